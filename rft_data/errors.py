@@ -1,0 +1,79 @@
+"""Every failure we raise on purpose, with the exit code the command line gives it.
+
+Each class also inherits the matching built-in error, so callers may catch either. The message says
+the thing, what was found, what was wanted, and what to do.
+"""
+
+from __future__ import annotations
+
+
+class RftError(Exception):
+    """Base of every deliberate failure. Exit code 1: failed at run time."""
+
+    exit_code = 1
+
+
+class RecipeError(RftError, ValueError):
+    """A recipe or a command-line argument is not valid."""
+
+    exit_code = 2
+
+
+class UnknownComponentError(RftError, LookupError):
+    """A recipe names a component that does not exist."""
+
+    exit_code = 2
+
+
+class MissingFileError(RftError, FileNotFoundError):
+    """A file or folder that was named does not exist."""
+
+    exit_code = 2
+
+
+class MissingExtraError(RftError, ImportError):
+    """A package that this role needs is not installed."""
+
+    exit_code = 3
+
+
+class BusyError(RftError, BlockingIOError):
+    """Another process owns what was asked for."""
+
+    exit_code = 4
+
+
+class ResumeError(RftError, ValueError):
+    """A run cannot be continued as asked."""
+
+    exit_code = 4
+
+
+class RowError(RftError, ValueError):
+    """A row does not fit its table's contract."""
+
+
+class ConflictError(RftError, ValueError):
+    """An id that is already stored came again with other content."""
+
+
+class IntegrityError(RftError, ValueError):
+    """Stored bytes do not match their digest."""
+
+
+class ParityError(RftError, ValueError):
+    """An engine's logprobs do not match the weights it was told to serve."""
+
+
+class OperatorError(RftError, RuntimeError):
+    """An operator broke its contract on a batch."""
+
+
+class TrainingError(RftError, RuntimeError):
+    """The trainer could not take a step (for example a loss that is not finite)."""
+
+
+class StalledError(RftError, TimeoutError):
+    """A wait passed its deadline."""
+
+    exit_code = 75

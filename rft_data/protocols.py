@@ -1,0 +1,245 @@
+"""What each part promises the others: structural protocols, no implementation, no heavy import."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from rft_data.rows import Experience, GroupResult, Lease, Task, TaskKey, Ticket, VersionSpan, WeightRef
+
+# --- exploring -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How to sample one completion. No top-p or top-k: logprobs must be of the whole distribution."""
+
+    max_tokens: int
+    temperature: float = 1.0
+    """0 means greedy (then logprobs are of the temperature-1 distribution)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """What an engine returns for one prompt."""
+
+    token_ids: Sequence[int]
+    """Sampled ids, the end-of-sequence token included."""
+    logprobs: Sequence[float]
+    """One per sampled id, natural log, of the tempered distribution."""
+    finish_reason: str
+    """`stop`, `length` or `abort`."""
+    version_spans: Sequence[VersionSpan]
+    """Which policy version sampled which ids; indices into `token_ids`."""
+
+
+class Engine(Protocol):
+    """Serves one policy version at a time: token ids in, token ids and logprobs out."""
+
+    @property
+    def version(self) -> int:
+        """The version whose weights it has proved to serve."""
+        ...
+
+    async def generate(self, prompt_ids: Sequence[int], sampling: Sampling) -> Completion:
+        """Sample one completion; many calls run together."""
+        ...
+
+    def load_weights(self, ref: WeightRef) -> float:
+        """Swap the live weights in one atomic call and prove them against the directory's probe.
+
+        Returns: the largest absolute difference of logprobs on the probe (nats).
+        Raises: ParityError, and the engine keeps refusing to serve, when it is above tolerance.
+        """
+        ...
+
+    def close(self) -> None:
+        """Free the engine; idempotent."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Unscored:
+    """A reward that could not be computed; never confused with a reward of zero."""
+
+    reason: str
+
+
+class Reward(Protocol):
+    """Scores one finished completion."""
+
+    def __call__(self, task: Task, completion: str) -> float | Unscored:
+        """Return a finite number or why there is none; must not raise for bad model output."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutContext:
+    """Where a rollout stands: enough to name its experiences."""
+
+    run_id: str
+    group_id: str
+    member: int
+    attempt: int
+    explorer_id: str
+    source: str
+    sampling: Sampling
+
+
+class Workflow(Protocol):
+    """Plays one rollout of one task and returns its experiences (one, or one per step)."""
+
+    async def run(self, task: Task, engine: Engine, ctx: RolloutContext) -> list[Experience]:
+        """Raise freely: a failed rollout becomes data, not a crash."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """What one ticket brought home."""
+
+    ticket: Ticket
+    task: Task
+    experiences: tuple[Experience, ...]
+    outcome: str
+    """`arrived`, or `failed` with the reason in `error`."""
+    error: str = ""
+
+
+class Explorer(Protocol):
+    """Plays groups of rollouts on one engine."""
+
+    @property
+    def engine(self) -> Engine:
+        """The engine it plays on."""
+        ...
+
+    def explore(self, assignments: Sequence[tuple[Ticket, Task]]) -> list[Group]:
+        """Play every assignment; one Group per ticket, in order, failures included."""
+        ...
+
+    def evaluate(self, tasks: Sequence[Task], label: str) -> list[Experience]:
+        """Play each task once, greedily; the rows have source `eval` and group_id starting with `label`."""
+        ...
+
+
+# --- choosing tasks --------------------------------------------------------------------------------
+
+
+class Selector(Protocol):
+    """Chooses the tasks to explore next; learns from what came back."""
+
+    def select(self, n: int) -> list[TaskKey]:
+        """The next n tasks (a task may repeat only when there are fewer than n)."""
+        ...
+
+    def observe(self, results: Sequence[GroupResult]) -> None:
+        """Learn from real outcomes; failed, cancelled and unscored groups are ignored."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that decides the next choice, as JSON values."""
+        ...
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue exactly where `state_dict` was taken."""
+        ...
+
+    def metrics(self) -> dict[str, float]:
+        """Numbers for the run's log."""
+        ...
+
+
+# --- operators -------------------------------------------------------------------------------------
+
+
+class Pipeline(Protocol):
+    """An ordered list of operators over whole groups."""
+
+    @property
+    def pipeline_hash(self) -> str:
+        """Content hash of the operators and their arguments."""
+        ...
+
+    def run(self, experiences: pa.Table) -> pa.Table:
+        """Judge every row: one annotation (schema.ANNOTATIONS) per input row, in input order."""
+        ...
+
+    def metrics(self) -> dict[str, float]:
+        """Rows in and out and seconds per operator, since the last call."""
+        ...
+
+
+# --- sampling --------------------------------------------------------------------------------------
+
+
+class Sampler(Protocol):
+    """Decides both what may start and what trains next, so that the two cannot drift."""
+
+    def admit(self, n: int, engine_version: int) -> list[Ticket]:
+        """At most n tickets for new groups, as many as the staleness bound allows now."""
+        ...
+
+    def close(self, result: GroupResult) -> None:
+        """Account for a ticket: arrived (kept or dropped), failed or cancelled."""
+        ...
+
+    def lease(self, consumer: str, step: int, n_groups: int, version: int) -> Lease | None:
+        """Whole groups for one step, or None when too few are ready. Idempotent on (consumer, step)."""
+        ...
+
+    def settle(self, lease: Lease) -> None:
+        """The lease's gradient step has been taken."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that decides the next lease, as JSON values."""
+        ...
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue where `state_dict` was taken."""
+        ...
+
+    def conservation(self) -> dict[str, int]:
+        """Groups by state; `admitted` equals the sum of the others."""
+        ...
+
+
+# --- training --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class LeasedBatch:
+    """A lease and its rows: the experiences joined with their annotations, in lease order."""
+
+    lease: Lease
+    table: pa.Table
+
+
+class Trainer(Protocol):
+    """Turns leased batches into optimizer steps."""
+
+    @property
+    def steps_done(self) -> int:
+        """Optimizer steps behind the current weights."""
+        ...
+
+    def step(self, batch: LeasedBatch, *, checkpoint: bool = False) -> dict[str, float]:
+        """Take one optimizer step; with `checkpoint`, also write trainer state to `checkpoint_dir`."""
+        ...
+
+    def save_weights(self, directory: Path) -> None:
+        """Write safetensors, config, tokenizer and `probe.safetensors` into an existing folder."""
+        ...
+
+    def checkpoint_dir(self, step: int) -> Path:
+        """Where the checkpoint of `step` is (or would be)."""
+        ...
+
+    def close(self) -> None:
+        """End training and free what it holds; idempotent."""
+        ...

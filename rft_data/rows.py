@@ -1,0 +1,185 @@
+"""The rows that pass between the parts, as frozen dataclasses, and the rules that name them.
+
+`schema.py` holds the Arrow form of each; a test compares the two. Ids are hashes of what they name,
+so a retried write is the same write.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+Message = Mapping[str, Any]
+"""One chat message, `{"role": ..., "content": ...}`."""
+
+VersionSpan = tuple[int, int, int]
+"""(policy version, first token, one past the last token), indices into `token_ids`."""
+
+
+def canonical_json(value: Any) -> str:
+    """JSON with sorted keys and no spaces; NaN and infinities are refused (ValueError)."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
+
+def content_id(*parts: object) -> str:
+    """A 128-bit hex name for `parts`, the same on every machine and in every process."""
+    return hashlib.blake2b(canonical_json(list(parts)).encode(), digest_size=16).hexdigest()
+
+
+def now() -> datetime:
+    """The current time, UTC."""
+    return datetime.now(UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A prompt with what is needed to score it."""
+
+    taskset: str
+    """Name of the taskset it belongs to."""
+    messages: tuple[Message, ...]
+    """The prompt, as chat messages."""
+    answer: str | None = None
+    """Reference answer; None when the reward needs none."""
+    split: str = "train"
+    """`train` (may be explored) or `heldout` (evaluation only)."""
+    difficulty: float | None = None
+    """Offline difficulty, larger is harder; None when the source has none."""
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    """What the reward or the workflow needs beside the answer (JSON values)."""
+
+    @property
+    def task_id(self) -> str:
+        """Content hash of prompt, answer and metadata."""
+        return content_id([dict(m) for m in self.messages], self.answer, dict(self.metadata))
+
+    @property
+    def key(self) -> TaskKey:
+        """What names this task among all tasksets."""
+        return TaskKey(self.taskset, self.task_id)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TaskKey:
+    """(taskset, task_id)."""
+
+    taskset: str
+    task_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Experience:
+    """One trainable row that a rollout produced, immutable once written.
+
+    The token lists share one length T, or are all None for a row that is tokenised when leased.
+    """
+
+    experience_id: str
+    """Deterministic: `experience_id_of(run, task, attempt, group, member, turn)`."""
+    source: str
+    """`rollout`, `expert`, `import`, `eval` or `probe`; evaluation rows are never leased."""
+    run_id: str
+    taskset: str
+    task_id: str
+    group_id: str
+    """Experiences sampled together for one task share this (the GRPO group)."""
+    attempt: int = 0
+    """How often the run had been restarted when this was sampled."""
+    member: int = 0
+    """Place in the group, 0-based."""
+    turn: int = 0
+    """Step of a step-wise workflow; 0 when one row is one rollout."""
+    explorer_id: str = ""
+    token_ids: Sequence[int] | None = None
+    """Prompt and completion, T ids."""
+    prompt_length: int = 0
+    """Tokens before the first sampled one."""
+    action_mask: Sequence[int] | None = None
+    """T values: 1 where the policy sampled the token, 0 elsewhere."""
+    logprobs: Sequence[float] | None = None
+    """T values, of the tempered distribution the token was sampled from; 0.0 where the mask is 0."""
+    version_min: int | None = None
+    """Lowest policy version among the sampled tokens; None for rows no policy of ours sampled."""
+    version_max: int | None = None
+    version_spans: Sequence[VersionSpan] = ()
+    messages: Sequence[Message] = ()
+    """The conversation, prompt and completion, as chat messages."""
+    completion_text: str = ""
+    finish_reason: str = ""
+    """`stop`, `length`, `abort`; empty when not sampled."""
+    reward: float | None = None
+    """None until it is known (delayed or unscored)."""
+    reward_parts: Mapping[str, float] = field(default_factory=dict)
+    unscored_reason: str | None = None
+    """Why the reward could not be computed; None when it was, or is still to come."""
+    sampling: Mapping[str, Any] = field(default_factory=dict)
+    """Sampling parameters (temperature, max_tokens, ...)."""
+    tokenizer_hash: str = ""
+    created_at: datetime = field(default_factory=now)
+
+
+def experience_id_of(run_id: str, task: TaskKey, attempt: int, group_id: str, member: int, turn: int = 0) -> str:
+    """The id of one experience; the same rollout retried gets the same id."""
+    return content_id(run_id, task.taskset, task.task_id, attempt, group_id, member, turn)
+
+
+@dataclass(frozen=True, slots=True)
+class Ticket:
+    """Leave to start one group; every ticket is closed exactly once."""
+
+    group_id: str
+    ordinal: int
+    """Place in the run's order of admission, 0-based."""
+    version: int
+    """Policy version the engine served at admission."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupResult:
+    """What came of one ticket."""
+
+    ticket: Ticket
+    task: TaskKey
+    rewards: tuple[float | None, ...]
+    """One per rollout, None where unscored."""
+    outcome: str
+    """`arrived`, `failed` or `cancelled`."""
+    version_min: int
+    """Lowest version over the group (the ticket's version when it failed)."""
+    seqs: tuple[int, ...] = ()
+    """Rows of the group that training may use: all its rows when kept, () when an operator dropped it."""
+    dropped_by: str = ""
+    """The operator that dropped the whole group; empty when it was kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """A batch of whole groups handed to one consumer for one step."""
+
+    consumer: str
+    step: int
+    epoch: int
+    """Grows each time the owner opens the ledger; an older epoch may not settle."""
+    version: int
+    """Policy version the trainer held when it leased."""
+    seqs: tuple[int, ...]
+    group_ids: tuple[str, ...]
+    digest: str
+    """`content_id(seqs)`; checked on redelivery."""
+
+
+@dataclass(frozen=True, slots=True)
+class WeightRef:
+    """A complete weight directory."""
+
+    run_id: str
+    version: int
+    """Policy version, issued by the registry; only grows."""
+    step: int
+    """Optimizer steps behind these weights."""
+    path: str
+    """Folder with `*.safetensors`, `config.json`, `probe.safetensors` and `manifest.json`."""
