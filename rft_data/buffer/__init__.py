@@ -1,0 +1,5 @@
+"""The buffer: one LanceDB folder that is log, training queue, offline dataset and analytics table."""
+
+from rft_data.buffer.buffer import Appended, Buffer
+
+__all__ = ["Appended", "Buffer"]

@@ -1,0 +1,181 @@
+"""Recipe sections to objects: the one place that knows every concrete class.
+
+Heavy packages are imported inside the functions, so that reading a recipe costs nothing.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rft_data.errors import MissingFileError
+from rft_data.lookup import load, lookup, need
+from rft_data.protocols import Engine, Explorer, Pipeline, Reward, Sampling, Selector, Workflow
+from rft_data.recipe.sections import (
+    DifficultySelector,
+    EngineSection,
+    Experts,
+    ExplorerSection,
+    Model,
+    ReasoningGym,
+    RewardComponent,
+    ShuffleSelector,
+    Taskset,
+)
+from rft_data.rows import Experience, Task, content_id, experience_id_of
+from rft_data.selectors import Difficulty, Shuffle
+from rft_data.sources import jsonl_tasks, reasoning_gym_tasks
+
+_PROCESS = {
+    "OMP_NUM_THREADS": "1",  # vLLM's CPU workers spin; two threads cost double for the same speed
+    "TORCHDYNAMO_DISABLE": "1",  # else vLLM compiles its logprob rank kernel at the first batch (10 s)
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the engine is stepped in this process
+    "VLLM_LOGGING_LEVEL": "ERROR",
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+    "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+    "TRL_EXPERIMENTAL_SILENCE": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+    "LANCE_LOG": "error",
+}
+
+
+def prepare_process() -> None:
+    """Set what libraries read from the environment at import; a value already set stays.
+
+    A model is fetched from a hub only if the recipe names a hub id and HF_HUB_OFFLINE is not set.
+    """
+    for name, value in _PROCESS.items():
+        os.environ.setdefault(name, value)
+
+
+def tasks_of(section: Taskset) -> list[Task]:
+    """Read one taskset."""
+    common = {"taskset": section.name, "difficulty": section.difficulty, "heldout": section.heldout}
+    source = section.source
+    if isinstance(source, ReasoningGym):
+        return reasoning_gym_tasks(source.dataset, size=source.size, seed=source.seed, args=source.args, **common)
+    return jsonl_tasks(Path(source.path), prompt=section.prompt, answer=section.answer, **common)
+
+
+def expert_rows(section: Experts, tasks: Sequence[Task], run_id: str) -> list[Experience]:
+    """Worked solutions of the first `limit` eligible training tasks, in order of task id."""
+    solve: Callable[[Task], str] = load(section.use, "expert")
+    eligible = [
+        task
+        for task in tasks
+        if task.split == "train"
+        and (section.max_difficulty is None or (task.difficulty or 0.0) <= section.max_difficulty)
+    ]
+    rows = []
+    for task in sorted(eligible, key=lambda t: t.task_id)[: section.limit]:
+        group_id = f"{run_id}/expert-{task.task_id}"
+        solution = solve(task)
+        rows.append(
+            Experience(
+                experience_id=experience_id_of(run_id, task.key, 0, group_id, 0),
+                source="expert",
+                run_id=run_id,
+                taskset=task.taskset,
+                task_id=task.task_id,
+                group_id=group_id,
+                explorer_id=section.use,
+                messages=(*task.messages, {"role": "assistant", "content": solution}),
+                completion_text=solution,
+                finish_reason="stop",
+                reward=1.0,
+            )
+        )
+    return rows
+
+
+def model_folder(section: Model, run_dir: Path, seed: int) -> Path:
+    """The Hugging Face folder of the starting policy, built now if the recipe says so.
+
+    Raises: MissingFileError when a local path has no model in it.
+    """
+    if section.build is not None:
+        need("torch", "train", "building a model")
+        from trainers.tiny_model import build_tiny_model
+
+        folder = run_dir / "model"
+        if not (folder / "config.json").is_file():
+            build_tiny_model(folder, seed=seed, **section.build.model_dump(exclude={"use"}))
+        return folder
+    path = Path(section.path or "")
+    if (path / "config.json").is_file():
+        return path
+    local = path.exists() or path.is_absolute() or str(section.path).startswith(".")
+    if local or os.environ.get("HF_HUB_OFFLINE") == "1":
+        raise MissingFileError(
+            f"model.path '{section.path}' is not a model folder (no config.json in it); "
+            "give a Hugging Face folder, or a hub id with the network allowed (HF_HUB_OFFLINE unset)."
+        )
+    hub = need("huggingface_hub", "train", "fetching a model")
+    return Path(hub.snapshot_download(str(section.path)))
+
+
+def selector_of(section: DifficultySelector | ShuffleSelector, tasks: Sequence[Task], seed: int) -> Selector:
+    """The task selector."""
+    if isinstance(section, ShuffleSelector):
+        return Shuffle(tasks, seed=seed)
+    return Difficulty(tasks, seed=seed, **section.model_dump(exclude={"use"}))
+
+
+def engine_of(section: EngineSection, model: Path, seed: int) -> Engine:
+    """The engine the recipe names; never another one instead.
+
+    Raises: MissingExtraError when its package is not installed.
+    """
+    arguments: dict[str, Any] = {
+        "seed": seed,
+        "max_model_len": section.max_model_len,
+        "options": section.options,
+    }
+    if section.use == "vllm":
+        from explorers.vllm_engine import VllmEngine
+
+        return VllmEngine(model, **arguments)
+    from explorers.transformers_engine import TransformersEngine
+
+    return TransformersEngine(model, **arguments)
+
+
+def rewards_of(sections: Sequence[RewardComponent]) -> dict[str, tuple[Reward, float]]:
+    """Reward components by name, each with its weight."""
+    from explorers.rewards import REWARDS
+
+    return {s.use: (lookup(s.use, REWARDS, "reward")(**s.args), s.weight) for s in sections}
+
+
+def explorer_of(section: ExplorerSection, engine: Engine, model: Path, run_id: str, attempt: int) -> Explorer:
+    """The explorer on a running engine."""
+    from transformers import AutoTokenizer
+
+    from explorers.explorer import GroupExplorer
+    from explorers.single_turn import SingleTurn
+
+    workflow: Workflow = SingleTurn(AutoTokenizer.from_pretrained(model), rewards_of(section.reward))
+    return GroupExplorer(
+        engine,
+        workflow,
+        run_id=run_id,
+        attempt=attempt,
+        group_size=section.group_size,
+        sampling=Sampling(section.max_tokens, section.temperature),
+        eval_sampling=Sampling(section.max_tokens, 0.0),
+        explorer_id="explorer-0",
+    )
+
+
+def pipeline_of(operators: Sequence[Mapping[str, Mapping[str, Any] | None]], name: str) -> Pipeline:
+    """The operators of one recipe section (`name`), checked before anything runs."""
+    from ops.pipeline import OperatorPipeline
+
+    return OperatorPipeline(operators, name=name)
+
+
+def recipe_hash(recipe: Mapping[str, Any]) -> str:
+    """Content hash of a resolved recipe."""
+    return content_id(recipe)

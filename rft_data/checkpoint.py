@@ -1,0 +1,55 @@
+"""Checkpoints of a run: trainer files beside what the hub needs to go on, under one manifest.
+
+The manifest is written last; a folder without a matching one does not count.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rft_data.errors import IntegrityError
+from rft_data.versions import MANIFEST_FILE, read_manifest, write_manifest
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A complete checkpoint."""
+
+    step: int
+    """Optimizer steps it holds."""
+    directory: Path
+    state: Mapping[str, Any]
+    """What `seal` was given: selector state, recipe hash, counts."""
+
+
+def seal(directory: Path, step: int, state: Mapping[str, Any]) -> None:
+    """Make the trainer's checkpoint folder complete: write state and digests, last."""
+    write_manifest(directory, {"step": step, "state": state})
+
+
+def newest(root: Path) -> Checkpoint | None:
+    """The newest complete checkpoint under `root`; damaged ones are passed over, loudly."""
+    found = sorted(root.glob("checkpoint-*"), key=lambda p: int(p.name.rsplit("-", 1)[1]), reverse=True)
+    for directory in found:
+        try:
+            manifest: Mapping[str, Any] = read_manifest(directory)
+        except IntegrityError as err:
+            log.warning("checkpoint passed over: %s", err)
+            continue
+        return Checkpoint(manifest["step"], directory, manifest["state"])
+    return None
+
+
+def prune(root: Path, keep: int) -> None:
+    """Delete all but the newest `keep` complete checkpoints; incomplete ones go only when older."""
+    complete = [p for p in root.glob("checkpoint-*") if (p / MANIFEST_FILE).is_file()]
+    ordered = sorted(complete, key=lambda p: int(p.name.rsplit("-", 1)[1]))
+    for old in ordered[:-keep]:
+        shutil.rmtree(old)

@@ -1,0 +1,37 @@
+"""The edge of the process: logging to stderr, and deliberate failures to one message and an exit code."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import typer
+
+from rft_data.errors import RftError
+
+INTERRUPTED = 130
+
+
+@contextmanager
+def edge(*, again: str = "") -> Iterator[None]:
+    """Run a command's body; `again` is what to type after an interruption."""
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
+    for noisy in ("httpx", "datasets", "filelock", "fsspec", "matplotlib"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)
+    try:
+        yield
+    except RftError as err:
+        typer.echo(f"error: {err}", err=True)
+        raise typer.Exit(err.exit_code) from err
+    except KeyboardInterrupt as err:
+        typer.echo(f"stopped. {again}".strip(), err=True)
+        raise typer.Exit(INTERRUPTED) from err
+
+
+def show(value: Any, text: str, *, as_json: bool) -> None:
+    """Print a result on stdout, for machines or for people."""
+    typer.echo(json.dumps(value, default=str) if as_json else text)

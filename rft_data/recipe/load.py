@@ -1,0 +1,182 @@
+"""YAML files to recipes: positions kept, every problem reported at once.
+
+Reads one file; never imports a component and never touches what the recipe names.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+from ruamel.yaml import YAML
+from ruamel.yaml.error import MarkedYAMLError, YAMLError
+
+from rft_data.errors import MissingFileError, RecipeError
+from rft_data.lookup import suggest
+from rft_data.recipe.sections import MODES, DataRecipe, OnlineRecipe
+
+_MAX_BYTES = 1 << 20
+_ENV = re.compile(r"\$\{env:([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
+
+
+def load_recipe(path: Path, overrides: Sequence[str] = ()) -> OnlineRecipe | DataRecipe:
+    """Read, override and check one recipe.
+
+    Args: overrides: `a.b.0.c=value` strings, the value read as YAML.
+    Raises: MissingFileError, or RecipeError listing every problem as `file:line:column key: what`.
+    """
+    tree = _parse(path)
+    for override in overrides:
+        _override(tree, override)
+    problems: list[str] = []
+    data = _resolve(tree, (), path, tree, problems)
+    mode = data.get("mode")
+    if mode not in MODES:
+        problems.append(
+            f"{_place(path, tree, ('mode',))} mode: found {mode!r}; one of {', '.join(MODES)} is needed"
+        )
+        raise _error(path, problems)
+    try:
+        recipe = MODES[mode].model_validate(data)
+    except ValidationError as err:
+        problems += [_describe(path, tree, MODES[mode], problem) for problem in err.errors()]
+        raise _error(path, problems) from err
+    if problems:
+        raise _error(path, problems)
+    return recipe
+
+
+def load_resolved(run_dir: Path) -> OnlineRecipe:
+    """The recipe a run began with, from the run's folder.
+
+    Raises: MissingFileError if the folder holds no run.
+    """
+    path = run_dir / "recipe.json"
+    if not path.is_file():
+        raise MissingFileError(f"{run_dir} holds no run (no recipe.json in it); name a folder under 'runs'.")
+    return OnlineRecipe.model_validate_json(path.read_text())
+
+
+def _parse(path: Path) -> Any:
+    if not path.is_file():
+        raise MissingFileError(f"there is no recipe at {path}; shipped recipes are in the folder 'recipes'.")
+    if path.stat().st_size > _MAX_BYTES:
+        raise RecipeError(f"{path} has {path.stat().st_size} bytes; a recipe has at most {_MAX_BYTES}.")
+    yaml = YAML(typ="rt")  # the one loader that keeps line numbers and refuses duplicate keys
+    try:
+        tree = yaml.load(path.read_text())
+    except MarkedYAMLError as err:
+        mark = err.problem_mark
+        where = f"{path}:{mark.line + 1}:{mark.column + 1}" if mark else str(path)
+        raise RecipeError(f"{where} is not valid YAML: {err.problem}") from err
+    except (YAMLError, UnicodeDecodeError) as err:
+        raise RecipeError(f"{path} is not valid YAML: {err}") from err
+    if not isinstance(tree, dict):
+        raise RecipeError(f"{path} holds {type(tree).__name__}, not a map of sections.")
+    return tree
+
+
+def _override(tree: Any, text: str) -> None:
+    """Set `a.b.0.c=value` in the tree; a map on the way is created, a list entry must exist."""
+    key, equals, value = text.partition("=")
+    if not equals or not key:
+        raise RecipeError(f"override {text!r} is not of the form key=value, for example seed=1.")
+    parsed = YAML(typ="safe").load(value)
+    node = tree
+    *parents, last = key.split(".")
+    try:
+        for part in parents:
+            node = node[int(part)] if isinstance(node, list) else node.setdefault(part, {})
+        if isinstance(node, list):
+            node[int(last)] = parsed
+        else:
+            node[last] = parsed
+    except (AttributeError, IndexError, TypeError, ValueError) as err:
+        raise RecipeError(f"override {text!r}: there is no '{key}' in the recipe to set.") from err
+
+
+def _resolve(node: Any, loc: tuple[Any, ...], path: Path, tree: Any, problems: list[str]) -> Any:
+    """Plain Python values with `${env:NAME}` and `${env:NAME:-default}` filled in."""
+    if isinstance(node, dict):
+        return {str(k): _resolve(v, (*loc, k), path, tree, problems) for k, v in node.items()}
+    if isinstance(node, list):
+        return [_resolve(v, (*loc, i), path, tree, problems) for i, v in enumerate(node)]
+    if not isinstance(node, str):
+        return node
+
+    def fill(match: re.Match[str]) -> str:
+        name, default = match.groups()
+        if name not in os.environ and default is None:
+            problems.append(
+                f"{_place(path, tree, loc)} {_dotted(loc)}: environment variable {name} is not set; "
+                f"set it, or write ${{env:{name}:-default}}"
+            )
+        return os.environ.get(name, default or "")
+
+    return _ENV.sub(fill, node)
+
+
+def _error(path: Path, problems: Sequence[str]) -> RecipeError:
+    return RecipeError("\n".join([f"{path} is not a valid recipe:", *(f"  {p}" for p in problems)]))
+
+
+def _describe(path: Path, tree: Any, model: type[BaseModel], problem: Any) -> str:
+    loc = _in_tree(tree, problem["loc"])
+    message = problem["msg"].removeprefix("Value error, ")
+    if problem["type"] == "extra_forbidden":
+        close = suggest(str(loc[-1]), _known_fields(model, loc[:-1], tree))
+        message = f"unknown key;{close}" if close else "unknown key"
+    return f"{_place(path, tree, loc)} {_dotted(loc) or 'recipe'}: {message}"
+
+
+def _in_tree(tree: Any, loc: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Pydantic's location without the union tags it inserts; a missing key stays as the last part."""
+    kept: list[Any] = []
+    node = tree
+    for i, part in enumerate(loc):
+        inside = part in node if isinstance(node, dict) else isinstance(node, list) and isinstance(part, int)
+        if inside:
+            node = node[part]
+            kept.append(part)
+        elif i == len(loc) - 1 and isinstance(node, dict):
+            kept.append(part)
+    return tuple(kept)
+
+
+def _known_fields(model: type[BaseModel], loc: tuple[Any, ...], tree: Any) -> list[str]:
+    """Field names of the section at `loc` (of all its alternatives, where it is a union)."""
+    from typing import get_args
+
+    found: list[Any] = [model]
+    for part in loc:
+        if isinstance(part, int):
+            continue
+        kinds = [m.model_fields[part].annotation for m in found if part in m.model_fields]
+        found = []
+        while kinds:
+            kind = kinds.pop()
+            if isinstance(kind, type) and issubclass(kind, BaseModel):
+                found.append(kind)
+            kinds += get_args(kind)
+    return [name for m in found for name in m.model_fields]
+
+
+def _place(path: Path, tree: Any, loc: tuple[Any, ...]) -> str:
+    """`file:line:column` of the deepest part of `loc` that the file holds."""
+    node, line, column = tree, 0, 0
+    for part in loc:
+        try:
+            is_map = isinstance(node, dict)
+            line, column = node.lc.key(part) if is_map else node.lc.item(part)
+            node = node[part]
+        except (AttributeError, KeyError, IndexError, TypeError):
+            break
+    return f"{path}:{line + 1}:{column + 1}"
+
+
+def _dotted(loc: tuple[Any, ...]) -> str:
+    return ".".join(str(part) for part in loc)

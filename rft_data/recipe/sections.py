@@ -1,0 +1,276 @@
+"""The sections of a recipe, field by field. Checks are pure: no file is looked at here."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+Fraction = Annotated[float, Field(ge=0, le=1)]
+Operators = list[dict[str, dict[str, Any] | None]]
+"""As Data-Juicer writes its `process:` list: one `{operator: {arguments}}` per entry."""
+
+
+class Section(BaseModel):
+    """Unknown keys are errors; a section never changes after loading."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class TinyModel(Section):
+    """A small Qwen2 built on this machine from the recipe's seed."""
+
+    use: Literal["tiny_qwen2"]
+    hidden_size: int = Field(default=128, ge=16)
+    num_layers: int = Field(default=4, ge=1)
+    num_heads: int = Field(default=4, ge=1)
+    intermediate_size: int = Field(default=512, ge=16)
+    max_position_embeddings: int = Field(default=256, ge=32)
+    """Longest sequence, in tokens."""
+
+
+class Model(Section):
+    """The policy before any training: exactly one of `path` and `build`."""
+
+    path: str | None = None
+    """A Hugging Face folder, or a hub id where the network allows."""
+    build: TinyModel | None = None
+
+    @model_validator(mode="after")
+    def _one(self) -> Model:
+        if (self.path is None) == (self.build is None):
+            raise ValueError("give exactly one of 'path' and 'build'")
+        return self
+
+
+class BufferSection(Section):
+    """The LanceDB folder."""
+
+    uri: str
+
+
+class ReasoningGym(Section):
+    """Procedurally generated tasks of the `reasoning-gym` package."""
+
+    use: Literal["reasoning_gym"]
+    dataset: str
+    """Its name there, for example `chain_sum`."""
+    size: int = Field(ge=1)
+    seed: int = 0
+    args: dict[str, Any] = Field(default_factory=dict)
+    """Arguments of that dataset's config."""
+
+
+class JsonLines(Section):
+    """A local file, one JSON object per line."""
+
+    use: Literal["jsonl"]
+    path: str
+
+
+Source = Annotated[ReasoningGym | JsonLines, Field(discriminator="use")]
+
+
+class Taskset(Section):
+    """A named source of tasks."""
+
+    name: str
+    source: Source
+    prompt: str = "question"
+    """Field of the source that becomes the user message."""
+    answer: str = "answer"
+    """Field of the source that is the reference answer."""
+    difficulty: float | None = None
+    """Offline difficulty of all its tasks, larger is harder."""
+    heldout: Fraction = 0.0
+    """Share kept for evaluation, chosen by content hash."""
+
+
+class Experts(Section):
+    """Worked solutions, stored as experiences of source `expert`."""
+
+    use: str
+    """`package.module:function`, called as function(task) -> completion text."""
+    limit: int = Field(ge=1)
+    """At most this many training tasks get one."""
+    max_difficulty: float | None = None
+    """Only tasks up to this offline difficulty."""
+
+
+class DifficultySelector(Section):
+    """Beta posterior per task, Thompson sampling toward a target pass rate."""
+
+    use: Literal["difficulty"]
+    target_pass_rate: float = Field(default=0.5, gt=0, lt=1)
+    decay: float = Field(default=0.8, gt=0, le=1)
+    """What is left of a task's counts when a new group of it arrives."""
+    prior_weight: float = Field(default=4.0, gt=0)
+    """Weight of the class's pass rate in a task's estimate, in rollouts."""
+
+
+class ShuffleSelector(Section):
+    """Every task once per epoch."""
+
+    use: Literal["shuffle"]
+
+
+SelectorSection = Annotated[DifficultySelector | ShuffleSelector, Field(discriminator="use")]
+
+
+class EngineSection(Section):
+    """What samples completions."""
+
+    use: Literal["vllm", "transformers"]
+    max_model_len: int = Field(default=256, ge=16)
+    """Longest prompt and completion together, in tokens."""
+    options: dict[str, Any] = Field(default_factory=dict)
+    """Passed through to the engine's own configuration class."""
+
+
+class RewardComponent(Section):
+    """One part of the reward."""
+
+    use: str
+    weight: float = 1.0
+    args: dict[str, Any] = Field(default_factory=dict)
+
+
+class ExplorerSection(Section):
+    """How tasks are played."""
+
+    engine: EngineSection
+    workflow: Literal["single_turn"] = "single_turn"
+    group_size: int = Field(ge=1)
+    """Rollouts per task."""
+    temperature: float = Field(default=1.0, gt=0)
+    max_tokens: int = Field(ge=1)
+    """Longest completion, in tokens."""
+    reward: list[RewardComponent] = Field(min_length=1)
+
+
+class Sync(Section):
+    """When weights flow back, and how old a trained rollout may be (both in optimizer steps)."""
+
+    every: int = Field(default=1, ge=1)
+    max_staleness: int = Field(default=0, ge=0)
+
+    @model_validator(mode="after")
+    def _feasible(self) -> Sync:
+        if self.max_staleness < self.every - 1:
+            raise ValueError(
+                f"'max_staleness' {self.max_staleness} can never be met when weights are published every "
+                f"{self.every} steps; give at least {self.every - 1}"
+            )
+        return self
+
+
+class SftStage(Section):
+    """Supervised fine-tuning on stored experiences."""
+
+    algorithm: Literal["sft"]
+    source: Literal["expert", "import"] = "expert"
+    """Which stored experiences to train on."""
+    trl: dict[str, Any] = Field(default_factory=dict)
+    """Passed through to TRL's SFTConfig."""
+
+
+class GrpoStage(Section):
+    """Online GRPO (arXiv:2402.03300) on leased experiences."""
+
+    algorithm: Literal["grpo"]
+    groups_per_step: int = Field(ge=1)
+    steps: int = Field(ge=1)
+    checkpoint_every: int = Field(default=25, ge=1)
+    """Optimizer steps between checkpoints."""
+    max_explored: float = Field(default=4.0, ge=1)
+    """Groups explored per step, in multiples of groups_per_step, before a step goes ahead with fewer."""
+    trl: dict[str, Any] = Field(default_factory=dict)
+    """Passed through to TRL's GRPOConfig."""
+
+
+Stage = Annotated[SftStage | GrpoStage, Field(discriminator="algorithm")]
+
+
+class Evaluation(Section):
+    """Greedy accuracy on held-out tasks, before the first stage and after each."""
+
+    limit: int = Field(ge=1)
+    """At most this many held-out tasks, spread evenly over difficulties."""
+
+
+class StoredCompletions(Section):
+    """One column of completions in a file of rollouts."""
+
+    name: str
+    """Recorded as the experiences' explorer."""
+    text: str
+    """Field of the completion; dots go into nested objects."""
+    label: str | None = None
+    """Field that says whether it is correct, to compare the reward with."""
+
+
+class Rollouts(Section):
+    """A file of rollouts somebody else made."""
+
+    name: str
+    source: JsonLines
+    prompt: str = "question"
+    answer: str = "answer"
+    completions: list[StoredCompletions] = Field(min_length=1)
+
+
+class Recipe(Section):
+    """What every recipe has; `mode` says which of the two below it is."""
+
+    recipe: Literal[1]
+    """Format version."""
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    """Also the run id and the default run folder."""
+    seed: int = 0
+    buffer: BufferSection
+    tasks: list[Taskset] = Field(min_length=1)
+    task_ops: Operators = Field(default_factory=list)
+
+
+class OnlineRecipe(Recipe):
+    """Explore and train."""
+
+    mode: Literal["online"]
+    run_dir: str
+    model: Model
+    experts: Experts | None = None
+    selector: SelectorSection
+    explorer: ExplorerSection
+    experience_ops: Operators
+    sync: Sync = Field(default_factory=Sync)
+    stages: list[Stage] = Field(min_length=1)
+    """Offline stages first, then one online stage."""
+    evaluation: Evaluation
+
+    @model_validator(mode="after")
+    def _coherent(self) -> OnlineRecipe:
+        kinds = [stage.algorithm for stage in self.stages]
+        if kinds[-1] != "grpo" or "grpo" in kinds[:-1]:
+            raise ValueError(f"'stages' must be sft stages and then one grpo stage, found {kinds}")
+        if "sft" in kinds and self.experts is None:
+            raise ValueError("an 'sft' stage needs 'experts' to make the solutions it trains on")
+        if self.explorer.group_size < 2:
+            raise ValueError("'explorer.group_size' is 1; grpo compares rollouts of one task: give at least 2")
+        return self
+
+
+class DataRecipe(Recipe):
+    """Load, clean and score data; no model."""
+
+    mode: Literal["data"]
+    rollouts: list[Rollouts] = Field(default_factory=list)
+    reward: list[RewardComponent] = Field(default_factory=list)
+
+    @model_validator(mode="after")
+    def _coherent(self) -> DataRecipe:
+        if self.rollouts and not self.reward:
+            raise ValueError("'rollouts' are to be scored: give at least one 'reward'")
+        return self
+
+
+MODES: dict[str, type[OnlineRecipe] | type[DataRecipe]] = {"online": OnlineRecipe, "data": DataRecipe}

@@ -1,0 +1,72 @@
+"""What a finished run shows: two pictures, a table, and what to type next."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from rft_data.lookup import need
+
+
+def draw(metrics: pa.Table, summary: Mapping[str, Any], directory: Path) -> list[str]:
+    """Write `reward.png` and `pass_rate.png` into `directory`; returns their paths."""
+    matplotlib = need("matplotlib", "train", "the pictures of a run")
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    rows = [r for r in metrics.to_pylist() if r["run_id"] == summary["run_id"]]
+    figure, axes = pyplot.subplots(figsize=(7, 4), layout="constrained")
+    reward = {r["step"]: r["value"] for r in rows if r["role"] == "trainer" and r["key"] == "reward"}
+    axes.plot(list(reward), list(reward.values()), lw=1.2)
+    axes.set(xlabel="optimizer step", ylabel="mean reward of the leased groups", title="Reward", ylim=(0, None))
+    reward_path = directory / "reward.png"
+    figure.savefig(reward_path, dpi=120)
+    pyplot.close(figure)
+
+    figure, axes = pyplot.subplots(figsize=(7, 4), layout="constrained")
+    stages = summary["by_difficulty"]
+    classes = sorted({name for rates in stages.values() for name in rates})
+    width = 0.8 / max(1, len(stages))
+    for i, (stage, rates) in enumerate(stages.items()):
+        places = [x + i * width for x in range(len(classes))]
+        axes.bar(places, [100 * rates.get(name, 0.0) for name in classes], width, label=stage)
+    axes.set_xticks([x + width * (len(stages) - 1) / 2 for x in range(len(classes))], classes)
+    axes.set(ylabel="held-out accuracy, %", title="Pass rate by difficulty", ylim=(0, 100))
+    axes.legend()
+    rate_path = directory / "pass_rate.png"
+    figure.savefig(rate_path, dpi=120)
+    pyplot.close(figure)
+    return [str(reward_path), str(rate_path)]
+
+
+def table(summary: Mapping[str, Any]) -> str:
+    """The run's results as plain text."""
+    accuracy = summary["heldout_accuracy"]
+    stages = summary["by_difficulty"]
+    classes = sorted({name for rates in stages.values() for name in rates})
+    width = max(len(name) for name in [*classes, "held-out accuracy"])
+    lines = [f"{'held-out accuracy':<{width}}" + "".join(f"{stage:>9}" for stage in accuracy)]
+    for name in classes:
+        lines.append(f"{name:<{width}}" + "".join(f"{100 * stages[s].get(name, 0.0):>8.1f}%" for s in accuracy))
+    lines.append(f"{'all':<{width}}" + "".join(f"{100 * value:>8.1f}%" for value in accuracy.values()))
+    groups = ", ".join(f"{k} {v}" for k, v in summary["groups"].items() if v)
+    seconds = ", ".join(f"{k} {v:.0f} s" for k, v in summary["seconds"].items())
+    rows = ", ".join(f"{k} {v}" for k, v in summary["buffer_rows"].items() if v)
+    return "\n".join([*lines, "", f"groups    {groups}", f"buffer    {rows}", f"wall time {seconds}"])
+
+
+def next_steps(recipe_path: str, run_dir: str, buffer: str) -> str:
+    """Commands to look further."""
+    return "\n".join(
+        [
+            "look further:",
+            f"  rft buffer info {buffer}",
+            f"  rft buffer head {buffer} --table experiences -n 3",
+            f"  rft buffer head {buffer} --table annotations -n 8",
+            f"  rft run {recipe_path} --fresh        # again, from the start",
+            f"  rft resume {run_dir}        # continue a run that was stopped",
+        ]
+    )

@@ -1,0 +1,6 @@
+"""Task selectors: which tasks are explored next."""
+
+from rft_data.selectors.difficulty import Difficulty
+from rft_data.selectors.shuffle import Shuffle
+
+__all__ = ["Difficulty", "Shuffle"]

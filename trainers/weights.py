@@ -1,0 +1,83 @@
+"""Weight directories that an engine can serve: safetensors, config, tokenizer and probe.
+
+The one place that writes them, for a model in training and for one that was never trained. It does
+not number or publish them.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+
+from rft_data.errors import MissingFileError
+from rft_data.probe import Probe
+
+_PROBE_SEQUENCES = 2
+_PROBE_TOKENS = 24
+_PROBE_SEED = 0
+
+
+def load_model(model_path: Path, **kwargs: object) -> PreTrainedModel:
+    """The causal language model in `model_path`, float32 unless `dtype` says otherwise.
+
+    Raises: MissingFileError when there is no such folder.
+    """
+    _require_folder(model_path)
+    return AutoModelForCausalLM.from_pretrained(model_path, **{"dtype": torch.float32, **kwargs})
+
+
+def load_tokenizer(model_path: Path) -> PreTrainedTokenizerBase:
+    """The tokenizer in `model_path`.
+
+    Raises: MissingFileError when there is no such folder.
+    """
+    _require_folder(model_path)
+    return AutoTokenizer.from_pretrained(model_path)
+
+
+def publishable(model_path: Path, directory: Path) -> None:
+    """Write the model in `model_path`, as it is, into the existing folder `directory`, with a probe."""
+    write_weights(load_model(model_path), load_tokenizer(model_path), directory)
+
+
+def write_weights(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, directory: Path) -> None:
+    """Write safetensors, config, tokenizer and `probe.safetensors` into the existing folder `directory`."""
+    model.save_pretrained(directory)
+    tokenizer.save_pretrained(directory)
+    write_probe(model, tokenizer, directory)
+
+
+def write_probe(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, directory: Path) -> None:
+    """Write the logprobs (nats, temperature 1, eval mode) of fixed sequences as `probe.safetensors`."""
+    token_ids = _probe_ids(tokenizer, model.config.vocab_size)
+    Probe(token_ids, tuple(_logprobs(model, ids) for ids in token_ids)).save(directory)
+
+
+def _probe_ids(tokenizer: PreTrainedTokenizerBase, vocab_size: int) -> tuple[tuple[int, ...], ...]:
+    ordinary = sorted(set(range(min(len(tokenizer), vocab_size))) - set(tokenizer.all_special_ids))
+    drawn = np.random.default_rng(_PROBE_SEED).choice(ordinary, size=(_PROBE_SEQUENCES, _PROBE_TOKENS))
+    return tuple(tuple(int(i) for i in row) for row in drawn)
+
+
+@torch.no_grad()
+def _logprobs(model: PreTrainedModel, token_ids: tuple[int, ...]) -> npt.NDArray[np.float32]:
+    ids = torch.tensor([token_ids], device=model.device)
+    was_training = model.training
+    model.eval()
+    # The class's own forward: trainers patch the instance's (autocast, fused heads).
+    logits = type(model).forward(model, input_ids=ids, use_cache=False).logits[0, :-1]
+    model.train(was_training)
+    scored = torch.log_softmax(logits.float(), dim=-1).gather(1, ids[0, 1:, None])[:, 0]
+    return np.concatenate([np.zeros(1, np.float32), scored.cpu().numpy()])
+
+
+def _require_folder(model_path: Path) -> None:
+    if not Path(model_path).is_dir():
+        raise MissingFileError(
+            f"there is no model folder '{model_path}'; give a folder with config.json and *.safetensors "
+            "(download a hub model first)."
+        )
