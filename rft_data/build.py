@@ -8,17 +8,18 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rft_data.errors import MissingFileError
 from rft_data.lookup import load, lookup, need
-from rft_data.protocols import Engine, Explorer, Pipeline, Reward, Sampling, Selector, Workflow
+from rft_data.protocols import Engine, Explorer, Reward, Sampling, Selector, Workflow
 from rft_data.recipe.sections import (
     DifficultySelector,
     EngineSection,
     Experts,
     ExplorerSection,
     Model,
+    Operators,
     ReasoningGym,
     RewardComponent,
     ShuffleSelector,
@@ -27,6 +28,9 @@ from rft_data.recipe.sections import (
 from rft_data.rows import Experience, Task, content_id, experience_id_of
 from rft_data.selectors import Difficulty, Shuffle
 from rft_data.sources import jsonl_tasks, reasoning_gym_tasks
+
+if TYPE_CHECKING:
+    from ops.pipeline import OperatorPipeline
 
 _PROCESS = {
     "OMP_NUM_THREADS": "1",  # vLLM's CPU workers spin; two threads cost double for the same speed
@@ -52,10 +56,16 @@ def prepare_process() -> None:
 
 def tasks_of(section: Taskset) -> list[Task]:
     """Read one taskset."""
-    common = {"taskset": section.name, "difficulty": section.difficulty, "heldout": section.heldout}
+    common: dict[str, Any] = {
+        "taskset": section.name,
+        "difficulty": section.difficulty,
+        "heldout": section.heldout,
+    }
     source = section.source
     if isinstance(source, ReasoningGym):
-        return reasoning_gym_tasks(source.dataset, size=source.size, seed=source.seed, args=source.args, **common)
+        return reasoning_gym_tasks(
+            source.dataset, size=source.size, seed=source.seed, args=source.args, **common
+        )
     return jsonl_tasks(Path(source.path), prompt=section.prompt, answer=section.answer, **common)
 
 
@@ -151,10 +161,9 @@ def rewards_of(sections: Sequence[RewardComponent]) -> dict[str, tuple[Reward, f
 
 def explorer_of(section: ExplorerSection, engine: Engine, model: Path, run_id: str, attempt: int) -> Explorer:
     """The explorer on a running engine."""
-    from transformers import AutoTokenizer
-
     from explorers.explorer import GroupExplorer
     from explorers.single_turn import SingleTurn
+    from transformers import AutoTokenizer
 
     workflow: Workflow = SingleTurn(AutoTokenizer.from_pretrained(model), rewards_of(section.reward))
     return GroupExplorer(
@@ -169,11 +178,11 @@ def explorer_of(section: ExplorerSection, engine: Engine, model: Path, run_id: s
     )
 
 
-def pipeline_of(operators: Sequence[Mapping[str, Mapping[str, Any] | None]], name: str) -> Pipeline:
+def pipeline_of(operators: Operators, name: str, text_column: str = "completion_text") -> OperatorPipeline:
     """The operators of one recipe section (`name`), checked before anything runs."""
     from ops.pipeline import OperatorPipeline
 
-    return OperatorPipeline(operators, name=name)
+    return OperatorPipeline(operators, name=name, text_column=text_column)
 
 
 def recipe_hash(recipe: Mapping[str, Any]) -> str:

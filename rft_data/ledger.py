@@ -46,8 +46,12 @@ class Ledger:
         Raises: ConflictError if the step has a lease already, or a group is in another lease.
         """
         if (consumer, step) in self._leases:
-            raise ConflictError(f"step {step} of '{consumer}' has a lease already; settle or redeliver that one.")
-        taken = {g: lease for lease in self._leases.values() if lease.consumer == consumer for g in lease.group_ids}
+            raise ConflictError(
+                f"step {step} of '{consumer}' has a lease already; settle or redeliver that one."
+            )
+        taken = {
+            g: lease for lease in self._leases.values() if lease.consumer == consumer for g in lease.group_ids
+        }
         for group_id in group_ids:
             if group_id in taken:
                 raise ConflictError(
@@ -58,7 +62,9 @@ class Ledger:
             consumer, step, self.epoch, version, tuple(seqs), tuple(group_ids), content_id(list(seqs))
         )
         row = {name: getattr(lease, name) for name in _LEASE_COLUMNS if name != "run_id"}
-        self._buffer.add_rows("leases", [{"lease_id": self._id(consumer, step), "run_id": self.run_id, **row}])
+        self._buffer.add_rows(
+            "leases", [{"lease_id": self._id(consumer, step), "run_id": self.run_id, **row}]
+        )
         self._leases[consumer, step] = lease
         return lease
 

@@ -96,8 +96,9 @@ class OnlineLoop:
                 if wanted == 0:
                     raise StalledError(
                         f"step {step}: none of the {explored} groups explored for it may be trained "
-                        f"(groups so far: {self.sampler.conservation()}); the operators drop everything: look at "
-                        "`rft buffer head --table annotations`, loosen 'experience_ops' or choose other tasks."
+                        f"(groups so far: {self.sampler.conservation()}); the operators drop everything: "
+                        "look at `rft buffer head --table annotations`, loosen 'experience_ops' or choose "
+                        "other tasks."
                     )
                 log.warning("step %d goes ahead with %d of %d groups", step, wanted, plan.groups_per_step)
                 continue
@@ -109,7 +110,9 @@ class OnlineLoop:
         """Play one group per ticket, store its rows, judge them, and only then close the ticket."""
         with Stopwatch(self.seconds, "explore"):
             keys = self.selector.select(len(tickets))
-            groups = self.explorer.explore([(t, self.tasks[key]) for t, key in zip(tickets, keys, strict=True)])
+            groups = self.explorer.explore(
+                [(t, self.tasks[key]) for t, key in zip(tickets, keys, strict=True)]
+            )
         with Stopwatch(self.seconds, "store"):
             appended = self.buffer.append([row for group in groups for row in group.experiences])
             seqs = [seq for seq in appended.seqs if seq is not None]
@@ -119,7 +122,9 @@ class OnlineLoop:
         with Stopwatch(self.seconds, "store"):
             self.buffer.annotate(annotations)
             results = group_results(groups, rows, annotations)
-            self.buffer.add_rows("groups", [self.group_row(g, r) for g, r in zip(groups, results, strict=True)])
+            self.buffer.add_rows(
+                "groups", [self.group_row(g, r) for g, r in zip(groups, results, strict=True)]
+            )
         for result in results:
             self.sampler.close(result)
         self.selector.observe(results)
@@ -134,7 +139,9 @@ class OnlineLoop:
     def publish(self, step: int) -> None:
         """Write the current weights under a new version and have the engine prove that it serves them."""
         with Stopwatch(self.seconds, "publish"):
-            self.parity = self.explorer.engine.load_weights(self.versions.publish(step, self.trainer.save_weights))
+            self.parity = self.explorer.engine.load_weights(
+                self.versions.publish(step, self.trainer.save_weights)
+            )
 
     def checkpoint(self, step: int) -> None:
         """Complete the trainer's checkpoint and record which leases it holds."""

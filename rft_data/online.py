@@ -25,6 +25,7 @@ from rft_data.build import (
     selector_of,
     tasks_of,
 )
+from rft_data.curation import clean_tasks
 from rft_data.errors import IntegrityError, ResumeError
 from rft_data.ledger import Ledger
 from rft_data.loop import CONSUMER, OnlineLoop, Schedule, Stopwatch
@@ -58,7 +59,12 @@ class OnlineRun:
         except BaseException:
             self.buffer.close()
             raise
-        self.progress: dict[str, Any] = {"heldout_accuracy": {}, "by_difficulty": {}, "seconds": {}, "done": []}
+        self.progress: dict[str, Any] = {
+            "heldout_accuracy": {},
+            "by_difficulty": {},
+            "seconds": {},
+            "done": [],
+        }
         if self._progress_file.is_file():
             self.progress = json.loads(self._progress_file.read_text())
         self.versions = VersionRegistry(self.buffer, self.run_id, self.directory / "weights")
@@ -143,7 +149,8 @@ class OnlineRun:
 
     def _tasks(self) -> list[Task]:
         recipe = self.recipe
-        tasks = list({task.key: task for section in recipe.tasks for task in tasks_of(section)}.values())
+        read = list({task.key: task for section in recipe.tasks for task in tasks_of(section)}.values())
+        tasks, _ = clean_tasks(read, recipe.task_ops)
         self.buffer.add_tasks(tasks)
         split = sum(task.split == "heldout" for task in tasks)
         log.info("%d tasks, %d of them held out", len(tasks), split)
@@ -152,7 +159,9 @@ class OnlineRun:
             log.info("%d worked solutions stored (%d new)", len(stored.seqs), stored.stored)
         return tasks
 
-    def _sft(self, stage: SftStage, number: int, model: Path, explorer: Explorer, heldout: list[Task]) -> Path:
+    def _sft(
+        self, stage: SftStage, number: int, model: Path, explorer: Explorer, heldout: list[Task]
+    ) -> Path:
         output = self.directory / "stages" / f"{number}-sft"
 
         def act() -> None:
@@ -171,9 +180,9 @@ class OnlineRun:
         return output
 
     def _publish_and_evaluate(self, explorer: Explorer, model: Path, heldout: list[Task], label: str) -> None:
-        from trainers.weights import publish_folder
+        from trainers.weights import publishable
 
-        explorer.engine.load_weights(self.versions.publish(0, lambda folder: publish_folder(model, folder)))
+        explorer.engine.load_weights(self.versions.publish(0, lambda folder: publishable(model, folder)))
         self._evaluate(explorer, heldout, label)
 
     def _evaluate(self, explorer: Explorer, heldout: list[Task], label: str) -> None:
@@ -184,7 +193,9 @@ class OnlineRun:
         passed: dict[str, list[float]] = {}
         for row in rows:
             level = difficulty[TaskKey(row.taskset, row.task_id)]
-            passed.setdefault(f"{row.taskset}/{level}", []).append(float(row.reward_parts.get(self._judge, 0.0) == 1.0))
+            passed.setdefault(f"{row.taskset}/{level}", []).append(
+                float(row.reward_parts.get(self._judge, 0.0) == 1.0)
+            )
         everything = [value for values in passed.values() for value in values]
         accuracy = sum(everything) / len(everything)
         self.progress["heldout_accuracy"][label] = accuracy

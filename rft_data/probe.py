@@ -31,7 +31,9 @@ class Probe:
         lengths = np.array([len(ids) for ids in self.token_ids], dtype=np.int32)
         flat_ids = np.array([i for ids in self.token_ids for i in ids], dtype=np.int32)
         flat_logprobs = np.concatenate(self.logprobs).astype(np.float32)
-        save_file({"lengths": lengths, "token_ids": flat_ids, "logprobs": flat_logprobs}, directory / PROBE_FILE)
+        save_file(
+            {"lengths": lengths, "token_ids": flat_ids, "logprobs": flat_logprobs}, directory / PROBE_FILE
+        )
 
     @classmethod
     def load(cls, directory: Path) -> Probe:
@@ -57,7 +59,8 @@ class Probe:
         Raises: ParityError when it is above `tolerance` or not a number.
         """
         worst = max(
-            float(np.max(np.abs(got[1:] - want[1:]))) for got, want in zip(measured, self.logprobs, strict=True)
+            float(np.max(np.abs(got[1:] - want[1:])))
+            for got, want in zip(measured, self.logprobs, strict=True)
         )
         if not worst <= tolerance:
             raise ParityError(

@@ -178,7 +178,10 @@ class Pipeline(Protocol):
 
 
 class Sampler(Protocol):
-    """Decides both what may start and what trains next, so that the two cannot drift."""
+    """Decides both what may start and what trains next, so that the two cannot drift.
+
+    It has no state of its own to save: its book follows from the stored groups and leases.
+    """
 
     def admit(self, n: int, engine_version: int) -> list[Ticket]:
         """At most n tickets for new groups, as many as the staleness bound allows now."""
@@ -194,14 +197,6 @@ class Sampler(Protocol):
 
     def settle(self, lease: Lease) -> None:
         """The lease's gradient step has been taken."""
-        ...
-
-    def state_dict(self) -> dict[str, Any]:
-        """Everything that decides the next lease, as JSON values."""
-        ...
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue where `state_dict` was taken."""
         ...
 
     def conservation(self) -> dict[str, int]:

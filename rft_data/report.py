@@ -21,7 +21,9 @@ def draw(metrics: pa.Table, summary: Mapping[str, Any], directory: Path) -> list
     figure, axes = pyplot.subplots(figsize=(7, 4), layout="constrained")
     reward = {r["step"]: r["value"] for r in rows if r["role"] == "trainer" and r["key"] == "reward"}
     axes.plot(list(reward), list(reward.values()), lw=1.2)
-    axes.set(xlabel="optimizer step", ylabel="mean reward of the leased groups", title="Reward", ylim=(0, None))
+    axes.set(
+        xlabel="optimizer step", ylabel="mean reward of the leased groups", title="Reward", ylim=(0, None)
+    )
     reward_path = directory / "reward.png"
     figure.savefig(reward_path, dpi=120)
     pyplot.close(figure)
@@ -50,7 +52,9 @@ def table(summary: Mapping[str, Any]) -> str:
     width = max(len(name) for name in [*classes, "held-out accuracy"])
     lines = [f"{'held-out accuracy':<{width}}" + "".join(f"{stage:>9}" for stage in accuracy)]
     for name in classes:
-        lines.append(f"{name:<{width}}" + "".join(f"{100 * stages[s].get(name, 0.0):>8.1f}%" for s in accuracy))
+        lines.append(
+            f"{name:<{width}}" + "".join(f"{100 * stages[s].get(name, 0.0):>8.1f}%" for s in accuracy)
+        )
     lines.append(f"{'all':<{width}}" + "".join(f"{100 * value:>8.1f}%" for value in accuracy.values()))
     groups = ", ".join(f"{k} {v}" for k, v in summary["groups"].items() if v)
     seconds = ", ".join(f"{k} {v:.0f} s" for k, v in summary["seconds"].items())

@@ -122,7 +122,9 @@ class Experience:
     created_at: datetime = field(default_factory=now)
 
 
-def experience_id_of(run_id: str, task: TaskKey, attempt: int, group_id: str, member: int, turn: int = 0) -> str:
+def experience_id_of(
+    run_id: str, task: TaskKey, attempt: int, group_id: str, member: int, turn: int = 0
+) -> str:
     """The id of one experience; the same rollout retried gets the same id."""
     return content_id(run_id, task.taskset, task.task_id, attempt, group_id, member, turn)
 

@@ -83,7 +83,9 @@ EXPERIENCES = pa.schema(
         _text("explorer_id", "who sampled it"),
         _field("token_ids", pa.list_(pa.int32()), "prompt and completion, T ids", null=True),
         _int("prompt_length", "tokens before the first sampled one"),
-        _field("action_mask", pa.list_(pa.int8()), "T values, 1 where the policy sampled the token", null=True),
+        _field(
+            "action_mask", pa.list_(pa.int8()), "T values, 1 where the policy sampled the token", null=True
+        ),
         _field("logprobs", pa.list_(pa.float32()), "T values, nats, of the tempered distribution", null=True),
         _int("version_min", "lowest policy version among sampled tokens", null=True),
         _int("version_max", "highest policy version among sampled tokens", null=True),
@@ -226,7 +228,9 @@ def to_table(rows: Sequence[Any], schema: pa.Schema) -> pa.Table:
     read: Callable[[Any, str], Any] = (
         (lambda row, name: row[name]) if isinstance(rows[0], Mapping) else getattr
     )
-    present = [f for f in schema if (f.name in rows[0] if isinstance(rows[0], Mapping) else hasattr(rows[0], f.name))]
+    present = [
+        f for f in schema if (f.name in rows[0] if isinstance(rows[0], Mapping) else hasattr(rows[0], f.name))
+    ]
     arrays = []
     for field in present:
         values = [read(row, field.name) for row in rows]
@@ -256,7 +260,9 @@ def to_tasks(table: pa.Table) -> list[Task]:
     """The rows of a TASKS table."""
     names = ["taskset", "messages", "answer", "split", "difficulty", "metadata"]
     return [
-        Task(**{**row, "messages": tuple(json.loads(row["messages"])), "metadata": json.loads(row["metadata"])})
+        Task(
+            **{**row, "messages": tuple(json.loads(row["messages"])), "metadata": json.loads(row["metadata"])}
+        )
         for row in _columns(table, names)
     ]
 

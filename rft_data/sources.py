@@ -89,7 +89,9 @@ def reasoning_gym_tasks(
     try:
         items = gym.create_dataset(dataset, size=size, seed=seed, **args)
     except (TypeError, ValueError, AssertionError) as err:
-        raise RowError(f"taskset '{taskset}': reasoning_gym dataset '{dataset}' refuses {dict(args)}: {err}") from err
+        raise RowError(
+            f"taskset '{taskset}': reasoning_gym dataset '{dataset}' refuses {dict(args)}: {err}"
+        ) from err
     tasks = (make_task(taskset, item["question"], str(item["answer"]), difficulty, heldout) for item in items)
     return list({task.task_id: task for task in tasks}.values())
 

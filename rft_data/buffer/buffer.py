@@ -54,8 +54,8 @@ class Buffer:
         seqs = rows.column("seq").to_pylist()
         if seqs != list(range(len(seqs))):
             raise IntegrityError(
-                f"buffer {self.root}: experience row numbers are not dense (found {len(seqs)} rows, "
-                f"last number {max(seqs)}); rows were removed or the folder is damaged: restore it from a copy."
+                f"buffer {self.root}: experience row numbers are not dense (found {len(seqs)} rows, last "
+                f"number {max(seqs)}); rows were removed or the folder is damaged: restore it from a copy."
             )
         ids, digests = rows.column("experience_id").to_pylist(), rows.column("digest").to_pylist()
         self._known = {i: (seq, digest) for seq, i, digest in zip(seqs, ids, digests, strict=True)}
@@ -113,7 +113,11 @@ class Buffer:
             {
                 "experience_id": row.experience_id,
                 "reason": reason,
-                "row": {"task_id": row.task_id, "group_id": row.group_id, "text": ascii(row.completion_text)[:4096]},
+                "row": {
+                    "task_id": row.task_id,
+                    "group_id": row.group_id,
+                    "text": ascii(row.completion_text)[:4096],
+                },
                 "created_at": now(),
             }
             for row, reason in refused
@@ -191,7 +195,9 @@ class Buffer:
         missing = [seq for seq in seqs if seq not in found]
         if missing:
             raise IntegrityError(f"buffer {self.root} has no experience with row number {missing[0]}.")
-        for seq, stored, actual in zip(found, rows.column("digest").to_pylist(), row_digests(rows), strict=True):
+        for seq, stored, actual in zip(
+            found, rows.column("digest").to_pylist(), row_digests(rows), strict=True
+        ):
             if stored != actual:
                 raise IntegrityError(
                     f"experience row {seq} of buffer {self.root} does not match its digest "
@@ -205,7 +211,9 @@ class Buffer:
         Raises: IntegrityError if the lease or a row does not match its digest, or a row was never kept.
         """
         if content_id(list(lease.seqs)) != lease.digest:
-            raise IntegrityError(f"lease {lease.consumer}/{lease.step}: its row numbers do not match its digest.")
+            raise IntegrityError(
+                f"lease {lease.consumer}/{lease.step}: its row numbers do not match its digest."
+            )
         advantages = self._fold(pipeline_hash)
         unjudged = [seq for seq in lease.seqs if advantages.get(seq) is None]
         if unjudged:
@@ -219,7 +227,9 @@ class Buffer:
     def _fold(self, pipeline_hash: str) -> dict[int, Any]:
         if pipeline_hash not in self._advantages:
             names = ["seq", "pipeline_hash", "verdict", "advantage"]
-            self._advantages[pipeline_hash] = _advantages(self._store.scan("annotations", names), pipeline_hash)
+            self._advantages[pipeline_hash] = _advantages(
+                self._store.scan("annotations", names), pipeline_hash
+            )
         return self._advantages[pipeline_hash]
 
 

@@ -33,7 +33,9 @@ app.add_typer(data_app, name="data")
 def run(
     recipe: RecipePath,
     overrides: Overrides = None,
-    fresh: Annotated[bool, typer.Option(help="Move an earlier run of this name aside and start over.")] = False,
+    fresh: Annotated[
+        bool, typer.Option(help="Move an earlier run of this name aside and start over.")
+    ] = False,
 ) -> None:
     """Run an online recipe to its end; continues it if it was stopped, shows it if it is done."""
     with edge(again=f"Continue with: rft run {recipe}"):
@@ -49,7 +51,9 @@ def run(
 
 
 @app.command()
-def resume(run_dir: Annotated[Path, typer.Argument(help="Folder of a run, for example runs/quickstart.")]) -> None:
+def resume(
+    run_dir: Annotated[Path, typer.Argument(help="Folder of a run, for example runs/quickstart.")],
+) -> None:
     """Continue a run from its own stored recipe."""
     with edge(again=f"Continue with: rft resume {run_dir}"):
         from rft_data.cli.runs import run_online
@@ -94,12 +98,19 @@ def head(
     """The newest rows of a table."""
     with edge():
         from rft_data.buffer import Buffer
-        from rft_data.lookup import lookup
+        from rft_data.errors import UnknownComponentError
+        from rft_data.lookup import suggest
         from rft_data.schema import TABLES
 
-        lookup(table, TABLES, "table")
+        if table not in TABLES:
+            raise UnknownComponentError(
+                f"a buffer has no table '{table}';{suggest(table, TABLES)} "
+                f"There are: {', '.join(sorted(TABLES))}."
+            )
         rows = Buffer(uri, read_only=True).tail(table, n).to_pylist()
-        show(rows, "\n\n".join(_readable(row) for row in rows) or f"table '{table}' is empty", as_json=as_json)
+        show(
+            rows, "\n\n".join(_readable(row) for row in rows) or f"table '{table}' is empty", as_json=as_json
+        )
 
 
 @data_app.command("run")

@@ -19,7 +19,9 @@ INTERRUPTED = 130
 @contextmanager
 def edge(*, again: str = "") -> Iterator[None]:
     """Run a command's body; `again` is what to type after an interruption."""
-    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
+    logging.basicConfig(
+        stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S"
+    )
     for noisy in ("httpx", "datasets", "filelock", "fsspec", "matplotlib"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
     try:

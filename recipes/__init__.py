@@ -1,0 +1,1 @@
+"""Recipes that ship and run, and the small functions they name."""

@@ -1,0 +1,127 @@
+import logging
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rft_data import checkpoint
+from rft_data.buffer import Buffer
+from rft_data.errors import IntegrityError, ParityError
+from rft_data.probe import Probe
+from rft_data.versions import VersionRegistry, read_manifest
+
+
+def save(folder: Path) -> None:
+    (folder / "model.safetensors").write_bytes(b"weights")
+    (folder / "sub").mkdir()
+    (folder / "sub" / "config.json").write_text("{}")
+
+
+def test_versions_only_grow_over_restarts(buffer: Buffer, tmp_path: Path) -> None:
+    registry = VersionRegistry(buffer, "run", tmp_path / "weights")
+    assert registry.latest == -1
+    assert [registry.publish(0, save).version, registry.issue(1), registry.publish(2, save).version] == [
+        0,
+        1,
+        2,
+    ]
+    again = VersionRegistry(buffer, "run", tmp_path / "weights")
+    assert again.latest == 2
+    assert again.publish(1, save).version == 3  # resumed from step 1: a new number for the same step
+    assert [again.step_of(v) for v in range(4)] == [0, 1, 2, 1]
+    assert VersionRegistry(buffer, "another", tmp_path / "w").latest == -1
+    with pytest.raises(IntegrityError, match="never issued policy version 9"):
+        again.step_of(9)
+
+
+def test_published_directory_is_complete_and_old_ones_are_pruned(buffer: Buffer, tmp_path: Path) -> None:
+    registry = VersionRegistry(buffer, "run", tmp_path, keep=2)
+    refs = [registry.publish(step, save) for step in range(3)]
+    assert [Path(ref.path).is_dir() for ref in refs] == [False, True, True]
+    manifest = read_manifest(Path(refs[2].path))
+    assert (manifest["version"], manifest["step"], set(manifest["files"])) == (
+        2,
+        2,
+        {"model.safetensors", "sub/config.json"},
+    )
+
+
+def test_failed_save_leaves_no_version(buffer: Buffer, tmp_path: Path) -> None:
+    registry = VersionRegistry(buffer, "run", tmp_path)
+
+    def broken(folder: Path) -> None:
+        (folder / "half").write_bytes(b"x")
+        raise OSError("disk full")
+
+    with pytest.raises(OSError, match="disk full"):
+        registry.publish(0, broken)
+    assert registry.latest == -1
+    assert not list(tmp_path.glob("v*"))
+    assert registry.publish(0, save).version == 0
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda d: (d / "model.safetensors").write_bytes(b"weightz"), "does not match the digest"),
+        (lambda d: (d / "model.safetensors").write_bytes(b"w"), "does not match the digest"),
+        (lambda d: (d / "sub" / "config.json").unlink(), "lacks 'sub/config.json'"),
+        (lambda d: (d / "manifest.json").unlink(), "was not written completely"),
+    ],
+)
+def test_damage_to_a_directory_is_found(buffer: Buffer, tmp_path: Path, damage, message: str) -> None:
+    folder = Path(VersionRegistry(buffer, "run", tmp_path).publish(0, save).path)
+    damage(folder)
+    with pytest.raises(IntegrityError, match=message):
+        read_manifest(folder)
+
+
+def test_newest_checkpoint_falls_back_over_a_damaged_one_and_says_so(tmp_path: Path, caplog) -> None:
+    for step in (5, 10, 15):
+        folder = tmp_path / f"checkpoint-{step}"
+        folder.mkdir()
+        save(folder)
+        if step != 15:
+            checkpoint.seal(folder, step, {"selector": {"position": step}})
+    (tmp_path / "checkpoint-10" / "model.safetensors").write_bytes(b"?")
+    with caplog.at_level(logging.WARNING):
+        found = checkpoint.newest(tmp_path)
+    assert (found.step, found.state["selector"]) == (5, {"position": 5})
+    assert "checkpoint-15" in caplog.text
+    assert "checkpoint-10" in caplog.text
+    assert checkpoint.newest(tmp_path / "none") is None
+
+
+def test_prune_keeps_the_newest_complete_checkpoints(tmp_path: Path) -> None:
+    for step in (5, 10, 15, 20):
+        folder = tmp_path / f"checkpoint-{step}"
+        folder.mkdir()
+        save(folder)
+        if step != 20:
+            checkpoint.seal(folder, step, {})
+    checkpoint.prune(tmp_path, keep=2)
+    assert {p.name for p in tmp_path.iterdir()} == {"checkpoint-10", "checkpoint-15", "checkpoint-20"}
+
+
+def probe() -> Probe:
+    return Probe(
+        ((1, 2, 3), (4, 5)),
+        (np.array([0, -1, -2], np.float32), np.array([0, -0.5], np.float32)),
+    )
+
+
+def test_probe_round_trips_and_measures_the_largest_difference(tmp_path: Path) -> None:
+    probe().save(tmp_path)
+    loaded = Probe.load(tmp_path)
+    assert loaded.token_ids == ((1, 2, 3), (4, 5))
+    measured = [np.array([9, -1, -2.25], np.float32), np.array([9, -0.5], np.float32)]
+    assert loaded.check(measured, 0.3, "engine") == pytest.approx(0.25)
+    with pytest.raises(ParityError, match=r"differ from the trainer's by 0\.25 nats \(wanted at most 0\.2\)"):
+        loaded.check(measured, 0.2, "engine")
+    with pytest.raises(ParityError, match="nan"):
+        loaded.check([np.full(3, np.nan, np.float32), measured[1]], 1e9, "engine")
+
+
+def test_directory_without_probe_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(IntegrityError, match=r"has no probe\.safetensors"):
+        Probe.load(tmp_path)
