@@ -247,7 +247,7 @@ class OnlineRun:
             output_dir=root,
             steps=stage.steps,
             rows_per_step=stage.groups_per_step * recipe.explorer.group_size,
-            options=stage.trl,
+            options={**stage.trl, "temperature": recipe.explorer.temperature},
             seed=recipe.seed,
             resume_from=None if resumed is None else resumed.directory,
         )

@@ -258,6 +258,8 @@ class OnlineRecipe(Recipe):
             raise ValueError(
                 "'explorer.group_size' is 1; grpo compares rollouts of one task: give at least 2"
             )
+        if "temperature" in self.stages[-1].trl:
+            raise ValueError("the trainer's temperature is 'explorer.temperature'; remove it from 'trl'")
         return self
 
 
