@@ -37,11 +37,15 @@ def collate(table: pa.Table, *, rows: int, pad_id: int) -> dict[str, torch.Tenso
     """
     n = table.num_rows
     if not 0 < n <= rows:
-        raise TrainingError(f"the lease has {n} rows, the trainer takes 1 to {rows} a step; lease fewer groups.")
+        raise TrainingError(
+            f"the lease has {n} rows, the trainer takes 1 to {rows} a step; lease fewer groups."
+        )
     tokens, lengths = _ragged(table, "token_ids")
     prompts = table.column("prompt_length").to_numpy()
     _require(table, (prompts >= 1) & (prompts <= lengths), "needs 1 <= prompt_length <= number of token_ids")
-    in_prompt = np.arange(len(tokens)) - np.repeat(np.cumsum(lengths) - lengths, lengths) < np.repeat(prompts, lengths)
+    in_prompt = np.arange(len(tokens)) - np.repeat(np.cumsum(lengths) - lengths, lengths) < np.repeat(
+        prompts, lengths
+    )
     width = max(1, int(np.max(lengths - prompts)))
     prompt_mask = np.zeros((rows, int(prompts.max())), dtype=bool)
     prompt_mask[:n] = np.arange(prompt_mask.shape[1]) >= prompt_mask.shape[1] - prompts[:, None]
@@ -77,7 +81,7 @@ def _advantages(table: pa.Table, lengths: Array, in_prompt: Array, completion_ma
     values, sizes = _ragged(table, "advantage")
     _require(table, (sizes == 1) | (sizes == lengths), "needs one advantage, or one for each of token_ids")
     if np.all(sizes == 1):
-        out = np.zeros(len(completion_mask), dtype=np.float32)
+        out: Array = np.zeros(len(completion_mask), dtype=np.float32)
         out[: len(values)] = values
         return out
     per_token = np.repeat(values, np.repeat(np.where(sizes == 1, lengths, 1), sizes))
@@ -86,7 +90,7 @@ def _advantages(table: pa.Table, lengths: Array, in_prompt: Array, completion_ma
 
 def _fill(mask: Array, values: Array, fill: float, dtype: type) -> Array:
     """`values` in row order where `mask` is set, `fill` elsewhere."""
-    out = np.full(mask.shape, fill, dtype=dtype)
+    out: Array = np.full(mask.shape, fill, dtype=dtype)
     out[mask] = values
     return out
 
@@ -96,8 +100,7 @@ def _ragged(table: pa.Table, name: str) -> tuple[Array, Array]:
     column = table.column(name)
     _require(table, np.asarray(column.is_valid()), f"has no {name}; it cannot be trained on by this trainer")
     lists = column.combine_chunks()
-    offsets = lists.offsets.to_numpy()
-    return lists.values.to_numpy(zero_copy_only=False)[offsets[0] : offsets[-1]], np.diff(offsets)
+    return lists.flatten().to_numpy(zero_copy_only=False), lists.value_lengths().to_numpy()
 
 
 def _require(table: pa.Table, fine: Array, wanted: str) -> None:

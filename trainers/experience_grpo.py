@@ -18,6 +18,7 @@ from trl import GRPOConfig, GRPOTrainer
 
 from rft_data.errors import TrainingError
 from trainers.collate import collate
+from trainers.finite import require_finite
 
 _SUM_OVER_TOKENS = frozenset({"dapo", "cispo", "vespo"})
 _MEAN_OVER_ROWS = frozenset({"grpo", "sapo", "dr_grpo", "luspo"})
@@ -37,8 +38,8 @@ def padding_factor(args: GRPOConfig, rows: int) -> float:
     obstacle = _padding_obstacle(args)
     if obstacle:
         raise TrainingError(
-            f"the lease has {rows} rows and the trainer's batch {full}; {obstacle}, so padding would change the "
-            "gradient. Use trl.loss_type 'dapo', or keep every group whole so that leases are full."
+            f"the lease has {rows} rows and the trainer's batch {full}; {obstacle}, so padding would change "
+            "the gradient. Use trl.loss_type 'dapo', or keep every group whole so that leases are full."
         )
     return full / rows if args.loss_type in _MEAN_OVER_ROWS else 1.0
 
@@ -62,7 +63,7 @@ def _no_reward(prompts: list[Any], **_: Any) -> list[float]:
     return [0.0] * len(prompts)
 
 
-class ExperienceGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
+class ExperienceGRPOTrainer(GRPOTrainer):
     """GRPO (and the losses TRL offers beside it) on experiences that `next_table` hands out."""
 
     def __init__(
@@ -76,7 +77,9 @@ class ExperienceGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
         """`next_table` is called once for each optimizer step and returns that step's leased rows."""
         self._next_table = next_table
         # One pass over these rows is exactly one optimizer step, so every step ends an epoch.
-        placeholder = Dataset.from_dict({"prompt": [""] * (args.generation_batch_size // args.num_generations)})
+        placeholder = Dataset.from_dict(
+            {"prompt": [""] * (args.generation_batch_size // args.num_generations)}
+        )
         super().__init__(
             model=model,
             reward_funcs=_no_reward,
@@ -89,7 +92,9 @@ class ExperienceGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
     def _generate_and_score_completions(self, inputs: Any) -> dict[str, torch.Tensor]:
         """The batch of one optimizer step, in the form TRL's loss reads."""
         table = self._next_table()
-        batch = collate(table, rows=self.args.generation_batch_size, pad_id=self.processing_class.pad_token_id)
+        batch = collate(
+            table, rows=self.args.generation_batch_size, pad_id=self.processing_class.pad_token_id
+        )
         batch["advantages"] *= padding_factor(self.args, table.num_rows)
         batch = {name: tensor.to(self.accelerator.device) for name, tensor in batch.items()}
         if self.beta != 0.0:
@@ -118,6 +123,5 @@ class ExperienceGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
         Raises: TrainingError when its loss is not finite, before any weight changes.
         """
         loss: torch.Tensor = super().training_step(*args, **kwargs)
-        if not torch.isfinite(loss):
-            raise TrainingError(f"the loss is {loss.item()}")
+        require_finite("loss", loss)
         return loss

@@ -17,75 +17,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 from transformers import PrinterCallback, TrainerCallback, TrainerControl, TrainerState
-from trl import GRPOConfig
 
-from rft_data.errors import RecipeError, ResumeError, TrainingError
+from rft_data.errors import ResumeError, TrainingError
 from rft_data.protocols import LeasedBatch
 from trainers.experience_grpo import ExperienceGRPOTrainer
-from trainers.options import OWNED, _because, build_config, check_options
+from trainers.finite import FiniteGradients
+from trainers.grpo_config import grpo_config
 from trainers.parked import ParkedThread
 from trainers.weights import load_model, load_tokenizer, write_weights
-
-GRPO_OWNED: Mapping[str, str] = {
-    **OWNED,
-    **_because("the recipe's trainer.steps decides how long to train", "max_steps", "num_train_epochs"),
-    **_because(
-        "the batch is groups_per_step x group_size rows; divide it with gradient_accumulation_steps",
-        *("per_device_train_batch_size", "generation_batch_size", "steps_per_generation", "num_generations"),
-    ),
-    **_because(
-        "sampling is the explorers' work (recipe section 'explorer')",
-        *("use_vllm", "vllm_mode", "vllm_model_impl", "vllm_enable_sleep_mode", "vllm_structured_outputs_regex"),
-        *("vllm_server_base_url", "vllm_server_host", "vllm_server_port", "vllm_server_timeout", "vllm_group_port"),
-        *("vllm_gpu_memory_utilization", "vllm_max_model_length", "vllm_tensor_parallel_size"),
-        *("vllm_importance_sampling_correction", "vllm_importance_sampling_mode", "vllm_importance_sampling_cap"),
-        *("vllm_importance_sampling_clip_max", "vllm_importance_sampling_clip_min"),
-        *("top_p", "top_k", "min_p", "repetition_penalty", "generation_kwargs", "cache_implementation"),
-        *("chat_template_kwargs", "max_tool_calling_iterations", "num_generations_eval", "use_transformers_paged"),
-        *("use_transformers_continuous_batching", "transformers_continuous_batching_config"),
-    ),
-    **_because(
-        "rewards and advantages come from operators (recipe section 'experience_ops')",
-        *("scale_rewards", "reward_weights", "multi_objective_aggregation", "mask_truncated_completions"),
-    ),
-    **_because(
-        "completions are in the buffer",
-        *("log_completions", "log_multimodal", "num_completions_to_print", "log_unique_prompts"),
-        *("log_completions_hub_repo", "shuffle_dataset"),
-    ),
-    **_because("the reference model would not survive a resume", "sync_ref_model"),
-}
-"""Fields of GRPOConfig that no recipe may set, and the reason."""
-
-
-def grpo_config(
-    output_dir: Path, *, steps: int, rows_per_step: int, options: Mapping[str, Any], seed: int
-) -> GRPOConfig:
-    """The real GRPOConfig for one lease of `rows_per_step` rows per optimizer step.
-
-    Raises: RecipeError when an option is unknown, not the recipe's to set, or does not fit the batch.
-    """
-    check_options(options, GRPOConfig, GRPO_OWNED)
-    if options.get("num_iterations", 1) != 1:
-        raise RecipeError(
-            f"trl: num_iterations is {options['num_iterations']}, must be 1: one lease is one optimizer step; "
-            "to use rows again, set the sampler's reuse."
-        )
-    accumulate = options.get("gradient_accumulation_steps", 1)
-    if rows_per_step % 2 or rows_per_step % accumulate:
-        raise RecipeError(
-            f"groups_per_step x group_size is {rows_per_step}; it must be even (TRL's rule) and divisible by "
-            f"trl.gradient_accumulation_steps ({accumulate})."
-        )
-    fixed = {
-        "max_steps": steps,
-        "per_device_train_batch_size": rows_per_step // accumulate,
-        # TRL wants at least two completions a prompt; groups are the buffer's, so any divisor serves.
-        "num_generations": 2,
-        "seed": seed,
-        "ignore_data_skip": True,
-    }
-    return build_config(GRPOConfig, output_dir, options, fixed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,19 +35,13 @@ class _Order:
     checkpoint: bool
 
 
-class _Steps(TrainerCallback):  # type: ignore[misc]
-    """Hooks of TRL's loop: fetch an order, refuse bad gradients, save if asked, keep the metrics."""
+class _Steps(TrainerCallback):
+    """Hooks of TRL's loop: fetch an order, save if asked, keep the metrics."""
 
     def __init__(self) -> None:
         self.thread: ParkedThread[_Order]
         self.order: _Order | None = None
         self.metrics: dict[str, float] = {}
-
-    def on_pre_optimizer_step(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        gradients = [p.grad for p in kwargs["model"].parameters() if p.grad is not None]
-        norm = torch.nn.utils.get_total_norm(gradients)
-        if not torch.isfinite(norm):
-            raise TrainingError(f"the gradient norm is {norm.item()}")
 
     def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         control.should_save = self.order is not None and self.order.checkpoint
@@ -116,7 +49,9 @@ class _Steps(TrainerCallback):  # type: ignore[misc]
     def on_log(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         logs = kwargs["logs"]
         if "loss" in logs:
-            self.metrics = {name: float(value) for name, value in logs.items() if isinstance(value, int | float)}
+            self.metrics = {
+                name: float(value) for name, value in logs.items() if isinstance(value, int | float)
+            }
 
     def on_epoch_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         # One epoch is one step (see ExperienceGRPOTrainer), and here its log and checkpoint are written.
@@ -162,11 +97,15 @@ class GrpoTrainer:
         model.config._name_or_path = str(model_path)
         self._tokenizer = load_tokenizer(model_path)
         self._hooks = _Steps()
-        self._trainer = ExperienceGRPOTrainer(model, config, self._tokenizer, self._leased_table, [self._hooks])
+        self._trainer = ExperienceGRPOTrainer(
+            model, config, self._tokenizer, self._leased_table, [FiniteGradients(), self._hooks]
+        )
         # It would print a line per step on stdout.
         self._trainer.remove_callback(PrinterCallback)
         if self._trainer.accelerator.num_processes != 1:
-            raise TrainingError("GrpoTrainer runs in one process for now; start it without torchrun or accelerate.")
+            raise TrainingError(
+                "GrpoTrainer runs in one process for now; start it without torchrun or accelerate."
+            )
         self._thread: ParkedThread[_Order] = ParkedThread("grpo trainer", self._train, deadline_s)
         self._hooks.thread = self._thread
         self._ended_by: str | None = None
@@ -194,10 +133,8 @@ class GrpoTrainer:
             self._thread.turn(_Order(batch.table, checkpoint))
         except TrainingError as err:
             self._ended_by = str(err)
-            raise TrainingError(
-                f"optimizer step {step}: {err}. Lease of groups {', '.join(batch.lease.group_ids)}; "
-                "look at their rewards, advantages and logprobs, or lower the learning rate, and resume."
-            ) from err
+            groups = ", ".join(batch.lease.group_ids)
+            raise TrainingError(f"optimizer step {step}: {err} (lease of groups {groups})") from err
         except BaseException as err:
             self._ended_by = repr(err)
             raise
@@ -235,12 +172,16 @@ class GrpoTrainer:
 
     def _leased_table(self) -> pa.Table:
         if self._hooks.order is None:
-            raise TrainingError("TRL asked for a batch that no step had ordered; this is a defect of GrpoTrainer")
+            raise TrainingError(
+                "TRL asked for a batch that no step had ordered; this is a defect of GrpoTrainer"
+            )
         return self._hooks.order.table
 
     def _require_usable(self) -> None:
         if self._ended_by is not None:
-            raise TrainingError(f"this trainer was ended by {self._ended_by}; make a new one from a checkpoint.")
+            raise TrainingError(
+                f"this trainer was ended by {self._ended_by}; make a new one from a checkpoint."
+            )
 
 
 def _steps_of(checkpoint: Path) -> int:
@@ -250,11 +191,17 @@ def _steps_of(checkpoint: Path) -> int:
     """
     state = checkpoint / "trainer_state.json"
     if not state.is_file():
-        raise ResumeError(f"'{checkpoint}' is not a trainer checkpoint: it has no {state.name}; resume from another.")
+        raise ResumeError(
+            f"'{checkpoint}' is not a trainer checkpoint: it has no {state.name}; resume from another."
+        )
     return int(json.loads(state.read_text())["global_step"])
 
 
 def _mean_rewards(table: pa.Table) -> dict[str, float]:
     """Mean of `reward` and `shaped_reward` over the rows that have one."""
-    means = {name: pc.mean(table.column(name)).as_py() for name in ("reward", "shaped_reward") if name in table.schema.names}
+    means = {
+        name: pc.mean(table.column(name)).as_py()
+        for name in ("reward", "shaped_reward")
+        if name in table.schema.names
+    }
     return {name: mean for name, mean in means.items() if mean is not None and math.isfinite(mean)}

@@ -18,27 +18,32 @@ from rft_data.lookup import suggest
 Config = TypeVar("Config")
 
 
-def _because(reason: str, *names: str) -> dict[str, str]:
+def refused(reason: str, *names: str) -> dict[str, str]:
+    """A table that refuses `names` for one reason; merge several into the `owned` of `check_options`."""
     return dict.fromkeys(names, reason)
 
 
 OWNED: Mapping[str, str] = {
-    **_because("the run decides where its files are", "output_dir", "run_name", "project"),
-    **_because("the recipe's own seed is used", "seed", "data_seed"),
-    **_because(
+    **refused("the run decides where its files are", "output_dir", "run_name", "project"),
+    **refused("the recipe's own seed is used", "seed", "data_seed"),
+    **refused(
         "the run writes, keeps and resumes checkpoints",
         *("save_strategy", "save_steps", "save_total_limit", "save_only_model", "enable_jit_checkpoint"),
         *("load_best_model_at_end", "resume_from_checkpoint", "ignore_data_skip"),
         "restore_callback_states_from_checkpoint",
     ),
-    **_because("every step is logged, unfiltered", "logging_strategy", "logging_steps", "logging_nan_inf_filter"),
-    **_because("evaluation is the explorers' work", "do_eval", "eval_strategy", "eval_steps", "eval_on_start"),
-    **_because(
+    **refused(
+        "every step is logged, unfiltered", "logging_strategy", "logging_steps", "logging_nan_inf_filter"
+    ),
+    **refused("evaluation is the explorers' work", "do_eval", "eval_strategy", "eval_steps", "eval_on_start"),
+    **refused(
         "nothing is uploaded",
         *("push_to_hub", "hub_token", "hub_model_id", "hub_strategy", "hub_always_push", "hub_revision"),
     ),
-    **_because("code from model repositories is never run", "trust_remote_code"),
-    **_because("the batch size must stay what the recipe says", "auto_find_batch_size", "remove_unused_columns"),
+    **refused("code from model repositories is never run", "trust_remote_code"),
+    **refused(
+        "the batch size must stay what the recipe says", "auto_find_batch_size", "remove_unused_columns"
+    ),
 }
 """Fields of every TRL config that no recipe may set, and the reason."""
 
@@ -65,7 +70,9 @@ def check_options(options: Mapping[str, Any], config_class: type, owned: Mapping
         *(f"'{name}' cannot be set here: {owned[name]}" for name in options if name in owned),
     ]
     if "trust_remote_code" in (options.get("model_init_kwargs") or {}):
-        problems.append(f"'model_init_kwargs.trust_remote_code' cannot be set here: {OWNED['trust_remote_code']}")
+        problems.append(
+            f"'model_init_kwargs.trust_remote_code' cannot be set here: {OWNED['trust_remote_code']}"
+        )
     if problems:
         raise RecipeError("trl: " + "; ".join(problems) + ". Correct or remove these keys.")
 
@@ -78,7 +85,12 @@ def build_config(
     Raises: RecipeError with TRL's own words when TRL refuses the combination.
     """
     defaults = {"report_to": "none", "disable_tqdm": True, **accelerator_defaults()}
-    ours = {"output_dir": str(output_dir), "logging_steps": 1, "logging_nan_inf_filter": False, "save_strategy": "no"}
+    ours = {
+        "output_dir": str(output_dir),
+        "logging_steps": 1,
+        "logging_nan_inf_filter": False,
+        "save_strategy": "no",
+    }
     chosen = {name: value for name, value in options.items() if name != "model_init_kwargs"}
     try:
         return config_class(**{**defaults, **chosen, **ours, **fixed})

@@ -23,6 +23,7 @@ class ParkedThread(Generic[Order]):
     """
 
     def __init__(self, name: str, body: Callable[[], None], deadline_s: float) -> None:
+        """`deadline_s` bounds each wait of the caller, for a turn and for the end."""
         self._body = body
         self._deadline_s = deadline_s
         self._orders: queue.SimpleQueue[Order | None] = queue.SimpleQueue()
@@ -43,14 +44,17 @@ class ParkedThread(Generic[Order]):
             error = self._finished.get(timeout=self._deadline_s)
         except queue.Empty:
             raise StalledError(
-                f"{self._thread.name} has not finished in {self._deadline_s:g} s; if its steps really take longer, "
-                "raise the deadline, otherwise look at the stack of that thread (py-spy dump)."
+                f"{self._thread.name} has not finished in {self._deadline_s:g} s; if its steps really take "
+                "longer, raise the deadline, otherwise look at the stack of that thread (py-spy dump)."
             ) from None
         if error is not None:
             raise error
 
     def park(self) -> Order | None:
-        """Called in the thread: report the turn before as done, and wait for the next order; None means stop."""
+        """Called in the thread: report the turn before as done and wait for the next order.
+
+        Returns: the order, or None when the body should return.
+        """
         if self._working:
             self._finished.put(None)
         self._working = True
@@ -73,7 +77,7 @@ class ParkedThread(Generic[Order]):
     def _run(self) -> None:
         try:
             self._body()
-        except BaseException as err:  # the edge of the thread: whatever it is belongs to the caller of `turn`
+        except BaseException as err:  # noqa: BLE001  (the thread's edge: it belongs to the caller)
             self._finished.put(err)
         else:
             self._finished.put(None)

@@ -19,12 +19,13 @@ from transformers import PreTrainedTokenizerBase, PrinterCallback
 from trl import SFTConfig, SFTTrainer
 
 from rft_data.errors import RowError, TrainingError
-from trainers.options import OWNED, _because, build_config, check_options
+from trainers.finite import FiniteGradients
+from trainers.options import OWNED, build_config, check_options, refused
 from trainers.weights import load_model, load_tokenizer
 
 SFT_OWNED: Mapping[str, str] = {
     **OWNED,
-    **_because(
+    **refused(
         "rows come tokenised, with their own mask",
         *("dataset_text_field", "dataset_kwargs", "completion_only_loss", "assistant_only_loss"),
         *("chat_template_path", "eos_token", "pad_token"),
@@ -47,7 +48,7 @@ def train_sft(
         options: the recipe's `trl: {...}`, fields of TRL's SFTConfig.
     Returns: `loss_first`, `loss_last` (nats per token), `steps` and `wall_s`.
     Raises: RecipeError for bad options, RowError for bad rows, TrainingError when there is no row or
-        a loss is not finite.
+        the loss or a gradient is not finite.
     """
     check_options(options, SFTConfig, SFT_OWNED)
     if table.num_rows == 0:
@@ -60,16 +61,16 @@ def train_sft(
         args=config,
         train_dataset=sft_dataset(table, tokenizer),
         processing_class=tokenizer,
+        callbacks=[FiniteGradients()],
     )
     trainer.remove_callback(PrinterCallback)
     started = time.perf_counter()
-    trainer.train()
+    try:
+        trainer.train()
+    except TrainingError as err:
+        step = trainer.state.global_step + 1
+        raise TrainingError(f"optimizer step {step}: {err}. No model is written.") from err
     losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
-    if not np.all(np.isfinite(losses)):
-        raise TrainingError(
-            f"the loss became {next(loss for loss in losses if not np.isfinite(loss))} at step "
-            f"{int(np.argmin(np.isfinite(losses))) + 1} of {len(losses)}; lower trl.learning_rate. No model is written."
-        )
     trainer.accelerator.unwrap_model(trainer.model).save_pretrained(output_dir)
     tokenizer.save_pretrained(output_dir)
     return {
@@ -87,7 +88,9 @@ def sft_dataset(table: pa.Table, tokenizer: PreTrainedTokenizerBase) -> Dataset:
     """
     stored = np.asarray(table.column("token_ids").is_valid())
     order = np.concatenate([np.flatnonzero(stored), np.flatnonzero(~stored)])
-    parts = pa.concat_tables([_stored(table.filter(pa.array(stored))), _expert(table.filter(pa.array(~stored)), tokenizer)])
+    parts = pa.concat_tables(
+        [_stored(table.filter(pa.array(stored))), _expert(table.filter(pa.array(~stored)), tokenizer)]
+    )
     return Dataset(parts.take(pa.array(np.argsort(order))))
 
 
@@ -96,25 +99,32 @@ def _stored(table: pa.Table) -> pa.Table:
     ids = table.column("token_ids").combine_chunks()
     mask = table.column("action_mask").combine_chunks()
     if mask.null_count or not np.array_equal(np.diff(ids.offsets), np.diff(mask.offsets)):
-        raise RowError("a row's action_mask is missing or differs in length from its token_ids; run `rft buffer verify`.")
+        raise RowError(
+            "a row's action_mask is missing or differs in length from its token_ids; filter such rows out."
+        )
     flat = ids.flatten().to_numpy()
     labels = np.where(mask.flatten().to_numpy() == 1, flat, _IGNORED)
-    offsets = pa.array(np.asarray(ids.offsets) - ids.offsets[0].as_py(), pa.int32())
-    return _columns(pa.ListArray.from_arrays(offsets, flat), pa.ListArray.from_arrays(offsets, labels))
+    # `filter` has made new lists, so the offsets begin at 0 like the flat values.
+    return _columns(
+        pa.ListArray.from_arrays(ids.offsets, flat), pa.ListArray.from_arrays(ids.offsets, labels)
+    )
 
 
 def _expert(table: pa.Table, tokenizer: PreTrainedTokenizerBase) -> pa.Table:
     """Rows with messages only: prompt by the chat template, completion = last message and end of sequence."""
     input_ids, labels = [], []
-    for name, text in zip(table.column("experience_id").to_pylist(), table.column("messages").to_pylist(), strict=True):
+    for name, text in zip(
+        table.column("experience_id").to_pylist(), table.column("messages").to_pylist(), strict=True
+    ):
         messages = json.loads(text)
         if len(messages) < 2 or messages[-1]["role"] != "assistant":
             raise RowError(
-                f"experience '{name}' has no token_ids and its messages do not end with an assistant's answer to "
-                "train on; filter it out."
+                f"experience '{name}' has no token_ids and its messages do not end with an assistant's "
+                "answer to train on; filter it out."
             )
         prompt = tokenizer.apply_chat_template(messages[:-1], add_generation_prompt=True, return_dict=False)
-        answer = tokenizer(messages[-1]["content"], add_special_tokens=False)["input_ids"] + [tokenizer.eos_token_id]
+        answer = tokenizer(messages[-1]["content"], add_special_tokens=False)["input_ids"]
+        answer.append(tokenizer.eos_token_id)
         input_ids.append([*prompt, *answer])
         labels.append([_IGNORED] * len(prompt) + answer)
     return _columns(pa.array(input_ids, pa.list_(pa.int32())), pa.array(labels, pa.list_(pa.int32())))

@@ -5,59 +5,92 @@ An ordinary model folder: transformers and vLLM load it without a network. It ha
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import torch
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+from transformers import GenerationConfig, Qwen2Config, Qwen2ForCausalLM, Qwen2Tokenizer
 
-PAD, END, USER, ASSISTANT, SYSTEM = "<|pad|>", "<|end|>", "<|user|>", "<|assistant|>", "<|system|>"
+PAD, END, USER, ASSISTANT = "<|pad|>", "<|eos|>", "<|user|>", "<|assistant|>"
 
 CHAT_TEMPLATE = (
-    "{% for message in messages %}{{ '<|' + message['role'] + '|>' + message['content'] + '<|end|>' }}{% endfor %}"
+    "{% for message in messages %}"
+    "{% if message['role'] == 'assistant' %}{{ '<|assistant|>' + message['content'] + '<|eos|>' }}"
+    "{% else %}{{ '<|user|>' + message['content'] }}{% endif %}"
+    "{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
 )
 
+_WORDS = ("State the final answer to the following arithmetic problem: x + x - x =", "x; x #### x")
+"""Each word becomes one token, so that arithmetic prompts are short; other text falls back to bytes."""
 
-def build_tiny_tokenizer() -> PreTrainedTokenizerFast:
-    """One token per byte (so one per digit and per printable ASCII character) and five special ones."""
-    special = [PAD, END, USER, ASSISTANT, SYSTEM]
-    symbols = special + sorted(pre_tokenizers.ByteLevel.alphabet())
-    tokenizer = Tokenizer(models.BPE(vocab={symbol: i for i, symbol in enumerate(symbols)}, merges=[]))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
+
+def build_tiny_tokenizer() -> Qwen2Tokenizer:
+    """Byte-level BPE: one token per digit and per word of arithmetic prompts, else one per byte.
+
+    It is transformers' own Qwen2 class because AutoTokenizer builds that class for every Qwen2 folder
+    and ignores the pre-tokenizer of any other one.
+    """
+    special = [PAD, END, USER, ASSISTANT]
+    core = Tokenizer(models.BPE())
+    core.pre_tokenizer = Qwen2Tokenizer().backend_tokenizer.pre_tokenizer
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    core.train_from_iterator(
+        _WORDS,
+        trainers.BpeTrainer(
+            vocab_size=1024,
+            min_frequency=1,
+            special_tokens=special,
+            initial_alphabet=alphabet,
+            show_progress=False,
+        ),
+    )
+    learned = json.loads(core.to_str())["model"]
+    return Qwen2Tokenizer(
+        vocab=learned["vocab"],
+        merges=[tuple(pair) for pair in learned["merges"]],
+        unk_token=PAD,
         pad_token=PAD,
         eos_token=END,
-        additional_special_tokens=[USER, ASSISTANT, SYSTEM],
+        extra_special_tokens=[USER, ASSISTANT],
         chat_template=CHAT_TEMPLATE,
-        clean_up_tokenization_spaces=False,
         padding_side="left",
+        clean_up_tokenization_spaces=False,
     )
 
 
 def build_tiny_model(
-    path: Path, *, seed: int, hidden_size: int = 128, num_layers: int = 4, max_tokens: int = 512
+    path: Path,
+    *,
+    seed: int,
+    hidden_size: int = 128,
+    num_layers: int = 3,
+    num_heads: int = 4,
+    intermediate_size: int = 384,
+    max_position_embeddings: int = 256,
 ) -> Path:
     """Write a model of random weights and its tokenizer into `path` (made if need be) and return it.
 
     Args:
         path: the model folder.
         seed: of the weights; the same seed gives the same bytes.
-        hidden_size: a multiple of 32, the head size (the smallest that vLLM serves on a CPU).
-        num_layers: transformer layers; 4 of 128 are 0.8 million parameters.
-        max_tokens: longest sequence.
+        hidden_size: `num_heads` x head size; vLLM serves no head size below 32 on a CPU.
+        num_layers: transformer layers; 3 of 128 are 0.7 million parameters.
+        max_position_embeddings: longest sequence, in tokens.
     """
     tokenizer = build_tiny_tokenizer()
     config = Qwen2Config(
         vocab_size=len(tokenizer),
         hidden_size=hidden_size,
-        intermediate_size=3 * hidden_size,
+        intermediate_size=intermediate_size,
         num_hidden_layers=num_layers,
-        num_attention_heads=hidden_size // 32,
-        num_key_value_heads=hidden_size // 32,
-        max_position_embeddings=max_tokens,
+        num_attention_heads=num_heads,
+        num_key_value_heads=num_heads,
+        max_position_embeddings=max_position_embeddings,
+        # Small rotary base and wide initial weights: what made so small a model learn arithmetic at all.
+        rope_parameters={"rope_type": "default", "rope_theta": 1000.0},
+        initializer_range=0.06,
         tie_word_embeddings=True,
         bos_token_id=None,
         eos_token_id=tokenizer.eos_token_id,

@@ -12,9 +12,13 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils.logging import disable_progress_bar
 
 from rft_data.errors import MissingFileError
 from rft_data.probe import Probe
+
+# One bar per file read or written would bury the run's own progress.
+disable_progress_bar()
 
 _PROBE_SEQUENCES = 2
 _PROBE_TOKENS = 24

@@ -1,0 +1,52 @@
+"""Data-Juicer operators that a recipe may name without `allow_unsafe`.
+
+Each works on text or scalar columns in this process, and neither evaluates, imports nor executes its
+arguments, nor writes files. The rest of Data-Juicer's operators include ones that do.
+"""
+
+from __future__ import annotations
+
+NATIVE_OPERATORS = frozenset(
+    {
+        "alphanumeric_filter",
+        "average_line_length_filter",
+        "character_repetition_filter",
+        "general_field_filter",
+        "maximum_line_length_filter",
+        "special_characters_filter",
+        "specified_field_filter",
+        "specified_numeric_field_filter",
+        "text_length_filter",
+        "word_repetition_filter",
+        "words_num_filter",
+        "chinese_convert_mapper",
+        "clean_copyright_mapper",
+        "clean_email_mapper",
+        "clean_html_mapper",
+        "clean_ip_mapper",
+        "clean_links_mapper",
+        "expand_macro_mapper",
+        "fix_unicode_mapper",
+        "pii_redaction_mapper",
+        "punctuation_normalization_mapper",
+        "remove_bibliography_mapper",
+        "remove_comments_mapper",
+        "remove_header_mapper",
+        "remove_long_words_mapper",
+        "remove_non_chinese_character_mapper",
+        "remove_specific_chars_mapper",
+        "remove_table_text_mapper",
+        "remove_words_with_incorrect_substrings_mapper",
+        "replace_content_mapper",
+        "whitespace_normalization_mapper",
+        "document_deduplicator",
+        "document_line_deduplicator",
+        "document_minhash_deduplicator",
+        "document_simhash_deduplicator",
+        "frequency_specified_field_selector",
+        "random_selector",
+        "range_specified_field_selector",
+        "tags_specified_field_selector",
+        "topk_specified_field_selector",
+    }
+)

@@ -1,0 +1,47 @@
+"""`reward_variance_filter`: drops groups whose rewards are all (nearly) the same."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from data_juicer.ops.base_op import OPERATORS, Pipeline
+
+from ops.base import GROUP_KEY, ArrowFilter, Judgement, floats
+from ops.grouping import Groups
+
+
+@OPERATORS.register_module("reward_variance_filter")
+class RewardVarianceFilter(ArrowFilter, Pipeline):
+    """Drops the whole group when std(rewards) <= min_std: it would give no gradient.
+
+    std is the population standard deviation (ddof=0) over the rewards that are known; this is the
+    filter of DAPO's dynamic sampling (arXiv:2503.14476). A group of one has std 0 and is dropped; so
+    is a group without any reward. A row without a reward stays with its group.
+    Raises ValueError for a reward that is not finite.
+    """
+
+    group_key = GROUP_KEY
+    required_columns = (GROUP_KEY, "reward")
+
+    def __init__(self, min_std: float = 1e-6, *args: Any, **kwargs: Any) -> None:
+        """min_std: largest standard deviation, in units of reward, of a group that is dropped (>= 0)."""
+        super().__init__(*args, **kwargs)
+        if not min_std >= 0:
+            raise ValueError(f"min_std is {min_std}; wanted a number >= 0")
+        self.min_std = min_std
+
+    def judge(self, table: pa.Table) -> Judgement:
+        """Keep the groups whose rewards vary."""
+        groups = Groups.of(table, GROUP_KEY)
+        moments = groups.moments(floats(table, "reward"))
+        std = moments.std(ddof=0)
+        keep = (std > self.min_std)[groups.codes]
+        reasons = [
+            f"group reward std {std[code]:.3g} is not above {self.min_std:.3g}"
+            if moments.size[code]
+            else "no row of the group has a reward"
+            for code in groups.codes[~keep]
+        ]
+        return Judgement(np.asarray(keep), reasons)

@@ -1,0 +1,109 @@
+"""The front door: Data-Juicer's batch methods, Ray data and dj-process call the same Arrow core."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+ROWS = [
+    {"text": f"answer {i}", "group_id": f"g{i % 3}", "reward": reward, "tokens": [i, i + 1]}
+    for i, reward in enumerate([0.0, 1.0, 1.0, 1.0, 1.0, 0.0, 0.0, 1.0, -2.0])
+]
+
+
+def test_batch_methods_of_a_row_filter_judge_like_its_core(operator):
+    op = operator("reward_range_filter", min_reward=0)
+    columns = pa.Table.from_pylist(ROWS).to_pydict()
+    assert op.process(op.compute_stats(columns)) == [True] * 8 + [False]
+    assert op.process({"reward": [None]}) == [False]
+
+
+def test_batch_method_of_a_row_mapper_keeps_the_other_columns(operator):
+    op = operator("fails_on_bad_text_mapper")
+    out = op.process({"completion_text": ["abc"], "reward": [1.0]})
+    assert out == {"completion_text": ["abc"], "reward": [1.0], "length": [3]}
+
+
+def test_filter_keeps_all_rows_for_the_analyzer(operator):
+    from datasets import Dataset
+
+    dataset = Dataset.from_list(ROWS)
+    op = operator("reward_variance_filter")
+    assert op.run(dataset, reduce=False) is dataset
+    assert op.run(dataset)["text"][:] == [row["text"] for row in ROWS if row["group_id"] != "g1"]
+
+
+def test_mapper_replaces_a_column_in_its_place(operator):
+    from data_juicer.core.data import NestedDataset
+    from datasets import Dataset
+
+    dataset = NestedDataset(Dataset.from_list([{"advantage": [9.0], **row} for row in ROWS]))
+    out = operator("grpo_advantage_mapper", scale="none").run(dataset)
+    assert out.column_names == ["advantage", "text", "group_id", "reward", "tokens"]
+    assert out[0]["advantage"] == pytest.approx([-1 / 3])
+    assert [row["tokens"] for row in out] == [row["tokens"] for row in ROWS]
+
+
+def expected():
+    """Kept texts and their advantages, computed by hand: g1 varies in no reward, row 8 is below 0."""
+    kept = {"answer 0": 0.0, "answer 3": 1.0, "answer 6": 0.0, "answer 2": 1.0, "answer 5": 0.0}
+    means = {"answer 0": 1 / 3, "answer 3": 1 / 3, "answer 6": 1 / 3, "answer 2": 0.5, "answer 5": 0.5}
+    return {text: pytest.approx([kept[text] - means[text]], abs=1e-6) for text in kept}
+
+
+RECIPE = """
+project_name: rft
+dataset_path: {data}
+export_path: {out}
+np: 1
+use_cache: false
+skip_op_error: false
+open_monitor: false
+process:
+  - reward_range_filter: {{min_reward: 0}}
+  - text_length_filter: {{min_len: 2}}
+  - reward_variance_filter: {{min_std: 0.000001}}
+  - grpo_advantage_mapper: {{scale: none}}
+"""
+
+
+@pytest.mark.slow
+def test_dj_process_runs_our_operators_end_to_end(tmp_path: Path):
+    data, out, recipe = tmp_path / "in.jsonl", tmp_path / "out.jsonl", tmp_path / "recipe.yaml"
+    data.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    recipe.write_text(RECIPE.format(data=data, out=out))
+    command = "import data_juicer.tools.process_data as p; p.main()"
+    done = subprocess.run(
+        [sys.executable, "-c", command, "--config", str(recipe)],
+        cwd=tmp_path,
+        env={**os.environ, "HF_HOME": str(tmp_path / "hf")},
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    rows = [json.loads(line) for line in out.read_text().splitlines()]
+    assert {row["text"]: row["advantage"] for row in rows} == expected()
+
+
+@pytest.mark.slow
+def test_ray_data_runs_groups_whole(operator):
+    import ray
+
+    ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False, ignore_reinit_error=True)
+    try:
+        dataset = ray.data.from_arrow([pa.Table.from_pylist(ROWS[:4]), pa.Table.from_pylist(ROWS[4:])])
+        for name, args in (
+            ("reward_range_filter", {"min_reward": 0}),
+            ("reward_variance_filter", {}),
+            ("grpo_advantage_mapper", {"scale": "none"}),
+        ):
+            dataset = operator(name, **args).run(dataset)
+        rows = dataset.take_all()
+    finally:
+        ray.shutdown()
+    assert {row["text"]: list(row["advantage"]) for row in rows} == expected()

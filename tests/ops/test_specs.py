@@ -1,0 +1,96 @@
+"""Operator lists: every mistake is named, at once, with a suggestion."""
+
+import pytest
+
+from ops.allowlist import NATIVE_OPERATORS
+from ops.hygiene import registry
+from ops.pipeline import OperatorPipeline
+from rft_data.errors import RecipeError, UnknownComponentError
+
+
+def build(*operators, **options):
+    return OperatorPipeline(operators, name="experience_ops", **options)
+
+
+def test_unknown_operator_suggests_the_nearest():
+    with pytest.raises(
+        UnknownComponentError, match=r"experience_ops\[0\].*did you mean 'reward_range_filter'"
+    ):
+        build({"reward_rang_filter": {}})
+
+
+def test_unknown_argument_suggests_the_nearest():
+    with pytest.raises(RecipeError, match=r"\[0\]\.reward_variance_filter\.min_stdd.*did you mean 'min_std'"):
+        build({"reward_variance_filter": {"min_stdd": 0.1}})
+
+
+@pytest.mark.parametrize(
+    ("operator", "args", "message"),
+    [
+        ("reward_variance_filter", {"min_std": "0.1"}, "valid number, got '0.1'"),
+        ("reward_variance_filter", {"min_std": float("inf")}, "JSON value"),
+        ("grpo_advantage_mapper", {"scale": "batch"}, "'group' or 'none', got 'batch'"),
+        ("grpo_advantage_mapper", {"eps": True}, "valid number, got True"),
+        ("text_length_filter", {"min_len": 2.5}, "valid integer, got 2.5"),
+        ("document_minhash_deduplicator", {"jaccard_threshold": 1.5}, "less than or equal to 1, got 1.5"),
+        ("text_length_filter", {"skip_op_error": True}, "a failing row would be lost"),
+    ],
+)
+def test_wrong_argument_value_is_named(operator, args, message):
+    with pytest.raises(RecipeError, match=message):
+        build({operator: args})
+
+
+def test_value_an_operator_itself_refuses_is_a_recipe_error():
+    with pytest.raises(RecipeError, match=r"'reward_range_filter' does not accept .*min_reward 2 is above"):
+        build({"reward_range_filter": {"min_reward": 2, "max_reward": 1}})
+
+
+def test_all_mistakes_are_reported_at_once():
+    with pytest.raises(RecipeError) as caught:
+        build(
+            {"reward_rang_filter": {}},
+            {"reward_variance_filter": {"min_stdd": 1, "min_std": "x"}},
+            {"a": {}, "b": {}},
+            {"text_length_filter": 3},
+        )
+    message = str(caught.value)
+    for place in (
+        "[0]",
+        "[1].reward_variance_filter.min_stdd",
+        "[1].reward_variance_filter.min_std:",
+        "[2]",
+        "[3]",
+    ):
+        assert f"experience_ops{place}" in message
+
+
+def test_operator_that_evaluates_its_argument_is_refused_unless_allowed():
+    evil = {"python_lambda_mapper": {"lambda_str": "lambda d: d"}}
+    with pytest.raises(RecipeError, match=r"python_lambda_mapper: .*allow_unsafe_ops"):
+        build(evil)
+    assert build(evil, allow_unsafe=True).pipeline_hash
+
+
+@pytest.mark.parametrize(
+    "operator",
+    ["python_file_mapper", "remove_repeat_sentences_mapper", "image_ohem_selector", "llm_analysis_filter"],
+)
+def test_allow_list_leaves_out_operators_that_execute_or_trust_code(operator):
+    assert operator in registry().modules
+    assert operator not in NATIVE_OPERATORS
+
+
+def test_allow_list_names_operators_that_exist_with_arguments_we_can_read():
+    from ops.specs import _arguments
+
+    for name in NATIVE_OPERATORS:
+        accepted, required = _arguments(registry().modules[name])
+        assert "text_key" in accepted
+        assert not required
+
+
+def test_null_is_accepted_where_it_is_the_default():
+    assert build(
+        {"reward_range_filter": {"min_reward": None}}, {"fix_unicode_mapper": {"normalization": None}}
+    )

@@ -1,0 +1,229 @@
+"""GrpoTrainer step by step: resume, failures, ragged leases, published weights."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
+
+from rft_data.errors import ResumeError, RowError, StalledError, TrainingError
+from rft_data.probe import Probe
+from rft_data.protocols import LeasedBatch, Trainer
+from trainers.grpo import GrpoTrainer
+from trainers.weights import publishable
+
+Rows = Callable[..., pa.Table]
+Replace = Callable[[pa.Table, str, Sequence[Any]], pa.Table]
+Leased = Callable[[pa.Table, int], LeasedBatch]
+
+OPTIONS = {"learning_rate": 1e-3, "gradient_accumulation_steps": 2}
+
+
+def trainer(model_path: Path, out: Path, *, steps: int = 4, **kwargs: Any) -> GrpoTrainer:
+    return GrpoTrainer(model_path, out, steps, 8, {**OPTIONS, **kwargs.pop("options", {})}, 0, **kwargs)
+
+
+def weights(of: GrpoTrainer, directory: Path) -> dict[str, torch.Tensor]:
+    directory.mkdir()
+    of.save_weights(directory)
+    return load_file(directory / "model.safetensors")
+
+
+def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+
+@pytest.mark.parametrize("options", [{}, {"beta": 0.5}], ids=["no-kl", "kl"])
+def test_resumed_run_equals_the_uninterrupted_one_bit_for_bit(
+    model_path: Path, tmp_path: Path, rows_table: Rows, leased: Leased, options: dict[str, Any]
+) -> None:
+    batches = [leased(rows_table(seed, 8, per_token=True), seed) for seed in range(4)]
+    with closing(trainer(model_path, tmp_path / "straight", options=options)) as straight:
+        metrics = [straight.step(batch) for batch in batches]
+        want = weights(straight, tmp_path / "want")
+    with closing(trainer(model_path, tmp_path / "parts", options=options)) as first:
+        first.step(batches[0])
+        first.step(batches[1], checkpoint=True)
+        at_checkpoint = weights(first, tmp_path / "at")
+        checkpoint = first.checkpoint_dir(2)
+    with closing(trainer(model_path, tmp_path / "parts", options=options, resume_from=checkpoint)) as second:
+        assert second.steps_done == 2
+        assert same(weights(second, tmp_path / "resumed"), at_checkpoint)
+        resumed = []
+        for batch in batches[2:]:
+            resumed.append(second.step(batch))
+            torch.rand(17)  # another part of the process draws from the shared generator
+        assert second.steps_done == 4
+        got = weights(second, tmp_path / "got")
+    assert same(got, want)
+    assert not same(got, at_checkpoint)
+    for name in ("loss", "grad_norm", "learning_rate", "entropy"):
+        assert [m[name] for m in resumed] == [m[name] for m in metrics[2:]]
+
+
+def test_step_returns_finite_metrics_and_counts(
+    model_path: Path, tmp_path: Path, rows_table: Rows, leased: Leased, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = rows_table(0, 8)
+    with closing(trainer(model_path, tmp_path)) as grpo:
+        typed: Trainer = grpo
+        assert typed.steps_done == 0
+        metrics = typed.step(leased(table, 0))
+        assert typed.steps_done == 1
+    assert {
+        "loss",
+        "grad_norm",
+        "learning_rate",
+        "entropy",
+        "clip_ratio/region_mean",
+        "reward",
+    } <= metrics.keys()
+    assert all(isinstance(value, float) and np.isfinite(value) for value in metrics.values())
+    assert metrics["reward"] == pytest.approx(np.mean(table.column("reward").to_pylist()))
+    assert not any(grpo.checkpoint_dir(1).parent.glob("checkpoint-*"))
+    assert capsys.readouterr().out == ""
+
+
+def test_saved_weights_prove_themselves_between_steps(
+    model_path: Path, tmp_path: Path, rows_table: Rows, leased: Leased
+) -> None:
+    publishable(model_path, tmp_path)
+    before = Probe.load(tmp_path)
+    with closing(trainer(model_path, tmp_path / "run", options={"temperature": 0.5})) as grpo:
+        grpo.step(leased(rows_table(0, 8), 0))
+        weights(grpo, tmp_path / "1")
+        grpo.step(leased(rows_table(1, 8), 1))
+    probe = Probe.load(tmp_path / "1")
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "1", dtype=torch.float64)
+    measured = []
+    for ids in probe.token_ids:
+        logits = model(torch.tensor([ids])).logits[0].detach()
+        scored = [0.0] + [float(logits[t - 1].log_softmax(-1)[ids[t]]) for t in range(1, len(ids))]
+        measured.append(np.array(scored, np.float32))
+    assert probe.check(measured, 1e-5, "test") <= 1e-5
+    assert probe.token_ids == before.token_ids
+    assert np.abs(probe.logprobs[0] - before.logprobs[0]).max() > 1e-3
+
+
+def test_ragged_lease_trains_like_the_same_lease_padded_to_another_batch(
+    model_path: Path, tmp_path: Path, rows_table: Rows, leased: Leased
+) -> None:
+    table = rows_table(0, 4)
+    losses = []
+    for rows in (4, 12):
+        options = {"learning_rate": 1e-3, "loss_type": "grpo"}
+        with closing(GrpoTrainer(model_path, tmp_path / str(rows), 1, rows, options, 0)) as grpo:
+            metrics = grpo.step(leased(table, 0))
+        losses.append((metrics["loss"], metrics["grad_norm"]))
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "what"),
+    [("advantage", float("nan"), "loss is nan"), ("logprobs", -1e4, "gradient norm is nan")],
+)
+def test_step_that_is_not_finite_names_step_and_groups_and_changes_no_weight(
+    model_path: Path,
+    tmp_path: Path,
+    rows_table: Rows,
+    leased: Leased,
+    replace_column: Replace,
+    column: str,
+    value: float,
+    what: str,
+) -> None:
+    table = rows_table(0, 8)
+    # A huge ratio with a positive advantage is clipped: the loss is finite, the gradient is not.
+    good = replace_column(table, "advantage", [[1.0]] * 8)
+    bad = replace_column(good, column, [[value] * len(row) for row in good.column(column).to_pylist()])
+    with closing(trainer(model_path, tmp_path / "run")) as grpo:
+        grpo.step(leased(table, 0), checkpoint=True)
+        with pytest.raises(TrainingError, match=rf"optimizer step 2: the {what}.*groups group-a, group-b"):
+            grpo.step(leased(bad, 1), checkpoint=True)
+        assert not grpo.checkpoint_dir(2).exists()
+        with pytest.raises(TrainingError, match=f"this trainer was ended by the {what}"):
+            grpo.step(leased(table, 2))
+        with pytest.raises(TrainingError, match="make a new one from a checkpoint"):
+            grpo.save_weights(tmp_path)
+        assert grpo.steps_done == 1
+
+
+def test_error_in_the_thread_reaches_the_caller_unchanged(
+    model_path: Path, tmp_path: Path, rows_table: Rows, leased: Leased, replace_column: Replace
+) -> None:
+    table = rows_table(0, 8)
+    with (
+        closing(trainer(model_path, tmp_path)) as grpo,
+        pytest.raises(RowError, match="'row-0' has no logprobs"),
+    ):
+        grpo.step(leased(replace_column(table, "logprobs", [None] * 8), 0))
+    with closing(trainer(model_path, tmp_path)) as grpo, pytest.raises(KeyError, match="advantage"):
+        grpo.step(leased(table.drop_columns(["advantage"]), 0))
+
+
+def test_lease_larger_than_the_batch_is_refused(
+    model_path: Path, tmp_path: Path, rows_table: Rows, leased: Leased
+) -> None:
+    with (
+        closing(trainer(model_path, tmp_path)) as grpo,
+        pytest.raises(TrainingError, match="the lease has 9 rows, the trainer takes 1 to 8"),
+    ):
+        grpo.step(leased(rows_table(0, 9), 0))
+
+
+def test_step_past_its_deadline_raises_stalled_and_ends_the_trainer(
+    model_path: Path, tmp_path: Path, rows_table: Rows, leased: Leased
+) -> None:
+    grpo = trainer(model_path, tmp_path, deadline_s=1e-3)
+    with pytest.raises(StalledError, match=r"grpo trainer has not finished in 0\.001 s"):
+        grpo.step(leased(rows_table(0, 8), 0))
+    with pytest.raises(TrainingError, match="ended by StalledError"):
+        grpo.step(leased(rows_table(0, 8), 0))
+    give_up = time.monotonic() + 30
+    while time.monotonic() < give_up:
+        try:
+            grpo.close()
+            break
+        except StalledError:
+            continue
+    assert not [thread for thread in threading.enumerate() if thread.name == "grpo trainer"]
+
+
+def test_all_steps_done_refuses_another_and_still_saves_weights(
+    model_path: Path, tmp_path: Path, rows_table: Rows, leased: Leased
+) -> None:
+    with closing(trainer(model_path, tmp_path / "run", steps=1)) as grpo:
+        grpo.step(leased(rows_table(0, 8), 0), checkpoint=True)
+        assert (grpo.checkpoint_dir(1) / "optimizer.pt").is_file()
+        weights(grpo, tmp_path / "w")
+        with pytest.raises(TrainingError, match="all 1 steps of this run are done"):
+            grpo.step(leased(rows_table(0, 8), 1))
+
+
+def test_close_ends_the_thread_and_is_idempotent(
+    model_path: Path, tmp_path: Path, rows_table: Rows, leased: Leased
+) -> None:
+    grpo = trainer(model_path, tmp_path)
+    grpo.step(leased(rows_table(0, 8), 0))
+    assert [thread for thread in threading.enumerate() if thread.name == "grpo trainer"]
+    grpo.close()
+    grpo.close()
+    assert not [thread for thread in threading.enumerate() if thread.name == "grpo trainer"]
+    with pytest.raises(TrainingError, match=r"ended by close\(\)"):
+        grpo.step(leased(rows_table(0, 8), 1))
+    assert grpo.steps_done == 1
+
+
+def test_resume_from_a_folder_without_state_is_refused(model_path: Path, tmp_path: Path) -> None:
+    with pytest.raises(ResumeError, match=r"is not a trainer checkpoint: it has no trainer_state\.json"):
+        trainer(model_path, tmp_path, resume_from=tmp_path)
