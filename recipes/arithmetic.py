@@ -1,4 +1,4 @@
-"""Worked solutions for the quickstart's arithmetic tasks: partial sums, then the final answer."""
+"""Stored solutions for the quickstart's arithmetic tasks: some show their work, some only answer."""
 
 from __future__ import annotations
 
@@ -8,6 +8,11 @@ from rft_data.errors import RowError
 from rft_data.rows import Task
 
 _EXPRESSION = re.compile(r"(-?\d+(?: [+-] -?\d+)*) =")
+
+
+def short_answer(task: Task) -> str:
+    """The final answer alone: `#### 2`."""
+    return f"#### {task.answer}"
 
 
 def worked_solution(task: Task) -> str:

@@ -69,27 +69,25 @@ def tasks_of(section: Taskset) -> list[Task]:
     return jsonl_tasks(Path(source.path), prompt=section.prompt, answer=section.answer, **common)
 
 
-def expert_rows(section: Experts, tasks: Sequence[Task], run_id: str) -> list[Experience]:
-    """Worked solutions of the first `limit` eligible training tasks, in order of task id."""
+def expert_rows(section: Experts, member: int, tasks: Sequence[Task], run_id: str) -> list[Experience]:
+    """Solutions by one expert for the first `limit` training tasks of each taskset, by task id.
+
+    Args: member: the expert's place in the recipe; experts of one task form a group.
+    """
     solve: Callable[[Task], str] = load(section.use, "expert")
-    eligible = [
-        task
-        for task in tasks
-        if task.split == "train"
-        and (section.max_difficulty is None or (task.difficulty or 0.0) <= section.max_difficulty)
-    ]
     rows = []
-    for task in sorted(eligible, key=lambda t: t.task_id)[: section.limit]:
+    for task in expert_tasks(section, tasks):
         group_id = f"{run_id}/expert-{task.task_id}"
         solution = solve(task)
         rows.append(
             Experience(
-                experience_id=experience_id_of(run_id, task.key, 0, group_id, 0),
+                experience_id=experience_id_of(run_id, task.key, 0, group_id, member),
                 source="expert",
                 run_id=run_id,
                 taskset=task.taskset,
                 task_id=task.task_id,
                 group_id=group_id,
+                member=member,
                 explorer_id=section.use,
                 messages=(*task.messages, {"role": "assistant", "content": solution}),
                 completion_text=solution,
@@ -98,6 +96,15 @@ def expert_rows(section: Experts, tasks: Sequence[Task], run_id: str) -> list[Ex
             )
         )
     return rows
+
+
+def expert_tasks(section: Experts, tasks: Sequence[Task]) -> list[Task]:
+    """The tasks an expert solves."""
+    chosen: list[Task] = []
+    for name in section.tasksets:
+        eligible = [task for task in tasks if task.split == "train" and task.taskset == name]
+        chosen += sorted(eligible, key=lambda task: task.task_id)[: section.limit]
+    return chosen
 
 
 def model_folder(section: Model, run_dir: Path, seed: int) -> Path:

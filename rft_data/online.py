@@ -154,9 +154,9 @@ class OnlineRun:
         self.buffer.add_tasks(tasks)
         split = sum(task.split == "heldout" for task in tasks)
         log.info("%d tasks, %d of them held out", len(tasks), split)
-        if recipe.experts is not None:
-            stored = self.buffer.append(expert_rows(recipe.experts, tasks, self.run_id))
-            log.info("%d worked solutions stored (%d new)", len(stored.seqs), stored.stored)
+        for member, section in enumerate(recipe.experts):
+            stored = self.buffer.append(expert_rows(section, member, tasks, self.run_id))
+            log.info("%d solutions by %s, %d of them new", len(stored.seqs), section.use, stored.stored)
         return tasks
 
     def _sft(

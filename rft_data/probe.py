@@ -15,7 +15,8 @@ from safetensors.numpy import load_file, save_file
 
 from rft_data.errors import IntegrityError, ParityError
 
-PROBE_FILE = "probe.safetensors"
+PROBE_FILE = "probe/probe.safetensors"
+"""In a folder of its own: loaders take every `*.safetensors` beside the model for a part of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +28,8 @@ class Probe:
     """One array per sequence, of its length; entry 0 is 0.0. Nats, temperature 1."""
 
     def save(self, directory: Path) -> None:
-        """Write `probe.safetensors`."""
+        """Write the probe below `directory`."""
+        (directory / PROBE_FILE).parent.mkdir(exist_ok=True)
         lengths = np.array([len(ids) for ids in self.token_ids], dtype=np.int32)
         flat_ids = np.array([i for ids in self.token_ids for i in ids], dtype=np.int32)
         flat_logprobs = np.concatenate(self.logprobs).astype(np.float32)
@@ -37,7 +39,7 @@ class Probe:
 
     @classmethod
     def load(cls, directory: Path) -> Probe:
-        """Read `probe.safetensors`.
+        """Read the probe below `directory`.
 
         Raises: IntegrityError if it is missing.
         """

@@ -92,9 +92,9 @@ class Experts(Section):
     use: str
     """`package.module:function`, called as function(task) -> completion text."""
     limit: int = Field(ge=1)
-    """At most this many training tasks get one."""
-    max_difficulty: float | None = None
-    """Only tasks up to this offline difficulty."""
+    """At most this many training tasks of each taskset get one."""
+    tasksets: list[str] = Field(min_length=1)
+    """Which tasksets."""
 
 
 class DifficultySelector(Section):
@@ -238,7 +238,7 @@ class OnlineRecipe(Recipe):
     mode: Literal["online"]
     run_dir: str
     model: Model
-    experts: Experts | None = None
+    experts: list[Experts] = Field(default_factory=list)
     selector: SelectorSection
     explorer: ExplorerSection
     experience_ops: Operators
@@ -252,8 +252,12 @@ class OnlineRecipe(Recipe):
         kinds = [stage.algorithm for stage in self.stages]
         if kinds[-1] != "grpo" or "grpo" in kinds[:-1]:
             raise ValueError(f"'stages' must be sft stages and then one grpo stage, found {kinds}")
-        if "sft" in kinds and self.experts is None:
+        if "sft" in kinds and not self.experts:
             raise ValueError("an 'sft' stage needs 'experts' to make the solutions it trains on")
+        named = {taskset.name for taskset in self.tasks}
+        unknown = {name for section in self.experts for name in section.tasksets} - named
+        if unknown:
+            raise ValueError(f"'experts' names tasksets {sorted(unknown)}; there are {sorted(named)}")
         if self.explorer.group_size < 2:
             raise ValueError(
                 "'explorer.group_size' is 1; grpo compares rollouts of one task: give at least 2"

@@ -1,0 +1,48 @@
+"""The part of `VllmEngine` that runs inside vLLM's worker: swapping the live weights in one call.
+
+vLLM mixes this class into its worker (`worker_extension_cls`); nothing else imports it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from explorers.proof import iterate_tensors
+
+if TYPE_CHECKING:
+    import torch
+
+
+class WeightExtension:
+    """Adds `rft_load_weights` to vLLM's worker."""
+
+    model_runner: Any
+
+    def rft_load_weights(self, directory: str) -> None:
+        """Load every safetensors file in `directory` into the live model.
+
+        On an error the model is left whole but with mixed weights: it must not serve before a good load.
+        """
+        from vllm.model_executor.model_loader.reload import finalize_layerwise_reload
+        from vllm.platforms import current_platform
+
+        model = self.model_runner.get_model()
+        try:
+            self.model_runner.reload_weights(weights_iterator=iterate_tensors(Path(directory)))
+        except BaseException:
+            # Else layers stay on the meta device, and neither a step nor another load can work.
+            finalize_layerwise_reload(model, self.model_runner.model_config)
+            raise
+        if current_platform.is_cpu():
+            _repack_tied_head(model)
+
+
+def _repack_tied_head(model: torch.nn.Module) -> None:
+    """Pack the tied output head again: vLLM 0.31 reloads the embedding but keeps the packed copy of it.
+
+    Measured on a CPU without this: logprobs off by 2.6 nats, and no error.
+    """
+    for module in model.modules():
+        if type(module).__name__ == "ParallelLMHead" and module.weight.numel():
+            module.quant_method.process_weights_after_loading(module)
