@@ -132,7 +132,13 @@ def main() -> None:
         for batch, batches, against_queue in ((8, 10 if quick else 100, 5.0), (512, 1 if quick else 8, 3.0)):
             rates = append_rates(folder, batch, batches)
             print(f"append, {batch} rows a commit, rows/s:", {k: round(v) for k, v in rates.items()})
-            bars.append(Bar(f"append_{batch}_vs_sqlite_pickle", rates["buffer"] / rates["sqlite+pickle"], against_queue))
+            bars.append(
+                Bar(
+                    f"append_{batch}_vs_sqlite_pickle",
+                    rates["buffer"] / rates["sqlite+pickle"],
+                    against_queue,
+                )
+            )
             if batch == 512:
                 bars.append(Bar("append_512_vs_bare_add", rates["buffer"] / rates["bare table.add"], 0.6))
         rates = take_rates(folder, 256 if quick else 4096)

@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 from safetensors import SafetensorError, safe_open
 
-from rft_data.errors import IntegrityError, MissingFileError, ParityError, RftError, RowError
+from rft_data.errors import EngineError, IntegrityError, MissingFileError, ParityError, RowError
 from rft_data.lookup import need
-from rft_data.probe import PROBE_FILE, Probe
+from rft_data.probe import Probe
 from rft_data.rows import WeightRef
 
 if TYPE_CHECKING:
@@ -27,10 +27,6 @@ TIED_HEAD = "lm_head.weight"
 """Equal to the input embedding when the two are tied; such checkpoints may hold or omit it."""
 
 _NAMED = 5
-
-
-class EngineError(RftError, RuntimeError):
-    """An engine was used in a way or at a time it does not allow, or has broken down."""
 
 
 class Proof:
@@ -129,8 +125,8 @@ class Proof:
 
 
 def weight_files(directory: Path) -> list[Path]:
-    """The safetensors files of a folder, the probe aside, in order of name."""
-    return sorted(path for path in directory.glob("*.safetensors") if path.name != PROBE_FILE)
+    """The model's safetensors files in a folder, in order of name; the probe has a folder of its own."""
+    return sorted(directory.glob("*.safetensors"))
 
 
 def tensor_shapes(directory: Path) -> Shapes:
@@ -175,7 +171,8 @@ def check_idle(ref: WeightRef, in_flight: int) -> None:
     """Raises: EngineError when requests are in flight while `ref` is to be loaded."""
     if in_flight:
         raise EngineError(
-            f"version {ref.version} was to be loaded with {in_flight} requests in flight; wait for them first."
+            f"version {ref.version} was to be loaded with {in_flight} requests in flight; "
+            "wait for them first."
         )
 
 

@@ -135,7 +135,7 @@ def _last_number(text: str) -> str:
 
 
 def _time_limit(text: str) -> int | None:
-    """Seconds math-verify may take; it uses SIGALRM, which only the main thread can, and numbers need none."""
+    """Seconds math-verify may take: none for numbers, nor where its SIGALRM cannot work."""
     if _QUANTITY.fullmatch(text) or threading.current_thread() is not threading.main_thread():
         return None
     return _SECONDS

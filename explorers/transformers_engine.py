@@ -19,7 +19,6 @@ import torch
 from explorers.isolation import RandomStream, process_state_kept
 from explorers.proof import (
     TIED_HEAD,
-    EngineError,
     Proof,
     check_idle,
     check_room,
@@ -27,7 +26,7 @@ from explorers.proof import (
     load_tensors,
     tolerance_of,
 )
-from rft_data.errors import IntegrityError, RecipeError
+from rft_data.errors import EngineError, IntegrityError, RecipeError
 from rft_data.lookup import need, suggest
 from rft_data.protocols import Completion, Sampling
 from rft_data.rows import WeightRef

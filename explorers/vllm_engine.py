@@ -19,8 +19,8 @@ import numpy as np
 import numpy.typing as npt
 
 from explorers.isolation import RandomStream, process_state_kept
-from explorers.proof import EngineError, Proof, check_idle, check_room, end_token_ids, tolerance_of
-from rft_data.errors import RecipeError
+from explorers.proof import Proof, check_idle, check_room, end_token_ids, tolerance_of
+from rft_data.errors import EngineError, RecipeError
 from rft_data.lookup import need, suggest
 from rft_data.protocols import Completion, Sampling
 from rft_data.rows import WeightRef

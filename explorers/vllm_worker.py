@@ -24,18 +24,28 @@ class WeightExtension:
 
         On an error the model is left whole but with mixed weights: it must not serve before a good load.
         """
-        from vllm.model_executor.model_loader.reload import finalize_layerwise_reload
         from vllm.platforms import current_platform
 
         model = self.model_runner.get_model()
         try:
             self.model_runner.reload_weights(weights_iterator=iterate_tensors(Path(directory)))
         except BaseException:
-            # Else layers stay on the meta device, and neither a step nor another load can work.
-            finalize_layerwise_reload(model, self.model_runner.model_config)
+            _abandon_reload(model, self.model_runner.model_config)
             raise
         if current_platform.is_cpu():
             _repack_tied_head(model)
+
+
+def _abandon_reload(model: torch.nn.Module, model_config: Any) -> None:
+    """Put back what an unfinished reload took apart: layers on the meta device can neither run nor load."""
+    from vllm.model_executor.model_loader.reload import finalize_layerwise_reload
+    from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
+
+    for layer in model.modules():
+        info = get_layerwise_info(layer)
+        info.loaded_weights.clear()
+        info.load_numel = 0
+    finalize_layerwise_reload(model, model_config)
 
 
 def _repack_tied_head(model: torch.nn.Module) -> None:

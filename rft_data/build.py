@@ -42,6 +42,9 @@ _PROCESS = {
     "TRL_EXPERIMENTAL_SILENCE": "1",
     "TOKENIZERS_PARALLELISM": "false",
     "LANCE_LOG": "error",
+    "TRANSFORMERS_VERBOSITY": "error",
+    "TORCH_CPP_LOG_LEVEL": "ERROR",
+    "TQDM_DISABLE": "1",  # a bar per batch and per file would bury the run's own progress
 }
 
 
@@ -168,9 +171,10 @@ def rewards_of(sections: Sequence[RewardComponent]) -> dict[str, tuple[Reward, f
 
 def explorer_of(section: ExplorerSection, engine: Engine, model: Path, run_id: str, attempt: int) -> Explorer:
     """The explorer on a running engine."""
+    from transformers import AutoTokenizer
+
     from explorers.explorer import GroupExplorer
     from explorers.single_turn import SingleTurn
-    from transformers import AutoTokenizer
 
     workflow: Workflow = SingleTurn(AutoTokenizer.from_pretrained(model), rewards_of(section.reward))
     return GroupExplorer(

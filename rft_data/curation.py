@@ -11,9 +11,10 @@ from typing import Any
 
 import pyarrow as pa
 
+from explorers.single_turn import score
 from rft_data.buffer import Buffer
 from rft_data.build import pipeline_of, prepare_process, rewards_of, tasks_of
-from rft_data.protocols import Reward, Unscored
+from rft_data.protocols import Reward
 from rft_data.recipe.sections import DataRecipe, Operators, Rollouts, StoredCompletions
 from rft_data.rows import Experience, Task, experience_id_of
 from rft_data.sources import make_task, pick, read_jsonl
@@ -26,10 +27,16 @@ _BATCH = 512
 def curate(recipe: DataRecipe) -> dict[str, Any]:
     """Run a data recipe; returns the report, also written beside the buffer as `NAME.report.json`."""
     prepare_process()
-    tasks = list({task.key: task for section in recipe.tasks for task in tasks_of(section)}.values())
-    log.info("%d tasks read", len(tasks))
+    read = [task for section in recipe.tasks for task in tasks_of(section)]
+    tasks = list({task.key: task for task in read}.values())
+    log.info("%d tasks read, %d of them repeated", len(read), len(read) - len(tasks))
     kept, operators = clean_tasks(tasks, recipe.task_ops)
-    report: dict[str, Any] = {"name": recipe.name, "tasks_read": len(tasks), "tasks_kept": len(kept)}
+    report: dict[str, Any] = {
+        "name": recipe.name,
+        "tasks_read": len(read),
+        "tasks_repeated": len(read) - len(tasks),
+        "tasks_kept": len(kept),
+    }
     report["operators"] = operators
     with Buffer(Path(recipe.buffer.uri)) as buffer:
         report["tasks_new"] = buffer.add_tasks(kept)
@@ -115,9 +122,7 @@ def _imported(
     rewards: dict[str, tuple[Reward, float]],
     run_id: str,
 ) -> Experience:
-    scores = {name: (reward(task, completion), weight) for name, (reward, weight) in rewards.items()}
-    faults = [f"{name}: {score.reason}" for name, (score, _) in scores.items() if isinstance(score, Unscored)]
-    parts = {name: score for name, (score, _) in scores.items() if not isinstance(score, Unscored)}
+    parts, unscored = score(rewards, task, completion)
     group_id = f"{run_id}/import-{task.task_id}"
     return Experience(
         experience_id=experience_id_of(run_id, task.key, 0, group_id, member),
@@ -130,9 +135,9 @@ def _imported(
         explorer_id=column.name,
         messages=(*task.messages, {"role": "assistant", "content": completion}),
         completion_text=completion,
-        reward=None if faults else sum(parts[name] * weight for name, (_, weight) in scores.items()),
+        reward=None if unscored else sum(parts[name] * weight for name, (_, weight) in rewards.items()),
         reward_parts=parts,
-        unscored_reason="; ".join(faults) or None,
+        unscored_reason=unscored,
     )
 
 
@@ -158,8 +163,8 @@ def _disagreement(experience: Experience, line: int, label: bool) -> dict[str, A
 def report_text(report: dict[str, Any]) -> str:
     """The report for people: tasks by operator, rollouts, every disagreement by id."""
     lines = [
-        f"tasks read {report['tasks_read']}, kept {report['tasks_kept']}, "
-        f"new in the buffer {report['tasks_new']}"
+        f"tasks read {report['tasks_read']}, repeated {report['tasks_repeated']}, "
+        f"kept {report['tasks_kept']}, new in the buffer {report['tasks_new']}"
     ]
     for op in report["operators"]:
         quarantined = f", quarantined {len(op['quarantined'])}" if op["quarantined"] else ""

@@ -65,6 +65,10 @@ class ParityError(RftError, ValueError):
     """An engine's logprobs do not match the weights it was told to serve."""
 
 
+class EngineError(RftError, RuntimeError):
+    """An engine was used in a way or at a time it does not allow, or has broken down."""
+
+
 class OperatorError(RftError, RuntimeError):
     """An operator broke its contract on a batch."""
 

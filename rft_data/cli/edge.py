@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -24,6 +25,9 @@ def edge(*, again: str = "") -> Iterator[None]:
     )
     for noisy in ("httpx", "datasets", "filelock", "fsspec", "matplotlib"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
+    for about_gpus in ("torch._library.triton", "vllm.triton_utils", "vllm.triton_utils.importing"):
+        logging.getLogger(about_gpus).setLevel(logging.ERROR)
+    warnings.filterwarnings("ignore", category=FutureWarning)
     try:
         yield
     except RftError as err:

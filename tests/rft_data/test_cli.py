@@ -19,7 +19,8 @@ def rft(*arguments: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
 def test_hub_and_command_line_import_nothing_heavy() -> None:
     code = """
 import sys
-import rft_data, rft_data.cli.app, rft_data.recipe, rft_data.schema, rft_data.loop, rft_data.build, rft_data.online
+import rft_data, rft_data.cli.app, rft_data.recipe, rft_data.schema, rft_data.loop
+import rft_data.build, rft_data.curation, rft_data.online
 import ops, trainers, explorers, recipes
 heavy = {"torch", "vllm", "trl", "ray", "data_juicer", "transformers", "lancedb", "matplotlib"}
 print(sorted(heavy & set(sys.modules)))
@@ -54,7 +55,9 @@ def test_validate_prints_the_result_on_stdout() -> None:
         (["buffr"], 2, "No such command"),
     ],
 )
-def test_bad_usage_is_one_clear_error_and_a_non_zero_exit(arguments: list[str], code: int, message: str) -> None:
+def test_bad_usage_is_one_clear_error_and_a_non_zero_exit(
+    arguments: list[str], code: int, message: str
+) -> None:
     done = rft(*arguments)
     assert done.returncode == code
     assert message in done.stderr + done.stdout
@@ -108,7 +111,9 @@ evaluation: {{limit: 4}}
         ("chain_sum, args: {min_terms: 5, max_terms: 2}", "reasoning_gym dataset 'chain_sum' refuses"),
     ],
 )
-def test_run_with_a_wrong_model_or_taskset_ends_in_one_error(tmp_path: Path, dataset: str, message: str) -> None:
+def test_run_with_a_wrong_model_or_taskset_ends_in_one_error(
+    tmp_path: Path, dataset: str, message: str
+) -> None:
     path = tmp_path / "r.yaml"
     path.write_text(ONLINE.format(root=tmp_path, dataset=dataset))
     done = rft("run", str(path))

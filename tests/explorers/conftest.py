@@ -1,0 +1,146 @@
+"""Tiny models, their published weights and one engine per kind and model for the explorers' tests."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import Qwen2Config, Qwen2ForCausalLM
+
+from rft_data.probe import Probe
+from rft_data.protocols import Engine
+from rft_data.rows import WeightRef
+
+VOCABULARY, END = 96, 1
+PROBE_IDS = (tuple(range(5, 25)), tuple(range(60, 30, -1)))
+
+
+def tiny_model(seed: int, *, tied: bool) -> Qwen2ForCausalLM:
+    """Random weights, wide enough that another seed is another distribution."""
+    torch.manual_seed(seed)
+    config = Qwen2Config(
+        vocab_size=VOCABULARY,
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        max_position_embeddings=256,
+        initializer_range=0.12,
+        tie_word_embeddings=tied,
+        bos_token_id=None,
+        eos_token_id=END,
+        pad_token_id=0,
+    )
+    return Qwen2ForCausalLM(config).float().eval()
+
+
+@torch.no_grad()
+def reference_logprobs(model: Qwen2ForCausalLM, ids: list[int], temperature: float = 1.0) -> torch.Tensor:
+    """Logprobs of the whole vocabulary after each token, from one plain forward: (T, V)."""
+    logits = model(input_ids=torch.tensor([ids]), use_cache=False).logits[0]
+    return (logits.double() / temperature).log_softmax(-1)
+
+
+def publish(model: Qwen2ForCausalLM, directory: Path, probed: Qwen2ForCausalLM | None = None) -> Path:
+    """Write a weight directory; the probe is of `probed` when that is given."""
+    model.save_pretrained(directory)
+    measured = []
+    for ids in PROBE_IDS:
+        table = reference_logprobs(probed or model, list(ids))[:-1]
+        scored = table.gather(-1, torch.tensor(ids)[1:, None])[:, 0]
+        measured.append(np.concatenate([[0.0], scored.numpy()]).astype(np.float32))
+    Probe(PROBE_IDS, tuple(measured)).save(directory)
+    return directory
+
+
+@dataclass
+class Published:
+    """Two models of one architecture, a folder with the first, and a source of new versions."""
+
+    folder: Path
+    tied: bool
+    models: dict[str, Qwen2ForCausalLM] = field(init=False)
+    base: Path = field(init=False)
+    versions: Iterator[int] = field(default_factory=itertools.count)
+
+    def __post_init__(self) -> None:
+        self.models = {name: tiny_model(seed, tied=self.tied) for name, seed in (("a", 1), ("b", 2))}
+        self.base = self.folder / "base"
+        self.models["a"].save_pretrained(self.base)
+
+    def logprobs(self, name: str, ids: list[int], temperature: float = 1.0) -> torch.Tensor:
+        """The reference's logprobs of a model: (T, V)."""
+        return reference_logprobs(self.models[name], ids, temperature)
+
+    def ref(self, name: str, *, probed: str | None = None, step: int = 0) -> WeightRef:
+        """Publish a model under the next version."""
+        version = next(self.versions)
+        directory = self.folder / f"v{version}"
+        publish(self.models[name], directory, self.models[probed] if probed else None)
+        return WeightRef("run", version, step, str(directory))
+
+
+@dataclass
+class Bench(Published):
+    """The same with an engine of one kind."""
+
+    make: Callable[..., Engine] = field(kw_only=True)
+    engine: Engine = field(init=False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.engine = self.fresh()
+
+    def fresh(self, **changes: Any) -> Engine:
+        """Another engine on the same model, with nothing loaded."""
+        return self.make(self.base, **{"seed": 0, "max_model_len": 128, "options": {}, **changes})
+
+
+def _engine_class(kind: str) -> Callable[..., Engine]:
+    if kind == "vllm":
+        pytest.importorskip("vllm")
+        from explorers.vllm_engine import VllmEngine
+
+        return VllmEngine
+    from explorers.transformers_engine import TransformersEngine
+
+    return TransformersEngine
+
+
+@pytest.fixture(
+    scope="session",
+    params=[
+        pytest.param((kind, tied), id=f"{kind}-{'tied' if tied else 'untied'}", marks=marks)
+        for kind, marks in (("transformers", ()), ("vllm", pytest.mark.slow))
+        for tied in (True, False)
+    ],
+)
+def bench(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+    kind, tied = request.param
+    bench = Bench(tmp_path_factory.mktemp(kind), tied, make=_engine_class(kind))
+    yield bench
+    bench.engine.close()
+
+
+@pytest.fixture
+def tied(tmp_path: Path) -> Published:
+    return Published(tmp_path, tied=True)
+
+
+@pytest.fixture
+def in_threads() -> Callable[..., list[Any]]:
+    """One thread per argument, all at once; the results in order."""
+
+    def run(function: Callable[[Any], Any], arguments: list[Any]) -> list[Any]:
+        with ThreadPoolExecutor(len(arguments)) as pool:
+            return list(pool.map(function, arguments))
+
+    return run
