@@ -19,9 +19,11 @@ from rft_data.recipe.sections import (
     Experts,
     ExplorerSection,
     Model,
-    Operators,
+    OnlineRecipe,
     ReasoningGym,
+    Recipe,
     RewardComponent,
+    SftStage,
     ShuffleSelector,
     Taskset,
 )
@@ -189,11 +191,41 @@ def explorer_of(section: ExplorerSection, engine: Engine, model: Path, run_id: s
     )
 
 
-def pipeline_of(operators: Operators, name: str, text_column: str = "completion_text") -> OperatorPipeline:
-    """The operators of one recipe section (`name`), checked before anything runs."""
+def experience_pipeline(recipe: OnlineRecipe) -> OperatorPipeline:
+    """The operators of `experience_ops`, checked before anything runs."""
     from ops.pipeline import OperatorPipeline
 
-    return OperatorPipeline(operators, name=name, text_column=text_column)
+    return OperatorPipeline(
+        recipe.experience_ops, name="experience_ops", allow_unsafe=recipe.allow_unsafe_ops
+    )
+
+
+def check_stages(recipe: OnlineRecipe) -> None:
+    """Build every stage's TRL config and the rewards, so that a mistake shows before any work.
+
+    Raises: RecipeError, UnknownComponentError.
+    """
+    need("trl", "train", "training")
+    from trainers.grpo_config import grpo_config
+    from trainers.sft import sft_config
+
+    folder = Path(recipe.run_dir)
+    rewards_of(recipe.explorer.reward)
+    for stage in recipe.stages:
+        if isinstance(stage, SftStage):
+            sft_config(folder, options=stage.trl, seed=recipe.seed)
+        else:
+            rows = stage.groups_per_step * recipe.explorer.group_size
+            grpo_config(folder, steps=stage.steps, rows_per_step=rows, options=stage.trl, seed=recipe.seed)
+
+
+def task_pipeline(recipe: Recipe) -> OperatorPipeline:
+    """The operators of `task_ops`; Data-Juicer's read the column `text`."""
+    from ops.pipeline import OperatorPipeline
+
+    return OperatorPipeline(
+        recipe.task_ops, name="task_ops", text_column="text", allow_unsafe=recipe.allow_unsafe_ops
+    )
 
 
 def recipe_hash(recipe: Mapping[str, Any]) -> str:

@@ -13,9 +13,9 @@ import pyarrow as pa
 
 from explorers.single_turn import score
 from rft_data.buffer import Buffer
-from rft_data.build import pipeline_of, prepare_process, rewards_of, tasks_of
+from rft_data.build import prepare_process, rewards_of, task_pipeline, tasks_of
 from rft_data.protocols import Reward
-from rft_data.recipe.sections import DataRecipe, Operators, Rollouts, StoredCompletions
+from rft_data.recipe.sections import DataRecipe, Recipe, Rollouts, StoredCompletions
 from rft_data.rows import Experience, Task, experience_id_of
 from rft_data.sources import make_task, pick, read_jsonl
 
@@ -30,7 +30,7 @@ def curate(recipe: DataRecipe) -> dict[str, Any]:
     read = [task for section in recipe.tasks for task in tasks_of(section)]
     tasks = list({task.key: task for task in read}.values())
     log.info("%d tasks read, %d of them repeated", len(read), len(read) - len(tasks))
-    kept, operators = clean_tasks(tasks, recipe.task_ops)
+    kept, operators = clean_tasks(tasks, recipe)
     report: dict[str, Any] = {
         "name": recipe.name,
         "tasks_read": len(read),
@@ -51,13 +51,13 @@ def curate(recipe: DataRecipe) -> dict[str, Any]:
     return report
 
 
-def clean_tasks(tasks: Sequence[Task], operators: Operators) -> tuple[list[Task], list[dict[str, Any]]]:
-    """Run task operators over the prompts; returns kept tasks and, per operator, what it dropped and why."""
-    if not operators:
+def clean_tasks(tasks: Sequence[Task], recipe: Recipe) -> tuple[list[Task], list[dict[str, Any]]]:
+    """Run `task_ops` over the prompts; returns kept tasks and, per operator, what it dropped and why."""
+    if not recipe.task_ops:
         return list(tasks), []
     texts = ["\n".join(str(message["content"]) for message in task.messages) for task in tasks]
     table = pa.table({"task_id": [task.task_id for task in tasks], "text": texts})
-    verdicts = pipeline_of(operators, "task_ops", text_column="text").run_tasks(table)
+    verdicts = task_pipeline(recipe).run_tasks(table)
     reports = [
         {
             "operator": report.name,

@@ -15,11 +15,12 @@ from typing import Any
 from rft_data import __version__, checkpoint
 from rft_data.buffer import Buffer
 from rft_data.build import (
+    check_stages,
     engine_of,
+    experience_pipeline,
     expert_rows,
     explorer_of,
     model_folder,
-    pipeline_of,
     prepare_process,
     recipe_hash,
     selector_of,
@@ -29,7 +30,7 @@ from rft_data.curation import clean_tasks
 from rft_data.errors import IntegrityError, ResumeError
 from rft_data.ledger import Ledger
 from rft_data.loop import CONSUMER, OnlineLoop, Schedule, Stopwatch
-from rft_data.protocols import Explorer, Trainer
+from rft_data.protocols import Explorer, Pipeline, Trainer
 from rft_data.recipe.sections import GrpoStage, OnlineRecipe, SftStage
 from rft_data.rows import GroupResult, Task, TaskKey, Ticket, canonical_json
 from rft_data.sampler import Fifo
@@ -119,6 +120,9 @@ class OnlineRun:
 
     def _phases(self) -> None:
         recipe, seconds = self.recipe, self.progress["seconds"]
+        with Stopwatch(seconds, "checks"):
+            pipeline = experience_pipeline(recipe)
+            check_stages(recipe)
         with Stopwatch(seconds, "tasks"):
             tasks = self._tasks()
             base = model_folder(recipe.model, self.directory, recipe.seed)
@@ -134,7 +138,7 @@ class OnlineRun:
                 if isinstance(stage, SftStage):
                     model = self._sft(stage, number, model, explorer, heldout)
                 else:
-                    self._grpo(stage, model, explorer, tasks, heldout)
+                    self._grpo(stage, model, explorer, pipeline, tasks, heldout)
         finally:
             engine.close()
 
@@ -150,7 +154,7 @@ class OnlineRun:
     def _tasks(self) -> list[Task]:
         recipe = self.recipe
         read = list({task.key: task for section in recipe.tasks for task in tasks_of(section)}.values())
-        tasks, _ = clean_tasks(read, recipe.task_ops)
+        tasks, _ = clean_tasks(read, recipe)
         self.buffer.add_tasks(tasks)
         split = sum(task.split == "heldout" for task in tasks)
         log.info("%d tasks, %d of them held out", len(tasks), split)
@@ -208,18 +212,27 @@ class OnlineRun:
         return self.recipe.explorer.reward[0].use
 
     def _grpo(
-        self, stage: GrpoStage, model: Path, explorer: Explorer, tasks: list[Task], heldout: list[Task]
+        self,
+        stage: GrpoStage,
+        model: Path,
+        explorer: Explorer,
+        pipeline: Pipeline,
+        tasks: list[Task],
+        heldout: list[Task],
     ) -> None:
         def act() -> None:
             before = self.progress["seconds"].get("rl", 0.0)
             start = time.perf_counter()
-            self._train(stage, model, explorer, [task for task in tasks if task.split == "train"])
+            explored = [task for task in tasks if task.split == "train"]
+            self._train(stage, model, explorer, pipeline, explored)
             self.progress["seconds"]["rl"] = before + time.perf_counter() - start
             self._evaluate(explorer, heldout, "final")
 
         self._once("grpo", act)
 
-    def _train(self, stage: GrpoStage, model: Path, explorer: Explorer, tasks: list[Task]) -> None:
+    def _train(
+        self, stage: GrpoStage, model: Path, explorer: Explorer, pipeline: Pipeline, tasks: list[Task]
+    ) -> None:
         from trainers.grpo import GrpoTrainer
 
         recipe = self.recipe
@@ -259,7 +272,7 @@ class OnlineRun:
             sampler=sampler,
             selector=selector,
             explorer=explorer,
-            pipeline=pipeline_of(recipe.experience_ops, "experience_ops"),
+            pipeline=pipeline,
             trainer=trainer,
             tasks={task.key: task for task in tasks},
             schedule=Schedule(

@@ -13,3 +13,8 @@ for key, value in {
     "LANCE_LOG": "error",
 }.items():
     os.environ[key] = value
+
+from hypothesis import settings  # noqa: E402 - the environment comes first
+
+settings.register_profile("shared machine", deadline=None)
+settings.load_profile("shared machine")

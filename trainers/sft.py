@@ -50,11 +50,9 @@ def train_sft(
     Raises: RecipeError for bad options, RowError for bad rows, TrainingError when there is no row or
         the loss or a gradient is not finite.
     """
-    check_options(options, SFTConfig, SFT_OWNED)
+    config = sft_config(output_dir, options=options, seed=seed)
     if table.num_rows == 0:
         raise TrainingError("there is no experience to train on; loosen the recipe's filters.")
-    # TRL would cut rows at 1,024 tokens, and with them the answer.
-    config = build_config(SFTConfig, output_dir, {"max_length": None, **options}, {"seed": seed})
     tokenizer = load_tokenizer(model_path)
     trainer = SFTTrainer(
         model=load_model(model_path, **(options.get("model_init_kwargs") or {})),
@@ -79,6 +77,16 @@ def train_sft(
         "steps": float(len(losses)),
         "wall_s": time.perf_counter() - started,
     }
+
+
+def sft_config(output_dir: Path, *, options: Mapping[str, Any], seed: int) -> SFTConfig:
+    """The real SFTConfig of one run.
+
+    Raises: RecipeError when an option is unknown or not the recipe's to set.
+    """
+    check_options(options, SFTConfig, SFT_OWNED)
+    # TRL would cut rows at 1,024 tokens, and with them the answer.
+    return build_config(SFTConfig, output_dir, {"max_length": None, **options}, {"seed": seed})
 
 
 def sft_dataset(table: pa.Table, tokenizer: PreTrainedTokenizerBase) -> Dataset:

@@ -16,10 +16,11 @@ import pyarrow as pa
 
 from rft_data.buffer.door import admit
 from rft_data.buffer.store import Store
+from rft_data.digests import row_digests
 from rft_data.errors import ConflictError, IntegrityError, RowError
 from rft_data.protocols import LeasedBatch
 from rft_data.rows import Experience, Lease, Task, TaskKey, content_id, now
-from rft_data.schema import EXPERIENCES, TABLES, row_digests, to_table, to_tasks
+from rft_data.schema import EXPERIENCES, TABLES, to_table, to_tasks
 
 
 @dataclass(frozen=True, slots=True)

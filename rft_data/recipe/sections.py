@@ -230,6 +230,8 @@ class Recipe(Section):
     buffer: BufferSection
     tasks: list[Taskset] = Field(min_length=1)
     task_ops: Operators = Field(default_factory=list)
+    allow_unsafe_ops: bool = False
+    """Let in Data-Juicer operators outside the shipped allow-list; some run their arguments as code."""
 
 
 class OnlineRecipe(Recipe):

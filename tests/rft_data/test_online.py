@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from rft_data.buffer import Buffer
+from rft_data.digests import row_digests
 from rft_data.errors import ResumeError
 from rft_data.online import OnlineRun
 from rft_data.recipe import load_recipe
-from rft_data.schema import row_digests
 
 ROOT = Path(__file__).parents[2]
 

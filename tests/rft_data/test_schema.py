@@ -6,13 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rft_data.digests import UNDIGESTED, row_digests
 from rft_data.rows import Experience, Task
 from rft_data.schema import (
     EXPERIENCES,
     TABLES,
     TASKS,
-    UNDIGESTED,
-    row_digests,
     to_experiences,
     to_table,
     to_tasks,
