@@ -47,7 +47,7 @@ class GroupExplorer:
         return self._engine
 
     def explore(self, assignments: Sequence[tuple[Ticket, Task]]) -> list[Group]:
-        """Play every assignment; one Group per ticket, in order, failures included.
+        """Play every assignment; one Group per ticket, in order. A failed group keeps its good rollouts.
 
         Raises: RftError that is not about one row (ParityError, EngineError): no rollout could succeed.
         """
@@ -67,11 +67,12 @@ class GroupExplorer:
             for member in range(self._group_size)
         ]
         outcomes = await asyncio.gather(*rollouts)
-        for outcome in outcomes:
-            if isinstance(outcome, Exception):
-                return Group(ticket, task, (), "failed", described(outcome))
         played = [outcome for outcome in outcomes if not isinstance(outcome, Exception)]
-        return Group(ticket, task, tuple(row for rows in played for row in rows), "arrived")
+        errors = [described(outcome) for outcome in outcomes if isinstance(outcome, Exception)]
+        rows = tuple(row for rollout in played for row in rollout)
+        if errors:
+            return Group(ticket, task, rows, "failed", f"{len(errors)} of {len(outcomes)}: {errors[0]}")
+        return Group(ticket, task, rows, "arrived")
 
     async def _evaluation(self, task: Task, group_id: str) -> list[Experience]:
         outcome = await self._rollout(task, self._context(group_id, 0, "eval", self._eval_sampling))

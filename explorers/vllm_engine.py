@@ -71,7 +71,12 @@ class VllmEngine:
             self._end_ids = end_token_ids(model_path)
             from vllm.v1.engine.llm_engine import LLMEngine
 
-            self._llm: Any = LLMEngine.from_engine_args(arguments)
+            try:
+                self._llm: Any = LLMEngine.from_engine_args(arguments)
+            except (ValueError, TypeError, RuntimeError, OSError, AssertionError) as err:
+                raise EngineError(
+                    f"vLLM cannot start on {model_path} with options {dict(options)}: {err}"
+                ) from err
             _OPEN.add(id(self))
         self._max_model_len = int(self._llm.model_config.max_model_len)
         self._tolerance = tolerance_of(str(self._llm.model_config.dtype))

@@ -6,7 +6,7 @@ Heavy packages are imported inside the functions, so that reading a recipe costs
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +27,7 @@ from rft_data.recipe.sections import (
     ShuffleSelector,
     Taskset,
 )
-from rft_data.rows import Experience, Task, content_id, experience_id_of
+from rft_data.rows import Experience, Task, experience_id_of
 from rft_data.selectors import Difficulty, Shuffle
 from rft_data.sources import jsonl_tasks, reasoning_gym_tasks
 
@@ -121,9 +121,10 @@ def model_folder(section: Model, run_dir: Path, seed: int) -> Path:
         need("torch", "train", "building a model")
         from trainers.tiny_model import build_tiny_model
 
-        folder = run_dir / "model"
-        if not (folder / "config.json").is_file():
-            build_tiny_model(folder, seed=seed, **section.build.model_dump(exclude={"use"}))
+        folder, draft = run_dir / "model", run_dir / ".draft-model"
+        if not folder.is_dir():
+            build_tiny_model(draft, seed=seed, **section.build.model_dump(exclude={"use"}))
+            draft.rename(folder)
         return folder
     path = Path(section.path or "")
     if (path / "config.json").is_file():
@@ -226,8 +227,3 @@ def task_pipeline(recipe: Recipe) -> OperatorPipeline:
     return OperatorPipeline(
         recipe.task_ops, name="task_ops", text_column="text", allow_unsafe=recipe.allow_unsafe_ops
     )
-
-
-def recipe_hash(recipe: Mapping[str, Any]) -> str:
-    """Content hash of a resolved recipe."""
-    return content_id(recipe)

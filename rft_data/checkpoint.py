@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from rft_data.errors import IntegrityError
-from rft_data.versions import MANIFEST_FILE, read_manifest, write_manifest
+from rft_data.manifest import MANIFEST_FILE, read_manifest, write_manifest
 
 log = logging.getLogger(__name__)
 
@@ -26,7 +26,7 @@ class Checkpoint:
     """Optimizer steps it holds."""
     directory: Path
     state: Mapping[str, Any]
-    """What `seal` was given: selector state, recipe hash, counts."""
+    """What `seal` was given: selector state and counts."""
 
 
 def seal(directory: Path, step: int, state: Mapping[str, Any]) -> None:
@@ -39,16 +39,15 @@ def newest(root: Path) -> Checkpoint | None:
     found = sorted(root.glob("checkpoint-*"), key=lambda p: int(p.name.rsplit("-", 1)[1]), reverse=True)
     for directory in found:
         try:
-            manifest: Mapping[str, Any] = read_manifest(directory)
-        except IntegrityError as err:
+            manifest = read_manifest(directory)
+            return Checkpoint(int(manifest["step"]), directory, dict(manifest["state"]))
+        except (IntegrityError, KeyError, TypeError, ValueError) as err:
             log.warning("checkpoint passed over: %s", err)
-            continue
-        return Checkpoint(manifest["step"], directory, manifest["state"])
     return None
 
 
 def prune(root: Path, keep: int) -> None:
-    """Delete all but the newest `keep` complete checkpoints; incomplete ones go only when older."""
+    """Delete all but the newest `keep` complete checkpoints; incomplete ones stay for a person to look at."""
     complete = [p for p in root.glob("checkpoint-*") if (p / MANIFEST_FILE).is_file()]
     ordered = sorted(complete, key=lambda p: int(p.name.rsplit("-", 1)[1]))
     for old in ordered[:-keep]:

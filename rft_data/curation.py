@@ -6,6 +6,7 @@ import json
 import logging
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,11 @@ import pyarrow as pa
 from explorers.single_turn import score
 from rft_data.buffer import Buffer
 from rft_data.build import prepare_process, rewards_of, task_pipeline, tasks_of
-from rft_data.protocols import Reward
-from rft_data.recipe.sections import DataRecipe, Recipe, Rollouts, StoredCompletions
-from rft_data.rows import Experience, Task, experience_id_of
-from rft_data.sources import make_task, pick, read_jsonl
+from rft_data.errors import RecipeError
+from rft_data.manifest import write_text
+from rft_data.recipe.sections import DataRecipe, Recipe, Rollouts
+from rft_data.rows import Experience, Task, content_id, experience_id_of
+from rft_data.sources import pick, read_jsonl
 
 log = logging.getLogger(__name__)
 
@@ -36,23 +38,27 @@ def curate(recipe: DataRecipe) -> dict[str, Any]:
         "tasks_read": len(read),
         "tasks_repeated": len(read) - len(tasks),
         "tasks_kept": len(kept),
+        "operators": operators,
     }
-    report["operators"] = operators
+    scorer = Scorer(recipe) if recipe.rollouts else None
     with Buffer(Path(recipe.buffer.uri)) as buffer:
         report["tasks_new"] = buffer.add_tasks(kept)
-        rewards = rewards_of(recipe.reward) if recipe.rollouts else {}
         report["rollouts"] = [
-            score_rollouts(section, rewards, recipe.name, buffer) for section in recipe.rollouts
+            scorer.score_file(section, kept, buffer) for section in recipe.rollouts if scorer is not None
         ]
         report["buffer_rows"] = {name: n for name, n in buffer.counts().items() if n}
     path = Path(f"{recipe.buffer.uri}.report.json")
-    path.write_text(json.dumps(report, indent=1))
     report["report"] = str(path)
+    write_text(path, json.dumps(report, indent=1))
     return report
 
 
 def clean_tasks(tasks: Sequence[Task], recipe: Recipe) -> tuple[list[Task], list[dict[str, Any]]]:
-    """Run `task_ops` over the prompts; returns kept tasks and, per operator, what it dropped and why."""
+    """Run `task_ops` over the prompts; returns kept tasks and, per operator, what it dropped and why.
+
+    A mapper's edit makes a new task with the edited prompt.
+    Raises: RecipeError when a prompt of several messages was edited, which one text cannot tell apart.
+    """
     if not recipe.task_ops:
         return list(tasks), []
     texts = ["\n".join(str(message["content"]) for message in task.messages) for task in tasks]
@@ -71,74 +77,96 @@ def clean_tasks(tasks: Sequence[Task], recipe: Recipe) -> tuple[list[Task], list
         }
         for report in verdicts.reports
     ]
-    return [tasks[i] for i in verdicts.kept], reports
+    edited = verdicts.table.column("text").to_pylist()
+    kept = [_edited(tasks[i], texts[i], text) for i, text in zip(verdicts.kept, edited, strict=True)]
+    return list({task.key: task for task in kept}.values()), reports
 
 
-def score_rollouts(
-    section: Rollouts, rewards: dict[str, tuple[Reward, float]], run_id: str, buffer: Buffer
-) -> dict[str, Any]:
-    """Store a file's rollouts as experiences of source `import`, scored; compare with its own labels.
+def _edited(task: Task, before: str, after: str) -> Task:
+    if before == after:
+        return task
+    if len(task.messages) != 1:
+        raise RecipeError(
+            f"'task_ops' edited the prompt of task '{task.task_id}', which has {len(task.messages)} "
+            "messages; mappers work on single-message prompts only."
+        )
+    return replace(task, messages=({**task.messages[0], "content": after},))
 
-    Reward is the weighted sum of the components; where labels are given, reward >= 0.5 of the total
-    weight is read as "correct".
-    """
-    path = Path(section.source.path)
-    outcome: Counter[str] = Counter()
-    disagreements: list[dict[str, Any]] = []
-    batch: list[Experience] = []
-    total = sum(weight for _, weight in rewards.values())
-    for number, row in read_jsonl(path):
-        where = f"{path}:{number}"
-        question, answer = (str(pick(row, field, where)) for field in (section.prompt, section.answer))
-        task = make_task(section.name, question, answer, None, 1.0)
-        for member, column in enumerate(section.completions):
-            experience = _imported(task, str(pick(row, column.text, where)), column, member, rewards, run_id)
-            batch.append(experience)
-            outcome["scored" if experience.reward is not None else "unscored"] += 1
-            if column.label is None:
+
+class Scorer:
+    """Scores rollouts that somebody else made and stores them as experiences of source `import`."""
+
+    def __init__(self, recipe: DataRecipe) -> None:
+        """The reward is part of an experience's id: other components or weights make other rows."""
+        self._rewards = rewards_of(recipe.reward)
+        self._run_id = recipe.name
+        self._reward_hash = content_id([section.model_dump() for section in recipe.reward])[:8]
+        self._correct = 0.5 * sum(weight for _, weight in self._rewards.values())
+
+    def score_file(self, section: Rollouts, tasks: Sequence[Task], buffer: Buffer) -> dict[str, Any]:
+        """Store a file's rollouts, scored; where it has labels, compare.
+
+        A rollout belongs to the task of `section.taskset` with the same prompt; one whose task is not
+        there (never read, or dropped) is counted as `no_task` and not stored. Reward >= 0.5 of the total
+        weight is read as "correct".
+        """
+        path = Path(section.source.path)
+        by_prompt = {task.messages[-1]["content"]: task for task in tasks if task.taskset == section.taskset}
+        outcome: Counter[str] = Counter()
+        members: Counter[str] = Counter()
+        disagreements: list[dict[str, Any]] = []
+        batch: list[Experience] = []
+        for number, row in read_jsonl(path):
+            where = f"{path}:{number}"
+            task = by_prompt.get(str(pick(row, section.prompt, where)))
+            if task is None:
+                outcome["no_task"] += len(section.completions)
                 continue
-            label = bool(pick(row, column.label, where))
-            judged = None if experience.reward is None else experience.reward >= 0.5 * total
-            outcome["agree" if judged == label else "disagree"] += 1
-            if judged != label:
-                disagreements.append(_disagreement(experience, number, label))
-        if len(batch) >= _BATCH:
-            _store(buffer, batch, outcome)
-    _store(buffer, batch, outcome)
-    compared = outcome["agree"] + outcome["disagree"]
-    return {
-        "name": section.name,
-        **{key: outcome[key] for key in ("scored", "unscored", "stored", "quarantined", "agree", "disagree")},
-        "agreement": outcome["agree"] / compared if compared else None,
-        "disagreements": disagreements,
-    }
+            for column in section.completions:
+                text = str(pick(row, column.text, where))
+                experience = self._experience(task, text, column.name, members[task.task_id])
+                members[task.task_id] += 1
+                batch.append(experience)
+                outcome["unscored" if experience.reward is None else "scored"] += 1
+                if column.label is None:
+                    continue
+                label = bool(pick(row, column.label, where))
+                agrees = experience.reward is not None and (experience.reward >= self._correct) == label
+                outcome["agree" if agrees else "disagree"] += 1
+                if not agrees:
+                    disagreements.append(_disagreement(experience, number, label))
+            if len(batch) >= _BATCH:
+                _store(buffer, batch, outcome)
+        _store(buffer, batch, outcome)
+        compared = outcome["agree"] + outcome["disagree"]
+        counted = ("scored", "unscored", "no_task", "stored", "quarantined", "agree", "disagree")
+        return {
+            "name": section.name,
+            **{key: outcome[key] for key in counted},
+            "agreement": outcome["agree"] / compared if compared else None,
+            "disagreements": disagreements,
+        }
 
-
-def _imported(
-    task: Task,
-    completion: str,
-    column: StoredCompletions,
-    member: int,
-    rewards: dict[str, tuple[Reward, float]],
-    run_id: str,
-) -> Experience:
-    parts, unscored = score(rewards, task, completion)
-    group_id = f"{run_id}/import-{task.task_id}"
-    return Experience(
-        experience_id=experience_id_of(run_id, task.key, 0, group_id, member),
-        source="import",
-        run_id=run_id,
-        taskset=task.taskset,
-        task_id=task.task_id,
-        group_id=group_id,
-        member=member,
-        explorer_id=column.name,
-        messages=(*task.messages, {"role": "assistant", "content": completion}),
-        completion_text=completion,
-        reward=None if unscored else sum(parts[name] * weight for name, (_, weight) in rewards.items()),
-        reward_parts=parts,
-        unscored_reason=unscored,
-    )
+    def _experience(self, task: Task, completion: str, author: str, member: int) -> Experience:
+        parts, unscored = score(self._rewards, task, completion)
+        group_id = f"{self._run_id}/import-{self._reward_hash}-{task.task_id}"
+        return Experience(
+            experience_id=experience_id_of(self._run_id, task.key, 0, group_id, member),
+            source="import",
+            run_id=self._run_id,
+            taskset=task.taskset,
+            task_id=task.task_id,
+            group_id=group_id,
+            member=member,
+            explorer_id=author,
+            messages=(*task.messages, {"role": "assistant", "content": completion}),
+            completion_text=completion,
+            reward=None
+            if unscored
+            else sum(parts[name] * weight for name, (_, weight) in self._rewards.items()),
+            reward_parts=parts,
+            unscored_reason=unscored,
+        )
 
 
 def _store(buffer: Buffer, batch: list[Experience], outcome: Counter[str]) -> None:
@@ -175,6 +203,7 @@ def report_text(report: dict[str, Any]) -> str:
     for rollouts in report["rollouts"]:
         lines.append(
             f"rollouts '{rollouts['name']}': {rollouts['scored']} scored, {rollouts['unscored']} unscored, "
+            f"{rollouts['no_task']} without a task, "
             f"{rollouts['stored']} new in the buffer, {rollouts['quarantined']} quarantined"
         )
         if rollouts["agreement"] is not None:

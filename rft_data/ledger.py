@@ -27,6 +27,9 @@ class Ledger:
             if row.pop("run_id") == run_id:
                 row |= {"seqs": tuple(row["seqs"]), "group_ids": tuple(row["group_ids"])}
                 self._leases[row["consumer"], row["step"]] = Lease(**row)
+        self._taken = {
+            (who, g): lease.step for (who, _), lease in self._leases.items() for g in lease.group_ids
+        }
         consumed = buffer.read("consumed", ["run_id", "consumer", "step"]).to_pylist()
         self._consumed = {(row["consumer"], row["step"]) for row in consumed if row["run_id"] == run_id}
 
@@ -49,14 +52,11 @@ class Ledger:
             raise ConflictError(
                 f"step {step} of '{consumer}' has a lease already; settle or redeliver that one."
             )
-        taken = {
-            g: lease for lease in self._leases.values() if lease.consumer == consumer for g in lease.group_ids
-        }
         for group_id in group_ids:
-            if group_id in taken:
+            if (consumer, group_id) in self._taken:
                 raise ConflictError(
-                    f"group '{group_id}' was leased to '{consumer}' for step {taken[group_id].step}; "
-                    "a group is trained once."
+                    f"group '{group_id}' was leased to '{consumer}' for step "
+                    f"{self._taken[consumer, group_id]}; a group is trained once."
                 )
         lease = Lease(
             consumer, step, self.epoch, version, tuple(seqs), tuple(group_ids), content_id(list(seqs))
@@ -66,6 +66,7 @@ class Ledger:
             "leases", [{"lease_id": self._id(consumer, step), "run_id": self.run_id, **row}]
         )
         self._leases[consumer, step] = lease
+        self._taken.update({(consumer, group_id): step for group_id in group_ids})
         return lease
 
     def consume(self, consumer: str, checkpoint_step: int) -> None:

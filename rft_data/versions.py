@@ -6,18 +6,14 @@ distance is counted in optimizer steps (`step_of`), never by subtracting version
 
 from __future__ import annotations
 
-import hashlib
-import json
-import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 from rft_data.buffer import Buffer
 from rft_data.errors import IntegrityError
-from rft_data.rows import WeightRef, canonical_json
-
-MANIFEST_FILE = "manifest.json"
+from rft_data.manifest import fsync, write_manifest
+from rft_data.rows import WeightRef
 
 
 class VersionRegistry:
@@ -98,57 +94,3 @@ class VersionRegistry:
     def _prune(self) -> None:
         for old in sorted(self._root.glob("v*"))[: -self._keep]:
             shutil.rmtree(old)
-
-
-def write_manifest(directory: Path, facts: dict[str, object]) -> str:
-    """Write `manifest.json` (facts, and size and digest of every file) last, and fsync all.
-
-    Returns: the manifest's own digest.
-    """
-    files = {}
-    for path in sorted(p for p in directory.rglob("*") if p.is_file() and p.name != MANIFEST_FILE):
-        fsync(path)
-        files[str(path.relative_to(directory))] = {"bytes": path.stat().st_size, "blake2b": file_digest(path)}
-    text = canonical_json({**facts, "files": files})
-    draft = directory / f".{MANIFEST_FILE}"
-    draft.write_text(text)
-    fsync(draft)
-    draft.rename(directory / MANIFEST_FILE)
-    fsync(directory)
-    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
-
-
-def read_manifest(directory: Path) -> dict[str, object]:
-    """Check every file of a directory against its manifest and return the manifest.
-
-    Raises: IntegrityError naming the first file that is missing or differs, or the missing manifest.
-    """
-    path = directory / MANIFEST_FILE
-    if not path.is_file():
-        raise IntegrityError(f"{directory} has no {MANIFEST_FILE}: it was not written completely.")
-    manifest: dict[str, object] = json.loads(path.read_text())
-    files = manifest["files"]
-    if not isinstance(files, dict):
-        raise IntegrityError(f"{path}: 'files' is not a map; the manifest is damaged.")
-    for name, facts in files.items():
-        file = directory / name
-        if not file.is_file():
-            raise IntegrityError(f"{directory} lacks '{name}', which its manifest lists.")
-        if file.stat().st_size != facts["bytes"] or file_digest(file) != facts["blake2b"]:
-            raise IntegrityError(f"{file} does not match the digest in its manifest: it is damaged.")
-    return manifest
-
-
-def file_digest(path: Path) -> str:
-    """blake2b-128 of a file's bytes."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
-
-
-def fsync(path: Path) -> None:
-    """Flush a file or a directory entry to disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -24,6 +24,7 @@ from trainers.experience_grpo import ExperienceGRPOTrainer
 from trainers.finite import FiniteGradients
 from trainers.grpo_config import grpo_config
 from trainers.parked import ParkedThread
+from trainers.threads import every_core
 from trainers.weights import load_model, load_tokenizer, write_weights
 
 
@@ -168,7 +169,8 @@ class GrpoTrainer:
         self._hooks.order = self._thread.park()
         if self._hooks.order is not None:
             resume = None if self._resume_from is None else str(self._resume_from)
-            self._trainer.train(resume_from_checkpoint=resume)
+            with every_core():
+                self._trainer.train(resume_from_checkpoint=resume)
 
     def _leased_table(self) -> pa.Table:
         if self._hooks.order is None:

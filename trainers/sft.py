@@ -21,6 +21,7 @@ from trl import SFTConfig, SFTTrainer
 from rft_data.errors import RowError, TrainingError
 from trainers.finite import FiniteGradients
 from trainers.options import OWNED, build_config, check_options, refused
+from trainers.threads import every_core
 from trainers.weights import load_model, load_tokenizer
 
 SFT_OWNED: Mapping[str, str] = {
@@ -64,7 +65,8 @@ def train_sft(
     trainer.remove_callback(PrinterCallback)
     started = time.perf_counter()
     try:
-        trainer.train()
+        with every_core():
+            trainer.train()
     except TrainingError as err:
         step = trainer.state.global_step + 1
         raise TrainingError(f"optimizer step {step}: {err}. No model is written.") from err

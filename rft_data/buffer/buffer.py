@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from rft_data.buffer.door import admit
@@ -78,7 +77,7 @@ class Buffer:
 
         A row already stored is not stored again. A row that does not fit goes to `quarantine` with
         its reason.
-        Raises: ConflictError if an id is already stored with other content (nothing is stored).
+        Raises: ConflictError if an id is already stored with other content (no experience is stored).
         """
         good, refused = admit(rows)
         if refused:
@@ -97,7 +96,7 @@ class Buffer:
                 elif known[1] != digest:
                     raise _conflict(experience_id, known[1], digest)
                 seqs[index] = known[0]
-            self._commit(table.take(fresh_at), list(fresh.values()))
+            self._commit(table.take(pa.array(fresh_at, pa.int64())), list(fresh.values()))
             self._known.update(fresh)
         return Appended(tuple(seqs), stored=len(fresh), quarantined=len(refused))
 
@@ -152,7 +151,7 @@ class Buffer:
         return len(fresh)
 
     def annotate(self, annotations: pa.Table) -> None:
-        """Store what an operator pipeline decided, in one commit."""
+        """Store what an operator pipeline decided, in one commit; the newest verdict on a row counts."""
         self._store.add("annotations", annotations)
         for pipeline_hash in set(annotations.column("pipeline_hash").to_pylist()):
             self._fold(pipeline_hash).update(_advantages(annotations, pipeline_hash))
@@ -242,9 +241,10 @@ def _conflict(experience_id: str, stored: str, found: str) -> ConflictError:
 
 
 def _advantages(annotations: pa.Table, pipeline_hash: str) -> dict[int, Any]:
-    """Advantage by row number for the kept rows of one pipeline."""
-    chosen = np.array(
-        [p == pipeline_hash for p in annotations.column("pipeline_hash").to_pylist()], dtype=bool
-    ) & np.array([v == "kept" for v in annotations.column("verdict").to_pylist()], dtype=bool)
-    kept = annotations.filter(pa.array(chosen))
-    return dict(zip(kept.column("seq").to_pylist(), kept.column("advantage").to_pylist(), strict=True))
+    """Advantage by row number as one pipeline last judged it; None for a row it did not keep."""
+    names = ["seq", "pipeline_hash", "verdict", "advantage"]
+    return {
+        row["seq"]: row["advantage"] if row["verdict"] == "kept" else None
+        for row in annotations.select(names).to_pylist()
+        if row["pipeline_hash"] == pipeline_hash
+    }

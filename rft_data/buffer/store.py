@@ -34,7 +34,7 @@ class Store:
         """
         import lancedb  # 1.5 s: not paid by `rft --help` or `rft recipe validate`
 
-        self.root = root
+        root = self.root = root.resolve()  # a later chdir or rename must not redirect a writer
         self.read_only = read_only
         marker = root / "schema_version"
         if read_only and not marker.is_file():

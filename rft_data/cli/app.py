@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -38,8 +39,8 @@ def run(
     ] = False,
 ) -> None:
     """Run an online recipe to its end; continues it if it was stopped, shows it if it is done."""
-    with edge(again=f"Continue with: rft run {recipe}"):
-        from rft_data.cli.runs import run_online
+    with edge():
+        from rft_data.cli.runs import move_aside, run_online
         from rft_data.errors import RecipeError
         from rft_data.recipe import load_recipe
         from rft_data.recipe.sections import OnlineRecipe
@@ -47,7 +48,11 @@ def run(
         loaded = load_recipe(recipe, overrides or [])
         if not isinstance(loaded, OnlineRecipe):
             raise RecipeError(f"{recipe} has mode '{loaded.mode}'; run it with: rft data run {recipe}")
-        typer.echo(run_online(loaded, str(recipe), fresh=fresh))
+        if fresh:
+            move_aside(loaded)
+        again = " ".join(["run", str(recipe), *map(shlex.quote, overrides or [])])
+        with edge(again=f"Continue with: rft resume {loaded.run_dir}"):
+            typer.echo(run_online(loaded, again))
 
 
 @app.command()
@@ -57,9 +62,9 @@ def resume(
     """Continue a run from its own stored recipe."""
     with edge(again=f"Continue with: rft resume {run_dir}"):
         from rft_data.cli.runs import run_online
-        from rft_data.recipe.load import load_resolved
+        from rft_data.recipe.load import load_run
 
-        typer.echo(run_online(load_resolved(run_dir), "RECIPE", fresh=False))
+        typer.echo(run_online(load_run(run_dir), f"resume {run_dir}"))
 
 
 @recipe_app.command()

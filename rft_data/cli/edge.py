@@ -33,6 +33,9 @@ def edge(*, again: str = "") -> Iterator[None]:
     except RftError as err:
         typer.echo(f"error: {err}", err=True)
         raise typer.Exit(err.exit_code) from err
+    except OSError as err:
+        typer.echo(f"error: {err}", err=True)
+        raise typer.Exit(1) from err
     except KeyboardInterrupt as err:
         typer.echo(f"stopped. {again}".strip(), err=True)
         raise typer.Exit(INTERRUPTED) from err

@@ -3,41 +3,55 @@
 from __future__ import annotations
 
 import logging
+import shutil
+import sys
 from pathlib import Path
 
+from rft_data.buffer import Buffer
 from rft_data.errors import RecipeError
-from rft_data.online import OnlineRun
+from rft_data.online import run_recipe
 from rft_data.recipe.sections import OnlineRecipe
 from rft_data.report import next_steps, table
 
 log = logging.getLogger(__name__)
 
 
-def run_online(recipe: OnlineRecipe, recipe_path: str, *, fresh: bool) -> str:
-    """Run or continue; returns the text for stdout."""
-    directory, buffer = Path(recipe.run_dir), Path(recipe.buffer.uri)
-    if fresh and directory.exists():
-        if not buffer.resolve().is_relative_to(directory.resolve()):
-            raise RecipeError(
-                f"--fresh moves {directory} aside, but the buffer {buffer} is outside it and would keep "
-                "the old run; give the run another 'name' instead."
-            )
-        aside = next(
-            p
-            for i in range(1, 10_000)
-            if not (p := directory.with_name(f"{directory.name}.old-{i}")).exists()
-        )
-        directory.rename(aside)
-        log.info("the earlier run is kept in %s", aside)
+def run_online(recipe: OnlineRecipe, again: str) -> str:
+    """Run or continue; returns the text for stdout. `again` is the command that names this recipe."""
+    directory, buffer = Path(recipe.run_dir), recipe.buffer.uri
     log.info("run '%s' in %s (continue a stopped run with: rft resume %s)", recipe.name, directory, directory)
-    summary = OnlineRun(recipe).execute()
-    pictures = ", ".join(summary["pictures"])
+    summary = run_recipe(recipe)
     return "\n".join(
         [
             table(summary),
-            f"pictures  {pictures}",
+            f"pictures  {', '.join(summary['pictures'])}",
             f"summary   {directory / 'summary.json'}",
             "",
-            next_steps(recipe_path, str(directory), str(buffer)),
+            next_steps(program(), again, str(directory), buffer),
         ]
     )
+
+
+def move_aside(recipe: OnlineRecipe) -> None:
+    """Rename an earlier run's folder so that the name is free.
+
+    Raises: BusyError while another process runs it; RecipeError when its buffer is elsewhere.
+    """
+    directory, buffer = Path(recipe.run_dir), Path(recipe.buffer.uri)
+    if not directory.exists():
+        return
+    if not buffer.resolve().is_relative_to(directory.resolve()):
+        raise RecipeError(
+            f"--fresh moves {directory} aside, but the buffer {buffer} is outside it and would keep "
+            "the old run; give the run another 'name' instead."
+        )
+    Buffer(buffer).close()  # refuses while its owner lives
+    names = (directory.with_name(f"{directory.name}.old-{i}") for i in range(1, 1_000_000))
+    aside = next(path for path in names if not path.exists())
+    directory.rename(aside)
+    log.info("the earlier run is kept in %s", aside)
+
+
+def program() -> str:
+    """How this command was called: `rft` when that is on PATH, else the path of the script."""
+    return "rft" if shutil.which("rft") else sys.argv[0]

@@ -5,6 +5,7 @@ Reads one file; never imports a component and never touches what the recipe name
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Sequence
@@ -15,7 +16,7 @@ from pydantic import BaseModel, ValidationError
 from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
-from rft_data.errors import MissingFileError, RecipeError
+from rft_data.errors import MissingFileError, RecipeError, ResumeError
 from rft_data.lookup import suggest
 from rft_data.recipe.sections import MODES, DataRecipe, OnlineRecipe
 
@@ -32,10 +33,36 @@ def load_recipe(path: Path, overrides: Sequence[str] = ()) -> OnlineRecipe | Dat
     tree = _parse(path)
     for override in overrides:
         _override(tree, override)
-    problems: list[str] = []
-    data = _resolve(tree, (), path, tree, problems)
-    mode = data.get("mode")
-    if mode not in MODES:
+    return _checked(tree, path)
+
+
+def load_run(run_dir: Path) -> OnlineRecipe:
+    """The recipe a run began with, from the run's folder.
+
+    Raises: MissingFileError if the folder holds no run; ResumeError if it is damaged, or its recipe,
+        read from here, names another folder.
+    """
+    path = run_dir / "recipe.json"
+    if not path.is_file():
+        raise MissingFileError(f"{run_dir} holds no run (no recipe.json in it); name a folder under 'runs'.")
+    try:
+        recipe = _checked(json.loads(path.read_text()), path)
+    except ValueError as err:
+        raise ResumeError(f"{path} cannot be read as this run's recipe: {err}") from err
+    if not isinstance(recipe, OnlineRecipe) or Path(recipe.run_dir).resolve() != run_dir.resolve():
+        raise ResumeError(
+            f"{run_dir} was run as '{getattr(recipe, 'run_dir', recipe.name)}'; resume it under that name, "
+            "from the folder it was started in."
+        )
+    return recipe
+
+
+def _checked(tree: Any, path: Path) -> OnlineRecipe | DataRecipe:
+    """The recipe in a parsed tree; every problem in one RecipeError."""
+    filler = _References(path, tree)
+    data = filler.fill(tree, ())
+    problems, mode = filler.problems, data.get("mode")
+    if not isinstance(mode, str) or mode not in MODES:
         problems.append(
             f"{_place(path, tree, ('mode',))} mode: found {mode!r}; one of {', '.join(MODES)} is needed"
         )
@@ -47,18 +74,8 @@ def load_recipe(path: Path, overrides: Sequence[str] = ()) -> OnlineRecipe | Dat
         raise _error(path, problems) from err
     if problems:
         raise _error(path, problems)
+    recipe.keep_references(filler.found)
     return recipe
-
-
-def load_resolved(run_dir: Path) -> OnlineRecipe:
-    """The recipe a run began with, from the run's folder.
-
-    Raises: MissingFileError if the folder holds no run.
-    """
-    path = run_dir / "recipe.json"
-    if not path.is_file():
-        raise MissingFileError(f"{run_dir} holds no run (no recipe.json in it); name a folder under 'runs'.")
-    return OnlineRecipe.model_validate_json(path.read_text())
 
 
 def _parse(path: Path) -> Any:
@@ -85,7 +102,10 @@ def _override(tree: Any, text: str) -> None:
     key, equals, value = text.partition("=")
     if not equals or not key:
         raise RecipeError(f"override {text!r} is not of the form key=value, for example seed=1.")
-    parsed = YAML(typ="safe").load(value)
+    try:
+        parsed = YAML(typ="safe").load(value)
+    except YAMLError as err:
+        raise RecipeError(f"override {text!r}: the value is not valid YAML.") from err
     node = tree
     *parents, last = key.split(".")
     try:
@@ -99,25 +119,35 @@ def _override(tree: Any, text: str) -> None:
         raise RecipeError(f"override {text!r}: there is no '{key}' in the recipe to set.") from err
 
 
-def _resolve(node: Any, loc: tuple[Any, ...], path: Path, tree: Any, problems: list[str]) -> Any:
-    """Plain Python values with `${env:NAME}` and `${env:NAME:-default}` filled in."""
-    if isinstance(node, dict):
-        return {str(k): _resolve(v, (*loc, k), path, tree, problems) for k, v in node.items()}
-    if isinstance(node, list):
-        return [_resolve(v, (*loc, i), path, tree, problems) for i, v in enumerate(node)]
-    if not isinstance(node, str):
-        return node
+class _References:
+    """Fills in `${env:NAME}` and `${env:NAME:-default}`, and remembers where they stood."""
 
-    def fill(match: re.Match[str]) -> str:
+    def __init__(self, path: Path, tree: Any) -> None:
+        self._path = path
+        self._tree = tree
+        self.problems: list[str] = []
+        self.found: dict[tuple[Any, ...], str] = {}
+
+    def fill(self, node: Any, loc: tuple[Any, ...]) -> Any:
+        """Plain Python values of a tree; a value that is one whole reference is read as YAML."""
+        if isinstance(node, dict):
+            return {str(key): self.fill(value, (*loc, str(key))) for key, value in node.items()}
+        if isinstance(node, list):
+            return [self.fill(value, (*loc, i)) for i, value in enumerate(node)]
+        if not isinstance(node, str) or not _ENV.search(node):
+            return node
+        self.found[loc] = str(node)
+        filled = _ENV.sub(lambda match: self._value(match, loc), node)
+        return YAML(typ="safe").load(filled) if _ENV.fullmatch(node) else filled
+
+    def _value(self, match: re.Match[str], loc: tuple[Any, ...]) -> str:
         name, default = match.groups()
         if name not in os.environ and default is None:
-            problems.append(
-                f"{_place(path, tree, loc)} {_dotted(loc)}: environment variable {name} is not set; "
-                f"set it, or write ${{env:{name}:-default}}"
+            self.problems.append(
+                f"{_place(self._path, self._tree, loc)} {_dotted(loc)}: environment variable {name} is not "
+                f"set; set it, or write ${{env:{name}:-default}}"
             )
         return os.environ.get(name, default or "")
-
-    return _ENV.sub(fill, node)
 
 
 def _error(path: Path, problems: Sequence[str]) -> RecipeError:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, model_validator
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Operators = list[dict[str, dict[str, Any] | None]]
@@ -14,7 +15,7 @@ Operators = list[dict[str, dict[str, Any] | None]]
 class Section(BaseModel):
     """Unknown keys are errors; a section never changes after loading."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
 class TinyModel(Section):
@@ -139,7 +140,6 @@ class ExplorerSection(Section):
     """How tasks are played."""
 
     engine: EngineSection
-    workflow: Literal["single_turn"] = "single_turn"
     group_size: int = Field(ge=1)
     """Rollouts per task."""
     temperature: float = Field(default=1.0, gt=0)
@@ -165,11 +165,9 @@ class Sync(Section):
 
 
 class SftStage(Section):
-    """Supervised fine-tuning on stored experiences."""
+    """Supervised fine-tuning on the experts' stored experiences."""
 
     algorithm: Literal["sft"]
-    source: Literal["expert", "import"] = "expert"
-    """Which stored experiences to train on."""
     trl: dict[str, Any] = Field(default_factory=dict)
     """Passed through to TRL's SFTConfig."""
 
@@ -214,8 +212,9 @@ class Rollouts(Section):
 
     name: str
     source: JsonLines
+    taskset: str
+    """The taskset they answer; a row belongs to the task with the same prompt."""
     prompt: str = "question"
-    answer: str = "answer"
     completions: list[StoredCompletions] = Field(min_length=1)
 
 
@@ -232,6 +231,21 @@ class Recipe(Section):
     task_ops: Operators = Field(default_factory=list)
     allow_unsafe_ops: bool = False
     """Let in Data-Juicer operators outside the shipped allow-list; some run their arguments as code."""
+    _references: dict[tuple[Any, ...], str] = PrivateAttr(default_factory=dict)
+
+    def keep_references(self, found: Mapping[tuple[Any, ...], str]) -> None:
+        """Remember which values came from the environment, and from which reference."""
+        self._references.update(found)
+
+    def saved(self) -> dict[str, Any]:
+        """The resolved recipe as JSON values, with environment references put back (they may be secrets)."""
+        tree: dict[str, Any] = self.model_dump(mode="json")
+        for loc, reference in self._references.items():
+            node: Any = tree
+            for part in loc[:-1]:
+                node = node[part]
+            node[loc[-1]] = reference
+        return tree
 
 
 class OnlineRecipe(Recipe):
@@ -256,6 +270,7 @@ class OnlineRecipe(Recipe):
             raise ValueError(f"'stages' must be sft stages and then one grpo stage, found {kinds}")
         if "sft" in kinds and not self.experts:
             raise ValueError("an 'sft' stage needs 'experts' to make the solutions it trains on")
+        unique_rewards(self.explorer.reward)
         named = {taskset.name for taskset in self.tasks}
         unknown = {name for section in self.experts for name in section.tasksets} - named
         if unknown:
@@ -280,7 +295,18 @@ class DataRecipe(Recipe):
     def _coherent(self) -> DataRecipe:
         if self.rollouts and not self.reward:
             raise ValueError("'rollouts' are to be scored: give at least one 'reward'")
+        unique_rewards(self.reward)
+        unknown = {rollouts.taskset for rollouts in self.rollouts} - {taskset.name for taskset in self.tasks}
+        if unknown:
+            raise ValueError(f"'rollouts' names tasksets {sorted(unknown)} that 'tasks' does not have")
         return self
+
+
+def unique_rewards(components: list[RewardComponent]) -> None:
+    """Raises: ValueError when two components share a name, under which their parts are stored."""
+    names = [component.use for component in components]
+    if len(names) > len(set(names)):
+        raise ValueError(f"'reward' uses one component twice: {names}")
 
 
 MODES: dict[str, type[OnlineRecipe] | type[DataRecipe]] = {"online": OnlineRecipe, "data": DataRecipe}

@@ -50,6 +50,7 @@ class Fifo:
         self._max_staleness = max_staleness
         self._results: dict[str, GroupResult] = {}
         self._state: dict[str, str] = {}
+        self._ready: set[str] = set()
         self._counts: Counter[str] = Counter()
         self.admitted = max((result.ticket.ordinal + 1 for result in history), default=0)
         lost = self.admitted - len(history)
@@ -102,9 +103,9 @@ class Fifo:
         if known is not None:
             return known
         self._sweep()
-        ready = [g for g, state in self._state.items() if state == READY][:n_groups]
-        if len(ready) < n_groups:
+        if len(self._ready) < n_groups:
             return None
+        ready = sorted(self._ready, key=lambda g: self._results[g].ticket.ordinal)[:n_groups]
         seqs = [seq for group_id in ready for seq in self._results[group_id].seqs]
         lease = self._ledger.grant(consumer, step, version, seqs, ready)
         for group_id in ready:
@@ -143,8 +144,7 @@ class Fifo:
         return self._versions.step_of(self._versions.latest) - self._versions.step_of(version)
 
     def _sweep(self) -> None:
-        ready = [g for g, state in self._state.items() if state == READY]
-        for group_id in ready:
+        for group_id in list(self._ready):
             if self._lag(self._results[group_id].version_min) > self._max_staleness:
                 self._move(group_id, STALE)
 
@@ -154,6 +154,10 @@ class Fifo:
             self._counts[before] -= 1
         self._counts[state] += 1
         self._state[group_id] = state
+        if state == READY:
+            self._ready.add(group_id)
+        else:
+            self._ready.discard(group_id)
 
 
 def _arrival_state(result: GroupResult) -> str:

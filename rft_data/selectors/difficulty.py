@@ -90,7 +90,7 @@ class Difficulty:
         """Posterior and random generator."""
         visited = np.flatnonzero(self._counts.any(axis=1))
         return {
-            "counts": {self._keys[i].task_id: self._counts[i].tolist() for i in visited},
+            "counts": {_name(self._keys[i]): self._counts[i].tolist() for i in visited},
             "class_counts": self._class_counts.tolist(),
             "rng": self._rng.bit_generator.state,
         }
@@ -98,7 +98,7 @@ class Difficulty:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue exactly where `state_dict` was taken."""
         for i, key in enumerate(self._keys):
-            self._counts[i] = state["counts"].get(key.task_id, (0.0, 0.0))
+            self._counts[i] = state["counts"].get(_name(key), (0.0, 0.0))
         self._class_counts = np.array(state["class_counts"], dtype=np.float64)
         self._rng.bit_generator.state = state["rng"]
 
@@ -110,3 +110,8 @@ class Difficulty:
             for (taskset, level), rate in zip(self._class_names, rates, strict=True)
         }
         return {**named, "visited": float(self._counts.any(axis=1).mean())}
+
+
+def _name(key: TaskKey) -> str:
+    """A task's name in the saved state; one question may be in two tasksets."""
+    return f"{key.taskset}/{key.task_id}"

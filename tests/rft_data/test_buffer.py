@@ -33,6 +33,9 @@ def test_append_same_row_twice_keeps_one(buffer: Buffer) -> None:
     assert first.seqs == (0, 1, 0)
     assert again.seqs == (1, 2)
     assert (first.stored, again.stored, len(buffer)) == (2, 1, 3)
+    assert buffer.append([make_experience(2), make_experience(0)]).seqs == (2, 0)
+    assert buffer.append([]).seqs == ()
+    assert len(buffer) == 3
 
 
 def test_append_same_id_with_other_content_is_refused_and_stores_nothing(buffer: Buffer) -> None:
@@ -176,6 +179,14 @@ def test_leased_refuses_rows_that_no_operator_kept(buffer: Buffer) -> None:
             buffer.leased(lease_of(seq), "p")
     with pytest.raises(IntegrityError, match="do not match its digest"):
         buffer.leased(lease_of(0, digest="f" * 32), "p")
+
+
+def test_a_row_dropped_after_it_was_kept_is_not_leased(buffer: Buffer) -> None:
+    buffer.append([make_experience(0)])
+    buffer.annotate(annotation(0))
+    buffer.annotate(annotation(0, verdict="dropped", advantage=None))
+    with pytest.raises(IntegrityError, match="has no advantage"):
+        buffer.leased(lease_of(0), "p")
 
 
 def test_add_rows_refuses_unknown_and_missing_columns(buffer: Buffer) -> None:

@@ -13,9 +13,11 @@ import pytest
 
 from rft_data.buffer import Buffer
 from rft_data.digests import row_digests
-from rft_data.errors import ResumeError
-from rft_data.online import OnlineRun
+from rft_data.errors import RecipeError, ResumeError, UnknownComponentError
+from rft_data.online import run_recipe
 from rft_data.recipe import load_recipe
+from rft_data.recipe.load import load_run
+from rft_data.run import Run
 
 ROOT = Path(__file__).parents[2]
 
@@ -109,7 +111,7 @@ def check_books(root: Path, steps: int) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", ["vllm", "transformers"])
 def test_online_run_keeps_every_book(tmp_path: Path, engine: str) -> None:
-    summary = OnlineRun(load_recipe(write_recipe(tmp_path, engine))).execute()
+    summary = run_recipe(load_recipe(write_recipe(tmp_path, engine)))
     assert set(summary["heldout_accuracy"]) == {"start", "sft", "final"}
     assert summary["heldout_accuracy"]["start"] < 0.2
     assert summary["consumed_steps"] == 4
@@ -161,9 +163,56 @@ def test_run_survives_kill_9_and_finishes_with_its_books_right(tmp_path: Path) -
 
 
 def test_run_of_another_recipe_in_the_same_folder_is_refused(tmp_path: Path) -> None:
-    first = OnlineRun(load_recipe(write_recipe(tmp_path)))
-    first._begin()
-    first.buffer.close()
-    with pytest.raises(ResumeError, match=r"stages\.1\.trl\.learning_rate|seed: 0 -> 1"):
-        OnlineRun(load_recipe(write_recipe(tmp_path), ["seed=1"]))
-    OnlineRun(load_recipe(write_recipe(tmp_path))).buffer.close()
+    first = Run(load_recipe(write_recipe(tmp_path)))
+    first.begin()
+    first.close()
+    with pytest.raises(ResumeError, match=r"seed: 0 -> 1\n  stages\.1\.steps: 4 -> 5"):
+        Run(load_recipe(write_recipe(tmp_path), ["seed=1", "stages.1.steps=5"]))
+    Run(load_recipe(write_recipe(tmp_path))).close()
+
+
+def test_resume_from_a_moved_folder_is_refused(tmp_path: Path) -> None:
+    first = Run(load_recipe(write_recipe(tmp_path)))
+    first.begin()
+    first.close()
+    assert load_run(tmp_path / "run").name == "small"
+    (tmp_path / "run").rename(tmp_path / "run.old")
+    with pytest.raises(ResumeError, match="resume it under that name"):
+        load_run(tmp_path / "run.old")
+    (tmp_path / "run.old" / "recipe.json").write_text('{"name": ')
+    with pytest.raises(ResumeError, match="cannot be read"):
+        load_run(tmp_path / "run.old")
+
+
+def test_secrets_from_the_environment_are_stored_as_references(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RFT_TEST_LIMIT", "16")
+    monkeypatch.setenv("RFT_TEST_NAME", "s3cret")
+    path = write_recipe(tmp_path)
+    text = path.read_text().replace("limit: 16", "limit: '${env:RFT_TEST_LIMIT}'")
+    path.write_text(
+        text.replace("  - name: sums", "  - name: 'sums-${env:RFT_TEST_NAME}'").replace(
+            "[sums]", "[sums-s3cret]"
+        )
+    )
+    recipe = load_recipe(path)
+    assert (recipe.evaluation.limit, recipe.tasks[0].name) == (16, "sums-s3cret")
+    run = Run(recipe)
+    run.begin()
+    run.close()
+    saved = json.loads((tmp_path / "run" / "recipe.json").read_text())
+    assert saved["evaluation"]["limit"] == "${env:RFT_TEST_LIMIT}"
+    assert saved["tasks"][0]["name"] == "sums-${env:RFT_TEST_NAME}"
+    assert load_run(tmp_path / "run").evaluation.limit == 16
+
+
+def test_a_recipe_that_fails_its_checks_leaves_no_trace(tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match="learning_rat"):
+        run_recipe(load_recipe(write_recipe(tmp_path), ["stages.1.trl.learning_rat=1"]))
+    with pytest.raises(UnknownComponentError, match="exact_answer"):
+        run_recipe(load_recipe(write_recipe(tmp_path), ["explorer.reward.0.use=exact_answr"]))
+    with pytest.raises(RecipeError, match="no task of split 'heldout'"):
+        run_recipe(load_recipe(write_recipe(tmp_path), ["tasks.0.heldout=0.0"]))
+    with Buffer(tmp_path / "run" / "buffer") as buffer:
+        assert buffer.counts()["runs"] == 0

@@ -78,6 +78,9 @@ def test_all_problems_are_reported_at_once_with_their_place(tmp_path: Path) -> N
     [
         ("name: r\n", "name: r\nname: s\n", "found duplicate key"),
         ("buffer: {uri: runs/r/buffer}", "buffer: {uri: runs/r/buffer", r"r\.yaml:6:\d+ is not valid YAML"),
+        ("mode: online", "mode: [online]", r"3:1 mode: found \['online'\]"),
+        ("group_size: 4", "group_size: '4'", "14:3 explorer.group_size: Input should be a valid integer"),
+        ("reward: [{use: exact_answer}]", "reward: [{use: a}, {use: a}]", "uses one component twice"),
         ("mode: online", "mode: onlin", "3:1 mode: found 'onlin'; one of online, data is needed"),
         ("recipe: 1", "recipe: 2", "1:1 recipe: Input should be 1"),
         ("group_size: 4", "group_size: 1", "give at least 2"),
@@ -118,6 +121,7 @@ def test_overrides_reach_into_maps_and_lists(tmp_path: Path) -> None:
         ("seed", "not of the form key=value"),
         ("tasks.9.name=x", "no 'tasks.9.name'"),
         ("name.x=1", "no 'name.x'"),
+        ("seed=[", "the value is not valid YAML"),
         ("explorer.enigne.use=vllm", "unknown key; did you mean 'engine'"),
     ],
 )
@@ -149,6 +153,11 @@ buffer: {uri: b}
 tasks: [{name: a, source: {use: jsonl, path: x.jsonl}}]
 """
     assert isinstance(load_recipe(write(tmp_path, text)), DataRecipe)
-    rollouts = "rollouts: [{name: r, source: {use: jsonl, path: y}, completions: [{name: m, text: t}]}]\n"
+    completions = "completions: [{name: m, text: t}]"
+    rollouts = f"rollouts: [{{name: r, taskset: a, source: {{use: jsonl, path: y}}, {completions}}}]\n"
     with pytest.raises(RecipeError, match="give at least one 'reward'"):
         load_recipe(write(tmp_path, text + rollouts))
+    reward = "reward: [{use: math_verify}]\n"
+    with pytest.raises(RecipeError, match="names tasksets \\['b'\\]"):
+        load_recipe(write(tmp_path, text + rollouts.replace("taskset: a", "taskset: b") + reward))
+    assert load_recipe(write(tmp_path, text + rollouts + reward)).rollouts[0].taskset == "a"

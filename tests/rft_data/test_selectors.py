@@ -68,7 +68,7 @@ def test_difficulty_counts_partial_credit_and_skips_unscored_members() -> None:
     tasks = make_tasks(1, 1)
     selector = Difficulty(tasks, seed=0)
     selector.observe([outcome(tasks[0].key, (0.25, None, 1.0))])
-    assert selector.state_dict()["counts"][tasks[0].task_id] == pytest.approx([1.25, 0.75])
+    assert selector.state_dict()["counts"][f"a/{tasks[0].task_id}"] == pytest.approx([1.25, 0.75])
 
 
 @pytest.mark.parametrize("make", [lambda t: Difficulty(t, seed=3), lambda t: Shuffle(t, seed=3)])
