@@ -134,8 +134,10 @@ class _References:
             return {str(key): self.fill(value, (*loc, str(key))) for key, value in node.items()}
         if isinstance(node, list):
             return [self.fill(value, (*loc, i)) for i, value in enumerate(node)]
-        if not isinstance(node, str) or not _ENV.search(node):
-            return node
+        if not isinstance(node, str):
+            return _plain(node)
+        if not _ENV.search(node):
+            return str(node)
         self.found[loc] = str(node)
         filled = _ENV.sub(lambda match: self._value(match, loc), node)
         return YAML(typ="safe").load(filled) if _ENV.fullmatch(node) else filled
@@ -148,6 +150,14 @@ class _References:
                 f"set; set it, or write ${{env:{name}:-default}}"
             )
         return os.environ.get(name, default or "")
+
+
+def _plain(value: Any) -> Any:
+    """A scalar without ruamel's own type, which would end up pickled in a trainer's checkpoint."""
+    for kind in (bool, int, float):
+        if isinstance(value, kind):
+            return kind(value)
+    return value
 
 
 def _error(path: Path, problems: Sequence[str]) -> RecipeError:

@@ -117,9 +117,22 @@ def test_a_rollout_that_raises_fails_its_group_and_no_other(engine: Any, tokeniz
 
     groups = explorer(engine, tokenizer, {"fragile": (fragile, 1.0)}).explore(assignments(TASKS))
     assert [g.outcome for g in groups] == ["arrived", "failed", "arrived", "arrived"]
-    assert groups[1].error == "ZeroDivisionError: no such sum"
+    assert groups[1].error == "3 of 3: ZeroDivisionError: no such sum"
     assert groups[1].experiences == ()
     assert len(groups[2].experiences) == 3
+
+
+def test_a_failed_group_keeps_the_rollouts_that_went_well(engine: Any, tokenizer: Any) -> None:
+    calls = iter(range(3))
+
+    def fails_once(task: Task, completion: str) -> float:
+        if next(calls) == 1:
+            raise ZeroDivisionError("once")
+        return 1.0
+
+    (group,) = explorer(engine, tokenizer, {"one": (fails_once, 1.0)}).explore(assignments(TASKS[:1]))
+    assert (group.outcome, group.error) == ("failed", "1 of 3: ZeroDivisionError: once")
+    assert len(group.experiences) == 2
 
 
 def test_a_prompt_too_long_fails_its_group_and_no_other(engine: Any, tokenizer: Any) -> None:

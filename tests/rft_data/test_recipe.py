@@ -51,6 +51,7 @@ def test_good_recipe_loads_with_yaml_1_2_numbers(tmp_path: Path) -> None:
     recipe = load_recipe(write(tmp_path, GOOD))
     assert isinstance(recipe, OnlineRecipe)
     assert recipe.stages[0].trl == {"learning_rate": 1e-3}
+    assert type(recipe.stages[0].trl["learning_rate"]) is float
     assert recipe.sync.max_staleness == 0
 
 
