@@ -9,11 +9,6 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements/constraints.txt
 READY := $(VENV)/.ready-vllm-$(VLLM)
 
-# Real GSM8K, where a checkout has it beside it; tests say so when they skip.
-ifneq ($(wildcard ../shared/data/gsm8k/test.jsonl),)
-export RFT_GSM8K_DIR ?= $(abspath ../shared/data/gsm8k)
-endif
-
 .PHONY: setup quickstart test fast check bench
 
 setup: $(READY)
@@ -38,7 +33,7 @@ $(READY): pyproject.toml $(wildcard requirements/*.txt)
 	@touch $@
 
 quickstart: setup
-	$(BIN)/rft run recipes/quickstart.yaml explorer.engine.use=$(ENGINE)
+	$(BIN)/rft run recipes/quickstart.yaml $(if $(filter-out vllm,$(ENGINE)),explorer.engine.use=$(ENGINE))
 
 test: setup
 	$(BIN)/python -m pytest

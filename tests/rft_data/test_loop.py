@@ -1,4 +1,4 @@
-"""The loop with every hub part real; only the engine and the optimizer are small stand-ins of their protocols."""
+"""The loop with every hub part real; only engine and optimizer are small stand-ins of their protocols."""
 
 from collections.abc import Callable
 from pathlib import Path
