@@ -13,15 +13,14 @@ from typing import TYPE_CHECKING, Any
 from rft_data.errors import MissingFileError
 from rft_data.lookup import load, lookup, need
 from rft_data.protocols import Engine, Explorer, Reward, Sampling, Selector, Workflow
+from rft_data.recipe.modes import OnlineRecipe, Recipe
 from rft_data.recipe.sections import (
     DifficultySelector,
     EngineSection,
     Experts,
     ExplorerSection,
     Model,
-    OnlineRecipe,
     ReasoningGym,
-    Recipe,
     RewardComponent,
     SftStage,
     ShuffleSelector,

@@ -17,7 +17,8 @@ from rft_data.buffer import Buffer
 from rft_data.build import prepare_process, rewards_of, task_pipeline, tasks_of
 from rft_data.errors import RecipeError
 from rft_data.manifest import write_text
-from rft_data.recipe.sections import DataRecipe, Recipe, Rollouts
+from rft_data.recipe.modes import DataRecipe, Recipe
+from rft_data.recipe.sections import Rollouts
 from rft_data.rows import Experience, Task, content_id, experience_id_of
 from rft_data.sources import pick, read_jsonl
 

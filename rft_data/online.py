@@ -20,7 +20,8 @@ from rft_data.evaluation import accuracy, evaluation_tasks
 from rft_data.judge import recover_groups, stored_groups
 from rft_data.loop import CONSUMER, OnlineLoop, Schedule, Stopwatch
 from rft_data.protocols import Explorer, Pipeline, Selector
-from rft_data.recipe.sections import GrpoStage, OnlineRecipe, SftStage
+from rft_data.recipe.modes import OnlineRecipe
+from rft_data.recipe.sections import GrpoStage, SftStage
 from rft_data.report import draw, package_versions
 from rft_data.rows import GroupResult, Task
 from rft_data.run import Run

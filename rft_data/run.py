@@ -16,7 +16,7 @@ from rft_data.buffer import Buffer
 from rft_data.errors import ResumeError
 from rft_data.ledger import Ledger
 from rft_data.manifest import write_text
-from rft_data.recipe.sections import OnlineRecipe
+from rft_data.recipe.modes import OnlineRecipe
 from rft_data.rows import canonical_json, content_id
 from rft_data.versions import VersionRegistry
 

@@ -43,7 +43,7 @@ def run(
         from rft_data.cli.runs import move_aside, run_online
         from rft_data.errors import RecipeError
         from rft_data.recipe import load_recipe
-        from rft_data.recipe.sections import OnlineRecipe
+        from rft_data.recipe.modes import OnlineRecipe
 
         loaded = load_recipe(recipe, overrides or [])
         if not isinstance(loaded, OnlineRecipe):
@@ -129,7 +129,7 @@ def data_run(
         from rft_data.curation import curate, report_text
         from rft_data.errors import RecipeError
         from rft_data.recipe import load_recipe
-        from rft_data.recipe.sections import DataRecipe
+        from rft_data.recipe.modes import DataRecipe
 
         loaded = load_recipe(recipe, overrides or [])
         if not isinstance(loaded, DataRecipe):

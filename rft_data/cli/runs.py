@@ -10,7 +10,7 @@ from pathlib import Path
 from rft_data.buffer import Buffer
 from rft_data.errors import RecipeError
 from rft_data.online import run_recipe
-from rft_data.recipe.sections import OnlineRecipe
+from rft_data.recipe.modes import OnlineRecipe
 from rft_data.report import next_steps, table
 
 log = logging.getLogger(__name__)

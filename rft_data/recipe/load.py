@@ -18,7 +18,7 @@ from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
 from rft_data.errors import MissingFileError, RecipeError, ResumeError
 from rft_data.lookup import suggest
-from rft_data.recipe.sections import MODES, DataRecipe, OnlineRecipe
+from rft_data.recipe.modes import MODES, DataRecipe, OnlineRecipe
 
 _MAX_BYTES = 1 << 20
 _ENV = re.compile(r"\$\{env:([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")

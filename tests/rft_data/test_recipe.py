@@ -4,7 +4,7 @@ import pytest
 
 from rft_data.errors import MissingFileError, RecipeError
 from rft_data.recipe import load_recipe
-from rft_data.recipe.sections import DataRecipe, OnlineRecipe
+from rft_data.recipe.modes import DataRecipe, OnlineRecipe
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 
