@@ -6,7 +6,7 @@ VLLM ?= yes
 ENGINE ?= vllm
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements/constraints.txt
+PIP := $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check -c requirements/constraints.txt
 READY := $(VENV)/.ready-vllm-$(VLLM)
 
 .PHONY: setup quickstart test fast check bench

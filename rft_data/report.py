@@ -15,23 +15,38 @@ from rft_data.lookup import need
 
 def draw(metrics: pa.Table, summary: Mapping[str, Any], directory: Path) -> list[str]:
     """Write `reward.png` and `pass_rate.png` into `directory`; returns their paths."""
-    matplotlib = need("matplotlib", "train", "the pictures of a run")
-    matplotlib.use("Agg")
+    need("matplotlib", "train", "the pictures of a run").use("Agg")
+    curves: dict[str, dict[int, float]] = {}
+    for row in metrics.to_pylist():
+        if row["run_id"] == summary["run_id"] and row["role"] in ("trainer", "selector"):
+            curves.setdefault(row["key"], {})[row["step"]] = row["value"]
+    paths = [directory / "reward.png", directory / "pass_rate.png"]
+    _draw_reward(curves, paths[0])
+    _draw_pass_rates(summary["by_difficulty"], paths[1])
+    return [str(path) for path in paths]
+
+
+def _draw_reward(curves: Mapping[str, Mapping[int, float]], path: Path) -> None:
+    """Mean reward of what was trained on, and the selector's pass rate per class of tasks."""
     from matplotlib import pyplot
 
-    rows = [r for r in metrics.to_pylist() if r["run_id"] == summary["run_id"]]
     figure, axes = pyplot.subplots(figsize=(7, 4), layout="constrained")
-    reward = {r["step"]: r["value"] for r in rows if r["role"] == "trainer" and r["key"] == "reward"}
-    axes.plot(list(reward), list(reward.values()), lw=1.2)
-    axes.set(
-        xlabel="optimizer step", ylabel="mean reward of the leased groups", title="Reward", ylim=(0, None)
-    )
-    reward_path = directory / "reward.png"
-    figure.savefig(reward_path, dpi=120)
+    reward = curves["reward"]
+    axes.plot(list(reward), list(reward.values()), lw=1, color="0.6", label="reward of the groups trained on")
+    for name in sorted(key for key in curves if key.startswith("pass_rate/")):
+        label = f"pass rate, {name.removeprefix('pass_rate/')}"
+        axes.plot(list(curves[name]), list(curves[name].values()), lw=1.6, label=label)
+    axes.set(xlabel="optimizer step", title="Reward and estimated pass rates", ylim=(0, 1))
+    axes.legend(loc="lower right")
+    figure.savefig(path, dpi=120)
     pyplot.close(figure)
 
+
+def _draw_pass_rates(stages: Mapping[str, Mapping[str, float]], path: Path) -> None:
+    """Held-out accuracy by class of tasks, a bar for each stage."""
+    from matplotlib import pyplot
+
     figure, axes = pyplot.subplots(figsize=(7, 4), layout="constrained")
-    stages = summary["by_difficulty"]
     classes = sorted({name for rates in stages.values() for name in rates})
     width = 0.8 / max(1, len(stages))
     for i, (stage, rates) in enumerate(stages.items()):
@@ -40,10 +55,8 @@ def draw(metrics: pa.Table, summary: Mapping[str, Any], directory: Path) -> list
     axes.set_xticks([x + width * (len(stages) - 1) / 2 for x in range(len(classes))], classes)
     axes.set(ylabel="held-out accuracy, %", title="Pass rate by difficulty", ylim=(0, 100))
     axes.legend()
-    rate_path = directory / "pass_rate.png"
-    figure.savefig(rate_path, dpi=120)
+    figure.savefig(path, dpi=120)
     pyplot.close(figure)
-    return [str(reward_path), str(rate_path)]
 
 
 def table(summary: Mapping[str, Any]) -> str:
