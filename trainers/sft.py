@@ -7,6 +7,7 @@ with the model's chat template. Offline: one call, one trained model folder.
 from __future__ import annotations
 
 import json
+import logging
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,7 +16,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from datasets import Dataset
-from transformers import PreTrainedTokenizerBase, PrinterCallback
+from transformers import (
+    PreTrainedTokenizerBase,
+    PrinterCallback,
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+)
 from trl import SFTConfig, SFTTrainer
 
 from rft_data.errors import RowError, TrainingError
@@ -23,6 +30,8 @@ from trainers.finite import FiniteGradients
 from trainers.options import OWNED, build_config, check_options, refused
 from trainers.threads import every_core
 from trainers.weights import load_model, load_tokenizer
+
+log = logging.getLogger(__name__)
 
 SFT_OWNED: Mapping[str, str] = {
     **OWNED,
@@ -36,6 +45,15 @@ SFT_OWNED: Mapping[str, str] = {
 
 _IGNORED = -100
 """PyTorch's label for a token that is not trained on."""
+
+
+class _Progress(TrainerCallback):  # type: ignore[misc]
+    """A line for each tenth of the steps."""
+
+    def on_log(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        every = max(1, state.max_steps // 10)
+        if "loss" in kwargs["logs"] and state.global_step % every == 0:
+            log.info("sft step %d/%d  loss %.3f", state.global_step, state.max_steps, kwargs["logs"]["loss"])
 
 
 def train_sft(
@@ -60,7 +78,7 @@ def train_sft(
         args=config,
         train_dataset=sft_dataset(table, tokenizer),
         processing_class=tokenizer,
-        callbacks=[FiniteGradients()],
+        callbacks=[FiniteGradients(), _Progress()],
     )
     trainer.remove_callback(PrinterCallback)
     started = time.perf_counter()
