@@ -1,5 +1,6 @@
 """The loop with every hub part real; only engine and optimizer are small stand-ins of their protocols."""
 
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 
@@ -267,4 +268,19 @@ def test_conservation_check_finds_a_book_that_lies(tmp_path: Path) -> None:
             check_conservation(house.buffer, "run", CONSUMER, {**counts, state: counts[state] + 1}, 6)
     with pytest.raises(IntegrityError, match="steps consumed: 7 and 6"):
         check_conservation(house.buffer, "run", CONSUMER, counts, 7)
+    house.buffer.close()
+
+
+def test_groups_without_a_single_rollout_are_accounted_for(tmp_path: Path) -> None:
+    house = House(tmp_path, 0, failing=True)
+    explore = house.loop.explorer.explore
+    house.loop.explorer.explore = lambda assignments: [
+        dataclasses.replace(group, experiences=(), outcome="failed", error="no prompt fits")
+        for group in explore(assignments)
+    ]
+    with pytest.raises(StalledError, match="no prompt fits"):
+        house.loop.run()
+    counts = house.sampler.conservation()
+    assert counts["failed"] == counts["admitted"] == 8
+    assert house.buffer.counts()["groups"] == 8
     house.buffer.close()
