@@ -1,0 +1,52 @@
+import re
+
+import pytest
+
+from recipes.arithmetic import short_answer, worked_solution
+from rft_data.errors import RowError
+from rft_data.rows import Task
+from rft_data.sources import reasoning_gym_tasks
+
+ARGUMENTS = {"min_terms": 2, "max_terms": 5, "min_digits": 1, "max_digits": 1}
+
+
+@pytest.fixture(scope="module")
+def tasks() -> list[Task]:
+    return reasoning_gym_tasks(
+        "chain_sum", size=200, seed=0, args=ARGUMENTS, taskset="sums", difficulty=None, heldout=0.25
+    )
+
+
+def test_every_line_of_a_worked_solution_is_true_and_ends_in_the_answer(tasks: list[Task]) -> None:
+    for task in tasks:
+        steps, answer = worked_solution(task).split(" #### ")
+        assert answer == task.answer
+        totals = []
+        for line in steps.split("; "):
+            first, sign, term, total = re.fullmatch(r"(-?\d+)([+-])(\d+)=(-?\d+)", line).groups()
+            assert int(first) + (int(term) if sign == "+" else -int(term)) == int(total)
+            assert not totals or totals[-1] == first
+            totals.append(total)
+        assert totals[-1] == task.answer
+
+
+def test_short_answer_is_the_answer_alone(tasks: list[Task]) -> None:
+    assert short_answer(tasks[0]) == f"#### {tasks[0].answer}"
+
+
+@pytest.mark.parametrize(
+    ("question", "answer", "message"),
+    [("How many?", "1", "there is no sum"), ("1 + 2 =", "4", "worked result 3, stored answer '4'")],
+)
+def test_worked_solution_refuses_what_it_cannot_work(question: str, answer: str, message: str) -> None:
+    with pytest.raises(RowError, match=message):
+        worked_solution(Task("sums", ({"role": "user", "content": question},), answer))
+
+
+def test_split_follows_the_question_alone(tasks: list[Task]) -> None:
+    heldout = {task.messages[0]["content"] for task in tasks if task.split == "heldout"}
+    assert 0.1 < len(heldout) / len(tasks) < 0.4
+    again = reasoning_gym_tasks(
+        "chain_sum", size=200, seed=0, args=ARGUMENTS, taskset="other", difficulty=9.0, heldout=0.25
+    )
+    assert {task.messages[0]["content"] for task in again if task.split == "heldout"} == heldout
