@@ -228,7 +228,7 @@ class Trainer(Protocol):
         ...
 
     def save_weights(self, directory: Path) -> None:
-        """Write safetensors, config, tokenizer and `probe.safetensors` into an existing folder."""
+        """Write safetensors, config, tokenizer and the probe into an existing folder."""
         ...
 
     def checkpoint_dir(self, step: int) -> Path:

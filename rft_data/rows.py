@@ -184,4 +184,4 @@ class WeightRef:
     step: int
     """Optimizer steps behind these weights."""
     path: str
-    """Folder with `*.safetensors`, `config.json`, `probe.safetensors` and `manifest.json`."""
+    """Folder with `*.safetensors`, `config.json`, `probe/` and `manifest.json`."""

@@ -127,7 +127,7 @@ class GrpoTrainer:
         self._require_usable()
         if self._steps_done >= self._steps:
             raise TrainingError(
-                f"all {self._steps} steps of this run are done; raise the recipe's trainer.steps and resume."
+                f"all {self._steps} steps of this run are done; raise 'steps' in the recipe's stage."
             )
         step = self._steps_done + 1
         try:
@@ -143,7 +143,7 @@ class GrpoTrainer:
         return {**self._hooks.metrics, **_mean_rewards(batch.table)}
 
     def save_weights(self, directory: Path) -> None:
-        """Write safetensors, config, tokenizer and `probe.safetensors` into an existing folder.
+        """Write safetensors, config, tokenizer and the probe into an existing folder.
 
         Raises: TrainingError after a failed step (the weights may be half-changed).
         """

@@ -17,7 +17,7 @@ from trainers.options import OWNED, build_config, check_options, refused
 
 GRPO_OWNED: Mapping[str, str] = {
     **OWNED,
-    **refused("the recipe's trainer.steps decides how long to train", "max_steps", "num_train_epochs"),
+    **refused("the stage's steps decide how long to train", "max_steps", "num_train_epochs"),
     **refused(
         "the batch is groups_per_step x group_size rows; divide it with gradient_accumulation_steps",
         *("per_device_train_batch_size", "generation_batch_size", "steps_per_generation", "num_generations"),

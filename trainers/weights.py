@@ -49,14 +49,14 @@ def publishable(model_path: Path, directory: Path) -> None:
 
 
 def write_weights(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, directory: Path) -> None:
-    """Write safetensors, config, tokenizer and `probe.safetensors` into the existing folder `directory`."""
+    """Write safetensors, config, tokenizer and the probe into the existing folder `directory`."""
     model.save_pretrained(directory)
     tokenizer.save_pretrained(directory)
     write_probe(model, tokenizer, directory)
 
 
 def write_probe(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, directory: Path) -> None:
-    """Write the logprobs (nats, temperature 1, eval mode) of fixed sequences as `probe.safetensors`."""
+    """Write the logprobs (nats, temperature 1, eval mode) of fixed sequences as the probe."""
     token_ids = _probe_ids(tokenizer, model.config.vocab_size)
     Probe(token_ids, tuple(_logprobs(model, ids) for ids in token_ids)).save(directory)
 

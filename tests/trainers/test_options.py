@@ -33,7 +33,7 @@ def test_grpo_config_takes_options_and_keeps_what_the_run_decides(tmp_path: Path
             {"lerning_rate": 1.0},
             "'lerning_rate' is not an option of TRL's GRPOConfig; did you mean 'learning_rate'",
         ),
-        ({"max_steps": 3}, "'max_steps' cannot be set here: the recipe's trainer.steps"),
+        ({"max_steps": 3}, "'max_steps' cannot be set here: the stage's steps decide"),
         (
             {"num_generations": 8},
             "'num_generations' cannot be set here: the batch is groups_per_step x group_size",
