@@ -29,7 +29,6 @@ class SingleTurn:
         )
         completion = await engine.generate(prompt_ids, ctx.sampling)
         text = self._tokenizer.decode(completion.token_ids, skip_special_tokens=True)
-        parts, unscored = score(self._rewards, task, text)
         return [
             Experience(
                 experience_id=experience_id_of(ctx.run_id, task.key, ctx.attempt, ctx.group_id, ctx.member),
@@ -45,21 +44,17 @@ class SingleTurn:
                 messages=(*task.messages, {"role": "assistant", "content": text}),
                 completion_text=text,
                 finish_reason=completion.finish_reason,
-                reward=None
-                if unscored
-                else sum(parts[n] * weight for n, (_, weight) in self._rewards.items()),
-                reward_parts=parts,
-                unscored_reason=unscored,
+                **score(self._rewards, task, text),
                 sampling=dataclasses.asdict(ctx.sampling),
                 tokenizer_hash=self._tokenizer_hash,
             )
         ]
 
 
-def score(
-    rewards: Mapping[str, tuple[Reward, float]], task: Task, completion: str
-) -> tuple[dict[str, float], str | None]:
-    """The parts that have a value, before weights, and why others have none (None when all have).
+def score(rewards: Mapping[str, tuple[Reward, float]], task: Task, completion: str) -> dict[str, Any]:
+    """The reward columns of an experience: `reward`, `reward_parts`, `unscored_reason`.
+
+    The reward is the weighted sum of the parts, or None with the reason when a part is unscored.
 
     Raises: RowError when a component returns something that is not a finite number.
     """
@@ -73,7 +68,8 @@ def score(
             parts[name] = float(value)
         else:
             raise RowError(f"reward '{name}' returned {value}; wanted a finite number or Unscored(reason).")
-    return parts, "; ".join(reasons) or None
+    total = sum(parts[name] * weight for name, (_, weight) in rewards.items()) if not reasons else None
+    return {"reward": total, "reward_parts": parts, "unscored_reason": "; ".join(reasons) or None}
 
 
 def tokenizer_hash(tokenizer: Any) -> str:

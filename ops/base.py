@@ -28,8 +28,8 @@ class Judgement:
     """Why, one for each dropped row, in row order."""
 
 
-class ArrowFilter:
-    """Mix-in of operators that drop rows: implement `judge`."""
+class ArrowOperator:
+    """What filters and mappers share: the columns and groups they work on."""
 
     group_key: ClassVar[str | None] = None
     required_columns: ClassVar[tuple[str, ...]] = ()
@@ -40,6 +40,10 @@ class ArrowFilter:
     def is_global_operation(self) -> bool:
         """Tells Data-Juicer's partitioned executor that groups must not be split."""
         return self.group_key is not None
+
+
+class ArrowFilter(ArrowOperator):
+    """Mix-in of operators that drop rows: implement `judge`."""
 
     def judge(self, table: pa.Table) -> Judgement:
         """Decide about every row of `table`; with a group key, groups are whole."""
@@ -67,18 +71,8 @@ class ArrowFilter:
         return dataset.select(np.flatnonzero(self.judge(_arrow_view(self, dataset)).keep))
 
 
-class ArrowMapper:
+class ArrowMapper(ArrowOperator):
     """Mix-in of operators that add or replace columns: implement `process_table`."""
-
-    group_key: ClassVar[str | None] = None
-    required_columns: ClassVar[tuple[str, ...]] = ()
-    optional_columns: ClassVar[tuple[str, ...]] = ()
-    _batched_op = True
-
-    @property
-    def is_global_operation(self) -> bool:
-        """Tells Data-Juicer's partitioned executor that groups must not be split."""
-        return self.group_key is not None
 
     def process_table(self, table: pa.Table) -> pa.Table:
         """The same rows in the same order, with columns added or replaced."""

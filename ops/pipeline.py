@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from ops.base import ArrowFilter, ArrowMapper
+from ops.base import ArrowOperator
 from ops.native import META, STATS, native_stage
 from ops.specs import OperatorList, parse
 from ops.stage import ROW, ArrowStage, Outcome, Stage, apply, row_numbers
@@ -85,7 +85,7 @@ class OperatorPipeline:
             seen[spec.name] += 1
             label = spec.name if seen[spec.name] == 1 else f"{spec.name}#{seen[spec.name]}"
             op = spec.build(text_column)
-            if isinstance(op, ArrowFilter | ArrowMapper):
+            if isinstance(op, ArrowOperator):
                 self._stages.append(ArrowStage(label, op))
                 self._reads.update(op.required_columns, op.optional_columns)
             else:

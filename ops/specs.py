@@ -15,7 +15,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from ops import OPERATOR_MODULES
 from ops.allowlist import NATIVE_OPERATORS
-from ops.base import ArrowFilter, ArrowMapper
+from ops.base import ArrowOperator
 from ops.hygiene import registry
 from rft_data.errors import MissingExtraError, RecipeError, UnknownComponentError
 from rft_data.lookup import suggest
@@ -40,7 +40,7 @@ class Spec:
         """
         operator = registry().modules[self.name]
         args = dict(self.args)
-        if not issubclass(operator, ArrowFilter | ArrowMapper):
+        if not issubclass(operator, ArrowOperator):
             args = {"text_key": text_column, **args, "num_proc": None, "auto_op_parallelism": False}
         try:
             return operator(**args)

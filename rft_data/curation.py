@@ -149,7 +149,6 @@ class Scorer:
         }
 
     def _experience(self, task: Task, completion: str, author: str, member: int) -> Experience:
-        parts, unscored = score(self._rewards, task, completion)
         group_id = f"{self._run_id}/import-{self._reward_hash}-{task.task_id}"
         return Experience(
             experience_id=experience_id_of(self._run_id, task.key, 0, group_id, member),
@@ -162,11 +161,7 @@ class Scorer:
             explorer_id=author,
             messages=(*task.messages, {"role": "assistant", "content": completion}),
             completion_text=completion,
-            reward=None
-            if unscored
-            else sum(parts[name] * weight for name, (_, weight) in self._rewards.items()),
-            reward_parts=parts,
-            unscored_reason=unscored,
+            **score(self._rewards, task, completion),
         )
 
 

@@ -23,7 +23,7 @@ from rft_data.protocols import Explorer, Pipeline, Selector
 from rft_data.recipe.modes import OnlineRecipe
 from rft_data.recipe.sections import GrpoStage, SftStage
 from rft_data.report import draw, package_versions
-from rft_data.rows import GroupResult, Task
+from rft_data.rows import GroupResult, Task, TaskKey
 from rft_data.run import Run
 from rft_data.sampler import Fifo
 
@@ -194,7 +194,9 @@ class OnlineRun:
         run.progress["groups"] = sampler.conservation()
         check_conservation(run.buffer, run.run_id, CONSUMER, sampler.conservation(), stage.steps)
 
-    def _resume(self, tasks: Mapping[Any, Task]) -> tuple[checkpoint.Checkpoint | None, list[GroupResult]]:
+    def _resume(
+        self, tasks: Mapping[TaskKey, Task]
+    ) -> tuple[checkpoint.Checkpoint | None, list[GroupResult]]:
         """The newest complete checkpoint and every stored group; closes what a kill left open."""
         run = self.run
         group_size = self.recipe.explorer.group_size

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,8 +18,6 @@ from rft_data.manifest import write_text
 from rft_data.recipe.modes import OnlineRecipe
 from rft_data.rows import canonical_json, content_id
 from rft_data.versions import VersionRegistry
-
-log = logging.getLogger(__name__)
 
 
 class Run:
