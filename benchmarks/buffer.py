@@ -1,124 +1,186 @@
-"""The buffer's write and read path beside a bare LanceDB table and a SQLite + pickle queue.
+"""The buffer's write and read paths beside a bare LanceDB table, SQLite queues, an Arrow file, Trinity-RFT.
 
-`python -m benchmarks.buffer [--quick]`. Rows have 1,000 tokens. The SQLite peer is the honest form of
-what queue-based systems do: one pickled blob per row, WAL, one commit per batch.
+`python -m benchmarks.buffer [--quick]`. Rows have 1,000 tokens, logprobs, text unless said otherwise. Every
+figure is the median of several runs; each run that needs a fresh memory has a process of its own.
 """
 
 from __future__ import annotations
 
 import argparse
-import pickle
-import sqlite3
+import statistics
 import tempfile
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+import pyarrow as pa
 
+from benchmarks import trinity
+from benchmarks.growth import commit_drift, memory_of_owner, random_leases
+from benchmarks.peers import ArrowFile, SqlitePickle, SqliteRaw, as_objects
 from benchmarks.report import Bar, finish
+from benchmarks.rows import GROUP, RowMaker
 from rft_data.buffer import Buffer
-from rft_data.rows import Experience, TaskKey, experience_id_of
-from rft_data.schema import EXPERIENCES
+from rft_data.ledger import Ledger
+from rft_data.rows import GroupResult, TaskKey, Ticket
+from rft_data.schema import INCOMING
 
 TOKENS = 1000
+CLIENTS = 4
+WINDOW = 64
+"""Appends a client sends before it waits for the oldest."""
 
 
-def make_rows(count: int, start: int, rng: np.random.Generator) -> list[Experience]:
-    """Rollouts of `TOKENS` random tokens."""
-    rows = []
-    for number in range(start, start + count):
-        task = TaskKey("bench", f"t{number // 8}")
-        group = f"run/g{number // 8}"
-        rows.append(
-            Experience(
-                experience_id=experience_id_of("run", task, 0, group, number % 8),
-                source="rollout",
-                run_id="run",
-                taskset=task.taskset,
-                task_id=task.task_id,
-                group_id=group,
-                member=number % 8,
-                token_ids=rng.integers(0, 150_000, TOKENS).tolist(),
-                prompt_length=200,
-                action_mask=[0] * 200 + [1] * (TOKENS - 200),
-                logprobs=rng.normal(-1, 1, TOKENS).astype(np.float32).tolist(),
-                version_min=1,
-                version_max=1,
-                version_spans=((1, 200, TOKENS),),
-                completion_text="word " * 800,
-                reward=float(rng.random()),
-            )
-        )
-    return rows
+def seconds(act: Callable[[], object]) -> float:
+    """Wall time of one run."""
+    start = time.perf_counter()
+    act()
+    return time.perf_counter() - start
 
 
-class PickleQueue:
-    """SQLite, one pickled row per record."""
+def through_owner(buffer: Buffer, tables: Sequence[pa.Table], clients: int) -> None:
+    """Append every table from `clients` threads and wait until all are acknowledged."""
 
-    def __init__(self, path: Path) -> None:
-        self._db = sqlite3.connect(path)
-        self._db.execute("PRAGMA journal_mode=WAL")
-        self._db.execute("CREATE TABLE rows (id TEXT PRIMARY KEY, blob BLOB)")
+    def client(mine: Sequence[pa.Table]) -> None:
+        waiting = []
+        for table in mine:
+            waiting.append(buffer.submit(table))
+            if len(waiting) >= WINDOW:
+                waiting.pop(0).result()
+        for future in waiting:
+            future.result()
 
-    def append(self, rows: list[Experience]) -> None:
-        """One commit."""
-        self._db.executemany(
-            "INSERT INTO rows VALUES (?, ?)", [(r.experience_id, pickle.dumps(r)) for r in rows]
-        )
-        self._db.commit()
-
-    def take(self, ids: list[str]) -> list[Any]:
-        """Rows by id."""
-        marks = ",".join("?" * len(ids))
-        found = self._db.execute(f"SELECT blob FROM rows WHERE id IN ({marks})", ids)  # noqa: S608
-        return [pickle.loads(blob) for (blob,) in found]  # noqa: S301 - the peer's own bytes
+    threads = [threading.Thread(target=client, args=(tables[i::clients],)) for i in range(clients)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
 
 
-def seconds(act: Callable[[], object], repeats: int = 1) -> float:
-    """The shortest wall time of `repeats` runs."""
-    times = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        act()
-        times.append(time.perf_counter() - start)
-    return min(times)
-
-
-def append_rates(folder: Path, batch: int, batches: int) -> dict[str, float]:
-    """Rows per second of each store for commits of `batch` rows."""
+def append_rates(folder: Path, per_call: int, rows: int) -> dict[str, float]:
+    """Rows per second with calls of `per_call` rows, each acknowledged as durable."""
     import lancedb
 
-    rng = np.random.default_rng(0)
-    work = [make_rows(batch, i * batch, rng) for i in range(batches)]
-    buffer = Buffer(folder / f"buffer-{batch}")
-    queue = PickleQueue(folder / f"queue-{batch}.db")
-    rates = {
-        "buffer": batch * batches / seconds(lambda: [buffer.append(rows) for rows in work]),
-        "sqlite+pickle": batch * batches / seconds(lambda: [queue.append(rows) for rows in work]),
-    }
-    encoded = buffer.read("experiences")
-    bare = lancedb.connect(str(folder / f"bare-{batch}")).create_table("t", schema=EXPERIENCES)
-    parts = [encoded.slice(i * batch, batch) for i in range(batches)]
-    rates["bare table.add"] = batch * batches / seconds(lambda: [bare.add(part) for part in parts])
+    maker = RowMaker(TOKENS)
+    tables = [maker.table(per_call) for _ in range(rows // per_call)]
+    objects = [as_objects(table) for table in tables]
+    rates = {}
+    with Buffer(folder / "buffer") as buffer:
+        buffer.append(maker.table(GROUP))  # opens tables, starts threads
+        rates["buffer"] = rows / seconds(lambda: through_owner(buffer, tables, CLIENTS))
+        stored = buffer.read("experiences")
+    for name, peer in (("sqlite+pickle", SqlitePickle), ("sqlite raw", SqliteRaw)):
+        queue = peer(folder / f"{name}.db")
+        rates[name] = rows / seconds(lambda q=queue: [q.append(part) for part in objects])
+    floor = ArrowFile(folder / "floor.arrow", INCOMING)
+    rates["arrow file + fsync"] = rows / seconds(lambda: [floor.append(table) for table in tables])
+    options = {"new_table_enable_stable_row_ids": "true", "new_table_data_storage_version": "2.2"}
+    bare = lancedb.connect(str(folder / "bare"), storage_options=options).create_table(
+        "t", schema=stored.schema
+    )
+    parts = [stored.slice(i, 512).combine_chunks() for i in range(0, stored.num_rows - 511, 512)]
+    rates["bare table.add of 512"] = 512 * len(parts) / seconds(lambda: [bare.add(part) for part in parts])
     return rates
 
 
-def take_rates(folder: Path, stored: int) -> dict[str, float]:
-    """Rows per second of a random batch of 128, digests checked on our side."""
-    rng = np.random.default_rng(1)
-    rows = make_rows(stored, 0, rng)
-    buffer, queue = Buffer(folder / "read"), PickleQueue(folder / "read.db")
-    buffer.append(rows)
-    queue.append(rows)
-    chosen = rng.choice(stored, 128, replace=False).tolist()
-    ids = [rows[i].experience_id for i in chosen]
-    return {
-        "buffer": 128 / seconds(lambda: buffer.take(chosen), 5),
-        "sqlite+pickle": 128 / seconds(lambda: queue.take(ids), 5),
-    }
+def fifo_rates(folder: Path, groups: int, leases: int) -> dict[str, float]:
+    """Rows per second of leases of `groups` groups of eight from the newest rows, ledger included."""
+    maker = RowMaker(TOKENS)
+    table = maker.table(groups * GROUP * leases)
+    rates = {}
+    with Buffer(folder / "fifo") as buffer:
+        buffer.append(table)
+        ledger = Ledger(buffer, "run", 0)
+        results = [group_result(number) for number in range(groups * leases)]
+        ledger.attach("trainer")
+
+        def lease(step: int) -> None:
+            granted = ledger.grant("trainer", step, 1, results[step * groups : (step + 1) * groups])
+            assert buffer._experiences.take(granted.seqs, trained_only=True).num_rows == groups * GROUP  # noqa: S101
+
+        times = [seconds(lambda s=step: lease(s)) for step in range(leases)]
+        rates["buffer"] = groups * GROUP / statistics.median(times)
+    objects = as_objects(table)
+    for name, peer in (("sqlite+pickle", SqlitePickle), ("sqlite raw", SqliteRaw)):
+        queue = peer(folder / f"fifo-{name}.db")
+        queue.append(objects)
+        times = [seconds(lambda q=queue: q.lease(groups * GROUP)) for _ in range(leases)]
+        rates[name] = groups * GROUP / statistics.median(times)
+    return rates
+
+
+def group_result(number: int) -> GroupResult:
+    """A kept group of eight whose rows follow one another."""
+    seqs = tuple(range(number * GROUP, (number + 1) * GROUP))
+    ticket = Ticket(f"run/0-{number:08d}", number, 1)
+    return GroupResult(ticket, TaskKey("bench", "t"), (1.0,) * GROUP, "arrived", 1, seqs)
+
+
+def median_of(runs: int, measure: Callable[[Path], dict[str, float]]) -> dict[str, float]:
+    """Each figure's median over runs in fresh folders."""
+    found = []
+    for _ in range(runs):
+        with tempfile.TemporaryDirectory() as name:
+            found.append(measure(Path(name)))
+    return {key: statistics.median(run[key] for run in found) for key in found[0]}
+
+
+def shown(title: str, figures: dict[str, Any]) -> None:
+    """One line of the table."""
+    print(f"{title}: " + ", ".join(f"{key} {value:,.4g}" for key, value in figures.items()), flush=True)
+
+
+def throughput(*, quick: bool) -> tuple[list[Bar], dict[str, Any]]:
+    """Appends and first-in-first-out leases beside the peers."""
+    runs = 1 if quick else 5
+    rows = 512 if quick else 8192
+    appends = {n: median_of(runs, lambda f, n=n: append_rates(f, n, rows)) for n in (8, 64, 512)}
+    fifo = median_of(runs, lambda f: fifo_rates(f, 64, 2 if quick else 8))
+    theirs = trinity.rates(rows=512 if quick else 4096)
+    for per_call, rates in appends.items():
+        shown(f"append, {per_call} rows a call, rows/s", rates)
+    shown("lease of 64 groups x 8, first in first out, rows/s", fifo)
+    small, large = appends[8], appends[512]
+    bars = [
+        Bar("append_8row_vs_sqlite_pickle", small["buffer"] / small["sqlite+pickle"], 5.0),
+        Bar("append_512row_vs_sqlite_pickle", large["buffer"] / large["sqlite+pickle"], 3.0),
+        Bar("append_vs_bare_add512", small["buffer"] / small["bare table.add of 512"], 0.6),
+        Bar("lease_fifo_vs_sqlite_pickle", fifo["buffer"] / fifo["sqlite+pickle"], 5.0),
+    ]
+    if theirs:
+        shown("Trinity-RFT's SQLExperienceStorage, rows/s", theirs)
+        bars += [
+            Bar("append_8row_vs_trinity", small["buffer"] / theirs["write_8"], 25.0),
+            Bar("append_64row_vs_trinity", appends[64]["buffer"] / theirs["write_64"], 25.0),
+            Bar("lease_fifo_vs_trinity", fifo["buffer"] / theirs["read_512"], 20.0),
+        ]
+    return bars, {"append": appends, "fifo": fifo, "trinity": theirs}
+
+
+def growth(*, quick: bool) -> tuple[list[Bar], dict[str, Any]]:
+    """What a large and long-lived buffer costs: leases, latency, memory, restart, bytes."""
+    leases = {n: random_leases(n) for n in ((1_000, 4_000) if quick else (10_000, 100_000, 1_000_000))}
+    for rows, figures in leases.items():
+        shown(f"random lease of 64 groups x 8 at {rows:,} rows of 50 tokens", figures)
+    drift = commit_drift(200 if quick else 10_000)
+    shown("8-row appends, one at a time", drift)
+    memory = memory_of_owner(1_000 if quick else 100_000)
+    shown("owner, 1k-token rows", memory)
+    smallest, largest = min(leases), max(leases)
+    bars = [
+        Bar(
+            "random_lease_p50_1e6_vs_1e4",
+            leases[largest]["p50_ms"] / leases[smallest]["p50_ms"],
+            3.0,
+            ceiling=True,
+        ),
+        Bar("append_p95_drift_1e4_commits", drift["p95_last_ms"] / drift["p95_first_ms"], 1.5, ceiling=True),
+        Bar("owner_peak_rss_mb_1e5_rows", memory["peak_rss_mb"], 600.0, ceiling=True),
+    ]
+    return bars, {"random_lease": leases, "drift": drift, "memory": memory}
 
 
 def main() -> None:
@@ -126,25 +188,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a smoke run with few rows")
     quick = parser.parse_args().quick
-    bars = []
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        for batch, batches, against_queue in ((8, 10 if quick else 100, 5.0), (512, 1 if quick else 8, 3.0)):
-            rates = append_rates(folder, batch, batches)
-            print(f"append, {batch} rows a commit, rows/s:", {k: round(v) for k, v in rates.items()})
-            bars.append(
-                Bar(
-                    f"append_{batch}_vs_sqlite_pickle",
-                    rates["buffer"] / rates["sqlite+pickle"],
-                    against_queue,
-                )
-            )
-            if batch == 512:
-                bars.append(Bar("append_512_vs_bare_add", rates["buffer"] / rates["bare table.add"], 0.6))
-        rates = take_rates(folder, 256 if quick else 4096)
-        print("take 128 random, rows/s:", {k: round(v) for k, v in rates.items()})
-        bars.append(Bar("take_128_vs_sqlite_pickle", rates["buffer"] / rates["sqlite+pickle"], 5.0))
-    finish(bars, {name: metadata.version(name) for name in ("lancedb", "pylance", "pyarrow")})
+    flow, flow_figures = throughput(quick=quick)
+    size, size_figures = growth(quick=quick)
+    versions = {name: metadata.version(name) for name in ("lancedb", "pylance", "pyarrow")}
+    finish([*flow, *size], versions, {**flow_figures, **size_figures})
 
 
 if __name__ == "__main__":

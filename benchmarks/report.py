@@ -5,28 +5,32 @@ from __future__ import annotations
 import json
 import os
 import platform
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A measured ratio and the least it should be."""
+    """A measured ratio and what it should be: at least `bound`, or at most when `ceiling`."""
 
     name: str
     value: float
     bound: float
+    ceiling: bool = False
 
     @property
     def holds(self) -> bool:
-        """Whether the ratio reaches its bound."""
-        return self.value >= self.bound
+        """Whether the ratio keeps its bound."""
+        return self.value <= self.bound if self.ceiling else self.value >= self.bound
 
 
-def finish(bars: Sequence[Bar], versions: dict[str, str]) -> None:
-    """Print the bars, then the JSON line."""
+def finish(bars: Sequence[Bar], versions: dict[str, str], figures: Mapping[str, Any] | None = None) -> None:
+    """Print the bars, then the JSON line; `figures` are numbers behind them."""
     for bar in bars:
-        print(f"{bar.name:<44}{bar.value:>9.2f}  (bar {bar.bound:g}: {'holds' if bar.holds else 'MISSED'})")
+        sign = "<=" if bar.ceiling else ">="
+        verdict = "holds" if bar.holds else "MISSED"
+        print(f"{bar.name:<44}{bar.value:>9.2f}  (bar {sign} {bar.bound:g}: {verdict})")
     machine = {"cores": os.cpu_count(), "processor": platform.machine(), "python": platform.python_version()}
-    rows = [{**asdict(bar), "value": round(bar.value, 3), "holds": bar.holds} for bar in bars]
-    print(json.dumps({"bars": rows, "machine": machine, "versions": versions}))
+    rows = [{"name": b.name, "value": round(b.value, 3), "bound": b.bound, "holds": b.holds} for b in bars]
+    print(json.dumps({"bars": rows, "figures": figures or {}, "machine": machine, "versions": versions}))

@@ -89,6 +89,7 @@ class GroupExplorer:
                 attempt=self._attempt,
                 explorer_id=self._explorer_id,
                 messages=task.messages,
+                prompt_messages=len(task.messages),
                 unscored_reason=f"rollout failed: {described(outcome)}",
             )
         ]

@@ -42,6 +42,7 @@ class SingleTurn:
                 explorer_id=ctx.explorer_id,
                 **_tokens(prompt_ids, completion),
                 messages=(*task.messages, {"role": "assistant", "content": text}),
+                prompt_messages=len(task.messages),
                 completion_text=text,
                 finish_reason=completion.finish_reason,
                 **score(self._rewards, task, text),

@@ -94,6 +94,7 @@ def expert_rows(section: Experts, member: int, tasks: Sequence[Task], run_id: st
                 member=member,
                 explorer_id=section.use,
                 messages=(*task.messages, {"role": "assistant", "content": solution}),
+                prompt_messages=len(task.messages),
                 completion_text=solution,
                 finish_reason="stop",
                 reward=1.0,

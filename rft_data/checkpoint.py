@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from rft_data.errors import IntegrityError
+from rft_data.failpoints import failpoint
 from rft_data.manifest import MANIFEST_FILE, read_manifest, write_manifest
 
 log = logging.getLogger(__name__)
@@ -31,7 +32,9 @@ class Checkpoint:
 
 def seal(directory: Path, step: int, state: Mapping[str, Any]) -> None:
     """Make the trainer's checkpoint folder complete: write state and digests, last."""
+    failpoint("checkpoint.written")
     write_manifest(directory, {"step": step, "state": state})
+    failpoint("checkpoint.sealed")
 
 
 def newest(root: Path) -> Checkpoint | None:

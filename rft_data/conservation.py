@@ -1,45 +1,170 @@
-"""The sampler's book against the stored tables: nothing unaccounted for, nothing twice."""
+"""Where every rollout of a run is, for one consumer; counted from the stored tables alone.
+
+Each row is in exactly one place. Reuse (one row in several trained leases) is counted apart.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from rft_data.buffer import Buffer
 from rft_data.errors import IntegrityError
+from rft_data.ledger import Ledger
+from rft_data.rows import Lease
+
+
+@dataclass
+class Conservation:
+    """Rollout rows of one run by state, as one consumer sees them (promise I4)."""
+
+    produced: int = 0
+    """Rollouts stored."""
+    trained: int = 0
+    """In a lease whose gradient step a checkpoint holds; each row once."""
+    leased: int = 0
+    """In a lease that no checkpoint holds yet."""
+    pending: int = 0
+    """Kept by the operators and not leased yet."""
+    filtered: Counter[str] = field(default_factory=Counter)
+    """Dropped, by operator."""
+    quarantined: int = 0
+    """Set aside because an operator failed on the row."""
+    unscored: int = 0
+    """Without a reward, and not kept."""
+    stale: int = 0
+    """Past the staleness bound, or lost in a repair: never to be trained."""
+    cancelled: int = 0
+    """In a group that failed or was cancelled."""
+    unjudged: int = 0
+    """Stored, but their group is not closed yet."""
+    reused: int = 0
+    """Gradient uses beyond the first."""
+    faults: list[str] = field(default_factory=list)
+    """What contradicts the promise; empty in a sound buffer."""
+
+    @property
+    def residual(self) -> int:
+        """Rows not accounted for; 0 in a sound buffer."""
+        places = (self.trained, self.leased, self.pending, self.quarantined, self.unscored, self.stale)
+        return self.produced - sum(places) - self.filtered.total() - self.cancelled - self.unjudged
+
+    def as_dict(self) -> dict[str, Any]:
+        """The counts as JSON values."""
+        return {**asdict(self), "filtered": dict(self.filtered), "residual": self.residual}
+
+
+def conservation(buffer: Buffer, ledger: Ledger, consumer: str) -> Conservation:
+    """Count the run's rollouts by state, and note whatever contradicts the books."""
+    counts = Conservation()
+    rows = _rollouts(buffer, ledger.run_id)
+    groups = {
+        row["group_id"]: row for row in buffer.read("groups").to_pylist() if row["run_id"] == ledger.run_id
+    }
+    verdicts = {
+        row["seq"]: row for row in buffer.read("annotations", ["seq", "verdict", "dropped_by"]).to_pylist()
+    }
+    uses = _uses(ledger, consumer, counts)
+    retired = ledger.retired(consumer)
+    counts.produced = len(rows)
+    for seq, row in rows.items():
+        group = groups.get(row["group_id"])
+        if seq in uses:
+            trained = uses.pop(seq)
+            counts.trained += trained > 0
+            counts.leased += trained == 0
+            counts.reused += max(trained - 1, 0)
+        elif group is None:
+            counts.unjudged += 1
+        elif group["outcome"] != "arrived":
+            counts.cancelled += 1
+        elif seq in group["seqs"]:
+            counts.stale += row["group_id"] in retired
+            counts.pending += row["group_id"] not in retired
+        else:
+            _place_dropped(counts, row, verdicts.get(seq))
+    if uses:
+        counts.faults.append(
+            f"leases name {len(uses)} rows that are not rollouts of the run, first {min(uses)}"
+        )
+    _check_whole_groups(ledger.leases(consumer), groups, counts)
+    return counts
+
+
+def _rollouts(buffer: Buffer, run_id: str) -> dict[int, dict[str, Any]]:
+    names = ["seq", "source", "run_id", "group_id", "reward"]
+    rows = buffer.read("experiences", names).to_pylist()
+    return {row["seq"]: row for row in rows if row["source"] == "rollout" and row["run_id"] == run_id}
+
+
+def _uses(ledger: Ledger, consumer: str, counts: Conservation) -> dict[int, int]:
+    """Every leased row with how many checkpoint-held steps it was trained in."""
+    uses: dict[int, int] = {}
+    times: Counter[str] = Counter()
+    for lease in ledger.leases(consumer):
+        trained = ledger.is_consumed(lease)
+        times.update(lease.group_ids)
+        for seq in lease.seqs:
+            uses[seq] = uses.get(seq, 0) + trained
+    over = [group_id for group_id, n in times.items() if n > ledger.max_uses]
+    if over:
+        counts.faults.append(
+            f"{len(over)} groups are leased more than {ledger.max_uses} times, first '{over[0]}'"
+        )
+    return uses
+
+
+def _place_dropped(counts: Conservation, row: Mapping[str, Any], verdict: Mapping[str, Any] | None) -> None:
+    """A row of an arrived group that training may not use."""
+    if verdict is not None and verdict["verdict"] == "quarantined":
+        counts.quarantined += 1
+    elif row["reward"] is None:
+        counts.unscored += 1
+    elif verdict is not None and verdict["verdict"] == "dropped":
+        counts.filtered[verdict["dropped_by"]] += 1
+    else:
+        counts.faults.append(f"row {row['seq']} is kept but not among the rows of its group")
+
+
+def _check_whole_groups(
+    leases: list[Lease], groups: Mapping[str, Mapping[str, Any]], counts: Conservation
+) -> None:
+    for lease in leases:
+        whole = [seq for group_id in lease.group_ids for seq in groups.get(group_id, {}).get("seqs", ())]
+        if whole != list(lease.seqs):
+            counts.faults.append(f"lease {lease.consumer}/{lease.step} does not hold whole groups")
 
 
 def check_conservation(
-    buffer: Buffer, run_id: str, consumer: str, counts: Mapping[str, int], steps: int
-) -> None:
-    """Compare `counts` (of `Sampler.conservation`) after `steps` steps with groups, leases and consumption.
+    buffer: Buffer, ledger: Ledger, consumer: str, book: Mapping[str, int], steps: int
+) -> Conservation:
+    """Compare the sampler's `book` (groups by state) after `steps` steps with the stored tables.
 
+    Returns: the rows by state.
     Raises: IntegrityError naming every figure that differs.
     """
-
-    def rows_of(table: str) -> list[dict[str, Any]]:
-        rows = buffer.read(table).to_pylist()
-        return [r for r in rows if r["run_id"] == run_id and r.get("consumer", consumer) == consumer]
-
-    groups, leases, consumed = rows_of("groups"), rows_of("leases"), rows_of("consumed")
-    leased = Counter(group_id for row in leases for group_id in row["group_ids"])
+    counts = conservation(buffer, ledger, consumer)
+    groups = buffer.read("groups", ["run_id", "outcome", "seqs"]).to_pylist()
+    groups = [row for row in groups if row["run_id"] == ledger.run_id]
     outcomes = Counter(row["outcome"] for row in groups)
-    dropped = sum(row["outcome"] == "arrived" and not row["seqs"] for row in groups)
-    used = counts["trained"] + counts["leased"]
+    leases = ledger.leases(consumer)
+    used = book["trained"] + book["leased"]
     pairs = {
-        "admitted": (counts["admitted"], sum(n for state, n in counts.items() if state != "admitted")),
-        "arrived": (counts["ready"] + used + counts["stale"] + counts["dropped"], outcomes["arrived"]),
-        "dropped": (counts["dropped"], dropped),
-        "failed": (counts["failed"], outcomes["failed"]),
-        "trained and leased": (used, len(leased)),
-        "leases of one group": (1, max(leased.values(), default=1)),
+        "admitted": (book["admitted"], sum(n for state, n in book.items() if state != "admitted")),
+        "arrived": (book["ready"] + used + book["stale"] + book["dropped"], outcomes["arrived"]),
+        "dropped": (book["dropped"], sum(r["outcome"] == "arrived" and not r["seqs"] for r in groups)),
+        "failed": (book["failed"], outcomes["failed"]),
+        "trained and leased": (used, len({g for lease in leases for g in lease.group_ids})),
         "steps leased": (steps, len(leases)),
-        "steps consumed": (steps, len({row["step"] for row in consumed})),
+        "steps consumed": (steps, ledger.consumed(consumer)),
+        "rows unaccounted for": (0, counts.residual),
     }
-    wrong = [f"{name}: {book} and {stored}" for name, (book, stored) in pairs.items() if book != stored]
-    if wrong:
+    wrong = [f"{name}: {found} and {stored}" for name, (found, stored) in pairs.items() if found != stored]
+    if wrong or counts.faults:
         raise IntegrityError(
-            f"run '{run_id}': groups are not conserved; book and tables differ in {'; '.join(wrong)}. "
-            "This is a defect: keep the run folder and report it."
+            f"run '{ledger.run_id}': rollouts are not conserved; book and tables differ in "
+            f"{'; '.join([*wrong, *counts.faults])}. This is a defect: keep the run folder and report it."
         )
+    return counts

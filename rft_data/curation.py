@@ -160,6 +160,7 @@ class Scorer:
             member=member,
             explorer_id=author,
             messages=(*task.messages, {"role": "assistant", "content": completion}),
+            prompt_messages=len(task.messages),
             completion_text=completion,
             **score(self._rewards, task, completion),
         )

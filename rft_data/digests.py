@@ -1,58 +1,131 @@
-"""Digests of experiences, over canonical bytes that do not depend on how Arrow happens to lay a table out."""
+"""Digests of experiences, over canonical bytes that do not depend on how Arrow happens to lay a table out.
+
+Columnar: the canonical bytes of all rows are joined in Arrow, and each row is hashed once.
+"""
 
 from __future__ import annotations
 
-import hashlib
-from typing import Any
+from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
+import xxhash
 
-from rft_data.rows import canonical_json
 from rft_data.schema import EXPERIENCES
 
 UNDIGESTED = frozenset({"seq", "created_at", "digest"})
 """Given by the store or the clock: a retried write may differ in these and is still the same row."""
 
+TRAINED = (
+    "group_id",
+    "token_ids",
+    "prompt_length",
+    "action_mask",
+    "logprobs",
+    "version_min",
+    "version_max",
+    "version_spans",
+    "reward",
+    "teacher_logprobs",
+)
+"""What a gradient step may depend on: the columns of a leased row, with a digest of their own."""
+
+_REST = tuple(name for name in EXPERIENCES.names if name not in UNDIGESTED and name not in TRAINED)
+_HEAD = np.dtype([("column", "<u8"), ("size", "<u8")])
+_TAGS = {name: xxhash.xxh3_64_intdigest(name.encode()) for name in EXPERIENCES.names}
+
 
 def row_digests(table: pa.Table) -> list[str]:
-    """blake2b-128 over the canonical bytes of every EXPERIENCES column but those in UNDIGESTED.
+    """Two hashes per row (xxh3-64, 16 hex digits each): of the TRAINED columns, and of all others.
 
-    Canonical bytes of a row: for each column in schema order its name, then a null marker or the
-    length and the little-endian bytes of its value.
+    The canonical bytes hashed are, for each column in schema order whose value is not null, the column's
+    tag (xxh3-64 of its name), the value's size in bytes and its little-endian bytes. So a nullable column
+    that a later schema adds leaves the digests of older rows as they are.
     """
-    hashes = [hashlib.blake2b(digest_size=16) for _ in range(table.num_rows)]
-    for field in EXPERIENCES:
-        if field.name in UNDIGESTED:
-            continue
-        column = table.column(field.name).combine_chunks()
-        for hasher, value in zip(hashes, _value_bytes(column), strict=True):
-            hasher.update(field.name.encode())
-            hasher.update(b"\x00" if value is None else b"\x01" + len(value).to_bytes(8, "little") + value)
-    return [hasher.hexdigest() for hasher in hashes]
+    halves = zip(_hashes(table, TRAINED), _hashes(table, _REST), strict=True)
+    return [trained + rest for trained, rest in halves]
 
 
-def _value_bytes(column: pa.Array) -> list[bytes | None]:
-    """Each value's little-endian bytes; None for null."""
+def trained_digests(table: pa.Table) -> list[str]:
+    """The first half of `row_digests`, from the TRAINED columns alone."""
+    return _hashes(table, TRAINED)
+
+
+def _hashes(table: pa.Table, names: Sequence[str]) -> list[str]:
+    if table.num_rows == 0:
+        return []
+    parts: list[pa.Array] = []
+    for name in names:
+        column = table.column(name).combine_chunks()
+        value, sizes = _as_binary(column)
+        parts += [_heads(name, sizes, column), value]
+    joined = pc.binary_join_element_wise(*parts, pa.scalar(b"", pa.large_binary()), null_handling="skip")
+    _, offsets, data = joined.buffers()
+    ends = np.frombuffer(offsets, np.int64)[joined.offset : joined.offset + len(joined) + 1].tolist()
+    view = memoryview(data)
+    return [xxhash.xxh3_64_hexdigest(view[start:end]) for start, end in pairwise(ends)]
+
+
+def _heads(name: str, sizes: npt.NDArray[np.int64], column: pa.Array) -> pa.Array:
+    """Tag and size before each value; null where the value is."""
+    heads = np.empty(len(sizes), _HEAD)
+    heads["column"], heads["size"] = _TAGS[name], sizes
+    made = _binary(np.arange(len(sizes) + 1, dtype=np.int64) * _HEAD.itemsize, pa.py_buffer(heads))
+    return _without_nulls_of(column, made)
+
+
+def _as_binary(column: pa.Array) -> tuple[pa.Array, npt.NDArray[np.int64]]:
+    """Each value's little-endian bytes, and how many they are."""
     kind = column.type
     if pa.types.is_string(kind):
-        return [None if v is None else v.encode("utf-8", "surrogatepass") for v in column.to_pylist()]
-    if pa.types.is_list(kind) and pa.types.is_primitive(kind.value_type):
-        return _list_bytes(column)
+        made = column.cast(pa.large_binary())
+        return made, pc.binary_length(made).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
     if pa.types.is_list(kind):
-        return [None if v is None else canonical_json(v).encode() for v in column.to_pylist()]
-    values = column.cast(pa.int64()) if pa.types.is_timestamp(kind) else column
-    fixed: npt.NDArray[Any] = values.fill_null(0).to_numpy(zero_copy_only=False)
-    valid = column.is_valid().to_pylist()
-    return [item.tobytes() if ok else None for item, ok in zip(fixed, valid, strict=True)]
+        offsets = column.offsets.to_numpy().astype(np.int64)
+        if pa.types.is_string(kind.value_type):
+            return _joined_texts(column)
+        data, width = _flat(column.values)
+        made = _binary(offsets * width, data)
+        return _without_nulls_of(column, made), np.diff(offsets * width)
+    data, width = _flat(column)
+    offsets = np.arange(len(column) + 1, dtype=np.int64) * width
+    return _without_nulls_of(column, _binary(offsets, data)), np.diff(offsets)
 
 
-def _list_bytes(column: pa.ListArray) -> list[bytes | None]:
-    values = np.ascontiguousarray(column.values.to_numpy(zero_copy_only=False))
-    offsets = column.offsets.to_numpy()
-    valid = column.is_valid().to_pylist()
-    return [
-        values[start:end].tobytes() if ok else None
-        for start, end, ok in zip(offsets[:-1], offsets[1:], valid, strict=True)
-    ]
+def _joined_texts(column: pa.ListArray) -> tuple[pa.Array, npt.NDArray[np.int64]]:
+    """A list of strings as its texts with a separator that no valid UTF-8 holds; [] and [""] differ."""
+    texts = pa.ListArray.from_arrays(column.offsets, column.values.cast(pa.binary()))
+    made = pc.binary_join(texts, b"\xff").cast(pa.large_binary())
+    counts = pc.list_value_length(column).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+    sizes = pc.binary_length(made).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+    return _without_nulls_of(column, made), sizes + (counts << 40)
+
+
+def _flat(values: pa.Array) -> tuple[pa.Buffer, int]:
+    """Fixed-width values without nulls as one buffer, and the bytes of each; a struct's fields in a row."""
+    if pa.types.is_struct(values.type):
+        fields = [
+            values.field(i).cast(pa.int64()).to_numpy(zero_copy_only=False)
+            for i in range(values.type.num_fields)
+        ]
+        rows = np.ascontiguousarray(
+            np.stack(fields, axis=1) if len(values) else np.empty((0, len(fields)), np.int64)
+        )
+        return pa.py_buffer(rows), 8 * len(fields)
+    plain = values.cast(pa.int64()) if pa.types.is_timestamp(values.type) else values
+    array = np.ascontiguousarray(plain.fill_null(0).to_numpy(zero_copy_only=False))
+    return pa.py_buffer(array), array.itemsize
+
+
+def _binary(offsets: npt.NDArray[np.int64], data: pa.Buffer) -> pa.Array:
+    ends = pa.py_buffer(np.ascontiguousarray(offsets))
+    return pa.Array.from_buffers(pa.large_binary(), len(offsets) - 1, [None, ends, data])
+
+
+def _without_nulls_of(column: pa.Array, made: pa.Array) -> pa.Array:
+    if column.null_count == 0:
+        return made
+    return pc.if_else(column.is_valid(), made, pa.scalar(None, made.type))

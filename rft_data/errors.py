@@ -61,6 +61,18 @@ class IntegrityError(RftError, ValueError):
     """Stored bytes do not match their digest."""
 
 
+class DiskFullError(RftError, OSError):
+    """The disk has no room for a write; what was acknowledged is stored."""
+
+    exit_code = 75
+
+
+class FencedError(RftError, PermissionError):
+    """An owner or a consumer was replaced; the older one may not write any more."""
+
+    exit_code = 4
+
+
 class ParityError(RftError, ValueError):
     """An engine's logprobs do not match the weights it was told to serve."""
 

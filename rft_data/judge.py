@@ -12,9 +12,9 @@ from typing import Any
 import pyarrow as pa
 
 from rft_data.buffer import Buffer
+from rft_data.codec import to_experiences
 from rft_data.protocols import Group, Pipeline
 from rft_data.rows import Experience, GroupResult, Task, TaskKey, Ticket
-from rft_data.schema import to_experiences
 
 
 def judge(

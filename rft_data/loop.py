@@ -122,11 +122,9 @@ class OnlineLoop:
             )
         with Stopwatch(self.seconds, "store"):
             appended = self.buffer.append([row for group in groups for row in group.experiences])
-            seqs = [seq for seq in appended.seqs if seq is not None]
-            rows = self.buffer.take(sorted(set(seqs)))
         with Stopwatch(self.seconds, "judge"):
-            attempt = self.ledger.epoch
-            results = judge(groups, rows, self.pipeline, self.buffer, self.run_id, attempt)
+            attempt = self.ledger.attempt
+            results = judge(groups, appended.rows, self.pipeline, self.buffer, self.run_id, attempt)
         for result in results:
             self.sampler.close(result)
         self.last_error = next((g.error for g in reversed(groups) if g.error), self.last_error)
@@ -149,7 +147,9 @@ class OnlineLoop:
     def checkpoint(self, step: int) -> None:
         """Complete the trainer's checkpoint and record which leases it holds."""
         directory = self.trainer.checkpoint_dir(step)
-        state = {"selector": self.selector.state_dict(), "sampler": self.sampler.conservation()}
+        selector = self.selector.state_dict()
+        state = {"selector": selector, "sampler": self.sampler.conservation()}
+        self.buffer.add_rows("task_state", [{"run_id": self.run_id, "step": step, "selector": selector}])
         checkpoint.seal(directory, step, state)
         self.ledger.consume(CONSUMER, step)
         checkpoint.prune(directory.parent, keep=_KEPT_CHECKPOINTS)

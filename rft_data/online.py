@@ -154,11 +154,13 @@ class OnlineRun:
 
         run, recipe = self.run, self.recipe
         tasks = {task.key: task for task in self.tasks if task.split == "train"}
+        run.ledger.attach(CONSUMER)
         resumed, history = self._resume(tasks)
         settled = 0 if resumed is None else resumed.step
         sampler = Fifo(
             run.ledger,
             run.versions,
+            consumer=CONSUMER,
             groups_per_step=stage.groups_per_step,
             max_staleness=recipe.sync.max_staleness,
             history=history,
@@ -192,7 +194,8 @@ class OnlineRun:
         finally:
             trainer.close()
         run.progress["groups"] = sampler.conservation()
-        check_conservation(run.buffer, run.run_id, CONSUMER, sampler.conservation(), stage.steps)
+        rows = check_conservation(run.buffer, run.ledger, CONSUMER, sampler.conservation(), stage.steps)
+        run.progress["rows"] = rows.as_dict()
 
     def _resume(
         self, tasks: Mapping[TaskKey, Task]
@@ -234,6 +237,7 @@ class OnlineRun:
             "by_difficulty": run.progress["by_difficulty"],
             "tasks": self.task_report,
             "groups": run.progress["groups"],
+            "rows": run.progress["rows"],
             "buffer_rows": run.buffer.counts(),
             "seconds": {k: round(v, 1) for k, v in run.seconds.items()},
             "policy_version": run.versions.latest,

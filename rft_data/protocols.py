@@ -195,6 +195,10 @@ class Sampler(Protocol):
         """Whole groups for one step, or None when too few are ready. Idempotent on (consumer, step)."""
         ...
 
+    def release(self, lease: Lease, reason: str) -> None:
+        """Give a lease back untrained; its groups may be leased again, in their old order."""
+        ...
+
     def settle(self, lease: Lease) -> None:
         """The lease's gradient step has been taken."""
         ...

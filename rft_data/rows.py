@@ -51,6 +51,14 @@ class Task:
     """Offline difficulty, larger is harder; None when the source has none."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
     """What the reward or the workflow needs beside the answer (JSON values)."""
+    workflow: str | None = None
+    """Workflow that plays it; None: the recipe's."""
+    reward: str | None = None
+    """Reward that scores it; None: the recipe's."""
+    tags: tuple[str, ...] = ()
+    """Labels a selector or a filter may use."""
+    parent_experience_id: str | None = None
+    """The experience it was made from; None for a task from a source."""
 
     @property
     def task_id(self) -> str:
@@ -108,6 +116,10 @@ class Experience:
     version_spans: Sequence[VersionSpan] = ()
     messages: Sequence[Message] = ()
     """The conversation, prompt and completion, as chat messages."""
+    prompt_messages: int = 0
+    """How many of `messages` are the prompt; the rest is the completion."""
+    tools: Sequence[Mapping[str, Any]] | None = None
+    """Tool definitions offered to the policy; None when there were none."""
     completion_text: str = ""
     finish_reason: str = ""
     """`stop`, `length`, `abort`; empty when not sampled."""
@@ -116,9 +128,65 @@ class Experience:
     reward_parts: Mapping[str, float] = field(default_factory=dict)
     unscored_reason: str | None = None
     """Why the reward could not be computed; None when it was, or is still to come."""
+    teacher_logprobs: Sequence[float] | None = None
+    """T values, a teacher's logprobs (nats) of `token_ids`; None without a teacher."""
+    environment: str | None = None
+    """Key of the environment state it started from; None for a plain prompt."""
+    payloads: Sequence[str] = ()
+    """Ids in the `payloads` table of the images or audio that `messages` refers to."""
     sampling: Mapping[str, Any] = field(default_factory=dict)
     """Sampling parameters (temperature, max_tokens, ...)."""
     tokenizer_hash: str = ""
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    """What an importer or a workflow keeps beside (JSON values)."""
+    created_at: datetime = field(default_factory=now)
+
+
+@dataclass(frozen=True, slots=True)
+class PreferencePair:
+    """Two answers to one prompt, one preferred: imported, mined from a group, or given by a person."""
+
+    source: str
+    """`import`, `mined` or `human`."""
+    taskset: str
+    task_id: str
+    chosen: Sequence[Message]
+    """The better answer, as chat messages."""
+    rejected: Sequence[Message]
+    """The worse answer, as chat messages."""
+    messages: Sequence[Message] = ()
+    """The prompt, as chat messages; empty when it is inside `chosen` and `rejected` (implicit prompt)."""
+    tools: Sequence[Mapping[str, Any]] | None = None
+    chosen_experience_id: str | None = None
+    """The stored rollout it came from; None for a pair that was imported."""
+    rejected_experience_id: str | None = None
+    chosen_score: float | None = None
+    """Reward or rating; None when only the order is known."""
+    rejected_score: float | None = None
+    author: str = ""
+    """Who or what preferred."""
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    created_at: datetime = field(default_factory=now)
+
+    @property
+    def preference_id(self) -> str:
+        """Content hash of prompt, chosen and rejected."""
+        answers = [[dict(m) for m in part] for part in (self.messages, self.chosen, self.rejected)]
+        return content_id(self.taskset, *answers, self.tools)
+
+
+@dataclass(frozen=True, slots=True)
+class Feedback:
+    """What somebody said about a stored experience, later: a delayed reward, a score, an edit."""
+
+    experience_id: str
+    author: str
+    key: str
+    """`reward`, `score`, `edit`, or a name of your own."""
+    value: float | None = None
+    """The number, for reward and score."""
+    text: str | None = None
+    """The words, for edit and comments."""
     created_at: datetime = field(default_factory=now)
 
 
@@ -165,7 +233,7 @@ class Lease:
     consumer: str
     step: int
     epoch: int
-    """Grows each time the owner opens the ledger; an older epoch may not settle."""
+    """Epoch of the consumer that holds it; a consumer with an older one is fenced."""
     version: int
     """Policy version the trainer held when it leased."""
     seqs: tuple[int, ...]

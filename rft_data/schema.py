@@ -1,20 +1,17 @@
-"""One Arrow schema per table of the hub, and the way between rows and tables.
+"""One Arrow schema per table of the hub.
 
-This is the truth about stored data: column order, types, which columns may be null, and what each
-means (`doc` in the field's metadata). Nothing here touches a file.
+This is the truth about stored data: column order, types, which columns may be null, what each means
+and who fills it (`doc` and `by` in the field's metadata, from which docs/schema.md is written).
+Nothing here touches a file.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
 
 import pyarrow as pa
 
-from rft_data.rows import Experience, Task, canonical_json
-
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 _TIME = pa.timestamp("us", tz="UTC")
 _SPANS = pa.list_(
@@ -22,22 +19,38 @@ _SPANS = pa.list_(
 )
 
 
-def _field(name: str, kind: pa.DataType, doc: str, *, null: bool = False, is_json: bool = False) -> pa.Field:
-    metadata = {"doc": doc, "json": "1"} if is_json else {"doc": doc}
+_ZSTD = {"lance-encoding:compression": "zstd", "lance-encoding:compression-level": "1"}
+"""For long texts: as small as Lance's own choice (FSST) in half of its time, measured."""
+_LOGPROB = pa.field("item", pa.float32(), metadata={"lance-encoding:compression": "none"})
+"""Logprobs do not compress; Lance would spend 5 microseconds a row on trying."""
+
+
+def _field(
+    name: str, kind: pa.DataType, doc: str, *, by: str = "", null: bool = False, is_json: bool = False
+) -> pa.Field:
+    metadata = {"doc": doc, **({"by": by} if by else {}), **({"json": "1"} if is_json else {})}
+    if name in ("messages", "completion_text"):
+        metadata |= _ZSTD
     return pa.field(name, kind, nullable=null, metadata=metadata)
 
 
-def _text(name: str, doc: str, *, null: bool = False, is_json: bool = False) -> pa.Field:
-    return _field(name, pa.string(), doc, null=null, is_json=is_json)
+def _text(name: str, doc: str, *, by: str = "", null: bool = False, is_json: bool = False) -> pa.Field:
+    return _field(name, pa.string(), doc, by=by, null=null, is_json=is_json)
 
 
-def _int(name: str, doc: str, *, null: bool = False) -> pa.Field:
-    return _field(name, pa.int64(), doc, null=null)
+def _int(name: str, doc: str, *, by: str = "", null: bool = False) -> pa.Field:
+    return _field(name, pa.int64(), doc, by=by, null=null)
 
 
-def _float(name: str, doc: str, *, null: bool = False) -> pa.Field:
-    return _field(name, pa.float32(), doc, null=null)
+def _float(name: str, doc: str, *, by: str = "", null: bool = False) -> pa.Field:
+    return _field(name, pa.float32(), doc, by=by, null=null)
 
+
+def _list(name: str, item: pa.DataType | pa.Field, doc: str, *, by: str = "", null: bool = False) -> pa.Field:
+    return _field(name, pa.list_(item), doc, by=by, null=null)
+
+
+_ENGINE = "engine"
 
 _CREATED = _field("created_at", _TIME, "when the row was made, UTC")
 
@@ -60,14 +73,33 @@ TASKS = pa.schema(
         _text("answer", "reference answer", null=True),
         _text("split", "train or heldout"),
         _float("difficulty", "offline difficulty, larger is harder", null=True),
+        _text("workflow", "workflow that plays it; null: the recipe's", null=True),
+        _text("reward", "reward that scores it; null: the recipe's", null=True),
+        _list("tags", pa.string(), "labels a selector or a filter may use"),
+        _text(
+            "parent_experience_id",
+            "the experience it was made from; null for a task from a source",
+            null=True,
+        ),
         _text("metadata", "what reward or workflow need beside the answer", is_json=True),
+        _CREATED,
+    ]
+)
+
+TASK_STATE = pa.schema(
+    [
+        _text("run_id", "run whose selector this is", by="loop"),
+        _int("step", "optimizer step at which it was taken", by="loop"),
+        _text(
+            "selector", "the selector's whole state: posteriors, RNG, position", by="selector", is_json=True
+        ),
         _CREATED,
     ]
 )
 
 EXPERIENCES = pa.schema(
     [
-        _int("seq", "dense row number, given at commit; equals Lance's stable row id"),
+        _int("seq", "row number: dense, given at commit, equal to Lance's stable row id", by="owner"),
         _text("experience_id", "hash(run, task, attempt, group, member, turn)"),
         _text("source", "rollout, expert, import, eval or probe; eval rows are never leased"),
         _text("run_id", "run that made it"),
@@ -78,25 +110,72 @@ EXPERIENCES = pa.schema(
         _int("member", "place in the group, 0-based"),
         _int("turn", "step of a step-wise workflow, else 0"),
         _text("explorer_id", "who sampled it"),
-        _field("token_ids", pa.list_(pa.int32()), "prompt and completion, T ids", null=True),
-        _int("prompt_length", "tokens before the first sampled one"),
-        _field(
-            "action_mask", pa.list_(pa.int8()), "T values, 1 where the policy sampled the token", null=True
+        _list("token_ids", pa.int32(), "prompt and completion, T ids", by=_ENGINE, null=True),
+        _int("prompt_length", "tokens before the first sampled one", by="workflow"),
+        _list(
+            "action_mask",
+            pa.int8(),
+            "T values, 1 where the policy sampled the token",
+            by="workflow",
+            null=True,
         ),
-        _field("logprobs", pa.list_(pa.float32()), "T values, nats, of the tempered distribution", null=True),
-        _int("version_min", "lowest policy version among sampled tokens", null=True),
-        _int("version_max", "highest policy version among sampled tokens", null=True),
-        _field("version_spans", _SPANS, "which version sampled which tokens, indices into token_ids"),
-        _text("messages", "the conversation, as chat messages", is_json=True),
-        _text("completion_text", "the decoded completion"),
-        _text("finish_reason", "stop, length, abort, or empty when not sampled"),
-        _float("reward", "null until known", null=True),
-        _text("reward_parts", "reward by component, before weights", is_json=True),
-        _text("unscored_reason", "why there is no reward", null=True),
-        _text("sampling", "sampling parameters", is_json=True),
-        _text("tokenizer_hash", "content hash of the tokenizer and chat template"),
+        _list(
+            "logprobs",
+            _LOGPROB,
+            "T values, nats, of the tempered distribution; 0 where the mask is 0",
+            by=_ENGINE,
+            null=True,
+        ),
+        _int("version_min", "lowest policy version among sampled tokens", by=_ENGINE, null=True),
+        _int("version_max", "highest policy version among sampled tokens", by=_ENGINE, null=True),
+        _field(
+            "version_spans", _SPANS, "which version sampled which tokens, indices into token_ids", by=_ENGINE
+        ),
+        _text("messages", "the conversation, as chat messages", by="workflow", is_json=True),
+        _int(
+            "prompt_messages",
+            "how many of `messages` are the prompt; the rest is the completion",
+            by="workflow",
+        ),
+        _text("tools", "tool definitions offered to the policy", by="workflow", null=True, is_json=True),
+        _text("completion_text", "the decoded completion", by=_ENGINE),
+        _text("finish_reason", "stop, length, abort, or empty when not sampled", by=_ENGINE),
+        _float("reward", "null until known (delayed or unscored)", by="reward", null=True),
+        _text("reward_parts", "reward by component, before weights", by="reward", is_json=True),
+        _text("unscored_reason", "why there is no reward", by="reward", null=True),
+        _list("teacher_logprobs", _LOGPROB, "T values, nats, a teacher's logprobs of token_ids", null=True),
+        _text("environment", "key of the environment state it started from", by="workflow", null=True),
+        _list("payloads", pa.string(), "ids in `payloads` of the images or audio that `messages` refers to"),
+        _text("sampling", "sampling parameters", by=_ENGINE, is_json=True),
+        _text("tokenizer_hash", "content hash of the tokenizer and chat template", by="workflow"),
+        _text("metadata", "what an importer or a workflow keeps beside", is_json=True),
         _CREATED,
-        _text("digest", "blake2b-128 of every column but seq, created_at and digest"),
+        _text("digest", "xxh3-64 of the columns a gradient step depends on, and of the others", by="owner"),
+    ]
+)
+
+INCOMING = pa.schema([field for field in EXPERIENCES if field.name not in ("seq", "digest")])
+"""What an append brings: the row number and the digest are the owner's to give."""
+
+PREFERENCES = pa.schema(
+    [
+        _text("preference_id", "content hash of prompt, chosen and rejected"),
+        _text("source", "import, mined or human"),
+        _text("taskset", "taskset of its task, or the name of the imported set"),
+        _text("task_id", "its task, or the hash of the prompt"),
+        _text(
+            "messages", "the prompt, as chat messages; empty when it is inside the two answers", is_json=True
+        ),
+        _text("chosen", "the better answer, as chat messages", is_json=True),
+        _text("rejected", "the worse answer, as chat messages", is_json=True),
+        _text("tools", "tool definitions", null=True, is_json=True),
+        _text("chosen_experience_id", "the stored rollout it came from", null=True),
+        _text("rejected_experience_id", "the stored rollout it came from", null=True),
+        _float("chosen_score", "reward or rating of the better answer", null=True),
+        _float("rejected_score", "reward or rating of the worse answer", null=True),
+        _text("author", "who or what preferred, or empty"),
+        _text("metadata", "what an importer keeps beside", is_json=True),
+        _CREATED,
     ]
 )
 
@@ -111,8 +190,8 @@ GROUPS = pa.schema(
         _int("version", "policy version at admission"),
         _int("version_min", "lowest policy version in the group"),
         _text("outcome", "arrived, failed or cancelled"),
-        _field("rewards", pa.list_(pa.float32()), "one per rollout, null where unscored"),
-        _field("seqs", pa.list_(pa.int64()), "rows training may use; empty when dropped or failed"),
+        _list("rewards", pa.float32(), "one per rollout, null where unscored"),
+        _list("seqs", pa.int64(), "rows training may use; empty when dropped or failed"),
         _text("dropped_by", "operator that dropped the whole group, or empty"),
         _text("error", "why it failed, or empty"),
         _CREATED,
@@ -127,7 +206,7 @@ ANNOTATIONS = pa.schema(
         _text("verdict", "kept, dropped or quarantined"),
         _text("dropped_by", "operator that dropped it, or empty"),
         _text("reason", "why it was dropped, or empty"),
-        _field("advantage", pa.list_(pa.float32()), "one value, or T values; null when dropped", null=True),
+        _list("advantage", pa.float32(), "one value, or T values; null when dropped", null=True),
         _float("shaped_reward", "reward after shaping; null when no operator shaped it", null=True),
         _text("stats", "what operators computed beside", is_json=True),
         _CREATED,
@@ -136,26 +215,41 @@ ANNOTATIONS = pa.schema(
 
 LEASES = pa.schema(
     [
-        _text("lease_id", "consumer/step: one lease for each"),
+        _text("event_id", "hash of the event; the same event retried has the same id"),
+        _text("kind", "attach, grant, release (given back untrained) or retire (never to be trained)"),
         _text("run_id", "run it belongs to"),
         _text("consumer", "who trains on it"),
-        _int("step", "optimizer step it is for"),
-        _int("epoch", "ledger epoch that granted it"),
-        _int("version", "policy version the trainer held"),
-        _field("seqs", pa.list_(pa.int64()), "rows, in order"),
-        _field("group_ids", pa.list_(pa.string()), "whole groups, in order"),
+        _int("step", "optimizer step it is for; -1 when the event has none"),
+        _int("epoch", "epoch of the consumer: grows with each attach, an older one is fenced"),
+        _int("version", "policy version the trainer held; -1 when the event has none"),
+        _list("seqs", pa.int64(), "rows, in order"),
+        _list("group_ids", pa.string(), "whole groups, in order"),
         _text("digest", "content hash of seqs"),
+        _text("reason", "why it was released or retired, or empty"),
         _CREATED,
     ]
 )
 
 CONSUMED = pa.schema(
     [
-        _text("lease_id", "the lease"),
+        _text("lease_id", "the lease: run/consumer/step"),
         _text("run_id", "run it belongs to"),
         _text("consumer", "who trained on it"),
         _int("step", "optimizer step"),
         _int("checkpoint_step", "the checkpoint that holds its gradient step"),
+        _CREATED,
+    ]
+)
+
+FEEDBACK = pa.schema(
+    [
+        _text("feedback_id", "content hash of what it says, about what, by whom"),
+        _text("experience_id", "the experience it is about"),
+        _text("experience_digest", "digest of that row when the feedback was given"),
+        _text("author", "who gave it"),
+        _text("key", "reward, score, edit, or a name of your own"),
+        _field("value", pa.float64(), "the number, for reward and score", null=True),
+        _text("text", "the words, for edit and comments", null=True),
         _CREATED,
     ]
 )
@@ -183,6 +277,28 @@ METRICS = pa.schema(
     ]
 )
 
+PAYLOADS = pa.schema(
+    [
+        _text("payload_id", "blake2b-128 of the bytes"),
+        _text("media_type", "for example image/png"),
+        _int("size", "bytes"),
+        _field("data", pa.large_binary(), "the bytes"),
+        _CREATED,
+    ]
+)
+
+TAGS = pa.schema(
+    [
+        _text("name", "what the view is called"),
+        _int("rows", "only experiences with seq below this belong to it"),
+        _text(
+            "filter", "only rows this filter lets through belong to it; null: all", null=True, is_json=True
+        ),
+        _text("note", "why it was made, or empty"),
+        _CREATED,
+    ]
+)
+
 QUARANTINE = pa.schema(
     [
         _text("experience_id", "id of the refused row, if it had one"),
@@ -195,79 +311,23 @@ QUARANTINE = pa.schema(
 TABLES: Mapping[str, tuple[pa.Schema, str | None]] = {
     "runs": (RUNS, None),
     "tasks": (TASKS, None),
+    "task_state": (TASK_STATE, None),
     "experiences": (EXPERIENCES, "experience_id"),
+    "preferences": (PREFERENCES, "preference_id"),
     "groups": (GROUPS, "group_id"),
     "annotations": (ANNOTATIONS, None),
-    "leases": (LEASES, "lease_id"),
-    "consumed": (CONSUMED, None),
+    "leases": (LEASES, "event_id"),
+    "consumed": (CONSUMED, "lease_id"),
+    "feedback": (FEEDBACK, "feedback_id"),
     "versions": (VERSIONS, None),
     "metrics": (METRICS, None),
+    "payloads": (PAYLOADS, "payload_id"),
+    "tags": (TAGS, None),
     "quarantine": (QUARANTINE, None),
 }
-"""Table name to (schema, primary key column or None)."""
+"""Table name to (schema, primary key column or None). `embeddings` is made on demand, as wide as a model."""
 
 
-def _is_json(field: pa.Field) -> bool:
+def is_json(field: pa.Field) -> bool:
+    """Whether a string column holds JSON."""
     return (field.metadata or {}).get(b"json") == b"1"
-
-
-def to_table(rows: Sequence[Any], schema: pa.Schema) -> pa.Table:
-    """Rows (dataclasses or mappings) as a table of `schema`; JSON columns are encoded.
-
-    A column that the schema has and the rows lack is left out (seq and digest, given at commit).
-    Raises: ValueError when a JSON column holds NaN or an infinity; pa.ArrowException on a wrong type.
-    """
-    if not rows:
-        return schema.empty_table()
-    read: Callable[[Any, str], Any] = (
-        (lambda row, name: row[name]) if isinstance(rows[0], Mapping) else getattr
-    )
-    present = [
-        f for f in schema if (f.name in rows[0] if isinstance(rows[0], Mapping) else hasattr(rows[0], f.name))
-    ]
-    arrays = []
-    for field in present:
-        values = [read(row, field.name) for row in rows]
-        if _is_json(field):
-            values = [canonical_json(_plain(value)) for value in values]
-        elif field.name == "version_spans":
-            values = [[{"version": v, "start": s, "end": e} for v, s, e in spans] for spans in values]
-        arrays.append(pa.array(values, type=field.type))
-    return pa.Table.from_arrays(arrays, schema=pa.schema(present))
-
-
-def _plain(value: Any) -> Any:
-    """Mappings and tuples as dicts and lists, for JSON."""
-    if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return [_plain(item) for item in value]
-    return value
-
-
-def _columns(table: pa.Table, names: Sequence[str]) -> list[dict[str, Any]]:
-    out: list[dict[str, Any]] = table.select([n for n in names if n in table.column_names]).to_pylist()
-    return out
-
-
-def to_tasks(table: pa.Table) -> list[Task]:
-    """The rows of a TASKS table."""
-    names = ["taskset", "messages", "answer", "split", "difficulty", "metadata"]
-    return [
-        Task(
-            **{**row, "messages": tuple(json.loads(row["messages"])), "metadata": json.loads(row["metadata"])}
-        )
-        for row in _columns(table, names)
-    ]
-
-
-def to_experiences(table: pa.Table) -> list[Experience]:
-    """The rows of an EXPERIENCES table (seq and digest are the table's, not the row's)."""
-    names = [f.name for f in EXPERIENCES if f.name not in ("seq", "digest")]
-    rows = []
-    for row in _columns(table, names):
-        for name in ("messages", "reward_parts", "sampling"):
-            row[name] = json.loads(row[name])
-        row["version_spans"] = tuple((s["version"], s["start"], s["end"]) for s in row["version_spans"])
-        rows.append(Experience(**row))
-    return rows

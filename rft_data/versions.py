@@ -12,6 +12,7 @@ from pathlib import Path
 
 from rft_data.buffer import Buffer
 from rft_data.errors import IntegrityError
+from rft_data.failpoints import failpoint
 from rft_data.manifest import fsync, write_manifest
 from rft_data.rows import WeightRef
 
@@ -66,8 +67,10 @@ class VersionRegistry:
         draft.mkdir(parents=True)
         save(draft)
         digest = write_manifest(draft, {"run_id": self._run_id, "version": version, "step": step})
+        failpoint("publish.written")
         draft.rename(final)
         fsync(self._root)
+        failpoint("publish.renamed")
         ref = self._record(step, str(final), digest)
         self._prune()
         return ref
@@ -87,6 +90,7 @@ class VersionRegistry:
                 }
             ],
         )
+        failpoint("publish.recorded")
         self._latest = version
         self._steps[version] = step
         return WeightRef(self._run_id, version, step, path)

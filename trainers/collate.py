@@ -108,6 +108,6 @@ def _require(table: pa.Table, fine: Array, wanted: str) -> None:
     if not np.all(fine):
         row = int(np.argmin(fine))
         raise RowError(
-            f"experience '{table.column('experience_id')[row].as_py()}' {wanted}; "
+            f"experience row {table.column('seq')[row].as_py()} {wanted}; "
             "filter such rows out with an operator before they are leased."
         )

@@ -1,25 +1,40 @@
-"""The buffer's one durable owner: append, annotate, lease rows, read.
+"""The buffer: append, annotate, lease rows, read. Its one durable owner is whoever opened it for writing.
 
-Rows are never updated. What changes later (a verdict, a lease) is appended to its own small table
-and folded in memory, newest wins.
+Rows are never updated. What changes later (a verdict, a lease, feedback) is appended to its own small
+table and folded in memory, newest wins. All methods may be called from many threads.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
-from rft_data.buffer.door import admit
+from rft_data.buffer.door import Refused, conform, encode
+from rft_data.buffer.durability import Durability
+from rft_data.buffer.experiences import Experiences, Stored, quarantine_row
+from rft_data.buffer.group_commit import GroupCommit, Pending
+from rft_data.buffer.maintenance import compact, maintain, remove_orphans
+from rft_data.buffer.side import Side
 from rft_data.buffer.store import Store
-from rft_data.digests import row_digests
-from rft_data.errors import ConflictError, IntegrityError, RowError
+from rft_data.buffer.verdicts import Verdicts
+from rft_data.codec import to_table, to_tasks
+from rft_data.errors import IntegrityError, RowError, StalledError
+from rft_data.filters import Filter
 from rft_data.protocols import LeasedBatch
-from rft_data.rows import Experience, Lease, Task, TaskKey, content_id, now
-from rft_data.schema import EXPERIENCES, TABLES, to_table, to_tasks
+from rft_data.rows import Experience, Feedback, Lease, PreferencePair, Task, TaskKey, content_id, now
+from rft_data.schema import EXPERIENCES, TABLES
+
+DEADLINE_S = 60.0
+LINGER_S = 0.005
+_VERDICT_COLUMNS = ["seq", "pipeline_hash", "verdict", "advantage"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,37 +46,42 @@ class Appended:
     stored: int
     """Rows new in the table (a row that was already there is not stored again)."""
     quarantined: int
+    commit: Stored
+
+    @property
+    def rows(self) -> pa.Table:
+        """EXPERIENCES rows that were let in, in the order brought: what `take` would give, without a read."""
+        return self.commit.rows
 
 
 class Buffer:
     """One LanceDB folder; this process is its only writer unless `read_only`."""
 
-    def __init__(self, root: Path, *, read_only: bool = False) -> None:
+    def __init__(
+        self, root: Path | str, *, read_only: bool = False, durability: Durability = "process"
+    ) -> None:
         """Open or create the buffer at `root`.
 
-        Raises: MissingFileError, BusyError or IntegrityError (see `Store`); IntegrityError if row
+        `durability`: an acknowledged row survives the death of every process (`process`), or that of the
+        machine too (`power`: an fsync barrier for each commit).
+        Raises: MissingFileError, BusyError or IntegrityError (see `LocalHome`); IntegrityError if row
             numbers have a gap.
         """
-        self._store = Store(root, read_only=read_only)
-        self.root = root
-        self._known: dict[str, tuple[int, str]] = {}
-        self._advantages: dict[str, dict[int, Any]] = {}
-        if not read_only:
-            self._load_known()
-
-    def _load_known(self) -> None:
-        rows = self._store.scan("experiences", ["seq", "experience_id", "digest"])
-        seqs = rows.column("seq").to_pylist()
-        if seqs != list(range(len(seqs))):
-            raise IntegrityError(
-                f"buffer {self.root}: experience row numbers are not dense (found {len(seqs)} rows, last "
-                f"number {max(seqs)}); rows were removed or the folder is damaged: restore it from a copy."
-            )
-        ids, digests = rows.column("experience_id").to_pylist(), rows.column("digest").to_pylist()
-        self._known = {i: (seq, digest) for seq, i, digest in zip(seqs, ids, digests, strict=True)}
+        self._store = Store(Path(root), read_only=read_only, durability=durability)
+        self.root = self._store.root
+        try:
+            self._experiences = Experiences(self._store)
+        except BaseException:
+            self._store.close()
+            raise
+        self._side = Side(self._store)
+        self._verdicts: dict[str, Verdicts] = {}
+        self._lock = threading.RLock()
+        self._writer = GroupCommit(self._experiences.commit, linger_s=LINGER_S)
 
     def close(self) -> None:
-        """Give up ownership; idempotent. Everything acknowledged is already stored."""
+        """Store what was submitted, then give up ownership; idempotent."""
+        self._writer.close()
         self._store.close()
 
     def __enter__(self) -> Buffer:
@@ -72,56 +92,63 @@ class Buffer:
 
     # --- writing -----------------------------------------------------------------------------------
 
-    def append(self, rows: Sequence[Experience]) -> Appended:
-        """Store experiences in one commit; returns when they survive a kill of this process.
+    def append(self, rows: Sequence[Experience] | pa.Table, *, deadline_s: float = DEADLINE_S) -> Appended:
+        """Store experiences; returns when they are as durable as the buffer is.
 
         A row already stored is not stored again. A row that does not fit goes to `quarantine` with
-        its reason.
-        Raises: ConflictError if an id is already stored with other content (no experience is stored).
+        its reason. Appends of many threads share commits.
+        Raises: RowError if a table has other columns than EXPERIENCES (without seq and digest);
+            ConflictError if an id is already stored with other content (no experience of this call is
+            stored); DiskFullError; StalledError after `deadline_s` (sending the rows again is safe).
         """
-        good, refused = admit(rows)
-        if refused:
-            self._quarantine([(rows[index], reason) for index, reason in refused])
-        seqs: list[int | None] = [None] * len(rows)
-        table = to_table([rows[index] for index in good], EXPERIENCES) if good else None
-        fresh: dict[str, tuple[int, str]] = {}
-        fresh_at: list[int] = []
-        if table is not None:
-            for place, (index, digest) in enumerate(zip(good, row_digests(table), strict=True)):
-                experience_id = rows[index].experience_id
-                known = self._known.get(experience_id) or fresh.get(experience_id)
-                if known is None:
-                    known = fresh[experience_id] = (len(self._known) + len(fresh), digest)
-                    fresh_at.append(place)
-                elif known[1] != digest:
-                    raise _conflict(experience_id, known[1], digest)
-                seqs[index] = known[0]
-            self._commit(table.take(pa.array(fresh_at, pa.int64())), list(fresh.values()))
-            self._known.update(fresh)
-        return Appended(tuple(seqs), stored=len(fresh), quarantined=len(refused))
+        future = self._submit(rows, deadline_s, urgent=True)
+        try:
+            return future.result(deadline_s)
+        except FutureTimeoutError as err:
+            raise StalledError(
+                f"an append of {len(rows)} rows was not acknowledged within {deadline_s:g} s; it may be "
+                "stored or not. Send it again: ids are deterministic, nothing is stored twice."
+            ) from err
 
-    def _commit(self, table: pa.Table, numbered: Sequence[tuple[int, str]]) -> None:
-        if not numbered:
-            return
-        seqs = pa.array([seq for seq, _ in numbered], pa.int64())
-        digests = pa.array([digest for _, digest in numbered], pa.string())
-        table = table.append_column(EXPERIENCES.field("seq"), seqs)
-        self._store.add("experiences", table.append_column(EXPERIENCES.field("digest"), digests))
+    def submit(
+        self, rows: Sequence[Experience] | pa.Table, *, deadline_s: float = DEADLINE_S
+    ) -> Future[Appended]:
+        """The same without waiting: the future holds what `append` would return or raise.
 
-    def _quarantine(self, refused: Sequence[tuple[Experience, str]]) -> None:
-        rows = [
-            {
-                "experience_id": row.experience_id,
-                "reason": reason,
-                "row": {
-                    "task_id": row.task_id,
-                    "group_id": row.group_id,
-                    "text": ascii(row.completion_text)[:4096],
-                },
-                "created_at": now(),
-            }
-            for row, reason in refused
-        ]
+        Blocks, for at most `deadline_s`, while more is waiting to be stored than memory allows.
+        """
+        return self._submit(rows, deadline_s, urgent=False)
+
+    def _submit(
+        self, rows: Sequence[Experience] | pa.Table, deadline_s: float, *, urgent: bool
+    ) -> Future[Appended]:
+        done: Future[Appended] = Future()
+        if isinstance(rows, pa.Table):
+            table, parsed = conform(rows), False
+            places: Sequence[int] = range(len(rows))
+            refused: list[Refused] = []
+        else:
+            table, places, refused = encode(rows)
+            parsed = True
+        pending = Pending(table, parsed=parsed, urgent=urgent)
+        self._set_aside(refused)
+
+        def resolve(inner: Future[Stored]) -> None:
+            error = inner.exception()
+            if error is not None:
+                done.set_exception(error)
+            else:
+                done.set_result(_appended(inner.result(), places, len(rows), len(refused)))
+
+        if pending.rows == 0:
+            pending.future.set_result(Stored(EXPERIENCES.empty_table(), 0, (), 0, 0))
+        pending.future.add_done_callback(resolve)
+        if pending.rows:
+            self._writer.submit(pending, deadline_s)
+        return done
+
+    def _set_aside(self, refused: Sequence[Refused]) -> None:
+        rows = [quarantine_row(row.experience_id, row.reason, row.excerpt) for row in refused]
         self.add_rows("quarantine", rows)
 
     def add_rows(self, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -141,20 +168,54 @@ class Buffer:
                     f"wanted exactly {schema.names}."
                 )
         self._store.add(name, to_table(stamped, schema))
+        maintain(self._store, name)
 
     def add_tasks(self, tasks: Sequence[Task]) -> int:
         """Store tasks that are not stored yet; returns how many were new."""
-        known = set(self.task_keys())
-        fresh = {task.key: task for task in tasks if task.key not in known}
-        names = ("taskset", "task_id", "messages", "answer", "split", "difficulty", "metadata")
-        self.add_rows("tasks", [{name: getattr(task, name) for name in names} for task in fresh.values()])
-        return len(fresh)
+        return self._side.add_tasks(tasks)
+
+    def add_preferences(self, pairs: Sequence[PreferencePair]) -> int:
+        """Store preference pairs that are not stored yet; returns how many were new."""
+        return self._side.add_preferences(pairs)
+
+    def add_feedback(self, feedback: Sequence[Feedback]) -> int:
+        """Store what was said about experiences; returns how many were new.
+
+        Raises: RowError if an experience is not stored, or a value is not finite.
+        """
+        return self._side.add_feedback(feedback, self._experiences.digests_of)
+
+    def add_payload(self, data: bytes, media_type: str) -> str:
+        """Store an image or other large value once; returns its id for `Experience.payloads`."""
+        return self._side.add_payload(data, media_type)
+
+    def payload(self, payload_id: str) -> tuple[str, bytes]:
+        """(media type, bytes) of a stored payload.
+
+        Raises: IntegrityError if it is missing or its bytes do not match its id.
+        """
+        return self._side.payload(payload_id)
 
     def annotate(self, annotations: pa.Table) -> None:
         """Store what an operator pipeline decided, in one commit; the newest verdict on a row counts."""
-        self._store.add("annotations", annotations)
-        for pipeline_hash in set(annotations.column("pipeline_hash").to_pylist()):
-            self._fold(pipeline_hash).update(_advantages(annotations, pipeline_hash))
+        with self._lock:
+            for pipeline_hash in set(annotations.column("pipeline_hash").to_pylist()):
+                self._fold(pipeline_hash)
+            self._store.add("annotations", annotations)
+            for verdicts in self._verdicts.values():
+                verdicts.fold(annotations.select(_VERDICT_COLUMNS))
+        maintain(self._store, "annotations")
+
+    def compact(self) -> dict[str, dict[str, int]]:
+        """Merge small fragments of every table and remove what killed writes left behind."""
+        report = {}
+        for name in TABLES:
+            if self._store.count(name):
+                report[name] = {
+                    **compact(self._store, name, crowd=1),
+                    "orphan_bytes": remove_orphans(self._store, name),
+                }
+        return report
 
     # --- reading -----------------------------------------------------------------------------------
 
@@ -165,13 +226,29 @@ class Buffer:
         """Rows per table."""
         return {name: self._store.count(name) for name in TABLES}
 
-    def read(self, name: str, columns: Sequence[str] | None = None) -> pa.Table:
-        """Every row of a table, in the order written."""
-        return self._store.scan(name, columns)
+    def read(
+        self,
+        name: str,
+        columns: Sequence[str] | None = None,
+        where: Filter | None = None,
+        limit: int | None = None,
+    ) -> pa.Table:
+        """Rows of a table that a filter lets through, in the order written."""
+        return self._store.scan(name, columns, where, limit)
+
+    def batches(
+        self, name: str, columns: Sequence[str] | None = None, where: Filter | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """The same, in batches of about 1,000 rows and bounded memory."""
+        return self._store.batches(name, columns, where)
 
     def tail(self, name: str, n: int) -> pa.Table:
         """The last n rows of a table, oldest first."""
         return self._store.tail(name, n)
+
+    def lance(self, name: str) -> Any:
+        """A table of the buffer as LanceDB sees it, for searches; None when it does not exist yet."""
+        return self._store.table(name)
 
     def tasks(self, split: str | None = None) -> list[Task]:
         """Stored tasks, all or those of one split."""
@@ -180,71 +257,55 @@ class Buffer:
 
     def task_keys(self) -> list[TaskKey]:
         """Keys of all stored tasks."""
-        rows = self._store.scan("tasks", ["taskset", "task_id"])
-        return [TaskKey(row["taskset"], row["task_id"]) for row in rows.to_pylist()]
+        return self._side.task_keys()
 
     def take(self, seqs: Sequence[int]) -> pa.Table:
         """Experiences by row number, in the order asked (a repeated number gives a repeated row).
 
         Raises: IntegrityError if a row is missing or does not match its digest.
         """
-        if not seqs:
-            return EXPERIENCES.empty_table()
-        rows = self._store.take("experiences", seqs).select(EXPERIENCES.names)
-        found = {seq: place for place, seq in enumerate(rows.column("seq").to_pylist())}
-        missing = [seq for seq in seqs if seq not in found]
-        if missing:
-            raise IntegrityError(f"buffer {self.root} has no experience with row number {missing[0]}.")
-        for seq, stored, actual in zip(
-            found, rows.column("digest").to_pylist(), row_digests(rows), strict=True
-        ):
-            if stored != actual:
-                raise IntegrityError(
-                    f"experience row {seq} of buffer {self.root} does not match its digest "
-                    f"(stored {stored}, computed {actual}): the file is damaged; nothing was trained on it."
-                )
-        return rows.take([found[seq] for seq in seqs])
+        return self._experiences.take(seqs) if len(seqs) else EXPERIENCES.empty_table()
 
     def leased(self, lease: Lease, pipeline_hash: str) -> LeasedBatch:
         """The lease's rows joined with the pipeline's `advantage`, in lease order.
 
+        Columns: `seq`, those of `digests.TRAINED`, `digest`, `advantage`; the others are a `take` away.
         Raises: IntegrityError if the lease or a row does not match its digest, or a row was never kept.
         """
         if content_id(list(lease.seqs)) != lease.digest:
             raise IntegrityError(
                 f"lease {lease.consumer}/{lease.step}: its row numbers do not match its digest."
             )
-        advantages = self._fold(pipeline_hash)
-        unjudged = [seq for seq in lease.seqs if advantages.get(seq) is None]
-        if unjudged:
-            raise IntegrityError(
-                f"lease {lease.consumer}/{lease.step}: row {unjudged[0]} has no advantage from the pipeline; "
-                "put an advantage operator at the end of 'experience_ops'."
-            )
-        column = pa.array([advantages[seq] for seq in lease.seqs], pa.list_(pa.float32()))
-        return LeasedBatch(lease, self.take(lease.seqs).append_column("advantage", column))
+        seqs = np.asarray(lease.seqs, np.int64)
+        with self._lock:
+            verdicts = self._fold(pipeline_hash)
+            unjudged = verdicts.missing(seqs)
+            if unjudged:
+                raise IntegrityError(
+                    f"lease {lease.consumer}/{lease.step}: row {unjudged[0]} has no advantage from the "
+                    "pipeline; put an advantage operator at the end of 'experience_ops'."
+                )
+            column = verdicts.advantages(seqs)
+        rows = self._experiences.take(seqs, trained_only=True)
+        return LeasedBatch(lease, rows.append_column("advantage", column))
 
-    def _fold(self, pipeline_hash: str) -> dict[int, Any]:
-        if pipeline_hash not in self._advantages:
-            names = ["seq", "pipeline_hash", "verdict", "advantage"]
-            self._advantages[pipeline_hash] = _advantages(
-                self._store.scan("annotations", names), pipeline_hash
-            )
-        return self._advantages[pipeline_hash]
-
-
-def _conflict(experience_id: str, stored: str, found: str) -> ConflictError:
-    return ConflictError(
-        f"experience '{experience_id}' is already stored with other content (digest {stored}, now {found}); "
-        "an experience never changes: give the new rollout its own attempt or member number."
-    )
+    def _fold(self, pipeline_hash: str) -> Verdicts:
+        """The pipeline's verdicts, read from the table the first time they are asked for."""
+        if pipeline_hash not in self._verdicts:
+            verdicts = Verdicts(pipeline_hash)
+            for batch in self._store.batches("annotations", _VERDICT_COLUMNS):
+                verdicts.fold(batch)
+            self._verdicts[pipeline_hash] = verdicts
+        return self._verdicts[pipeline_hash]
 
 
-def _advantages(annotations: pa.Table, pipeline_hash: str) -> dict[int, Any]:
-    """Advantage by row number as one pipeline last judged it; None for a row it did not keep."""
-    names = ["seq", "pipeline_hash", "verdict", "advantage"]
-    return {
-        row["seq"]: row["advantage"] if row["verdict"] == "kept" else None
-        for row in annotations.select(names).to_pylist()
-        if row["pipeline_hash"] == pipeline_hash
-    }
+def _appended(stored: Stored, places: Sequence[int], brought: int, refused: int) -> Appended:
+    """The result in terms of the rows brought, of which `refused` never made it into a table."""
+    if len(places) == brought:
+        seqs = stored.seqs
+    else:
+        by_place: list[int | None] = [None] * brought
+        for place, seq in zip(places, stored.seqs, strict=True):
+            by_place[place] = seq
+        seqs = tuple(by_place)
+    return Appended(seqs, stored.stored, stored.quarantined + refused, stored)

@@ -1,87 +1,123 @@
-"""The door: what an experience must satisfy before it is stored.
+"""The door: what an experience must satisfy before it is stored. Columnar: a batch is checked at once.
 
-One bad row never costs its batch: it comes back with its reason and the rest go on.
+One bad row never costs its batch: it comes back with its reason and the rest go on. A table of other
+columns than the schema's is no batch of experiences at all and is refused as a whole.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
 
+from rft_data.buffer.checks import Findings, check_identity, check_reward, check_text, check_tokens
+from rft_data.codec import to_table
+from rft_data.errors import RowError
 from rft_data.rows import Experience
-
-SOURCES = frozenset({"rollout", "expert", "import", "eval", "probe"})
-MAX_TEXT_BYTES = 8 << 20
-"""Largest completion text of one row."""
+from rft_data.schema import INCOMING
 
 
-def admit(rows: Sequence[Experience]) -> tuple[list[int], list[tuple[int, str]]]:
-    """Return (indices of good rows, [(index, reason)] of refused ones)."""
-    good: list[int] = []
-    refused: list[tuple[int, str]] = []
-    for index, row in enumerate(rows):
-        reason = fault(row)
-        if reason is None:
-            good.append(index)
-        else:
-            refused.append((index, reason))
-    return good, refused
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A row that may not be stored."""
+
+    index: int
+    """Place in the batch."""
+    reason: str
+    experience_id: str
+    excerpt: dict[str, Any]
+    """What of the row JSON can hold."""
 
 
-def fault(row: Experience) -> str | None:
-    """Why a row may not be stored; None when it may."""
-    return _identity_fault(row) or _text_fault(row) or _token_fault(row) or _reward_fault(row)
-
-
-def _identity_fault(row: Experience) -> str | None:
-    if row.source not in SOURCES:
-        return f"source is {row.source!r}; one of {', '.join(sorted(SOURCES))} is needed"
-    for name in ("experience_id", "run_id", "taskset", "task_id", "group_id"):
-        if not getattr(row, name):
-            return f"{name} is empty"
-    return None
-
-
-def _text_fault(row: Experience) -> str | None:
+def encode(rows: Sequence[Experience]) -> tuple[pa.Table, Sequence[int], list[Refused]]:
+    """Rows as a table, the place of each of its rows, and the rows that no table can hold."""
     try:
-        size = len(row.completion_text.encode())
-        for message in row.messages:
-            str(message.get("content", "")).encode()
+        return to_table(rows, INCOMING), range(len(rows)), []
+    except (ValueError, TypeError, OverflowError, pa.ArrowException):
+        good, refused = [], []
+        for index, row in enumerate(rows):
+            reason = _not_encodable(row)
+            if reason is None:
+                good.append(index)
+            else:
+                excerpt = {"task_id": ascii(row.task_id), "text": ascii(row.completion_text)[:4096]}
+                refused.append(Refused(index, reason, ascii(row.experience_id)[1:-1], excerpt))
+        return to_table([rows[i] for i in good], INCOMING), good, refused
+
+
+def _not_encodable(row: Experience) -> str | None:
+    try:
+        to_table([row], INCOMING)
     except UnicodeEncodeError:
         return "text holds a lone surrogate, which is not valid Unicode"
-    if size > MAX_TEXT_BYTES:
-        return f"completion_text has {size} bytes; at most {MAX_TEXT_BYTES} are stored in a row"
+    except (ValueError, TypeError, OverflowError, pa.ArrowException) as err:
+        for field in INCOMING:
+            try:
+                to_table([{field.name: getattr(row, field.name)}], pa.schema([field]))
+            except UnicodeEncodeError:
+                return f"{field.name} holds a lone surrogate, which is not valid Unicode"
+            except (ValueError, TypeError, OverflowError, pa.ArrowException) as inner:
+                return f"{field.name} does not fit its column ({field.type}): {inner}"
+        return f"row does not fit the schema: {err}"
     return None
 
 
-def _token_fault(row: Experience) -> str | None:
-    lists = {"token_ids": row.token_ids, "action_mask": row.action_mask, "logprobs": row.logprobs}
-    absent = [name for name, values in lists.items() if values is None]
-    if absent:
-        if row.source == "rollout":
-            return f"{absent[0]} is missing; a rollout needs token_ids, action_mask and logprobs"
-        # expert and imported rows may have ids and a mask without logprobs, or none of the three
-        return None if "token_ids" in absent or absent == ["logprobs"] else f"{absent[0]} is missing"
-    lengths = {name: len(values) for name, values in lists.items() if values is not None}
-    if len(set(lengths.values())) > 1:
-        return f"token lists differ in length: {lengths}"
-    if not 0 <= row.prompt_length <= lengths["token_ids"]:
-        return f"prompt_length is {row.prompt_length} for {lengths['token_ids']} tokens"
-    if not np.isin(np.asarray(row.action_mask), (0, 1)).all():
-        return "action_mask holds a value other than 0 and 1"
-    if not np.isfinite(np.asarray(row.logprobs, dtype=np.float64)).all():
-        return "logprobs hold NaN or an infinity"
-    if row.source == "rollout" and row.version_min is None:
-        return "version_min is missing; a rollout needs the policy version that sampled it"
-    return None
+def conform(table: pa.Table) -> pa.Table:
+    """A table from outside, with exactly the columns of INCOMING, in order.
+
+    Raises: RowError naming every column that is missing, unknown or of another type.
+    """
+    if table.schema.equals(INCOMING):
+        return table
+    wrong = [f"column '{n}' is missing" for n in INCOMING.names if n not in table.column_names]
+    wrong += [f"column '{n}' is not known" for n in table.column_names if n not in INCOMING.names]
+    columns = []
+    for field in INCOMING:
+        if field.name in table.column_names:
+            try:
+                columns.append(table.column(field.name).cast(field.type))
+            except pa.ArrowException as err:
+                wrong.append(
+                    f"column '{field.name}' is {table.schema.field(field.name).type}, not {field.type}: {err}"
+                )
+    if wrong:
+        raise RowError(
+            f"the table is no batch of experiences: {'; '.join(wrong)}. "
+            "Wanted are the columns of schema.EXPERIENCES without seq and digest."
+        )
+    return pa.Table.from_arrays(columns, schema=INCOMING)
 
 
-def _reward_fault(row: Experience) -> str | None:
-    if row.reward is not None and not math.isfinite(row.reward):
-        return f"reward is {row.reward}; a finite number or null is needed"
-    for name, value in row.reward_parts.items():
-        if not math.isfinite(value):
-            return f"reward part '{name}' is {value}; a finite number is needed"
-    return None
+def admit(table: pa.Table, *, parsed: bool) -> tuple[pa.Table, npt.NDArray[np.int64], list[Refused]]:
+    """Split a conforming table into (good rows, the place of each, refused rows).
+
+    `parsed`: the JSON columns come from our own encoder and need no second look.
+    """
+    table = table.combine_chunks()
+    found = Findings()
+    if table.num_rows:
+        check_text(table, found, parsed=parsed)
+        check_identity(table, found)
+        check_tokens(table, found)
+        check_reward(table, found)
+    reasons = found.reasons
+    if not reasons:
+        return table, np.arange(table.num_rows), []
+    places = np.array([i for i in range(table.num_rows) if i not in reasons], np.int64)
+    refused = [_refused(table, index, reasons[index]) for index in sorted(reasons)]
+    return table.take(pa.array(places)), places, refused
+
+
+def _refused(table: pa.Table, index: int, reason: str) -> Refused:
+    row = table.slice(index, 1)
+
+    def text(name: str) -> str:
+        value = row.column(name).cast(pa.binary())[0].as_py()
+        return "" if value is None else value[:4096].decode("utf-8", "backslashreplace")
+
+    excerpt = {"task_id": text("task_id"), "group_id": text("group_id"), "text": text("completion_text")}
+    return Refused(index, reason, text("experience_id"), excerpt)

@@ -1,100 +1,89 @@
-"""The LanceDB folder: opens and creates tables as `schema.TABLES` says, and who may write.
+"""The LanceDB tables of one buffer: created as `schema.TABLES` says, appended to, read, compacted.
 
-Appends and reads only; what rows mean is the buffer's business.
+What rows mean is the buffer's business. Commits name the version they build on, so a writer that
+was overtaken cannot add to a table behind its successor's back.
 """
 
 from __future__ import annotations
 
-import fcntl
-import os
-from collections.abc import Sequence
+import threading
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import pyarrow as pa
 
-from rft_data.errors import BusyError, IntegrityError, MissingFileError
-from rft_data.schema import SCHEMA_VERSION, TABLES
+from rft_data.buffer.durability import Durability, fsync_commit
+from rft_data.buffer.faults import storage_errors
+from rft_data.buffer.home import LocalHome
+from rft_data.failpoints import failpoint
+from rft_data.filters import Filter, to_sql
+from rft_data.schema import TABLES
 
-_CACHE_BYTES = 64 << 20
+_CACHE_BYTES = 32 << 20
 """Lance's metadata cache grows with every version otherwise (1 GB after 5,000 appends, measured)."""
 
 _STORAGE_OPTIONS = {"new_table_enable_stable_row_ids": "true", "new_table_data_storage_version": "2.2"}
 
 
-class Store:
-    """Tables of one buffer folder; at most one process holds it for writing."""
+@dataclass
+class Growth:
+    """What was added to a table."""
 
-    def __init__(self, root: Path, *, read_only: bool) -> None:
+    commits: int = 0
+    rows: int = 0
+
+
+class Store:
+    """Tables of one buffer; at most one process holds it for writing. Safe to use from many threads."""
+
+    def __init__(self, root: Path, *, read_only: bool, durability: Durability = "process") -> None:
         """Open `root`, creating it unless `read_only`.
 
-        Raises: MissingFileError if it does not exist, BusyError if another process writes to it,
-            IntegrityError if it was written under another schema version.
+        Raises: MissingFileError, BusyError or IntegrityError (see `LocalHome`).
         """
         import lancedb  # 1.5 s: not paid by `rft --help` or `rft recipe validate`
 
-        root = self.root = root.resolve()  # a later chdir or rename must not redirect a writer
+        self._home = LocalHome(root, read_only=read_only)
+        self.root = self._home.root
         self.read_only = read_only
-        marker = root / "schema_version"
-        if read_only and not marker.is_file():
-            raise MissingFileError(
-                f"there is no buffer at {root} (no file 'schema_version' in it); "
-                "name the folder of a run's buffer, for example runs/quickstart/buffer."
-            )
-        self._lock = None if read_only else self._claim()
-        if not marker.is_file():
-            marker.write_text(f"{SCHEMA_VERSION}\n")
-        found = marker.read_text().strip()
-        if found != str(SCHEMA_VERSION):
-            self.close()
-            raise IntegrityError(
-                f"buffer {root} has schema version {found}, this package reads {SCHEMA_VERSION}; "
-                "open it with the version of rft-data that wrote it."
-            )
-        session = lancedb.Session(metadata_cache_size_bytes=_CACHE_BYTES, index_cache_size_bytes=_CACHE_BYTES)
+        self.durability = durability
         self._db = lancedb.connect(
-            str(root),
-            session=session,
+            str(self.root),
+            session=lancedb.Session(
+                metadata_cache_size_bytes=_CACHE_BYTES, index_cache_size_bytes=_CACHE_BYTES
+            ),
             storage_options=_STORAGE_OPTIONS,
             read_consistency_interval=timedelta(0),  # else a reader never sees another process's commits
         )
         self._tables: dict[str, Any] = {}
-
-    def _claim(self) -> IO[str]:
-        self.root.mkdir(parents=True, exist_ok=True)
-        lock = (self.root / "owner.lock").open("a+")
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as err:
-            lock.seek(0)
-            owner = lock.read().strip() or "unknown"
-            lock.close()
-            raise BusyError(
-                f"buffer {self.root} is owned by another process (pid {owner}); a buffer has one writer: "
-                "wait for that run to end or stop it, or open the buffer read-only."
-            ) from err
-        lock.truncate(0)
-        lock.write(f"{os.getpid()}\n")
-        lock.flush()
-        return lock
+        self._heads: dict[str, Any] = {}
+        self._locks: defaultdict[str, threading.RLock] = defaultdict(threading.RLock)
+        self.since_compaction: defaultdict[str, Growth] = defaultdict(Growth)
+        """What was added to each table since it was opened or last compacted."""
 
     def close(self) -> None:
         """Give up ownership; idempotent."""
-        if self._lock is not None:
-            self._lock.close()
-            self._lock = None
+        self._home.close()
+
+    def uri(self, name: str) -> str:
+        """Where a table's files are."""
+        return f"{self.root}/{name}.lance"
 
     def table(self, name: str) -> Any:
         """The LanceDB table, created empty if this store may write; None if absent and read-only."""
-        if name not in self._tables:
-            if name in self._db.list_tables().tables:
-                self._tables[name] = self._db.open_table(name)
-            elif self.read_only:
-                return None
-            else:
-                self._tables[name] = self._create(name)
-        return self._tables[name]
+        with self._locks[name]:
+            if name not in self._tables:
+                if name in self._db.list_tables().tables:
+                    self._tables[name] = self._db.open_table(name)
+                elif self.read_only:
+                    return None
+                else:
+                    self._tables[name] = self._create(name)
+            return self._tables[name]
 
     def _create(self, name: str) -> Any:
         schema, key = TABLES[name]
@@ -103,37 +92,119 @@ class Store:
             table.set_unenforced_primary_key(key)  # without it concurrent merges duplicate rows silently
         return table
 
+    def head(self, name: str) -> Any:
+        """The newest version of a table as a Lance dataset: what this writer's next commit builds on."""
+        import lance
+
+        with self._locks[name]:
+            if name not in self._heads:
+                self.table(name)
+                self._heads[name] = lance.dataset(
+                    self.uri(name),
+                    metadata_cache_size_bytes=_CACHE_BYTES,
+                    index_cache_size_bytes=_CACHE_BYTES,
+                )
+            return self._heads[name]
+
+    # --- writing -----------------------------------------------------------------------------------
+
     def add(self, name: str, rows: pa.Table) -> None:
-        """Append rows in one commit; when this returns they survive a kill of the process."""
+        """Append rows in one commit; when this returns they are as durable as `durability` says.
+
+        Raises: DiskFullError when the disk has no room, FencedError when another writer has taken the
+            table over; nothing of the call is stored then.
+        """
+        import lance
+
         schema, _ = TABLES[name]
-        self.table(name).add(rows.select(schema.names).cast(schema))
+        rows = rows.select(schema.names)
+        if not rows.schema.equals(schema, check_metadata=True):  # the encodings are in there
+            rows = rows.cast(schema)
+        with self._locks[name], storage_errors(self.root, name):
+            head = self.head(name)
+            failpoint("store.write")
+            fragments = lance.fragment.write_fragments(
+                rows, head, mode="append", data_storage_version="2.2", enable_stable_row_ids=True
+            )
+            failpoint("store.commit")
+            self._heads[name] = lance.LanceDataset.commit(
+                head, lance.LanceOperation.Append(fragments), read_version=head.version
+            )
+            failpoint("store.committed")
+            if self.durability == "power":
+                fsync_commit(Path(self.uri(name)), fragments, head.version, self._heads[name].version)
+                failpoint("store.synced")
+            grown = self.since_compaction[name]
+            grown.commits += 1
+            grown.rows += rows.num_rows
+
+    def locked(self, name: str) -> threading.RLock:
+        """Hold off other writers of a table (in this process) for the length of a `with` block."""
+        return self._locks[name]
+
+    def forget(self, name: str) -> None:
+        """Drop what is cached of a table, after a write whose outcome is not known."""
+        with self._locks[name]:
+            self._heads.pop(name, None)
+            self._tables.pop(name, None)
+
+    # --- reading -----------------------------------------------------------------------------------
 
     def count(self, name: str) -> int:
         """Rows in a table; 0 when it does not exist yet."""
         table = self.table(name)
         return 0 if table is None else int(table.count_rows())
 
-    def scan(self, name: str, columns: Sequence[str] | None = None) -> pa.Table:
-        """Every row of a table, in the order it was written."""
+    def scan(
+        self,
+        name: str,
+        columns: Sequence[str] | None = None,
+        where: Filter | None = None,
+        limit: int | None = None,
+    ) -> pa.Table:
+        """Rows of a table, in the order they were written."""
+        names, empty = self._shape(name, columns)
+        query = self._query(name, names, where, limit)
+        return empty if query is None else query.to_arrow().select(names)
+
+    def batches(
+        self, name: str, columns: Sequence[str] | None = None, where: Filter | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """The same, batch by batch, in bounded memory."""
+        names, _ = self._shape(name, columns)
+        query = self._query(name, names, where, None)
+        if query is not None:
+            for batch in query.to_batches(1024):
+                yield batch.select(names)
+
+    def _shape(self, name: str, columns: Sequence[str] | None) -> tuple[list[str], pa.Table]:
         schema, _ = TABLES[name]
         names = list(columns) if columns is not None else schema.names
+        return names, pa.schema([schema.field(n) for n in names]).empty_table()
+
+    def _query(self, name: str, names: list[str], where: Filter | None, limit: int | None) -> Any:
         table = self.table(name)
         if table is None:
-            return pa.schema([schema.field(n) for n in names]).empty_table()
-        result: pa.Table = table.search().select(names).to_arrow()
-        return result.select(names)
+            return None
+        query = table.search().select(names)
+        if where is not None:
+            query = query.where(to_sql(where, TABLES[name][0]))
+        return query if limit is None else query.limit(limit)
 
     def tail(self, name: str, n: int, columns: Sequence[str] | None = None) -> pa.Table:
         """The last n rows written, oldest first; by offset, which needs no index."""
-        schema, _ = TABLES[name]
-        names = list(columns) if columns is not None else schema.names
+        names, empty = self._shape(name, columns)
         total = self.count(name)
         if total == 0 or n == 0:
-            return pa.schema([schema.field(c) for c in names]).empty_table()
+            return empty
         rows: pa.Table = self.table(name).take_offsets(list(range(max(0, total - n), total))).to_arrow()
         return rows.select(names)
 
-    def take(self, name: str, row_ids: Sequence[int]) -> pa.Table:
+    def take(self, name: str, row_ids: Sequence[int], columns: Sequence[str] | None = None) -> pa.Table:
         """Rows by stable row id; sorted and without repeats, as Lance returns them."""
-        rows: pa.Table = self.table(name).take_row_ids(list(row_ids)).to_arrow()
-        return rows
+        names, empty = self._shape(name, columns)
+        table = self.table(name)
+        if table is None or not len(row_ids):
+            return empty
+        rows: pa.Table = table.take_row_ids(list(row_ids)).select(names).to_arrow()
+        return rows.select(names)

@@ -34,6 +34,7 @@ class Fifo:
         ledger: Ledger,
         versions: VersionRegistry,
         *,
+        consumer: str,
         groups_per_step: int,
         max_staleness: int,
         history: Sequence[GroupResult] = (),
@@ -46,6 +47,7 @@ class Fifo:
         """
         self._ledger = ledger
         self._versions = versions
+        self._consumer = consumer
         self._groups_per_step = groups_per_step
         self._max_staleness = max_staleness
         self._results: dict[str, GroupResult] = {}
@@ -55,13 +57,16 @@ class Fifo:
         self.admitted = max((result.ticket.ordinal + 1 for result in history), default=0)
         lost = self.admitted - len(history)
         self._counts[CANCELLED] = lost  # admitted by a run that was killed before they arrived
-        leased = {g: lease.step for lease in ledger.leases() for g in lease.group_ids}
+        leased = {g: lease.step for lease in ledger.leases(consumer) for g in lease.group_ids}
+        retired = ledger.retired(consumer)
         for result in sorted(history, key=lambda r: r.ticket.ordinal):
             group_id = result.ticket.group_id
             self._results[group_id] = result
             state = _arrival_state(result)
             if group_id in leased:
                 state = TRAINED if leased[group_id] < settled_steps else LEASED
+            elif group_id in retired:
+                state = STALE
             self._move(group_id, state)
 
     def admit(self, n: int, engine_version: int) -> list[Ticket]:
@@ -72,7 +77,7 @@ class Fifo:
         for _ in range(max(0, min(n, room))):
             ordinal = self.admitted
             ticket = Ticket(
-                f"{self._ledger.run_id}/{self._ledger.epoch}-{ordinal:08d}", ordinal, engine_version
+                f"{self._ledger.run_id}/{self._ledger.attempt}-{ordinal:08d}", ordinal, engine_version
             )
             self.admitted += 1
             self._move(ticket.group_id, OPEN)
@@ -98,7 +103,12 @@ class Fifo:
 
         Groups past the staleness bound are swept first: never trained, counted as stale.
         Asked again for the same step, the same lease comes back.
+        Raises: ConflictError for another consumer than this sampler's.
         """
+        if consumer != self._consumer:
+            raise ConflictError(
+                f"'{consumer}' asked the sampler of '{self._consumer}' for a lease; each has its own."
+            )
         known = self._ledger.find(consumer, step)
         if known is not None:
             return known
@@ -106,8 +116,7 @@ class Fifo:
         if len(self._ready) < n_groups:
             return None
         ready = sorted(self._ready, key=lambda g: self._results[g].ticket.ordinal)[:n_groups]
-        seqs = [seq for group_id in ready for seq in self._results[group_id].seqs]
-        lease = self._ledger.grant(consumer, step, version, seqs, ready)
+        lease = self._ledger.grant(consumer, step, version, [self._results[group_id] for group_id in ready])
         for group_id in ready:
             self._move(group_id, LEASED)
         return lease
@@ -144,9 +153,17 @@ class Fifo:
         return self._versions.step_of(self._versions.latest) - self._versions.step_of(version)
 
     def _sweep(self) -> None:
-        for group_id in list(self._ready):
-            if self._lag(self._results[group_id].version_min) > self._max_staleness:
-                self._move(group_id, STALE)
+        late = [g for g in self._ready if self._lag(self._results[g].version_min) > self._max_staleness]
+        self._ledger.retire(self._consumer, sorted(late), STALE)
+        for group_id in late:
+            self._move(group_id, STALE)
+
+    def release(self, lease: Lease, reason: str) -> None:
+        """Give a lease back untrained: its groups are ready again, in their old order."""
+        self._ledger.release(lease, reason)
+        for group_id in lease.group_ids:
+            if self._state.get(group_id) == LEASED:
+                self._move(group_id, READY)
 
     def _move(self, group_id: str, state: str) -> None:
         before = self._state.get(group_id)

@@ -8,7 +8,7 @@ import pytest
 
 from ops.base import ArrowFilter, ArrowMapper, Judgement, append_or_replace
 from ops.hygiene import registry
-from rft_data import schema
+from rft_data import codec, schema
 from rft_data.rows import Experience
 
 
@@ -36,7 +36,7 @@ def _experiences(
 ) -> pa.Table:
     texts = texts or [f"the answer is {number}" for number in range(len(groups))]
     rows = [_experience(*row) for row in zip(range(len(groups)), groups, rewards, texts, strict=True)]
-    table = schema.to_table(rows, schema.EXPERIENCES)
+    table = codec.to_table(rows, schema.EXPERIENCES)
     table = table.append_column("seq", pa.array(np.arange(100, 100 + len(rows))))
     return table.append_column("digest", pa.array([""] * len(rows), pa.string()))
 

@@ -11,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rft_data.buffer import Buffer
+from rft_data.codec import to_table
 from rft_data.errors import BusyError, ConflictError, IntegrityError, MissingFileError, RowError
 from rft_data.rows import Lease, Task, content_id, now
-from rft_data.schema import ANNOTATIONS, to_table
+from rft_data.schema import ANNOTATIONS
 from tests.rft_data.conftest import make_experience
 
 
@@ -49,8 +50,8 @@ def test_append_same_id_with_other_content_is_refused_and_stores_nothing(buffer:
     ("changes", "reason"),
     [
         ({"reward": float("nan")}, "reward is nan"),
-        ({"reward_parts": {"x": float("inf")}}, "reward part 'x' is inf"),
-        ({"logprobs": [0.0, 0.0, float("-inf"), 0.0]}, "logprobs hold NaN or an infinity"),
+        ({"reward_parts": {"x": float("inf")}}, "reward_parts does not fit its column"),
+        ({"logprobs": [0.0, 0.0, float("-inf"), 0.0]}, "logprobs hold NaN, an infinity or null"),
         ({"logprobs": [0.0]}, "token lists differ in length"),
         ({"action_mask": [0, 0, 2, 1]}, "other than 0 and 1"),
         ({"prompt_length": 9}, "prompt_length is 9 for 4 tokens"),

@@ -1,4 +1,5 @@
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -74,7 +75,7 @@ def test_buffer_info_and_head_as_text_and_json(tmp_path: Path) -> None:
     head = json.loads(rft("buffer", "head", str(tmp_path / "b"), "-n", "2", "--json").stdout)
     assert [row["seq"] for row in head] == [10, 11]
     text = rft("buffer", "head", str(tmp_path / "b"), "-n", "1").stdout
-    assert "completion_text  2" in text
+    assert re.search(r"completion_text +2\n", text)
     wrong = rft("buffer", "head", str(tmp_path / "b"), "--table", "experience")
     assert wrong.returncode == 2
     assert "did you mean 'experiences'?" in wrong.stderr

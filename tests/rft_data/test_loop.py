@@ -133,6 +133,7 @@ class House:
         self.sampler = Fifo(
             self.ledger,
             self.versions,
+            consumer=CONSUMER,
             groups_per_step=groups,
             max_staleness=staleness,
             history=stored_groups(self.buffer, "run"),
@@ -156,7 +157,7 @@ class House:
         )
 
     def check(self) -> None:
-        check_conservation(self.buffer, "run", CONSUMER, self.sampler.conservation(), self.steps)
+        check_conservation(self.buffer, self.ledger, CONSUMER, self.sampler.conservation(), self.steps)
         leases = sorted(self.buffer.read("leases").to_pylist(), key=lambda row: row["step"])
         assert self.trainer.trained == [",".join(row["group_ids"]) for row in leases]
         groups = [g for row in leases for g in row["group_ids"]]
@@ -265,9 +266,9 @@ def test_conservation_check_finds_a_book_that_lies(tmp_path: Path) -> None:
     counts = house.sampler.conservation()
     for state in ("trained", "dropped", "admitted", "failed"):
         with pytest.raises(IntegrityError, match="not conserved"):
-            check_conservation(house.buffer, "run", CONSUMER, {**counts, state: counts[state] + 1}, 6)
+            check_conservation(house.buffer, house.ledger, CONSUMER, {**counts, state: counts[state] + 1}, 6)
     with pytest.raises(IntegrityError, match="steps consumed: 7 and 6"):
-        check_conservation(house.buffer, "run", CONSUMER, counts, 7)
+        check_conservation(house.buffer, house.ledger, CONSUMER, counts, 7)
     house.buffer.close()
 
 

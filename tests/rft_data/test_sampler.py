@@ -36,7 +36,12 @@ class House:
         self.ledger = Ledger(self.buffer, "run", self.epoch)
         self.versions = VersionRegistry(self.buffer, "run", self.buffer.root)
         self.sampler = Fifo(
-            self.ledger, self.versions, history=self.history, settled_steps=settled_steps, **self.settings
+            self.ledger,
+            self.versions,
+            consumer="trainer",
+            history=self.history,
+            settled_steps=settled_steps,
+            **self.settings,
         )
 
     def close(self, ticket: Ticket, outcome: str = "arrived", kept: bool = True) -> None:
@@ -133,17 +138,18 @@ def test_lease_not_in_a_checkpoint_comes_back_the_same_after_a_restart(house: Ho
 
 
 def test_ledger_refuses_to_lease_a_group_twice(house: House) -> None:
-    house.ledger.grant("trainer", 0, 0, [0, 1], ["run/g0"])
-    with pytest.raises(ConflictError, match="was leased to 'trainer' for step 0"):
-        house.ledger.grant("trainer", 1, 0, [0, 1], ["run/g0"])
+    first, second = (result(Ticket(f"run/g{n}", n, 0), "arrived", True) for n in range(2))
+    house.ledger.grant("trainer", 0, 0, [first])
+    with pytest.raises(ConflictError, match="was leased to 'trainer' before; it may be used 1 time"):
+        house.ledger.grant("trainer", 1, 0, [first])
     with pytest.raises(ConflictError, match="step 0 of 'trainer' has a lease already"):
-        house.ledger.grant("trainer", 0, 0, [2], ["run/g1"])
-    house.ledger.grant("auditor", 0, 0, [0, 1], ["run/g0"])  # another consumer has its own books
+        house.ledger.grant("trainer", 0, 0, [second])
+    house.ledger.grant("auditor", 0, 0, [first])  # another consumer has its own books
 
 
 def test_consumption_is_recorded_once(house: House) -> None:
     for step in range(3):
-        house.ledger.grant("trainer", step, 0, [step], [f"run/g{step}"])
+        house.ledger.grant("trainer", step, 0, [result(Ticket(f"run/g{step}", step, 0), "arrived", True)])
     house.ledger.consume("trainer", 2)
     house.ledger.consume("trainer", 2)
     assert house.ledger.consumed("trainer") == 2

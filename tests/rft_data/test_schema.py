@@ -6,16 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rft_data.codec import to_experiences, to_table, to_tasks
 from rft_data.digests import UNDIGESTED, row_digests
 from rft_data.rows import Experience, Task
-from rft_data.schema import (
-    EXPERIENCES,
-    TABLES,
-    TASKS,
-    to_experiences,
-    to_table,
-    to_tasks,
-)
+from rft_data.schema import EXPERIENCES, TABLES, TASKS
 from tests.rft_data.conftest import make_experience
 
 floats = st.floats(-50, 0, width=32)
@@ -73,6 +67,8 @@ def test_digest_changes_with_every_digested_column(column: str) -> None:
         "action_mask": [0, 0, 0, 1],
         "logprobs": [0.0, 0.0, -0.25, -1.75],
         "version_spans": [{"version": 4, "start": 2, "end": 4}],
+        "teacher_logprobs": [0.0, 0.0, -1.0, -2.0],
+        "payloads": ["p"],
     }
     kind = EXPERIENCES.field(column).type
     value = other.get(column, 41 if pa.types.is_integer(kind) else "other")

@@ -39,7 +39,7 @@ def rows_table() -> Callable[..., pa.Table]:
             mask = (np.arange(total) >= prompt) & (rng.random(total) < 0.8)
             rows.append(
                 {
-                    "experience_id": f"row-{i}",
+                    "seq": i,
                     "prompt_length": prompt,
                     "token_ids": rng.integers(5, 100, total).tolist(),
                     "action_mask": mask.astype(int).tolist(),

@@ -87,12 +87,12 @@ def test_collate_reads_slices_and_chunks_of_a_larger_table(
 @pytest.mark.parametrize(
     ("column", "values", "message"),
     [
-        ("token_ids", [[1, 2], None], "'row-1' has no token_ids"),
-        ("logprobs", [[0.0] * 40, None], "'row-1' has no logprobs"),
-        ("advantage", [None, [1.0]], "'row-0' has no advantage"),
-        ("advantage", [[1.0], [1.0, 2.0]], "'row-1' needs one advantage"),
-        ("prompt_length", [1, 0], "'row-1' needs 1 <= prompt_length"),
-        ("prompt_length", [1, 999], "'row-1' needs 1 <= prompt_length"),
+        ("token_ids", [[1, 2], None], "row 1 has no token_ids"),
+        ("logprobs", [[0.0] * 40, None], "row 1 has no logprobs"),
+        ("advantage", [None, [1.0]], "row 0 has no advantage"),
+        ("advantage", [[1.0], [1.0, 2.0]], "row 1 needs one advantage"),
+        ("prompt_length", [1, 0], "row 1 needs 1 <= prompt_length"),
+        ("prompt_length", [1, 999], "row 1 needs 1 <= prompt_length"),
     ],
 )
 def test_collate_names_the_row_that_cannot_be_trained_on(
@@ -110,7 +110,7 @@ def test_collate_refuses_lists_of_another_length(
     column: str, rows_table: Rows, replace_column: Replace
 ) -> None:
     table = rows_table(3, 2)
-    with pytest.raises(RowError, match=f"'row-0' needs as many {column} as token_ids"):
+    with pytest.raises(RowError, match=f"row 0 needs as many {column} as token_ids"):
         collate(replace_column(table, column, [[0], [0]]), rows=2, pad_id=PAD)
 
 

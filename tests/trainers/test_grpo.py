@@ -164,7 +164,7 @@ def test_error_in_the_thread_reaches_the_caller_unchanged(
     table = rows_table(0, 8)
     with (
         closing(trainer(model_path, tmp_path)) as grpo,
-        pytest.raises(RowError, match="'row-0' has no logprobs"),
+        pytest.raises(RowError, match="row 0 has no logprobs"),
     ):
         grpo.step(leased(replace_column(table, "logprobs", [None] * 8), 0))
     with closing(trainer(model_path, tmp_path)) as grpo, pytest.raises(KeyError, match="advantage"):

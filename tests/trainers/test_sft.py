@@ -11,9 +11,10 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from rft_data.codec import to_table
 from rft_data.errors import RecipeError, RowError, TrainingError
 from rft_data.rows import Experience, canonical_json
-from rft_data.schema import EXPERIENCES, to_table
+from rft_data.schema import EXPERIENCES
 from trainers.sft import sft_dataset, train_sft
 
 Rows = Callable[..., pa.Table]

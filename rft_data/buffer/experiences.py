@@ -1,0 +1,275 @@
+"""The experiences table and what is known of it in memory: numbering, idempotence, the hot tail.
+
+Called from one thread at a time for writing (the group commit's), from any for reading.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from rft_data.buffer.faults import check_room
+from rft_data.buffer.group_commit import Prepared
+from rft_data.buffer.hot import HotTail
+from rft_data.buffer.index import IdIndex
+from rft_data.buffer.maintenance import maintain
+from rft_data.buffer.store import Store
+from rft_data.codec import to_table
+from rft_data.digests import TRAINED, row_digests, trained_digests
+from rft_data.errors import ConflictError, IntegrityError
+from rft_data.failpoints import failpoint
+from rft_data.rows import now
+from rft_data.schema import EXPERIENCES, QUARANTINE
+
+HOT_BYTES = 64 << 20
+"""Newest rows kept in memory."""
+LOST_ROWS = "lost_rows.json"
+"""Row numbers that a repair took out: `{"seqs": [[first, last], ...]}`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """What became of one append."""
+
+    commit: pa.Table
+    """All rows of the commit it was part of, with `seq` and `digest`."""
+    start: int
+    """Where its own rows start in there."""
+    seqs: tuple[int | None, ...]
+    """Row number of each row brought, None where it was quarantined."""
+    stored: int
+    quarantined: int
+
+    @property
+    def rows(self) -> pa.Table:
+        """The rows that were let in, in the order brought."""
+        let_in = len(self.seqs) - self.quarantined
+        return self.commit.slice(self.start, let_in).select(EXPERIENCES.names)
+
+
+class Experiences:
+    """Rows by number and by id."""
+
+    def __init__(self, store: Store) -> None:
+        """Load row numbers and ids.
+
+        Raises: IntegrityError if row numbers have a gap that no repair recorded.
+        """
+        self._store = store
+        self._index = IdIndex()
+        self._hot = HotTail(HOT_BYTES)
+        self._next_seq = 0
+        self._rows = 0
+        self._unsure = False
+        if not store.read_only:
+            self._load()
+
+    def _load(self) -> None:
+        lost = self._lost()
+        seen = np.zeros(2, np.int64)  # last number, numbers missing before it
+        seen[0] = -1
+        self._index.load(self._numbered(seen))
+        known_gaps = sum(last - first + 1 for first, last in lost if first <= seen[0])
+        if seen[1] != known_gaps:
+            raise self._damaged(f"{seen[1]} rows are missing, {known_gaps} of these by a repair")
+        self._rows = len(self._index)
+        self._next_seq = max([int(seen[0]), *(last for _, last in lost)]) + 1
+
+    def _numbered(self, seen: npt.NDArray[np.int64]) -> Iterator[tuple[Sequence[str], npt.NDArray[np.int64]]]:
+        """Ids and row numbers of everything stored; keeps count in `seen`."""
+        for batch in self._store.batches("experiences", ["seq", "experience_id"]):
+            seqs = np.asarray(batch.column("seq"))
+            steps = np.diff(seqs, prepend=seen[0])
+            if (steps < 1).any():
+                raise self._damaged("row numbers do not grow")
+            seen[:] = seqs[-1], seen[1] + (steps - 1).sum()
+            yield batch.column("experience_id").to_pylist(), seqs
+
+    def _lost(self) -> list[tuple[int, int]]:
+        path = self._store.root / LOST_ROWS
+        return [(a, b) for a, b in json.loads(path.read_text())["seqs"]] if path.is_file() else []
+
+    def _damaged(self, what: str) -> IntegrityError:
+        return IntegrityError(
+            f"buffer {self._store.root}: {what}; the folder is damaged. See what is lost with "
+            f"`rft buffer verify {self._store.root}`, then `rft buffer repair` it."
+        )
+
+    @property
+    def index_bytes(self) -> int:
+        """Memory of the id index."""
+        return self._index.nbytes
+
+    # --- writing -----------------------------------------------------------------------------------
+
+    def commit(self, prepared: Prepared) -> None:
+        """Store the fresh rows of a prepared batch in one commit and resolve its appends."""
+        if self._unsure:
+            self._settle_doubt()
+        check_room(self._store.root)
+        table = prepared.table
+        seqs = self._number(prepared)
+        fresh = np.flatnonzero(seqs >= self._next_seq)
+        _, first_seen = np.unique(seqs[fresh], return_index=True)
+        fresh = fresh[np.sort(first_seen)]
+        self._quarantine(prepared)
+        numbered = table.append_column(EXPERIENCES.field("seq"), pa.array(np.maximum(seqs, 0)))
+        if len(fresh):
+            rows = numbered if len(fresh) == len(seqs) else numbered.take(pa.array(fresh))
+            self._append(rows.select(EXPERIENCES.names))
+        failpoint("append.ack")
+        self._resolve(prepared, seqs, numbered, fresh)
+        maintain(self._store, "experiences")
+
+    def _append(self, rows: pa.Table) -> None:
+        try:
+            self._store.add("experiences", rows)
+        except BaseException:
+            self._unsure = True  # the commit may have happened all the same
+            self._store.forget("experiences")
+            raise
+        start = self._next_seq
+        self._index.add(rows.column("experience_id").to_pylist(), range(start, start + rows.num_rows))
+        self._hot.add(start, rows)
+        self._next_seq += rows.num_rows
+        self._rows += rows.num_rows
+
+    def _settle_doubt(self) -> None:
+        """After a failed commit: learn of the rows that it stored after all."""
+        self._store.forget("experiences")
+        extra = self._store.count("experiences") - self._rows
+        if extra > 0:
+            rows = self._store.tail("experiences", extra, ["seq", "experience_id"])
+            self._index.add(rows.column("experience_id").to_pylist(), rows.column("seq").to_pylist())
+            self._rows += extra
+            self._next_seq = rows.column("seq")[-1].as_py() + 1
+        self._unsure = False
+
+    def _number(self, prepared: Prepared) -> npt.NDArray[np.int64]:
+        """Row number of every good row, stored ones and new ones; -1 in an append with a conflict."""
+        table = prepared.table
+        ids, digests = table.column("experience_id").to_pylist(), table.column("digest").to_pylist()
+        known = self._known(ids)
+        seqs = np.full(len(ids), -1, np.int64)
+        next_seq, place = self._next_seq, 0
+        brought = np.cumsum([item.rows for item in prepared.pending])
+        ends = np.searchsorted(prepared.places, brought).tolist()
+        for item, end in zip(prepared.pending, ends, strict=True):
+            mine: dict[str, tuple[int, str]] = {}
+            for row in range(place, end):
+                stored = known.get(ids[row]) or mine.get(ids[row])
+                if stored is None:
+                    stored = mine[ids[row]] = (next_seq + len(mine), digests[row])
+                elif stored[1] != digests[row]:
+                    item.future.set_exception(_conflict(ids[row], stored[1], digests[row]))
+                    seqs[place:row] = -1
+                    break
+                seqs[row] = stored[0]
+            else:
+                known.update(mine)
+                next_seq += len(mine)
+            place = end
+        return seqs
+
+    def _known(self, ids: Sequence[str]) -> dict[str, tuple[int, str]]:
+        """Row number and digest of those ids that are stored."""
+        candidates = sorted({seq for _, seq in self._index.candidates(ids)})
+        if not candidates:
+            return {}
+        wanted, names = set(ids), ["seq", "experience_id", "digest"]
+        rows = self._fetch(np.array(candidates, np.int64), names)
+        columns = (rows.column(name).to_pylist() for name in names)
+        return {i: (seq, digest) for seq, i, digest in zip(*columns, strict=True) if i in wanted}
+
+    def digests_of(self, ids: Sequence[str]) -> dict[str, str]:
+        """Digest of those ids that are stored."""
+        return {experience_id: digest for experience_id, (_, digest) in self._known(ids).items()}
+
+    def _quarantine(self, prepared: Prepared) -> None:
+        if prepared.refused:
+            rows = [quarantine_row(r.experience_id, r.reason, r.excerpt) for r in prepared.refused]
+            self._store.add("quarantine", to_table(rows, QUARANTINE))
+
+    def _resolve(
+        self,
+        prepared: Prepared,
+        seqs: npt.NDArray[np.int64],
+        numbered: pa.Table,
+        fresh: npt.NDArray[np.int64],
+    ) -> None:
+        """Tell each append what became of its rows."""
+        brought = np.cumsum([0, *(item.rows for item in prepared.pending)])
+        ends = np.searchsorted(prepared.places, brought).tolist()
+        new = np.searchsorted(fresh, ends).tolist()
+        for number, item in enumerate(prepared.pending):
+            if item.future.done():
+                continue
+            mine: list[int | None] = seqs[ends[number] : ends[number + 1]].tolist()
+            refused = item.rows - len(mine)
+            if refused:
+                by_place: list[int | None] = [None] * item.rows
+                for place, seq in zip(prepared.places[ends[number] : ends[number + 1]], mine, strict=True):
+                    by_place[place - brought[number]] = seq
+                mine = by_place
+            stored = new[number + 1] - new[number]
+            item.future.set_result(Stored(numbered, ends[number], tuple(mine), stored, refused))
+
+    # --- reading -----------------------------------------------------------------------------------
+
+    def _fetch(self, seqs: npt.NDArray[np.int64], names: Sequence[str]) -> pa.Table:
+        """Columns of rows by sorted, unique number; rows that do not exist are left out."""
+        cold, tables = self._hot.split(seqs)
+        stored = self._store.take("experiences", cold.tolist(), names)
+        return pa.concat_tables([stored, *(table.select(list(names)) for table in tables)])
+
+    def take(self, seqs: Sequence[int] | npt.NDArray[np.int64], *, trained_only: bool = False) -> pa.Table:
+        """Rows by number, in the order asked; digests of rows that come from a file are checked.
+
+        `trained_only`: just `seq` and the columns of `digests.TRAINED`, which is what a lease needs.
+        Raises: IntegrityError if a row is missing or does not match its digest.
+        """
+        names = ["seq", *TRAINED, "digest"] if trained_only else EXPERIENCES.names
+        wanted, order = np.unique(np.asarray(seqs, np.int64), return_inverse=True)
+        if len(wanted) and wanted[0] < 0:
+            raise self._absent(int(wanted[0]))
+        cold, tables = self._hot.split(wanted)
+        stored = self._store.take("experiences", cold.tolist(), names)
+        found = np.asarray(stored.column("seq"))
+        if len(found) != len(cold) or (found != cold).any():
+            raise self._absent(min(set(cold.tolist()) - set(found.tolist())))
+        self._check(stored, trained_digests(stored) if trained_only else row_digests(stored))
+        rows = pa.concat_tables([stored, *(table.select(names) for table in tables)])
+        if len(order) == len(wanted) and (order == np.arange(len(order))).all():
+            return rows
+        return rows.take(pa.array(order))
+
+    def _absent(self, seq: int) -> IntegrityError:
+        return IntegrityError(f"buffer {self._store.root} has no experience with row number {seq}.")
+
+    def _check(self, rows: pa.Table, digests: Sequence[str]) -> None:
+        stored = rows.column("digest").to_pylist()
+        for place, actual in enumerate(digests):
+            if not stored[place].startswith(actual):
+                raise IntegrityError(
+                    f"experience row {rows.column('seq')[place].as_py()} of buffer {self._store.root} does "
+                    f"not match its digest (stored {stored[place]}, computed {actual}): the file is damaged; "
+                    "nothing was trained on it. See `rft buffer verify`."
+                )
+
+
+def quarantine_row(experience_id: str, reason: str, excerpt: dict[str, Any]) -> dict[str, Any]:
+    """One row of the `quarantine` table."""
+    return {"experience_id": experience_id, "reason": reason, "row": excerpt, "created_at": now()}
+
+
+def _conflict(experience_id: str, stored: str, found: str) -> ConflictError:
+    return ConflictError(
+        f"experience '{experience_id}' is already stored with other content (digest {stored}, now {found}); "
+        "an experience never changes: give the new rollout its own attempt or member number."
+    )

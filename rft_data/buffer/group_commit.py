@@ -1,0 +1,204 @@
+"""Group commit: many appends become one commit, and each returns when its own rows are stored.
+
+Two threads: while one commit is being written the next batch is checked and digested. What is waiting is
+bounded; who cannot be admitted before the deadline is told so.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from rft_data.buffer.door import Refused, admit
+from rft_data.digests import row_digests
+from rft_data.errors import RftError, StalledError
+from rft_data.schema import EXPERIENCES
+
+MAX_COMMIT_ROWS = 512
+MAX_WAITING_BYTES = 128 << 20
+_SMALL_BYTES = 1 << 20
+
+
+@dataclass(eq=False)
+class Pending:
+    """One append on its way to a commit."""
+
+    table: pa.Table
+    """Conforming rows (see `door.conform`)."""
+    parsed: bool
+    """Whether the JSON columns come from our own encoder."""
+    urgent: bool
+    """Whether somebody is waiting for it: then it does not linger for company."""
+    future: Future[Any] = field(default_factory=Future)
+    arrived: float = field(default_factory=time.monotonic)
+    size: int = 0
+    """Bytes it holds in memory."""
+
+    def __post_init__(self) -> None:
+        size = self.table.get_total_buffer_size()  # quick, but a slice counts as its whole parent
+        self.size = size if size < _SMALL_BYTES else self.table.nbytes
+
+    @property
+    def rows(self) -> int:
+        """Rows brought."""
+        return int(self.table.num_rows)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """Several appends, checked and digested, ready for one commit."""
+
+    pending: list[Pending]
+    table: pa.Table
+    """The good rows of all of them, with `digest`."""
+    places: npt.NDArray[np.int64]
+    """Where each good row stood among all rows brought."""
+    refused: list[Refused]
+
+
+def prepare(pending: list[Pending]) -> Prepared:
+    """Check and digest the rows of several appends at once."""
+    table = pa.concat_tables([item.table for item in pending])
+    good, places, refused = admit(table, parsed=all(item.parsed for item in pending))
+    digests = pa.array(row_digests(good), pa.string())
+    return Prepared(pending, good.append_column(EXPERIENCES.field("digest"), digests), places, refused)
+
+
+class GroupCommit:
+    """Collects appends, prepares them, and calls `commit` with one batch at a time, in order of arrival."""
+
+    def __init__(self, commit: Callable[[Prepared], None], *, linger_s: float) -> None:
+        """`commit` stores a batch and resolves the futures of its appends.
+
+        `linger_s`: how long appends that nobody waits for may wait for company.
+        """
+        self._commit = commit
+        self._linger_s = linger_s
+        self._lock = threading.Lock()
+        self._work = threading.Condition(self._lock)
+        self._room = threading.Condition(self._lock)
+        self._waiting: deque[Pending] = deque()
+        self._waiting_rows = 0
+        self._waiting_urgent = 0
+        self._waiting_bytes = 0
+        self._unfinished = 0
+        self._ready: queue.Queue[Prepared | None] = queue.Queue(maxsize=1)
+        self._threads: list[threading.Thread] = []
+        self._closed = False
+
+    def submit(self, pending: Pending, deadline_s: float) -> None:
+        """Queue an append; blocks while too much is waiting.
+
+        Raises: StalledError after `deadline_s`; then nothing of the append is stored.
+        """
+        size = pending.size
+        with self._lock:
+            self._start()
+            free = self._room.wait_for(
+                lambda: self._closed or not self._waiting or self._waiting_bytes + size <= MAX_WAITING_BYTES,
+                deadline_s,
+            )
+            if self._closed:
+                raise RftError("the buffer is closed; nothing of this append is stored.")
+            if not free:
+                raise StalledError(
+                    f"{len(self._waiting)} appends with {self._waiting_rows} rows are waiting to be stored "
+                    f"and this one found no room for {deadline_s:g} s; nothing of it is stored. Send less "
+                    "at a time, or wait longer (deadline_s): sending it again is safe."
+                )
+            self._waiting.append(pending)
+            self._waiting_rows += pending.rows
+            self._waiting_bytes += size
+            self._waiting_urgent += pending.urgent
+            if (
+                len(self._waiting) == 1 or self._due()
+            ):  # each needless wake-up costs a turn of the interpreter
+                self._work.notify()
+
+    def close(self) -> None:
+        """Store what was submitted, then stop; idempotent."""
+        with self._lock:
+            self._closed = True
+            self._work.notify_all()
+            self._room.notify_all()
+        for thread in self._threads:
+            thread.join()
+        self._threads = []
+
+    def _start(self) -> None:
+        if not self._threads and not self._closed:
+            for act in (self._prepare_all, self._commit_all):
+                thread = threading.Thread(target=act, name=f"buffer{act.__name__}", daemon=True)
+                thread.start()
+                self._threads.append(thread)
+
+    def _due(self) -> bool:
+        """Whether the next batch should be taken now."""
+        if not self._waiting:
+            return self._closed
+        if self._waiting_rows >= MAX_COMMIT_ROWS or self._closed:
+            return True
+        if self._unfinished:
+            return False
+        return self._waiting_urgent > 0 or self._patience() <= 0
+
+    def _patience(self) -> float:
+        return self._waiting[0].arrived + self._linger_s - time.monotonic()
+
+    def _next(self) -> list[Pending]:
+        """The appends of the next batch; empty when all is done."""
+        with self._lock:
+            while not self._due():
+                lingering = self._waiting and not self._unfinished
+                self._work.wait(self._patience() if lingering else None)
+            batch: list[Pending] = []
+            rows = 0
+            while self._waiting and (not batch or rows + self._waiting[0].rows <= MAX_COMMIT_ROWS):
+                batch.append(self._waiting.popleft())
+                rows += batch[-1].rows
+                self._waiting_bytes -= batch[-1].size
+                self._waiting_urgent -= batch[-1].urgent
+            self._waiting_rows -= rows
+            self._unfinished += bool(batch)
+            self._room.notify_all()
+            return batch
+
+    def _prepare_all(self) -> None:
+        while batch := self._next():
+            try:
+                prepared = prepare(batch)
+            except BaseException as err:  # noqa: BLE001 - goes to whoever waits for these rows
+                self._fail(batch, err)
+            else:
+                self._ready.put(prepared)
+        self._ready.put(None)
+
+    def _commit_all(self) -> None:
+        while (prepared := self._ready.get()) is not None:
+            try:
+                self._commit(prepared)
+            except BaseException as err:  # noqa: BLE001 - goes to whoever waits for these rows
+                self._fail(prepared.pending, err)
+            else:
+                self._finish()
+
+    def _fail(self, batch: list[Pending], err: BaseException) -> None:
+        for item in batch:
+            if not item.future.done():
+                item.future.set_exception(err)
+        self._finish()
+
+    def _finish(self) -> None:
+        with self._lock:
+            self._unfinished -= 1
+            self._work.notify()

@@ -1,0 +1,86 @@
+"""Keeping tables quick over any number of commits: merge small fragments, drop old versions and orphans.
+
+Fragments are merged in tiers, so a row is copied a few times in its life and not at every turn.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from rft_data.buffer.faults import storage_errors
+from rft_data.buffer.store import Store
+from rft_data.failpoints import failpoint
+
+COMPACT_EVERY = 32
+"""Commits to a table between two looks at its fragments."""
+COMPACT_ROWS = 65_536
+"""Rows added between two looks, if that comes first."""
+TIERS = (2_048, 32_768, 262_144)
+"""Rows per fragment that the merges aim at: a random read costs by the fragments it touches."""
+FULL_BYTES = 512 << 20
+"""A fragment of this size is left alone, however few rows it has."""
+_CROWD = 8
+"""Fragments of one tier that are left alone."""
+KEEP_VERSIONS_S = 600.0
+"""A reader may hold a version this long before its files can go."""
+_READ_BATCH_BYTES = 16 << 20
+
+
+def maintain(store: Store, name: str) -> None:
+    """Compact a table when enough commits have gone by since the last time."""
+    since = store.since_compaction[name]
+    if since.commits >= COMPACT_EVERY or since.rows >= COMPACT_ROWS:
+        compact(store, name)
+
+
+def compact(store: Store, name: str, *, crowd: int = _CROWD) -> dict[str, int]:
+    """Merge a table's small fragments and drop versions nobody may hold any more.
+
+    Returns: fragments before and after.
+    """
+    with store.locked(name), storage_errors(store.root, name):
+        dataset = store.head(name)
+        before = len(dataset.get_fragments())
+        for lowest, target in zip((0, *TIERS), TIERS, strict=False):
+            _merge(dataset, lowest, target, crowd)
+        dataset.cleanup_old_versions(
+            older_than=timedelta(seconds=KEEP_VERSIONS_S), error_if_tagged_old_versions=False
+        )
+        failpoint("compact.cleaned")
+        store.since_compaction.pop(name, None)
+        store.forget(name)
+        return {"fragments_before": before, "fragments_after": len(store.head(name).get_fragments())}
+
+
+def remove_orphans(store: Store, name: str) -> int:
+    """Remove files that no version names: what a killed or failed write left behind.
+
+    Only for the owner, and only while no write is on its way.
+    Returns: bytes removed.
+    """
+    with store.locked(name):
+        stats = store.head(name).cleanup_old_versions(
+            older_than=timedelta(seconds=KEEP_VERSIONS_S),
+            delete_unverified=True,
+            error_if_tagged_old_versions=False,
+        )
+        return int(stats.bytes_removed)
+
+
+def _merge(dataset: Any, lowest: int, target: int, crowd: int) -> None:
+    """Merge fragments below `target` rows when there is a crowd of them in this tier."""
+    fragments = [fragment.metadata for fragment in dataset.get_fragments()]
+    full = [f.id for f in fragments if sum(file.file_size_bytes or 0 for file in f.files) >= FULL_BYTES]
+    if sum(lowest <= f.physical_rows < target and f.id not in full for f in fragments) <= crowd:
+        return
+    failpoint("compact.merge")
+    dataset.optimize.compact_files(
+        target_rows_per_fragment=target,
+        max_bytes_per_file=FULL_BYTES,
+        excluded_fragment_ids=full,
+        compaction_mode="try_binary_copy",
+        num_threads=1,
+        binary_copy_read_batch_bytes=_READ_BATCH_BYTES,
+    )
+    failpoint("compact.merged")

@@ -1,0 +1,116 @@
+"""The small keyed tables beside the experiences: tasks, preferences, feedback, payloads. Each row once."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
+from typing import Any
+
+import pyarrow as pa
+
+from rft_data.buffer.maintenance import maintain
+from rft_data.buffer.store import Store
+from rft_data.codec import to_table
+from rft_data.errors import IntegrityError, RowError
+from rft_data.filters import Compare
+from rft_data.rows import Feedback, PreferencePair, Task, TaskKey, content_id, now
+from rft_data.schema import FEEDBACK, PREFERENCES, TABLES, TASKS
+
+
+class Side:
+    """Adds rows that are not there yet."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._known: dict[str, set[Any]] = {}
+        self._lock = threading.Lock()
+
+    def task_keys(self) -> list[TaskKey]:
+        """Keys of all stored tasks."""
+        rows = self._store.scan("tasks", ["taskset", "task_id"])
+        return [TaskKey(*pair) for pair in zip(*(column.to_pylist() for column in rows.columns), strict=True)]
+
+    def add_tasks(self, tasks: Sequence[Task]) -> int:
+        """Store new tasks; returns how many were new."""
+        rows = {task.key: {**_fields(task), "task_id": task.task_id, "created_at": now()} for task in tasks}
+        return self._add("tasks", rows, lambda: set(self.task_keys()), TASKS)
+
+    def add_preferences(self, pairs: Sequence[PreferencePair]) -> int:
+        """Store new pairs; returns how many were new."""
+        rows = {pair.preference_id: {**_fields(pair), "preference_id": pair.preference_id} for pair in pairs}
+        return self._add("preferences", rows, lambda: self._ids("preferences"), PREFERENCES)
+
+    def add_feedback(
+        self, feedback: Sequence[Feedback], digests_of: Callable[[Sequence[str]], Mapping[str, str]]
+    ) -> int:
+        """Store new feedback about stored experiences; returns how many were new."""
+        digests = digests_of([item.experience_id for item in feedback])
+        rows = {}
+        for item in feedback:
+            if item.experience_id not in digests:
+                raise RowError(
+                    f"feedback '{item.key}' by '{item.author}' is about experience '{item.experience_id}', "
+                    "which is not stored; give the id of a stored experience."
+                )
+            if item.value is not None and not math.isfinite(item.value):
+                raise RowError(f"feedback '{item.key}' has value {item.value}; a finite number is needed.")
+            name = content_id(item.experience_id, item.author, item.key, item.value, item.text)
+            about = {"feedback_id": name, "experience_digest": digests[item.experience_id]}
+            rows[name] = {**_fields(item), **about}
+        return self._add("feedback", rows, lambda: self._ids("feedback"), FEEDBACK)
+
+    def add_payload(self, data: bytes, media_type: str) -> str:
+        """Store a payload once; returns its id."""
+        name = hashlib.blake2b(data, digest_size=16).hexdigest()
+        row = {
+            "payload_id": name,
+            "media_type": media_type,
+            "size": len(data),
+            "data": data,
+            "created_at": now(),
+        }
+        self._add("payloads", {name: row}, lambda: self._ids("payloads"), TABLES["payloads"][0])
+        return name
+
+    def payload(self, payload_id: str) -> tuple[str, bytes]:
+        """(media type, bytes) of a payload."""
+        rows = self._store.scan(
+            "payloads", ["media_type", "data"], Compare("payload_id", "eq", payload_id), 1
+        )
+        for row in rows.to_pylist():
+            if hashlib.blake2b(row["data"], digest_size=16).hexdigest() == payload_id:
+                return row["media_type"], row["data"]
+            raise IntegrityError(
+                f"payload '{payload_id}' of buffer {self._store.root} does not match its id."
+            )
+        raise IntegrityError(f"buffer {self._store.root} has no payload '{payload_id}'.")
+
+    def _ids(self, name: str) -> set[Any]:
+        key = TABLES[name][1]
+        return set(self._store.scan(name, [str(key)]).column(0).to_pylist())
+
+    def _add(
+        self,
+        name: str,
+        rows: Mapping[Any, Mapping[str, Any]],
+        stored: Callable[[], set[Any]],
+        schema: pa.Schema,
+    ) -> int:
+        with self._lock:
+            if name not in self._known:
+                self._known[name] = stored()
+            fresh = {key: row for key, row in rows.items() if key not in self._known[name]}
+            if fresh:
+                known = self._known.pop(name)  # read again if this write's outcome is not known
+                self._store.add(name, to_table(list(fresh.values()), schema))
+                known.update(fresh)
+                self._known[name] = known
+        maintain(self._store, name)
+        return len(fresh)
+
+
+def _fields(row: Any) -> dict[str, Any]:
+    return {field.name: getattr(row, field.name) for field in fields(row)}

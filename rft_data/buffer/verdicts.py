@@ -1,0 +1,69 @@
+"""What one operator pipeline last said about each row: kept or not, and its advantage. 5 bytes a row."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+_UNJUDGED, _KEPT, _NOT_KEPT = 0, 1, 2
+
+
+class Verdicts:
+    """Folded annotations of one pipeline, by row number; the newest counts."""
+
+    def __init__(self, pipeline_hash: str) -> None:
+        self._pipeline_hash = pipeline_hash
+        self._state = np.zeros(0, np.int8)
+        self._advantage = np.zeros(0, np.float32)
+        self._per_token: dict[int, npt.NDArray[np.float32]] = {}
+
+    def fold(self, annotations: pa.Table | pa.RecordBatch) -> None:
+        """Take newer annotations (seq, pipeline_hash, verdict, advantage) in."""
+        mine = annotations.filter(pc.equal(annotations.column("pipeline_hash"), self._pipeline_hash))
+        if mine.num_rows == 0:
+            return
+        seqs = np.asarray(mine.column("seq"))
+        self._grow(int(seqs.max()) + 1)
+        advantage = pa.table({"advantage": mine.column("advantage")}).combine_chunks().column("advantage")
+        sizes = np.asarray(pc.list_value_length(advantage).fill_null(0))
+        kept = np.asarray(pc.equal(mine.column("verdict"), "kept")) & (sizes > 0)
+        self._state[seqs] = np.where(kept, _KEPT, _NOT_KEPT)
+        flat = np.asarray(pc.list_flatten(advantage))
+        ends = np.cumsum(sizes)
+        single = kept & (sizes == 1)
+        self._advantage[seqs[single]] = flat[ends[single] - 1]
+        for place in np.flatnonzero(~single).tolist():
+            seq = int(seqs[place])
+            self._per_token.pop(seq, None)
+            if kept[place]:
+                self._per_token[seq] = flat[ends[place] - sizes[place] : ends[place]]
+        for seq in seqs[single].tolist() if self._per_token else ():
+            self._per_token.pop(seq, None)
+
+    def _grow(self, rows: int) -> None:
+        if rows > len(self._state):
+            room = max(rows, 2 * len(self._state), 1024)
+            self._state = np.concatenate([self._state, np.zeros(room - len(self._state), np.int8)])
+            self._advantage = np.concatenate(
+                [self._advantage, np.zeros(room - len(self._advantage), np.float32)]
+            )
+
+    def missing(self, seqs: npt.NDArray[np.int64]) -> list[int]:
+        """Those of `seqs` that were never kept with an advantage."""
+        known = seqs < len(self._state)
+        state = np.where(known, self._state[np.where(known, seqs, 0)] if len(self._state) else 0, _UNJUDGED)
+        return [int(seq) for seq in seqs[state != _KEPT]]
+
+    def advantages(self, seqs: npt.NDArray[np.int64]) -> pa.Array:
+        """list<float32> per row: one value, or one per token; `seqs` were all kept."""
+        if not self._per_token:
+            offsets = pa.array(np.arange(len(seqs) + 1, dtype=np.int32))
+            return pa.ListArray.from_arrays(offsets, pa.array(self._advantage[seqs], pa.float32()))
+        values: list[Any] = [
+            self._per_token.get(seq, self._advantage[seq : seq + 1]) for seq in seqs.tolist()
+        ]
+        return pa.array(values, pa.list_(pa.float32()))
