@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check -c requirements/constraints.txt
 READY := $(VENV)/.ready-vllm-$(VLLM)
 
-.PHONY: setup quickstart test fast check bench
+.PHONY: setup quickstart test fast check bench trinity
 
 setup: $(READY)
 
@@ -50,3 +50,10 @@ check: setup
 
 bench: setup
 	$(BIN)/python -m benchmarks.buffer
+
+# Optional: Trinity-RFT 0.6 in an environment of its own (2 GB), for the benchmarks that compare with it.
+trinity:
+	$(PYTHON) -m venv .trinity
+	.trinity/bin/python -m pip install --quiet --disable-pip-version-check -r requirements/torch.txt
+	.trinity/bin/python -m pip install --quiet --disable-pip-version-check -r requirements/trinity.txt
+	.trinity/bin/python -m pip install --quiet --disable-pip-version-check --no-deps trinity-rft==0.6.0

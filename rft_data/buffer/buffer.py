@@ -26,7 +26,7 @@ from rft_data.buffer.side import Side
 from rft_data.buffer.store import Store
 from rft_data.buffer.verdicts import Verdicts
 from rft_data.codec import to_table, to_tasks
-from rft_data.errors import IntegrityError, RowError, StalledError
+from rft_data.errors import IntegrityError, RftError, RowError, StalledError
 from rft_data.filters import Filter
 from rft_data.protocols import LeasedBatch
 from rft_data.rows import Experience, Feedback, Lease, PreferencePair, Task, TaskKey, content_id, now
@@ -60,15 +60,16 @@ class Buffer:
     def __init__(
         self, root: Path | str, *, read_only: bool = False, durability: Durability = "process"
     ) -> None:
-        """Open or create the buffer at `root`.
+        """Open or create the buffer at `root`, a folder or an object-store URL (`s3://bucket/prefix`).
 
         `durability`: an acknowledged row survives the death of every process (`process`), or that of the
         machine too (`power`: an fsync barrier for each commit).
-        Raises: MissingFileError, BusyError or IntegrityError (see `LocalHome`); IntegrityError if row
-            numbers have a gap.
+        Raises: MissingFileError, BusyError or IntegrityError (see `LocalHome` and `ObjectHome`);
+            IntegrityError if row numbers have a gap.
         """
-        self._store = Store(Path(root), read_only=read_only, durability=durability)
-        self.root = self._store.root
+        self._store = Store(str(root), read_only=read_only, durability=durability)
+        self.location = self._store.location
+        """The folder or URL, as text."""
         try:
             self._experiences = Experiences(self._store)
         except BaseException:
@@ -78,6 +79,16 @@ class Buffer:
         self._verdicts: dict[str, Verdicts] = {}
         self._lock = threading.RLock()
         self._writer = GroupCommit(self._experiences.commit, linger_s=LINGER_S)
+
+    @property
+    def root(self) -> Path:
+        """The folder.
+
+        Raises: RftError for a buffer on an object store.
+        """
+        if self._store.local is None:
+            raise RftError(f"{self.location} is not a local folder, which this needs.")
+        return self._store.local
 
     def close(self) -> None:
         """Store what was submitted, then give up ownership; idempotent."""

@@ -92,13 +92,15 @@ class Experiences:
             yield batch.column("experience_id").to_pylist(), seqs
 
     def _lost(self) -> list[tuple[int, int]]:
-        path = self._store.root / LOST_ROWS
-        return [(a, b) for a, b in json.loads(path.read_text())["seqs"]] if path.is_file() else []
+        path = None if self._store.local is None else self._store.local / LOST_ROWS
+        if path is None or not path.is_file():
+            return []
+        return [(first, last) for first, last in json.loads(path.read_text())["seqs"]]
 
     def _damaged(self, what: str) -> IntegrityError:
         return IntegrityError(
-            f"buffer {self._store.root}: {what}; the folder is damaged. See what is lost with "
-            f"`rft buffer verify {self._store.root}`, then `rft buffer repair` it."
+            f"buffer {self._store.location}: {what}; the folder is damaged. See what is lost with "
+            f"`rft buffer verify {self._store.location}`, then `rft buffer repair` it."
         )
 
     @property
@@ -112,7 +114,8 @@ class Experiences:
         """Store the fresh rows of a prepared batch in one commit and resolve its appends."""
         if self._unsure:
             self._settle_doubt()
-        check_room(self._store.root)
+        if self._store.local is not None:
+            check_room(self._store.local)
         table = prepared.table
         seqs = self._number(prepared)
         fresh = np.flatnonzero(seqs >= self._next_seq)
@@ -250,15 +253,15 @@ class Experiences:
         return rows.take(pa.array(order))
 
     def _absent(self, seq: int) -> IntegrityError:
-        return IntegrityError(f"buffer {self._store.root} has no experience with row number {seq}.")
+        return IntegrityError(f"buffer {self._store.location} has no experience with row number {seq}.")
 
     def _check(self, rows: pa.Table, digests: Sequence[str]) -> None:
         stored = rows.column("digest").to_pylist()
         for place, actual in enumerate(digests):
             if not stored[place].startswith(actual):
                 raise IntegrityError(
-                    f"experience row {rows.column('seq')[place].as_py()} of buffer {self._store.root} does "
-                    f"not match its digest (stored {stored[place]}, computed {actual}): the file is damaged; "
+                    f"experience row {rows.column('seq')[place].as_py()} of buffer {self._store.location} "
+                    f"does not match its digest (stored {stored[place]}, computed {actual}): the file is damaged; "
                     "nothing was trained on it. See `rft buffer verify`."
                 )
 

@@ -14,41 +14,46 @@ RESERVE_BYTES = 64 << 20
 """Room kept free on the disk: without it nothing could be compacted or checkpointed any more."""
 
 
-def check_room(root: Path) -> None:
+def check_room(folder: Path) -> None:
     """Refuse a write while the disk is nearly full.
 
     Raises: DiskFullError.
     """
-    free = shutil.disk_usage(root).free
+    free = shutil.disk_usage(folder).free
     if free < RESERVE_BYTES:
-        raise _full(root, f"{free >> 20} MiB are free")
+        raise _full(str(folder), f"{free >> 20} MiB are free")
 
 
-def _full(root: Path, found: str) -> DiskFullError:
+def _full(location: str, found: str) -> DiskFullError:
     return DiskFullError(
-        f"the disk of buffer {root} has no room: {found}, {RESERVE_BYTES >> 20} MiB are kept free. "
+        f"the disk of buffer {location} has no room: {found}, {RESERVE_BYTES >> 20} MiB are kept free. "
         "Everything acknowledged is stored and readable. Free some space (older runs, old checkpoints), then "
         "resume or send the rows again: ids are deterministic, nothing is stored twice."
     )
 
 
+def overtaken(what: str) -> FencedError:
+    """The error for an owner that has been replaced."""
+    return FencedError(
+        f"{what}: the buffer was taken over by another writer while this one was away; nothing of this "
+        "call is stored. Stop this process: the other one owns the buffer now."
+    )
+
+
 @contextmanager
-def storage_errors(root: Path, name: str) -> Iterator[None]:
+def storage_errors(location: str, name: str) -> Iterator[None]:
     """Turn what Lance raises in a commit into our errors."""
     from lance.commit import CommitConflictError
 
     try:
         yield
     except CommitConflictError as err:
-        raise FencedError(
-            f"table '{name}' of buffer {root} was taken over by another writer while this one was away; "
-            "nothing of this call is stored. Stop this process: the other one owns the buffer now."
-        ) from err
+        raise overtaken(f"table '{name}' of buffer {location} has moved on") from err
     except OSError as err:
         if err.errno in (errno.ENOSPC, errno.EDQUOT) or "No space left" in str(err):
-            raise _full(root, "a write failed with 'no space left on device'") from err
+            raise _full(location, "a write failed with 'no space left on device'") from err
         raise
     except RuntimeError as err:
         if "No space left" in str(err):
-            raise _full(root, "a write failed with 'no space left on device'") from err
+            raise _full(location, "a write failed with 'no space left on device'") from err
         raise

@@ -1,6 +1,7 @@
-"""Where a buffer lives and who may write to it: a local folder, held by an advisory lock.
+"""Where a buffer lives and who may write to it.
 
-The lock goes with the process, however it dies.
+A local folder is held by an advisory lock, which goes with the process, however it dies. On an object store
+nobody can be held off: whoever opens a buffer for writing takes it over, and the former owner is fenced.
 """
 
 from __future__ import annotations
@@ -8,8 +9,11 @@ from __future__ import annotations
 import fcntl
 import os
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
+import pyarrow as pa
+
+from rft_data.buffer.faults import overtaken
 from rft_data.errors import BusyError, IntegrityError, MissingFileError
 from rft_data.manifest import write_text
 from rft_data.schema import SCHEMA_VERSION
@@ -63,6 +67,59 @@ class LocalHome:
         if self._lock is not None:
             self._lock.close()
             self._lock = None
+
+
+class ObjectHome:
+    """A prefix on an S3-compatible store; credentials and endpoint come from the usual AWS_* variables.
+
+    The table `owner` holds one row: the epoch of the owner, which grows by compare-and-set.
+    """
+
+    def __init__(self, url: str, db: Any, *, read_only: bool) -> None:
+        """Open the buffer at `url`, creating it unless `read_only`, and take it over.
+
+        Raises: MissingFileError if it does not exist, IntegrityError if it has another schema version.
+        """
+        self.epoch = 0
+        if OWNER not in db.list_tables().tables:
+            if read_only:
+                raise MissingFileError(f"there is no buffer at {url} (it has no table '{OWNER}').")
+            self._create(db)
+        table = db.open_table(OWNER)
+        while True:
+            [row] = table.search().to_list()
+            check_schema_version(url, str(row["schema_version"]))
+            if read_only:
+                return
+            self.epoch = row["epoch"] + 1
+            if table.update(where=f"epoch = {row['epoch']}", values={"epoch": self.epoch}).rows_updated == 1:
+                return  # otherwise another owner came first: look again
+
+    def _create(self, db: Any) -> None:
+        row = {"key": "owner", "epoch": 0, "schema_version": SCHEMA_VERSION}
+        db.create_table(OWNER, pa.Table.from_pylist([row], schema=_OWNER_SCHEMA), exist_ok=True)
+
+    def check_owner(self, db: Any) -> None:
+        """Refuse to go on when another owner has taken over.
+
+        Raises: FencedError.
+        """
+        [row] = db.open_table(OWNER).search().to_list()
+        if row["epoch"] != self.epoch:
+            raise overtaken(f"the owner's epoch is {row['epoch']}, this process has {self.epoch}")
+
+    def close(self) -> None:
+        """Nothing is held; the next owner takes over."""
+
+
+OWNER = "owner"
+_OWNER_SCHEMA = pa.schema(
+    [
+        pa.field("key", pa.string(), nullable=False),
+        pa.field("epoch", pa.int64(), nullable=False),
+        pa.field("schema_version", pa.int64(), nullable=False),
+    ]
+)
 
 
 def check_schema_version(root: Path | str, found: str) -> None:

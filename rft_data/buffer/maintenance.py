@@ -39,7 +39,7 @@ def compact(store: Store, name: str, *, crowd: int = _CROWD) -> dict[str, int]:
 
     Returns: fragments before and after.
     """
-    with store.locked(name), storage_errors(store.root, name):
+    with store.locked(name), storage_errors(store.location, name):
         dataset = store.head(name)
         before = len(dataset.get_fragments())
         for lowest, target in zip((0, *TIERS), TIERS, strict=False):

@@ -84,9 +84,9 @@ class Side:
             if hashlib.blake2b(row["data"], digest_size=16).hexdigest() == payload_id:
                 return row["media_type"], row["data"]
             raise IntegrityError(
-                f"payload '{payload_id}' of buffer {self._store.root} does not match its id."
+                f"payload '{payload_id}' of buffer {self._store.location} does not match its id."
             )
-        raise IntegrityError(f"buffer {self._store.root} has no payload '{payload_id}'.")
+        raise IntegrityError(f"buffer {self._store.location} has no payload '{payload_id}'.")
 
     def _ids(self, name: str) -> set[Any]:
         key = TABLES[name][1]

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from rft_data.buffer.durability import Durability, fsync_commit
 from rft_data.buffer.faults import storage_errors
-from rft_data.buffer.home import LocalHome
+from rft_data.buffer.home import LocalHome, ObjectHome
 from rft_data.failpoints import failpoint
 from rft_data.filters import Filter, to_sql
 from rft_data.schema import TABLES
@@ -38,21 +38,28 @@ class Growth:
 
 
 class Store:
-    """Tables of one buffer; at most one process holds it for writing. Safe to use from many threads."""
+    """Tables of one buffer, in a folder or under an object-store prefix, with one writing process.
 
-    def __init__(self, root: Path, *, read_only: bool, durability: Durability = "process") -> None:
-        """Open `root`, creating it unless `read_only`.
+    Safe to use from many threads.
+    """
 
-        Raises: MissingFileError, BusyError or IntegrityError (see `LocalHome`).
+    def __init__(self, location: str, *, read_only: bool, durability: Durability = "process") -> None:
+        """Open the folder or object-store prefix, creating it unless `read_only`.
+
+        Raises: MissingFileError, BusyError or IntegrityError (see `LocalHome` and `ObjectHome`).
         """
         import lancedb  # 1.5 s: not paid by `rft --help` or `rft recipe validate`
 
-        self._home = LocalHome(root, read_only=read_only)
-        self.root = self._home.root
         self.read_only = read_only
         self.durability = durability
+        self.local = None if "://" in location else Path(location).resolve()
+        """The folder; resolved, so that a later chdir or rename does not redirect a writer."""
+        self.location = location.rstrip("/") if self.local is None else str(self.local)
+        self._home: LocalHome | ObjectHome | None = None
+        if self.local is not None:
+            self._home = LocalHome(self.local, read_only=read_only)
         self._db = lancedb.connect(
-            str(self.root),
+            self.location,
             session=lancedb.Session(
                 metadata_cache_size_bytes=_CACHE_BYTES, index_cache_size_bytes=_CACHE_BYTES
             ),
@@ -64,14 +71,26 @@ class Store:
         self._locks: defaultdict[str, threading.RLock] = defaultdict(threading.RLock)
         self.since_compaction: defaultdict[str, Growth] = defaultdict(Growth)
         """What was added to each table since it was opened or last compacted."""
+        if self._home is None:
+            self._home = ObjectHome(self.location, self._db, read_only=read_only)
+            self._fence()
+
+    def _fence(self) -> None:
+        """Make every commit of a former owner fail: it builds on a version before this restore."""
+        if not self.read_only:
+            for name in self._db.list_tables().tables:
+                if name in TABLES:
+                    self.head(name).restore()
+                    self.forget(name)
 
     def close(self) -> None:
         """Give up ownership; idempotent."""
-        self._home.close()
+        if self._home is not None:
+            self._home.close()
 
     def uri(self, name: str) -> str:
         """Where a table's files are."""
-        return f"{self.root}/{name}.lance"
+        return f"{self.location}/{name}.lance"
 
     def table(self, name: str) -> Any:
         """The LanceDB table, created empty if this store may write; None if absent and read-only."""
@@ -99,11 +118,14 @@ class Store:
         with self._locks[name]:
             if name not in self._heads:
                 self.table(name)
-                self._heads[name] = lance.dataset(
+                opened = lance.dataset(
                     self.uri(name),
                     metadata_cache_size_bytes=_CACHE_BYTES,
                     index_cache_size_bytes=_CACHE_BYTES,
                 )
+                if isinstance(self._home, ObjectHome) and not self.read_only:
+                    self._home.check_owner(self._db)  # after opening: a later takeover then conflicts
+                self._heads[name] = opened
             return self._heads[name]
 
     # --- writing -----------------------------------------------------------------------------------
@@ -120,7 +142,7 @@ class Store:
         rows = rows.select(schema.names)
         if not rows.schema.equals(schema, check_metadata=True):  # the encodings are in there
             rows = rows.cast(schema)
-        with self._locks[name], storage_errors(self.root, name):
+        with self._locks[name], storage_errors(self.location, name):
             head = self.head(name)
             failpoint("store.write")
             fragments = lance.fragment.write_fragments(
@@ -131,8 +153,8 @@ class Store:
                 head, lance.LanceOperation.Append(fragments), read_version=head.version
             )
             failpoint("store.committed")
-            if self.durability == "power":
-                fsync_commit(Path(self.uri(name)), fragments, head.version, self._heads[name].version)
+            if self.durability == "power" and self.local is not None:
+                fsync_commit(self.local / f"{name}.lance", fragments, head.version, self._heads[name].version)
                 failpoint("store.synced")
             grown = self.since_compaction[name]
             grown.commits += 1
