@@ -18,7 +18,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from benchmarks import trinity
+from benchmarks import trinity_peer
 from benchmarks.growth import commit_drift, memory_of_owner, random_leases
 from benchmarks.peers import ArrowFile, SqlitePickle, SqliteRaw, as_objects
 from benchmarks.report import Bar, finish
@@ -139,7 +139,7 @@ def throughput(*, quick: bool) -> tuple[list[Bar], dict[str, Any]]:
     rows = 512 if quick else 8192
     appends = {n: median_of(runs, lambda f, n=n: append_rates(f, n, rows)) for n in (8, 64, 512)}
     fifo = median_of(runs, lambda f: fifo_rates(f, 64, 2 if quick else 8))
-    theirs = trinity.rates(rows=512 if quick else 4096)
+    theirs = trinity_peer.rates(rows=512 if quick else 4096)
     for per_call, rates in appends.items():
         shown(f"append, {per_call} rows a call, rows/s", rates)
     shown("lease of 64 groups x 8, first in first out, rows/s", fifo)

@@ -42,7 +42,7 @@ def curate(recipe: DataRecipe) -> dict[str, Any]:
         "operators": operators,
     }
     scorer = Scorer(recipe) if recipe.rollouts else None
-    with Buffer(Path(recipe.buffer.uri)) as buffer:
+    with Buffer(recipe.buffer.uri, durability=recipe.buffer.durability) as buffer:
         report["tasks_new"] = buffer.add_tasks(kept)
         report["rollouts"] = [
             scorer.score_file(section, kept, buffer) for section in recipe.rollouts if scorer is not None

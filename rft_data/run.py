@@ -33,7 +33,7 @@ class Run:
         self.directory = Path(recipe.run_dir)
         self.run_id = recipe.name
         self.hash = content_id(recipe.saved())
-        self.buffer = Buffer(Path(recipe.buffer.uri))
+        self.buffer = Buffer(recipe.buffer.uri, durability=recipe.buffer.durability)
         try:
             self.attempt = self._attempt()
             self.progress: dict[str, Any] = self._read("progress.json") or {

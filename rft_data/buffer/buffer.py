@@ -178,7 +178,16 @@ class Buffer:
                     f"a row for table '{name}' has columns {sorted(set(row) ^ wanted)} missing or unknown; "
                     f"wanted exactly {schema.names}."
                 )
-        self._store.add(name, to_table(stamped, schema))
+        self.add_table(name, to_table(stamped, schema))
+
+    def add_table(self, name: str, rows: pa.Table) -> None:
+        """Append a table of one of the small tables' schemas in one commit.
+
+        Raises: RowError for experiences and annotations, which have ways of their own.
+        """
+        if name in ("experiences", "annotations"):
+            raise RowError(f"rows of '{name}' come through `append` or `annotate`, not `add_table`.")
+        self._store.add(name, rows)
         maintain(self._store, name)
 
     def add_tasks(self, tasks: Sequence[Task]) -> int:

@@ -261,8 +261,8 @@ class Experiences:
             if not stored[place].startswith(actual):
                 raise IntegrityError(
                     f"experience row {rows.column('seq')[place].as_py()} of buffer {self._store.location} "
-                    f"does not match its digest (stored {stored[place]}, computed {actual}): the file is damaged; "
-                    "nothing was trained on it. See `rft buffer verify`."
+                    f"does not match its digest (stored {stored[place]}, computed {actual}): the file is "
+                    "damaged; nothing was trained on it. See `rft buffer verify`."
                 )
 
 

@@ -47,9 +47,12 @@ class Model(Section):
 
 
 class BufferSection(Section):
-    """The LanceDB folder."""
+    """Where experiences are stored."""
 
     uri: str
+    """A folder, or an object-store URL (`s3://bucket/prefix`)."""
+    durability: Literal["process", "power"] = "process"
+    """What a stored row survives: the death of every process, or that of the machine too (slower)."""
 
 
 class ReasoningGym(Section):

@@ -1,15 +1,19 @@
 import dataclasses
+import struct
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
+import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rft_data.codec import to_experiences, to_table, to_tasks
-from rft_data.digests import UNDIGESTED, row_digests
+from rft_data.digests import TRAINED, UNDIGESTED, row_digests, trained_digests
 from rft_data.rows import Experience, Task
 from rft_data.schema import EXPERIENCES, TABLES, TASKS
+from rft_data.schema_page import page
 from tests.rft_data.conftest import make_experience
 
 floats = st.floats(-50, 0, width=32)
@@ -32,6 +36,9 @@ def experiences(draw: st.DrawFn) -> Experience:
         version_spans=draw(st.lists(st.tuples(*[st.integers(0, 9)] * 3), max_size=3)),
         completion_text=draw(st.text(st.characters(exclude_categories=("Cs",)))),
         reward=draw(st.none() | floats),
+        payloads=draw(st.lists(st.text("ab", max_size=2), max_size=3).map(tuple)),
+        tools=draw(st.none() | st.just([{"type": "function"}])),
+        teacher_logprobs=[-1.0] * length if known and draw(st.booleans()) else None,
         reward_parts=draw(st.dictionaries(st.text("abc"), st.floats(allow_nan=False, allow_infinity=False))),
     )
 
@@ -96,3 +103,41 @@ def test_tasks_survive_the_table() -> None:
 def test_json_column_refuses_nan() -> None:
     with pytest.raises(ValueError, match="not JSON compliant"):
         to_table([make_experience(0, reward_parts={"x": float(np.nan)})], EXPERIENCES)
+
+
+def test_schema_page_is_the_schema() -> None:
+    stored = (Path(__file__).parents[2] / "docs" / "schema.md").read_text()
+    assert stored == page(), "run: python -m rft_data.schema_page > docs/schema.md"
+
+
+def reference_digest(row: dict) -> str:
+    """The definition of a digest, value by value, without Arrow's buffers."""
+    halves = []
+    for names in (TRAINED, [n for n in EXPERIENCES.names if n not in UNDIGESTED and n not in TRAINED]):
+        data = b""
+        for name in names:
+            value, kind = row[name], EXPERIENCES.field(name).type
+            if value is None:
+                continue
+            size = None
+            if name == "version_spans":
+                encoded = b"".join(struct.pack("<qqq", s["version"], s["start"], s["end"]) for s in value)
+            elif name == "payloads":
+                encoded = b"\xff".join(text.encode() for text in value)
+                size = len(encoded) + (len(value) << 40)
+            elif isinstance(value, str):
+                encoded = value.encode()
+            else:
+                element = kind.value_type if isinstance(value, list) else kind
+                encoded = np.asarray(value, element.to_pandas_dtype()).tobytes()
+            tag = xxhash.xxh3_64_intdigest(name.encode())
+            data += struct.pack("<QQ", tag, len(encoded) if size is None else size) + encoded
+        halves.append(xxhash.xxh3_64_hexdigest(data))
+    return "".join(halves)
+
+
+@given(st.lists(experiences(), min_size=1, max_size=4), st.integers(0, 2))
+def test_digest_is_what_its_definition_says(rows: list[Experience], offset: int) -> None:
+    table = to_table(rows, EXPERIENCES).slice(offset)
+    assert row_digests(table) == [reference_digest(row) for row in table.to_pylist()]
+    assert trained_digests(table) == [digest[:16] for digest in row_digests(table)]
