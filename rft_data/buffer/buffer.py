@@ -9,49 +9,29 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from concurrent.futures import TimeoutError as FutureTimeoutError
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from rft_data.buffer.door import Refused, conform, encode
+from rft_data.buffer.door import Refused
 from rft_data.buffer.durability import Durability
-from rft_data.buffer.experiences import Experiences, Stored, quarantine_row
-from rft_data.buffer.group_commit import GroupCommit, Pending
+from rft_data.buffer.experiences import Experiences, quarantine_row
+from rft_data.buffer.intake import Appended, Intake
 from rft_data.buffer.maintenance import compact, maintain, remove_orphans
 from rft_data.buffer.side import Side
 from rft_data.buffer.store import Store
 from rft_data.buffer.verdicts import Verdicts
 from rft_data.codec import to_table, to_tasks
-from rft_data.errors import IntegrityError, RftError, RowError, StalledError
+from rft_data.errors import IntegrityError, RftError, RowError
 from rft_data.filters import Filter
 from rft_data.protocols import LeasedBatch
 from rft_data.rows import Experience, Feedback, Lease, PreferencePair, Task, TaskKey, content_id, now
 from rft_data.schema import EXPERIENCES, TABLES
 
 DEADLINE_S = 60.0
-LINGER_S = 0.005
 _VERDICT_COLUMNS = ["seq", "pipeline_hash", "verdict", "advantage"]
-
-
-@dataclass(frozen=True, slots=True)
-class Appended:
-    """What became of the rows of one append."""
-
-    seqs: tuple[int | None, ...]
-    """Row number of each input row, in order; None where it was quarantined."""
-    stored: int
-    """Rows new in the table (a row that was already there is not stored again)."""
-    quarantined: int
-    commit: Stored
-
-    @property
-    def rows(self) -> pa.Table:
-        """EXPERIENCES rows that were let in, in the order brought: what `take` would give, without a read."""
-        return self.commit.rows
 
 
 class Buffer:
@@ -78,7 +58,7 @@ class Buffer:
         self._side = Side(self._store)
         self._verdicts: dict[str, Verdicts] = {}
         self._lock = threading.RLock()
-        self._writer = GroupCommit(self._experiences.commit, linger_s=LINGER_S)
+        self._intake = Intake(self._experiences, self._set_aside)
 
     @property
     def root(self) -> Path:
@@ -92,7 +72,7 @@ class Buffer:
 
     def close(self) -> None:
         """Store what was submitted, then give up ownership; idempotent."""
-        self._writer.close()
+        self._intake.close()
         self._store.close()
 
     def __enter__(self) -> Buffer:
@@ -112,14 +92,7 @@ class Buffer:
             ConflictError if an id is already stored with other content (no experience of this call is
             stored); DiskFullError; StalledError after `deadline_s` (sending the rows again is safe).
         """
-        future = self._submit(rows, deadline_s, urgent=True)
-        try:
-            return future.result(deadline_s)
-        except FutureTimeoutError as err:
-            raise StalledError(
-                f"an append of {len(rows)} rows was not acknowledged within {deadline_s:g} s; it may be "
-                "stored or not. Send it again: ids are deterministic, nothing is stored twice."
-            ) from err
+        return self._intake.append(rows, deadline_s)
 
     def submit(
         self, rows: Sequence[Experience] | pa.Table, *, deadline_s: float = DEADLINE_S
@@ -128,35 +101,7 @@ class Buffer:
 
         Blocks, for at most `deadline_s`, while more is waiting to be stored than memory allows.
         """
-        return self._submit(rows, deadline_s, urgent=False)
-
-    def _submit(
-        self, rows: Sequence[Experience] | pa.Table, deadline_s: float, *, urgent: bool
-    ) -> Future[Appended]:
-        done: Future[Appended] = Future()
-        if isinstance(rows, pa.Table):
-            table, parsed = conform(rows), False
-            places: Sequence[int] = range(len(rows))
-            refused: list[Refused] = []
-        else:
-            table, places, refused = encode(rows)
-            parsed = True
-        pending = Pending(table, parsed=parsed, urgent=urgent)
-        self._set_aside(refused)
-
-        def resolve(inner: Future[Stored]) -> None:
-            error = inner.exception()
-            if error is not None:
-                done.set_exception(error)
-            else:
-                done.set_result(_appended(inner.result(), places, len(rows), len(refused)))
-
-        if pending.rows == 0:
-            pending.future.set_result(Stored(EXPERIENCES.empty_table(), 0, (), 0, 0))
-        pending.future.add_done_callback(resolve)
-        if pending.rows:
-            self._writer.submit(pending, deadline_s)
-        return done
+        return self._intake.submit(rows, deadline_s, urgent=False)
 
     def _set_aside(self, refused: Sequence[Refused]) -> None:
         rows = [quarantine_row(row.experience_id, row.reason, row.excerpt) for row in refused]
@@ -317,15 +262,3 @@ class Buffer:
                 verdicts.fold(batch)
             self._verdicts[pipeline_hash] = verdicts
         return self._verdicts[pipeline_hash]
-
-
-def _appended(stored: Stored, places: Sequence[int], brought: int, refused: int) -> Appended:
-    """The result in terms of the rows brought, of which `refused` never made it into a table."""
-    if len(places) == brought:
-        seqs = stored.seqs
-    else:
-        by_place: list[int | None] = [None] * brought
-        for place, seq in zip(places, stored.seqs, strict=True):
-            by_place[place] = seq
-        seqs = tuple(by_place)
-    return Appended(seqs, stored.stored, stored.quarantined + refused, stored)
