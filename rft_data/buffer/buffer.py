@@ -166,7 +166,9 @@ class Buffer:
         with self._lock:
             for pipeline_hash in set(annotations.column("pipeline_hash").to_pylist()):
                 self._fold(pipeline_hash)
+            folded, self._verdicts = self._verdicts, {}  # read again if this write's outcome is not known
             self._store.add("annotations", annotations)
+            self._verdicts = folded
             for verdicts in self._verdicts.values():
                 verdicts.fold(annotations.select(_VERDICT_COLUMNS))
         maintain(self._store, "annotations")

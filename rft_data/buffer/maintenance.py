@@ -5,12 +5,15 @@ Fragments are merged in tiers, so a row is copied a few times in its life and no
 
 from __future__ import annotations
 
+import logging
 from datetime import timedelta
 from typing import Any
 
 from rft_data.buffer.faults import storage_errors
 from rft_data.buffer.store import Store
 from rft_data.failpoints import failpoint
+
+log = logging.getLogger(__name__)
 
 COMPACT_EVERY = 32
 """Commits to a table between two looks at its fragments."""
@@ -28,10 +31,18 @@ _READ_BATCH_BYTES = 16 << 20
 
 
 def maintain(store: Store, name: str) -> None:
-    """Compact a table when enough commits have gone by since the last time."""
+    """Compact a table when enough commits have gone by since the last time.
+
+    What was to be stored is stored already, so a compaction that fails is logged and tried again later.
+    """
     since = store.since_compaction[name]
     if since.commits >= COMPACT_EVERY or since.rows >= COMPACT_ROWS:
-        compact(store, name)
+        try:
+            compact(store, name)
+        except (OSError, RuntimeError) as err:
+            store.since_compaction.pop(name, None)
+            store.forget(name)
+            log.warning("table '%s' of %s was not compacted and will be later: %s", name, store.location, err)
 
 
 def compact(store: Store, name: str, *, crowd: int = _CROWD) -> dict[str, int]:

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rft_data.filters.tree import And, Compare, Contains, Filter, In, IsNull, Leaf, Not, Or, bind
+from rft_data.filters.tree import And, Compare, Contains, Filter, In, IsNull, Leaf, Not, Or, bind, both_zeros
 
 _SIGNS = {
     "eq": operator.eq,
@@ -110,7 +110,7 @@ def _leaf_mask(leaf: Leaf, table: pa.Table | pa.RecordBatch) -> Any:
         case In(_, values):
             if not values:
                 return _constant(False, table)
-            found = pc.is_in(column, value_set=pa.array(values, column.type))
+            found = pc.is_in(column, value_set=pa.array(both_zeros(values), column.type))
             return pc.if_else(pc.is_valid(column), found, pa.scalar(None, pa.bool_()))
 
 

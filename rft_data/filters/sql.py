@@ -8,7 +8,20 @@ from datetime import datetime
 
 import pyarrow as pa
 
-from rft_data.filters.tree import And, Compare, Contains, Filter, In, IsNull, Leaf, Not, Or, Scalar, bind
+from rft_data.filters.tree import (
+    And,
+    Compare,
+    Contains,
+    Filter,
+    In,
+    IsNull,
+    Leaf,
+    Not,
+    Or,
+    Scalar,
+    bind,
+    both_zeros,
+)
 
 _SIGNS = {"eq": "=", "ne": "<>", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 _INFINITE = "CAST('inf' AS DOUBLE)"
@@ -48,7 +61,7 @@ def _leaf(leaf: Leaf, field: pa.Field) -> str:
         case In(_, values):
             if not values:
                 return "false"
-            return f"({name} IN ({', '.join(literal(value) for value in values)}))"
+            return f"({name} IN ({', '.join(literal(value) for value in both_zeros(values))}))"
         case Contains(_, text, prefix):
             return f"({'starts_with' if prefix else 'contains'}({name}, {literal(text)}))"
         case Compare(_, op, value):

@@ -8,8 +8,8 @@ a text is written twice).
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import pyarrow as pa
 
@@ -75,7 +75,7 @@ class _Parser:
         self._place = 0
         self._depth = 0
 
-    def _split(self) -> Any:
+    def _split(self) -> Iterator[_Token]:
         at, end = 0, len(self._text.rstrip())
         while at < end:
             found = _TOKEN.match(self._text, at)

@@ -118,6 +118,12 @@ def bind(filter_: Filter, schema: pa.Schema) -> Filter:
     return bound
 
 
+def both_zeros(values: tuple[Scalar, ...]) -> tuple[Scalar, ...]:
+    """The values, 0.0 in both signs: membership goes by bits in Arrow and Lance."""
+    zero = any(isinstance(value, float) and value == 0 for value in values)
+    return (*values, 0.0, -0.0) if zero else values
+
+
 def invalid(problems: list[str]) -> RecipeError:
     """One error that lists every problem."""
     return RecipeError("the filter is not valid:\n" + "\n".join(f"  {problem}" for problem in problems))
@@ -125,9 +131,8 @@ def invalid(problems: list[str]) -> RecipeError:
 
 def size_problems(filter_: Filter) -> list[str]:
     """What is too large about it."""
-    nodes, values = 0, 0
-    for node, depth in walk(filter_):
-        nodes += 1
+    values = 0
+    for nodes, (node, depth) in enumerate(walk(filter_), 1):
         values += len(node.values) if isinstance(node, In) else 0
         if depth > MAX_DEPTH:
             return [f"it is nested deeper than {MAX_DEPTH}; write it flatter."]

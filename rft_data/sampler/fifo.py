@@ -111,6 +111,9 @@ class Fifo:
             )
         known = self._ledger.find(consumer, step)
         if known is not None:
+            for group_id in known.group_ids:
+                if self._state[group_id] == READY:  # granted by a call that failed after the write
+                    self._move(group_id, LEASED)
             return known
         self._sweep()
         if len(self._ready) < n_groups:
