@@ -14,6 +14,9 @@ import pyarrow as pa
 from rft_data.rows import Experience, PreferencePair, Task, canonical_json
 from rft_data.schema import EXPERIENCES, PREFERENCES, TASKS, is_json
 
+_AS_GIVEN = frozenset({"messages", "tools", "chosen", "rejected"})
+"""A chat template renders these: the policy saw the keys in this order."""
+
 
 def to_table(rows: Sequence[Any], schema: pa.Schema) -> pa.Table:
     """Rows (dataclasses or mappings) as a table of `schema`; JSON columns are encoded.
@@ -40,12 +43,18 @@ def _values(rows: Sequence[Any], name: str) -> list[Any]:
 
 def _array(field: pa.Field, values: list[Any]) -> pa.Array:
     if is_json(field):
-        values = [None if v is None and field.nullable else canonical_json(_plain(v)) for v in values]
+        encode = canonical_json if field.name not in _AS_GIVEN else _json_as_given
+        values = [None if v is None and field.nullable else encode(_plain(v)) for v in values]
     elif field.name == "version_spans":
         values = [[{"version": v, "start": s, "end": e} for v, s, e in spans] for spans in values]
     elif pa.types.is_list(field.type) and any(isinstance(value, np.ndarray) for value in values):
         return _list_array(field.type, values)
     return pa.array(values, type=field.type)
+
+
+def _json_as_given(value: Any) -> str:
+    """JSON with keys in the order given; NaN and infinities are refused (ValueError)."""
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
 
 def _list_array(kind: pa.DataType, values: list[Any]) -> pa.ListArray:

@@ -141,3 +141,13 @@ def test_digest_is_what_its_definition_says(rows: list[Experience], offset: int)
     table = to_table(rows, EXPERIENCES).slice(offset)
     assert row_digests(table) == [reference_digest(row) for row in table.to_pylist()]
     assert trained_digests(table) == [digest[:16] for digest in row_digests(table)]
+
+
+def test_messages_and_tools_keep_the_order_of_their_keys() -> None:
+    call = {"name": "find", "arguments": {"zip": 1, "age": 2}}
+    message = {"role": "assistant", "content": "", "tool_calls": [{"type": "function", "function": call}]}
+    row = make_experience(0, messages=(message,), tools=[call], metadata={"b": 1, "a": 2})
+    [back] = to_experiences(to_table([row], EXPERIENCES))
+    assert str(back.messages[0]) == str(message)
+    assert str(back.tools[0]) == str(call)
+    assert list(back.metadata) == ["a", "b"]

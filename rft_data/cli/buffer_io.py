@@ -1,0 +1,116 @@
+"""`rft buffer import` and `rft buffer export`: rows in and out of a buffer, in the formats others use."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from rft_data.cli.edge import edge, show
+
+if TYPE_CHECKING:
+    from rft_data.filters import Filter
+    from rft_data.formats import ExportReport
+
+Uri = Annotated[Path, typer.Argument(help="The buffer's folder.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+
+
+def import_(
+    uri: Uri,
+    source: Annotated[
+        str,
+        typer.Argument(help="A file, a dataset folder (FOLDER:SPLIT), or hf://org/name:split@revision."),
+    ],
+    format_: Annotated[
+        str | None, typer.Option("--format", help="What the rows are; found from their columns if left out.")
+    ] = None,
+    taskset: Annotated[str | None, typer.Option(help="What to call the rows; else the file's name.")] = None,
+    split: Annotated[str, typer.Option(help="Split of the tasks made: train or heldout.")] = "train",
+    limit: Annotated[int | None, typer.Option(min=1, help="Read at most so many rows.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Store rows of a file or dataset; bad rows go to quarantine. Importing again stores nothing twice."""
+    with edge():
+        from rft_data.buffer import Buffer
+        from rft_data.formats import import_into
+
+        with Buffer(uri) as buffer:
+            report = import_into(buffer, source, format=format_, taskset=taskset, split=split, limit=limit)
+        new = ", ".join(f"{count} {name}" for name, count in report.new.items() if count) or "nothing"
+        lines = [
+            f"{report.source} ({report.format}) into taskset '{report.taskset}'",
+            f"  rows          {report.rows:>9}",
+            f"  stored        {report.stored:>9}  new: {new}",
+            f"  already there {report.already_there:>9}",
+            f"  quarantined   {report.quarantined:>9}",
+            *(f"    {problem}" for problem in report.problems),
+        ]
+        if report.quarantined > len(report.problems):
+            lines.append(f"    ... all of them: rft buffer head {uri} --table quarantine")
+        show(asdict(report), "\n".join(lines), as_json=as_json)
+        if report.quarantined == report.rows:
+            raise typer.Exit(1)  # nothing of the source was taken: no success for a script to build on
+
+
+def export(
+    uri: Uri,
+    target: Annotated[
+        Path,
+        typer.Argument(
+            help="FILE.jsonl, .jsonl.gz, .jsonl.zst, .parquet or .csv, or a name without suffix for a folder."
+        ),
+    ],
+    format_: Annotated[
+        str, typer.Option("--format", help="For a trainer: sft, sft-messages, dpo, kto, grpo. All rows: rft.")
+    ],
+    table: Annotated[
+        str | None, typer.Option(help="Table to write from, where a format is written from several.")
+    ] = None,
+    where: Annotated[str | None, typer.Option(help="Which rows, as a filter.")] = None,
+    overwrite: Annotated[bool, typer.Option(help="Replace an earlier export.")] = False,
+    margin: Annotated[float, typer.Option(help="dpo: a mined pair needs a reward gap above this.")] = 0.0,
+    threshold: Annotated[float, typer.Option(help="kto: a reward from here on is desirable.")] = 0.5,
+    as_json: Json = False,
+) -> None:
+    """Write rows to a file or a dataset folder, with a card that says what they are."""
+    with edge():
+        from rft_data.buffer import Buffer
+        from rft_data.formats import export as export_rows
+
+        with Buffer(uri, read_only=True) as buffer:
+            report = export_rows(
+                buffer,
+                target,
+                format=format_,
+                table=table,
+                where=None if where is None else _filter(where, format_, table),
+                overwrite=overwrite,
+                margin=margin,
+                threshold=threshold,
+            )
+        show(asdict(report), _written(report), as_json=as_json)
+
+
+def _filter(text: str, format_: str, table: str | None) -> Filter:
+    """The filter a line of text describes, over the table that the export reads."""
+    from rft_data.filters import parse_text
+    from rft_data.formats import FORMATS
+    from rft_data.formats.exporting import tables_of
+    from rft_data.lookup import lookup
+    from rft_data.schema import TABLES
+
+    names = tables_of(lookup(format_, FORMATS, "format"), table, filtered=True)
+    return parse_text(text, TABLES[names[0]][0])
+
+
+def _written(report: ExportReport) -> str:
+    lines = [
+        f"{report.target} ({report.format}, from {' and '.join(report.tables)})",
+        f"  written  {report.written:>9} of {report.selected} selected",
+        *(f"  left out {count:>9}: {reason}" for reason, count in sorted(report.skipped.items())),
+        f"  card     {report.card}",
+    ]
+    return "\n".join(lines)
