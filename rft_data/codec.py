@@ -68,6 +68,24 @@ def _list_array(kind: pa.DataType, values: list[Any]) -> pa.ListArray:
     return pa.ListArray.from_arrays(pa.array(offsets), pa.array(flat, kind.value_type), type=kind, mask=mask)
 
 
+def aligned(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The same batch in memory as Arrow wants it.
+
+    What is read from a slice of a message or a file may lie at any address; Lance panics on that.
+    """
+    return pa.ipc.read_record_batch(batch.serialize(), batch.schema)
+
+
+def is_aligned(table: pa.Table) -> bool:
+    """Whether every buffer of a table starts at a multiple of eight bytes."""
+    return all(
+        buffer is None or buffer.address % 8 == 0
+        for column in table.columns
+        for chunk in column.chunks
+        for buffer in chunk.buffers()
+    )
+
+
 def _plain(value: Any) -> Any:
     """Mappings and tuples as dicts and lists, for JSON."""
     if isinstance(value, Mapping):

@@ -77,6 +77,11 @@ class Ledger:
             self._write(ATTACH, consumer, epoch=epoch)
             return epoch
 
+    def consumers(self) -> list[str]:
+        """Everybody who attached or was handed a lease."""
+        with self._reading():
+            return sorted({*self._epochs, *(who for who, _ in self._leases)})
+
     def check_epoch(self, consumer: str, epoch: int | None) -> None:
         """Refuse a consumer that was replaced (None: the caller is in the owner's process and current).
 

@@ -7,7 +7,7 @@ table and folded in memory, newest wins. All methods may be called from many thr
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -59,6 +59,11 @@ class Buffer:
         self._verdicts: dict[str, Verdicts] = {}
         self._lock = threading.RLock()
         self._intake = Intake(self._experiences, self._set_aside)
+
+    @property
+    def read_only(self) -> bool:
+        """Whether this process may only read."""
+        return self._store.read_only
 
     @property
     def root(self) -> Path:
@@ -173,6 +178,12 @@ class Buffer:
                 verdicts.fold(annotations.select(_VERDICT_COLUMNS))
         maintain(self._store, "annotations")
 
+    def build_index(self, name: str, act: Callable[[Any, Any], None]) -> None:
+        """Let `act` change a table's indices, through LanceDB or Lance, while nobody else commits to it."""
+        with self._store.locked(name):
+            act(self._store.table(name), self._store.head(name))
+            self._store.forget(name)  # an index is a commit too: the next one builds on it
+
     def compact(self) -> dict[str, dict[str, int]]:
         """Merge small fragments of every table and remove what killed writes left behind."""
         report = {}
@@ -209,9 +220,9 @@ class Buffer:
         """The same, in batches of about 1,000 rows and bounded memory."""
         return self._store.batches(name, columns, where)
 
-    def tail(self, name: str, n: int) -> pa.Table:
+    def tail(self, name: str, n: int, columns: Sequence[str] | None = None) -> pa.Table:
         """The last n rows of a table, oldest first."""
-        return self._store.tail(name, n)
+        return self._store.tail(name, n, columns)
 
     def lance(self, name: str) -> Any:
         """A table of the buffer as LanceDB sees it, for searches; None when it does not exist yet."""

@@ -97,7 +97,6 @@ def admit(table: pa.Table, *, parsed: bool) -> tuple[pa.Table, npt.NDArray[np.in
 
     `parsed`: the JSON columns come from our own encoder and need no second look.
     """
-    table = table.combine_chunks()
     found = Findings()
     if table.num_rows:
         check_text(table, found, parsed=parsed)

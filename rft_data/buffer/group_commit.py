@@ -20,6 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from rft_data.buffer.door import Refused, admit
+from rft_data.codec import aligned, is_aligned
 from rft_data.digests import row_digests
 from rft_data.errors import RftError, StalledError
 from rft_data.schema import EXPERIENCES
@@ -68,7 +69,9 @@ class Prepared:
 
 def prepare(pending: list[Pending]) -> Prepared:
     """Check and digest the rows of several appends at once."""
-    table = pa.concat_tables([item.table for item in pending])
+    table = pa.concat_tables([item.table for item in pending]).combine_chunks()
+    if not is_aligned(table):
+        table = pa.Table.from_batches([aligned(batch) for batch in table.to_batches()], table.schema)
     good, places, refused = admit(table, parsed=all(item.parsed for item in pending))
     digests = pa.array(row_digests(good), pa.string())
     return Prepared(pending, good.append_column(EXPERIENCES.field("digest"), digests), places, refused)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import time
 from pathlib import Path
 from typing import IO, Any
 
@@ -17,6 +18,9 @@ from rft_data.buffer.faults import overtaken
 from rft_data.errors import BusyError, IntegrityError, MissingFileError
 from rft_data.manifest import write_text
 from rft_data.schema import SCHEMA_VERSION
+
+_PATIENCE_S = 0.3
+"""Who only looks whether there is an owner holds the lock for a moment too."""
 
 
 class LocalHome:
@@ -47,20 +51,28 @@ class LocalHome:
     def _claim(self) -> IO[str]:
         self.root.mkdir(parents=True, exist_ok=True)
         lock = (self.root / "owner.lock").open("a+")
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as err:
-            lock.seek(0)
-            owner = lock.read().strip() or "unknown"
-            lock.close()
-            raise BusyError(
-                f"buffer {self.root} is owned by another process (pid {owner}); a buffer has one writer: "
-                "wait for that run to end or stop it, or open the buffer read-only."
-            ) from err
+        deadline = time.monotonic() + _PATIENCE_S
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError as err:
+                if time.monotonic() > deadline:
+                    raise self._busy(lock) from err
+                time.sleep(0.02)
         lock.truncate(0)
         lock.write(f"{os.getpid()}\n")
         lock.flush()
         return lock
+
+    def _busy(self, lock: IO[str]) -> BusyError:
+        lock.seek(0)
+        owner = lock.read().strip() or "unknown"
+        lock.close()
+        return BusyError(
+            f"buffer {self.root} is owned by another process (pid {owner}); a buffer has one writer: "
+            "wait for that run to end or stop it, or open the buffer read-only."
+        )
 
     def close(self) -> None:
         """Give up ownership; idempotent."""

@@ -14,7 +14,7 @@ from rft_data.buffer import Buffer
 from rft_data.codec import to_table
 from rft_data.errors import BusyError, ConflictError, IntegrityError, MissingFileError, RowError
 from rft_data.rows import Lease, Task, content_id, now
-from rft_data.schema import ANNOTATIONS
+from rft_data.schema import ANNOTATIONS, INCOMING
 from tests.rft_data.conftest import make_experience
 
 
@@ -26,6 +26,16 @@ def test_append_numbers_rows_densely_and_keeps_their_content(buffer: Buffer) -> 
     assert stored.column("seq").to_pylist() == list(range(20))
     assert stored.column("experience_id").to_pylist() == [row.experience_id for row in rows]
     assert stored.column("logprobs").to_pylist()[7] == [0.0, 0.0, -0.25, -1.5]
+
+
+def test_a_table_at_any_address_is_stored(buffer: Buffer) -> None:
+    table = to_table([make_experience(i) for i in range(4)], INCOMING)
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    shifted = pa.py_buffer(b"abc" + sink.getvalue().to_pybytes()).slice(3)
+    assert buffer.append(pa.ipc.open_stream(shifted).read_all()).seqs == (0, 1, 2, 3)
+    assert buffer.take([2]).column("experience_id").to_pylist() == [make_experience(2).experience_id]
 
 
 def test_append_same_row_twice_keeps_one(buffer: Buffer) -> None:

@@ -1,0 +1,101 @@
+"""`rft buffer verify | repair | compact | quarantine`: the commands that look after a buffer's folder."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from rft_data.cli.edge import edge, show
+
+Uri = Annotated[Path, typer.Argument(help="The buffer's folder.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+
+
+def verify(
+    uri: Uri,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Files and row numbers only, not every row.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Look for damage; exit code 1 if there is any. Reads only, also beside a running owner."""
+    with edge():
+        from rft_data.care import verify as look
+
+        report = look(uri, deep=not quick)
+        show(report.as_json(), report.text(), as_json=as_json)
+        if report.damaged:
+            raise typer.Exit(1)
+
+
+def repair(
+    uri: Uri,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would be done, change nothing.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Mend damage: move it aside, put back what can be found, say exactly what is lost. Deletes nothing."""
+    with edge():
+        from rft_data.care import repair as mend
+
+        done = mend(uri, dry_run=dry_run)
+        show(done.as_json(), done.text(), as_json=as_json)
+
+
+def compact(uri: Uri, as_json: Json = False) -> None:
+    """Merge the small files of every table and drop old versions."""
+    with edge():
+        from rft_data.buffer import Buffer
+
+        _must_exist(uri)
+        with Buffer(uri) as buffer:
+            tables = buffer.compact()
+        lines = [
+            f"{name:<14}{facts['fragments_before']:>7} -> {facts['fragments_after']} fragments"
+            for name, facts in sorted(tables.items())
+        ]
+        show(tables, "\n".join(lines) or "nothing to compact", as_json=as_json)
+
+
+def quarantine(
+    uri: Uri,
+    export: Annotated[Path | None, typer.Option(help="Write the rows to this JSONL file.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Rows that were refused at the door or taken out by a repair, by reason."""
+    with edge():
+        from rft_data.buffer import Buffer
+        from rft_data.codec import from_table
+        from rft_data.schema import QUARANTINE
+
+        with Buffer(uri, read_only=True) as buffer:
+            reasons = Counter(
+                str(text) for text in buffer.read("quarantine", ["reason"]).column(0).to_pylist()
+            )
+            if export is not None:
+                with export.open("w", encoding="utf-8") as file:
+                    for batch in buffer.batches("quarantine"):
+                        for row in from_table(batch, QUARANTINE):
+                            file.write(json.dumps(row, default=str) + "\n")
+        value: dict[str, Any] = {"rows": reasons.total(), "reasons": dict(reasons.most_common())}
+        if export is not None:
+            value["exported_to"] = str(export)
+        lines = [f"{count:>7}  {reason}" for reason, count in reasons.most_common()]
+        lines += [f"written to {export}"] if export is not None else []
+        show(value, "\n".join(lines) or "nothing is in quarantine", as_json=as_json)
+
+
+def _must_exist(uri: Path) -> None:
+    """Opening a buffer for writing would create it."""
+    from rft_data.errors import MissingFileError
+
+    if not (uri / "schema_version").is_file():
+        raise MissingFileError(
+            f"there is no buffer at {uri} (no file 'schema_version' in it); "
+            "name the folder of a run's buffer, for example runs/quickstart/buffer."
+        )
