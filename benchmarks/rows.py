@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from rft_data.codec import to_table
+from rft_data.codec import aligned, to_table
 from rft_data.rows import Experience, TaskKey, experience_id_of
 from rft_data.schema import INCOMING
 
@@ -79,4 +79,5 @@ class RowMaker:
         for name, values in columns.items():
             field = INCOMING.field(name)
             table = table.set_column(INCOMING.get_field_index(name), field, pa.array(values, field.type))
-        return table.combine_chunks()
+        [batch] = table.combine_chunks().to_batches()  # memory of its own, as an explorer's rows have
+        return pa.Table.from_batches([aligned(batch)], INCOMING)

@@ -59,13 +59,12 @@ def _json_as_given(value: Any) -> str:
 
 def _list_array(kind: pa.DataType, values: list[Any]) -> pa.ListArray:
     """Lists given as NumPy arrays, without a Python object per element."""
-    dtype = kind.value_type.to_pandas_dtype()
-    parts = [np.asarray(() if v is None else v, dtype) for v in values]
+    # a cast that would lose something is an error
+    parts = [pa.array(() if v is None else v).cast(kind.value_type) for v in values]
     offsets = np.zeros(len(parts) + 1, np.int32)
     np.cumsum([len(part) for part in parts], out=offsets[1:])
-    flat = np.concatenate(parts) if parts else np.empty(0, dtype)
     mask = pa.array([v is None for v in values])
-    return pa.ListArray.from_arrays(pa.array(offsets), pa.array(flat, kind.value_type), type=kind, mask=mask)
+    return pa.ListArray.from_arrays(pa.array(offsets), pa.concat_arrays(parts), type=kind, mask=mask)
 
 
 def aligned(batch: pa.RecordBatch) -> pa.RecordBatch:

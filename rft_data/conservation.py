@@ -40,6 +40,8 @@ class Conservation:
     """In a group that failed or was cancelled."""
     unjudged: int = 0
     """Stored, but their group is not closed yet."""
+    lost: int = 0
+    """Leased once and taken out by a repair since; not among the rollouts stored."""
     reused: int = 0
     """Gradient uses beyond the first."""
     faults: list[str] = field(default_factory=list)
@@ -68,6 +70,8 @@ def conservation(buffer: Buffer, ledger: Ledger, consumer: str) -> Conservation:
     }
     uses = _uses(ledger, consumer, counts)
     retired = ledger.retired(consumer)
+    lost = buffer.lost_rows()
+    counts.lost = sum(uses.pop(seq, None) is not None for seq in list(uses) if seq in lost)
     counts.produced = len(rows)
     for seq, row in rows.items():
         group = groups.get(row["group_id"])
@@ -89,7 +93,7 @@ def conservation(buffer: Buffer, ledger: Ledger, consumer: str) -> Conservation:
         counts.faults.append(
             f"leases name {len(uses)} rows that are not rollouts of the run, first {min(uses)}"
         )
-    _check_whole_groups(ledger.leases(consumer), groups, counts)
+    _check_whole_groups(ledger.leases(consumer), groups, lost, counts)
     return counts
 
 
@@ -129,9 +133,11 @@ def _place_dropped(counts: Conservation, row: Mapping[str, Any], verdict: Mappin
 
 
 def _check_whole_groups(
-    leases: list[Lease], groups: Mapping[str, Mapping[str, Any]], counts: Conservation
+    leases: list[Lease], groups: Mapping[str, Mapping[str, Any]], lost: set[int], counts: Conservation
 ) -> None:
     for lease in leases:
+        if lost.intersection(lease.seqs):
+            continue
         whole = [seq for group_id in lease.group_ids for seq in groups.get(group_id, {}).get("seqs", ())]
         if whole != list(lease.seqs):
             counts.faults.append(f"lease {lease.consumer}/{lease.step} does not hold whole groups")

@@ -108,7 +108,7 @@ def _flat(values: pa.Array) -> tuple[pa.Buffer, int]:
     """Fixed-width values without nulls as one buffer, and the bytes of each; a struct's fields in a row."""
     if pa.types.is_struct(values.type):
         fields = [
-            values.field(i).cast(pa.int64()).to_numpy(zero_copy_only=False)
+            values.field(i).fill_null(0).cast(pa.int64()).to_numpy(zero_copy_only=False)
             for i in range(values.type.num_fields)
         ]
         rows = np.ascontiguousarray(

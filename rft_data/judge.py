@@ -6,6 +6,7 @@ but not judged when it was killed.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,6 +16,8 @@ from rft_data.buffer import Buffer
 from rft_data.codec import to_experiences
 from rft_data.protocols import Group, Pipeline
 from rft_data.rows import Experience, GroupResult, Task, TaskKey, Ticket
+
+_OF_A_TICKET = re.compile(r"-\d+$")
 
 
 def judge(
@@ -39,15 +42,16 @@ def group_results(groups: Sequence[Group], rows: pa.Table, annotations: pa.Table
     results = []
     for group in groups:
         mine = judged.get(group.ticket.group_id, [])
+        whole = len(mine) == len(group.experiences)  # else the door refused some: a group is never torn
         kept = [row["seq"] for row in mine if row["verdict"] == "kept"]
         results.append(
             GroupResult(
                 ticket=group.ticket,
                 task=group.task.key,
                 rewards=tuple(e.reward for e in group.experiences),
-                outcome=group.outcome,
+                outcome=group.outcome if whole or group.outcome != "arrived" else "cancelled",
                 version_min=min((row["version_min"] for row in mine), default=group.ticket.version),
-                seqs=tuple(kept) if group.outcome == "arrived" else (),
+                seqs=tuple(kept) if whole and group.outcome == "arrived" else (),
                 dropped_by="" if kept or not mine else mine[0]["dropped_by"],
             )
         )
@@ -106,7 +110,12 @@ def recover_groups(
     seqs = [
         row["seq"]
         for row in heads
-        if row["source"] == "rollout" and row["run_id"] == run_id and row["group_id"] not in closed
+        if row["source"] == "rollout"
+        and row["run_id"] == run_id
+        and row["group_id"] not in closed
+        and _OF_A_TICKET.search(
+            row["group_id"]
+        )  # else it is no group of the sampler's, and nobody's to judge
     ]
     if not seqs:
         return 0

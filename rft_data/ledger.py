@@ -148,6 +148,9 @@ class Ledger:
         asked = Counter(group.ticket.group_id for group in groups)
         for group in groups:
             group_id = group.ticket.group_id
+            why = self._retired.get((consumer, group_id)) or self._retired.get(("", group_id))
+            if why is not None:
+                raise ConflictError(f"group '{group_id}' is retired ({why}); it may not be leased any more.")
             if not group.seqs:
                 raise ConflictError(f"group '{group_id}' has no row that training may use; do not lease it.")
             if self._uses[consumer, group_id] + asked[group_id] > self.max_uses:
@@ -160,6 +163,8 @@ class Ledger:
     def release(self, lease: Lease, reason: str, *, epoch: int | None = None) -> None:
         """Give a lease back untrained: its groups may be leased again. Idempotent.
 
+        A lease that is not the step's present one is left alone: a late release must not hit the lease
+        its step was given since.
         Raises: ConflictError if a checkpoint holds the step; FencedError if the consumer was replaced.
         """
         with self._writing():
@@ -168,7 +173,12 @@ class Ledger:
                 raise ConflictError(
                     f"step {lease.step} of '{lease.consumer}' is part of a checkpoint; it cannot be released."
                 )
-            if (lease.consumer, lease.step) in self._leases:
+            present = self._leases.get((lease.consumer, lease.step))
+            if present is not None and (present.digest, present.version, present.group_ids) == (
+                lease.digest,
+                lease.version,
+                lease.group_ids,
+            ):
                 self._write(
                     RELEASE,
                     lease.consumer,

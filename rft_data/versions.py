@@ -16,6 +16,8 @@ from rft_data.failpoints import failpoint
 from rft_data.manifest import fsync, write_manifest
 from rft_data.rows import WeightRef
 
+_REMOVED = ".removed-"
+
 
 class VersionRegistry:
     """Issues versions and publishes weights for one run."""
@@ -26,14 +28,21 @@ class VersionRegistry:
         self._run_id = run_id
         self._root = root
         self._keep = keep
-        self._steps: dict[int, int] = {}
-        rows = buffer.read("versions", ["run_id", "version", "step"]).to_pylist()
-        self._steps = {row["version"]: row["step"] for row in rows if row["run_id"] == run_id}
-        self._latest = max(self._steps, default=-1)
+        self._last_try: WeightRef | None = None
+        self._load()
+
+    def _load(self) -> None:
+        rows = self._buffer.read("versions", ["run_id", "version", "step"]).to_pylist()
+        self._steps: dict[int, int] = {
+            row["version"]: row["step"] for row in rows if row["run_id"] == self._run_id
+        }
+        self._latest: int = max(self._steps, default=-1)
+        self._unsure = False
 
     @property
     def latest(self) -> int:
         """The newest version issued; -1 before the first."""
+        self._settle_doubt()
         return self._latest
 
     def step_of(self, version: int) -> int:
@@ -41,6 +50,7 @@ class VersionRegistry:
 
         Raises: IntegrityError for a version this run never issued.
         """
+        self._settle_doubt()
         if version not in self._steps:
             raise IntegrityError(
                 f"run '{self._run_id}' never issued policy version {version} (newest: {self._latest}); "
@@ -50,7 +60,20 @@ class VersionRegistry:
 
     def issue(self, step: int) -> int:
         """The next version, for weights that are not published (no engine will serve them)."""
-        return self._record(step, "", "").version
+        return (self._recorded(step, published=False) or self._record(step, "", "")).version
+
+    def _settle_doubt(self) -> None:
+        """After a record whose outcome is not known: look what is there."""
+        if self._unsure:
+            self._load()
+
+    def _recorded(self, step: int, *, published: bool) -> WeightRef | None:
+        """What the last call recorded although it failed, when this call is its retry."""
+        self._settle_doubt()
+        last, self._last_try = self._last_try, None
+        if last is None or last.version not in self._steps:
+            return None
+        return last if last.step == step and bool(last.path) == published else None
 
     def publish(self, step: int, save: Callable[[Path], None]) -> WeightRef:
         """Write a weight directory through `save` and issue its version.
@@ -58,12 +81,14 @@ class VersionRegistry:
         The directory appears under its final name only when complete: files, then a manifest with
         their digests, then fsync, then rename.
         """
+        recorded = self._recorded(step, published=True)
+        if recorded is not None:
+            return recorded
         version = self._latest + 1
         final = self._root / f"v{version:08d}"
         draft = self._root / f".draft-v{version:08d}"
         for leftover in (draft, final):  # of a run killed before the version was recorded
-            if leftover.exists():
-                shutil.rmtree(leftover)
+            self._remove(leftover)
         draft.mkdir(parents=True)
         save(draft)
         digest = write_manifest(draft, {"run_id": self._run_id, "version": version, "step": step})
@@ -77,6 +102,8 @@ class VersionRegistry:
 
     def _record(self, step: int, path: str, digest: str) -> WeightRef:
         version = self._latest + 1
+        ref = self._last_try = WeightRef(self._run_id, version, step, path)
+        self._unsure = True
         self._buffer.add_rows(
             "versions",
             [
@@ -91,10 +118,22 @@ class VersionRegistry:
             ],
         )
         failpoint("publish.recorded")
+        self._unsure, self._last_try = False, None
         self._latest = version
         self._steps[version] = step
-        return WeightRef(self._run_id, version, step, path)
+        return ref
 
     def _prune(self) -> None:
         for old in sorted(self._root.glob("v*"))[: -self._keep]:
-            shutil.rmtree(old)
+            self._remove(old)
+        for removed in self._root.glob(f"{_REMOVED}*"):  # by a run that was killed while it did
+            shutil.rmtree(removed)
+
+    def _remove(self, folder: Path) -> None:
+        """Delete a folder; under its own name it is whole or absent at any moment."""
+        if folder.exists():
+            doomed = folder.with_name(f"{_REMOVED}{folder.name}")
+            if doomed.exists():
+                shutil.rmtree(doomed)
+            folder.rename(doomed)
+            shutil.rmtree(doomed)

@@ -15,14 +15,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from rft_data.buffer.door import Refused
 from rft_data.buffer.durability import Durability
-from rft_data.buffer.experiences import Experiences, quarantine_row
+from rft_data.buffer.experiences import Experiences
 from rft_data.buffer.intake import Appended, Intake
 from rft_data.buffer.maintenance import compact, maintain, remove_orphans
 from rft_data.buffer.side import Side
 from rft_data.buffer.store import Store
-from rft_data.buffer.verdicts import Verdicts
+from rft_data.buffer.verdicts import Verdicts, check_annotations
 from rft_data.codec import to_table, to_tasks
 from rft_data.errors import IntegrityError, RftError, RowError
 from rft_data.filters import Filter
@@ -58,7 +57,7 @@ class Buffer:
         self._side = Side(self._store)
         self._verdicts: dict[str, Verdicts] = {}
         self._lock = threading.RLock()
-        self._intake = Intake(self._experiences, self._set_aside)
+        self._intake = Intake(self._experiences)
 
     @property
     def read_only(self) -> bool:
@@ -107,10 +106,6 @@ class Buffer:
         Blocks, for at most `deadline_s`, while more is waiting to be stored than memory allows.
         """
         return self._intake.submit(rows, deadline_s, urgent=False)
-
-    def _set_aside(self, refused: Sequence[Refused]) -> None:
-        rows = [quarantine_row(row.experience_id, row.reason, row.excerpt) for row in refused]
-        self.add_rows("quarantine", rows)
 
     def add_rows(self, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
         """Append rows to one of the small tables in one commit; `created_at` is filled in.
@@ -167,7 +162,12 @@ class Buffer:
         return self._side.payload(payload_id)
 
     def annotate(self, annotations: pa.Table) -> None:
-        """Store what an operator pipeline decided, in one commit; the newest verdict on a row counts."""
+        """Store what an operator pipeline decided, in one commit; the newest verdict on a row counts.
+
+        Raises: RowError if a row number is not one of a stored row, a verdict is none of VERDICTS, or an
+            advantage is not finite; nothing is stored then.
+        """
+        check_annotations(annotations, self._experiences.next_seq)
         with self._lock:
             for pipeline_hash in set(annotations.column("pipeline_hash").to_pylist()):
                 self._fold(pipeline_hash)
@@ -223,6 +223,10 @@ class Buffer:
     def tail(self, name: str, n: int, columns: Sequence[str] | None = None) -> pa.Table:
         """The last n rows of a table, oldest first."""
         return self._store.tail(name, n, columns)
+
+    def lost_rows(self) -> set[int]:
+        """Numbers of rows that a repair took out."""
+        return {seq for first, last in self._experiences.lost() for seq in range(first, last + 1)}
 
     def lance(self, name: str) -> Any:
         """A table of the buffer as LanceDB sees it, for searches; None when it does not exist yet."""

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import math
+import re
+from datetime import datetime, timedelta
 from typing import Any
 
 import numpy as np
@@ -18,7 +22,12 @@ MAX_TEXT_BYTES = 8 << 20
 MAX_TOKENS = 4 << 20
 """Longest token list of one row."""
 
+_OBJECTS = frozenset({"reward_parts", "sampling", "metadata"})
+_HUGE = re.compile(rb"[eE]\+?\d{3}|\d{309}")
+"""What may be a number too large for a float, which JSON parsers turn into an infinity."""
 _TOKEN_LISTS = ("token_ids", "action_mask", "logprobs", "teacher_logprobs")
+_EPOCH = datetime(1970, 1, 1)
+_FIRST_US, _LAST_US = ((t - _EPOCH) // timedelta(microseconds=1) for t in (datetime.min, datetime.max))
 Mask = npt.NDArray[np.bool_]
 
 
@@ -32,8 +41,15 @@ class Findings:
         """Note a reason for every row where `bad` is true; `{}` in it stands for the row's own values."""
         mask = np.asarray(bad.fill_null(False)) if isinstance(bad, pa.Array) else bad
         for row in np.flatnonzero(mask).tolist():
-            shown = [value[row].as_py() if isinstance(value, pa.Array) else value[row] for value in values]
-            self.reasons.setdefault(row, reason.format(*shown) if values else reason)
+            if row not in self.reasons:
+                self.reasons[row] = reason.format(*(_shown(value[row]) for value in values))
+
+
+def _shown(value: Any) -> Any:
+    """A value for a message; bytes that are no text as escapes."""
+    if isinstance(value, pa.StringScalar):
+        return value.cast(pa.binary()).as_py().decode("utf-8", "backslashreplace")
+    return value.as_py() if isinstance(value, pa.Scalar) else value
 
 
 def check_identity(table: pa.Table, found: Findings) -> None:
@@ -55,25 +71,30 @@ def check_text(table: pa.Table, found: Findings, *, parsed: bool) -> None:
         if not pa.types.is_string(field.type):
             continue
         column = _one(table.column(field.name))
-        try:
-            column.validate(full=True)
-        except pa.ArrowInvalid:
-            found.refuse(_invalid_utf8(column), f"{field.name} is not valid UTF-8")
+        found.refuse(_invalid_utf8(column), f"{field.name} is not valid UTF-8")
         size = pc.binary_length(column)
         if (pc.max(size).as_py() or 0) > MAX_TEXT_BYTES:
             reason = f"{field.name} has {{}} bytes; at most {MAX_TEXT_BYTES} are stored in a row"
             found.refuse(pc.greater(size, MAX_TEXT_BYTES), reason, size)
-        if is_json(field) and not parsed:
-            found.refuse(_invalid_json(column), f"{field.name} is not JSON (NaN and infinities are not)")
+        if is_json(field):
+            opening = "{" if field.name in _OBJECTS else "["
+            other = pc.invert(pc.starts_with(column, opening))
+            found.refuse(other, f"{field.name} is no JSON {'object' if opening == '{' else 'list'}")
+            if not parsed:
+                found.refuse(_invalid_json(column), f"{field.name} is not JSON (NaN and infinities are not)")
 
 
 def _invalid_utf8(column: pa.Array) -> Mask:
+    """Which texts are not UTF-8: nearly always none, which one look over the whole column tells."""
     bad = np.zeros(len(column), bool)
-    for index in range(len(column)):
-        try:
-            column.slice(index, 1).validate(full=True)
-        except pa.ArrowInvalid:
-            bad[index] = True
+    try:
+        column.validate(full=True)
+    except pa.ArrowInvalid:
+        for index in range(len(column)):
+            try:
+                column.slice(index, 1).validate(full=True)
+            except pa.ArrowInvalid:
+                bad[index] = True
     return bad
 
 
@@ -87,9 +108,18 @@ def _invalid_json(column: pa.Array) -> Mask:
 def _is_json_text(text: bytes) -> bool:
     try:
         from_json(text, allow_inf_nan=False, cache_strings="none")
-    except ValueError:
+        if _HUGE.search(text):
+            json.loads(text, parse_float=_finite)
+    except (ValueError, RecursionError):
         return False
     return True
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(text)
+    return value
 
 
 def check_tokens(table: pa.Table, found: Findings) -> None:
@@ -162,12 +192,22 @@ def _versions(table: pa.Table, found: Findings, rollout: Mask, total: npt.NDArra
     found.refuse(pc.xor(low.is_null(), high.is_null()), "version_min and version_max go together")
     spans = _one(table.column("version_spans"))
     start, end = (np.asarray(spans.values.field(name).fill_null(-1)) for name in ("start", "end"))
-    limits = np.repeat(total, np.asarray(pc.list_value_length(spans).fill_null(0)))
-    first = spans.offsets.to_numpy()[0]
-    bad = np.zeros(len(start), bool)
-    used = slice(first, first + len(limits))
-    bad[used] = (start[used] < 0) | (start[used] >= end[used]) | (end[used] > limits)
+    owners = np.searchsorted(spans.offsets.to_numpy(), np.arange(len(start)), side="right") - 1
+    limits = total[np.clip(owners, 0, len(total) - 1)]
+    bad = np.asarray(pc.or_(spans.values.is_null(), spans.values.field("version").is_null())).copy()
+    bad |= (start < 0) | (start >= end) | (end > limits)
     found.refuse(_rows_with(spans, bad), "version_spans do not lie within token_ids")
+
+
+def check_lists_and_times(table: pa.Table, found: Findings) -> None:
+    """Payload ids are texts; the time is one that a calendar has."""
+    payloads = _one(table.column("payloads"))
+    ids = payloads.values
+    bad = np.asarray(ids.is_null()) | _invalid_utf8(ids)
+    found.refuse(_rows_with(payloads, bad), "payloads hold null or an id that is not valid UTF-8")
+    made = _one(table.column("created_at")).cast(pa.int64())
+    outside = pc.or_(pc.less(made, _FIRST_US), pc.greater(made, _LAST_US))
+    found.refuse(outside, "created_at is outside the years 1 to 9999")
 
 
 def check_reward(table: pa.Table, found: Findings) -> None:

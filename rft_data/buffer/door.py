@@ -14,11 +14,20 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from rft_data.buffer.checks import Findings, check_identity, check_reward, check_text, check_tokens
+from rft_data.buffer.checks import (
+    Findings,
+    check_identity,
+    check_lists_and_times,
+    check_reward,
+    check_text,
+    check_tokens,
+)
 from rft_data.codec import to_table
 from rft_data.errors import RowError
 from rft_data.rows import Experience
 from rft_data.schema import INCOMING
+
+_UNFIT = (ValueError, TypeError, OverflowError, RecursionError, pa.ArrowException)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +46,7 @@ def encode(rows: Sequence[Experience]) -> tuple[pa.Table, Sequence[int], list[Re
     """Rows as a table, the place of each of its rows, and the rows that no table can hold."""
     try:
         return to_table(rows, INCOMING), range(len(rows)), []
-    except (ValueError, TypeError, OverflowError, pa.ArrowException):
+    except _UNFIT:
         good, refused = [], []
         for index, row in enumerate(rows):
             reason = _not_encodable(row)
@@ -54,13 +63,13 @@ def _not_encodable(row: Experience) -> str | None:
         to_table([row], INCOMING)
     except UnicodeEncodeError:
         return "text holds a lone surrogate, which is not valid Unicode"
-    except (ValueError, TypeError, OverflowError, pa.ArrowException) as err:
+    except _UNFIT as err:
         for field in INCOMING:
             try:
                 to_table([{field.name: getattr(row, field.name)}], pa.schema([field]))
             except UnicodeEncodeError:
                 return f"{field.name} holds a lone surrogate, which is not valid Unicode"
-            except (ValueError, TypeError, OverflowError, pa.ArrowException) as inner:
+            except _UNFIT as inner:
                 return f"{field.name} does not fit its column ({field.type}): {inner}"
         return f"row does not fit the schema: {err}"
     return None
@@ -74,12 +83,14 @@ def conform(table: pa.Table) -> pa.Table:
     if table.schema.equals(INCOMING):
         return table
     wrong = [f"column '{n}' is missing" for n in INCOMING.names if n not in table.column_names]
+    names = table.column_names
+    wrong += [f"column '{n}' is there twice" for n in dict.fromkeys(names) if names.count(n) > 1]
     wrong += [f"column '{n}' is not known" for n in table.column_names if n not in INCOMING.names]
     columns = []
     for field in INCOMING:
-        if field.name in table.column_names:
+        if table.column_names.count(field.name) == 1:
             try:
-                columns.append(table.column(field.name).cast(field.type))
+                columns.append(_cast(table.column(field.name), field.type))
             except pa.ArrowException as err:
                 wrong.append(
                     f"column '{field.name}' is {table.schema.field(field.name).type}, not {field.type}: {err}"
@@ -92,6 +103,16 @@ def conform(table: pa.Table) -> pa.Table:
     return pa.Table.from_arrays(columns, schema=INCOMING)
 
 
+def _cast(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+    """The column as another type, without loss; casts from view types are looked over, they can be wrong."""
+    if column.type == kind:
+        return column
+    cast = column.cast(kind)
+    if pa.types.is_list(kind):
+        cast.validate(full=True)
+    return cast
+
+
 def admit(table: pa.Table, *, parsed: bool) -> tuple[pa.Table, npt.NDArray[np.int64], list[Refused]]:
     """Split a conforming table into (good rows, the place of each, refused rows).
 
@@ -102,6 +123,7 @@ def admit(table: pa.Table, *, parsed: bool) -> tuple[pa.Table, npt.NDArray[np.in
         check_text(table, found, parsed=parsed)
         check_identity(table, found)
         check_tokens(table, found)
+        check_lists_and_times(table, found)
         check_reward(table, found)
     reasons = found.reasons
     if not reasons:

@@ -29,6 +29,13 @@ def fsync_commit(table: Path, fragments: Sequence[Any], before: int, after: int)
         fsync(path)
 
 
+def fsync_table(table: Path) -> None:
+    """Force every file of a table, and its folders, to the disk."""
+    for path in table.rglob("*"):
+        fsync(path)
+    fsync(table)
+
+
 def fsync(path: Path) -> None:
     """Force a file, or a folder's names, to the disk."""
     handle = os.open(path, os.O_RDONLY)

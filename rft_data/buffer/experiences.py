@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,13 +18,12 @@ from rft_data.buffer.group_commit import Prepared
 from rft_data.buffer.hot import HotTail
 from rft_data.buffer.index import IdIndex
 from rft_data.buffer.maintenance import maintain
+from rft_data.buffer.quarantine import Quarantine
 from rft_data.buffer.store import Store
-from rft_data.codec import to_table
 from rft_data.digests import TRAINED, row_digests, trained_digests
 from rft_data.errors import ConflictError, IntegrityError
 from rft_data.failpoints import failpoint
-from rft_data.rows import now
-from rft_data.schema import EXPERIENCES, QUARANTINE
+from rft_data.schema import EXPERIENCES
 
 HOT_BYTES = 64 << 20
 """Newest rows kept in memory."""
@@ -67,11 +65,13 @@ class Experiences:
         self._next_seq = 0
         self._rows = 0
         self._unsure = False
+        self.quarantine = Quarantine(store)
         if not store.read_only:
             self._load()
+            self._store.sync("experiences")  # a killed owner may have committed what it did not sync
 
     def _load(self) -> None:
-        lost = self._lost()
+        lost = self.lost()
         seen = np.zeros(2, np.int64)  # last number, numbers missing before it
         seen[0] = -1
         self._index.load(self._numbered(seen))
@@ -91,11 +91,15 @@ class Experiences:
             seen[:] = seqs[-1], seen[1] + (steps - 1).sum()
             yield batch.column("experience_id").to_pylist(), seqs
 
-    def _lost(self) -> list[tuple[int, int]]:
+    def lost(self) -> list[tuple[int, int]]:
+        """Row numbers that a repair took out, as (first, last)."""
         path = None if self._store.local is None else self._store.local / LOST_ROWS
         if path is None or not path.is_file():
             return []
-        return [(first, last) for first, last in json.loads(path.read_text())["seqs"]]
+        try:
+            return [(int(first), int(last)) for first, last in json.loads(path.read_text())["seqs"]]
+        except (ValueError, KeyError, TypeError) as err:
+            raise self._damaged(f"{LOST_ROWS} is damaged ({err})") from err
 
     def _damaged(self, what: str) -> IntegrityError:
         return IntegrityError(
@@ -121,7 +125,7 @@ class Experiences:
         fresh = np.flatnonzero(seqs >= self._next_seq)
         _, first_seen = np.unique(seqs[fresh], return_index=True)
         fresh = fresh[np.sort(first_seen)]
-        self._quarantine(prepared)
+        self.quarantine.set_aside(prepared.refused)
         numbered = table.append_column(EXPERIENCES.field("seq"), pa.array(np.maximum(seqs, 0)))
         if len(fresh):
             rows = numbered if len(fresh) == len(seqs) else numbered.take(pa.array(fresh))
@@ -135,7 +139,7 @@ class Experiences:
             self._store.add("experiences", rows)
         except BaseException:
             self._unsure = True  # the commit may have happened all the same
-            self._store.forget("experiences")
+            self._hot.clear()  # and its rows would lie behind those held here
             raise
         start = self._next_seq
         self._index.add(rows.column("experience_id").to_pylist(), range(start, start + rows.num_rows))
@@ -145,7 +149,7 @@ class Experiences:
 
     def _settle_doubt(self) -> None:
         """After a failed commit: learn of the rows that it stored after all."""
-        self._store.forget("experiences")
+        self._store.sync("experiences")
         extra = self._store.count("experiences") - self._rows
         if extra > 0:
             rows = self._store.tail("experiences", extra, ["seq", "experience_id"])
@@ -190,14 +194,14 @@ class Experiences:
         columns = (rows.column(name).to_pylist() for name in names)
         return {i: (seq, digest) for seq, i, digest in zip(*columns, strict=True) if i in wanted}
 
+    @property
+    def next_seq(self) -> int:
+        """The number the next row will get."""
+        return self._next_seq
+
     def digests_of(self, ids: Sequence[str]) -> dict[str, str]:
         """Digest of those ids that are stored."""
         return {experience_id: digest for experience_id, (_, digest) in self._known(ids).items()}
-
-    def _quarantine(self, prepared: Prepared) -> None:
-        if prepared.refused:
-            rows = [quarantine_row(r.experience_id, r.reason, r.excerpt) for r in prepared.refused]
-            self._store.add("quarantine", to_table(rows, QUARANTINE))
 
     def _resolve(
         self,
@@ -264,11 +268,6 @@ class Experiences:
                     f"does not match its digest (stored {stored[place]}, computed {actual}): the file is "
                     "damaged; nothing was trained on it. See `rft buffer verify`."
                 )
-
-
-def quarantine_row(experience_id: str, reason: str, excerpt: dict[str, Any]) -> dict[str, Any]:
-    """One row of the `quarantine` table."""
-    return {"experience_id": experience_id, "reason": reason, "row": excerpt, "created_at": now()}
 
 
 def _conflict(experience_id: str, stored: str, found: str) -> ConflictError:

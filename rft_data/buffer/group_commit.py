@@ -6,6 +6,7 @@ bounded; who cannot be admitted before the deadline is told so.
 
 from __future__ import annotations
 
+import logging
 import queue
 import threading
 import time
@@ -24,6 +25,8 @@ from rft_data.codec import aligned, is_aligned
 from rft_data.digests import row_digests
 from rft_data.errors import RftError, StalledError
 from rft_data.schema import EXPERIENCES
+
+log = logging.getLogger(__name__)
 
 MAX_COMMIT_ROWS = 512
 MAX_WAITING_BYTES = 128 << 20
@@ -70,7 +73,8 @@ class Prepared:
 def prepare(pending: list[Pending]) -> Prepared:
     """Check and digest the rows of several appends at once."""
     table = pa.concat_tables([item.table for item in pending]).combine_chunks()
-    if not is_aligned(table):
+    borrowed = len(pending) == 1 and not pending[0].parsed  # the caller may change its memory afterwards
+    if borrowed or not is_aligned(table):
         table = pa.Table.from_batches([aligned(batch) for batch in table.to_batches()], table.schema)
     good, places, refused = admit(table, parsed=all(item.parsed for item in pending))
     digests = pa.array(row_digests(good), pa.string())
@@ -179,12 +183,20 @@ class GroupCommit:
     def _prepare_all(self) -> None:
         while batch := self._next():
             try:
-                prepared = prepare(batch)
-            except BaseException as err:  # noqa: BLE001 - goes to whoever waits for these rows
-                self._fail(batch, err)
-            else:
-                self._ready.put(prepared)
+                self._ready.put(prepare(batch))
+            except BaseException:  # noqa: BLE001 - goes to whoever waits for these rows
+                self._prepare_each(batch)
         self._ready.put(None)
+
+    def _prepare_each(self, batch: list[Pending]) -> None:
+        """One of several appends cannot be prepared: let the others pass."""
+        with self._lock:
+            self._unfinished += len(batch) - 1
+        for item in batch:
+            try:
+                self._ready.put(prepare([item]))
+            except BaseException as err:  # noqa: BLE001 - goes to whoever waits for these rows
+                self._fail([item], err)
 
     def _commit_all(self) -> None:
         while (prepared := self._ready.get()) is not None:
@@ -196,9 +208,11 @@ class GroupCommit:
                 self._finish()
 
     def _fail(self, batch: list[Pending], err: BaseException) -> None:
-        for item in batch:
-            if not item.future.done():
-                item.future.set_exception(err)
+        waiting = [item for item in batch if not item.future.done()]
+        for item in waiting:
+            item.future.set_exception(err)
+        if not waiting:  # every row is stored and acknowledged; what came after failed
+            log.error("the buffer's upkeep failed: %s", err)
         self._finish()
 
     def _finish(self) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import os
 import time
+import weakref
 from pathlib import Path
 from typing import IO, Any
 
@@ -21,6 +22,18 @@ from rft_data.schema import SCHEMA_VERSION
 
 _PATIENCE_S = 0.3
 """Who only looks whether there is an owner holds the lock for a moment too."""
+
+
+_HELD: weakref.WeakSet[IO[str]] = weakref.WeakSet()
+
+
+def _let_go() -> None:
+    """In a forked child: the lock is the parent's, and must go with it."""
+    for lock in list(_HELD):
+        lock.close()
+
+
+os.register_at_fork(after_in_child=_let_go)
 
 
 class LocalHome:
@@ -41,12 +54,22 @@ class LocalHome:
             )
         self._lock = None if read_only else self._claim()
         if not marker.is_file():
+            self._check_empty()
             write_text(marker, f"{SCHEMA_VERSION}\n")
         try:
             check_schema_version(self.root, marker.read_text().strip())
         except IntegrityError:
             self.close()
             raise
+
+    def _check_empty(self) -> None:
+        tables = sorted(path.name for path in self.root.glob("*.lance"))
+        if tables:
+            self.close()
+            raise IntegrityError(
+                f"{self.root} holds tables ({', '.join(tables[:3])}) but no file 'schema_version', so "
+                "nobody knows how to read them: restore that file, or name another folder."
+            )
 
     def _claim(self) -> IO[str]:
         self.root.mkdir(parents=True, exist_ok=True)
@@ -63,6 +86,7 @@ class LocalHome:
         lock.truncate(0)
         lock.write(f"{os.getpid()}\n")
         lock.flush()
+        _HELD.add(lock)
         return lock
 
     def _busy(self, lock: IO[str]) -> BusyError:

@@ -31,6 +31,12 @@ class HotTail:
             while self._bytes > self._max_bytes and len(self._chunks) > 1:
                 self._bytes -= self._chunks.popleft()[1].nbytes
 
+    def clear(self) -> None:
+        """Hold nothing."""
+        with self._lock:
+            self._chunks.clear()
+            self._bytes = 0
+
     def _end(self) -> int:
         start, rows = self._chunks[-1]
         return start + int(rows.num_rows)

@@ -19,22 +19,24 @@ class IdIndex:
     """64-bit hashes of ids, sorted, beside their row numbers; the newest ones in a dict."""
 
     def __init__(self) -> None:
-        self._hashes = np.empty(0, np.uint64)
-        self._seqs = np.empty(0, np.int64)
+        self._sorted = (
+            np.empty(0, np.uint64),
+            np.empty(0, np.int64),
+        )  # swapped as one: readers see both or none
         self._recent: defaultdict[int, list[int]] = defaultdict(list)
         self._recent_rows = 0
 
     def __len__(self) -> int:
-        return len(self._hashes) + self._recent_rows
+        return len(self._sorted[0]) + self._recent_rows
 
     @property
     def nbytes(self) -> int:
         """Bytes of the sorted part."""
-        return self._hashes.nbytes + self._seqs.nbytes
+        return sum(part.nbytes for part in self._sorted)
 
     def load(self, batches: Iterable[tuple[Sequence[str], npt.NDArray[np.int64]]]) -> None:
         """Take in everything that is stored: (ids, row numbers), batch by batch."""
-        hashes, seqs = [self._hashes], [self._seqs]
+        hashes, seqs = [self._sorted[0]], [self._sorted[1]]
         for ids, numbers in batches:
             hashes.append(np.fromiter(map(_hash, ids), np.uint64, len(ids)))
             seqs.append(numbers)
@@ -45,32 +47,33 @@ class IdIndex:
         for experience_id, seq in zip(ids, seqs, strict=True):
             self._recent[_hash(experience_id)].append(seq)
         self._recent_rows += len(ids)
-        if self._recent_rows > max(_MERGE_AT, len(self._hashes) // 8):
+        if self._recent_rows > max(_MERGE_AT, len(self._sorted[0]) // 8):
             self._merge()
 
     def candidates(self, ids: Sequence[str]) -> list[tuple[int, int]]:
         """(place in `ids`, row number) of every stored row whose id may be the same."""
         hashes = [_hash(experience_id) for experience_id in ids]
         found = [(place, seq) for place, value in enumerate(hashes) for seq in self._recent.get(value, ())]
-        if len(self._hashes):
+        known, seqs = self._sorted
+        if len(known):
             wanted = np.array(hashes, np.uint64)
-            low = np.searchsorted(self._hashes, wanted, side="left")
-            high = np.searchsorted(self._hashes, wanted, side="right")
+            low = np.searchsorted(known, wanted, side="left")
+            high = np.searchsorted(known, wanted, side="right")
             for place in np.flatnonzero(high > low).tolist():
-                found += [(place, int(seq)) for seq in self._seqs[low[place] : high[place]]]
+                found += [(place, int(seq)) for seq in seqs[low[place] : high[place]]]
         return found
 
     def _merge(self) -> None:
         pairs = [(value, seq) for value, seqs in self._recent.items() for seq in seqs]
-        hashes = np.concatenate([self._hashes, np.array([value for value, _ in pairs], np.uint64)])
-        seqs = np.concatenate([self._seqs, np.array([seq for _, seq in pairs], np.int64)])
+        hashes = np.concatenate([self._sorted[0], np.array([value for value, _ in pairs], np.uint64)])
+        seqs = np.concatenate([self._sorted[1], np.array([seq for _, seq in pairs], np.int64)])
         self._sort(hashes, seqs)
         self._recent.clear()
         self._recent_rows = 0
 
     def _sort(self, hashes: npt.NDArray[np.uint64], seqs: npt.NDArray[np.int64]) -> None:
         order = np.argsort(hashes, kind="stable")
-        self._hashes, self._seqs = hashes[order], seqs[order]
+        self._sorted = hashes[order], seqs[order]
 
 
 def _hash(experience_id: str) -> int:

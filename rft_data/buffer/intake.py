@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass
@@ -40,9 +40,8 @@ class Appended:
 class Intake:
     """Appends of many threads to one table, in shared commits."""
 
-    def __init__(self, experiences: Experiences, set_aside: Callable[[Sequence[Refused]], None]) -> None:
-        """`set_aside` keeps the rows that no table can hold."""
-        self._set_aside = set_aside
+    def __init__(self, experiences: Experiences) -> None:
+        self._experiences = experiences
         self._writer = GroupCommit(experiences.commit, linger_s=LINGER_S)
 
     def close(self) -> None:
@@ -73,7 +72,7 @@ class Intake:
             table, places, refused = encode(rows)
             parsed = True
         pending = Pending(table, parsed=parsed, urgent=urgent)
-        self._set_aside(refused)
+        self._experiences.quarantine.set_aside(refused)
 
         def resolve(inner: Future[Stored]) -> None:
             error = inner.exception()

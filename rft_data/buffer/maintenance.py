@@ -11,6 +11,7 @@ from typing import Any
 
 from rft_data.buffer.faults import storage_errors
 from rft_data.buffer.store import Store
+from rft_data.errors import FencedError
 from rft_data.failpoints import failpoint
 
 log = logging.getLogger(__name__)
@@ -39,6 +40,8 @@ def maintain(store: Store, name: str) -> None:
     if since.commits >= COMPACT_EVERY or since.rows >= COMPACT_ROWS:
         try:
             compact(store, name)
+        except FencedError:
+            raise
         except (OSError, RuntimeError) as err:
             store.since_compaction.pop(name, None)
             store.forget(name)
@@ -50,11 +53,14 @@ def compact(store: Store, name: str, *, crowd: int = _CROWD) -> dict[str, int]:
 
     Returns: fragments before and after.
     """
+    store.check_writable()
     with store.locked(name), storage_errors(store.location, name):
+        store.forget(name)  # a head that a failed write left behind would put its rows elsewhere
         dataset = store.head(name)
         before = len(dataset.get_fragments())
         for lowest, target in zip((0, *TIERS), TIERS, strict=False):
             _merge(dataset, lowest, target, crowd)
+        store.sync(name)  # before the files that the merged ones replace may go
         dataset.cleanup_old_versions(
             older_than=timedelta(seconds=KEEP_VERSIONS_S), error_if_tagged_old_versions=False
         )
@@ -70,6 +76,7 @@ def remove_orphans(store: Store, name: str) -> int:
     Only for the owner, and only while no write is on its way.
     Returns: bytes removed.
     """
+    store.check_writable()
     with store.locked(name):
         stats = store.head(name).cleanup_old_versions(
             older_than=timedelta(seconds=KEEP_VERSIONS_S),

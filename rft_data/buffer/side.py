@@ -102,6 +102,7 @@ class Side:
         with self._lock:
             if name not in self._known:
                 self._known[name] = stored()
+                self._store.sync(name)  # what is there may come from a write that was not synced
             fresh = {key: row for key, row in rows.items() if key not in self._known[name]}
             if fresh:
                 known = self._known.pop(name)  # read again if this write's outcome is not known

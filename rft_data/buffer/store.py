@@ -1,14 +1,17 @@
 """The LanceDB tables of one buffer: created as `schema.TABLES` says, appended to, read, compacted.
 
-What rows mean is the buffer's business. Commits name the version they build on, so a writer that
-was overtaken cannot add to a table behind its successor's back.
+What rows mean is the buffer's business. A commit names the version it builds on; on an object store a new
+owner's restore makes it fail, and anywhere a version that is not the next one is noticed.
 """
 
 from __future__ import annotations
 
+import os
+import shutil
 import threading
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -16,9 +19,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from rft_data.buffer.durability import Durability, fsync_commit
-from rft_data.buffer.faults import storage_errors
+from rft_data.buffer.durability import Durability, fsync, fsync_commit, fsync_table
+from rft_data.buffer.faults import overtaken, storage_errors
 from rft_data.buffer.home import LocalHome, ObjectHome
+from rft_data.errors import BusyError, RftError
 from rft_data.failpoints import failpoint
 from rft_data.filters import Filter, to_sql
 from rft_data.schema import TABLES
@@ -68,7 +72,9 @@ class Store:
         )
         self._tables: dict[str, Any] = {}
         self._heads: dict[str, Any] = {}
-        self._locks: defaultdict[str, threading.RLock] = defaultdict(threading.RLock)
+        self._locks = {name: threading.RLock() for name in TABLES}
+        self._closed = False
+        self._pid = os.getpid()
         self.since_compaction: defaultdict[str, Growth] = defaultdict(Growth)
         """What was added to each table since it was opened or last compacted."""
         if self._home is None:
@@ -80,11 +86,27 @@ class Store:
         if not self.read_only:
             for name in self._db.list_tables().tables:
                 if name in TABLES:
-                    self.head(name).restore()
-                    self.forget(name)
+                    self._take_over(name)
+
+    def _take_over(self, name: str) -> None:
+        import lance
+
+        opened = self.head(name)
+        before = opened.version
+        opened.restore()
+        newest = lance.dataset(self.uri(name))
+        if newest.version != before + 1:  # the former owner committed in between: its rows stay
+            theirs: Any = lance.dataset(self.uri(name), version=newest.version - 1)
+            theirs.restore()
+        self.forget(name)
 
     def close(self) -> None:
-        """Give up ownership; idempotent."""
+        """Give up ownership; idempotent. Waits for writes on their way, refuses those that come later."""
+        for lock in self._locks.values():
+            lock.acquire()
+        self._closed = True
+        for lock in self._locks.values():
+            lock.release()
         if self._home is not None:
             self._home.close()
 
@@ -96,7 +118,7 @@ class Store:
         """The LanceDB table, created empty if this store may write; None if absent and read-only."""
         with self._locks[name]:
             if name not in self._tables:
-                if name in self._db.list_tables().tables:
+                if name in self._db.list_tables().tables and not self._half_made(name):
                     self._tables[name] = self._db.open_table(name)
                 elif self.read_only:
                     return None
@@ -104,12 +126,31 @@ class Store:
                     self._tables[name] = self._create(name)
             return self._tables[name]
 
+    def _half_made(self, name: str) -> bool:
+        """Whether a table's creation was interrupted: it has neither a version nor data."""
+        if self.local is None:
+            return False
+        folder = self.local / f"{name}.lance"
+        return not any((folder / "_versions").glob("*.manifest")) and not any((folder / "data").glob("*"))
+
     def _create(self, name: str) -> Any:
         schema, key = TABLES[name]
-        table = self._db.create_table(name, schema=schema)
-        if key is not None:
-            table.set_unenforced_primary_key(key)  # without it concurrent merges duplicate rows silently
+        if self.local is not None:
+            shutil.rmtree(
+                self.local / f"{name}.lance", ignore_errors=True
+            )  # half made, if it is there at all
+        with storage_errors(self.location, name):
+            table = self._db.create_table(name, schema=schema)
+            if key is not None:
+                table.set_unenforced_primary_key(key)  # without it concurrent merges duplicate rows silently
+        self.sync(name)
         return table
+
+    def sync(self, name: str) -> None:
+        """Under `power`, force all of a table to the disk: after what is no append, or of unknown outcome."""
+        if self.durability == "power" and self.local is not None and not self.read_only:
+            fsync_table(self.local / f"{name}.lance")
+            fsync(self.local)
 
     def head(self, name: str) -> Any:
         """The newest version of a table as a Lance dataset: what this writer's next commit builds on."""
@@ -142,23 +183,46 @@ class Store:
         rows = rows.select(schema.names)
         if not rows.schema.equals(schema, check_metadata=True):  # the encodings are in there
             rows = rows.cast(schema)
-        with self._locks[name], storage_errors(self.location, name):
+        with self._locks[name], storage_errors(self.location, name), self._forgetting(name):
+            self.check_writable()
             head = self.head(name)
             failpoint("store.write")
             fragments = lance.fragment.write_fragments(
                 rows, head, mode="append", data_storage_version="2.2", enable_stable_row_ids=True
             )
             failpoint("store.commit")
-            self._heads[name] = lance.LanceDataset.commit(
+            self._heads[name] = written = lance.LanceDataset.commit(
                 head, lance.LanceOperation.Append(fragments), read_version=head.version
             )
+            if written.version != head.version + 1:
+                raise overtaken(f"table '{name}' of {self.location} was written to by somebody else")
             failpoint("store.committed")
             if self.durability == "power" and self.local is not None:
-                fsync_commit(self.local / f"{name}.lance", fragments, head.version, self._heads[name].version)
+                fsync_commit(self.local / f"{name}.lance", fragments, head.version, written.version)
                 failpoint("store.synced")
             grown = self.since_compaction[name]
             grown.commits += 1
             grown.rows += rows.num_rows
+
+    def check_writable(self) -> None:
+        """Refuse to write to what was opened for reading.
+
+        Raises: BusyError.
+        """
+        if self.read_only:
+            raise BusyError(f"buffer {self.location} is open read-only; open it as its owner to write to it.")
+        if self._closed or os.getpid() != self._pid:
+            what = "is closed" if self._closed else "belongs to the process this one was forked from"
+            raise RftError(f"buffer {self.location} {what}; nothing is stored.")
+
+    @contextmanager
+    def _forgetting(self, name: str) -> Iterator[None]:
+        """Forget a table's head when a write fails: its outcome is not known."""
+        try:
+            yield
+        except BaseException:
+            self.forget(name)
+            raise
 
     def locked(self, name: str) -> threading.RLock:
         """Hold off other writers of a table (in this process) for the length of a `with` block."""
@@ -186,6 +250,8 @@ class Store:
     ) -> pa.Table:
         """Rows of a table, in the order they were written."""
         names, empty = self._shape(name, columns)
+        if limit is not None and limit < 1:
+            return empty
         query = self._query(name, names, where, limit)
         return empty if query is None else query.to_arrow().select(names)
 

@@ -9,7 +9,32 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from rft_data.errors import RowError
+
 _UNJUDGED, _KEPT, _NOT_KEPT = 0, 1, 2
+VERDICTS = ("dropped", "kept", "masked", "quarantined")
+
+
+def check_annotations(annotations: pa.Table, next_seq: int) -> None:
+    """Refuse verdicts on rows that are not there, of unknown kinds, or with advantages that are no numbers.
+
+    Raises: RowError with every problem.
+    """
+    seqs = annotations.column("seq")
+    advantage = pc.list_flatten(annotations.column("advantage"))
+    wrong = {
+        f"row numbers outside 0 to {next_seq - 1}": pc.or_kleene(
+            pc.less(seqs, 0), pc.greater_equal(seqs, next_seq)
+        ),
+        f"a verdict other than {', '.join(VERDICTS)}": pc.invert(
+            pc.is_in(annotations.column("verdict"), value_set=pa.array(VERDICTS))
+        ),
+        "an advantage that is null, NaN or infinite": pc.invert(pc.is_finite(advantage).fill_null(False)),
+        "a null row number": pc.is_null(seqs),
+    }
+    found = [what for what, bad in wrong.items() if pc.any(bad).as_py()]
+    if found:
+        raise RowError(f"annotations hold {'; '.join(found)}. Judge rows as the buffer returned them.")
 
 
 class Verdicts:
@@ -24,6 +49,7 @@ class Verdicts:
     def fold(self, annotations: pa.Table | pa.RecordBatch) -> None:
         """Take newer annotations (seq, pipeline_hash, verdict, advantage) in."""
         mine = annotations.filter(pc.equal(annotations.column("pipeline_hash"), self._pipeline_hash))
+        mine = mine.filter(pc.greater_equal(mine.column("seq"), 0))
         if mine.num_rows == 0:
             return
         seqs = np.asarray(mine.column("seq"))

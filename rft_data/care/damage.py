@@ -38,7 +38,7 @@ KINDS: dict[str, str] = {
     "schema_version": "the marker `schema_version` is missing or of another version",
     "schema": "a table has other columns than this package writes",
     "no_table": "no version of a table can be opened",
-    "manifest": "the newest manifest is empty, cut off or not readable",
+    "manifest": "the newest manifest is empty, cut off, not readable or at odds with its files",
     "old_manifest": "a manifest of an older version is empty or cut off",
     "missing_file": "a data or deletion file that the table names does not exist",
     "empty_file": "a data or deletion file has no bytes",

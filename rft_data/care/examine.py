@@ -11,9 +11,10 @@ import pyarrow as pa
 
 from rft_data.care.contents import Contents, columns_to_read, look
 from rft_data.care.damage import Finding
-from rft_data.care.folder import FileFault, Snapshot, TableFolder
+from rft_data.care.folder import FileFault, Snapshot, TableFolder, fits
 from rft_data.care.fragment_rows import FragmentRows
 from rft_data.care.ranges import Numbers, ranges_of, size
+from rft_data.care.salvage import of_lost_commits, read_files
 from rft_data.care.trial import Part, lethal
 from rft_data.schema import TABLES
 
@@ -55,26 +56,56 @@ def examine(folder: TableFolder, *, deep: bool) -> Examined:
 
 def examine_each(folders: Sequence[TableFolder], *, deep: bool, tried: bool = False) -> list[Examined]:
     """Look at tables; `tried`: it is known that their files can be decoded without harm."""
+    return [_doubt(table) for table in _examine_each(folders, deep=deep, tried=tried)]
+
+
+def _examine_each(folders: Sequence[TableFolder], *, deep: bool, tried: bool) -> list[Examined]:
     faults = [{fault.fragment: fault for fault in folder.file_faults()} for folder in folders]
-    if not tried:
-        parts = {
-            Part(str(folder.path), folder.head.version, number, tuple(columns_to_read(folder, deep=deep))): (
-                at,
-                number,
-            )
-            for at, folder in enumerate(folders)
-            if folder.head is not None
-            for number in folder.fragments
-            if number not in faults[at]
-        }
-        for part in lethal(list(parts)):
-            at, number = parts[part]
-            path = folders[at].data_path(number)
-            faults[at][number] = FileFault(number, "unreadable_rows", path)
+    parts = {
+        Part(str(folder.path), folder.head.version, number, tuple(columns_to_read(folder, deep=deep))): place
+        for place, folder in enumerate(folders)
+        if folder.head is not None and not tried
+        for number in folder.fragments
+        if number not in faults[place]
+    }
+    for part in lethal(list(parts)):
+        place, number = parts[part], part.fragment
+        faults[place][number] = FileFault(number, "unreadable_rows", folders[place].data_path(number))
     return [
         Examined(folder, deep, broken, look(folder, set(broken), deep=deep))
         for folder, broken in zip(folders, faults, strict=True)
     ]
+
+
+def _doubt(table: Examined) -> Examined:
+    """The table as the version before sees it, if that one reads what the newest cannot.
+
+    Then not the files are damaged but the newest manifest: it has no checksum either, and a bit flipped
+    in it (a path, a column's number, row ids) makes sound rows look lost.
+    """
+    folder, doubtful = table.folder, _doubtful(table)
+    if not doubtful or folder.head is None:
+        return table
+    before = TableFolder(folder.root, folder.name, folder.head.version)
+    if before.head is None:
+        return table
+    (previous,) = _examine_each([before], deep=table.deep, tried=False)
+    if previous.faults or previous.contents.faults or previous.contents.bad:
+        return table
+    if doubtful.intersection(before.fragments):
+        return previous
+    if folder.name not in TABLES or any(fault.kind == "unreadable_rows" for fault in table.faults.values()):
+        return table
+    sound = read_files(folder.name, of_lost_commits(before)).num_rows
+    return previous if sound == sum(folder.fragments[n].physical_rows for n in doubtful) else table
+
+
+def _doubtful(table: Examined) -> set[int]:
+    """Fragments whose trouble may come from the manifest: an empty file is no manifest's fault."""
+    faults = (table.faults | table.contents.faults).items()
+    numbers = {number for number, fault in faults if fault.kind != "empty_file"}
+    wrong = [row_id for row_id, (kind, _) in table.contents.bad.items() if kind in ("seq", "digest", "value")]
+    return numbers | table.folder.fragments_of(wrong)
 
 
 def findings(table: Examined) -> Iterator[Finding]:
@@ -128,10 +159,11 @@ def _manifests(folder: TableFolder, head: Snapshot) -> Iterator[Finding]:
 def _schema(folder: TableFolder, head: Snapshot) -> Iterator[Finding]:
     if folder.name not in TABLES:
         return
-    wanted = {f.name: f.type for f in TABLES[folder.name][0]}
-    stored = {f.name: f.type for f in head.dataset.schema}
-    wrong = sorted(name for name in wanted.keys() | stored.keys() if wanted.get(name) != stored.get(name))
-    if wrong:
+    if not fits(head, folder.name):
+        wanted = {f.name: (f.type, f.nullable) for f in TABLES[folder.name][0]}
+        stored = {f.name: (f.type, f.nullable) for f in head.dataset.schema}
+        names = wanted.keys() | stored.keys()
+        wrong = sorted(name for name in names if wanted.get(name) != stored.get(name))
         yield Finding(
             "schema",
             "fatal",

@@ -6,7 +6,7 @@ Read-only, through pylance and the file system, so that it also works where Lanc
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ import numpy as np
 from rft_data.buffer.durability import manifest_path
 from rft_data.care.ranges import Numbers
 from rft_data.care.wire import is_whole, next_row_id
+from rft_data.schema import TABLES
 
 _CACHE_BYTES = 32 << 20
 _LAST_VERSION = 2**64 - 1
@@ -54,30 +55,36 @@ class Snapshot:
 
     def row_ids(self, number: int) -> Numbers:
         """Row ids of a fragment's rows, from the manifest alone; empty when its deletion file is gone."""
-        scanner = self.dataset.scanner(columns=[], with_row_id=True, fragments=[self.fragments[number]])
-        table = attempt(scanner.to_table)
+        fragments = [self.fragments[number]]
+        table = attempt(
+            lambda: self.dataset.scanner(columns=[], with_row_id=True, fragments=fragments).to_table()
+        )
         return np.empty(0, np.int64) if table is None else np.asarray(table.column("_rowid")).astype(np.int64)
 
 
 class TableFolder:
     """One `<name>.lance` folder."""
 
-    def __init__(self, root: Path, name: str) -> None:
-        """Find the newest version that opens."""
+    def __init__(self, root: Path, name: str, before: int | None = None) -> None:
+        """Find the newest version that opens (among those older than `before`)."""
         self.root = root
         self.name = name
         self.path = root / f"{name}.lance"
         self.manifests = tuple(_manifests(self.path))
-        bad = []
-        self.head: Snapshot | None = None
-        """The newest version that opens; None when none does."""
-        for manifest in self.manifests:
-            self.head = open_version(self.path, manifest.version)
-            if self.head is not None:
-                break
-            bad.append(manifest)
-        self.bad_heads = tuple(bad)
-        """Manifests newer than `head`, newest first; none of them opens."""
+        candidates = [m for m in self.manifests if before is None or m.version < before]
+        found = self._newest(candidates, fitting=True) or self._newest(candidates, fitting=False)
+        self.head: Snapshot | None = None if found is None else found[1]
+        """The newest version that opens and has the table's columns; else the newest that opens, or None."""
+        newer = len(self.manifests) if found is None else self.manifests.index(found[0])
+        self.bad_heads = self.manifests[:newer]
+        """Manifests newer than `head`, newest first."""
+
+    def _newest(self, manifests: Sequence[Manifest], *, fitting: bool) -> tuple[Manifest, Snapshot] | None:
+        for manifest in manifests:
+            snapshot = open_version(self.path, manifest.version)
+            if snapshot is not None and (not fitting or fits(snapshot, self.name)):
+                return manifest, snapshot
+        return None
 
     @property
     def fragments(self) -> dict[int, Any]:
@@ -101,6 +108,12 @@ class TableFolder:
     def data_path(self, number: int) -> Path:
         """The (first) data file of a fragment."""
         return self.path / "data" / str(self.fragments[number].metadata.files[0].path)
+
+    def fragments_of(self, row_ids: Sequence[int]) -> set[int]:
+        """The fragments of `head` that hold any of these rows."""
+        if not row_ids or self.head is None:
+            return set()
+        return {number for number in self.fragments if np.isin(self.head.row_ids(number), row_ids).any()}
 
     def file_faults(self) -> Iterator[FileFault]:
         """Files of `head` that are missing, empty or of another size than written."""
@@ -138,6 +151,15 @@ class TableFolder:
         for manifest in self.older:
             if not is_whole(manifest.path):
                 yield manifest.path
+
+
+def fits(snapshot: Snapshot, name: str) -> bool:
+    """Whether a version has the columns that this package gives the table."""
+    if name not in TABLES:
+        return True
+    wanted = {f.name: (f.type, f.nullable) for f in TABLES[name][0]}
+    stored = attempt(lambda: {f.name: (f.type, f.nullable) for f in snapshot.dataset.schema})
+    return bool(stored == wanted)
 
 
 def open_version(path: Path, version: int) -> Snapshot | None:

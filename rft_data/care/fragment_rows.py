@@ -48,7 +48,7 @@ class FragmentRows:
         """Halve rows start .. end - 1 until a part reads or is one row."""
         if start >= end:
             return
-        rows = attempt(self._scanner(_BATCH_ROWS, offset=start, limit=end - start).to_table)
+        rows = attempt(lambda: self._scanner(_BATCH_ROWS, offset=start, limit=end - start).to_table())
         if rows is not None and rows.num_rows == end - start:
             yield rows
         elif end - start == 1:

@@ -116,7 +116,7 @@ def mend_files(table: Examined, aside: Aside, done: Repaired) -> bool:
     Returns: whether there were any.
     """
     folder = table.folder
-    wrong_numbers = _fragments_of(folder, [i for i, (kind, _) in table.contents.bad.items() if kind == "seq"])
+    wrong_numbers = folder.fragments_of([i for i, (kind, _) in table.contents.bad.items() if kind == "seq"])
     for number, fault in table.faults.items():
         if fault.deletions and folder.head is not None:
             metadata = {**folder.fragments[number].metadata.to_json(), "deletion_file": None}
@@ -132,12 +132,6 @@ def mend_files(table: Examined, aside: Aside, done: Repaired) -> bool:
     for number in wrong_numbers - set(table.faults) - set(table.contents.faults):
         _rebuild(table, number, aside, done)
     return bool(wrong_numbers or table.faults or table.contents.faults)
-
-
-def _fragments_of(folder: TableFolder, row_ids: list[int]) -> set[int]:
-    if not row_ids or folder.head is None:
-        return set()
-    return {n for n in folder.fragments if np.isin(folder.head.row_ids(n), row_ids).any()}
 
 
 def _rebuild(table: Examined, number: int, aside: Aside, done: Repaired) -> None:

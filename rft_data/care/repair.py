@@ -81,11 +81,11 @@ def _mend(root: Path, done: Repaired, kinds: list[str]) -> None:
         done.actions.append("schema_version: written again")
     anew: set[str] = set()
     names = [path.stem for path in sorted(root.glob("*.lance"))]
-    for name in names:
-        folder = TableFolder(root, name)
-        anew |= {name} if folder.head is None else set()
-        mend_manifests(folder, aside, done)
-    tried = not {"unreadable_rows", "no_table"}.intersection(kinds)  # verify has decoded all these files
+    tried = "unreadable_rows" not in kinds  # verify has decoded all these files
+    for table in examine_each([TableFolder(root, name) for name in names], deep=True, tried=tried):
+        anew |= {table.folder.name} if table.folder.head is None else set()
+        mend_manifests(table.folder, aside, done)
+    tried = tried and not anew
     for table in examine_each([TableFolder(root, name) for name in names], deep=True, tried=tried):
         again = table
         if mend_files(table, aside, done):

@@ -17,6 +17,7 @@ from rft_data.care.contents import bad_rows
 from rft_data.care.folder import Snapshot, TableFolder, attempt, open_version
 from rft_data.care.fragment_rows import FragmentRows
 from rft_data.care.ranges import Numbers
+from rft_data.care.trial import Part, lethal
 from rft_data.care.wire import appended_files
 from rft_data.schema import TABLES
 
@@ -83,7 +84,10 @@ def read_files(name: str, paths: Sequence[Path]) -> pa.Table:
     """
     schema = TABLES[name][0]
     parts = [schema.empty_table()]
+    deadly = {part.path for part in lethal([Part(str(path)) for path in paths])}
     for path in paths:
+        if str(path) in deadly:
+            continue
         rows = _read_file(path, schema)
         if rows is not None and rows.num_rows:
             numbers = np.asarray(rows.column("seq")) if name == "experiences" else np.arange(rows.num_rows)

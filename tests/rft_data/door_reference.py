@@ -22,21 +22,15 @@ def faults_of(row: dict[str, Any]) -> list[str]:
     for field in INCOMING:
         value = row[field.name]
         if pa.types.is_string(field.type) and value is not None:
-            wrong += [field.name] * (not good_text(value) or (is_json(field) and not good_json(value)))
+            opening = b"{" if field.name in ("reward_parts", "sampling", "metadata") else b"["
+            good = good_json(value) and value.startswith(opening) if is_json(field) else True
+            wrong += [field.name] * (not good_text(value) or not good)
     wrong += [n for n in ("experience_id", "run_id", "taskset", "task_id", "group_id") if row[n] == b""]
     wrong += ["source"] * (row["source"] not in {name.encode() for name in SOURCES})
     wrong += ["reward"] * (row["reward"] is not None and not math.isfinite(row["reward"]))
     wrong += ["payloads"] * (row["payloads"] is not None and None in row["payloads"])
     wrong += ["created_at"] * (row["created_at"] is not None and not YEAR_1 <= row["created_at"] < YEAR_10000)
     return [*wrong, *token_faults(row), *version_faults(row)]
-
-
-def known_defect(row: dict[str, Any]) -> bool:
-    """What the door does not see yet; each has a test at the end. To be deleted with them."""
-    hidden = {"payloads", "created_at"} & set(faults_of(row))
-    spans = [span for span in row["version_spans"] or () if span is None or span["version"] is None]
-    source = row["source"] is not None and not good_text(row["source"])
-    return bool(hidden or spans or source)
 
 
 def token_faults(row: dict[str, Any]) -> list[str]:

@@ -12,7 +12,7 @@ from rft_data.buffer.upgrade import upgrade
 from rft_data.codec import to_experiences, to_table
 from rft_data.errors import IntegrityError, MissingFileError
 from rft_data.ledger import Ledger
-from rft_data.rows import now
+from rft_data.rows import canonical_json, now
 from rft_data.schema import EXPERIENCES, LEASES
 from tests.rft_data.conftest import make_experience
 
@@ -43,6 +43,9 @@ def old_buffer(root: Path, digests: list[str]) -> list:
         for i, changes in enumerate(CHANGES)
     ]
     table = to_table(rows, EXPERIENCES).drop_columns(ADDED)
+    messages = pa.array([canonical_json([dict(m) for m in row.messages]) for row in rows])
+    place = table.schema.get_field_index("messages")
+    table = table.set_column(place, EXPERIENCES.field("messages"), messages)
     table = table.append_column(EXPERIENCES.field("seq"), pa.array([0, 1, 2]))
     table = table.append_column(EXPERIENCES.field("digest"), pa.array(digests))
     order = [name for name in EXPERIENCES.names if name not in ADDED]

@@ -14,7 +14,7 @@ from rft_data.care import repair, verify
 from rft_data.care.examine import Examined, examine, examine_each
 from rft_data.care.folder import TableFolder, attempt
 from rft_data.digests import UNDIGESTED
-from tests.rft_data.care.conftest import make_row, stored
+from tests.rft_data.care.conftest import make_row, newest_manifest, stored
 
 FLIPS = 140
 MANY_FLIPS = 600
@@ -148,3 +148,20 @@ def test_a_flip_in_a_manifest_is_found_or_changes_nothing(root: Path) -> None:
         if not report.damaged:
             assert stored(root, "experiences").equals(original)
         path.write_bytes(sound)
+
+
+@pytest.mark.slow
+def test_repair_after_a_flip_in_a_manifest_loses_nothing(root: Path, pristine: Path) -> None:
+    """Sound files under a wrong manifest: the version before tells which of the two is at fault."""
+    original, rng = stored(pristine, "experiences"), np.random.default_rng(11)
+    name = newest_manifest(pristine, "experiences").relative_to(pristine)
+    size, mended = (pristine / name).stat().st_size, 0
+    for _ in range(25):
+        shutil.rmtree(root)
+        shutil.copytree(pristine, root)
+        flip(root / name, int(rng.integers(8 * size)))
+        if verify(root).damaged:
+            repair(root)
+            mended += 1
+        assert stored(root, "experiences").equals(original)
+    assert mended > 5
