@@ -112,3 +112,22 @@ def test_verdicts_fold_newest_last_with_one_value_or_one_per_token() -> None:
     folded.fold(judged((0, "kept", [-1.0]), (3, "quarantined", None)))
     assert folded.missing(asked) == [3]
     assert folded.advantages(np.array([0])).to_pylist() == [[-1.0]]
+
+
+def test_power_durability_holds_over_a_compaction(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: set[str] = set()
+    real = os.fsync
+
+    def recorded(handle: int) -> None:
+        synced.add(os.readlink(f"/proc/self/fd/{handle}"))
+        real(handle)
+
+    with Buffer(tmp_path / "b", durability="power") as buffer:
+        for number in range(4):
+            buffer.append([make_experience(number)])
+        before = set((buffer.root / "experiences.lance" / "data").iterdir())
+        monkeypatch.setattr(os, "fsync", recorded)
+        buffer.compact()
+        merged = set((buffer.root / "experiences.lance" / "data").iterdir()) - before
+        assert merged
+        assert {str(path) for path in merged} <= synced

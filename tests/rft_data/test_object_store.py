@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from rft_data.buffer import Buffer
+from rft_data.buffer.store import Store
 from rft_data.errors import FencedError, MissingFileError
 from rft_data.ledger import Ledger
 from rft_data.rows import GroupResult, TaskKey, Ticket
@@ -107,4 +108,25 @@ def test_the_later_of_two_owners_wins_and_the_earlier_is_fenced(prefix: str) -> 
         rows = second.read("experiences", ["seq", "experience_id"]).to_pylist()
         assert [row["seq"] for row in rows] == [0, 1, 2]
         assert len({row["experience_id"] for row in rows}) == 3
+    first.close()
+
+
+def test_rows_committed_while_a_takeover_is_under_way_are_kept(
+    prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = Buffer(prefix)
+    first.append([make_experience(0)])
+    real = Store.head
+    late = iter([True])
+
+    def head(store: Store, name: str) -> object:
+        opened = real(store, name)
+        if store is not first._store and name == "experiences" and next(late, False):
+            first.append([make_experience(1)])  # between the look at the table and the restore
+        return opened
+
+    monkeypatch.setattr(Store, "head", head)
+    with Buffer(prefix) as second:
+        assert len(second) == 2
+        assert second.append([make_experience(1), make_experience(2)]).seqs == (1, 2)
     first.close()
