@@ -16,11 +16,15 @@ MANIFEST_FILE = "manifest.json"
 
 def write_text(path: Path, text: str) -> None:
     """Replace a file in one step; a kill leaves the old one or the new one."""
-    draft = path.with_name(f".{path.name}.draft")
+    draft = _draft(path)
     draft.write_text(text)
     fsync(draft)
     draft.rename(path)
     fsync(path.parent)
+
+
+def _draft(path: Path) -> Path:
+    return path.with_name(f".{path.name}.draft")
 
 
 def write_manifest(directory: Path, facts: dict[str, object]) -> str:
@@ -29,7 +33,8 @@ def write_manifest(directory: Path, facts: dict[str, object]) -> str:
     Returns: the manifest's own digest.
     """
     files = {}
-    for path in sorted(p for p in directory.rglob("*") if p.is_file() and p.name != MANIFEST_FILE):
+    own = {MANIFEST_FILE, _draft(directory / MANIFEST_FILE).name}  # a killed write may have left a draft
+    for path in sorted(p for p in directory.rglob("*") if p.is_file() and p.name not in own):
         fsync(path)
         files[str(path.relative_to(directory))] = {"bytes": path.stat().st_size, "blake2b": file_digest(path)}
     text = canonical_json({**facts, "files": files})

@@ -49,6 +49,7 @@ class Calls:
             "tail": self.tail,
             "leased": self.leased,
             "counts": self.counts,
+            "lost_rows": self.lost_rows,
             **self.books.calls,
         }
         checked = validate_call(config=ConfigDict(arbitrary_types_allowed=True))
@@ -176,6 +177,10 @@ class Calls:
     def counts(self) -> dict[str, int]:
         """`Buffer.counts`."""
         return self._buffer.counts()
+
+    def lost_rows(self) -> list[int]:
+        """`Buffer.lost_rows`."""
+        return sorted(self._buffer.lost_rows())
 
 
 def _shape(name: str, columns: Sequence[str] | None) -> pa.Schema:

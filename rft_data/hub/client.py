@@ -182,6 +182,10 @@ class HubClient:
         """`Buffer.counts`."""
         return dict(self._connection.call("counts", {}, deadline_s=deadline_s))
 
+    def lost_rows(self, *, deadline_s: float = DEADLINE_S) -> set[int]:
+        """`Buffer.lost_rows`."""
+        return set(self._connection.call("lost_rows", {}, deadline_s=deadline_s))
+
 
 def _reading(
     name: str, columns: Sequence[str] | None, where: Filter | None, limit: int | None

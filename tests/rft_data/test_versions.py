@@ -7,7 +7,7 @@ import pytest
 from rft_data import checkpoint
 from rft_data.buffer import Buffer
 from rft_data.errors import IntegrityError, ParityError
-from rft_data.manifest import read_manifest
+from rft_data.manifest import read_manifest, write_manifest
 from rft_data.probe import Probe
 from rft_data.versions import VersionRegistry
 
@@ -131,3 +131,10 @@ def test_probe_round_trips_and_measures_the_largest_difference(tmp_path: Path) -
 def test_directory_without_probe_is_refused(tmp_path: Path) -> None:
     with pytest.raises(IntegrityError, match="has no probe/"):
         Probe.load(tmp_path)
+
+
+def test_a_draft_that_a_killed_write_left_is_no_file_of_the_manifest(tmp_path: Path) -> None:
+    (tmp_path / "weights.bin").write_bytes(b"w")
+    (tmp_path / ".manifest.json.draft").write_text("{")
+    write_manifest(tmp_path, {"step": 1})
+    assert set(read_manifest(tmp_path)["files"]) == {"weights.bin"}
