@@ -55,11 +55,15 @@ def examine(folder: TableFolder, *, deep: bool) -> Examined:
 
 
 def examine_each(folders: Sequence[TableFolder], *, deep: bool, tried: bool = False) -> list[Examined]:
-    """Look at tables; `tried`: it is known that their files can be decoded without harm."""
-    return [_doubt(table) for table in _examine_each(folders, deep=deep, tried=tried)]
+    """Look at tables; `tried`: it is known that their files can be decoded without harm.
+
+    A table whose newest manifest seems damaged is seen as the version before has it.
+    """
+    return [_doubt(table) for table in as_they_are(folders, deep=deep, tried=tried)]
 
 
-def _examine_each(folders: Sequence[TableFolder], *, deep: bool, tried: bool) -> list[Examined]:
+def as_they_are(folders: Sequence[TableFolder], *, deep: bool, tried: bool = False) -> list[Examined]:
+    """The same, taking each table's newest manifest at its word."""
     faults = [{fault.fragment: fault for fault in folder.file_faults()} for folder in folders]
     parts = {
         Part(str(folder.path), folder.head.version, number, tuple(columns_to_read(folder, deep=deep))): place
@@ -89,7 +93,7 @@ def _doubt(table: Examined) -> Examined:
     before = TableFolder(folder.root, folder.name, folder.head.version)
     if before.head is None:
         return table
-    (previous,) = _examine_each([before], deep=table.deep, tried=False)
+    (previous,) = as_they_are([before], deep=table.deep, tried=False)
     if previous.faults or previous.contents.faults or previous.contents.bad:
         return table
     if doubtful.intersection(before.fragments):

@@ -203,12 +203,12 @@ class _Brought:
 
         Raises: RowError if they are too many bytes, or not well formed; StalledError if some are missing.
         """
-        batches, size = [], 0
+        batches, size = list[pa.RecordBatch](), 0
         for batch in self._batches():
             size += batch.nbytes
             check_size(size)
             batches.append(aligned(batch))
-        table = pa.Table.from_batches(batches)
+        table = pa.Table.from_batches(batches) if batches else pa.table({})
         if table.num_rows != rows:  # to Flight a client that dies while sending is one that has sent all
             raise StalledError(
                 f"{table.num_rows} of {rows} rows of a hub call arrived; nothing of it is stored. "

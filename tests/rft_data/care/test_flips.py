@@ -11,13 +11,13 @@ import pytest
 
 from rft_data.buffer import Buffer
 from rft_data.care import repair, verify
-from rft_data.care.examine import Examined, examine, examine_each
+from rft_data.care.examine import Examined, as_they_are, examine
 from rft_data.care.folder import TableFolder, attempt
 from rft_data.digests import UNDIGESTED
 from tests.rft_data.care.conftest import make_row, newest_manifest, stored
 
 FLIPS = 140
-MANY_FLIPS = 600
+MANY_FLIPS = 200
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def flipped_copies(root: Path, table: str, rng: np.random.Generator, n: int) -> 
         path = files[int(rng.integers(len(files)))]
         flip(path, int(rng.integers(8 * path.stat().st_size)))
         folders.append(TableFolder(home, table))
-    return examine_each(folders, deep=True)
+    return as_they_are(folders, deep=True)
 
 
 def read_again(found: Examined, names: list[str]) -> pa.Table | None:
@@ -97,7 +97,7 @@ def test_every_one_of_many_flips_that_changes_a_value_is_found(wide: Path) -> No
     check_flips(wide, 1, MANY_FLIPS)
 
 
-@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 6))])
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 3))])
 def test_repair_after_flips_keeps_every_row_that_is_sound(root: Path, seed: int) -> None:
     original, rng = stored(root, "experiences"), np.random.default_rng(100 + seed)
     for path in sorted((root / "experiences.lance/data").glob("*.lance"))[:3]:
@@ -142,7 +142,7 @@ def test_a_flip_in_a_manifest_is_found_or_changes_nothing(root: Path) -> None:
     original, rng = stored(root, "experiences"), np.random.default_rng(3)
     path = sorted((root / "experiences.lance/_versions").glob("*.manifest"))[0]
     sound = path.read_bytes()
-    for _ in range(40):
+    for _ in range(16):
         flip(path, int(rng.integers(8 * len(sound))))
         report = verify(root)
         if not report.damaged:
@@ -156,7 +156,7 @@ def test_repair_after_a_flip_in_a_manifest_loses_nothing(root: Path, pristine: P
     original, rng = stored(pristine, "experiences"), np.random.default_rng(11)
     name = newest_manifest(pristine, "experiences").relative_to(pristine)
     size, mended = (pristine / name).stat().st_size, 0
-    for _ in range(25):
+    for _ in range(10):
         shutil.rmtree(root)
         shutil.copytree(pristine, root)
         flip(root / name, int(rng.integers(8 * size)))
