@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from rft_data.buffer import Buffer
 from rft_data.codec import to_experiences
+from rft_data.errors import ConflictError
 from rft_data.protocols import Group, Pipeline
 from rft_data.rows import Experience, GroupResult, Task, TaskKey, Ticket
 
@@ -124,7 +125,14 @@ def recover_groups(
     for experience in to_experiences(rows):
         members.setdefault(experience.group_id, []).append(experience)
     groups = [_stored_group(group_id, mine, tasks, group_size) for group_id, mine in members.items()]
-    judge(groups, rows, pipeline, buffer, run_id, attempt)
+    try:
+        judge(groups, rows, pipeline, buffer, run_id, attempt)
+    except ConflictError:
+        late = {result.ticket.group_id for result in stored_groups(buffer, run_id)} - closed
+        if not late:
+            raise
+        # a call of the killed run was still on its way to the hub, and closed some of them: look again
+        return recover_groups(tasks, group_size, pipeline, buffer, run_id, attempt)
     return len(groups)
 
 
