@@ -69,13 +69,17 @@ def write_recipe(root: Path, engine: str = "transformers", steps: int = 4) -> Pa
     return path
 
 
+def grants(buffer: Buffer) -> list[dict]:
+    return [row for row in buffer.read("leases").to_pylist() if row["kind"] == "grant"]
+
+
 def check_books(root: Path, steps: int) -> None:
     """What must hold of any finished run, read from its tables alone."""
     with Buffer(root / "run" / "buffer") as buffer:
         rows = {row["seq"]: row for row in buffer.read("experiences").to_pylist()}
         verdicts = {row["seq"]: row for row in buffer.read("annotations").to_pylist()}
         groups = {row["group_id"]: row for row in buffer.read("groups").to_pylist()}
-        leases = sorted(buffer.read("leases").to_pylist(), key=lambda lease: lease["step"])
+        leases = sorted(grants(buffer), key=lambda lease: lease["step"])
         versions = buffer.read("versions").to_pylist()
         consumed = buffer.read("consumed").column("step").to_pylist()
         table = buffer.read("experiences")
