@@ -82,7 +82,8 @@ class Repaired:
             lines.append(f"recovered {name}: {count} rows")
         for name, rows in sorted(self.removed.items()):
             ranges = ranges_of(rows)
-            lines.append(f"lost      {name}: {size(ranges)} rows ({ranges_text(ranges, 1000)})")
+            label = "at most" if self.dry_run else "lost"
+            lines.append(f"{label:<10}{name}: {size(ranges)} rows ({ranges_text(ranges, 1000)})")
         if self.skipped:
             lines.append(
                 f"lost      experiences: numbers {ranges_text(self.skipped, 1000)} of commits that are gone"

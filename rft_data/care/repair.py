@@ -22,12 +22,16 @@ from rft_data.care.folder import TableFolder
 from rft_data.care.losses import Repaired
 from rft_data.care.lost import read_lost
 from rft_data.care.mend import mend_files, mend_manifests, mend_rows
+from rft_data.care.ranges import numbers_of
 from rft_data.care.settle import append_rows, settle_books, settle_numbers
-from rft_data.care.verify import examine_all, judged, report_on, verify
+from rft_data.care.verify import examine_all, judged, living_owner, report_on, verify
 from rft_data.errors import IntegrityError
 from rft_data.manifest import write_text
+from rft_data.schema import SCHEMA_VERSION
 
 REPORT_FILE = "report.json"
+_TAKES_ROWS = ("missing_file", "empty_file", "cut_file", "unreadable_rows", "digest", "value", "duplicate")
+"""Kinds of findings whose rows a repair takes out, unless it finds them elsewhere."""
 
 
 def repair(root: Path, *, dry_run: bool = False) -> Repaired:
@@ -44,12 +48,14 @@ def repair(root: Path, *, dry_run: bool = False) -> Repaired:
     if dry_run:
         done.actions += [f"{f.table or 'buffer'}: {f.place}: {f.remedy}" for f in before.damage]
         for finding in before.damage:
-            if finding.table and finding.lost and finding.rows:
-                done.remove(
-                    finding.table, {row: finding.kind for a, b in finding.rows for row in range(a, b + 1)}
-                )
+            if finding.kind in _TAKES_ROWS:
+                done.remove(finding.table, dict.fromkeys(numbers_of(finding.rows).tolist(), finding.kind))
         return done
-    home = LocalHome(root, read_only=False)  # takes the lock and writes a missing marker
+    if before.of("schema_version") and before.rows and not living_owner(root):
+        # the columns of every table that opens are this version's: _refuse_fatal has seen to that
+        write_text(root / "schema_version", f"{SCHEMA_VERSION}\n")
+        done.actions.append("schema_version: written again, the tables have this version's columns")
+    home = LocalHome(root, read_only=False)
     try:
         if before.damaged:
             _mend(root, done, [f.kind for f in before.damage])
@@ -77,8 +83,6 @@ def _refuse_fatal(report: Report) -> None:
 
 def _mend(root: Path, done: Repaired, kinds: list[str]) -> None:
     aside, started = Aside(root), time.time() - 1
-    if "schema_version" in kinds:
-        done.actions.append("schema_version: written again")
     anew: set[str] = set()
     names = [path.stem for path in sorted(root.glob("*.lance"))]
     tried = "unreadable_rows" not in kinds  # verify has decoded all these files

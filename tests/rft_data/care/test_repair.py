@@ -509,6 +509,15 @@ def test_repair_writes_a_missing_marker_again(root: Path, pristine: Path) -> Non
     check_mended(root, pristine, {})
 
 
+def test_repair_writes_no_marker_where_no_table_tells_the_version(root: Path) -> None:
+    remove(root / "schema_version")
+    for manifest in root.glob("*.lance/_versions/*.manifest"):
+        empty(manifest)
+    with pytest.raises(IntegrityError, match="no file 'schema_version'"):
+        repair(root)
+    assert not (root / "schema_version").exists()
+
+
 def test_repair_refuses_another_schema_version(root: Path) -> None:
     (root / "schema_version").write_text("1\n")
     assert verify(root).of("schema_version")[0].severity == "fatal"
@@ -529,8 +538,9 @@ def test_a_dry_run_changes_nothing(root: Path) -> None:
     remove(data_file(root, "experiences"))
     before = prints(root)
     done = repair(root, dry_run=True)
-    assert set(done.removed["experiences"]) == set(range(8))
+    assert {table: set(rows) for table, rows in done.removed.items()} == {"experiences": set(range(8))}
     assert "would be done" in done.text()
+    assert "at most   experiences: 8 rows (0-7)" in done.text()
     assert prints(root) == before
 
 
