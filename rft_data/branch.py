@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from rft_data.buffer import Buffer
 from rft_data.codec import to_preferences, to_tasks
-from rft_data.digests import row_digests
+from rft_data.digests import mismatches
 from rft_data.errors import IntegrityError, RecipeError
 from rft_data.rows import Feedback, TaskKey
 from rft_data.schema import INCOMING
@@ -142,13 +142,11 @@ class _Copy:
 
 
 def _check(source: Buffer, rows: pa.Table) -> None:
-    stored = rows.column("digest").to_pylist()
-    for place, digest in enumerate(row_digests(rows)):
-        if digest != stored[place]:
-            raise IntegrityError(
-                f"experience row {rows.column('seq')[place].as_py()} of {source.location} does not match its "
-                "digest: the file is damaged. See `rft buffer verify`; what was copied before it is good."
-            )
+    for place, _ in mismatches(rows):
+        raise IntegrityError(
+            f"experience row {rows.column('seq')[place].as_py()} of {source.location} does not match its "
+            "digest: the file is damaged. See `rft buffer verify`; what was copied before it is good."
+        )
 
 
 def _table(batch: pa.RecordBatch) -> pa.Table:

@@ -54,6 +54,13 @@ def trained_digests(table: pa.Table) -> list[str]:
     return _hashes(table, TRAINED)
 
 
+def mismatches(rows: pa.Table, *, trained_only: bool = False) -> list[tuple[int, str]]:
+    """Place and computed digest of every row that does not match its `digest` column."""
+    actual = trained_digests(rows) if trained_only else row_digests(rows)
+    stored = rows.column("digest").to_pylist()
+    return [(place, digest) for place, digest in enumerate(actual) if not stored[place].startswith(digest)]
+
+
 def _hashes(table: pa.Table, names: Sequence[str]) -> list[str]:
     if table.num_rows == 0:
         return []

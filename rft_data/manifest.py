@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rft_data.errors import IntegrityError
-from rft_data.rows import canonical_json
+from rft_data.rows import bytes_id, canonical_json
 
 MANIFEST_FILE = "manifest.json"
 
@@ -39,7 +39,7 @@ def write_manifest(directory: Path, facts: dict[str, object]) -> str:
         files[str(path.relative_to(directory))] = {"bytes": path.stat().st_size, "blake2b": file_digest(path)}
     text = canonical_json({**facts, "files": files})
     write_text(directory / MANIFEST_FILE, text)
-    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+    return bytes_id(text.encode())
 
 
 def read_manifest(directory: Path) -> dict[str, Any]:

@@ -27,7 +27,12 @@ def canonical_json(value: Any) -> str:
 
 def content_id(*parts: object) -> str:
     """A 128-bit hex name for `parts`, the same on every machine and in every process."""
-    return hashlib.blake2b(canonical_json(list(parts)).encode(), digest_size=16).hexdigest()
+    return bytes_id(canonical_json(list(parts)).encode())
+
+
+def bytes_id(data: bytes) -> str:
+    """blake2b-128 of some bytes, as hex: their name wherever they are stored."""
+    return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
 def now() -> datetime:

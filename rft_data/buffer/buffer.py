@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from rft_data.buffer.appended import Appended
 from rft_data.buffer.durability import Durability
 from rft_data.buffer.experiences import Experiences
-from rft_data.buffer.intake import Appended, Intake
+from rft_data.buffer.intake import Intake
 from rft_data.buffer.maintenance import compact, maintain, remove_orphans
 from rft_data.buffer.side import Side
 from rft_data.buffer.store import Store

@@ -5,10 +5,11 @@ Lance itself never calls fsync; the barrier here covers the files and folders of
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
+
+from rft_data.manifest import fsync
 
 Durability = Literal["process", "power"]
 
@@ -20,6 +21,11 @@ def manifest_path(table: Path, version: int) -> Path:
     return table / "_versions" / f"{_LAST_VERSION - version:020d}.manifest"
 
 
+def manifest_version(path: Path) -> int:
+    """Which version a manifest is of: the inverse of `manifest_path`."""
+    return _LAST_VERSION - int(path.stem)
+
+
 def fsync_commit(table: Path, fragments: Sequence[Any], before: int, after: int) -> None:
     """Force one append commit to the disk: data files, transaction file, manifest, and their folders."""
     files = [table / "data" / file.path for fragment in fragments for file in fragment.files]
@@ -29,17 +35,8 @@ def fsync_commit(table: Path, fragments: Sequence[Any], before: int, after: int)
         fsync(path)
 
 
-def fsync_table(table: Path) -> None:
-    """Force every file of a table, and its folders, to the disk."""
-    for path in table.rglob("*"):
-        fsync(path)
-    fsync(table)
-
-
-def fsync(path: Path) -> None:
-    """Force a file, or a folder's names, to the disk."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+def fsync_table(table: Path, since: float = 0.0) -> None:
+    """Force a table's folders, and its files written after `since` (mtime, seconds), to the disk."""
+    for path in [table, *table.rglob("*")]:
+        if path.is_dir() or path.stat().st_mtime >= since:
+            fsync(path)

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from rft_data.buffer.appended import Appended, in_places
 from rft_data.buffer.faults import check_room
 from rft_data.buffer.group_commit import Prepared
 from rft_data.buffer.hot import HotTail
@@ -20,7 +20,7 @@ from rft_data.buffer.index import IdIndex
 from rft_data.buffer.maintenance import maintain
 from rft_data.buffer.quarantine import Quarantine
 from rft_data.buffer.store import Store
-from rft_data.digests import TRAINED, row_digests, trained_digests
+from rft_data.digests import TRAINED, mismatches
 from rft_data.errors import ConflictError, IntegrityError
 from rft_data.failpoints import failpoint
 from rft_data.schema import EXPERIENCES
@@ -29,26 +29,6 @@ HOT_BYTES = 64 << 20
 """Newest rows kept in memory."""
 LOST_ROWS = "lost_rows.json"
 """Row numbers that a repair took out: `{"seqs": [[first, last], ...]}`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Stored:
-    """What became of one append."""
-
-    commit: pa.Table
-    """All rows of the commit it was part of, with `seq` and `digest`."""
-    start: int
-    """Where its own rows start in there."""
-    seqs: tuple[int | None, ...]
-    """Row number of each row brought, None where it was quarantined."""
-    stored: int
-    quarantined: int
-
-    @property
-    def rows(self) -> pa.Table:
-        """The rows that were let in, in the order brought."""
-        let_in = len(self.seqs) - self.quarantined
-        return self.commit.slice(self.start, let_in).select(EXPERIENCES.names)
 
 
 class Experiences:
@@ -217,15 +197,14 @@ class Experiences:
         for number, item in enumerate(prepared.pending):
             if item.future.done():
                 continue
-            mine: list[int | None] = seqs[ends[number] : ends[number + 1]].tolist()
-            refused = item.rows - len(mine)
-            if refused:
-                by_place: list[int | None] = [None] * item.rows
-                for place, seq in zip(prepared.places[ends[number] : ends[number + 1]], mine, strict=True):
-                    by_place[place - brought[number]] = seq
-                mine = by_place
-            stored = new[number + 1] - new[number]
-            item.future.set_result(Stored(numbered, ends[number], tuple(mine), stored, refused))
+            own = slice(ends[number], ends[number + 1])
+            mine: list[int] = seqs[own].tolist()
+            found: tuple[int | None, ...] = tuple(mine)
+            if len(mine) < item.brought:
+                places = (item.places[place] for place in (prepared.places[own] - brought[number]).tolist())
+                found = in_places(mine, places, item.brought)
+            stored, refused = new[number + 1] - new[number], item.brought - len(mine)
+            item.future.set_result(Appended(found, stored, refused, numbered, own.start))
 
     # --- reading -----------------------------------------------------------------------------------
 
@@ -250,7 +229,7 @@ class Experiences:
         found = np.asarray(stored.column("seq"))
         if len(found) != len(cold) or (found != cold).any():
             raise self._absent(min(set(cold.tolist()) - set(found.tolist())))
-        self._check(stored, trained_digests(stored) if trained_only else row_digests(stored))
+        self._check(stored, trained_only=trained_only)
         rows = pa.concat_tables([stored, *(table.select(names) for table in tables)])
         if len(order) == len(wanted) and (order == np.arange(len(order))).all():
             return rows
@@ -259,15 +238,13 @@ class Experiences:
     def _absent(self, seq: int) -> IntegrityError:
         return IntegrityError(f"buffer {self._store.location} has no experience with row number {seq}.")
 
-    def _check(self, rows: pa.Table, digests: Sequence[str]) -> None:
-        stored = rows.column("digest").to_pylist()
-        for place, actual in enumerate(digests):
-            if not stored[place].startswith(actual):
-                raise IntegrityError(
-                    f"experience row {rows.column('seq')[place].as_py()} of buffer {self._store.location} "
-                    f"does not match its digest (stored {stored[place]}, computed {actual}): the file is "
-                    "damaged; nothing was trained on it. See `rft buffer verify`."
-                )
+    def _check(self, rows: pa.Table, *, trained_only: bool) -> None:
+        for place, actual in mismatches(rows, trained_only=trained_only):
+            raise IntegrityError(
+                f"experience row {rows['seq'][place].as_py()} of buffer {self._store.location} does not "
+                f"match its digest (stored {rows['digest'][place].as_py()}, computed {actual}): the file is "
+                "damaged; nothing was trained on it. See `rft buffer verify`."
+            )
 
 
 def _conflict(experience_id: str, stored: str, found: str) -> ConflictError:

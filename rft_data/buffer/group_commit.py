@@ -11,15 +11,15 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from rft_data.buffer.appended import Appended
 from rft_data.buffer.door import Refused, admit
 from rft_data.codec import aligned, is_aligned
 from rft_data.digests import row_digests
@@ -39,11 +39,15 @@ class Pending:
 
     table: pa.Table
     """Conforming rows (see `door.conform`)."""
+    places: Sequence[int]
+    """Where each of them stood among the rows brought."""
+    brought: int
+    """How many those were: some may be refused already."""
     parsed: bool
     """Whether the JSON columns come from our own encoder."""
     urgent: bool
     """Whether somebody is waiting for it: then it does not linger for company."""
-    future: Future[Any] = field(default_factory=Future)
+    future: Future[Appended] = field(default_factory=Future)
     arrived: float = field(default_factory=time.monotonic)
     size: int = 0
     """Bytes it holds in memory."""
@@ -54,7 +58,7 @@ class Pending:
 
     @property
     def rows(self) -> int:
-        """Rows brought."""
+        """Rows of the table."""
         return int(self.table.num_rows)
 
 
@@ -66,7 +70,7 @@ class Prepared:
     table: pa.Table
     """The good rows of all of them, with `digest`."""
     places: npt.NDArray[np.int64]
-    """Where each good row stood among all rows brought."""
+    """Where each good row stands among the rows of all their tables."""
     refused: list[Refused]
 
 
@@ -127,9 +131,8 @@ class GroupCommit:
             self._waiting_rows += pending.rows
             self._waiting_bytes += size
             self._waiting_urgent += pending.urgent
-            if (
-                len(self._waiting) == 1 or self._due()
-            ):  # each needless wake-up costs a turn of the interpreter
+            # each needless wake-up costs a turn of the interpreter
+            if len(self._waiting) == 1 or self._due():
                 self._work.notify()
 
     def close(self) -> None:

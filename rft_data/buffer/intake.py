@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from dataclasses import dataclass
 
 import pyarrow as pa
 
-from rft_data.buffer.door import Refused, conform, encode
-from rft_data.buffer.experiences import Experiences, Stored
+from rft_data.buffer.appended import Appended
+from rft_data.buffer.door import conform, encode
+from rft_data.buffer.experiences import Experiences
 from rft_data.buffer.group_commit import GroupCommit, Pending
 from rft_data.errors import StalledError
 from rft_data.rows import Experience
@@ -18,23 +18,6 @@ from rft_data.schema import EXPERIENCES
 
 LINGER_S = 0.005
 """How long an append that nobody waits for may wait for company."""
-
-
-@dataclass(frozen=True, slots=True)
-class Appended:
-    """What became of the rows of one append."""
-
-    seqs: tuple[int | None, ...]
-    """Row number of each input row, in order; None where it was quarantined."""
-    stored: int
-    """Rows new in the table (a row that was already there is not stored again)."""
-    quarantined: int
-    commit: Stored
-
-    @property
-    def rows(self) -> pa.Table:
-        """EXPERIENCES rows that were let in, in the order brought: what `take` would give, without a read."""
-        return self.commit.rows
 
 
 class Intake:
@@ -63,39 +46,16 @@ class Intake:
         self, rows: Sequence[Experience] | pa.Table, deadline_s: float, *, urgent: bool
     ) -> Future[Appended]:
         """See `Buffer.submit`; `urgent` appends do not linger."""
-        done: Future[Appended] = Future()
+        brought = len(rows)
         if isinstance(rows, pa.Table):
-            table, parsed = conform(rows), False
-            places: Sequence[int] = range(len(rows))
-            refused: list[Refused] = []
+            pending = Pending(conform(rows), range(brought), brought, parsed=False, urgent=urgent)
         else:
             table, places, refused = encode(rows)
-            parsed = True
-        pending = Pending(table, parsed=parsed, urgent=urgent)
-        self._experiences.quarantine.set_aside(refused)
-
-        def resolve(inner: Future[Stored]) -> None:
-            error = inner.exception()
-            if error is not None:
-                done.set_exception(error)
-            else:
-                done.set_result(_appended(inner.result(), places, len(rows), len(refused)))
-
-        if pending.rows == 0:
-            pending.future.set_result(Stored(EXPERIENCES.empty_table(), 0, (), 0, 0))
-        pending.future.add_done_callback(resolve)
+            pending = Pending(table, places, brought, parsed=True, urgent=urgent)
+            self._experiences.quarantine.set_aside(refused)
         if pending.rows:
             self._writer.submit(pending, deadline_s)
-        return done
-
-
-def _appended(stored: Stored, places: Sequence[int], brought: int, refused: int) -> Appended:
-    """The result in terms of the rows brought, of which `refused` never made it into a table."""
-    if len(places) == brought:
-        seqs = stored.seqs
-    else:
-        by_place: list[int | None] = [None] * brought
-        for place, seq in zip(places, stored.seqs, strict=True):
-            by_place[place] = seq
-        seqs = tuple(by_place)
-    return Appended(seqs, stored.stored, stored.quarantined + refused, stored)
+        else:
+            nothing = Appended((None,) * brought, 0, brought, EXPERIENCES.empty_table(), 0)
+            pending.future.set_result(nothing)
+        return pending.future

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +15,7 @@ from rft_data.buffer.store import Store
 from rft_data.codec import to_table
 from rft_data.errors import IntegrityError, RowError
 from rft_data.filters import Compare
-from rft_data.rows import Feedback, PreferencePair, Task, TaskKey, content_id, now
+from rft_data.rows import Feedback, PreferencePair, Task, TaskKey, bytes_id, content_id, now
 from rft_data.schema import FEEDBACK, PREFERENCES, TABLES, TASKS
 
 
@@ -64,7 +63,7 @@ class Side:
 
     def add_payload(self, data: bytes, media_type: str) -> str:
         """Store a payload once; returns its id."""
-        name = hashlib.blake2b(data, digest_size=16).hexdigest()
+        name = bytes_id(data)
         row = {
             "payload_id": name,
             "media_type": media_type,
@@ -81,7 +80,7 @@ class Side:
             "payloads", ["media_type", "data"], Compare("payload_id", "eq", payload_id), 1
         )
         for row in rows.to_pylist():
-            if hashlib.blake2b(row["data"], digest_size=16).hexdigest() == payload_id:
+            if bytes_id(row["data"]) == payload_id:
                 return row["media_type"], row["data"]
             raise IntegrityError(
                 f"payload '{payload_id}' of buffer {self._store.location} does not match its id."

@@ -19,12 +19,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from rft_data.buffer.durability import Durability, fsync, fsync_commit, fsync_table
+from rft_data.buffer.durability import Durability, fsync_commit, fsync_table
 from rft_data.buffer.faults import overtaken, storage_errors
 from rft_data.buffer.home import LocalHome, ObjectHome
 from rft_data.errors import BusyError, RftError
 from rft_data.failpoints import failpoint
 from rft_data.filters import Filter, to_sql
+from rft_data.manifest import fsync
 from rft_data.schema import TABLES
 
 _CACHE_BYTES = 32 << 20
@@ -135,10 +136,8 @@ class Store:
 
     def _create(self, name: str) -> Any:
         schema, key = TABLES[name]
-        if self.local is not None:
-            shutil.rmtree(
-                self.local / f"{name}.lance", ignore_errors=True
-            )  # half made, if it is there at all
+        if self.local is not None and self._half_made(name):
+            shutil.rmtree(self.local / f"{name}.lance", ignore_errors=True)
         with storage_errors(self.location, name):
             table = self._db.create_table(name, schema=schema)
             if key is not None:

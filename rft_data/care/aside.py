@@ -46,13 +46,3 @@ class Aside:
             writer.write_table(rows)
         fsync(path)
         return path
-
-
-def fsync_table(table: Path, since: float) -> None:
-    """Force every file of a table that was written after `since` (mtime, seconds) to the disk."""
-    for folder in ("data", "_deletions", "_transactions", "_versions"):
-        for path in (table / folder).glob("*"):
-            if path.is_file() and os.stat(path).st_mtime >= since:
-                fsync(path)
-        if (table / folder).is_dir():
-            fsync(table / folder)

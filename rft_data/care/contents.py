@@ -5,7 +5,6 @@ Lance keeps no checksum of its own, so a flipped bit shows only where a row carr
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -21,7 +20,7 @@ from rft_data.care.fragment_rows import FragmentRows
 from rft_data.care.ranges import Numbers, among
 from rft_data.codec import to_preferences, to_tasks
 from rft_data.digests import row_digests
-from rft_data.rows import content_id
+from rft_data.rows import bytes_id, content_id
 from rft_data.schema import TABLES, is_json
 
 _EPOCH = pa.scalar(0, pa.timestamp("us", tz="UTC"))
@@ -197,8 +196,7 @@ def _leases(rows: pa.Table) -> bool:
 
 def _payloads(rows: pa.Table) -> bool:
     return all(
-        hashlib.blake2b(row["data"], digest_size=16).hexdigest() == row["payload_id"]
-        and len(row["data"]) == row["size"]
+        bytes_id(row["data"]) == row["payload_id"] and len(row["data"]) == row["size"]
         for row in rows.select(["payload_id", "size", "data"]).to_pylist()
     )
 

@@ -13,13 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from rft_data.buffer.durability import manifest_path
+from rft_data.buffer.durability import manifest_path, manifest_version
 from rft_data.care.ranges import Numbers
 from rft_data.care.wire import is_whole, next_row_id
 from rft_data.schema import TABLES
 
 _CACHE_BYTES = 32 << 20
-_LAST_VERSION = 2**64 - 1
 _MANIFEST = re.compile(r"\d{20}\.manifest")
 
 
@@ -197,7 +196,7 @@ def attempt(read: Any) -> Any:
 def _manifests(path: Path) -> list[Manifest]:
     """Newest first: Lance names a manifest after the versions that are still to come."""
     paths = [p for p in (path / "_versions").glob("*.manifest") if _MANIFEST.fullmatch(p.name)]
-    return [Manifest(_LAST_VERSION - int(p.stem), p) for p in sorted(paths, key=lambda p: p.name)]
+    return [Manifest(manifest_version(p), p) for p in sorted(paths, key=lambda p: p.name)]
 
 
 def _fault(path: Path, wanted_bytes: int | None) -> str:

@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from rft_data.buffer.durability import fsync_table
 from rft_data.buffer.home import LocalHome
-from rft_data.care.aside import Aside, fsync_table
+from rft_data.care.aside import Aside
 from rft_data.care.books import read_books
 from rft_data.care.damage import Report
 from rft_data.care.examine import Examined, examine_each

@@ -250,7 +250,7 @@ def _restricted(buffer: Buffer, table: str, where: str | None, as_of: str | None
 
 def _newest(buffer: Buffer, table: str, names: list[str], where: Filter | None, n: int) -> pa.Table:
     if where is None:
-        return buffer.tail(table, n).select(names)
+        return buffer.tail(table, n, names)
     import pyarrow as pa
 
     last = pa.schema([_schema(table).field(name) for name in names]).empty_table()

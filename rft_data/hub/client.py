@@ -15,8 +15,8 @@ from typing import Any
 import pyarrow as pa
 
 from rft_data.buffer import Appended
+from rft_data.buffer.appended import in_places
 from rft_data.buffer.door import Refused, conform, encode
-from rft_data.buffer.experiences import Stored
 from rft_data.codec import to_table, to_tasks
 from rft_data.errors import StalledError
 from rft_data.filters import Filter, to_json
@@ -212,9 +212,6 @@ def _appended(table: pa.Table, places: Sequence[int], brought: int, answer: Mapp
     rows = good.append_column(EXPERIENCES.field("seq"), numbers).append_column(
         EXPERIENCES.field("digest"), pa.array(answer["digests"], pa.string())
     )
-    seqs: list[int | None] = [None] * brought
-    for place, seq in zip(places, found, strict=True):
-        seqs[place] = seq
     quarantined = answer["quarantined"] + brought - len(places)
-    commit = Stored(rows.select(EXPERIENCES.names), 0, tuple(found), answer["stored"], answer["quarantined"])
-    return Appended(tuple(seqs), answer["stored"], quarantined, commit)
+    seqs = in_places(found, places, brought)
+    return Appended(seqs, answer["stored"], quarantined, rows, 0)

@@ -138,6 +138,22 @@ class Fifo:
         for group_id in lease.group_ids:
             self._move(group_id, TRAINED)
 
+    def release(self, lease: Lease, reason: str) -> None:
+        """Give a lease back untrained: its groups are ready again, in their old order.
+
+        Raises: ConflictError if it is not the step's present lease, or was trained.
+        """
+        known = self._ledger.find(lease.consumer, lease.step)
+        states = {self._state.get(group_id) for group_id in lease.group_ids}
+        if known is None or known.group_ids != lease.group_ids or states != {LEASED}:
+            raise ConflictError(
+                f"lease {lease.consumer}/{lease.step} is not held any more; only a lease that was not "
+                "trained can be released, once."
+            )
+        self._ledger.release(lease, reason)
+        for group_id in lease.group_ids:
+            self._move(group_id, READY)
+
     @property
     def outstanding(self) -> int:
         """Groups admitted and not yet trained, dropped, failed, cancelled or stale."""
@@ -160,22 +176,6 @@ class Fifo:
         self._ledger.retire(self._consumer, sorted(late), STALE)
         for group_id in late:
             self._move(group_id, STALE)
-
-    def release(self, lease: Lease, reason: str) -> None:
-        """Give a lease back untrained: its groups are ready again, in their old order.
-
-        Raises: ConflictError if it is not the step's present lease, or was trained.
-        """
-        known = self._ledger.find(lease.consumer, lease.step)
-        states = {self._state.get(group_id) for group_id in lease.group_ids}
-        if known is None or known.group_ids != lease.group_ids or states != {LEASED}:
-            raise ConflictError(
-                f"lease {lease.consumer}/{lease.step} is not held any more; only a lease that was not "
-                "trained can be released, once."
-            )
-        self._ledger.release(lease, reason)
-        for group_id in lease.group_ids:
-            self._move(group_id, READY)
 
     def _move(self, group_id: str, state: str) -> None:
         before = self._state.get(group_id)

@@ -7,7 +7,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
-from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ import pyarrow as pa
 from rft_data.buffer import Buffer
 from rft_data.errors import ConflictError, RecipeError
 from rft_data.filters import Compare, Filter, to_sql
+from rft_data.rows import bytes_id
 from rft_data.search.hits import Hit
 from rft_data.search.models import Embedder, load_embedder, model_name, unit_vectors
 from rft_data.search.text import must_own
@@ -167,7 +167,7 @@ def _rows(rows: pa.Table, filed: str, texts: list[str], vectors: npt.NDArray[np.
         rows.column("experience_id"),
         rows.column("seq"),
         pa.array([filed] * len(texts)),
-        pa.array([blake2b(text.encode(), digest_size=16).hexdigest() for text in texts]),
+        pa.array([bytes_id(text.encode()) for text in texts]),
         pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), dim),
     ]
     return pa.Table.from_arrays(columns, schema=embeddings_schema(dim))

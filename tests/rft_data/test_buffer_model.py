@@ -204,7 +204,8 @@ class BufferMachine(RuleBasedStateMachine):
         names = [group.ticket.group_id for group in groups]
         uses = {name: self.uses[consumer, name] + n for name, n in Counter(names).items()}
         refused = (consumer, step) in self.leases or max(uses.values()) > self.max_uses
-        if refused or not all(group.seqs for group in groups):
+        retired = not self.retired[consumer].keys().isdisjoint(names)
+        if refused or retired or not all(group.seqs for group in groups):
             with pytest.raises(ConflictError):
                 self.ledger.grant(consumer, step, 7, groups)
             return
