@@ -89,6 +89,12 @@ class TrainingError(RftError, RuntimeError):
     """The trainer could not take a step (for example a loss that is not finite)."""
 
 
+class RoleDiedError(RftError, ConnectionError):
+    """The process of a role (an explorer, the trainer) ended or went silent."""
+
+    exit_code = 75
+
+
 class StalledError(RftError, TimeoutError):
     """A wait passed its deadline."""
 

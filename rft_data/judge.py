@@ -65,6 +65,7 @@ def group_row(group: Group, result: GroupResult, named: Mapping[str, Any]) -> di
         **named,
         "group_id": result.ticket.group_id,
         "ordinal": result.ticket.ordinal,
+        "round": result.ticket.round,
         "taskset": result.task.taskset,
         "task_id": result.task.task_id,
         "version": result.ticket.version,
@@ -82,7 +83,7 @@ def stored_groups(buffer: Buffer, run_id: str) -> list[GroupResult]:
     rows = [row for row in buffer.read("groups").to_pylist() if row["run_id"] == run_id]
     return [
         GroupResult(
-            ticket=Ticket(row["group_id"], row["ordinal"], row["version"]),
+            ticket=Ticket(row["group_id"], row["ordinal"], row["version"], row["round"]),
             task=TaskKey(row["taskset"], row["task_id"]),
             rewards=tuple(row["rewards"]),
             outcome=row["outcome"],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -205,6 +206,85 @@ class Sampler(Protocol):
 
     def conservation(self) -> dict[str, int]:
         """Groups by state; `admitted` equals the sum of the others."""
+        ...
+
+
+# --- roles -----------------------------------------------------------------------------------------
+
+
+class BufferClient(Protocol):
+    """What a role needs of the buffer; `Buffer` and the hub's client both are one."""
+
+    def append(self, rows: Sequence[Experience] | pa.Table) -> Any:
+        """Store rows; returns when they are durable, with `seqs` per row (None where the door refused)."""
+        ...
+
+    def take(self, seqs: Sequence[int]) -> pa.Table:
+        """Rows by number, in the order asked."""
+        ...
+
+    def leased(self, lease: Lease, pipeline_hash: str) -> LeasedBatch:
+        """A lease's rows joined with their annotations."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class RoleSpec:
+    """How to make a role anywhere."""
+
+    name: str
+    factory: str
+    """`package.module:callable`, called as factory(buffer=BufferClient, **arguments)."""
+    arguments: Mapping[str, Any]
+    """JSON values."""
+    cpus: float = 1.0
+    gpus: float = 0.0
+
+
+class Role(Protocol):
+    """A running role, wherever it runs."""
+
+    @property
+    def name(self) -> str:
+        """The spec's name."""
+        ...
+
+    @property
+    def incarnation(self) -> int:
+        """How often it was restarted."""
+        ...
+
+    def call(self, method: str, returns: Any, *, deadline_s: float, **arguments: Any) -> Future[Any]:
+        """Call a method of the role; its coroutines run beside each other, other methods one at a time.
+
+        Args: returns: the type its result is read as.
+        The future raises the role's own RftError, RoleDiedError, or StalledError past the deadline.
+        """
+        ...
+
+    def restart(self) -> None:
+        """End it and start it again from its spec; calls in flight fail with RoleDiedError."""
+        ...
+
+    def close(self) -> None:
+        """Ask it to end, then end it; idempotent."""
+        ...
+
+
+class Placement(Protocol):
+    """Where roles run."""
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether roles run beside each other and beside the caller."""
+        ...
+
+    def start(self, spec: RoleSpec) -> Role:
+        """Start a role; returns when it is ready, and raises what its factory raised."""
+        ...
+
+    def close(self) -> None:
+        """End every role started here; idempotent."""
         ...
 
 

@@ -211,6 +211,32 @@ class Ticket:
     """Place in the run's order of admission, 0-based."""
     version: int
     """Policy version the engine served at admission."""
+    round: int = 0
+    """Which round of admission gave it, 0-based: the tasks of one round are drawn together."""
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """A ticket and the task to play for it."""
+
+    ticket: Ticket
+    task: Task
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """What an explorer brought home for one ticket; the rows are stored."""
+
+    ticket: Ticket
+    task: TaskKey
+    outcome: str
+    """`arrived`, `failed` or `cancelled`."""
+    seqs: tuple[int, ...]
+    """Its stored rows, by member; fewer than `rows` when the door refused some."""
+    rows: int
+    """How many rows it brought."""
+    error: str = ""
+    """Why it failed, or empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,3 +284,12 @@ class WeightRef:
     """Optimizer steps behind these weights."""
     path: str
     """Folder with `*.safetensors`, `config.json`, `probe/` and `manifest.json`."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepReport:
+    """What one optimizer step measured."""
+
+    metrics: Mapping[str, float]
+    ess: Mapping[int, float] = field(default_factory=dict)
+    """Effective sample size as a fraction of the rows, by the lowest policy version of the rows."""

@@ -184,6 +184,7 @@ GROUPS = pa.schema(
         _text("group_id", "its ticket's group"),
         _text("run_id", "run that made it"),
         _int("ordinal", "order of admission in the run, 0-based"),
+        _int("round", "round of admission its task was drawn in, 0-based"),
         _int("attempt", "restarts of the run before it was admitted"),
         _text("taskset", "taskset of its task"),
         _text("task_id", "its task"),

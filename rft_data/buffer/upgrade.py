@@ -115,6 +115,7 @@ _ADDED: Mapping[str, Mapping[str, Fill]] = {
         "payloads": lambda row: [],
         "metadata": lambda row: "{}",
     },
+    "groups": {"round": lambda row: row["ordinal"]},
     "leases": {
         "event_id": lambda row: content_id("upgrade", row["lease_id"]),
         "kind": lambda row: "grant",

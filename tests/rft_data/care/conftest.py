@@ -75,6 +75,7 @@ def group_row(result: GroupResult) -> dict[str, object]:
         "group_id": result.ticket.group_id,
         "run_id": RUN,
         "ordinal": result.ticket.ordinal,
+        "round": result.ticket.round,
         "attempt": 0,
         "taskset": TASK.taskset,
         "task_id": TASK.task_id,

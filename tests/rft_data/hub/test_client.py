@@ -49,6 +49,7 @@ def group_row(number: int, reward: float = 1.0) -> dict:
         "group_id": f"run/{number}",
         "run_id": "run",
         "ordinal": number,
+        "round": number,
         "attempt": 0,
         "taskset": "a",
         "task_id": "t",
