@@ -1,27 +1,22 @@
 """Which policy version an engine has proved to serve, and the one order in which it may load the next.
 
-Both engines share this. It knows weight directories and the probe, but no model and no engine library.
+Both engines share this. It knows manifests and the probe, but no model, transport or engine library.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
-from safetensors import SafetensorError, safe_open
 
+from explorers.weights import weight_files
 from rft_data.errors import EngineError, IntegrityError, MissingFileError, ParityError, RowError
 from rft_data.lookup import need
+from rft_data.manifest import Tensors, tensors_in
 from rft_data.probe import Probe
 from rft_data.rows import WeightRef
-
-if TYPE_CHECKING:
-    import torch
-
-Shapes = dict[str, tuple[int, ...]]
 
 TIED_HEAD = "lm_head.weight"
 """Equal to the input embedding when the two are tied; such checkpoints may hold or omit it."""
@@ -52,9 +47,10 @@ class Proof:
             )
         config = AutoConfig.from_pretrained(model_path).get_text_config()
         self.tied = bool(config.tie_word_embeddings)
-        self._expected = tensor_shapes(model_path)
+        self._expected = {name: shape for name, (_, shape) in tensors_in(model_path).items()}
         self._ref: WeightRef | None = None
-        self._difference = 0.0
+        self.difference = 0.0
+        """Largest absolute logprob difference (nats) on the probe, of the last good load."""
         self._newest = -1
 
     @property
@@ -74,39 +70,37 @@ class Proof:
         """Serve nothing until the next good load."""
         self._ref = None
 
-    def load(
-        self,
-        ref: WeightRef,
-        apply: Callable[[Path], None],
-        score: Callable[[Sequence[Sequence[int]]], list[npt.NDArray[np.float32]]],
-        tolerance: float,
-    ) -> float:
-        """Check the directory, `apply` it, and prove it with the logprobs that `score` measures.
+    def serves(self, ref: WeightRef) -> bool:
+        """Whether `ref` is already what is served.
 
-        Returns: the largest absolute difference on the probe (nats).
-        Raises: EngineError for a version that does not grow, IntegrityError for an incomplete directory
-            (the old weights are still served), ParityError above `tolerance` (nothing is served).
+        Raises: EngineError for a version that does not grow.
         """
         if ref == self._ref:
-            return self._difference
+            return True
         if ref.version < self._newest or (self._ref is not None and ref.version == self._newest):
             raise EngineError(
                 f"weights of version {ref.version} ({ref.path}) came after version {self._newest}; "
                 "versions only grow: publish them as a new version."
             )
-        directory = Path(ref.path)
-        probe = Probe.load(directory)
-        self._check_complete(directory)
-        self.revoke()
-        apply(directory)
-        self._difference = probe.check(score(probe.token_ids), tolerance, f"version {ref.version}")
+        return False
+
+    def prove(
+        self, ref: WeightRef, probe: Probe, measured: Sequence[npt.NDArray[np.float32]], tolerance: float
+    ) -> None:
+        """Serve `ref` from now on.
+
+        Raises: ParityError above `tolerance` (nats); then nothing is served.
+        """
+        self.difference = probe.check(measured, tolerance, f"version {ref.version}")
         self._ref = ref
         self._newest = ref.version
-        return self._difference
 
-    def _check_complete(self, directory: Path) -> None:
-        """Compare names and shapes with the model's: vLLM keeps old values for what is absent, silently."""
-        found = tensor_shapes(directory)
+    def check_complete(self, tensors: Tensors) -> None:
+        """Compare names and shapes with the model's: vLLM keeps old values for what is absent, silently.
+
+        Raises: IntegrityError naming what differs.
+        """
+        found = {name: shape for name, (_, shape) in tensors.items()}
         optional = {TIED_HEAD} if self.tied else set()
         missing = self._expected.keys() - found.keys() - optional
         extra = found.keys() - self._expected.keys() - optional
@@ -119,42 +113,9 @@ class Proof:
         if any(problems.values()):
             listed = "; ".join(f"{what}: {_listed(names)}" for what, names in problems.items() if names)
             raise IntegrityError(
-                f"weight directory {directory} does not hold this model's {len(self._expected)} tensors "
-                f"({listed}); the weights served before are still served: publish again."
+                f"the published weights are not this model's {len(self._expected)} tensors ({listed}); "
+                "the weights served before are still served: publish again."
             )
-
-
-def weight_files(directory: Path) -> list[Path]:
-    """The model's safetensors files in a folder, in order of name; the probe has a folder of its own."""
-    return sorted(directory.glob("*.safetensors"))
-
-
-def tensor_shapes(directory: Path) -> Shapes:
-    """Name and shape of every tensor in a folder's safetensors files; reads only their headers.
-
-    Raises: IntegrityError if a file is not safetensors or is cut short.
-    """
-    shapes: Shapes = {}
-    for path in weight_files(directory):
-        try:
-            with safe_open(path, framework="numpy") as file:
-                shapes.update({name: tuple(file.get_slice(name).get_shape()) for name in file.keys()})  # noqa: SIM118
-        except SafetensorError as err:
-            raise IntegrityError(f"{path} is not a whole safetensors file ({err}); publish again.") from err
-    return shapes
-
-
-def load_tensors(directory: Path, tied: bool) -> dict[str, torch.Tensor]:
-    """Every tensor of a weight directory; without the output head when it is tied to the embedding."""
-    return {name: tensor for name, tensor in iterate_tensors(directory) if not (tied and name == TIED_HEAD)}
-
-
-def iterate_tensors(directory: Path) -> Iterator[tuple[str, torch.Tensor]]:
-    """Name and tensor of everything in a folder's safetensors files, read one at a time."""
-    for path in weight_files(directory):
-        with safe_open(path, framework="pt") as file:
-            for name in file.keys():  # noqa: SIM118
-                yield name, file.get_tensor(name)
 
 
 def check_room(prompt_ids: Sequence[int], max_model_len: int) -> None:

@@ -1,17 +1,21 @@
-"""Rule-based rewards of one finished completion, by name in `REWARDS`.
+"""Rule-based rewards of one finished completion, by name in `REWARDS`; others by import path.
 
-A reward never raises for bad model output; it returns `Unscored` only when the task cannot be judged.
+A reward never raises for bad model output; it returns `Unscored` only when the task cannot be judged. Where
+it runs is not decided here, only whether it may run in the explorer's own process (`trusted`).
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import re
 import threading
 from collections.abc import Mapping
-from typing import Any
+from numbers import Real
+from typing import Any, ClassVar
 
-from rft_data.lookup import need
+from rft_data.errors import RecipeError, RftError
+from rft_data.lookup import lookup, need
 from rft_data.protocols import Reward, Unscored
 from rft_data.rows import Task
 
@@ -27,10 +31,15 @@ _EXPLODES = re.compile(
 """Towers, huge powers, factorials and sums: evaluating them can take for ever."""
 _LONGEST = 300
 _SECONDS = 2
+_SHOWN = 500
+"""Longest part of a foreign error or value that a reason quotes, in characters."""
 
 
 class ExactAnswer:
     """1.0 when the text after the last marker equals the task's answer, spaces and commas aside, else 0.0."""
+
+    trusted: ClassVar[bool] = True
+    """Always quick and never fails, so it may run in the explorer\'s own process."""
 
     def __init__(self, marker: str = "####") -> None:
         """`marker`: what comes before the final answer, on the same line."""
@@ -47,6 +56,9 @@ class ExactAnswer:
 
 class AnswerFormat:
     """1.0 when the completion has the marker exactly once and ends with it and one number, else 0.0."""
+
+    trusted: ClassVar[bool] = True
+    """As `ExactAnswer`."""
 
     def __init__(self, marker: str = "####") -> None:
         """`marker`: what comes before the final answer, on the same line."""
@@ -102,6 +114,47 @@ REWARDS: Mapping[str, type[Reward]] = {
     "answer_format": AnswerFormat,
     "math_verify": MathVerify,
 }
+
+
+def is_trusted(use: str) -> bool:
+    """Whether a reward may run in the explorer's own process: only built-ins that say so."""
+    return bool(getattr(REWARDS.get(use), "trusted", False))
+
+
+def make_reward(use: str, args: Mapping[str, Any]) -> Reward:
+    """The built-in reward called `use`, or the class `package.module:Class`.
+
+    Raises: UnknownComponentError, RecipeError when it does not take `args` or cannot be built.
+    """
+    kind = lookup(use, REWARDS, "reward")
+    try:
+        reward: Reward = kind(**args)
+    except RftError:
+        raise
+    except Exception as err:  # a reward's constructor is user code
+        raise RecipeError(
+            f"reward '{use}' cannot be built with the arguments {dict(args)} ({type(err).__name__}: {err}); "
+            "mend its 'args' in the recipe."
+        ) from err
+    return reward
+
+
+def judged(reward: Reward, task: Task, completion: str) -> float | Unscored:
+    """What a reward says. Whatever it raises, and any value but a finite number, is Unscored with the reason.
+
+    Raises: MemoryError, after which its process is of no more use.
+    """
+    try:
+        value = reward(task, completion)
+        if isinstance(value, Unscored):
+            return Unscored(str(value.reason)[:_SHOWN])
+        if isinstance(value, Real) and math.isfinite(value):
+            return float(value)
+        return Unscored(f"returned {repr(value)[:_SHOWN]}; wanted a finite number or Unscored(reason)")
+    except MemoryError:
+        raise
+    except (Exception, SystemExit) as err:  # noqa: BLE001 - rewards are user code
+        return Unscored(f"raised {type(err).__name__}: {str(err)[:_SHOWN]}")
 
 
 def after_last(marker: str, text: str) -> str | None:

@@ -4,26 +4,24 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
-from collections.abc import Mapping
 from typing import Any
 
-from rft_data.errors import RowError
-from rft_data.protocols import Completion, Engine, Reward, RolloutContext, Unscored
+from explorers.scoring import Rewards
+from rft_data.protocols import Completion, Engine, RolloutContext
 from rft_data.rows import Experience, Task, content_id, experience_id_of
 
 
 class SingleTurn:
     """Asks the task's messages through the chat template and scores the answer."""
 
-    def __init__(self, tokenizer: Any, rewards: Mapping[str, tuple[Reward, float]]) -> None:
-        """`tokenizer`: of the model, with a chat template; `rewards`: components and weights by name."""
+    def __init__(self, tokenizer: Any, rewards: Rewards) -> None:
+        """`tokenizer`: of the model, with a chat template."""
         self._tokenizer = tokenizer
         self._rewards = rewards
         self._tokenizer_hash = tokenizer_hash(tokenizer)
 
     async def run(self, task: Task, engine: Engine, ctx: RolloutContext) -> list[Experience]:
-        """Play one rollout; its reward is the weighted sum of the parts, or None if one is unscored."""
+        """Play one rollout."""
         prompt_ids = self._tokenizer.apply_chat_template(
             [dict(message) for message in task.messages], add_generation_prompt=True, return_dict=False
         )
@@ -45,32 +43,11 @@ class SingleTurn:
                 prompt_messages=len(task.messages),
                 completion_text=text,
                 finish_reason=completion.finish_reason,
-                **score(self._rewards, task, text),
+                **await self._rewards.score(task, text),
                 sampling=dataclasses.asdict(ctx.sampling),
                 tokenizer_hash=self._tokenizer_hash,
             )
         ]
-
-
-def score(rewards: Mapping[str, tuple[Reward, float]], task: Task, completion: str) -> dict[str, Any]:
-    """The reward columns of an experience: `reward`, `reward_parts`, `unscored_reason`.
-
-    The reward is the weighted sum of the parts, or None with the reason when a part is unscored.
-
-    Raises: RowError when a component returns something that is not a finite number.
-    """
-    parts: dict[str, float] = {}
-    reasons = []
-    for name, (reward, _) in rewards.items():
-        value = reward(task, completion)
-        if isinstance(value, Unscored):
-            reasons.append(f"{name}: {value.reason}")
-        elif math.isfinite(value):
-            parts[name] = float(value)
-        else:
-            raise RowError(f"reward '{name}' returned {value}; wanted a finite number or Unscored(reason).")
-    total = sum(parts[name] * weight for name, (_, weight) in rewards.items()) if not reasons else None
-    return {"reward": total, "reward_parts": parts, "unscored_reason": "; ".join(reasons) or None}
 
 
 def tokenizer_hash(tokenizer: Any) -> str:

@@ -17,15 +17,11 @@ import numpy.typing as npt
 import torch
 
 from explorers.isolation import RandomStream, process_state_kept
-from explorers.proof import (
-    TIED_HEAD,
-    Proof,
-    check_idle,
-    check_room,
-    end_token_ids,
-    load_tensors,
-    tolerance_of,
-)
+from explorers.proof import TIED_HEAD, Proof, check_room, end_token_ids, tolerance_of
+from explorers.swap import Segments, WeightSwap
+from explorers.transports.directory import Directory
+from explorers.transports.sources import open_source
+from explorers.weights import Source, Transport
 from rft_data.errors import EngineError, IntegrityError, RecipeError
 from rft_data.lookup import need, suggest
 from rft_data.protocols import Completion, Sampling
@@ -41,6 +37,7 @@ class _Request:
     prompt_ids: list[int]
     max_tokens: int
     temperature: float
+    segments: Segments
     future: asyncio.Future[None]
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
@@ -58,11 +55,66 @@ class _Request:
             self.future.set_result(None)
 
 
+@dataclass(slots=True)
+class _Batch:
+    """B requests that are decoded together; T positions are in the next forward pass."""
+
+    requests: list[_Request]
+    ids_BT: torch.Tensor
+    mask_BT: torch.Tensor
+    positions_BT: torch.Tensor
+    temperature_B: torch.Tensor
+    cache: Any
+
+    @classmethod
+    def of(cls, requests: list[_Request], model: Any) -> _Batch:
+        """Left-padded rows of everything the requests hold so far, with an empty cache."""
+        from transformers import DynamicCache
+
+        device = model.device
+        rows = [request.prompt_ids + request.token_ids for request in requests]
+        width = max(map(len, rows))
+        ids_BT = torch.tensor([[0] * (width - len(row)) + row for row in rows], device=device)
+        mask_BT = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in rows], device=device)
+        return cls(
+            requests=requests,
+            ids_BT=ids_BT,
+            mask_BT=mask_BT,
+            positions_BT=(mask_BT.cumsum(-1) - 1).clamp(min=0),
+            temperature_B=torch.tensor([request.temperature for request in requests], device=device),
+            cache=DynamicCache(config=model.config),
+        )
+
+    def advance(self, token_B: torch.Tensor) -> None:
+        """Feed the sampled tokens next."""
+        self.ids_BT = token_B[:, None]
+        self.mask_BT = torch.cat([self.mask_BT, self.mask_BT.new_ones(len(self.requests), 1)], dim=1)
+        self.positions_BT = self.positions_BT[:, -1:] + 1
+
+    def drop_done(self) -> None:
+        """Leave out the rows whose requests are finished, failed or cancelled."""
+        rows = [row for row, request in enumerate(self.requests) if not request.future.done()]
+        if len(rows) == len(self.requests):
+            return
+        self.requests = [self.requests[row] for row in rows]
+        rows_B = torch.tensor(rows, dtype=torch.long, device=self.ids_BT.device)
+        self.cache.batch_select_indices(rows_B)
+        self.ids_BT, self.temperature_B = self.ids_BT[rows_B], self.temperature_B[rows_B]
+        self.mask_BT, self.positions_BT = self.mask_BT[rows_B], self.positions_BT[rows_B]
+
+
 class TransformersEngine:
     """Serves one proven policy version; refuses to serve before `load_weights` has proved one."""
 
     def __init__(
-        self, model_path: Path, *, seed: int, max_model_len: int, options: Mapping[str, Any]
+        self,
+        model_path: Path,
+        *,
+        seed: int,
+        max_model_len: int,
+        options: Mapping[str, Any],
+        swap: str = "drain",
+        transport: Transport | None = None,
     ) -> None:
         """Load the model in `model_path`.
 
@@ -71,16 +123,13 @@ class TransformersEngine:
             seed: of sampling.
             max_model_len: longest prompt and completion together, tokens.
             options: `dtype` and `device` as torch names them, and `max_num_seqs`, the largest batch.
+            swap: what `swap_weights` does with requests in flight: drain, continue or recompute.
+            transport: brings the weights; None: the published directory is read.
 
-        Raises: RecipeError for any other option.
+        Raises: RecipeError for any other option, and for a transport only vLLM has.
         """
-        for name in options:
-            if name not in _DEFAULTS:
-                raise RecipeError(
-                    f"explorer.engine.options.{name} is not an option of the transformers engine;"
-                    f"{suggest(name, _DEFAULTS)} Known: {', '.join(sorted(_DEFAULTS))}."
-                )
-        settings = {**_DEFAULTS, **options}
+        transport = transport or Directory()
+        settings = _settings(options, transport)
         transformers = need("transformers", "train", "the transformers engine")
         # One bar for each load would bury the run's own progress.
         transformers.utils.logging.disable_progress_bar()
@@ -95,9 +144,11 @@ class TransformersEngine:
         self._end_ids = frozenset(end_token_ids(model_path))
         self._max_num_seqs = int(settings["max_num_seqs"])
         self._max_model_len = max_model_len
-        self._tolerance = tolerance_of(str(self._model.dtype))
+        tolerance = tolerance_of(str(self._model.dtype))
+        self._swap = WeightSwap(self, self._proof, transport, mode=swap, tolerance=tolerance)
         self._random = RandomStream(seed)
         self._queue: list[_Request] = []
+        self._stale = False
         self._decoder: asyncio.Task[None] | None = None
 
     @property
@@ -111,15 +162,17 @@ class TransformersEngine:
     async def generate(self, prompt_ids: Sequence[int], sampling: Sampling) -> Completion:
         """Sample one completion; calls made in the same turn of the event loop are decoded together.
 
-        Raises: ParityError without proven weights, RowError for a prompt that leaves no room.
+        Raises: ParityError without proven weights, RowError for a prompt that leaves no room, EngineError
+            when the model fails or new weights cannot be proved meanwhile.
         """
-        version = self.version
+        version = await self._swap.admitted()
         check_room(prompt_ids, self._max_model_len)
         room = self._max_model_len - len(prompt_ids)
         request = _Request(
             prompt_ids=list(prompt_ids),
             max_tokens=min(sampling.max_tokens, room),
             temperature=sampling.temperature,
+            segments=Segments(version),
             future=asyncio.get_running_loop().create_future(),
         )
         self._queue.append(request)
@@ -130,110 +183,108 @@ class TransformersEngine:
             token_ids=request.token_ids,
             logprobs=request.logprobs,
             finish_reason=request.finish_reason,
-            version_spans=[(version, 0, len(request.token_ids))],
+            version_spans=request.segments.spans(len(request.token_ids)),
         )
 
     def load_weights(self, ref: WeightRef) -> float:
-        """Copy the weights into the live model and prove them; see `Proof.load` for what may fail.
+        """Copy the weights into the model of an engine without requests and prove them.
 
-        Returns: the largest absolute difference of logprobs on the probe (nats).
-        Raises: EngineError while requests are in flight or when the engine is closed.
+        Returns and raises what `WeightSwap.load` does, and EngineError when the engine is closed.
         """
-        if self._model is None:
-            raise EngineError("the engine was closed; make a new one.")
-        check_idle(ref, sum(not request.future.done() for request in self._queue))
-        difference = self._proof.load(ref, self._apply, self._score, self._tolerance)
-        self._random.restart(ref.step)
-        return difference
+        self._check_open()
+        return self._swap.load(ref)
+
+    async def swap_weights(self, ref: WeightRef) -> float:
+        """The same while requests are in flight, as the engine's `swap` says; see `WeightSwap.swap`."""
+        self._check_open()
+        return await self._swap.swap(ref)
 
     def close(self) -> None:
         """Free the model; idempotent."""
-        self._proof.revoke()
+        self._swap.close()
         self._model = None
+
+    def _check_open(self) -> None:
+        if self._model is None:
+            raise EngineError("the engine was closed; make a new one.")
+
+    # --- decoding ----------------------------------------------------------------------------------
 
     async def _decode_queue(self) -> None:
         await asyncio.sleep(0)  # let every caller of this turn join the batch
         try:
-            while batch := self._queue[: self._max_num_seqs]:
-                await self._decode(batch)
-                del self._queue[: len(batch)]
+            while waiting := self._queue[: self._max_num_seqs]:
+                await self._decode([request for request in waiting if not request.future.done()])
+                del self._queue[: len(waiting)]
         except Exception as err:  # noqa: BLE001 - whatever breaks in the model, its callers must hear of it
             failure = EngineError(
                 f"the model failed while sampling ({type(err).__name__}: {err}) and was closed; "
                 "make a new engine."
             )
             failure.__cause__ = err
-            for request in self._queue:
-                if not request.future.done():
-                    request.future.set_exception(failure)
+            self.drop(failure)
             self.close()
         finally:
             self._queue.clear()
 
-    async def _decode(self, batch: list[_Request]) -> None:
-        """Sample until every request of the batch (B of them) is finished or cancelled."""
-        from transformers import DynamicCache
-
-        device = self._model.device
-        width = max(len(request.prompt_ids) for request in batch)
-        padding = [[0] * (width - len(request.prompt_ids)) for request in batch]
-        ids_BT = torch.tensor([p + r.prompt_ids for p, r in zip(padding, batch, strict=True)], device=device)
-        mask_BT = torch.tensor(
-            [p + [1] * len(r.prompt_ids) for p, r in zip(padding, batch, strict=True)], device=device
-        )
-        positions_BT = (mask_BT.cumsum(-1) - 1).clamp(min=0)
-        temperature_B = torch.tensor([r.temperature for r in batch], device=device)
-        cache = DynamicCache(config=self._model.config)
-        while batch:
-            token_B = self._next_tokens(batch, ids_BT, mask_BT, positions_BT, temperature_B, cache)
-            rows = [row for row, request in enumerate(batch) if not request.future.done()]
-            if len(rows) < len(batch):
-                batch = [batch[row] for row in rows]
-                rows_B = torch.tensor(rows, dtype=torch.long, device=device)
-                cache.batch_select_indices(rows_B)
-                token_B, temperature_B = token_B[rows_B], temperature_B[rows_B]
-                mask_BT, positions_BT = mask_BT[rows_B], positions_BT[rows_B]
-            ids_BT = token_B[:, None]
-            mask_BT = torch.cat([mask_BT, mask_BT.new_ones(len(batch), 1)], dim=1)
-            positions_BT = positions_BT[:, -1:] + 1
+    async def _decode(self, requests: list[_Request]) -> None:
+        """Sample until every request is finished or cancelled."""
+        batch = _Batch.of(requests, self._model) if requests else None
+        while batch is not None and batch.requests:
+            batch.advance(self._next_tokens(batch))
+            batch.drop_done()
             await asyncio.sleep(0)
+            batch.drop_done()
+            if self._stale and batch.requests:
+                batch = _Batch.of(batch.requests, self._model)
+            self._stale = False
 
     @torch.no_grad()
-    def _next_tokens(
-        self,
-        batch: list[_Request],
-        ids_BT: torch.Tensor,
-        mask_BT: torch.Tensor,
-        positions_BT: torch.Tensor,
-        temperature_B: torch.Tensor,
-        cache: Any,
-    ) -> torch.Tensor:
+    def _next_tokens(self, batch: _Batch) -> torch.Tensor:
         """One forward pass; gives every request its next token."""
         logits_BV = self._model(
-            input_ids=ids_BT,
-            attention_mask=mask_BT,
-            position_ids=positions_BT,
-            past_key_values=cache,
+            input_ids=batch.ids_BT,
+            attention_mask=batch.mask_BT,
+            position_ids=batch.positions_BT,
+            past_key_values=batch.cache,
             use_cache=True,
             logits_to_keep=1,
         ).logits[:, -1]
         with self._random.active():
-            token_B, logprob_B = _sample(logits_BV, temperature_B)
-        for request, token, logprob in zip(batch, token_B.tolist(), logprob_B.tolist(), strict=True):
+            token_B, logprob_B = _sample(logits_BV, batch.temperature_B)
+        for request, token, logprob in zip(batch.requests, token_B.tolist(), logprob_B.tolist(), strict=True):
             request.take(token, logprob, self._end_ids)
         return token_B
 
-    def _apply(self, directory: Path) -> None:
-        outcome = self._model.load_state_dict(load_tensors(directory, self._proof.tied), strict=False)
-        missing = set(outcome.missing_keys) - ({TIED_HEAD} if self._proof.tied else set())
+    # --- what a swap needs (explorers.swap.Host) ---------------------------------------------------
+
+    def in_flight(self) -> int:
+        """Requests that are not answered yet."""
+        return sum(not request.future.done() for request in self._queue)
+
+    async def idle(self) -> None:
+        """Wait until they are answered."""
+        if self._decoder is not None:
+            await asyncio.wait([self._decoder])
+
+    def apply(self, source: Source, version: int) -> None:
+        """Copy tensors into the live model, between two decoding steps."""
+        self._check_open()
+        for request in self._queue:
+            request.segments.cut(version, len(request.token_ids))
+        self._stale = self._swap.mode == "recompute"
+        tied = self._proof.tied
+        tensors = {name: tensor for name, tensor in open_source(source) if not (tied and name == TIED_HEAD)}
+        outcome = self._model.load_state_dict(tensors, strict=False)
+        missing = set(outcome.missing_keys) - ({TIED_HEAD} if tied else set())
         if missing or outcome.unexpected_keys:
             raise IntegrityError(
-                f"{directory} names its tensors otherwise than transformers does in memory (for example "
+                f"{dict(source)} names its tensors otherwise than transformers does in memory (for example "
                 f"{sorted(missing | set(outcome.unexpected_keys))[0]}); use the vllm engine for this model."
             )
 
     @torch.no_grad()
-    def _score(self, sequences: Sequence[Sequence[int]]) -> list[npt.NDArray[np.float32]]:
+    def score(self, sequences: Sequence[Sequence[int]]) -> list[npt.NDArray[np.float32]]:
         """Logprobs (nats, temperature 1) of each token given the ones before; entry 0 is 0."""
         scored = []
         for row in sequences:
@@ -244,6 +295,32 @@ class TransformersEngine:
             chosen_T = logprobs_TV.gather(-1, ids_1T[0, 1:, None])[:, 0]
             scored.append(np.concatenate([np.zeros(1, np.float32), chosen_T.cpu().numpy()]))
         return scored
+
+    def go_on(self, step: int) -> None:
+        """The random stream is that of the new weights from here on."""
+        self._random.restart(step)
+
+    def drop(self, failure: EngineError) -> None:
+        """Fail every request in flight."""
+        for request in self._queue:
+            if not request.future.done():
+                request.future.set_exception(failure)
+
+
+def _settings(options: Mapping[str, Any], transport: Transport) -> dict[str, Any]:
+    """The options over the defaults."""
+    for name in options:
+        if name not in _DEFAULTS:
+            raise RecipeError(
+                f"explorer.engine.options.{name} is not an option of the transformers engine;"
+                f"{suggest(name, _DEFAULTS)} Known: {', '.join(sorted(_DEFAULTS))}."
+            )
+    if transport.engine_options:
+        raise RecipeError(
+            "explorer.engine.transport is one of vLLM's own weight transfers, which the transformers engine "
+            "does not have; use directory, shm or ray, or the vllm engine."
+        )
+    return {**_DEFAULTS, **options}
 
 
 def _sample(logits_BV: torch.Tensor, temperature_B: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

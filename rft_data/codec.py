@@ -67,6 +67,14 @@ def _list_array(kind: pa.DataType, values: list[Any]) -> pa.ListArray:
     return pa.ListArray.from_arrays(pa.array(offsets), pa.concat_arrays(parts), type=kind, mask=mask)
 
 
+def one_array(column: pa.ChunkedArray) -> pa.Array:
+    """A column as one array; `combine_chunks` would copy even what is one array already."""
+    if column.num_chunks == 1:
+        return column.chunk(0)
+    whole = column.combine_chunks()
+    return whole if isinstance(whole, pa.Array) else pa.concat_arrays(whole.chunks)
+
+
 def aligned(batch: pa.RecordBatch) -> pa.RecordBatch:
     """The same batch in memory as Arrow wants it.
 

@@ -12,7 +12,8 @@ from typing import Any
 
 from rft_data.buffer import Buffer
 from rft_data.errors import IntegrityError
-from rft_data.ledger import Ledger
+from rft_data.filters import And, Compare
+from rft_data.ledger import STALE, Ledger
 from rft_data.rows import Lease
 
 
@@ -35,9 +36,9 @@ class Conservation:
     unscored: int = 0
     """Without a reward, and not kept."""
     stale: int = 0
-    """Past the staleness bound, or lost in a repair: never to be trained."""
+    """Past the staleness bound: never to be trained."""
     cancelled: int = 0
-    """In a group that failed or was cancelled."""
+    """In a group that failed, was cancelled, or was set aside (by a resume or a repair)."""
     unjudged: int = 0
     """Stored, but their group is not closed yet."""
     lost: int = 0
@@ -62,9 +63,8 @@ def conservation(buffer: Buffer, ledger: Ledger, consumer: str) -> Conservation:
     """Count the run's rollouts by state, and note whatever contradicts the books."""
     counts = Conservation()
     rows = _rollouts(buffer, ledger.run_id)
-    groups = {
-        row["group_id"]: row for row in buffer.read("groups").to_pylist() if row["run_id"] == ledger.run_id
-    }
+    mine = Compare("run_id", "eq", ledger.run_id)
+    groups = {row["group_id"]: row for row in buffer.read("groups", where=mine).to_pylist()}
     verdicts = {
         row["seq"]: row for row in buffer.read("annotations", ["seq", "verdict", "dropped_by"]).to_pylist()
     }
@@ -82,7 +82,7 @@ def conservation(buffer: Buffer, ledger: Ledger, consumer: str) -> Conservation:
             counts.reused += max(trained - 1, 0)
         elif group is None:
             counts.unjudged += 1
-        elif group["outcome"] != "arrived":
+        elif group["outcome"] != "arrived" or retired.get(row["group_id"], STALE) != STALE:
             counts.cancelled += 1
         elif seq in group["seqs"]:
             counts.stale += row["group_id"] in retired
@@ -98,9 +98,9 @@ def conservation(buffer: Buffer, ledger: Ledger, consumer: str) -> Conservation:
 
 
 def _rollouts(buffer: Buffer, run_id: str) -> dict[int, dict[str, Any]]:
-    names = ["seq", "source", "run_id", "group_id", "reward"]
-    rows = buffer.read("experiences", names).to_pylist()
-    return {row["seq"]: row for row in rows if row["source"] == "rollout" and row["run_id"] == run_id}
+    mine = And((Compare("run_id", "eq", run_id), Compare("source", "eq", "rollout")))
+    rows = buffer.read("experiences", ["seq", "group_id", "reward"], mine).to_pylist()
+    return {row["seq"]: row for row in rows}
 
 
 def _uses(ledger: Ledger, consumer: str, counts: Conservation) -> dict[int, int]:
@@ -152,8 +152,13 @@ def check_conservation(
     Raises: IntegrityError naming every figure that differs.
     """
     counts = conservation(buffer, ledger, consumer)
-    groups = buffer.read("groups", ["run_id", "outcome", "seqs"]).to_pylist()
-    groups = [row for row in groups if row["run_id"] == ledger.run_id]
+    mine = Compare("run_id", "eq", ledger.run_id)
+    set_aside = {group_id for group_id, why in ledger.retired(consumer).items() if why != STALE}
+    groups = [
+        row
+        for row in buffer.read("groups", ["group_id", "outcome", "seqs"], mine).to_pylist()
+        if row["group_id"] not in set_aside
+    ]
     outcomes = Counter(row["outcome"] for row in groups)
     leases = ledger.leases(consumer)
     used = book["trained"] + book["leased"]

@@ -4,27 +4,23 @@ from __future__ import annotations
 
 import json
 import logging
-from collections import Counter
 from collections.abc import Sequence
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from explorers.single_turn import score
 from rft_data.buffer import Buffer
-from rft_data.build import prepare_process, rewards_of, task_pipeline, tasks_of
+from rft_data.build import prepare_process, task_pipeline, tasks_of
 from rft_data.errors import RecipeError
 from rft_data.manifest import write_text
-from rft_data.recipe.modes import DataRecipe, Recipe
-from rft_data.recipe.sections import Rollouts
-from rft_data.rows import Experience, Task, content_id, experience_id_of
-from rft_data.sources import pick, read_jsonl
+from rft_data.recipe.modes import DataRecipe, TasksRecipe
+from rft_data.rows import Task
+from rft_data.scorer import Scorer
 
 log = logging.getLogger(__name__)
-
-_BATCH = 512
 
 
 def curate(recipe: DataRecipe) -> dict[str, Any]:
@@ -41,8 +37,9 @@ def curate(recipe: DataRecipe) -> dict[str, Any]:
         "tasks_kept": len(kept),
         "operators": operators,
     }
-    scorer = Scorer(recipe) if recipe.rollouts else None
-    with Buffer(recipe.buffer.uri, durability=recipe.buffer.durability) as buffer:
+    with ExitStack() as opened:
+        scorer = opened.enter_context(closing(Scorer(recipe))) if recipe.rollouts else None
+        buffer = opened.enter_context(Buffer(recipe.buffer.uri, durability=recipe.buffer.durability))
         report["tasks_new"] = buffer.add_tasks(kept)
         report["rollouts"] = [
             scorer.score_file(section, kept, buffer) for section in recipe.rollouts if scorer is not None
@@ -54,7 +51,7 @@ def curate(recipe: DataRecipe) -> dict[str, Any]:
     return report
 
 
-def clean_tasks(tasks: Sequence[Task], recipe: Recipe) -> tuple[list[Task], list[dict[str, Any]]]:
+def clean_tasks(tasks: Sequence[Task], recipe: TasksRecipe) -> tuple[list[Task], list[dict[str, Any]]]:
     """Run `task_ops` over the prompts; returns kept tasks and, per operator, what it dropped and why.
 
     A mapper's edit makes a new task with the edited prompt.
@@ -92,97 +89,6 @@ def _edited(task: Task, before: str, after: str) -> Task:
             "messages; mappers work on single-message prompts only."
         )
     return replace(task, messages=({**task.messages[0], "content": after},))
-
-
-class Scorer:
-    """Scores rollouts that somebody else made and stores them as experiences of source `import`."""
-
-    def __init__(self, recipe: DataRecipe) -> None:
-        """The reward is part of an experience's id: other components or weights make other rows."""
-        self._rewards = rewards_of(recipe.reward)
-        self._run_id = recipe.name
-        self._reward_hash = content_id([section.model_dump() for section in recipe.reward])[:8]
-        self._correct = 0.5 * sum(weight for _, weight in self._rewards.values())
-
-    def score_file(self, section: Rollouts, tasks: Sequence[Task], buffer: Buffer) -> dict[str, Any]:
-        """Store a file's rollouts, scored; where it has labels, compare.
-
-        A rollout belongs to the task of `section.taskset` with the same prompt; one whose task is not
-        there (never read, or dropped) is counted as `no_task` and not stored. Reward >= 0.5 of the total
-        weight is read as "correct".
-        """
-        path = Path(section.source.path)
-        by_prompt = {task.messages[-1]["content"]: task for task in tasks if task.taskset == section.taskset}
-        outcome: Counter[str] = Counter()
-        members: Counter[str] = Counter()
-        disagreements: list[dict[str, Any]] = []
-        batch: list[Experience] = []
-        for number, row in read_jsonl(path):
-            where = f"{path}:{number}"
-            task = by_prompt.get(str(pick(row, section.prompt, where)))
-            if task is None:
-                outcome["no_task"] += len(section.completions)
-                continue
-            for column in section.completions:
-                text = str(pick(row, column.text, where))
-                experience = self._experience(task, text, column.name, members[task.task_id])
-                members[task.task_id] += 1
-                batch.append(experience)
-                outcome["unscored" if experience.reward is None else "scored"] += 1
-                if column.label is None:
-                    continue
-                label = bool(pick(row, column.label, where))
-                agrees = experience.reward is not None and (experience.reward >= self._correct) == label
-                outcome["agree" if agrees else "disagree"] += 1
-                if not agrees:
-                    disagreements.append(_disagreement(experience, number, label))
-            if len(batch) >= _BATCH:
-                _store(buffer, batch, outcome)
-        _store(buffer, batch, outcome)
-        compared = outcome["agree"] + outcome["disagree"]
-        counted = ("scored", "unscored", "no_task", "stored", "quarantined", "agree", "disagree")
-        return {
-            "name": section.name,
-            **{key: outcome[key] for key in counted},
-            "agreement": outcome["agree"] / compared if compared else None,
-            "disagreements": disagreements,
-        }
-
-    def _experience(self, task: Task, completion: str, author: str, member: int) -> Experience:
-        group_id = f"{self._run_id}/import-{self._reward_hash}-{task.task_id}"
-        return Experience(
-            experience_id=experience_id_of(self._run_id, task.key, 0, group_id, member),
-            source="import",
-            run_id=self._run_id,
-            taskset=task.taskset,
-            task_id=task.task_id,
-            group_id=group_id,
-            member=member,
-            explorer_id=author,
-            messages=(*task.messages, {"role": "assistant", "content": completion}),
-            prompt_messages=len(task.messages),
-            completion_text=completion,
-            **score(self._rewards, task, completion),
-        )
-
-
-def _store(buffer: Buffer, batch: list[Experience], outcome: Counter[str]) -> None:
-    done = buffer.append(batch)
-    outcome["stored"] += done.stored
-    outcome["quarantined"] += done.quarantined
-    batch.clear()
-
-
-def _disagreement(experience: Experience, line: int, label: bool) -> dict[str, Any]:
-    return {
-        "experience_id": experience.experience_id,
-        "line": line,
-        "completion": experience.explorer_id,
-        "label": label,
-        "reward": experience.reward,
-        "unscored": experience.unscored_reason,
-        "ends": experience.completion_text[-60:],
-    }
 
 
 def report_text(report: dict[str, Any]) -> str:

@@ -1,12 +1,11 @@
 """Digests of experiences, over canonical bytes that do not depend on how Arrow happens to lay a table out.
 
-Columnar: the canonical bytes of all rows are joined in Arrow, and each row is hashed once.
+Columnar: the small columns of all rows are joined in Arrow, and each row is hashed once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import pairwise
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
 
+from rft_data.codec import one_array
 from rft_data.schema import EXPERIENCES
 
 UNDIGESTED = frozenset({"seq", "created_at", "digest"})
@@ -35,6 +35,8 @@ TRAINED = (
 
 _REST = tuple(name for name in EXPERIENCES.names if name not in UNDIGESTED and name not in TRAINED)
 _HEAD = np.dtype([("column", "<u8"), ("size", "<u8")])
+_BULKY_BYTES = 256
+"""Mean size from which a column's values are not copied to be hashed."""
 _TAGS = {name: xxhash.xxh3_64_intdigest(name.encode()) for name in EXPERIENCES.names}
 
 
@@ -64,16 +66,36 @@ def mismatches(rows: pa.Table, *, trained_only: bool = False) -> list[tuple[int,
 def _hashes(table: pa.Table, names: Sequence[str]) -> list[str]:
     if table.num_rows == 0:
         return []
-    parts: list[pa.Array] = []
+    runs: list[pa.Array] = []
+    small: list[pa.Array] = []
     for name in names:
-        column = table.column(name).combine_chunks()
+        column = one_array(table.column(name))
+        if column.null_count == len(column):
+            continue
         value, sizes = _as_binary(column)
-        parts += [_heads(name, sizes, column), value]
-    joined = pc.binary_join_element_wise(*parts, pa.scalar(b"", pa.large_binary()), null_handling="skip")
-    _, offsets, data = joined.buffers()
-    ends = np.frombuffer(offsets, np.int64)[joined.offset : joined.offset + len(joined) + 1].tolist()
+        small.append(_heads(name, sizes, column))
+        if value.nbytes < _BULKY_BYTES * len(value):
+            small.append(value)
+        else:  # hashed where it lies: joining would copy it
+            runs += [_joined(small), value]
+            small = []
+    runs += [_joined(small)] if small else []
+    rows = zip(*map(_pieces, runs), strict=True)
+    return [xxhash.xxh3_64_hexdigest(b"".join(row)) for row in rows]
+
+
+def _joined(parts: list[pa.Array]) -> pa.Array:
+    """The parts of each row as one value; a null is nothing."""
+    return pc.binary_join_element_wise(*parts, pa.scalar(b"", pa.large_binary()), null_handling="skip")
+
+
+def _pieces(values: pa.Array) -> Iterator[memoryview]:
+    """The bytes of each value, where they lie; of a null, none."""
+    plain = values.fill_null(b"") if values.null_count else values
+    _, starts, data = plain.buffers()
+    ends = np.frombuffer(starts, np.int64)[plain.offset :][: len(plain) + 1].tolist()
     view = memoryview(data)
-    return [xxhash.xxh3_64_hexdigest(view[start:end]) for start, end in pairwise(ends)]
+    return map(view.__getitem__, map(slice, ends[:-1], ends[1:]))  # no list: it would wake the collector
 
 
 def _heads(name: str, sizes: npt.NDArray[np.int64], column: pa.Array) -> pa.Array:
@@ -88,8 +110,9 @@ def _as_binary(column: pa.Array) -> tuple[pa.Array, npt.NDArray[np.int64]]:
     """Each value's little-endian bytes, and how many they are."""
     kind = column.type
     if pa.types.is_string(kind):
-        made = column.cast(pa.large_binary())
-        return made, pc.binary_length(made).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+        _, starts, data = column.buffers()
+        offsets = np.frombuffer(starts, np.int32)[column.offset :][: len(column) + 1].astype(np.int64)
+        return _without_nulls_of(column, _binary(offsets, data)), np.diff(offsets)
     if pa.types.is_list(kind):
         offsets = column.offsets.to_numpy().astype(np.int64)
         if pa.types.is_string(kind.value_type):
@@ -123,13 +146,14 @@ def _flat(values: pa.Array) -> tuple[pa.Buffer, int]:
         )
         return pa.py_buffer(rows), 8 * len(fields)
     plain = values.cast(pa.int64()) if pa.types.is_timestamp(values.type) else values
-    array = np.ascontiguousarray(plain.fill_null(0).to_numpy(zero_copy_only=False))
+    whole = plain.fill_null(0) if plain.null_count else plain  # it would copy all the same
+    array = np.ascontiguousarray(whole.to_numpy(zero_copy_only=False))
     return pa.py_buffer(array), array.itemsize
 
 
-def _binary(offsets: npt.NDArray[np.int64], data: pa.Buffer) -> pa.Array:
+def _binary(offsets: npt.NDArray[np.int64], data: pa.Buffer | None) -> pa.Array:
     ends = pa.py_buffer(np.ascontiguousarray(offsets))
-    return pa.Array.from_buffers(pa.large_binary(), len(offsets) - 1, [None, ends, data])
+    return pa.Array.from_buffers(pa.large_binary(), len(offsets) - 1, [None, ends, data or pa.py_buffer(b"")])
 
 
 def _without_nulls_of(column: pa.Array, made: pa.Array) -> pa.Array:

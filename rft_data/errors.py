@@ -95,6 +95,12 @@ class RoleDiedError(RftError, ConnectionError):
     exit_code = 75
 
 
+class Stopped(RftError):
+    """Somebody asked for the run to stop, and it has stopped at a checkpoint."""
+
+    exit_code = 130
+
+
 class StalledError(RftError, TimeoutError):
     """A wait passed its deadline."""
 

@@ -1,65 +1,65 @@
 """From stored rows to closed groups: operators judge, the verdicts are stored, then the groups.
 
-The online loop does this for what it has just explored; a restarted run does it for what was stored
+The online loop does this for what explorers bring home; a restarted run does it for what was stored
 but not judged when it was killed.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 
 from rft_data.buffer import Buffer
-from rft_data.codec import to_experiences
 from rft_data.errors import ConflictError
-from rft_data.protocols import Group, Pipeline
-from rft_data.rows import Experience, GroupResult, Task, TaskKey, Ticket
+from rft_data.filters import And, Compare
+from rft_data.protocols import Pipeline
+from rft_data.rows import GroupResult, Played, TaskKey, Ticket
 
 _OF_A_TICKET = re.compile(r"-\d+$")
+_NO_ROUND = -1
+"""The round of a group whose ticket was lost with its explorer."""
 
 
 def judge(
-    groups: Sequence[Group], rows: pa.Table, pipeline: Pipeline, buffer: Buffer, run_id: str, attempt: int
+    played: Sequence[Played], rows: pa.Table, pipeline: Pipeline, buffer: Buffer, run_id: str, attempt: int
 ) -> list[GroupResult]:
     """Run the operators over the groups' stored rows and write verdicts and groups down."""
     annotations = pipeline.run(rows)
     buffer.annotate(annotations)
-    results = group_results(groups, rows, annotations)
+    results = group_results(played, rows, annotations)
     named = {"run_id": run_id, "attempt": attempt}
-    buffer.add_rows("groups", [group_row(g, r, named) for g, r in zip(groups, results, strict=True)])
+    buffer.add_rows("groups", [group_row(p, r, named) for p, r in zip(played, results, strict=True)])
     return results
 
 
-def group_results(groups: Sequence[Group], rows: pa.Table, annotations: pa.Table) -> list[GroupResult]:
+def group_results(played: Sequence[Played], rows: pa.Table, annotations: pa.Table) -> list[GroupResult]:
     """What became of each group, from its stored rows and their verdicts (same order as `rows`)."""
-    names = ["seq", "group_id", "version_min"]
+    names = ["seq", "group_id", "version_min", "reward"]
     verdicts = annotations.select(["verdict", "dropped_by"]).to_pylist()
     judged: dict[str, list[dict[str, Any]]] = {}
     for row, verdict in zip(rows.select(names).to_pylist(), verdicts, strict=True):
         judged.setdefault(row["group_id"], []).append({**row, **verdict})
-    results = []
-    for group in groups:
-        mine = judged.get(group.ticket.group_id, [])
-        whole = len(mine) == len(group.experiences)  # else the door refused some: a group is never torn
-        kept = [row["seq"] for row in mine if row["verdict"] == "kept"]
-        results.append(
-            GroupResult(
-                ticket=group.ticket,
-                task=group.task.key,
-                rewards=tuple(e.reward for e in group.experiences),
-                outcome=group.outcome if whole or group.outcome != "arrived" else "cancelled",
-                version_min=min((row["version_min"] for row in mine), default=group.ticket.version),
-                seqs=tuple(kept) if whole and group.outcome == "arrived" else (),
-                dropped_by="" if kept or not mine else mine[0]["dropped_by"],
-            )
-        )
-    return results
+    return [_result(group, judged.get(group.ticket.group_id, [])) for group in played]
 
 
-def group_row(group: Group, result: GroupResult, named: Mapping[str, Any]) -> dict[str, Any]:
+def _result(group: Played, mine: Sequence[Mapping[str, Any]]) -> GroupResult:
+    whole = len(mine) == group.rows  # else the door refused some: a group is never torn
+    kept = [row["seq"] for row in mine if row["verdict"] == "kept"]
+    return GroupResult(
+        ticket=group.ticket,
+        task=group.task,
+        rewards=tuple(row["reward"] for row in mine),
+        outcome=group.outcome if whole or group.outcome != "arrived" else "cancelled",
+        version_min=min((row["version_min"] for row in mine), default=group.ticket.version),
+        seqs=tuple(kept) if whole and group.outcome == "arrived" else (),
+        dropped_by="" if kept or not mine else mine[0]["dropped_by"],
+    )
+
+
+def group_row(group: Played, result: GroupResult, named: Mapping[str, Any]) -> dict[str, Any]:
     """The row of the `groups` table for one closed ticket."""
     return {
         **named,
@@ -80,7 +80,7 @@ def group_row(group: Group, result: GroupResult, named: Mapping[str, Any]) -> di
 
 def stored_groups(buffer: Buffer, run_id: str) -> list[GroupResult]:
     """The run's closed groups, in order of admission."""
-    rows = [row for row in buffer.read("groups").to_pylist() if row["run_id"] == run_id]
+    rows = buffer.read("groups", where=Compare("run_id", "eq", run_id)).to_pylist()
     return [
         GroupResult(
             ticket=Ticket(row["group_id"], row["ordinal"], row["version"], row["round"]),
@@ -95,55 +95,52 @@ def stored_groups(buffer: Buffer, run_id: str) -> list[GroupResult]:
     ]
 
 
+def unjudged(buffer: Buffer, run_id: str, group_size: int, tasks: Container[TaskKey]) -> list[Played]:
+    """Groups whose rows a killed process had stored, and that are in no book yet.
+
+    One that lacks members, or whose task is gone, is `cancelled`: accounted for, never trained.
+    """
+    closed = set(buffer.read("groups", ["group_id"], Compare("run_id", "eq", run_id))["group_id"].to_pylist())
+    mine = And((Compare("run_id", "eq", run_id), Compare("source", "eq", "rollout")))
+    names = ["seq", "group_id", "taskset", "task_id", "member", "version_min"]
+    members: dict[str, list[dict[str, Any]]] = {}
+    for row in buffer.read("experiences", names, mine).to_pylist():
+        # a group without an ordinal is none of the sampler's, and nobody's to judge
+        if row["group_id"] not in closed and _OF_A_TICKET.search(row["group_id"]):
+            members.setdefault(row["group_id"], []).append(row)
+    return [_stored(group_id, rows, group_size, tasks) for group_id, rows in members.items()]
+
+
+def _stored(
+    group_id: str, rows: Sequence[Mapping[str, Any]], group_size: int, tasks: Container[TaskKey]
+) -> Played:
+    key = TaskKey(rows[0]["taskset"], rows[0]["task_id"])
+    version = min(row["version_min"] for row in rows if row["version_min"] is not None)
+    ticket = Ticket(group_id, int(group_id.rsplit("-", 1)[1]), version, _NO_ROUND)
+    seqs = tuple(row["seq"] for row in rows)
+    if key in tasks and {row["member"] for row in rows} == set(range(group_size)):
+        return Played(ticket, key, "arrived", seqs, len(seqs))
+    return Played(ticket, key, "cancelled", seqs, len(seqs), "its explorer ended before the group was whole")
+
+
 def recover_groups(
-    tasks: Mapping[TaskKey, Task],
+    tasks: Container[TaskKey],
     group_size: int,
     pipeline: Pipeline,
     buffer: Buffer,
     run_id: str,
     attempt: int,
-) -> int:
-    """Judge the groups whose rows a killed run had stored but not closed; returns how many.
-
-    A group that lacks members, or whose task is gone, is `cancelled`: accounted for, never trained.
-    """
-    closed = {result.ticket.group_id for result in stored_groups(buffer, run_id)}
-    heads = buffer.read("experiences", ["seq", "source", "run_id", "group_id"]).to_pylist()
-    seqs = [
-        row["seq"]
-        for row in heads
-        if row["source"] == "rollout"
-        and row["run_id"] == run_id
-        and row["group_id"] not in closed
-        and _OF_A_TICKET.search(
-            row["group_id"]
-        )  # else it is no group of the sampler's, and nobody's to judge
-    ]
-    if not seqs:
-        return 0
-    rows = buffer.take(seqs)
-    members: dict[str, list[Experience]] = {}
-    for experience in to_experiences(rows):
-        members.setdefault(experience.group_id, []).append(experience)
-    groups = [_stored_group(group_id, mine, tasks, group_size) for group_id, mine in members.items()]
+) -> list[GroupResult]:
+    """Judge the groups whose rows a killed run had stored but not closed."""
+    found = unjudged(buffer, run_id, group_size, tasks)
+    if not found:
+        return []
+    rows = buffer.take([seq for group in found for seq in group.seqs])
     try:
-        judge(groups, rows, pipeline, buffer, run_id, attempt)
+        return judge(found, rows, pipeline, buffer, run_id, attempt)
     except ConflictError:
-        late = {result.ticket.group_id for result in stored_groups(buffer, run_id)} - closed
-        if not late:
+        closed = {result.ticket.group_id for result in stored_groups(buffer, run_id)}
+        if closed.isdisjoint(group.ticket.group_id for group in found):
             raise
         # a call of the killed run was still on its way to the hub, and closed some of them: look again
         return recover_groups(tasks, group_size, pipeline, buffer, run_id, attempt)
-    return len(groups)
-
-
-def _stored_group(
-    group_id: str, rows: Sequence[Experience], tasks: Mapping[TaskKey, Task], group_size: int
-) -> Group:
-    key = TaskKey(rows[0].taskset, rows[0].task_id)
-    version = min(row.version_min for row in rows if row.version_min is not None)
-    ticket = Ticket(group_id, int(group_id.rsplit("-", 1)[1]), version)
-    if key in tasks and {row.member for row in rows} == set(range(group_size)):
-        return Group(ticket, tasks[key], tuple(rows), "arrived")
-    task = tasks.get(key) or Task(key.taskset, ())
-    return Group(ticket, task, tuple(rows), "cancelled", "the run was killed while the group was stored")

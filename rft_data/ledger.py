@@ -18,6 +18,10 @@ from rft_data.errors import ConflictError, FencedError
 from rft_data.failpoints import failpoint
 from rft_data.rows import GroupResult, Lease, content_id
 
+CONSUMER = "trainer"
+"""The name under which a run's trainer consumes."""
+STALE = "stale"
+"""Why a group past the staleness bound is retired."""
 ATTACH, GRANT, RELEASE, RETIRE = "attach", "grant", "release", "retire"
 _COLUMNS = ["kind", "run_id", "consumer", "step", "epoch", "version", "seqs", "group_ids", "digest", "reason"]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,11 @@ from rft_data.errors import IntegrityError
 from rft_data.rows import bytes_id, canonical_json
 
 MANIFEST_FILE = "manifest.json"
+
+Tensors = dict[str, tuple[str, tuple[int, ...]]]
+"""Names of tensors, each with its dtype as safetensors writes it (`F32`, `BF16`) and its shape."""
+
+_MAX_HEADER_BYTES = 100_000_000
 
 
 def write_text(path: Path, text: str) -> None:
@@ -28,7 +34,8 @@ def _draft(path: Path) -> Path:
 
 
 def write_manifest(directory: Path, facts: dict[str, object]) -> str:
-    """Write `manifest.json` (facts, and size and digest of every file) last, and fsync all.
+    """Write `manifest.json` last, and fsync all: facts, size and digest of every file, and the tensors of
+    the safetensors files directly in the folder (a file that is not whole lists none).
 
     Returns: the manifest's own digest.
     """
@@ -37,9 +44,33 @@ def write_manifest(directory: Path, facts: dict[str, object]) -> str:
     for path in sorted(p for p in directory.rglob("*") if p.is_file() and p.name not in own):
         fsync(path)
         files[str(path.relative_to(directory))] = {"bytes": path.stat().st_size, "blake2b": file_digest(path)}
-    text = canonical_json({**facts, "files": files})
+    text = canonical_json({**facts, "files": files, "tensors": tensors_in(directory)})
     write_text(directory / MANIFEST_FILE, text)
     return bytes_id(text.encode())
+
+
+def parse_manifest(data: bytes, where: object) -> dict[str, Any]:
+    """A manifest's content. `where` names it in errors.
+
+    Raises: IntegrityError when it is damaged.
+    """
+    try:
+        manifest: dict[str, Any] = json.loads(data)
+        dict(manifest["files"])
+    except (ValueError, KeyError, TypeError) as err:
+        raise IntegrityError(f"{where} is damaged: {err!r}.") from err
+    return manifest
+
+
+def manifest_bytes(directory: Path) -> bytes:
+    """The manifest file as it is.
+
+    Raises: IntegrityError when there is none.
+    """
+    path = directory / MANIFEST_FILE
+    if not path.is_file():
+        raise IntegrityError(f"{directory} has no {MANIFEST_FILE}: it was not written completely.")
+    return path.read_bytes()
 
 
 def read_manifest(directory: Path) -> dict[str, Any]:
@@ -47,21 +78,38 @@ def read_manifest(directory: Path) -> dict[str, Any]:
 
     Raises: IntegrityError naming the first file that is missing or differs, or the missing manifest.
     """
-    path = directory / MANIFEST_FILE
-    if not path.is_file():
-        raise IntegrityError(f"{directory} has no {MANIFEST_FILE}: it was not written completely.")
-    try:
-        manifest: dict[str, Any] = json.loads(path.read_text())
-        files = dict(manifest["files"])
-    except (ValueError, KeyError, TypeError) as err:
-        raise IntegrityError(f"{path} is damaged: {err!r}.") from err
-    for name, facts in files.items():
+    manifest = parse_manifest(manifest_bytes(directory), directory / MANIFEST_FILE)
+    for name, facts in manifest["files"].items():
         file = directory / name
         if not file.is_file():
             raise IntegrityError(f"{directory} lacks '{name}', which its manifest lists.")
         if file.stat().st_size != facts["bytes"] or file_digest(file) != facts["blake2b"]:
             raise IntegrityError(f"{file} does not match the digest in its manifest: it is damaged.")
     return manifest
+
+
+def tensors_in(directory: Path) -> Tensors:
+    """What the headers of the safetensors files directly in a folder name."""
+    found: Tensors = {}
+    for path in sorted(directory.glob("*.safetensors")):
+        with path.open("rb") as file:
+            found.update(tensors_of(file.read, path.stat().st_size))
+    return found
+
+
+def tensors_of(read: Callable[[int], bytes], size: int) -> Tensors:
+    """The tensors a safetensors file of `size` bytes names, `read` from its start; none if it is not whole."""
+    length = int.from_bytes(read(8), "little")
+    if not 0 < length <= min(size, _MAX_HEADER_BYTES):
+        return {}
+    try:
+        entries = dict(json.loads(read(length)))
+        entries.pop("__metadata__", None)
+        ends = [entry["data_offsets"][1] for entry in entries.values()]
+        found = {name: (entry["dtype"], tuple(entry["shape"])) for name, entry in entries.items()}
+    except (ValueError, KeyError, TypeError, IndexError):
+        return {}
+    return found if 8 + length + max(ends, default=0) == size else {}
 
 
 def file_digest(path: Path) -> str:

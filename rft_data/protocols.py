@@ -181,8 +181,13 @@ class Pipeline(Protocol):
 class Sampler(Protocol):
     """Decides both what may start and what trains next, so that the two cannot drift.
 
-    It has no state of its own to save: its book follows from the stored groups and leases.
+    Its book follows from the stored groups and leases; what cannot be rebuilt from them is its state.
     """
+
+    @property
+    def outstanding(self) -> int:
+        """Groups admitted and not yet trained, dropped, failed, cancelled or stale."""
+        ...
 
     def admit(self, n: int, engine_version: int) -> list[Ticket]:
         """At most n tickets for new groups, as many as the staleness bound allows now."""
@@ -206,6 +211,18 @@ class Sampler(Protocol):
 
     def conservation(self) -> dict[str, int]:
         """Groups by state; `admitted` equals the sum of the others."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """What the stored groups and leases do not tell, as JSON values."""
+        ...
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue where `state_dict` was taken."""
+        ...
+
+    def metrics(self) -> dict[str, float]:
+        """Numbers for the run's log."""
         ...
 
 
@@ -277,6 +294,13 @@ class Placement(Protocol):
     @property
     def overlaps(self) -> bool:
         """Whether roles run beside each other and beside the caller."""
+        ...
+
+    def preflight(self, specs: Sequence[RoleSpec]) -> list[str]:
+        """Compare what these roles need with what there is; returns warnings.
+
+        Raises: RftError when they can never run here.
+        """
         ...
 
     def start(self, spec: RoleSpec) -> Role:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from rft_data import __version__
 from rft_data.lookup import need
@@ -16,10 +17,13 @@ from rft_data.lookup import need
 def draw(metrics: pa.Table, summary: Mapping[str, Any], directory: Path) -> list[str]:
     """Write `reward.png` and `pass_rate.png` into `directory`; returns their paths."""
     need("matplotlib", "train", "the pictures of a run").use("Agg")
+    mine = pc.and_(
+        pc.equal(metrics["run_id"], summary["run_id"]),
+        pc.is_in(metrics["role"], pa.array(["trainer", "selector"])),
+    )
     curves: dict[str, dict[int, float]] = {}
-    for row in metrics.to_pylist():
-        if row["run_id"] == summary["run_id"] and row["role"] in ("trainer", "selector"):
-            curves.setdefault(row["key"], {})[row["step"]] = row["value"]
+    for row in metrics.select(["key", "step", "value"]).filter(mine).to_pylist():
+        curves.setdefault(row["key"], {})[row["step"]] = row["value"]  # of a step taken again, the newest
     paths = [directory / "reward.png", directory / "pass_rate.png"]
     _draw_reward(curves, paths[0])
     _draw_pass_rates(summary["by_difficulty"], paths[1])
@@ -82,6 +86,7 @@ def next_steps(program: str, again: str, run_dir: str, buffer: str) -> str:
     return "\n".join(
         [
             "look further:",
+            f"  {program} status {run_dir}",
             f"  {program} buffer info {buffer}",
             f"  {program} buffer head {buffer} --table experiences -n 3",
             f"  {program} buffer head {buffer} --table annotations -n 8",

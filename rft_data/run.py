@@ -13,9 +13,10 @@ from typing import Any
 from rft_data import __version__
 from rft_data.buffer import Buffer
 from rft_data.errors import ResumeError
+from rft_data.filters import Compare
 from rft_data.ledger import Ledger
 from rft_data.manifest import write_text
-from rft_data.recipe.modes import OnlineRecipe
+from rft_data.recipe.modes import RunRecipe
 from rft_data.rows import canonical_json, content_id
 from rft_data.versions import VersionRegistry
 
@@ -23,7 +24,7 @@ from rft_data.versions import VersionRegistry
 class Run:
     """An open run; owns its buffer until `close`."""
 
-    def __init__(self, recipe: OnlineRecipe) -> None:
+    def __init__(self, recipe: RunRecipe) -> None:
         """Open the folder and the buffer, new or to be continued; nothing is recorded before `begin`.
 
         Raises: ResumeError when the folder holds a run of another recipe; BusyError when another
@@ -31,7 +32,7 @@ class Run:
         """
         self.recipe = recipe
         self.directory = Path(recipe.run_dir)
-        self.run_id = recipe.name
+        self.run_id = recipe.books
         self.hash = content_id(recipe.saved())
         self.buffer = Buffer(recipe.buffer.uri, durability=recipe.buffer.durability)
         try:
@@ -57,13 +58,14 @@ class Run:
 
     def _attempt(self) -> int:
         """How often this run was started before."""
-        before = [row for row in self.buffer.read("runs").to_pylist() if row["run_id"] == self.run_id]
+        before = self.buffer.read("runs", where=Compare("run_id", "eq", self.recipe.name)).to_pylist()
         if before and before[-1]["recipe_hash"] != self.hash:
             lines = differences(json.loads(before[-1]["recipe"]), self.recipe.saved())
             raise ResumeError(
                 "\n".join(
                     [
-                        f"{self.directory} holds run '{self.run_id}' of another recipe; these fields differ:",
+                        f"{self.directory} holds run '{self.recipe.name}' of another recipe; "
+                        "these fields differ:",
                         *(f"  {line}" for line in lines),
                         "continue with the recipe it began with, or start over with --fresh.",
                     ]
@@ -86,7 +88,7 @@ class Run:
         self.directory.mkdir(parents=True, exist_ok=True)
         write_text(self.directory / "recipe.json", json.dumps(saved, indent=1))
         row = {
-            "run_id": self.run_id,
+            "run_id": self.recipe.name,
             "recipe": saved,
             "recipe_hash": self.hash,
             "code_version": __version__,

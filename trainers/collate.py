@@ -6,18 +6,21 @@ padded arrays through NumPy; no Python object is made per token. It decides no a
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 import torch
 
 from rft_data.errors import RowError, TrainingError
 
 Array = npt.NDArray[Any]
-Bad = Callable[[Array, str], None]
+
+NO_VERSION = -1
+"""Stands in `version_min` for rows that no policy of ours sampled, and for padding."""
 
 
 def collate(table: pa.Table, *, rows: int, pad_id: int) -> dict[str, torch.Tensor]:
@@ -30,62 +33,100 @@ def collate(table: pa.Table, *, rows: int, pad_id: int) -> dict[str, torch.Tenso
         pad_id: token id written where the masks are 0.
     Returns: `prompt_ids`, `prompt_mask` (R, P), `completion_ids`, `completion_mask`, `tool_mask`
         (1 = the policy sampled it; padding is 1) (R, C), `advantages` (R,) or (R, C),
-        `old_per_token_logps`, `sampling_per_token_logps` (R, C), nats, and the 0-dim
-        `num_items_in_batch`, the number of sampled tokens.
+        `old_per_token_logps`, `sampling_per_token_logps` (R, C), nats, `version_min` (R,), and the
+        0-dim `num_items_in_batch`, the number of sampled tokens.
     Raises: RowError when a row lacks what training needs; TrainingError when the number of rows
         does not fit.
     """
-    n = table.num_rows
-    if not 0 < n <= rows:
-        raise TrainingError(
-            f"the lease has {n} rows, the trainer takes 1 to {rows} a step; lease fewer groups."
-        )
-    tokens, lengths = _ragged(table, "token_ids")
-    prompts = table.column("prompt_length").to_numpy()
-    _require(table, (prompts >= 1) & (prompts <= lengths), "needs 1 <= prompt_length <= number of token_ids")
-    in_prompt = np.arange(len(tokens)) - np.repeat(np.cumsum(lengths) - lengths, lengths) < np.repeat(
-        prompts, lengths
-    )
-    width = max(1, int(np.max(lengths - prompts)))
-    prompt_mask = np.zeros((rows, int(prompts.max())), dtype=bool)
-    prompt_mask[:n] = np.arange(prompt_mask.shape[1]) >= prompt_mask.shape[1] - prompts[:, None]
-    completion_mask = np.zeros((rows, width), dtype=bool)
-    completion_mask[:n] = np.arange(width) < (lengths - prompts)[:, None]
-
-    prompt_ids = _fill(prompt_mask, tokens[in_prompt], pad_id, np.int64)
-    # A row that attends to nothing would make NaN in the attention's softmax.
-    prompt_mask[n:, -1] = True
-
-    def per_completion_token(name: str, fill: float, dtype: type) -> Array:
-        values, sizes = _ragged(table, name)
-        _require(table, sizes == lengths, f"needs as many {name} as token_ids")
-        return _fill(completion_mask, values[~in_prompt], fill, dtype)
-
-    tool_mask = per_completion_token("action_mask", 1, np.int64)
-    logprobs = torch.from_numpy(per_completion_token("logprobs", 0.0, np.float32))
-    return {
-        "prompt_ids": torch.from_numpy(prompt_ids),
-        "prompt_mask": torch.from_numpy(prompt_mask.astype(np.int64)),
-        "completion_ids": torch.from_numpy(_fill(completion_mask, tokens[~in_prompt], pad_id, np.int64)),
-        "completion_mask": torch.from_numpy(completion_mask.astype(np.int64)),
-        "tool_mask": torch.from_numpy(tool_mask),
-        "advantages": torch.from_numpy(_advantages(table, lengths, in_prompt, completion_mask)),
+    grid = _Grid.of(table, rows)
+    tool_mask = grid.completions("action_mask", 1, np.int64)
+    logprobs = grid.completions("logprobs", 0.0, np.float32)
+    arrays = {
+        "prompt_ids": grid.prompts(pad_id),
+        "prompt_mask": grid.attended_prompt().astype(np.int64),
+        "completion_ids": grid.completions("token_ids", pad_id, np.int64),
+        "completion_mask": grid.completion_mask.astype(np.int64),
+        "tool_mask": tool_mask,
+        "advantages": grid.advantages(),
         "old_per_token_logps": logprobs,
-        "sampling_per_token_logps": logprobs.clone(),
-        "num_items_in_batch": torch.tensor(int((tool_mask * completion_mask).sum())),
+        "sampling_per_token_logps": logprobs.copy(),
+        "version_min": grid.versions(),
+        "num_items_in_batch": np.array((tool_mask * grid.completion_mask).sum()),
     }
+    return {name: torch.from_numpy(array) for name, array in arrays.items()}
 
 
-def _advantages(table: pa.Table, lengths: Array, in_prompt: Array, completion_mask: Array) -> Array:
-    """(R,) when every row has one advantage, else (R, C); 0 on padding."""
-    values, sizes = _ragged(table, "advantage")
-    _require(table, (sizes == 1) | (sizes == lengths), "needs one advantage, or one for each of token_ids")
-    if np.all(sizes == 1):
-        out: Array = np.zeros(len(completion_mask), dtype=np.float32)
+@dataclass(frozen=True, slots=True)
+class _Grid:
+    """The table, and which cells of the padded arrays its tokens fill, in row order."""
+
+    table: pa.Table
+    lengths: Array
+    """(n,) tokens of each row."""
+    in_prompt: Array
+    """(all tokens,) whether a token belongs to its row's prompt."""
+    prompt_mask: Array
+    """(R, P), set where a prompt token goes: at the right end."""
+    completion_mask: Array
+    """(R, C), set where a completion token goes: at the left end."""
+
+    @classmethod
+    def of(cls, table: pa.Table, rows: int) -> _Grid:
+        n = table.num_rows
+        if not 0 < n <= rows:
+            raise TrainingError(
+                f"the lease has {n} rows, the trainer takes 1 to {rows} a step; lease fewer groups."
+            )
+        _, lengths = _ragged(table, "token_ids")
+        prompts = table.column("prompt_length").to_numpy()
+        _require(
+            table, (prompts >= 1) & (prompts <= lengths), "needs 1 <= prompt_length <= number of token_ids"
+        )
+        starts = np.cumsum(lengths) - lengths
+        in_prompt = np.arange(int(lengths.sum())) < np.repeat(starts + prompts, lengths)
+        width, longest = max(1, int(np.max(lengths - prompts))), int(prompts.max())
+        prompt_mask = np.zeros((rows, longest), dtype=bool)
+        prompt_mask[:n] = np.arange(longest) >= longest - prompts[:, None]
+        completion_mask = np.zeros((rows, width), dtype=bool)
+        completion_mask[:n] = np.arange(width) < (lengths - prompts)[:, None]
+        return cls(table, lengths, in_prompt, prompt_mask, completion_mask)
+
+    def prompts(self, pad_id: int) -> Array:
+        tokens, _ = _ragged(self.table, "token_ids")
+        return _fill(self.prompt_mask, tokens[self.in_prompt], pad_id, np.int64)
+
+    def attended_prompt(self) -> Array:
+        """The prompt mask with one token in each padding row."""
+        mask = self.prompt_mask.copy()
+        # A row that attends to nothing would make NaN in the attention's softmax.
+        mask[self.table.num_rows :, -1] = True
+        return mask
+
+    def completions(self, name: str, fill: float, dtype: type) -> Array:
+        """A per-token column's values of the completions."""
+        values, sizes = _ragged(self.table, name)
+        _require(self.table, sizes == self.lengths, f"needs as many {name} as token_ids")
+        return _fill(self.completion_mask, values[~self.in_prompt], fill, dtype)
+
+    def advantages(self) -> Array:
+        """(R,) when every row has one advantage, else (R, C); 0 on padding."""
+        values, sizes = _ragged(self.table, "advantage")
+        fine = (sizes == 1) | (sizes == self.lengths)
+        _require(self.table, fine, "needs one advantage, or one for each of token_ids")
+        if np.all(sizes == 1):
+            return self._per_row(values, 0.0, np.float32)
+        per_token = np.repeat(values, np.repeat(np.where(sizes == 1, self.lengths, 1), sizes))
+        return _fill(self.completion_mask, per_token[~self.in_prompt], 0.0, np.float32)
+
+    def versions(self) -> Array:
+        """(R,) lowest policy version of each row's tokens."""
+        column = self.table.column("version_min")
+        return self._per_row(pc.fill_null(column, NO_VERSION).to_numpy(), NO_VERSION, np.int64)
+
+    def _per_row(self, values: Array, fill: float, dtype: type) -> Array:
+        out: Array = np.full(len(self.completion_mask), fill, dtype=dtype)
         out[: len(values)] = values
         return out
-    per_token = np.repeat(values, np.repeat(np.where(sizes == 1, lengths, 1), sizes))
-    return _fill(completion_mask, per_token[~in_prompt], 0.0, np.float32)
 
 
 def _fill(mask: Array, values: Array, fill: float, dtype: type) -> Array:

@@ -1,8 +1,8 @@
 """TRL's GRPO trainer fed from leased experiences instead of its own generation.
 
-Only where the batch comes from is ours: every loss, optimizer and precision option is TRL's. Old
-log probabilities are those stored at rollout (arXiv:2402.03300, equation 3), so the ratio is exact
-for stale data. One process; one lease is one optimizer step.
+Only where the batch comes from is ours: every loss, optimizer and precision option is TRL's. The old
+policy of the ratio is the one that sampled (its stored logprobs; arXiv:2402.03300, equation 3), or the
+policy at the start of the step (arXiv:2505.24298). One process; one lease is one optimizer step.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ from trl import GRPOConfig, GRPOTrainer
 
 from rft_data.errors import TrainingError
 from trainers.collate import collate
+from trainers.drift import Drift
 from trainers.finite import require_finite
+from trainers.off_policy import OffPolicy
 
 _SUM_OVER_TOKENS = frozenset({"dapo", "cispo", "vespo"})
 _MEAN_OVER_ROWS = frozenset({"grpo", "sapo", "dr_grpo", "luspo"})
@@ -63,19 +65,38 @@ def _no_reward(prompts: list[Any], **_: Any) -> list[float]:
     return [0.0] * len(prompts)
 
 
+def full_batch(table: pa.Table, args: GRPOConfig, pad_id: int) -> dict[str, torch.Tensor]:
+    """The batch of one optimizer step, in the form TRL's loss reads, from the rows of its lease.
+
+    Raises: RowError for a row that cannot be trained on; TrainingError when the rows are too many, too
+        few for this loss, or hold no token to train on.
+    """
+    batch = collate(table, rows=args.generation_batch_size, pad_id=pad_id)
+    if batch["num_items_in_batch"] == 0:
+        raise TrainingError(
+            f"none of the lease's {table.num_rows} rows has a sampled token (action_mask 1 after the "
+            "prompt); drop such rows with an operator before they are leased."
+        )
+    batch["advantages"] *= padding_factor(args, table.num_rows)
+    return batch
+
+
 class ExperienceGRPOTrainer(GRPOTrainer):
-    """GRPO (and the losses TRL offers beside it) on experiences that `next_table` hands out."""
+    """GRPO (and the losses TRL offers beside it) on the batches that `next_batch` hands out."""
 
     def __init__(
         self,
         model: PreTrainedModel,
         args: GRPOConfig,
         tokenizer: PreTrainedTokenizerBase,
-        next_table: Callable[[], pa.Table],
+        next_batch: Callable[[], dict[str, torch.Tensor]],
+        off_policy: OffPolicy,
         callbacks: list[TrainerCallback],
     ) -> None:
-        """`next_table` is called once for each optimizer step and returns that step's leased rows."""
-        self._next_table = next_table
+        """`next_batch` is called once for each optimizer step and returns that step's `full_batch`."""
+        self._next_batch = next_batch
+        self._off_policy = off_policy
+        self.drift = Drift()
         # One pass over these rows is exactly one optimizer step, so every step ends an epoch.
         placeholder = Dataset.from_dict(
             {"prompt": [""] * (args.generation_batch_size // args.num_generations)}
@@ -91,31 +112,60 @@ class ExperienceGRPOTrainer(GRPOTrainer):
 
     def _generate_and_score_completions(self, inputs: Any) -> dict[str, torch.Tensor]:
         """The batch of one optimizer step, in the form TRL's loss reads."""
-        table = self._next_table()
-        batch = collate(
-            table, rows=self.args.generation_batch_size, pad_id=self.processing_class.pad_token_id
-        )
-        batch["advantages"] *= padding_factor(self.args, table.num_rows)
-        batch = {name: tensor.to(self.accelerator.device) for name, tensor in batch.items()}
+        batch = {name: tensor.to(self.accelerator.device) for name, tensor in self._next_batch().items()}
+        if self._off_policy.old_logprobs == "recompute":
+            # Without this key TRL takes the logprobs of the loss's own forward pass. All micro-batches of
+            # a step see the weights of its start, so that is prox, to the last bit.
+            del batch["old_per_token_logps"]
+        if self._off_policy.weighted:
+            batch["advantages"] = self._weighted_advantages(batch)
         if self.beta != 0.0:
-            batch["ref_per_token_logps"] = self._reference_logprobs(batch)
+            batch["ref_per_token_logps"] = self._logprobs(self.ref_model, batch)
         # TRL shuffles rows with the process-wide generator, which other parts of the process may have
         # advanced; seeding it by step keeps a resumed run exact.
         torch.manual_seed(self.args.seed + self.state.global_step)
         return batch
 
+    def _weighted_advantages(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        """(R, C) advantages times importance weights.
+
+        The weights are not negative, so min(u A w, clip(u) A w) = w min(u A, clip(u) A): no loss of
+        TRL's has to know of them.
+        """
+        log_ratio = self._logprobs(self.model, batch) - batch["sampling_per_token_logps"]
+        mask = batch["completion_mask"] * batch["tool_mask"]
+        weights = self._off_policy.weights(log_ratio, mask)
+        self.drift.weighted(weights[mask == 1], self._off_policy.cap)
+        advantages = batch["advantages"]
+        return (advantages.unsqueeze(1) if advantages.dim() == 1 else advantages) * weights
+
     @torch.no_grad()
-    def _reference_logprobs(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
-        """(R, C) log probabilities of the completions under the reference model, nats."""
+    def _logprobs(self, model: Any, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        """(R, C) log probabilities of the completions under `model` without dropout, nats."""
+        was_training = model.training
+        model.eval()
         logprobs, _, _ = self._get_per_token_logps_and_entropies(
-            self.ref_model,
+            model,
             torch.cat([batch["prompt_ids"], batch["completion_ids"]], dim=1),
             torch.cat([batch["prompt_mask"], batch["completion_mask"]], dim=1),
             batch["completion_ids"].shape[1],
             batch_size=self.args.per_device_train_batch_size,
         )
+        model.train(was_training)
         out: torch.Tensor = logprobs
         return out
+
+    def _get_per_token_logps_and_entropies(self, *args: Any, **kwargs: Any) -> Any:
+        scored = super()._get_per_token_logps_and_entropies(*args, **kwargs)
+        self._scored = scored[0].detach()
+        return scored
+
+    def _compute_loss(self, model: Any, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
+        """TRL's loss; its logprobs also tell how far the policy has moved since the rollout."""
+        loss: torch.Tensor = super()._compute_loss(model, inputs)
+        mask = inputs["completion_mask"] * inputs["tool_mask"]
+        self.drift.add(self._scored - inputs["sampling_per_token_logps"], mask, inputs["version_min"])
+        return loss
 
     def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         """One micro-batch, forward and backward.

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,53 +18,48 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import torch
-from transformers import PrinterCallback, TrainerCallback, TrainerControl, TrainerState
+from transformers import PreTrainedModel, PrinterCallback
 
 from rft_data.errors import ResumeError, TrainingError
 from rft_data.protocols import LeasedBatch
-from trainers.experience_grpo import ExperienceGRPOTrainer
+from rft_data.rows import StepReport
+from trainers.experience_grpo import ExperienceGRPOTrainer, full_batch
 from trainers.finite import FiniteGradients
 from trainers.grpo_config import grpo_config
-from trainers.parked import ParkedThread
-from trainers.threads import every_core
+from trainers.loop_hooks import CheckpointOrder, LoopHooks, StepOrder
+from trainers.off_policy import off_policy_of
+from trainers.threads import every_core, torch_threads
 from trainers.weights import load_model, load_tokenizer, write_weights
 
 
 @dataclass(frozen=True, slots=True)
-class _Order:
-    """What one step is to do."""
+class Limits:
+    """What one step may use."""
 
-    table: pa.Table
-    checkpoint: bool
+    deadline_s: float = 3600.0
+    """Longest wait for a step or a checkpoint."""
+    threads: int | None = None
+    """CPU threads of torch; None: one for each core of the process. The order of sums, and so the last
+    bits of the weights, depends on it."""
 
 
-class _Steps(TrainerCallback):
-    """Hooks of TRL's loop: fetch an order, save if asked, keep the metrics."""
-
-    def __init__(self) -> None:
-        self.thread: ParkedThread[_Order]
-        self.order: _Order | None = None
-        self.metrics: dict[str, float] = {}
-
-    def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        control.should_save = self.order is not None and self.order.checkpoint
-
-    def on_log(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        logs = kwargs["logs"]
-        if "loss" in logs:
-            self.metrics = {
-                name: float(value) for name, value in logs.items() if isinstance(value, int | float)
-            }
-
-    def on_epoch_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        # One epoch is one step (see ExperienceGRPOTrainer), and here its log and checkpoint are written.
-        if not control.should_training_stop:
-            self.order = self.thread.park()
-            control.should_training_stop = self.order is None
+NO_LIMITS = Limits()
 
 
 class GrpoTrainer:
-    """`rft_data.protocols.Trainer` on TRL's GRPO."""
+    """`rft_data.protocols.Trainer` on TRL's GRPO.
+
+    Args:
+        model_path: folder of the policy before training (and of the KL reference).
+        output_dir: folder for checkpoints.
+        steps: optimizer steps of the whole run (the learning-rate schedule's length).
+        rows_per_step: rows of a full batch; shorter leases are padded.
+        options: the recipe's `trl: {...}`, fields of TRL's GRPOConfig.
+        seed: of the run.
+        resume_from: a folder that `checkpoint_dir` named; continues exactly.
+        off_policy: the recipe's `off_policy: {...}`, fields of OffPolicy.
+    Raises: RecipeError for bad options; MissingFileError, ResumeError for bad folders.
+    """
 
     def __init__(
         self,
@@ -73,43 +70,30 @@ class GrpoTrainer:
         options: Mapping[str, Any],
         seed: int,
         resume_from: Path | None = None,
-        deadline_s: float = 3600.0,
+        off_policy: Mapping[str, Any] | None = None,
+        limits: Limits = NO_LIMITS,
     ) -> None:
-        """Load the model.
-
-        Args:
-            model_path: folder of the policy before training (and of the KL reference).
-            output_dir: folder for checkpoints.
-            steps: optimizer steps of the whole run (the learning-rate schedule's length).
-            rows_per_step: rows of a full batch; shorter leases are padded.
-            options: the recipe's `trl: {...}`, fields of TRL's GRPOConfig.
-            seed: of the run.
-            resume_from: a folder that `checkpoint_dir` named; continues exactly.
-            deadline_s: longest wait for one step.
-        Raises: RecipeError for bad options; MissingFileError, ResumeError for bad folders.
-        """
+        """Load the model."""
         config = grpo_config(output_dir, steps=steps, rows_per_step=rows_per_step, options=options, seed=seed)
-        self._steps = steps
-        self._output_dir = output_dir
-        self._resume_from = resume_from
-        self._steps_done = 0 if resume_from is None else _steps_of(resume_from)
-        model = load_model(resume_from or model_path, **(options.get("model_init_kwargs") or {}))
-        # TRL loads the reference model from here; a resumed policy must not be its own reference.
-        model.config._name_or_path = str(model_path)
+        corrections = off_policy_of(off_policy or {}, config)
+        self._output_dir, self._resume_from, self._steps = output_dir, resume_from, steps
+        self._steps_done = self._steps_before = 0 if resume_from is None else _steps_of(resume_from)
+        # the newest step whose checkpoint is complete and of this run
+        self._saved = self._steps_before if resume_from == self.checkpoint_dir(self._steps_before) else None
+        self._threads, self._alone, self._ended_by = limits.threads, threading.Lock(), ""
+        self._hooks = LoopHooks("grpo trainer", self._train, limits.deadline_s)
         self._tokenizer = load_tokenizer(model_path)
-        self._hooks = _Steps()
         self._trainer = ExperienceGRPOTrainer(
-            model, config, self._tokenizer, self._leased_table, [FiniteGradients(), self._hooks]
+            _policy(model_path, resume_from, options),
+            config,
+            self._tokenizer,
+            self._hooks.batch,
+            corrections,
+            [FiniteGradients(), self._hooks],
         )
         # It would print a line per step on stdout.
         self._trainer.remove_callback(PrinterCallback)
-        if self._trainer.accelerator.num_processes != 1:
-            raise TrainingError(
-                "GrpoTrainer runs in one process for now; start it without torchrun or accelerate."
-            )
-        self._thread: ParkedThread[_Order] = ParkedThread("grpo trainer", self._train, deadline_s)
-        self._hooks.thread = self._thread
-        self._ended_by: str | None = None
+        _require_one_process(self._trainer.accelerator.num_processes)
 
     @property
     def steps_done(self) -> int:
@@ -117,38 +101,60 @@ class GrpoTrainer:
         return self._steps_done
 
     def step(self, batch: LeasedBatch, *, checkpoint: bool = False) -> dict[str, float]:
+        """`train_on`, returning only the metrics."""
+        return dict(self.train_on(batch, checkpoint=checkpoint).metrics)
+
+    def train_on(self, batch: LeasedBatch, *, checkpoint: bool = False) -> StepReport:
         """Take one optimizer step on `batch`; with `checkpoint`, also write `checkpoint_dir(steps_done)`.
 
-        Returns: TRL's metrics of the step (`loss`, `grad_norm`, `learning_rate`, `entropy`, ...) and
-            the batch's mean `reward`.
-        Raises: TrainingError when the loss or a gradient is not finite, when the lease does not fit,
-            or after an earlier failure; StalledError past the deadline; else what TRL raised.
+        Returns: TRL's metrics of the step (`loss`, `grad_norm`, `learning_rate`, `entropy`, ...), those
+            of `Drift.take`, and of the batch: mean `reward`, `shaped_reward` and `completion_tokens`,
+            `rows`, and `tokens` trained on. Numbers that are not finite are left out.
+        Raises: RowError, TrainingError for a lease that does not fit, which leaves the trainer as it was.
+            TrainingError for a loss or gradient that is not finite, StalledError past the deadline, or
+            what TRL raised: after these it takes no further step and saves nothing.
         """
-        self._require_usable()
-        if self._steps_done >= self._steps:
-            raise TrainingError(
-                f"all {self._steps} steps of this run are done; raise 'steps' in the recipe's stage."
-            )
-        step = self._steps_done + 1
-        try:
-            self._thread.turn(_Order(batch.table, checkpoint))
-        except TrainingError as err:
-            self._ended_by = str(err)
+        with self._exclusive("a step"):
+            if self._steps_done >= self._steps:
+                raise TrainingError(
+                    f"all {self._steps} steps of this run are done; raise 'steps' in the recipe's stage."
+                )
+            rows = full_batch(batch.table, self._trainer.args, self._tokenizer.pad_token_id)
             groups = ", ".join(batch.lease.group_ids)
-            raise TrainingError(f"optimizer step {step}: {err} (lease of groups {groups})") from err
-        except BaseException as err:
-            self._ended_by = repr(err)
-            raise
-        self._steps_done = step
-        return {**self._hooks.metrics, **_mean_rewards(batch.table)}
+            where = f"optimizer step {self._steps_done + 1}", f"(lease of groups {groups})"
+            self._carry_out(StepOrder(rows, checkpoint), *where)
+            self._steps_done += 1
+            if checkpoint:
+                self._saved = self._steps_done
+            drift = self._trainer.drift.take()
+            found = {**self._hooks.metrics, **drift.metrics, **_batch_metrics(batch.table)}
+            found["tokens"] = float(rows["num_items_in_batch"])
+        return StepReport({k: v for k, v in found.items() if math.isfinite(v)}, drift.ess)
+
+    def checkpoint(self) -> None:
+        """Write `checkpoint_dir(steps_done)` now, between two steps, if it is not written yet.
+
+        Raises: TrainingError before the first step and after a failed one; StalledError past the deadline.
+        """
+        with self._exclusive("a checkpoint"):
+            if self._saved == self._steps_done:
+                return
+            if self._steps_done == self._steps_before:
+                raise TrainingError(
+                    "no optimizer step has been taken since this trainer started, so there is nothing to "
+                    f"write; start again from '{self._resume_from or 'the model folder'}' instead."
+                )
+            self._carry_out(CheckpointOrder(), f"the checkpoint of step {self._steps_done}", "")
+            self._saved = self._steps_done
 
     def save_weights(self, directory: Path) -> None:
         """Write safetensors, config, tokenizer and the probe into an existing folder.
 
-        Raises: TrainingError after a failed step (the weights may be half-changed).
+        Raises: TrainingError during a step, and after a failed one.
         """
-        self._require_usable()
-        write_weights(self._trainer.accelerator.unwrap_model(self._trainer.model), self._tokenizer, directory)
+        with self._exclusive("saving weights"):
+            model = self._trainer.accelerator.unwrap_model(self._trainer.model)
+            write_weights(model, self._tokenizer, directory)
 
     def checkpoint_dir(self, step: int) -> Path:
         """Where the checkpoint of `step` is (or would be)."""
@@ -160,30 +166,57 @@ class GrpoTrainer:
         Raises: StalledError when a step is still running past the deadline.
         """
         self._ended_by = self._ended_by or "close()"
-        self._thread.close()
+        self._hooks.close()
 
     def _train(self) -> None:
-        """The thread's work: TRL's own loop, from the first order to the last."""
+        """TRL's own loop, from the first order to the last, in the hooks' thread."""
         if torch.cuda.is_available():
             torch.cuda.set_device(self._trainer.args.device)  # the current device is per thread
-        self._hooks.order = self._thread.park()
-        if self._hooks.order is not None:
-            resume = None if self._resume_from is None else str(self._resume_from)
-            with every_core():
-                self._trainer.train(resume_from_checkpoint=resume)
+        resume = None if self._resume_from is None else str(self._resume_from)
+        with every_core() if self._threads is None else torch_threads(self._threads):
+            self._trainer.train(resume_from_checkpoint=resume)
 
-    def _leased_table(self) -> pa.Table:
-        if self._hooks.order is None:
-            raise TrainingError(
-                "TRL asked for a batch that no step had ordered; this is a defect of GrpoTrainer"
-            )
-        return self._hooks.order.table
+    def _carry_out(self, order: StepOrder | CheckpointOrder, what: str, where: str) -> None:
+        try:
+            self._hooks.carry_out(order)
+        except TrainingError as err:
+            self._ended_by = str(err)
+            raise TrainingError(f"{what}: {err} {where}".rstrip()) from err
+        except BaseException as err:
+            self._ended_by = repr(err)
+            raise
 
-    def _require_usable(self) -> None:
-        if self._ended_by is not None:
-            raise TrainingError(
-                f"this trainer was ended by {self._ended_by}; make a new one from a checkpoint."
-            )
+    @contextmanager
+    def _exclusive(self, what: str) -> Iterator[None]:
+        """One thing at a time, and nothing after a failure.
+
+        Raises: TrainingError.
+        """
+        if not self._alone.acquire(blocking=False):
+            raise TrainingError(f"{what} was asked for while a step or a save is going on; wait for its end.")
+        try:
+            if self._ended_by:
+                raise TrainingError(
+                    f"this trainer was ended by {self._ended_by}; make a new one from a checkpoint."
+                )
+            yield
+        finally:
+            self._alone.release()
+
+
+def _policy(model_path: Path, resume_from: Path | None, options: Mapping[str, Any]) -> PreTrainedModel:
+    """The model to train: as it was at the checkpoint, or before training."""
+    model = load_model(resume_from or model_path, **(options.get("model_init_kwargs") or {}))
+    # TRL loads the reference model from here; a resumed policy must not be its own reference.
+    model.config._name_or_path = str(model_path)
+    return model
+
+
+def _require_one_process(processes: int) -> None:
+    if processes != 1:
+        raise TrainingError(
+            "GrpoTrainer runs in one process for now; start it without torchrun or accelerate."
+        )
 
 
 def _steps_of(checkpoint: Path) -> int:
@@ -199,11 +232,16 @@ def _steps_of(checkpoint: Path) -> int:
     return int(json.loads(state.read_text())["global_step"])
 
 
-def _mean_rewards(table: pa.Table) -> dict[str, float]:
-    """Mean of `reward` and `shaped_reward` over the rows that have one."""
+def _batch_metrics(table: pa.Table) -> dict[str, float]:
+    """Means over the rows that have a value, and the number of rows."""
     means = {
         name: pc.mean(table.column(name)).as_py()
         for name in ("reward", "shaped_reward")
         if name in table.schema.names
     }
-    return {name: mean for name, mean in means.items() if mean is not None and math.isfinite(mean)}
+    length = pc.subtract(pc.list_value_length(table.column("token_ids")), table.column("prompt_length"))
+    return {
+        **{name: float(mean) for name, mean in means.items() if mean is not None},
+        "completion_tokens": float(pc.mean(length).as_py()),
+        "rows": float(table.num_rows),
+    }

@@ -29,8 +29,7 @@ from rft_data.errors import ConflictError
 from rft_data.hub import HubClient, HubServer
 from rft_data.judge import judge, recover_groups, stored_groups
 from rft_data.ledger import Ledger
-from rft_data.protocols import Group
-from rft_data.rows import Experience, Lease
+from rft_data.rows import Experience, Lease, Played
 from rft_data.sampler import Fifo
 from rft_data.versions import VersionRegistry
 
@@ -137,7 +136,9 @@ class House:
             self.notes.note("group", **group)
             rows = self.append(group)
             outcome = ("failed", "broke down half way") if is_failed(group) else ("arrived", "")
-            played = Group(ticket, TASKS[ticket.ordinal % len(TASKS)], tuple(rows_of(group)), *outcome)
+            task = TASKS[ticket.ordinal % len(TASKS)].key
+            seqs = tuple(rows.column("seq").to_pylist())
+            played = Played(ticket, task, outcome[0], seqs, len(rows_of(group)), outcome[1])
             [result] = judge([played], rows, pipeline, self.buffer, RUN, self.orders.attempt)
             with self.book:
                 self.sampler.close(result)

@@ -10,6 +10,7 @@ import typer
 
 from rft_data.cli.buffer import buffer_app
 from rft_data.cli.edge import edge, show
+from rft_data.cli.run_status import run_status_app
 
 RecipePath = Annotated[Path, typer.Argument(help="A recipe file, for example recipes/quickstart.yaml.")]
 Overrides = Annotated[list[str] | None, typer.Argument(help="Changes to the recipe: key.path=value ...")]
@@ -27,6 +28,7 @@ data_app = typer.Typer(help="Data recipes: load, clean, score.", no_args_is_help
 app.add_typer(recipe_app, name="recipe")
 app.add_typer(buffer_app, name="buffer")
 app.add_typer(data_app, name="data")
+app.add_typer(run_status_app)
 
 
 @app.command()
@@ -37,21 +39,21 @@ def run(
         bool, typer.Option(help="Move an earlier run of this name aside and start over.")
     ] = False,
 ) -> None:
-    """Run an online recipe to its end; continues it if it was stopped, shows it if it is done."""
+    """Run a recipe to its end; continues it if it was stopped, shows it if it is done."""
     with edge():
-        from rft_data.cli.runs import move_aside, run_online
+        from rft_data.cli.runs import move_aside, run_to_end
         from rft_data.errors import RecipeError
         from rft_data.recipe import load_recipe
-        from rft_data.recipe.modes import OnlineRecipe
+        from rft_data.recipe.modes import RunRecipe
 
         loaded = load_recipe(recipe, overrides or [])
-        if not isinstance(loaded, OnlineRecipe):
+        if not isinstance(loaded, RunRecipe):
             raise RecipeError(f"{recipe} has mode '{loaded.mode}'; run it with: rft data run {recipe}")
         if fresh:
             move_aside(loaded)
         again = " ".join(["run", str(recipe), *map(shlex.quote, overrides or [])])
         with edge(again=f"Continue with: rft resume {loaded.run_dir}"):
-            typer.echo(run_online(loaded, again))
+            typer.echo(run_to_end(loaded, again))
 
 
 @app.command()
@@ -60,10 +62,10 @@ def resume(
 ) -> None:
     """Continue a run from its own stored recipe."""
     with edge(again=f"Continue with: rft resume {run_dir}"):
-        from rft_data.cli.runs import run_online
+        from rft_data.cli.runs import run_to_end
         from rft_data.recipe.load import load_run
 
-        typer.echo(run_online(load_run(run_dir), f"resume {run_dir}"))
+        typer.echo(run_to_end(load_run(run_dir), f"resume {run_dir}"))
 
 
 @recipe_app.command()

@@ -12,7 +12,7 @@ from typing import Any
 
 import typer
 
-from rft_data.errors import RftError
+from rft_data.errors import RftError, Stopped
 
 INTERRUPTED = 130
 
@@ -30,6 +30,9 @@ def edge(*, again: str = "") -> Iterator[None]:
     warnings.filterwarnings("ignore", category=FutureWarning)
     try:
         yield
+    except Stopped as err:
+        typer.echo(f"{err}. {again}".strip(), err=True)
+        raise typer.Exit(err.exit_code) from err
     except RftError as err:
         typer.echo(f"error: {err}", err=True)
         raise typer.Exit(err.exit_code) from err

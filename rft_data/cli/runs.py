@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import shutil
 import sys
 from pathlib import Path
 
 from rft_data.buffer import Buffer
+from rft_data.conductor import conduct
 from rft_data.errors import RecipeError
-from rft_data.online import run_recipe
-from rft_data.recipe.modes import OnlineRecipe
+from rft_data.modes import run_recipe
+from rft_data.recipe.modes import OnlineRecipe, RunRecipe
 from rft_data.report import next_steps, table
 
 log = logging.getLogger(__name__)
 
 
-def run_online(recipe: OnlineRecipe, again: str) -> str:
+def run_to_end(recipe: RunRecipe, again: str) -> str:
     """Run or continue; returns the text for stdout. `again` is the command that names this recipe."""
     directory, buffer = Path(recipe.run_dir), recipe.buffer.uri
     log.info("run '%s' in %s (continue a stopped run with: rft resume %s)", recipe.name, directory, directory)
-    summary = run_recipe(recipe)
+    summary = conduct(recipe) if recipe.placement.use == "ray" else run_recipe(recipe)
+    if not isinstance(recipe, OnlineRecipe):
+        return json.dumps(summary, indent=1)
     return "\n".join(
         [
             table(summary),
@@ -32,7 +36,7 @@ def run_online(recipe: OnlineRecipe, again: str) -> str:
     )
 
 
-def move_aside(recipe: OnlineRecipe) -> None:
+def move_aside(recipe: RunRecipe) -> None:
     """Rename an earlier run's folder so that the name is free.
 
     Raises: BusyError while another process runs it; RecipeError when its buffer is elsewhere.

@@ -18,13 +18,13 @@ from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
 from rft_data.errors import MissingFileError, RecipeError, ResumeError
 from rft_data.lookup import suggest
-from rft_data.recipe.modes import MODES, DataRecipe, OnlineRecipe
+from rft_data.recipe.modes import MODES, Recipe, RunRecipe
 
 _MAX_BYTES = 1 << 20
 _ENV = re.compile(r"\$\{env:([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 
 
-def load_recipe(path: Path, overrides: Sequence[str] = ()) -> OnlineRecipe | DataRecipe:
+def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
     """Read, override and check one recipe.
 
     Args: overrides: `a.b.0.c=value` strings, the value read as YAML.
@@ -36,7 +36,7 @@ def load_recipe(path: Path, overrides: Sequence[str] = ()) -> OnlineRecipe | Dat
     return _checked(tree, path)
 
 
-def load_run(run_dir: Path) -> OnlineRecipe:
+def load_run(run_dir: Path) -> RunRecipe:
     """The recipe a run began with, from the run's folder.
 
     Raises: MissingFileError if the folder holds no run; ResumeError if it is damaged, or its recipe,
@@ -49,7 +49,7 @@ def load_run(run_dir: Path) -> OnlineRecipe:
         recipe = _checked(json.loads(path.read_text()), path)
     except ValueError as err:
         raise ResumeError(f"{path} cannot be read as this run's recipe: {err}") from err
-    if not isinstance(recipe, OnlineRecipe) or Path(recipe.run_dir).resolve() != run_dir.resolve():
+    if not isinstance(recipe, RunRecipe) or Path(recipe.run_dir).resolve() != run_dir.resolve():
         raise ResumeError(
             f"{run_dir} was run as '{getattr(recipe, 'run_dir', recipe.name)}'; resume it under that name, "
             "from the folder it was started in."
@@ -57,7 +57,7 @@ def load_run(run_dir: Path) -> OnlineRecipe:
     return recipe
 
 
-def _checked(tree: Any, path: Path) -> OnlineRecipe | DataRecipe:
+def _checked(tree: Any, path: Path) -> Recipe:
     """The recipe in a parsed tree; every problem in one RecipeError."""
     filler = _References(path, tree)
     data = filler.fill(tree, ())

@@ -3,38 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from pydantic import Field, PrivateAttr, model_validator
 
+from rft_data.recipe.running import Component, Deadlines, Monitor, PlacementSection, Sync
+from rft_data.recipe.section import Section
 from rft_data.recipe.sections import (
     BufferSection,
     Evaluation,
     Experts,
     ExplorerSection,
+    GrpoStage,
     Model,
     Operators,
     RewardComponent,
     Rollouts,
-    Section,
     SelectorSection,
     Stage,
-    Sync,
     Taskset,
 )
 
 
 class Recipe(Section):
-    """What every recipe has; `mode` says which of the two below it is."""
+    """What every recipe has; its `mode` says which of those below it is."""
 
     recipe: Literal[1]
     """Format version."""
+    mode: str
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
     """Also the run id and the default run folder."""
     seed: int = 0
     buffer: BufferSection
-    tasks: list[Taskset] = Field(min_length=1)
-    task_ops: Operators = Field(default_factory=list)
     allow_unsafe_ops: bool = False
     """Let in Data-Juicer operators outside the shipped allow-list; some run their arguments as code."""
     _references: dict[tuple[Any, ...], str] = PrivateAttr(default_factory=dict)
@@ -42,6 +42,11 @@ class Recipe(Section):
     def keep_references(self, found: Mapping[tuple[Any, ...], str]) -> None:
         """Remember which values came from the environment, and from which reference."""
         self._references.update(found)
+
+    @property
+    def references(self) -> Mapping[tuple[Any, ...], str]:
+        """Which values came from the environment, by their place, and from which reference."""
+        return self._references
 
     def saved(self) -> dict[str, Any]:
         """The resolved recipe as JSON values, with environment references put back (they may be secrets)."""
@@ -54,17 +59,49 @@ class Recipe(Section):
         return tree
 
 
-class OnlineRecipe(Recipe):
-    """Explore and train."""
+class TasksRecipe(Recipe):
+    """What every recipe with tasks has."""
 
-    mode: Literal["online"]
+    tasks: list[Taskset] = Field(min_length=1)
+    task_ops: Operators = Field(default_factory=list)
+
+
+class RunRecipe(Recipe):
+    """What every run on a model has."""
+
     run_dir: str
+    placement: PlacementSection = Field(default_factory=PlacementSection)
+    deadlines: Deadlines = Field(default_factory=Deadlines)
+
+    @property
+    def books(self) -> str:
+        """The run id under which groups, leases and versions are written."""
+        return self.name
+
+
+class PlayingRecipe(RunRecipe, TasksRecipe):
+    """What every run with explorers has."""
+
     model: Model
-    experts: list[Experts] = Field(default_factory=list)
     selector: SelectorSection
     explorer: ExplorerSection
     experience_ops: Operators
+
+    @model_validator(mode="after")
+    def _rewards(self) -> Self:
+        unique_rewards(self.explorer.reward)
+        return self
+
+
+class OnlineRecipe(PlayingRecipe):
+    """Explore and train."""
+
+    mode: Literal["online"]
+    experts: list[Experts] = Field(default_factory=list)
     sync: Sync = Field(default_factory=Sync)
+    sampler: Component = Component(use="fifo")
+    """Which groups train next; see docs/sampler.md."""
+    monitor: Monitor = Field(default_factory=Monitor)
     stages: list[Stage] = Field(min_length=1)
     """Offline stages first, then one online stage."""
     evaluation: Evaluation
@@ -76,7 +113,6 @@ class OnlineRecipe(Recipe):
             raise ValueError(f"'stages' must be sft stages and then one grpo stage, found {kinds}")
         if "sft" in kinds and not self.experts:
             raise ValueError("an 'sft' stage needs 'experts' to make the solutions it trains on")
-        unique_rewards(self.explorer.reward)
         named = {taskset.name for taskset in self.tasks}
         unknown = {name for section in self.experts for name in section.tasksets} - named
         if unknown:
@@ -85,12 +121,64 @@ class OnlineRecipe(Recipe):
             raise ValueError(
                 "'explorer.group_size' is 1; grpo compares rollouts of one task: give at least 2"
             )
-        if "temperature" in self.stages[-1].trl:
-            raise ValueError("the trainer's temperature is 'explorer.temperature'; remove it from 'trl'")
+        own_temperature(self.stages[-1].trl)
         return self
 
 
-class DataRecipe(Recipe):
+class ExploreRecipe(PlayingRecipe):
+    """Explore with a fixed policy, for a training at another time or elsewhere."""
+
+    mode: Literal["explore"]
+    groups: int = Field(ge=1)
+    """How many groups to play."""
+    checkpoint_every: int = Field(default=100, ge=1)
+    """Groups between two records of the selector's state."""
+
+
+class TrainRecipe(RunRecipe):
+    """Train on the groups that another run explored and stored in the same buffer."""
+
+    mode: Literal["train"]
+    model: Model
+    explored_by: str
+    """Name of the run that explored; its books are continued."""
+    group_size: int = Field(ge=2)
+    """Rollouts per group there."""
+    temperature: float = Field(default=1.0, gt=0)
+    """At which they were sampled."""
+    experience_ops: Operators
+    """The same as there: they name the verdicts that are trained on."""
+    sampler: Component = Component(use="fifo")
+    monitor: Monitor = Field(default_factory=Monitor)
+    stages: list[GrpoStage] = Field(min_length=1, max_length=1)
+
+    @property
+    def books(self) -> str:
+        """The exploring run's."""
+        return self.explored_by
+
+    @model_validator(mode="after")
+    def _coherent(self) -> TrainRecipe:
+        own_temperature(self.stages[0].trl)
+        return self
+
+
+class EvalRecipe(RunRecipe, TasksRecipe):
+    """Measure models, or the checkpoints of runs, on held-out tasks."""
+
+    mode: Literal["eval"]
+    models: list[str] = Field(min_length=1)
+    """Hugging Face folders, or patterns of such (`runs/x/checkpoints/checkpoint-*`)."""
+    explorer: ExplorerSection
+    evaluation: Evaluation
+
+    @model_validator(mode="after")
+    def _rewards(self) -> EvalRecipe:
+        unique_rewards(self.explorer.reward)
+        return self
+
+
+class DataRecipe(TasksRecipe):
     """Load, clean and score data; no model."""
 
     mode: Literal["data"]
@@ -115,4 +203,16 @@ def unique_rewards(components: list[RewardComponent]) -> None:
         raise ValueError(f"'reward' uses one component twice: {names}")
 
 
-MODES: dict[str, type[OnlineRecipe] | type[DataRecipe]] = {"online": OnlineRecipe, "data": DataRecipe}
+def own_temperature(trl: Mapping[str, Any]) -> None:
+    """Raises: ValueError when the trainer is given another temperature than the rollouts'."""
+    if "temperature" in trl:
+        raise ValueError("the trainer's temperature is that of the rollouts; remove it from 'trl'")
+
+
+MODES: Mapping[str, type[Recipe]] = {
+    "online": OnlineRecipe,
+    "explore": ExploreRecipe,
+    "train": TrainRecipe,
+    "eval": EvalRecipe,
+    "data": DataRecipe,
+}

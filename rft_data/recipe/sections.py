@@ -7,17 +7,14 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
+
+from rft_data.recipe.running import Component, OffPolicy
+from rft_data.recipe.section import Section
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Operators = list[dict[str, dict[str, Any] | None]]
 """As Data-Juicer writes its `process:` list: one `{operator: {arguments}}` per entry."""
-
-
-class Section(BaseModel):
-    """Unknown keys are errors; a section never changes after loading."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
 class TinyModel(Section):
@@ -129,6 +126,8 @@ class EngineSection(Section):
     use: Literal["vllm", "transformers"]
     max_model_len: int = Field(default=256, ge=16)
     """Longest prompt and completion together, in tokens."""
+    swap: Literal["drain", "continue", "recompute"] = "drain"
+    """New weights come after the running requests, amid them, or amid them with their past read again."""
     options: dict[str, Any] = Field(default_factory=dict)
     """Passed through to the engine's own configuration class."""
 
@@ -150,23 +149,10 @@ class ExplorerSection(Section):
     temperature: float = Field(default=1.0, gt=0)
     max_tokens: int = Field(ge=1)
     """Longest completion, in tokens."""
+    workflow: Component = Component(use="single_turn")
+    limits: dict[str, Any] = Field(default_factory=dict)
+    """Deadlines, retries and spare rollouts: fields of `explorers.limits.Limits`."""
     reward: list[RewardComponent] = Field(min_length=1)
-
-
-class Sync(Section):
-    """When weights flow back, and how old a trained rollout may be (both in optimizer steps)."""
-
-    every: int = Field(default=1, ge=1)
-    max_staleness: int = Field(default=0, ge=0)
-
-    @model_validator(mode="after")
-    def _feasible(self) -> Sync:
-        if self.max_staleness < self.every - 1:
-            raise ValueError(
-                f"'max_staleness' {self.max_staleness} can never be met when weights are published every "
-                f"{self.every} steps; give at least {self.every - 1}"
-            )
-        return self
 
 
 class SftStage(Section):
@@ -187,6 +173,7 @@ class GrpoStage(Section):
     """Optimizer steps between checkpoints."""
     max_explored: float = Field(default=4.0, ge=1)
     """Groups explored per step, in multiples of groups_per_step, before a step goes ahead with fewer."""
+    off_policy: OffPolicy = OffPolicy()
     trl: dict[str, Any] = Field(default_factory=dict)
     """Passed through to TRL's GRPOConfig."""
 

@@ -14,6 +14,7 @@ import pytest
 import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
+from rft_data.manifest import write_manifest
 from rft_data.probe import Probe
 from rft_data.protocols import Engine
 from rft_data.rows import WeightRef
@@ -85,6 +86,7 @@ class Published:
         version = next(self.versions)
         directory = self.folder / f"v{version}"
         publish(self.models[name], directory, self.models[probed] if probed else None)
+        write_manifest(directory, {"run_id": "run", "version": version, "step": step})
         return WeightRef("run", version, step, str(directory))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from rft_data.errors import EngineError, IntegrityError, MissingFileError, ParityError, RecipeError, RowError
+from rft_data.manifest import write_manifest
 from rft_data.probe import PROBE_FILE
 from rft_data.protocols import Completion, Engine, Sampling
 from rft_data.rows import WeightRef
@@ -180,6 +181,12 @@ def edit(ref: WeightRef, **changes: torch.Tensor | None) -> WeightRef:
         if tensor is not None:
             tensors[name] = tensor
     save_file(tensors, file, metadata={"format": "pt"})
+    return sealed(ref)
+
+
+def sealed(ref: WeightRef) -> WeightRef:
+    """Write the manifest again, so that only the engine can see what is wrong."""
+    write_manifest(Path(ref.path), {"run_id": ref.run_id, "version": ref.version, "step": ref.step})
     return ref
 
 
@@ -203,18 +210,59 @@ def test_an_incomplete_directory_is_refused_and_the_old_weights_go_on(
     assert largest_error(bench, "a", PROMPTS[0], completion) <= 1e-4
 
 
-def test_a_directory_cut_short_or_without_probe_is_refused(bench: Any) -> None:
+def cut_short(ref: WeightRef) -> WeightRef:
+    file = Path(ref.path) / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-100])
+    return ref
+
+
+def with_one_bit_changed(ref: WeightRef) -> WeightRef:
+    file = Path(ref.path) / "model.safetensors"
+    data = bytearray(file.read_bytes())
+    data[-9] ^= 1
+    file.write_bytes(data)
+    return ref
+
+
+def without(ref: WeightRef, name: str) -> WeightRef:
+    (Path(ref.path) / name).unlink()
+    return ref
+
+
+def with_another_file(ref: WeightRef) -> WeightRef:
+    save_file({"model.norm.weight": torch.zeros(64)}, Path(ref.path) / "model-2.safetensors")
+    return ref
+
+
+def of_another_version(ref: WeightRef) -> WeightRef:
+    return WeightRef(ref.run_id, ref.version + 10_000, ref.step, ref.path)
+
+
+@pytest.mark.parametrize(
+    ("damage", "says"),
+    [
+        (cut_short, "does not match the digest"),
+        (with_one_bit_changed, "does not match the digest"),
+        (lambda ref: without(ref, "manifest.json"), "was not written completely"),
+        (lambda ref: without(ref, PROBE_FILE), "lacks 'probe/probe.safetensors'"),
+        (lambda ref: sealed(without(ref, PROBE_FILE)), "has no probe"),
+        (lambda ref: sealed(without(ref, "model.safetensors")), "missing: "),
+        (lambda ref: sealed(cut_short(ref)), "missing: "),
+        (with_another_file, "do not hold the tensors its manifest lists"),
+        (of_another_version, "wanted the weights of"),
+    ],
+    ids=lambda value: value.__name__ if callable(value) else None,
+)
+def test_a_damaged_directory_is_refused_and_the_old_weights_go_on(
+    bench: Any, damage: Callable[[WeightRef], WeightRef], says: str
+) -> None:
     good = bench.ref("a")
     bench.engine.load_weights(good)
-    short, unproven = bench.ref("b"), bench.ref("b")
-    file = Path(short.path) / "model.safetensors"
-    file.write_bytes(file.read_bytes()[:-100])
-    (Path(unproven.path) / PROBE_FILE).unlink()
-    with pytest.raises(IntegrityError, match="not a whole safetensors file"):
-        bench.engine.load_weights(short)
-    with pytest.raises(IntegrityError, match="has no probe"):
-        bench.engine.load_weights(unproven)
+    with pytest.raises(IntegrityError, match=says):
+        bench.engine.load_weights(damage(bench.ref("b")))
     assert bench.engine.version == good.version
+    completion = sample(bench.engine, PROMPTS[:1], Sampling(8))[0]
+    assert largest_error(bench, "a", PROMPTS[0], completion) <= 1e-4
 
 
 def test_a_wrong_probe_stops_serving_until_a_good_load(bench: Any) -> None:

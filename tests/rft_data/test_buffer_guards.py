@@ -12,8 +12,7 @@ from rft_data.codec import to_table
 from rft_data.errors import BusyError, ConflictError, FencedError, IntegrityError, RftError, RowError
 from rft_data.judge import group_results
 from rft_data.ledger import Ledger
-from rft_data.protocols import Group
-from rft_data.rows import GroupResult, Task, TaskKey, Ticket, now
+from rft_data.rows import GroupResult, Played, Task, TaskKey, Ticket, now
 from rft_data.schema import ANNOTATIONS, INCOMING
 from tests.rft_data.conftest import make_experience
 
@@ -122,8 +121,7 @@ def test_annotations_that_judge_nothing_are_refused(buffer: Buffer, changes: dic
 def test_a_group_of_which_the_door_refused_a_row_is_cancelled(buffer: Buffer) -> None:
     members = [make_experience(0), make_experience(1, reward=float("nan"))]
     done = buffer.append(members)
-    task = Task("arith", ({"role": "user", "content": "1+1="},))
-    group = Group(Ticket("run/g0", 0, 3), task, tuple(members), "arrived")
+    group = Played(Ticket("run/g0", 0, 3), TaskKey("arith", "t"), "arrived", (0,), rows=2)
     [result] = group_results([group], done.rows, verdicts())
     assert (result.outcome, result.seqs) == ("cancelled", ())
 

@@ -21,7 +21,7 @@ def test_hub_and_command_line_import_nothing_heavy() -> None:
     code = """
 import sys
 import rft_data, rft_data.cli.app, rft_data.recipe, rft_data.schema, rft_data.loop
-import rft_data.build, rft_data.curation, rft_data.online
+import rft_data.build, rft_data.curation, rft_data.modes
 import ops, trainers, explorers, recipes
 heavy = {"torch", "vllm", "trl", "ray", "data_juicer", "transformers", "lancedb", "matplotlib"}
 print(sorted(heavy & set(sys.modules)))

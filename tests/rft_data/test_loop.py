@@ -1,109 +1,35 @@
-"""The loop with every hub part real; only engine and optimizer are small stand-ins of their protocols."""
+"""The loop with every hub part real; engine and optimizer are the small roles of `toy_run`."""
 
-import dataclasses
-from collections.abc import Callable
+import contextlib
 from pathlib import Path
 
 import pytest
 
 from ops.pipeline import OperatorPipeline
-from rft_data import checkpoint
 from rft_data.buffer import Buffer
 from rft_data.conservation import check_conservation
-from rft_data.errors import IntegrityError, StalledError
-from rft_data.judge import recover_groups, stored_groups
-from rft_data.ledger import Ledger
-from rft_data.loop import CONSUMER, OnlineLoop, Schedule
-from rft_data.protocols import Group
-from rft_data.rows import Task
+from rft_data.dispatch import Dispatcher
+from rft_data.errors import IntegrityError, StalledError, Stopped, TrainingError
+from rft_data.exploring import Exploring
+from rft_data.fleet import Fleet
+from rft_data.judge import stored_groups
+from rft_data.ledger import CONSUMER, Ledger
+from rft_data.loop import OnlineLoop, Schedule
+from rft_data.placement.inline import InlinePlacement
+from rft_data.protocols import RoleSpec
+from rft_data.resume import take_up
+from rft_data.rows import Lease, StepReport
 from rft_data.sampler import Fifo
 from rft_data.selectors import Shuffle
+from rft_data.training import Training
 from rft_data.versions import VersionRegistry
-from tests.rft_data.conftest import experience_id_of, make_experience
+from tests.rft_data.toy_run import OPERATORS, SIZE, TASKS
 
-TASKS = [Task("sums", ({"role": "user", "content": f"{i}+1="},), str(i + 1)) for i in range(24)]
-OPERATORS = [{"reward_range_filter": {}}, {"reward_variance_filter": {}}, {"grpo_advantage_mapper": {}}]
-SIZE = 2
+TOY = "tests.rft_data.toy_run"
 
 
-class Crash(Exception):
+class Crash(BaseException):
     """What a kill looks like from inside."""
-
-
-class TinyEngine:
-    """Serves whatever version it was given."""
-
-    version = -1
-
-    def load_weights(self, ref) -> float:
-        assert ref.version > self.version
-        self.version = ref.version
-        return 0.0
-
-
-class TinyExplorer:
-    """Groups whose rewards depend on the task: every third group has one outcome, some fail."""
-
-    def __init__(self, attempt: int, rewards: Callable[[Task, int], float], failing: bool) -> None:
-        self.engine = TinyEngine()
-        self._attempt = attempt
-        self._rewards = rewards
-        self._failing = failing
-
-    def explore(self, assignments) -> list[Group]:
-        groups = []
-        for ticket, task in assignments:
-            rows = tuple(
-                make_experience(
-                    experience_id=experience_id_of("run", task.key, self._attempt, ticket.group_id, member),
-                    taskset=task.taskset,
-                    task_id=task.task_id,
-                    group_id=ticket.group_id,
-                    attempt=self._attempt,
-                    member=member,
-                    reward=self._rewards(task, member),
-                    version_min=self.engine.version,
-                    version_max=self.engine.version,
-                    version_spans=((self.engine.version, 2, 4),),
-                )
-                for member in range(SIZE)
-            )
-            failed = self._failing and ticket.ordinal % 5 == 4
-            outcome = ("failed", "1 of 2: boom") if failed else ("arrived", "")
-            groups.append(Group(ticket, task, rows[:1] if failed else rows, *outcome))
-        return groups
-
-
-class TinyTrainer:
-    """Remembers what it trained on; its checkpoint is that memory."""
-
-    def __init__(self, root: Path, resumed: checkpoint.Checkpoint | None) -> None:
-        self._root = root
-        self.trained: list[str] = []
-        if resumed is not None:
-            self.trained = (resumed.directory / "trained.txt").read_text().splitlines()
-
-    @property
-    def steps_done(self) -> int:
-        return len(self.trained)
-
-    def step(self, batch, *, checkpoint: bool = False) -> dict[str, float]:
-        self.trained.append(",".join(batch.lease.group_ids))
-        if checkpoint:
-            folder = self.checkpoint_dir(self.steps_done)
-            folder.mkdir(parents=True, exist_ok=True)
-            (folder / "trained.txt").write_text("\n".join(self.trained))
-        return {"loss": 0.0}
-
-    def save_weights(self, directory: Path) -> None:
-        (directory / "steps").write_text(str(self.steps_done))
-
-    def checkpoint_dir(self, step: int) -> Path:
-        return self._root / f"checkpoint-{step}"
-
-
-def mixed(task: Task, member: int) -> float:
-    return float(member == 0 or int(task.answer) % 3 == 0)
 
 
 class House:
@@ -114,59 +40,93 @@ class House:
         root: Path,
         attempt: int,
         *,
-        rewards: Callable[[Task, int], float] = mixed,
+        rule: str = "mixed",
         failing: bool = False,
         every: int = 1,
         staleness: int = 0,
         groups: int = 2,
         steps: int = 6,
+        checkpoint_every: int = 3,
     ) -> None:
         self.buffer = Buffer(root / "buffer")
-        tasks = {task.key: task for task in TASKS}
         pipeline = OperatorPipeline(OPERATORS, name="experience_ops")
-        self.recovered = recover_groups(tasks, SIZE, pipeline, self.buffer, "run", attempt)
-        resumed = checkpoint.newest(root / "checkpoints")
         self.ledger = Ledger(self.buffer, "run", attempt)
-        if resumed is not None:
-            self.ledger.consume(CONSUMER, resumed.step)
         self.versions = VersionRegistry(self.buffer, "run", root / "weights")
+        self.dispatcher = Dispatcher(Shuffle(TASKS, seed=0), {task.key: task for task in TASKS})
+        synchronous = every == 1 and staleness == 0
+        at = take_up(
+            self.buffer,
+            self.ledger,
+            self.versions,
+            pipeline,
+            self.dispatcher,
+            checkpoints=root / "checkpoints",
+            group_size=SIZE,
+            synchronous=synchronous,
+        )
         self.sampler = Fifo(
             self.ledger,
             self.versions,
             consumer=CONSUMER,
             groups_per_step=groups,
             max_staleness=staleness,
-            history=stored_groups(self.buffer, "run"),
-            settled_steps=0 if resumed is None else resumed.step,
+            history=at.history,
+            settled_steps=at.step,
         )
-        self.trainer = TinyTrainer(root / "checkpoints", resumed)
+        self.placement = InlinePlacement(self.buffer)
+        explorer = {"attempt": attempt, "rule": rule, "failing": failing}
+        trainer = {
+            "root": str(root / "checkpoints"),
+            "pipeline_hash": pipeline.pipeline_hash,
+            "resume_from": None if at.directory is None else str(at.directory),
+        }
+        self.explorer = self.placement.start(RoleSpec("explorer-0", f"{TOY}:explorer_role", explorer))
+        self.trainer = self.placement.start(RoleSpec("trainer", f"{TOY}:trainer_role", trainer))
         self.steps = steps
+        self.staleness: list[int] = []
+        schedule = Schedule(steps, groups, every, checkpoint_every, max_explored_per_step=8)
         self.loop = OnlineLoop(
-            run_id="run",
-            buffer=self.buffer,
-            ledger=self.ledger,
+            exploring=Exploring(
+                buffer=self.buffer,
+                ledger=self.ledger,
+                sampler=self.sampler,
+                dispatcher=self.dispatcher,
+                fleet=Fleet([self.explorer], whole_rounds=True, deadline_s=60),
+                pipeline=pipeline,
+                group_size=SIZE,
+            ),
+            training=Training(self.trainer, self.versions, publish_due=schedule.publish_due, deadline_s=60),
             versions=self.versions,
-            sampler=self.sampler,
-            selector=Shuffle(TASKS, seed=0),
-            explorer=TinyExplorer(attempt, rewards, failing),
-            pipeline=pipeline,
-            trainer=self.trainer,
-            tasks=tasks,
-            schedule=Schedule(steps, groups, every, checkpoint_every=3, max_explored_per_step=8),
-            on_step=lambda step, metrics: None,
+            schedule=schedule,
+            checkpoints=root / "checkpoints",
+            step=at.step,
+            on_step=self.note,
         )
+
+    def note(self, loop: OnlineLoop, lease: Lease, report: StepReport) -> None:
+        oldest = {r.ticket.group_id: r.version_min for r in stored_groups(self.buffer, "run")}
+        steps = [self.versions.step_of(oldest[group_id]) for group_id in lease.group_ids]
+        self.staleness += [self.versions.step_of(lease.version) - step for step in steps]
+
+    def close(self) -> None:
+        self.placement.close()
+        self.buffer.close()
 
     def check(self) -> None:
         check_conservation(self.buffer, self.ledger, CONSUMER, self.sampler.conservation(), self.steps)
-        leases = sorted(self.buffer.read("leases").to_pylist(), key=lambda row: row["step"])
-        assert self.trainer.trained == [",".join(row["group_ids"]) for row in leases]
-        groups = [g for row in leases for g in row["group_ids"]]
+        leases = sorted(self.ledger.leases(CONSUMER), key=lambda lease: lease.step)
+        groups = [g for lease in leases for g in lease.group_ids]
         assert len(groups) == len(set(groups))
         rows = self.buffer.read("experiences", ["group_id"]).column("group_id").to_pylist()
         known = {row["group_id"] for row in self.buffer.read("groups").to_pylist()}
         assert set(rows) <= known, "a stored group is in no book"
         judged = set(self.buffer.read("annotations").column("seq").to_pylist())
         assert judged == set(range(len(self.buffer)))
+
+    def trained(self) -> list[str]:
+        """What the final checkpoint says was trained: a hash of each step's rows."""
+        text = (self.loop.checkpoints / f"checkpoint-{self.steps}" / "trained.txt").read_text()
+        return text.splitlines()
 
 
 @pytest.mark.parametrize(
@@ -184,12 +144,11 @@ def test_loop_trains_every_step_and_keeps_its_books(tmp_path: Path, settings: di
     house = House(tmp_path, 0, **settings)
     house.loop.run()
     house.check()
-    metrics = house.buffer.read("metrics").to_pylist()
-    staleness = [m["value"] for m in metrics if m["key"] == "staleness_max"]
-    assert len(staleness) == 6
-    assert max(staleness) <= settings.get("staleness", 0)
+    assert len(house.staleness) == 6 * settings.get("groups", 2)
+    assert max(house.staleness) <= settings.get("staleness", 0)
     assert house.versions.latest == 6
-    house.buffer.close()
+    assert len(house.trained()) == 6
+    house.close()
 
 
 def crash_points() -> list[tuple[str, str]]:
@@ -198,66 +157,103 @@ def crash_points() -> list[tuple[str, str]]:
         ("buffer", "append"),
         ("buffer", "annotate"),
         ("buffer", "add_rows"),
+        ("explorer", "call"),
+        ("dispatcher", "assign"),
         ("sampler", "lease"),
-        ("trainer", "step"),
+        ("trainer", "call"),
         ("sampler", "settle"),
-        ("versions", "publish"),
+        ("versions", "draft"),
+        ("versions", "finish"),
         ("ledger", "consume"),
-        ("loop", "checkpoint"),
-        ("loop", "record"),
+        ("loop", "seal"),
     ]
+
+
+def crash_at(
+    house: House, point: tuple[str, str], when: str, call: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Die at the call-th call of a method, before or after it does its work."""
+    target = house.loop if point[0] == "loop" else getattr(house, point[0])
+    original, calls = getattr(target, point[1]), iter(range(1, 10_000))
+
+    def dying(*args, **kwargs):
+        crash = next(calls) == call
+        if crash and when == "before":
+            raise Crash
+        result = original(*args, **kwargs)
+        if crash:
+            raise Crash
+        return result
+
+    monkeypatch.setattr(target, point[1], dying)
+
+
+@pytest.fixture(scope="module")
+def straight(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """What an uninterrupted synchronous run trains."""
+    house = House(tmp_path_factory.mktemp("straight"), 0, failing=True)
+    house.loop.run()
+    house.close()
+    return house.trained()
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("point", crash_points(), ids="-".join)
-def test_a_crash_at_any_write_leaves_books_that_a_restart_continues(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: tuple[str, str], when: str
+def test_a_synchronous_run_killed_at_any_write_trains_exactly_what_a_straight_one_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, straight: list[str], point: tuple[str, str], when: str
 ) -> None:
     for attempt, call in enumerate((2, 5, 1)):
         house = House(tmp_path, attempt, failing=True)
-        target = house.loop if point[0] == "loop" else getattr(house, point[0])
-        original, calls = getattr(target, point[1]), iter(range(1, 10_000))
-
-        def failing(*args, original=original, calls=calls, call=call, **kwargs):
-            crash = next(calls) == call
-            if crash and when == "before":
-                raise Crash
-            result = original(*args, **kwargs)
-            if crash:
-                raise Crash
-            return result
-
-        monkeypatch.setattr(target, point[1], failing)
+        crash_at(house, point, when, call, monkeypatch)
         try:
             house.loop.run()
         except Crash:
-            house.buffer.close()
+            house.close()
             continue
         house.check()
-        house.buffer.close()
+        house.close()
     final = House(tmp_path, 3, failing=True)
     final.loop.run()
     final.check()
-    final.buffer.close()
+    final.close()
+    assert final.trained() == straight
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("point", crash_points(), ids="-".join)
+def test_an_asynchronous_run_killed_at_any_write_keeps_its_books(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: tuple[str, str], when: str
+) -> None:
+    for attempt, call in enumerate((2, 5, 1)):
+        house = House(tmp_path, attempt, staleness=2, every=2)
+        crash_at(house, point, when, call, monkeypatch)
+        with contextlib.suppress(Crash):
+            house.loop.run()
+        house.close()
+    final = House(tmp_path, 3, staleness=2, every=2)
+    final.loop.run()
+    final.check()
+    assert max(final.staleness, default=0) <= 2
+    final.close()
 
 
 def test_loop_goes_ahead_with_the_groups_it_has(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    house = House(tmp_path, 0, rewards=lambda task, member: float(member == 0 and task == TASKS[0]), steps=1)
+    house = House(tmp_path, 0, rule="one", steps=1)
     house.loop.schedule = Schedule(1, 2, 1, checkpoint_every=3, max_explored_per_step=24)
     house.loop.run()
     house.check()
     assert "goes ahead with 1 of 2 groups" in caplog.text
-    house.buffer.close()
+    house.close()
 
 
 @pytest.mark.parametrize(
     ("failing", "message"), [(False, "operators drop every group"), (True, "last with: 1 of 2: boom")]
 )
 def test_loop_says_why_nothing_can_be_trained(tmp_path: Path, failing: bool, message: str) -> None:
-    house = House(tmp_path, 0, rewards=lambda task, member: 1.0, failing=failing)
+    house = House(tmp_path, 0, rule="same", failing=failing)
     with pytest.raises(StalledError, match=message):
         house.loop.run()
-    house.buffer.close()
+    house.close()
 
 
 def test_conservation_check_finds_a_book_that_lies(tmp_path: Path) -> None:
@@ -269,19 +265,36 @@ def test_conservation_check_finds_a_book_that_lies(tmp_path: Path) -> None:
             check_conservation(house.buffer, house.ledger, CONSUMER, {**counts, state: counts[state] + 1}, 6)
     with pytest.raises(IntegrityError, match="steps consumed: 7 and 6"):
         check_conservation(house.buffer, house.ledger, CONSUMER, counts, 7)
-    house.buffer.close()
+    house.close()
 
 
-def test_groups_without_a_single_rollout_are_accounted_for(tmp_path: Path) -> None:
-    house = House(tmp_path, 0, failing=True)
-    explore = house.loop.explorer.explore
-    house.loop.explorer.explore = lambda assignments: [
-        dataclasses.replace(group, experiences=(), outcome="failed", error="no prompt fits")
-        for group in explore(assignments)
-    ]
-    with pytest.raises(StalledError, match="no prompt fits"):
+def test_a_run_asked_to_stop_ends_at_a_checkpoint_and_goes_on_from_it(
+    tmp_path: Path, straight: list[str]
+) -> None:
+    house = House(tmp_path, 0, failing=True, checkpoint_every=100)
+    house.loop.stop_requested = lambda: house.loop.step == 2
+    with pytest.raises(Stopped, match="step 2 of 6"):
         house.loop.run()
-    counts = house.sampler.conservation()
-    assert counts["failed"] == counts["admitted"] == 8
-    assert house.buffer.counts()["groups"] == 8
-    house.buffer.close()
+    house.close()
+    assert (tmp_path / "checkpoints" / "checkpoint-2" / "manifest.json").is_file()
+    again = House(tmp_path, 1, failing=True)
+    assert again.loop.step == 2
+    again.loop.run()
+    again.check()
+    again.close()
+    assert again.trained() == straight
+
+
+def test_a_step_that_fails_is_not_settled(tmp_path: Path) -> None:
+    house = House(tmp_path, 0)
+    poisoned = {**house.trainer._spec.arguments, "poisoned": 2}
+    house.trainer._spec = RoleSpec("trainer", f"{TOY}:trainer_role", poisoned)
+    house.trainer.restart()
+    with pytest.raises(TrainingError, match="the loss is nan"):
+        house.loop.run()
+    assert house.sampler.conservation()["trained"] == 4
+    house.close()
+    again = House(tmp_path, 1)
+    again.loop.run()
+    again.check()
+    again.close()

@@ -14,7 +14,7 @@ import pytest
 from rft_data.buffer import Buffer
 from rft_data.digests import row_digests
 from rft_data.errors import RecipeError, ResumeError, UnknownComponentError
-from rft_data.online import run_recipe
+from rft_data.modes import run_recipe
 from rft_data.recipe import load_recipe
 from rft_data.recipe.load import load_run
 from rft_data.run import Run

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,13 @@ from rft_data.protocols import LeasedBatch
 from rft_data.rows import Lease
 from rft_data.schema import EXPERIENCES
 from trainers.tiny_model import build_tiny_model
+
+
+@pytest.fixture(scope="session", autouse=True)
+def frozen_imports() -> None:
+    """Each `train()` collects garbage; the imported libraries alone would cost it a second every time."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")
@@ -46,6 +54,7 @@ def rows_table() -> Callable[..., pa.Table]:
                     "logprobs": (-5.5 + rng.normal(0, 0.3, total)).tolist(),
                     "advantage": rng.normal(size=total if per_token and i % 2 else 1).tolist(),
                     "reward": float(rng.random()),
+                    "version_min": i % 3,
                 }
             )
         advantage = pa.field("advantage", pa.list_(pa.float32()))

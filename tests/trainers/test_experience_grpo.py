@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +12,15 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 
 from rft_data.errors import TrainingError
-from trainers.experience_grpo import ExperienceGRPOTrainer
+from trainers.experience_grpo import ExperienceGRPOTrainer, full_batch
 from trainers.grpo_config import grpo_config
+from trainers.off_policy import OffPolicy
 from trainers.weights import load_model
 
 Rows = Callable[..., pa.Table]
+Replace = Callable[[pa.Table, str, Sequence[Any]], pa.Table]
 Gradient = dict[str, torch.Tensor]
+PLAIN = OffPolicy()
 BASE = {"learning_rate": 1e-3, "max_grad_norm": 0.0}
 
 
@@ -29,7 +32,12 @@ class CaptureGradient(TrainerCallback):
 
 
 def trl_gradient(
-    model_path: Path, table: pa.Table, rows: int, options: dict[str, Any], out: Path
+    model_path: Path,
+    table: pa.Table,
+    rows: int,
+    options: dict[str, Any],
+    out: Path,
+    off_policy: OffPolicy = PLAIN,
 ) -> Gradient:
     """The gradient of the trainer's first step on `table` in a batch of `rows` rows."""
     config = grpo_config(out, steps=1, rows_per_step=rows, options={**BASE, **options}, seed=0)
@@ -39,16 +47,25 @@ def trl_gradient(
             p.mul_(1.05)
     capture = CaptureGradient()
     tokenizer = AutoTokenizer.from_pretrained(model_path)
-    ExperienceGRPOTrainer(model, config, tokenizer, lambda: table, [capture]).train()
+    batch = full_batch(table, config, tokenizer.pad_token_id)
+    ExperienceGRPOTrainer(model, config, tokenizer, lambda: batch, off_policy, [capture]).train()
     return capture.gradient
 
 
-def paper_gradient(model_path: Path, table: pa.Table, loss_type: str, options: dict[str, Any]) -> Gradient:
+def paper_gradient(
+    model_path: Path,
+    table: pa.Table,
+    loss_type: str,
+    options: dict[str, Any],
+    off_policy: OffPolicy = PLAIN,
+) -> Gradient:
     """The same gradient from the papers' formulas, one un-padded row at a time, in float64.
 
     dapo: arXiv:2503.14476, equation 8 (mean over all tokens of the batch, `epsilon_high`).
     grpo: arXiv:2402.03300, equation 3 (mean over a row's tokens, then over rows) and the KL estimator
     of equation 4.
+    recompute: arXiv:2505.24298, equation 5: the ratio is to the policy at the start of the step, and
+    importance weights of that policy over the sampling one multiply the clipped terms.
     """
     policy = AutoModelForCausalLM.from_pretrained(model_path, dtype=torch.float64)
     reference = AutoModelForCausalLM.from_pretrained(model_path, dtype=torch.float64)
@@ -71,8 +88,12 @@ def paper_gradient(model_path: Path, table: pa.Table, loss_type: str, options: d
 
         new = logprob(policy)
         old = torch.tensor(row["logprobs"], dtype=torch.float64)[1:][acted]
+        weight = torch.ones(())
+        if off_policy.old_logprobs == "recompute":
+            weight = paper_weight((new.detach() - old).exp(), off_policy)
+            old = new.detach()
         ratio = (new - old).exp()
-        terms = torch.minimum(ratio * advantage, ratio.clamp(1 - low, 1 + high) * advantage)
+        terms = weight * torch.minimum(ratio * advantage, ratio.clamp(1 - low, 1 + high) * advantage)
         if beta:
             log_ratio = logprob(reference).detach() - new
             terms = terms - beta * (log_ratio.exp() - log_ratio - 1)
@@ -84,6 +105,18 @@ def paper_gradient(model_path: Path, table: pa.Table, loss_type: str, options: d
         loss = -sum(s / max(c, 1) for s, c in zip(sums, counts, strict=True)) / len(sums)
     loss.backward()
     return {name: p.grad for name, p in policy.named_parameters()}
+
+
+def paper_weight(ratio: torch.Tensor, off_policy: OffPolicy) -> torch.Tensor:
+    """Importance weights of one row's sampled tokens from their ratios, policy now over sampling policy."""
+    cap = torch.tensor(off_policy.cap, dtype=torch.float64)
+    if off_policy.importance == "token_truncated":
+        return torch.minimum(ratio, cap)
+    if off_policy.importance == "sequence_truncated":
+        return torch.minimum(ratio.prod(), cap)
+    if off_policy.importance == "masked":
+        return torch.where((ratio >= 1 / cap) & (ratio <= cap), ratio, 0.0)
+    return torch.ones(())
 
 
 def relative_difference(got: Gradient, want: Gradient) -> float:
@@ -115,6 +148,64 @@ def test_first_gradient_equals_the_papers_loss(
     table = rows_table(4, 8, per_token=per_token, empty_rows=1)
     got = trl_gradient(model_path, table, 8, options, tmp_path)
     want = paper_gradient(model_path, table, options["loss_type"], options)
+    assert relative_difference(got, want) < 1e-5
+
+
+RECOMPUTED = [
+    OffPolicy("recompute", importance, 1.3)
+    for importance in ("none", "token_truncated", "sequence_truncated", "masked")
+]
+
+
+@pytest.mark.parametrize("off_policy", RECOMPUTED, ids=lambda o: o.importance)
+@pytest.mark.parametrize(
+    ("options", "per_token"),
+    [
+        ({"loss_type": "dapo", "gradient_accumulation_steps": 2}, True),
+        ({"loss_type": "grpo", "beta": 0.1, "use_bias_correction_kl": False}, False),
+    ],
+    ids=["dapo-token-advantage", "grpo-kl-row-advantage"],
+)
+def test_first_gradient_equals_the_decoupled_loss(
+    model_path: Path,
+    tmp_path: Path,
+    options: dict[str, Any],
+    per_token: bool,
+    off_policy: OffPolicy,
+    rows_table: Rows,
+) -> None:
+    table = rows_table(4, 8, per_token=per_token, empty_rows=1)
+    got = trl_gradient(model_path, table, 8, options, tmp_path, off_policy)
+    want = paper_gradient(model_path, table, options["loss_type"], options, off_policy)
+    assert relative_difference(got, want) < 1e-5
+    uncorrected = paper_gradient(model_path, table, options["loss_type"], options)
+    assert relative_difference(got, uncorrected) > 0.01
+
+
+def test_all_corrections_are_plain_grpo_where_the_rollout_policy_is_the_current_one(
+    model_path: Path, tmp_path: Path, rows_table: Rows, replace_column: Replace
+) -> None:
+    table = rows_table(4, 8, per_token=True)
+    policy = AutoModelForCausalLM.from_pretrained(model_path, dtype=torch.float64)
+    with torch.no_grad():
+        for p in policy.parameters():
+            p.mul_(1.05)
+        logprobs = []
+        for ids in table.column("token_ids").to_pylist():
+            scored = policy(torch.tensor([ids])).logits[0, :-1].log_softmax(-1)
+            logprobs.append([0.0, *scored.gather(1, torch.tensor(ids)[1:, None])[:, 0].tolist()])
+    table = replace_column(table, "logprobs", logprobs)
+    want = trl_gradient(model_path, table, 8, {}, tmp_path)
+    for off_policy in RECOMPUTED:
+        assert relative_difference(trl_gradient(model_path, table, 8, {}, tmp_path, off_policy), want) < 1e-5
+
+
+def test_padding_rows_leave_the_corrected_gradient_unchanged(
+    model_path: Path, tmp_path: Path, rows_table: Rows
+) -> None:
+    table, off_policy = rows_table(5, 6), OffPolicy("recompute", "token_truncated", 1.3)
+    want = trl_gradient(model_path, table, 6, {"loss_type": "grpo"}, tmp_path, off_policy)
+    got = trl_gradient(model_path, table, 12, {"loss_type": "grpo"}, tmp_path, off_policy)
     assert relative_difference(got, want) < 1e-5
 
 

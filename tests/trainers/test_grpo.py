@@ -19,7 +19,7 @@ from transformers import AutoModelForCausalLM
 from rft_data.errors import ResumeError, RowError, StalledError, TrainingError
 from rft_data.probe import Probe
 from rft_data.protocols import LeasedBatch, Trainer
-from trainers.grpo import GrpoTrainer
+from trainers.grpo import GrpoTrainer, Limits
 from trainers.weights import publishable
 
 Rows = Callable[..., pa.Table]
@@ -30,7 +30,8 @@ OPTIONS = {"learning_rate": 1e-3, "gradient_accumulation_steps": 2}
 
 
 def trainer(model_path: Path, out: Path, *, steps: int = 4, **kwargs: Any) -> GrpoTrainer:
-    return GrpoTrainer(model_path, out, steps, 8, {**OPTIONS, **kwargs.pop("options", {})}, 0, **kwargs)
+    options = {**OPTIONS, **kwargs.pop("options", {})}
+    return GrpoTrainer(model_path, out, steps, 8, options, 0, **{"limits": Limits(threads=1), **kwargs})
 
 
 def weights(of: GrpoTrainer, directory: Path) -> dict[str, torch.Tensor]:
@@ -122,7 +123,9 @@ def test_ragged_lease_trains_like_the_same_lease_padded_to_another_batch(
     losses = []
     for rows in (4, 12):
         options = {"learning_rate": 1e-3, "loss_type": "grpo"}
-        with closing(GrpoTrainer(model_path, tmp_path / str(rows), 1, rows, options, 0)) as grpo:
+        with closing(
+            GrpoTrainer(model_path, tmp_path / str(rows), 1, rows, options, 0, limits=Limits(threads=1))
+        ) as grpo:
             metrics = grpo.step(leased(table, 0))
         losses.append((metrics["loss"], metrics["grad_norm"]))
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
@@ -158,33 +161,86 @@ def test_step_that_is_not_finite_names_step_and_groups_and_changes_no_weight(
         assert grpo.steps_done == 1
 
 
-def test_error_in_the_thread_reaches_the_caller_unchanged(
+def test_lease_that_cannot_be_trained_is_refused_and_the_next_one_is_trained(
     model_path: Path, tmp_path: Path, rows_table: Rows, leased: Leased, replace_column: Replace
 ) -> None:
     table = rows_table(0, 8)
-    with (
-        closing(trainer(model_path, tmp_path)) as grpo,
-        pytest.raises(RowError, match="row 0 has no logprobs"),
-    ):
-        grpo.step(leased(replace_column(table, "logprobs", [None] * 8), 0))
-    with closing(trainer(model_path, tmp_path)) as grpo, pytest.raises(KeyError, match="advantage"):
-        grpo.step(leased(table.drop_columns(["advantage"]), 0))
+    masks = [[0] * len(row) for row in table.column("action_mask").to_pylist()]
+    refused = [
+        (replace_column(table, "logprobs", [None] * 8), RowError, "row 0 has no logprobs"),
+        (table.drop_columns(["advantage"]), KeyError, "advantage"),
+        (rows_table(0, 9), TrainingError, "the lease has 9 rows, the trainer takes 1 to 8"),
+        (table.slice(0, 0), TrainingError, "the lease has 0 rows"),
+        (
+            replace_column(table, "action_mask", masks),
+            TrainingError,
+            "none of the lease's 8 rows has a sampled",
+        ),
+    ]
+    with closing(trainer(model_path, tmp_path / "run")) as grpo:
+        for bad, error, message in refused:
+            with pytest.raises(error, match=message):
+                grpo.step(leased(bad, 0))
+        grpo.step(leased(table, 0))
+        got = weights(grpo, tmp_path / "got")
+    with closing(trainer(model_path, tmp_path / "plain")) as plain:
+        plain.step(leased(table, 0))
+        assert same(got, weights(plain, tmp_path / "want"))
 
 
-def test_lease_larger_than_the_batch_is_refused(
+def test_save_and_checkpoint_during_a_step_are_refused(
     model_path: Path, tmp_path: Path, rows_table: Rows, leased: Leased
 ) -> None:
-    with (
-        closing(trainer(model_path, tmp_path)) as grpo,
-        pytest.raises(TrainingError, match="the lease has 9 rows, the trainer takes 1 to 8"),
-    ):
-        grpo.step(leased(rows_table(0, 9), 0))
+    with closing(trainer(model_path, tmp_path / "run")) as grpo:
+        grpo.step(leased(rows_table(0, 8), 0))
+        running = threading.Thread(target=lambda: [grpo.step(leased(rows_table(s, 8), s)) for s in (1, 2, 3)])
+        running.start()
+        refusals = []
+        while running.is_alive():
+            try:
+                grpo.checkpoint()
+            except TrainingError as err:
+                refusals.append(str(err))
+        running.join()
+        assert grpo.steps_done == 4
+    assert refusals
+    assert all("a checkpoint was asked for while a step or a save is going on" in text for text in refusals)
+
+
+def test_report_measures_the_policies_without_another_forward(
+    model_path: Path, tmp_path: Path, rows_table: Rows, leased: Leased
+) -> None:
+    table = rows_table(3, 6)
+    policy = AutoModelForCausalLM.from_pretrained(model_path, dtype=torch.float64)
+    nats, versions = [], []
+    for row in table.to_pylist():
+        ids = torch.tensor([row["token_ids"]])
+        scored = policy(ids).logits[0, :-1].detach().log_softmax(-1).gather(1, ids[0, 1:, None])[:, 0]
+        sampled = np.flatnonzero(np.array(row["action_mask"])[1:])
+        nats.append(scored.numpy()[sampled] - np.array(row["logprobs"])[1:][sampled])
+        versions.append(np.full(len(sampled), row["version_min"]))
+    ratio, version = np.exp(np.concatenate(nats)), np.concatenate(versions)
+    with closing(trainer(model_path, tmp_path, options={"loss_type": "grpo"})) as grpo:
+        report = grpo.train_on(leased(table, 0))
+    metrics = report.metrics
+    assert metrics["ratio/mean"] == pytest.approx(ratio.mean(), rel=1e-4)
+    assert metrics["ratio/max"] == pytest.approx(ratio.max(), rel=1e-4)
+    assert metrics["ratio/p99"] == pytest.approx(np.quantile(ratio, 0.99), rel=1e-4)
+    assert metrics["kl_rollout"] == pytest.approx((ratio - 1 - np.log(ratio)).mean(), rel=1e-4)
+    assert set(report.ess) == {0, 1, 2}
+    for v, fraction in report.ess.items():
+        mine = ratio[version == v]
+        assert fraction == pytest.approx(mine.sum() ** 2 / (mine**2).sum() / len(mine), rel=1e-4)
+    assert metrics["tokens"] == len(ratio)
+    assert metrics["rows"] == 6
+    lengths = [len(row["token_ids"]) - row["prompt_length"] for row in table.to_pylist()]
+    assert metrics["completion_tokens"] == pytest.approx(np.mean(lengths))
 
 
 def test_step_past_its_deadline_raises_stalled_and_ends_the_trainer(
     model_path: Path, tmp_path: Path, rows_table: Rows, leased: Leased
 ) -> None:
-    grpo = trainer(model_path, tmp_path, deadline_s=1e-3)
+    grpo = trainer(model_path, tmp_path, limits=Limits(deadline_s=1e-3))
     with pytest.raises(StalledError, match=r"grpo trainer has not finished in 0\.001 s"):
         grpo.step(leased(rows_table(0, 8), 0))
     with pytest.raises(TrainingError, match="ended by StalledError"):

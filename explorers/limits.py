@@ -1,0 +1,66 @@
+"""How long and how often an explorer tries; every wait and every retry of it has its bound here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from rft_data.errors import RecipeError
+from rft_data.lookup import suggest
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The bounds of one explorer.
+
+    Raises: RecipeError for a value out of its range.
+    """
+
+    rollout_deadline_s: float = 600.0
+    """For one rollout: its wait for the engine, its rewards and its retries included. Then it has failed."""
+    retries: int = 1
+    """How often a rollout is played again after its workflow raised ConnectionError or TimeoutError."""
+    extra: int = 0
+    """Rollouts started per group beyond its size; the first that arrive are kept, the others cancelled."""
+    min_members: int | None = None
+    """A group with failed rollouts arrives if it has so many good ones; None: only if it has all."""
+    reward_deadline_s: float = 10.0
+    """For one call of a reward in a child process; then the child is killed and the rollout is unscored."""
+    reward_processes: int = 2
+    """Child processes for rewards, per explorer; none are started when every reward is trusted."""
+    reward_memory_mb: int = 2048
+    """Memory (MiB of address space) that rewards may take in a child beyond what they need when built."""
+
+    def __post_init__(self) -> None:
+        least = {"retries": 0, "extra": 0, "min_members": 1, "reward_processes": 1, "reward_memory_mb": 1}
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if value is None and field.name == "min_members":
+                continue
+            whole, low = field.name in least, least.get(field.name, 0)
+            kinds = int if whole else (int, float)
+            right = isinstance(value, kinds) and not isinstance(value, bool)
+            if not right or not (value >= low if whole else value > low):
+                wanted = f"a whole number, {low} or more" if whole else "a number of seconds above 0"
+                raise RecipeError(f"explorer.limits.{field.name} is {value!r}; wanted {wanted}.")
+
+
+def limits_of(settings: Mapping[str, Any], group_size: int) -> Limits:
+    """The limits a recipe gives, the others at their defaults.
+
+    Raises: RecipeError for an unknown name, or a value out of its range.
+    """
+    known = [field.name for field in fields(Limits)]
+    for name in settings:
+        if name not in known:
+            raise RecipeError(
+                f"explorer.limits.{name} is not a limit;{suggest(name, known)} Known: {', '.join(known)}."
+            )
+    limits = Limits(**settings)
+    if limits.min_members is not None and limits.min_members > group_size:
+        raise RecipeError(
+            f"explorer.limits.min_members is {limits.min_members}; wanted at most explorer.group_size, "
+            f"which is {group_size}."
+        )
+    return limits

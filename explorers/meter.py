@@ -1,0 +1,134 @@
+"""What an explorer counted and where its time went since it was last asked. Used from one event loop."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import numpy as np
+
+from rft_data.protocols import Completion, Engine, Sampling
+from rft_data.rows import WeightRef
+
+log = logging.getLogger(__name__)
+
+_COUNTS = (
+    "rollouts_started",
+    "rollouts_arrived",
+    "rollouts_failed",
+    "rollouts_cancelled",
+    "rollouts_surplus",
+    "rollouts_retried",
+    "rollouts_unscored",
+    "groups_salvaged",
+    "tokens",
+)
+_PHASES = ("playing", "generating", "rewarding", "loading")
+_SAMPLE = 100_000
+
+
+class Meter:
+    """Counts, wall seconds per phase, and the first reason for each kind of trouble.
+
+    A phase's seconds are those in which at least one caller was in it, so a phase never has more seconds
+    than have passed; phases overlap.
+    """
+
+    def __init__(self) -> None:
+        """Start counting now."""
+        self._inside: Counter[str] = Counter()
+        self._entered: dict[str, float] = {}
+        self._restart(time.monotonic())
+
+    def count(self, name: str, n: int = 1) -> None:
+        """Add to one of the counts."""
+        self._counts[name] += n
+
+    def trouble(self, name: str, why: str) -> None:
+        """Count a rollout that failed or was not scored; `take` logs the first reason of each name."""
+        self._counts[name] += 1
+        self._reasons.setdefault(name, why)
+
+    def reward_took(self, seconds: float) -> None:
+        """Note the time of one call of one reward."""
+        if len(self._reward_s) < _SAMPLE:
+            self._reward_s.append(seconds)
+
+    @contextmanager
+    def during(self, phase: str) -> Iterator[None]:
+        """Be in a phase inside the block."""
+        if self._inside[phase] == 0:
+            self._entered[phase] = time.monotonic()
+        self._inside[phase] += 1
+        try:
+            yield
+        finally:
+            self._inside[phase] -= 1
+            if self._inside[phase] == 0:
+                self._seconds[phase] += time.monotonic() - self._entered[phase]
+
+    def take(self) -> dict[str, float]:
+        """Everything since the last call, and start again.
+
+        `idle_s`: no rollout was under way; `bubble_ratio`: share of the time in which the engine sampled
+        nothing; `reward_p50_s`, `reward_p95_s`: seconds per call of a reward (0 without calls).
+        """
+        end = time.monotonic()
+        for phase in _PHASES:
+            if self._inside[phase]:
+                self._seconds[phase] += end - self._entered[phase]
+                self._entered[phase] = end
+        elapsed = max(end - self._since, 1e-9)
+        p50, p95 = np.percentile(self._reward_s, [50, 95]) if self._reward_s else (0.0, 0.0)
+        for name, why in self._reasons.items():
+            log.warning("%d %s, the first: %s", self._counts[name], name.replace("_", " "), why)
+        numbers = {
+            **{name: float(self._counts[name]) for name in _COUNTS},
+            **{f"{phase}_s": self._seconds[phase] for phase in _PHASES},
+            "elapsed_s": elapsed,
+            "idle_s": max(0.0, elapsed - self._seconds["playing"]),
+            "bubble_ratio": min(1.0, max(0.0, 1.0 - self._seconds["generating"] / elapsed)),
+            "reward_p50_s": float(p50),
+            "reward_p95_s": float(p95),
+        }
+        self._restart(end)
+        return numbers
+
+    def _restart(self, now: float) -> None:
+        self._since = now
+        self._counts: Counter[str] = Counter()
+        self._seconds = dict.fromkeys(_PHASES, 0.0)
+        self._reasons: dict[str, str] = {}
+        self._reward_s: list[float] = []
+
+
+class MeteredEngine:
+    """An engine whose sampling is on a meter; this is what workflows get."""
+
+    def __init__(self, engine: Engine, meter: Meter) -> None:
+        """Everything is passed on to `engine`."""
+        self._engine = engine
+        self._meter = meter
+
+    @property
+    def version(self) -> int:
+        """`Engine.version`."""
+        return self._engine.version
+
+    async def generate(self, prompt_ids: Sequence[int], sampling: Sampling) -> Completion:
+        """`Engine.generate`."""
+        with self._meter.during("generating"):
+            completion = await self._engine.generate(prompt_ids, sampling)
+        self._meter.count("tokens", len(completion.token_ids))
+        return completion
+
+    def load_weights(self, ref: WeightRef) -> float:
+        """`Engine.load_weights`."""
+        return self._engine.load_weights(ref)
+
+    def close(self) -> None:
+        """`Engine.close`."""
+        self._engine.close()

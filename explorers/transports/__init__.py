@@ -1,0 +1,36 @@
+"""The ways weights reach an engine, by name; every one of them ends in the same proof.
+
+`directory` works everywhere. This module imports no transport: what one needs may not be installed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from explorers.weights import Transport
+from rft_data.errors import RecipeError
+from rft_data.lookup import load, lookup
+
+TRANSPORTS: Mapping[str, str] = {
+    "directory": "explorers.transports.directory:Directory",
+    "shm": "explorers.transports.shm:SharedMemory",
+    "ray": "explorers.transports.ray_store:RayStore",
+    "nccl": "explorers.transports.transfer:nccl",
+    "ipc": "explorers.transports.transfer:ipc",
+    "gloo": "explorers.transports.transfer:gloo",
+}
+
+
+def transport_of(use: str = "directory", **arguments: Any) -> Transport:
+    """The transport called `use` (or one of your own, `package.module:Class`), made with `arguments`.
+
+    Raises: UnknownComponentError for a name that is not known, RecipeError for arguments it does not take.
+    """
+    path = lookup(use, TRANSPORTS, "weight transport")
+    kind = load(path, "weight transport") if isinstance(path, str) else path
+    try:
+        transport: Transport = kind(**arguments)
+    except TypeError as err:
+        raise RecipeError(f"explorer.engine.transport: '{use}' does not take {arguments} ({err}).") from err
+    return transport

@@ -1,0 +1,53 @@
+"""The weight directory itself, read by every engine from where it was published."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from explorers.weights import Arrived, Source, iterate_tensors, manifest_of, tensors_named, weight_files
+from rft_data.errors import IntegrityError
+from rft_data.manifest import MANIFEST_FILE, manifest_bytes, read_manifest, tensors_in
+from rft_data.probe import Probe
+from rft_data.rows import WeightRef
+
+if TYPE_CHECKING:
+    import torch
+
+
+class Directory:
+    """Reads the published folder: a local disk, or a file system every node sees."""
+
+    engine_options: Mapping[str, Any] = {}
+
+    def fetch(self, ref: WeightRef) -> Arrived:
+        """Check every file of the folder against its digest (about 1 s per GB and engine).
+
+        Raises: IntegrityError when it is damaged, incomplete, or of another version.
+        """
+        directory = Path(ref.path)
+        read_manifest(directory)
+        return opened(directory, ref)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def opened(directory: Path, ref: WeightRef) -> Arrived:
+    """A folder whose files were checked: still compares its tensors with the manifest's."""
+    manifest = manifest_of(manifest_bytes(directory), ref, directory / MANIFEST_FILE)
+    tensors, found = tensors_named(manifest), tensors_in(directory)
+    differ = {name for name, _ in tensors.items() ^ found.items()}
+    differ |= {path.name for path in weight_files(directory)} - manifest["files"].keys()
+    if differ:
+        raise IntegrityError(
+            f"the safetensors files in {directory} do not hold the tensors its manifest lists (for example "
+            f"'{min(differ)}'); the version served before is still served: publish again."
+        )
+    return Arrived(tensors, Probe.load(directory), {"use": "directory", "path": str(directory)})
+
+
+def read(source: Source) -> Iterator[tuple[str, torch.Tensor]]:
+    """The tensors of a folder, in an engine's worker."""
+    return iterate_tensors(Path(source["path"]))

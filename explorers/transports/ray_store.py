@@ -1,0 +1,165 @@
+"""Weights through Ray's object store, for engines on nodes that do not see the published folder.
+
+The files travel as they are, as byte arrays (no pickle, any dtype), are put once, and are read without a
+copy by every engine of a node. An actor on the publisher's node keeps the newest versions.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from io import BytesIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from explorers.weights import Arrived, Source, manifest_of, probe_in_bytes, tensors_in_bytes, tensors_named
+from rft_data.errors import EngineError, IntegrityError, StalledError
+from rft_data.lookup import need
+from rft_data.manifest import MANIFEST_FILE, Tensors, manifest_bytes, parse_manifest, tensors_of
+from rft_data.probe import PROBE_FILE
+from rft_data.rows import WeightRef
+
+if TYPE_CHECKING:
+    import torch
+
+_KEPT = 2
+_WHY = "the ray weight transport"
+
+
+class Shelf:
+    """The actor: versions by number, each the object references of its files."""
+
+    def __init__(self) -> None:
+        """Holds nothing yet."""
+        self._versions: dict[int, dict[str, Any]] = {}
+
+    def put(self, version: int, directory: str) -> None:
+        """Put a published folder's files into the object store; the oldest version goes."""
+        ray = need("ray", "ray", _WHY)
+        manifest = parse_manifest(manifest_bytes(Path(directory)), directory)
+        names = [MANIFEST_FILE, *(name for name in manifest["files"] if is_needed(name))]
+        self._versions[version] = {
+            name: ray.put(np.fromfile(Path(directory) / name, dtype=np.uint8)) for name in names
+        }
+        for old in sorted(self._versions)[:-_KEPT]:
+            del self._versions[old]
+
+    def files(self, version: int) -> dict[str, Any] | None:
+        """Name and object reference of a version's files; None when it is not here."""
+        return self._versions.get(version)
+
+
+class RaySender:
+    """The publisher's side: one named actor on its node, ended with it."""
+
+    def __init__(self, name: str) -> None:
+        """`name` of the actor, unique in the Ray namespace; Ray must be initialised."""
+        ray = need("ray", "ray", _WHY)
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+        self._shelf: Any = ray.remote(Shelf).options(name=name, num_cpus=0, scheduling_strategy=here).remote()
+
+    def offer(self, ref: WeightRef, deadline_s: float = 600.0) -> None:
+        """Put a published version where every engine can fetch it; call it before they load.
+
+        Raises: StalledError past the deadline.
+        """
+        import ray
+
+        try:
+            ray.get(self._shelf.put.remote(ref.version, ref.path), timeout=deadline_s)
+        except ray.exceptions.GetTimeoutError as err:
+            raise StalledError(
+                f"putting version {ref.version} ({ref.path}) into Ray's object store took more than "
+                f"{deadline_s:g} s; look at `ray status` and at the store's size."
+            ) from err
+
+    def close(self) -> None:
+        """End the actor; what engines are reading stays until they have."""
+        import ray
+
+        ray.kill(self._shelf)
+
+
+class RayStore:
+    """The engine's side."""
+
+    engine_options: Mapping[str, Any] = {}
+
+    def __init__(self, actor: str, deadline_s: float = 600.0) -> None:
+        """`actor`: the sender's name; `deadline_s`: longest wait for a version."""
+        self._actor = actor
+        self._deadline_s = deadline_s
+
+    def fetch(self, ref: WeightRef) -> Arrived:
+        """Bring every file to this node and check its digest.
+
+        Raises: IntegrityError for other bytes than the manifest's, EngineError for a version that was not
+            offered, StalledError past the deadline.
+        """
+        source = {
+            "use": "ray",
+            "actor": self._actor,
+            "version": ref.version,
+            "deadline_s": self._deadline_s,
+        }
+        files = _files(source, MANIFEST_FILE)
+        manifest = manifest_of(files[MANIFEST_FILE].tobytes(), ref, f"'{self._actor}': {MANIFEST_FILE}")
+        files = _files(source, None)
+        tensors: Tensors = {}
+        for name in filter(is_needed, manifest["files"]):
+            data = files.get(name)
+            if data is None or _digest(data) != manifest["files"][name]["blake2b"]:
+                raise IntegrityError(
+                    f"'{name}' of version {ref.version} came through Ray's object store other than its "
+                    "manifest says, or not at all; the version served before is still served: publish again."
+                )
+            if name != PROBE_FILE:
+                tensors.update(tensors_of(BytesIO(data).read, len(data)))
+        if tensors != tensors_named(manifest):
+            raise IntegrityError(f"the files of version {ref.version} do not hold the manifest's tensors.")
+        return Arrived(tensors, probe_in_bytes(files[PROBE_FILE].tobytes()), source)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def is_needed(name: str) -> bool:
+    """Whether an engine needs a file: the model's tensors and the probe."""
+    return name == PROBE_FILE or (name.endswith(".safetensors") and "/" not in name)
+
+
+def read(source: Source) -> Iterator[tuple[str, torch.Tensor]]:
+    """The tensors of a version, in an engine's worker."""
+    files = _files(source, None)
+    for name in sorted(files.keys() - {PROBE_FILE, MANIFEST_FILE}):
+        yield from tensors_in_bytes(files[name])
+
+
+def _files(source: Source, only: str | None) -> dict[str, Any]:
+    """A version's files as byte arrays, all or one, straight from the node's object store."""
+    ray = need("ray", "ray", _WHY)
+    actor, version, deadline_s = source["actor"], source["version"], source["deadline_s"]
+    try:
+        shelf = ray.get_actor(actor)
+        references = ray.get(shelf.files.remote(version), timeout=deadline_s)
+        if references is None:
+            raise EngineError(
+                f"Ray actor '{actor}' does not hold version {version}; offer it before the load."
+            )
+        names = [only] if only else list(references)
+        arrays = ray.get([references[name] for name in names], timeout=deadline_s)
+    except ValueError as err:
+        raise EngineError(f"there is no Ray actor '{actor}' that holds weights; start its sender.") from err
+    except (ray.exceptions.GetTimeoutError, ray.exceptions.RayActorError) as err:
+        raise StalledError(
+            f"version {version} did not come from Ray actor '{actor}' within {deadline_s:g} s ({err})."
+        ) from err
+    return dict(zip(names, arrays, strict=True))
+
+
+def _digest(data: Any) -> str:
+    return hashlib.blake2b(data, digest_size=16).hexdigest()

@@ -1,0 +1,192 @@
+"""The publisher's side of vLLM's own weight transfer: offers a published directory's tensors to engines.
+
+It drives vLLM's trainer-side engines through their own client protocol, over a key-value store, so that
+each engine does its whole update in one call, at a moment of its own choosing.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import socket
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from safetensors import safe_open
+from vllm.distributed.weight_transfer.base import ParamMeta, TrainerInitInfo, WeightSource
+from vllm.distributed.weight_transfer.factory import WeightTransferTrainerFactory
+from vllm.distributed.weight_transfer.ipc_engine import IPCTrainerInitInfo
+from vllm.distributed.weight_transfer.nccl_engine import NCCLTrainerInitInfo
+
+from explorers.transports import gloo
+from explorers.transports.wire import encode
+from explorers.weights import TORCH_DTYPES, weight_files
+from rft_data.errors import EngineError, RecipeError, StalledError
+from rft_data.manifest import manifest_bytes, tensors_in
+from rft_data.probe import PROBE_FILE
+from rft_data.rows import WeightRef
+
+BACKENDS = ("gloo", "ipc", "nccl")
+_LOOK_S = 0.01
+
+
+class WeightSender:
+    """Sends published directories to a fixed number of engines, which all have to load every version."""
+
+    def __init__(
+        self,
+        backend: str,
+        receivers: int,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        deadline_s: float = 600.0,
+    ) -> None:
+        """Open the store.
+
+        Args:
+            backend: gloo, nccl, or ipc (sender and engines on one GPU).
+            receivers: engines that load each version.
+            host: address of this process that the engines can reach.
+            port: of the store; 0 takes a free one (`port` tells).
+            deadline_s: longest a version may take from its offer to the last engine.
+
+        Raises: RecipeError for another backend.
+        """
+        if backend not in BACKENDS:
+            raise RecipeError(f"weights cannot be sent by '{backend}'; wanted one of {', '.join(BACKENDS)}.")
+        gloo.register_trainer()
+        self._backend = backend
+        self._host = host
+        self._deadline_s = deadline_s
+        self._store = dist.TCPStore(
+            host, port, None, True, timedelta(seconds=deadline_s), wait_for_workers=False
+        )
+        self.port = int(self._store.port)
+        self._pool = ThreadPoolExecutor(1, "weight-sender")
+        self._generation = -1
+        self.regroup(receivers)
+
+    def regroup(self, receivers: int) -> None:
+        """Meet anew at the next offer, as many engines as are there then: after one was restarted."""
+        self._receivers = receivers
+        self._generation += 1
+        self._engine: Any = None
+
+    def offer(self, ref: WeightRef) -> Future[None]:
+        """Start sending a version; engines take part when they load it.
+
+        The future ends when the last engine has proved it. It raises EngineError when one failed, and
+        StalledError when not all have come within the deadline; then `regroup` before the next offer.
+        """
+        return self._pool.submit(self._send, ref)
+
+    def close(self) -> None:
+        """Send nothing any more; does not wait for an engine that never came."""
+        if self._engine is not None:
+            self._engine.shutdown()
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _send(self, ref: WeightRef) -> None:
+        directory = Path(ref.path)
+        client = _StoreClient(self._store, ref.version, self._generation, self._receivers, self._deadline_s)
+        offer = {
+            "generation": self._generation,
+            "receivers": self._receivers,
+            "manifest": manifest_bytes(directory).decode(),
+            "probe": base64.b64encode((directory / PROBE_FILE).read_bytes()).decode(),
+        }
+        self._store.set(f"offer/{ref.version}", json.dumps(offer))
+        source = DirectorySource(directory, "cpu" if self._backend == "gloo" else "cuda")
+        if self._engine is None:
+            self._engine = WeightTransferTrainerFactory.trainer_init(
+                self._init_info(), client=client, source=source
+            )
+        self._engine.client, self._engine.source = client, source
+        self._engine.send_weights()
+
+    def _init_info(self) -> TrainerInitInfo:
+        if self._backend == "ipc":
+            return IPCTrainerInitInfo(rank=0)
+        place = {
+            "master_address": self._host,
+            "master_port": _free_port(self._host),
+            "world_size": 1 + self._receivers,
+        }
+        if self._backend == "nccl":
+            return NCCLTrainerInitInfo(rank=0, **place)
+        return gloo.GlooTrainerInitInfo(rank=0, deadline_s=self._deadline_s, **place)
+
+
+class DirectorySource(WeightSource):
+    """The tensors of a weight directory, in order of name, on `device`."""
+
+    def __init__(self, directory: Path, device: str) -> None:
+        """Reads only the headers now."""
+        self._device = device
+        self._tensors = tensors_in(directory)
+        self._files = weight_files(directory)
+
+    def metadata(self) -> list[ParamMeta]:
+        """Name, dtype and shape of each."""
+        return [
+            ParamMeta(name, getattr(torch, TORCH_DTYPES[dtype]), shape)
+            for name, (dtype, shape) in sorted(self._tensors.items())
+        ]
+
+    def __iter__(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """One at a time."""
+        readers = [safe_open(path, framework="pt") for path in self._files]
+        where = {name: reader for reader in readers for name in reader.keys()}  # noqa: SIM118
+        for name in sorted(where):
+            yield name, where[name].get_tensor(name).to(self._device)
+
+
+class _StoreClient:
+    """vLLM's `VLLMWeightSyncClient` over the store: engines take what they find there."""
+
+    def __init__(self, store: Any, version: int, generation: int, receivers: int, deadline_s: float) -> None:
+        self._store = store
+        self._version = version
+        self._generation = generation
+        self._receivers = receivers
+        self._deadline_s = deadline_s
+
+    def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:
+        """Say where to meet."""
+        self._store.set(f"init/{self._generation}", json.dumps(init_info))
+
+    def start_weight_update(self) -> None:
+        """An engine starts when it loads the version."""
+
+    def update_weights(self, update_info: Any) -> None:
+        """Say what comes, and wait until every engine has proved it."""
+        self._store.set(f"update/{self._version}", json.dumps(encode(update_info)))
+        key = f"{self._generation}/{self._version}"
+        deadline = time.monotonic() + self._deadline_s
+        while (done := int(self._store.add(f"done/{key}", 0))) < self._receivers:
+            if time.monotonic() > deadline:
+                raise StalledError(
+                    f"{done} of {self._receivers} engines have loaded version {self._version} within "
+                    f"{self._deadline_s:g} s of its offer; look at the others, then `regroup`."
+                )
+            time.sleep(_LOOK_S)
+        if self._store.check([f"failed/{key}"]):
+            reason = self._store.get(f"failed/{key}").decode()
+            raise EngineError(f"an engine could not load version {self._version}: {reason}")
+
+    def finish_weight_update(self, weight_version: str | None = None) -> None:
+        """An engine finishes on its own, in the same call."""
+
+
+def _free_port(host: str) -> int:
+    with closing(socket.socket()) as probe:
+        probe.bind((host, 0))
+        return int(probe.getsockname()[1])

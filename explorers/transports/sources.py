@@ -1,0 +1,21 @@
+"""Reading tensors in an engine's worker, from wherever a transport left them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from explorers.transports import directory, ray_store
+from explorers.weights import Source
+
+if TYPE_CHECKING:
+    import torch
+
+Tensors = Iterator[tuple[str, "torch.Tensor"]]
+
+READERS: Mapping[str, Callable[[Source], Tensors]] = {"directory": directory.read, "ray": ray_store.read}
+
+
+def open_source(source: Source) -> Tensors:
+    """Name and tensor of everything a source holds, one at a time."""
+    return READERS[source["use"]](source)

@@ -1,0 +1,146 @@
+"""Published weights on their way into an engine: what a transport brings, and how tensors are read from it.
+
+It knows files and bytes, but no engine and no transport.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+from safetensors import SafetensorError, safe_open
+
+from rft_data.errors import IntegrityError
+from rft_data.manifest import Tensors, parse_manifest
+from rft_data.probe import PROBE_FILE, Probe
+from rft_data.rows import WeightRef
+
+if TYPE_CHECKING:
+    import torch
+
+Source = Mapping[str, Any]
+"""Where an engine's worker reads the tensors: JSON values, because the worker may be another process."""
+
+TORCH_DTYPES: Mapping[str, str] = {
+    "F64": "float64",
+    "F32": "float32",
+    "F16": "float16",
+    "BF16": "bfloat16",
+    "I64": "int64",
+    "I32": "int32",
+    "I16": "int16",
+    "I8": "int8",
+    "U8": "uint8",
+    "BOOL": "bool",
+    "F8_E4M3": "float8_e4m3fn",
+    "F8_E5M2": "float8_e5m2",
+}
+"""What torch calls the dtypes of safetensors."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arrived(AbstractContextManager["Arrived"]):
+    """Checked weights, ready to be applied. Leaving the `with` block gives up what holds them."""
+
+    tensors: Tensors
+    """What the manifest says they are."""
+    probe: Probe
+    source: Source
+    done: Callable[[BaseException | None], None] = lambda error: None
+    """Called once at the end, with what went wrong."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Tell whoever brought them how it ended."""
+        self.done(error)
+
+
+class Transport(Protocol):
+    """Brings published weights to an engine; one object per engine, in the engine's process."""
+
+    engine_options: Mapping[str, Any]
+    """Options the engine has to be started with."""
+
+    def fetch(self, ref: WeightRef) -> Arrived:
+        """Bring and check one version; may take long, and runs beside generation.
+
+        Raises: IntegrityError when they are not whole or not of this version.
+        """
+        ...
+
+    def close(self) -> None:
+        """Give up what is held; idempotent."""
+        ...
+
+
+def manifest_of(data: bytes, ref: WeightRef, where: object) -> dict[str, Any]:
+    """A weight directory's manifest, which must be of `ref`.
+
+    Raises: IntegrityError when it is damaged or of other weights.
+    """
+    manifest = parse_manifest(data, where)
+    wanted = {"run_id": ref.run_id, "version": ref.version, "step": ref.step}
+    told = {key: manifest.get(key) for key in wanted}
+    if told != wanted or not isinstance(manifest.get("tensors"), dict):
+        raise IntegrityError(
+            f"{where} is of {told} and names {len(manifest.get('tensors') or ())} tensors; wanted the "
+            f"weights of {wanted}: the version served before is still served; publish again."
+        )
+    return manifest
+
+
+def tensors_named(manifest: Mapping[str, Any]) -> Tensors:
+    """The tensors a manifest lists."""
+    return {name: (dtype, tuple(shape)) for name, (dtype, shape) in manifest["tensors"].items()}
+
+
+def weight_files(directory: Path) -> list[Path]:
+    """The model's safetensors files in a folder, in order of name; the probe has a folder of its own."""
+    return sorted(directory.glob("*.safetensors"))
+
+
+def iterate_tensors(directory: Path) -> Iterator[tuple[str, torch.Tensor]]:
+    """Name and tensor of everything in a folder's safetensors files, read one at a time.
+
+    Raises: IntegrityError if a file is not safetensors or is cut short.
+    """
+    for path in weight_files(directory):
+        try:
+            with safe_open(path, framework="pt") as file:
+                for name in file.keys():  # noqa: SIM118
+                    yield name, file.get_tensor(name)
+        except SafetensorError as err:
+            raise IntegrityError(f"{path} is not a whole safetensors file ({err}); publish again.") from err
+
+
+def tensors_in_bytes(data: npt.NDArray[np.uint8]) -> Iterator[tuple[str, torch.Tensor]]:
+    """The tensors of a safetensors file held in memory, copied one at a time; any dtype torch has."""
+    import torch
+
+    start = 8 + int.from_bytes(data[:8].tobytes(), "little")
+    header = json.loads(data[8:start].tobytes())
+    for name in sorted(header.keys() - {"__metadata__"}):
+        first, end = header[name]["data_offsets"]
+        flat = torch.from_numpy(np.array(data[start + first : start + end]))
+        yield (
+            name,
+            flat.view(getattr(torch, TORCH_DTYPES[header[name]["dtype"]])).reshape(header[name]["shape"]),
+        )
+
+
+def probe_in_bytes(data: bytes) -> Probe:
+    """The probe of a weight directory, from its file's bytes."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / PROBE_FILE
+        path.parent.mkdir()
+        path.write_bytes(data)
+        return Probe.load(Path(folder))

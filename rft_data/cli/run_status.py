@@ -1,0 +1,77 @@
+"""The commands that look at a run or steer it from outside: `rft status | stop | logs`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import IO, Annotated
+
+import typer
+
+from rft_data.cli.edge import edge
+from rft_data.cli.status import RunDir, status
+
+run_status_app = typer.Typer(help="Look at a run, or end it.", no_args_is_help=True)
+run_status_app.command("status")(status)
+
+_LOOK_S = 0.2
+_TAIL_BYTES = 1 << 20
+
+
+@run_status_app.command()
+def stop(
+    run_dir: RunDir,
+    now: Annotated[
+        bool, typer.Option("--now", help="End at once, without a checkpoint; nothing stored is lost.")
+    ] = False,
+) -> None:
+    """Ask a run to finish what is under way, write a checkpoint and end; `rft resume` continues it."""
+    with edge():
+        from rft_data.run_record import ask_to_stop
+
+        typer.echo(ask_to_stop(run_dir, now=now))
+
+
+@run_status_app.command()
+def logs(
+    run_dir: RunDir,
+    lines: Annotated[int, typer.Option("-n", "--lines", min=0, help="Start with the last so many.")] = 50,
+    follow: Annotated[bool, typer.Option("--follow/--no-follow", help="Go on until the run ends.")] = True,
+) -> None:
+    """Print the end of a run's log, and what is added to it until the run ends."""
+    with edge():
+        from rft_data.errors import MissingFileError
+        from rft_data.run_record import LOG_FILE, standing
+
+        alive = standing(run_dir).alive
+        path = run_dir / LOG_FILE
+        if not path.is_file():
+            raise MissingFileError(
+                f"the run in {run_dir} has no {LOG_FILE}: it was never started by this release."
+            )
+        with path.open("rb") as file:
+            for text in _last_lines(file, lines):
+                typer.echo(text, nl=False)
+            if follow and alive:
+                for text in _added(file, lambda: standing(run_dir).alive):
+                    typer.echo(text, nl=False)
+
+
+def _last_lines(file: IO[bytes], n: int) -> list[str]:
+    """The last n lines, of at most the last megabyte; leaves the file at its end."""
+    size = file.seek(0, 2)
+    file.seek(max(0, size - _TAIL_BYTES))
+    found = file.read().decode("utf-8", "replace").splitlines(keepends=True)
+    return found[-n:] if n else []
+
+
+def _added(file: IO[bytes], alive: Callable[[], bool]) -> Iterator[str]:
+    """What is written to the file from here on, until nothing more can come."""
+    while True:
+        living = alive()  # asked before reading: what a run wrote last is read after it ended
+        text = file.read().decode("utf-8", "replace")
+        if text:
+            yield text
+        elif not living:
+            return
+        time.sleep(_LOOK_S)

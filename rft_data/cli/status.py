@@ -1,0 +1,71 @@
+"""`rft status`: what a run is doing, once or again and again in place."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TypeVar
+
+import typer
+
+from rft_data.cli.edge import edge
+
+if TYPE_CHECKING:
+    from rft_data.status import RunStatus
+
+T = TypeVar("T")
+
+RunDir = Annotated[Path, typer.Argument(help="Folder of a run, for example runs/quickstart.")]
+_HOME_AND_CLEAR = "\x1b[H\x1b[2J"
+_TRIES, _PAUSE_S = 5, 0.3
+
+
+def status(
+    run_dir: RunDir,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, one object a line.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Refresh until the run ends.")] = False,
+    every: Annotated[float, typer.Option(min=0.2, help="Seconds between refreshes.")] = 2.0,
+) -> None:
+    """What a run is doing: reads its folder and its buffer, also beside a running owner."""
+    with edge():
+        from rft_data.status import open_buffer, run_status
+        from rft_data.status_text import status_text
+
+        buffer = None
+        try:
+            while True:
+                buffer = buffer or (open_buffer(run_dir) if watch else None)
+                found = patiently(partial(run_status, run_dir, buffer=buffer))
+                _show(found, json.dumps(found.as_json()) if as_json else status_text(found), as_json, watch)
+                if not watch or not found.standing.alive:
+                    return
+                time.sleep(every)
+        finally:
+            if buffer is not None:
+                buffer.close()
+
+
+def patiently(look: Callable[[], T]) -> T:
+    """Look again when the owner rewrote a file while it was being read."""
+    from rft_data.errors import RftError
+
+    for _ in range(_TRIES - 1):
+        try:
+            return look()
+        except RftError:
+            raise
+        except (OSError, RuntimeError, ValueError):
+            time.sleep(_PAUSE_S)
+    return look()
+
+
+def _show(found: RunStatus, text: str, as_json: bool, watch: bool) -> None:
+    if watch and not as_json and sys.stdout.isatty():
+        typer.echo(_HOME_AND_CLEAR, nl=False)
+    elif watch and not as_json:
+        text += "\n"
+    typer.echo(text)

@@ -1,0 +1,92 @@
+"""A run that measures models, or the checkpoints of runs, on held-out tasks. It trains nothing."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from rft_data import build
+from rft_data.codec import to_experiences
+from rft_data.control import RunControl
+from rft_data.errors import MissingFileError
+from rft_data.evaluation import accuracy, evaluation_tasks
+from rft_data.preparation import publish_folder, read_tasks, start_fleet
+from rft_data.recipe.modes import EvalRecipe
+from rft_data.report import package_versions
+from rft_data.run import Run
+
+log = logging.getLogger(__name__)
+
+
+class EvalRun:
+    """One start of an evaluation; models that a stopped one had measured are skipped."""
+
+    def __init__(self, run: Run, recipe: EvalRecipe) -> None:
+        """Check what can be checked without an engine, then record the start.
+
+        Raises: MissingFileError when a pattern names no model folder.
+        """
+        self.run = run
+        self.recipe = recipe
+        build.check_explorer(recipe.explorer)
+        self.models = [folder for pattern in recipe.models for folder in model_folders(pattern)]
+        tasks, self.task_report = read_tasks(recipe, ("heldout",))
+        self.heldout = evaluation_tasks(tasks, recipe.evaluation.limit)
+        run.begin()
+        run.buffer.add_tasks(tasks)
+
+    def execute(self, control: RunControl) -> dict[str, Any]:
+        """Measure every model that is not measured yet; returns the summary."""
+        run, recipe = self.run, self.recipe
+        with ExitStack() as opened:
+            placement = build.placement_of(recipe, run.run_id, run.buffer, opened)
+            fleet = start_fleet(recipe, placement, self.models[0], run.attempt, whole_rounds=True)
+
+            def measure(model: Path) -> None:
+                fleet.publish(publish_folder(recipe, placement, run.versions, model))
+                fleet.settle()
+                label = f"{run.run_id}/eval-{model.name}-{run.attempt}"
+                rows = to_experiences(run.buffer.take(fleet.evaluate(self.heldout, label)))
+                found = accuracy(rows, self.heldout, recipe.explorer.reward[0].use)
+                run.progress["heldout_accuracy"][str(model)] = found.overall
+                run.progress["by_difficulty"][str(model)] = found.by_class
+                log.info("%s: %.1f %% of %d tasks", model, 100 * found.overall, len(rows))
+
+            for model in self.models:
+                control.phase(str(model))
+                run.once(str(model), partial(measure, model))
+        return {
+            "run_id": run.run_id,
+            "heldout_accuracy": run.progress["heldout_accuracy"],
+            "by_difficulty": run.progress["by_difficulty"],
+            "tasks": self.task_report,
+            "buffer_rows": run.buffer.counts(),
+            "recipe_hash": run.hash,
+            "versions": package_versions(),
+        }
+
+
+def model_folders(pattern: str) -> list[Path]:
+    """The folders with a model that a path or a pattern names, by step where they end in a number.
+
+    Raises: MissingFileError when there is none.
+    """
+    root = Path(pattern)
+    found = (
+        [root] if root.is_dir() else list(Path(root.anchor or ".").glob(str(root.relative_to(root.anchor))))
+    )
+    models = [folder for folder in found if (folder / "config.json").is_file()]
+    if not models:
+        raise MissingFileError(
+            f"models: '{pattern}' names no model folder (no config.json); give a Hugging Face folder, or a "
+            "pattern such as runs/x/checkpoints/checkpoint-*."
+        )
+    return sorted(models, key=lambda folder: (_number(folder.name), folder.name))
+
+
+def _number(name: str) -> int:
+    end = name.rsplit("-", 1)[-1].lstrip("v")
+    return int(end) if end.isdigit() else -1

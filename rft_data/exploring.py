@@ -1,0 +1,88 @@
+"""Exploring: tickets out to explorers, groups home to the buffer's books.
+
+Starts what it is given room for, judges what comes home, and accounts for what was lost. Whether there is
+room, and what is trained, is the loop's business.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rft_data.buffer import Buffer
+from rft_data.dispatch import Dispatcher
+from rft_data.fleet import Fleet
+from rft_data.judge import judge, unjudged
+from rft_data.ledger import Ledger
+from rft_data.protocols import Pipeline, Sampler
+from rft_data.rows import Assignment, Played
+
+
+@dataclass
+class Exploring:
+    """The way of a group from admission to its place in the books."""
+
+    buffer: Buffer
+    ledger: Ledger
+    sampler: Sampler
+    dispatcher: Dispatcher
+    fleet: Fleet
+    pipeline: Pipeline
+    group_size: int
+    closed: int = 0
+    """Groups that came home; the loop counts from where it likes."""
+    last_error: str = ""
+    """Why the last failed group failed."""
+    judge_s: float = 0.0
+    """Seconds spent judging."""
+
+    def start(self, room: int) -> None:
+        """Start at most `room` groups, as many as the sampler admits on the versions that are served."""
+        for version in self.fleet.versions():
+            tickets = self.sampler.admit(room, version) if room > 0 else []
+            if tickets:
+                self.fleet.play(self.dispatcher.assign(tickets), version)
+                room -= len(tickets)
+
+    def collect(self) -> None:
+        """Take in whatever has come home.
+
+        Raises: what an explorer raised that starting it again does not mend.
+        """
+        played, lost = self.fleet.collect()
+        if lost:
+            played += self._salvage(lost)
+        if played:
+            self._arrive(played)
+
+    def _arrive(self, played: Sequence[Played]) -> None:
+        """Judge groups whose rows are stored, and only then close their tickets."""
+        began = time.perf_counter()
+        rows = self.buffer.take([seq for group in played for seq in group.seqs])
+        of_run = self.ledger.run_id, self.ledger.attempt
+        results = judge(played, rows, self.pipeline, self.buffer, *of_run)
+        self.judge_s += time.perf_counter() - began
+        self.last_error = next((g.error for g in reversed(played) if g.error), self.last_error)
+        for result in results:
+            self.sampler.close(result)
+            self.dispatcher.close(result.ticket)
+        self.closed += len(results)
+        self.dispatcher.selector.observe(results)
+
+    def _salvage(self, lost: Sequence[Assignment]) -> list[Played]:
+        """What an explorer that died had stored; the tasks of the rest are played again."""
+        tasks = {a.task.key for a in lost}
+        found = unjudged(self.buffer, self.ledger.run_id, self.group_size, tasks)
+        stored = {group.ticket.group_id: group for group in found}
+        played = [_salvaged(a, stored.get(a.ticket.group_id)) for a in lost]
+        self.dispatcher.give_back([group.task for group in played if group.outcome == "cancelled"])
+        return played
+
+
+def _salvaged(lost: Assignment, stored: Played | None) -> Played:
+    ticket, task = lost.ticket, lost.task.key
+    if stored is None:
+        return Played(ticket, task, "cancelled", (), 0, "its explorer died")
+    why = "" if stored.outcome == "arrived" else "its explorer died"
+    return Played(ticket, task, stored.outcome, stored.seqs, stored.rows, why)

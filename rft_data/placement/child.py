@@ -1,0 +1,92 @@
+"""The process of one role on this machine: `python -m rft_data.placement.child FD PARENT`, run by `local`.
+
+FD is its end of a socket pair; everything else, secrets too, comes over that. It ends when its parent does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from itertools import chain
+from typing import NoReturn
+
+from rft_data.errors import RftError
+from rft_data.hub.wire import encode_result
+from rft_data.placement.calls import Birth, encode_failure
+from rft_data.placement.channel import BEAT_S, HEARTBEAT, Line
+from rft_data.placement.host import Host
+
+_PR_SET_PDEATHSIG = 1
+
+
+def main() -> None:
+    """Make the role, then answer calls until there is nobody to ask."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the conductor, which then asks us
+    fd, parent = (int(argument) for argument in sys.argv[1:3])
+    _end_with(parent)
+    os.set_inheritable(fd, False)
+    line = Line(socket.socket(fileno=fd))
+    calls = line.received()
+    number, first = next(calls, (0, b""))
+    if not first:
+        return
+    threading.Thread(target=_beat, args=(line,), name="heartbeat", daemon=True).start()
+    birth = Birth.read(first)
+    sys.path[:] = birth.path
+    try:
+        host = Host(birth)
+    except RftError as err:
+        line.send(number, encode_failure(err))
+        sys.exit(1)
+    line.send(number, encode_result(None))
+    asyncio.run(_serve(line, calls, host))
+
+
+async def _serve(line: Line, calls: Iterator[tuple[int, bytes]], host: Host) -> None:
+    loop = asyncio.get_running_loop()
+    asked: asyncio.Queue[tuple[int, bytes]] = asyncio.Queue()
+
+    def listen() -> None:
+        for call in chain(calls, [(HEARTBEAT, b"")]):
+            if not call[1] and not host.closed:
+                os._exit(1)  # the parent is gone; whatever runs here is of no use to anybody
+            loop.call_soon_threadsafe(asked.put_nowait, call)
+
+    async def answer(number: int, call: bytes) -> None:
+        line.send(number, await host.answer(call))
+
+    threading.Thread(target=listen, name="calls", daemon=True).start()
+    under_way: set[asyncio.Task[None]] = set()  # the loop itself keeps only weak references
+    while (call := await asked.get())[1]:
+        task = loop.create_task(answer(*call))
+        under_way.add(task)
+        task.add_done_callback(under_way.discard)
+
+
+def _beat(line: Line) -> NoReturn:
+    while True:
+        try:
+            line.send(HEARTBEAT)
+        except OSError:
+            os._exit(1)
+        time.sleep(BEAT_S)
+
+
+def _end_with(parent: int) -> None:
+    """Have the kernel end this process with the parent's thread that started it, even if it is stopped."""
+    if sys.platform == "linux":
+        import ctypes
+
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,109 @@
+"""Which GPUs of this machine each role sees; found without CUDA, so that no process here takes one."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import threading
+from collections.abc import Mapping
+
+from rft_data.errors import RecipeError
+
+_WHOLE = 10_000
+"""Shares are counted in 1/10000 of a GPU, as Ray counts them."""
+
+
+def visible_devices() -> list[str]:
+    """The GPUs that this process may use: as CUDA_VISIBLE_DEVICES names them, or all there are."""
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if named is not None:
+        return [device.strip() for device in named.split(",") if device.strip() not in ("", "-1")]
+    tool = shutil.which("nvidia-smi")
+    if tool is None:
+        return []
+    query = [tool, "--query-gpu=index", "--format=csv,noheader"]
+    try:
+        found = subprocess.run(query, capture_output=True, text=True, timeout=30, check=False)  # noqa: S603
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    return found.stdout.split() if found.returncode == 0 else []
+
+
+class Devices:
+    """Shares of GPUs: whole ones, or parts of one that several roles have together."""
+
+    def __init__(self, devices: list[str] | None = None) -> None:
+        """`devices`: their names as CUDA has them; None: look when one is first asked for."""
+        self._given = devices
+        self._free: dict[str, int] | None = None
+        self._held: dict[str, dict[str, int]] = {}
+        self._lock = threading.Lock()
+
+    def check(self, wanted: Mapping[str, float]) -> None:
+        """Whether all of these roles fit on the devices together, were they all free.
+
+        Raises: RecipeError.
+        """
+        if any(wanted.values()):
+            trial = Devices(self._found())
+            for role in sorted(wanted, key=lambda role: -wanted[role]):
+                trial.reserve(role, wanted[role])
+
+    def reserve(self, role: str, gpus: float) -> list[str]:
+        """The devices `role` gets until it is released.
+
+        Raises: RecipeError if so much is not free.
+        """
+        with self._lock:
+            share = share_of(role, gpus)
+            if share == 0:
+                return []
+            if self._free is None:
+                self._free = dict.fromkeys(self._found(), _WHOLE)
+            each, count = (share, 1) if share < _WHOLE else (_WHOLE, share // _WHOLE)
+            fitting = sorted((free, name) for name, free in self._free.items() if free >= each)[:count]
+            if len(fitting) < count:
+                raise RecipeError(self._refusal(role, gpus))
+            chosen = sorted(name for _, name in fitting)
+            for name in chosen:
+                self._free[name] -= each
+            self._held[role] = dict.fromkeys(chosen, each)
+            return chosen
+
+    def release(self, role: str) -> None:
+        """Give back what `role` has; idempotent."""
+        with self._lock:
+            for name, share in self._held.pop(role, {}).items():
+                assert self._free is not None  # noqa: S101 - something is held
+                self._free[name] += share
+
+    def _found(self) -> list[str]:
+        if self._given is None:
+            self._given = visible_devices()
+        return self._given
+
+    def _refusal(self, role: str, gpus: float) -> str:
+        held = [
+            f"'{name}' has {share / _WHOLE:g} of GPU {device}"
+            for name, shares in self._held.items()
+            for device, share in shares.items()
+        ]
+        return (
+            f"role '{role}' needs {gpus:g} GPUs; this machine shows {len(self._found())} "
+            f"({'; '.join(held) or 'none in use by this run'}). Ask for fewer in 'placement', or run where "
+            "there are more (CUDA_VISIBLE_DEVICES decides which are seen)."
+        )
+
+
+def share_of(role: str, gpus: float) -> int:
+    """What a role asks for, in 1/10000 of a GPU.
+
+    Raises: RecipeError if it is neither a whole number nor a part of one.
+    """
+    share = round(gpus * _WHOLE)
+    if share < 0 or (share > _WHOLE and share % _WHOLE):
+        raise RecipeError(
+            f"role '{role}' asks for {gpus:g} GPUs; wanted is a whole number, or a part of one."
+        )
+    return share

@@ -1,0 +1,88 @@
+"""What runs of every mode do before their own work: tasks in, explorers up, a policy served."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from rft_data import build
+from rft_data.curation import clean_tasks
+from rft_data.errors import RecipeError
+from rft_data.fleet import Fleet
+from rft_data.protocols import Placement, Role, RoleSpec
+from rft_data.recipe.modes import EvalRecipe, PlayingRecipe, RunRecipe, TasksRecipe
+from rft_data.rows import Task, WeightRef
+from rft_data.versions import VersionRegistry
+
+log = logging.getLogger(__name__)
+
+
+def read_tasks(recipe: TasksRecipe, needed: Sequence[str]) -> tuple[list[Task], dict[str, Any]]:
+    """The recipe's tasks, each once, cleaned by `task_ops`; and what became of those that were read.
+
+    Raises: RecipeError when none is left of a split in `needed`.
+    """
+    read = [task for section in recipe.tasks for task in build.tasks_of(section)]
+    distinct = list({task.key: task for task in read}.values())
+    tasks, operators = clean_tasks(distinct, recipe)
+    splits = {split: sum(task.split == split for task in tasks) for split in ("train", "heldout")}
+    log.info("%d tasks read, %d kept: %s", len(read), len(tasks), splits)
+    for split in needed:
+        if splits[split] == 0:
+            raise RecipeError(
+                f"no task of split '{split}' is left of the {len(read)} read; set 'heldout' of a taskset "
+                "between 0 and 1, and look at what 'task_ops' drops."
+            )
+    return tasks, {"read": len(read), "kept": len(tasks), **splits, "operators": operators}
+
+
+def start_fleet(
+    recipe: PlayingRecipe | EvalRecipe,
+    placement: Placement,
+    model: Path,
+    attempt: int,
+    *,
+    beside: Sequence[RoleSpec] = (),
+    whole_rounds: bool,
+) -> Fleet:
+    """Start the explorers, side by side.
+
+    Args:
+        beside: roles that will be started later and need their place too.
+        whole_rounds: see `Fleet`; always so where roles take turns.
+    """
+    count = recipe.placement.explorers.count
+    specs = [build.explorer_spec(recipe, model, attempt, number) for number in range(count)]
+    for warning in placement.preflight([*specs, *beside]):
+        log.warning("%s", warning)
+    log.info("starting %d explorer(s) on %s", count, recipe.explorer.engine.use)
+    if placement.overlaps:
+        with ThreadPoolExecutor(count) as starting:
+            roles: list[Role] = list(starting.map(placement.start, specs))
+    else:
+        roles = [placement.start(spec) for spec in specs]
+    deadline_s = recipe.deadlines.explore_s
+    return Fleet(roles, whole_rounds=whole_rounds or not placement.overlaps, deadline_s=deadline_s)
+
+
+def offline(recipe: RunRecipe, placement: Placement, method: str, returns: Any, **arguments: Any) -> Any:
+    """One call of the offline role, which lives as long as the call and has the trainer's place."""
+    place = recipe.placement.trainer
+    spec = RoleSpec("offline", "trainers.offline_role:offline_role", {}, cpus=place.cpus, gpus=place.gpus)
+    role = placement.start(spec)
+    try:
+        return role.call(method, returns, deadline_s=recipe.deadlines.stage_s, **arguments).result()
+    finally:
+        role.close()
+
+
+def publish_folder(
+    recipe: RunRecipe, placement: Placement, versions: VersionRegistry, model: Path
+) -> WeightRef:
+    """Make a Hugging Face folder a version of the run, as weights of no optimizer step."""
+    header, draft = versions.header(0), versions.draft(0)
+    arguments = {"model": str(model.absolute()), "directory": str(draft.absolute()), "header": header}
+    return versions.finish(0, offline(recipe, placement, "publishable", str, **arguments))

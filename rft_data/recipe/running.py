@@ -1,0 +1,97 @@
+"""The sections of a recipe about how a run proceeds: sampling, weights, places, watching.
+
+Names and arguments of components are checked by the components themselves, before anything runs.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field, model_validator
+
+from rft_data.recipe.section import Section
+
+
+class Component(Section):
+    """Something by name, or by import path (`package.module:Class`), with its arguments."""
+
+    use: str
+    args: dict[str, Any] = Field(default_factory=dict)
+
+
+class Sync(Section):
+    """When weights flow back, and how old a trained rollout may be (both in optimizer steps).
+
+    (1, 0) is synchronous on-policy, (k, k-1) every k steps, (1, 1) one step off-policy, more is asynchronous.
+    """
+
+    every: int = Field(default=1, ge=1)
+    max_staleness: int = Field(default=0, ge=0)
+
+    @model_validator(mode="after")
+    def _feasible(self) -> Sync:
+        if self.max_staleness < self.every - 1:
+            raise ValueError(
+                f"'max_staleness' {self.max_staleness} can never be met when weights are published every "
+                f"{self.every} steps; give at least {self.every - 1}"
+            )
+        return self
+
+    @property
+    def synchronous(self) -> bool:
+        """Whether everything trained was sampled by the weights that train on it."""
+        return self.every == 1 and self.max_staleness == 0
+
+
+class OffPolicy(Section):
+    """How rows of an older policy are corrected for; see docs/trainers.md."""
+
+    old_logprobs: str = "rollout"
+    """The old policy of the ratio: `rollout` (as stored) or `recompute` (the weights before the step)."""
+    importance: str = "none"
+    """With `recompute`: `none`, `token_truncated`, `sequence_truncated` or `masked`."""
+    cap: float = 2.0
+    """Largest importance weight."""
+
+
+class Explorers(Section):
+    """What each explorer gets."""
+
+    count: int = Field(default=1, ge=1)
+    cpus: float = Field(default=1.0, ge=0)
+    gpus: float = Field(default=0.0, ge=0)
+
+
+class TrainerPlace(Section):
+    """What the trainer gets."""
+
+    cpus: float = Field(default=1.0, ge=0)
+    gpus: float = Field(default=0.0, ge=0)
+
+
+class PlacementSection(Section):
+    """Where explorers and trainer run: in this process, in processes beside it, or as Ray actors."""
+
+    use: Literal["inline", "local", "ray"] = "inline"
+    explorers: Explorers = Field(default_factory=Explorers)
+    trainer: TrainerPlace = Field(default_factory=TrainerPlace)
+
+
+class Deadlines(Section):
+    """Longest waits for the parts of a run, in seconds."""
+
+    explore_s: float = Field(default=3600.0, gt=0)
+    """For a round or a group of rollouts, an evaluation, or the loading of weights."""
+    step_s: float = Field(default=3600.0, gt=0)
+    """For an optimizer step, a checkpoint, or the writing of weights."""
+    stage_s: float = Field(default=86400.0, gt=0)
+    """For a whole offline stage."""
+
+
+class Monitor(Section):
+    """Who is told the run's numbers beside the buffer's `metrics` table."""
+
+    trackers: list[str] = Field(default_factory=lambda: ["tensorboard"])
+    """Names of transformers' `report_to` integrations."""
+    prometheus_port: int = Field(default=0, ge=0, le=65535)
+    """Port on loopback of the endpoint `/metrics`; 0: none."""

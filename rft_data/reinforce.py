@@ -1,0 +1,118 @@
+"""The online stage of a run: puts the loop together where the run stopped, and turns it to the end.
+
+What each part does is theirs; which phase comes when is `online`'s and `train_run`'s.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from rft_data import build
+from rft_data.conservation import check_conservation
+from rft_data.control import RunControl
+from rft_data.dispatch import Dispatcher
+from rft_data.exploring import Exploring
+from rft_data.fleet import Fleet
+from rft_data.ledger import CONSUMER
+from rft_data.loop import OnlineLoop, Schedule
+from rft_data.protocols import Placement
+from rft_data.recipe.modes import OnlineRecipe, TrainRecipe
+from rft_data.recipe.sections import GrpoStage
+from rft_data.resume import Position, take_up
+from rft_data.run import Run
+from rft_data.step_log import StepLog
+from rft_data.training import Training
+
+
+def reinforce(
+    run: Run,
+    recipe: OnlineRecipe | TrainRecipe,
+    stage: GrpoStage,
+    model: Path,
+    *,
+    dispatcher: Dispatcher,
+    placement: Placement,
+    fleet: Fleet,
+    control: RunControl,
+) -> dict[str, Any]:
+    """Train to the stage's last step.
+
+    Args: model: the policy the stage starts from.
+    Returns: `groups` and `rows` by what became of them.
+    Raises: what the loop raises; IntegrityError when the books do not add up at the end.
+    """
+    checkpoints = run.directory / "checkpoints"
+    exploring, at = _taken_up(run, recipe, stage, dispatcher, fleet, checkpoints)
+    schedule = schedule_of(recipe, stage)
+    trainer = placement.start(
+        build.trainer_spec(recipe, stage, model, checkpoints, at.directory, exploring.pipeline.pipeline_hash)
+    )
+    try:
+        with StepLog(run, recipe.monitor, exploring, control, stage.steps) as watch:
+            OnlineLoop(
+                exploring=exploring,
+                training=Training(
+                    trainer,
+                    run.versions,
+                    publish_due=schedule.publish_due,
+                    deadline_s=recipe.deadlines.step_s,
+                ),
+                versions=run.versions,
+                schedule=schedule,
+                checkpoints=checkpoints,
+                step=at.step,
+                on_step=watch.stepped,
+                stop_requested=lambda: control.stop_requested,
+            ).run()
+    finally:
+        trainer.close()
+    book = exploring.sampler.conservation()
+    rows = check_conservation(run.buffer, run.ledger, CONSUMER, book, stage.steps)
+    return {"groups": book, "rows": rows.as_dict()}
+
+
+def _taken_up(
+    run: Run,
+    recipe: OnlineRecipe | TrainRecipe,
+    stage: GrpoStage,
+    dispatcher: Dispatcher,
+    fleet: Fleet,
+    checkpoints: Path,
+) -> tuple[Exploring, Position]:
+    """Everything but the trainer, where the run stopped; what a former trainer did from now on is fenced."""
+    group_size = recipe.group_size if isinstance(recipe, TrainRecipe) else recipe.explorer.group_size
+    pipeline = build.experience_pipeline(recipe)
+    run.ledger.attach(CONSUMER)
+    at = take_up(
+        run.buffer,
+        run.ledger,
+        run.versions,
+        pipeline,
+        dispatcher,
+        checkpoints=checkpoints,
+        group_size=group_size,
+        synchronous=isinstance(recipe, OnlineRecipe) and recipe.sync.synchronous,
+    )
+    exploring = Exploring(
+        buffer=run.buffer,
+        ledger=run.ledger,
+        sampler=build.sampler_of(recipe, stage, run.ledger, run.versions, at),
+        dispatcher=dispatcher,
+        fleet=fleet,
+        pipeline=pipeline,
+        group_size=group_size,
+    )
+    return exploring, at
+
+
+def schedule_of(recipe: OnlineRecipe | TrainRecipe, stage: GrpoStage) -> Schedule:
+    """The loop's schedule. Where nobody explores, weights go out with the checkpoints."""
+    every = recipe.sync.every if isinstance(recipe, OnlineRecipe) else stage.checkpoint_every
+    return Schedule(
+        steps=stage.steps,
+        groups_per_step=stage.groups_per_step,
+        publish_every=every,
+        checkpoint_every=stage.checkpoint_every,
+        max_explored_per_step=int(stage.max_explored * stage.groups_per_step),
+    )

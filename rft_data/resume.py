@@ -1,0 +1,155 @@
+"""Taking a run up where its last checkpoint and its stored groups left it.
+
+Synchronous runs continue exactly: what was explored for a step that no lease names yet is set aside, the
+selector is led through the rounds that were leased, and exploring starts again from there. Asynchronous
+runs keep every group that arrived, and play again the tasks whose tickets were lost.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from rft_data import checkpoint
+from rft_data.buffer import Buffer
+from rft_data.dispatch import Dispatcher
+from rft_data.judge import recover_groups, stored_groups
+from rft_data.ledger import CONSUMER, Ledger
+from rft_data.protocols import Pipeline
+from rft_data.rows import GroupResult
+from rft_data.versions import VersionRegistry
+
+log = logging.getLogger(__name__)
+
+SUPERSEDED = "superseded"
+"""Why a group of an interrupted synchronous step is retired."""
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where a run stands."""
+
+    step: int
+    """Optimizer steps the checkpoint holds; 0 without one."""
+    directory: Path | None
+    """The checkpoint; None at the start."""
+    state: Mapping[str, Any]
+    """What was sealed with it."""
+    history: Sequence[GroupResult]
+    """Every group of the run that is closed."""
+
+
+def take_up(
+    buffer: Buffer,
+    ledger: Ledger,
+    versions: VersionRegistry,
+    pipeline: Pipeline,
+    dispatcher: Dispatcher,
+    *,
+    checkpoints: Path,
+    group_size: int,
+    synchronous: bool,
+) -> Position:
+    """Close what a kill left open and bring the dispatcher to where the training stopped.
+
+    `synchronous`: weights go out after every step and nothing older is trained.
+    """
+    _close_open_groups(buffer, ledger, pipeline, dispatcher, group_size)
+    at = _newest(checkpoints, dispatcher)
+    if at.directory is not None:
+        ledger.consume(CONSUMER, at.step)
+    history = stored_groups(buffer, ledger.run_id)
+    if synchronous:
+        again = _resume_synchronous(dispatcher, history, versions, ledger, at.step)
+    else:
+        again = _resume_asynchronous(dispatcher, history)
+    if again:
+        log.info("%d groups are played again", again)
+    return replace(at, history=history)
+
+
+def take_up_exploring(
+    buffer: Buffer,
+    ledger: Ledger,
+    pipeline: Pipeline,
+    dispatcher: Dispatcher,
+    *,
+    checkpoints: Path,
+    group_size: int,
+) -> Position:
+    """The same for a run that only explores: its steps are groups, and nothing of it is consumed."""
+    _close_open_groups(buffer, ledger, pipeline, dispatcher, group_size)
+    at = _newest(checkpoints, dispatcher)
+    history = stored_groups(buffer, ledger.run_id)
+    _resume_asynchronous(dispatcher, history)
+    return replace(at, history=history)
+
+
+def _close_open_groups(
+    buffer: Buffer, ledger: Ledger, pipeline: Pipeline, dispatcher: Dispatcher, group_size: int
+) -> None:
+    found = recover_groups(dispatcher.tasks, group_size, pipeline, buffer, ledger.run_id, ledger.attempt)
+    if found:
+        log.info("%d groups had been stored but not judged; they are now", len(found))
+
+
+def _newest(checkpoints: Path, dispatcher: Dispatcher) -> Position:
+    found = checkpoint.newest(checkpoints)
+    if found is None:
+        return Position(0, None, {}, ())
+    log.info("continuing from the checkpoint of step %d", found.step)
+    dispatcher.selector.load_state_dict(found.state["selector"])
+    dispatcher.load_state_dict(found.state["dispatcher"])
+    return Position(found.step, found.directory, found.state, ())
+
+
+def _resume_synchronous(
+    dispatcher: Dispatcher,
+    history: Sequence[GroupResult],
+    versions: VersionRegistry,
+    ledger: Ledger,
+    step: int,
+) -> int:
+    """Lead the selector through the rounds leased since the checkpoint of `step`; set the rest aside.
+
+    Returns: groups set aside. In synchronous runs the version a group was admitted under says for which
+    step it was explored.
+    """
+    leased = {lease.step for lease in ledger.leases(CONSUMER)}
+    unleased = next(s for s in range(step, step + len(leased) + 1) if s not in leased)
+    gone = ledger.retired(CONSUMER)
+    live = [r for r in history if r.ticket.group_id not in gone]
+    late = [r for r in live if versions.step_of(r.ticket.version) >= unleased]
+    ledger.retire(CONSUMER, [r.ticket.group_id for r in late], SUPERSEDED)
+    done = [r for r in live if step <= versions.step_of(r.ticket.version) < unleased]
+    for _, members in groupby(sorted(done, key=lambda r: r.ticket.ordinal), key=lambda r: r.ticket.round):
+        round_ = list(members)
+        dispatcher.assign([result.ticket for result in round_])
+        for result in round_:
+            dispatcher.close(result.ticket)
+        dispatcher.selector.observe(round_)
+    return len(late)
+
+
+def _resume_asynchronous(dispatcher: Dispatcher, history: Sequence[GroupResult]) -> int:
+    """Observe what arrived since the checkpoint; give back the tasks whose tickets were lost.
+
+    Returns: tasks to be played again.
+    """
+    arrived = {result.ticket.ordinal for result in history}
+    since = [r for r in history if r.ticket.ordinal >= dispatcher.admitted]
+    was_open = [r for r in history if r.ticket.ordinal in dispatcher.open]
+    lost = [key for ordinal, key in dispatcher.open.items() if ordinal not in arrived]
+    dispatcher.open.clear()
+    if since:
+        first = dispatcher.admitted
+        dispatcher.admitted = max(r.ticket.ordinal for r in since) + 1
+        drawn = dispatcher.draw(dispatcher.admitted - first)
+        lost += [key for ordinal, key in enumerate(drawn, first) if ordinal not in arrived]
+    dispatcher.give_back(lost)
+    dispatcher.selector.observe([*was_open, *since])
+    return len(lost)

@@ -1,0 +1,67 @@
+"""What a sampler measures: lag in flight and in queue, ages, drops, trained against dispatched."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from rft_data.rows import GroupResult
+from rft_data.sampler.policy import Candidate
+
+LAST_LAG = 8
+"""Lags from here on are counted together."""
+
+
+class Gauges:
+    """Counts that grow with closes and settled leases; lags start anew with every reading."""
+
+    def __init__(self) -> None:
+        self._dispatched: Counter[str] = Counter()
+        self._trained: Counter[str] = Counter()
+        self._dropped: Counter[str] = Counter()
+        self._lags: Counter[tuple[int, int]] = Counter()
+        """Groups by lag in flight and in queue."""
+
+    def closed(self, result: GroupResult) -> None:
+        """A ticket came home, whatever its outcome."""
+        self._dispatched[result.task.taskset] += 1
+        if result.dropped_by and not result.seqs:
+            self._dropped[result.dropped_by] += 1
+
+    def trained(self, candidates: Iterable[Candidate]) -> None:
+        """Groups were trained; only the first time counts."""
+        self._trained.update(c.result.task.taskset for c in candidates if c.uses == 0)
+
+    def used(self, candidates: Iterable[Candidate], step: int) -> None:
+        """Groups were trained, again or not, at optimizer step `step`; those of other runs have no lag."""
+        for candidate in candidates:
+            if candidate.step is not None:
+                self._lags[candidate.arrived_step - candidate.step, step - candidate.arrived_step] += 1
+
+    def read(self) -> dict[str, float]:
+        """Groups by lag (optimizer steps) of the steps since the last reading; the rest since the start.
+
+        `lag_in_flight/N` until arrival, `lag_in_queue/N` from there, `lag/N` both, `lag_mean`, `lag_max`;
+        `dropped/OPERATOR`, `dispatched/TASKSET` and `trained/TASKSET` in groups.
+        """
+        found: dict[str, float] = {}
+        lags = list(self._lags.elements())
+        self._lags.clear()
+        if lags:
+            whole = [in_flight + in_queue for in_flight, in_queue in lags]
+            found |= {"lag_mean": sum(whole) / len(whole), "lag_max": float(max(whole))}
+            found |= _histogram("lag_in_flight", [in_flight for in_flight, _ in lags])
+            found |= _histogram("lag_in_queue", [in_queue for _, in_queue in lags])
+            found |= _histogram("lag", whole)
+        for name, counts in (
+            ("dropped", self._dropped),
+            ("dispatched", self._dispatched),
+            ("trained", self._trained),
+        ):
+            found |= {f"{name}/{key}": float(count) for key, count in sorted(counts.items())}
+        return found
+
+
+def _histogram(name: str, lags: Iterable[int]) -> dict[str, float]:
+    counts = Counter(min(lag, LAST_LAG) for lag in lags)
+    return {f"{name}/{lag}{'+' if lag == LAST_LAG else ''}": float(n) for lag, n in sorted(counts.items())}

@@ -1,0 +1,52 @@
+"""Candidates in order of a key: a heap whose removed entries are skipped when they come up."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+from rft_data.sampler.policy import Candidate
+
+_SLACK = 1024
+
+
+class Pool:
+    """Add and discard in O(log N), the first n in O(n log N)."""
+
+    def __init__(self, key: Callable[[Candidate], Any]) -> None:
+        """`key`: what to order by, smallest first."""
+        self._key = key
+        self._heap: list[tuple[Any, int, Candidate]] = []
+        self._live: dict[int, int] = {}
+        self._serials = itertools.count()
+
+    def __len__(self) -> int:
+        return len(self._live)
+
+    def add(self, candidate: Candidate) -> None:
+        """Take a candidate in; one that is there is replaced."""
+        serial = self._live[candidate.place] = next(self._serials)
+        heapq.heappush(self._heap, (self._key(candidate), serial, candidate))
+
+    def discard(self, candidate: Candidate) -> None:
+        """Take it out, if it is there."""
+        self._live.pop(candidate.place, None)
+        if len(self._heap) > 2 * len(self._live) + _SLACK:  # entries that never come up must not pile up
+            self._heap = [entry for entry in self._heap if self._is_live(entry)]
+            heapq.heapify(self._heap)
+
+    def first(self, n: int) -> list[Candidate]:
+        """The first n, or all when there are fewer; they stay in."""
+        entries: list[tuple[Any, int, Candidate]] = []
+        while self._heap and len(entries) < n:
+            entry = heapq.heappop(self._heap)
+            if self._is_live(entry):
+                entries.append(entry)
+        for entry in entries:
+            heapq.heappush(self._heap, entry)
+        return [candidate for _, _, candidate in entries]
+
+    def _is_live(self, entry: tuple[Any, int, Candidate]) -> bool:
+        return self._live.get(entry[2].place) == entry[1]

@@ -1,0 +1,99 @@
+"""Candidates drawn in proportion to a weight: a sum tree over logarithms.
+
+Logarithms, because weights that grow by exp(step / tau) overflow, and logarithms never need rescaling.
+A draw goes by prefix sums in the order in which candidates first came, so it does not depend on the shape
+of the tree: a pool rebuilt in that order draws the same.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+
+import numpy as np
+
+from rft_data.sampler.policy import Candidate
+
+_NONE = -math.inf
+_BELOW_ONE = math.nextafter(1.0, 0.0)
+
+
+class WeightedPool:
+    """Add (amortised), discard and draw in O(log N)."""
+
+    def __init__(self) -> None:
+        self._live: dict[int, Candidate] = {}
+        self._slots: dict[int, int] = {}
+        self._places: list[int] = []
+        self._capacity = 1
+        self._tree = array("d", [_NONE, _NONE])
+        """Node i has the children 2i and 2i + 1; the leaves start at `_capacity`."""
+
+    def __len__(self) -> int:
+        return len(self._live)
+
+    @property
+    def log_total(self) -> float:
+        """Logarithm of the sum of all weights; -inf when empty."""
+        return self._tree[1]
+
+    def add(self, candidate: Candidate, log_weight: float) -> None:
+        """Take a candidate in with the logarithm of its weight, a finite number."""
+        if candidate.place not in self._slots:
+            if len(self._places) == self._capacity:
+                self._rebuild()
+            self._slots[candidate.place] = len(self._places)
+            self._places.append(candidate.place)
+        self._live[candidate.place] = candidate
+        self._set(self._slots[candidate.place], log_weight)
+
+    def discard(self, candidate: Candidate) -> None:
+        """Take it out, if it is there; when it comes again it has its old slot."""
+        if self._live.pop(candidate.place, None) is not None:
+            self._set(self._slots[candidate.place], _NONE)
+
+    def draw(self, u: float) -> tuple[Candidate, float]:
+        """The candidate at the fraction u in [0, 1) of the total weight, and its log weight.
+
+        Raises: LookupError when empty.
+        """
+        if not self._live:
+            raise LookupError("an empty pool has nothing to draw; ask for its length first.")
+        tree, node = self._tree, 1
+        while node < self._capacity:
+            share = math.exp(tree[2 * node] - tree[node])
+            node *= 2
+            if u < share:
+                u = min(u / share, _BELOW_ONE)
+            else:
+                u = min((u - share) / (1 - share), _BELOW_ONE)
+                node += 1
+        return self._live[self._places[node - self._capacity]], tree[node]
+
+    def _set(self, slot: int, log_weight: float) -> None:
+        tree, node = self._tree, self._capacity + slot
+        tree[node] = log_weight
+        while node > 1:
+            node //= 2
+            low, high = tree[2 * node], tree[2 * node + 1]
+            if low > high:
+                low, high = high, low
+            tree[node] = high if low == _NONE else high + math.log1p(math.exp(low - high))
+
+    def _rebuild(self) -> None:
+        """Free the slots of what is gone, and make room for as many again as are left."""
+        kept = [
+            (p, self._tree[self._capacity + slot]) for slot, p in enumerate(self._places) if p in self._live
+        ]
+        self._places = [place for place, _ in kept]
+        self._slots = {place: slot for slot, place in enumerate(self._places)}
+        self._capacity = 2 ** len(kept).bit_length()
+        self._tree = array("d", [_NONE]) * (2 * self._capacity)
+        tree = np.frombuffer(self._tree)
+        tree[self._capacity : self._capacity + len(kept)] = [log_weight for _, log_weight in kept]
+        level = self._capacity
+        while level > 1:
+            tree[level // 2 : level] = np.logaddexp(
+                tree[level : 2 * level : 2], tree[level + 1 : 2 * level : 2]
+            )
+            level //= 2

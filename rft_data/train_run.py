@@ -1,0 +1,67 @@
+"""A run that trains on groups which another run explored: another process, another time."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import Any
+
+from rft_data import build
+from rft_data.control import RunControl
+from rft_data.dispatch import Dispatcher
+from rft_data.errors import RecipeError
+from rft_data.fleet import Fleet
+from rft_data.judge import stored_groups
+from rft_data.ledger import CONSUMER
+from rft_data.recipe.modes import TrainRecipe
+from rft_data.reinforce import reinforce
+from rft_data.report import package_versions
+from rft_data.run import Run
+from rft_data.selectors import Nothing
+
+
+class TrainRun:
+    """One start of a training run."""
+
+    def __init__(self, run: Run, recipe: TrainRecipe) -> None:
+        """Check what can be checked, then record the start.
+
+        Raises: RecipeError when the exploring run has no groups in this buffer.
+        """
+        self.run = run
+        self.recipe = recipe
+        build.experience_pipeline(recipe)
+        build.check_stages(recipe)
+        if not stored_groups(run.buffer, recipe.explored_by):
+            raise RecipeError(
+                f"buffer {recipe.buffer.uri} has no group of a run '{recipe.explored_by}'; give the name of "
+                "the recipe that explored into it (rft buffer info shows the runs)."
+            )
+        self.base = build.model_folder(recipe.model, run.directory, recipe.seed)
+        run.begin()
+
+    def execute(self, control: RunControl) -> dict[str, Any]:
+        """Train to the last step; returns the summary."""
+        run, recipe = self.run, self.recipe
+        [stage] = recipe.stages
+        with ExitStack() as opened:
+            placement = build.placement_of(recipe, run.run_id, run.buffer, opened)
+            for warning in placement.preflight([build.trainer_place(recipe)]):
+                control.phase(warning)
+            done = reinforce(
+                run,
+                recipe,
+                stage,
+                self.base,
+                dispatcher=Dispatcher(Nothing(), {}),
+                placement=placement,
+                fleet=Fleet([], whole_rounds=True, deadline_s=recipe.deadlines.explore_s),
+                control=control,
+            )
+        return {
+            "run_id": run.run_id,
+            **done,
+            "policy_version": run.versions.latest,
+            "consumed_steps": run.ledger.consumed(CONSUMER),
+            "recipe_hash": run.hash,
+            "versions": package_versions(),
+        }

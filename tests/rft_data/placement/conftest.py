@@ -1,0 +1,52 @@
+"""The toy role on the path of every process, and placements that are closed in the end."""
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from rft_data.protocols import RoleSpec
+
+HERE = Path(__file__).parent
+
+
+def spec(name: str = "toy", factory: str = "toy", **arguments: object) -> RoleSpec:
+    """A role of `toy.py`."""
+    return RoleSpec(name, f"toy:{factory}", arguments, cpus=0.5)
+
+
+def wait_for(condition: Callable[[], bool], within_s: float) -> None:
+    """Wait until it holds, or fail."""
+    end = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < end, f"it did not happen within {within_s} s"
+        time.sleep(0.05)
+
+
+def runs(pid: int) -> bool:
+    """Whether a process is there and no zombie."""
+    try:
+        os.kill(pid, 0)
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except (ProcessLookupError, FileNotFoundError):
+        return False
+
+
+@pytest.fixture(scope="package", autouse=True)
+def toys() -> Iterator[None]:
+    """`import toy` works here and, since children get our path, there."""
+    sys.path.insert(0, str(HERE))
+    yield
+    sys.path.remove(str(HERE))
+
+
+@pytest.fixture(scope="package")
+def cluster() -> Iterator[None]:
+    """A Ray cluster of two CPUs."""
+    ray = pytest.importorskip("ray")
+    ray.init(address="local", num_cpus=2, include_dashboard=False, object_store_memory=256 << 20)
+    yield
+    ray.shutdown()
