@@ -130,11 +130,11 @@ def tensors_in_bytes(data: npt.NDArray[np.uint8]) -> Iterator[tuple[str, torch.T
     header = json.loads(data[8:start].tobytes())
     for name in sorted(header.keys() - {"__metadata__"}):
         first, end = header[name]["data_offsets"]
-        flat = torch.from_numpy(np.array(data[start + first : start + end]))
-        yield (
-            name,
-            flat.view(getattr(torch, TORCH_DTYPES[header[name]["dtype"]])).reshape(header[name]["shape"]),
-        )
+        tensor = torch.empty(header[name]["shape"], dtype=getattr(torch, TORCH_DTYPES[header[name]["dtype"]]))
+        if end > first:
+            content = torch.from_numpy(np.array(data[start + first : start + end]))
+            tensor.reshape(-1).view(torch.uint8).copy_(content)
+        yield name, tensor
 
 
 def probe_in_bytes(data: bytes) -> Probe:

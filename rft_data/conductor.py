@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,8 @@ log = logging.getLogger(__name__)
 
 NAMESPACE = "rft"
 _RESTARTS = 3
+_LOCAL: Mapping[str, Any] = {"include_dashboard": False, "object_store_memory": 256 << 20}
+"""Of a cluster started here: recipes and summaries pass through it, rows do not."""
 
 
 class Conductor:
@@ -59,7 +62,9 @@ def conduct(recipe: RunRecipe) -> dict[str, Any]:
     ray = need("ray", "ray", "placement 'ray'")
     mine = not ray.is_initialized()
     if mine:
-        ray.init(address=os.environ.get("RAY_ADDRESS"), include_dashboard=False, log_to_driver=True)
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        address = os.environ.get("RAY_ADDRESS") or "local"
+        ray.init(address=address, logging_level="warning", **_LOCAL if address == "local" else {})
     try:
         return _conducted(ray, recipe)
     finally:

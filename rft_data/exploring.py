@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from rft_data.buffer import Buffer
 from rft_data.dispatch import Dispatcher
+from rft_data.failpoints import failpoint
 from rft_data.fleet import Fleet
 from rft_data.judge import judge, unjudged
 from rft_data.ledger import Ledger
@@ -43,6 +44,7 @@ class Exploring:
             tickets = self.sampler.admit(room, version) if room > 0 else []
             if tickets:
                 self.fleet.play(self.dispatcher.assign(tickets), version)
+                failpoint("explore.started")
                 room -= len(tickets)
 
     def collect(self) -> None:

@@ -2,8 +2,9 @@
 
 `RFT_FAILPOINT=store.commit:3:kill` kills this process at the third pass of `store.commit`. A name ending
 in `*` counts every failpoint that starts so; the action is `kill` (SIGKILL) or `error` (OSError).
-Names: store.{write,commit,committed,synced}, append.ack, lease.granted, settle.{consume,consumed},
-compact.{merge,merged,cleaned}, publish.{written,renamed,recorded}, checkpoint.{written,sealed}.
+Names: explore.started, judge.{begin,annotated,closed}, step.{begin,done}, store.{write,commit,committed,
+synced}, append.ack, lease.granted, settle.{consume,consumed}, compact.{merge,merged,cleaned},
+publish.{written,renamed,recorded}, checkpoint.{written,sealed}.
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from rft_data.buffer import Buffer
 from rft_data.errors import ConflictError
+from rft_data.failpoints import failpoint
 from rft_data.filters import And, Compare
 from rft_data.protocols import Pipeline
 from rft_data.rows import GroupResult, Played, TaskKey, Ticket
@@ -27,11 +28,14 @@ def judge(
     played: Sequence[Played], rows: pa.Table, pipeline: Pipeline, buffer: Buffer, run_id: str, attempt: int
 ) -> list[GroupResult]:
     """Run the operators over the groups' stored rows and write verdicts and groups down."""
+    failpoint("judge.begin")
     annotations = pipeline.run(rows)
     buffer.annotate(annotations)
+    failpoint("judge.annotated")
     results = group_results(played, rows, annotations)
     named = {"run_id": run_id, "attempt": attempt}
     buffer.add_rows("groups", [group_row(p, r, named) for p, r in zip(played, results, strict=True)])
+    failpoint("judge.closed")
     return results
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -69,10 +70,8 @@ def start_fleet(
 
 
 def offline(recipe: RunRecipe, placement: Placement, method: str, returns: Any, **arguments: Any) -> Any:
-    """One call of the offline role, which lives as long as the call and has the trainer's place."""
-    place = recipe.placement.trainer
-    spec = RoleSpec("offline", "trainers.offline_role:offline_role", {}, cpus=place.cpus, gpus=place.gpus)
-    role = placement.start(spec)
+    """One call of the offline role, which lives as long as the call, in the trainer's place."""
+    role = placement.start(replace(build.trainer_place(recipe), factory="trainers.offline_role:offline_role"))
     try:
         return role.call(method, returns, deadline_s=recipe.deadlines.stage_s, **arguments).result()
     finally:

@@ -12,6 +12,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
+from rft_data.failpoints import failpoint
 from rft_data.protocols import Role
 from rft_data.rows import Lease, StepReport, WeightRef
 from rft_data.versions import VersionRegistry
@@ -61,6 +62,7 @@ class Training:
 
     def begin(self, lease: Lease, *, checkpoint: bool) -> None:
         """Start the optimizer step of a lease; with `checkpoint`, trainer state is written too."""
+        failpoint("step.begin")
         self._lease, self._after = lease, lease.step + 1
         self.seconds = {"idle": time.monotonic() - self._ended}
         self._call("step", StepReport, lease=lease, checkpoint=checkpoint)
@@ -81,6 +83,7 @@ class Training:
         outcome, self.future = self.future.result(), None
         ref = None
         if isinstance(outcome, StepReport):
+            failpoint("step.done")
             self._book("train")
             self._report = outcome
             if self._publish_due(self._after):

@@ -23,6 +23,7 @@ from transformers import PreTrainedModel, PrinterCallback
 from rft_data.errors import ResumeError, TrainingError
 from rft_data.protocols import LeasedBatch
 from rft_data.rows import StepReport
+from trainers.disk import writing
 from trainers.experience_grpo import ExperienceGRPOTrainer, full_batch
 from trainers.finite import FiniteGradients
 from trainers.grpo_config import grpo_config
@@ -111,8 +112,8 @@ class GrpoTrainer:
             of `Drift.take`, and of the batch: mean `reward`, `shaped_reward` and `completion_tokens`,
             `rows`, and `tokens` trained on. Numbers that are not finite are left out.
         Raises: RowError, TrainingError for a lease that does not fit, which leaves the trainer as it was.
-            TrainingError for a loss or gradient that is not finite, StalledError past the deadline, or
-            what TRL raised: after these it takes no further step and saves nothing.
+            TrainingError for a loss or gradient that is not finite, StalledError past the deadline,
+            DiskFullError, or what TRL raised: after these it takes no further step and saves nothing.
         """
         with self._exclusive("a step"):
             if self._steps_done >= self._steps:
@@ -134,7 +135,8 @@ class GrpoTrainer:
     def checkpoint(self) -> None:
         """Write `checkpoint_dir(steps_done)` now, between two steps, if it is not written yet.
 
-        Raises: TrainingError before the first step and after a failed one; StalledError past the deadline.
+        Raises: TrainingError before the first step and after a failed one; StalledError past the deadline;
+            DiskFullError.
         """
         with self._exclusive("a checkpoint"):
             if self._saved == self._steps_done:
@@ -150,11 +152,12 @@ class GrpoTrainer:
     def save_weights(self, directory: Path) -> None:
         """Write safetensors, config, tokenizer and the probe into an existing folder.
 
-        Raises: TrainingError during a step, and after a failed one.
+        Raises: TrainingError during a step, and after a failed one; DiskFullError.
         """
         with self._exclusive("saving weights"):
             model = self._trainer.accelerator.unwrap_model(self._trainer.model)
-            write_weights(model, self._tokenizer, directory)
+            with writing("the weight directory", directory):
+                write_weights(model, self._tokenizer, directory)
 
     def checkpoint_dir(self, step: int) -> Path:
         """Where the checkpoint of `step` is (or would be)."""
@@ -178,7 +181,8 @@ class GrpoTrainer:
 
     def _carry_out(self, order: StepOrder | CheckpointOrder, what: str, where: str) -> None:
         try:
-            self._hooks.carry_out(order)
+            with writing("the checkpoint", self._output_dir):
+                self._hooks.carry_out(order)
         except TrainingError as err:
             self._ended_by = str(err)
             raise TrainingError(f"{what}: {err} {where}".rstrip()) from err

@@ -15,6 +15,7 @@ from rft_data.errors import TrainingError
 from rft_data.manifest import write_manifest
 from rft_data.protocols import BufferClient
 from rft_data.rows import Lease, StepReport
+from trainers.disk import writing
 from trainers.grpo import GrpoTrainer, Limits
 
 
@@ -50,11 +51,12 @@ class TrainerRole:
         """Write weights, probe and, last, a manifest with `header` into an existing empty folder.
 
         Returns: the manifest's digest.
-        Raises: TrainingError during a step, and after a failed one.
+        Raises: TrainingError during a step, and after a failed one; DiskFullError.
         """
         folder = Path(directory)
         self._trainer.save_weights(folder)
-        return write_manifest(folder, header)
+        with writing("the manifest", folder):
+            return write_manifest(folder, header)
 
     def checkpoint(self) -> None:
         """Write the trainer's state of `steps_done` now, if it is not written yet."""

@@ -6,17 +6,17 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from benchmarks.sync.slow import latency_of
 from rft_data.buffer import Buffer
 from rft_data.metrics.facts import tail_share
-from benchmarks.sync.slow import latency_of
 
-RECIPE = Path(__file__).with_name("recipe.yaml")
+HERE = Path(__file__).parent
 MODES: Mapping[str, tuple[int, int]] = {"synchronous": (1, 0), "one-step": (1, 1), "asynchronous": (1, 3)}
 """Name to (publish every, most staleness)."""
 _WARM_UP = 3
@@ -33,7 +33,6 @@ class Setting:
     distribution: str = ""
     """Of the environment's waits; empty: none."""
     median_s: float = 0.5
-    overrides: Sequence[str] = ()
 
     @property
     def name(self) -> str:
@@ -56,11 +55,15 @@ class Outcome:
     """Trained groups by optimizer steps between sampling and training."""
     hub_cpu: float
     """CPU seconds of the conductor (hub, operators, sampler) per step."""
-    hub_wait_s: float
-    """Seconds per step between the end of one trainer call and the start of the next, groups being ready."""
+    idle_s: float
+    """Seconds per step between the end of one trainer call and the start of the next."""
     tail: float | None
     """Share of the slowest 5 % of tasks among the trained, over that among the dispatched."""
-    figures: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def figures(self) -> dict[str, Any]:
+        """The numbers as JSON values."""
+        return {**asdict(self), "setting": asdict(self.setting)}
 
     @property
     def violations(self) -> int:
@@ -68,8 +71,16 @@ class Outcome:
         return sum(n for lag, n in self.lag.items() if lag > MODES[self.setting.mode][1])
 
 
-def play(setting: Setting, root: Path, model: Path | None) -> Outcome:
-    """Run a setting in a process of its own and read what it left."""
+def prepare(root: Path) -> Path:
+    """The folder of the model that every run starts from, made once."""
+    folder = root / "prepare"
+    if not (folder / "summary.json").is_file():
+        _rft("prepare", root, HERE / "prepare.yaml", [f"run_dir={folder}", f"buffer.uri={folder}/buffer"])
+    return folder / "stages" / "0-sft"
+
+
+def play(setting: Setting, root: Path, model: Path) -> Outcome:
+    """Run a setting in a process of its own, unless it was run before, and read what it left."""
     folder = root / setting.name
     every, staleness = MODES[setting.mode]
     changes = [
@@ -79,27 +90,34 @@ def play(setting: Setting, root: Path, model: Path | None) -> Outcome:
         f"seed={setting.seed}",
         f"sync.every={every}",
         f"sync.max_staleness={staleness}",
-        *([] if model is None else [f"model={{path: {model}}}"]),
-        *setting.overrides,
+        f"model.path={model}",
+        f"stages.0.steps={setting.steps}",
     ]
-    stage = 0 if model is not None else 1
-    changes.append(f"stages.{stage}.steps={setting.steps}")
     if setting.distribution:
         wait = f"{{distribution: {setting.distribution}, median_s: {setting.median_s}}}"
         changes.append(f"explorer.workflow={{use: 'benchmarks.sync.slow:SlowTurn', args: {wait}}}")
-    recipe = RECIPE if model is not None else RECIPE.with_name("prepare.yaml")
-    log = root / f"{setting.name}.log"
+    if not (folder / "summary.json").is_file():
+        _rft(setting.name, root, HERE / "recipe.yaml", changes)
+    return read(setting, folder)
+
+
+def _rft(name: str, root: Path, recipe: Path, changes: Sequence[str]) -> None:
+    log = root / f"{name}.log"
+    command = [
+        sys.executable,
+        "-c",
+        "from rft_data.cli.app import main; main()",
+        "run",
+        str(recipe),
+        *changes,
+    ]
     with log.open("w") as out:
-        done = subprocess.run(
-            [sys.executable, "-m", "rft_data", "run", str(recipe), *changes],
-            stdout=out,
-            stderr=subprocess.STDOUT,
-            check=False,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        done = subprocess.run(  # noqa: S603 - our own command
+            command, stdout=out, stderr=subprocess.STDOUT, check=False, env=environment
         )
     if done.returncode:
-        raise RuntimeError(f"{setting.name} ended with {done.returncode}:\n{log.read_text()[-3000:]}")
-    return read(setting, folder)
+        raise RuntimeError(f"{name} ended with {done.returncode}:\n{log.read_text()[-3000:]}")
 
 
 def read(setting: Setting, folder: Path) -> Outcome:
@@ -134,7 +152,7 @@ def read(setting: Setting, folder: Path) -> Outcome:
         reward=float(np.mean(reward[-max(1, len(reward) // 4) :])),
         lag={lag: lags.count(lag) for lag in sorted(set(lags))},
         hub_cpu=float(np.median(numbers["loop", "cpu_s"][_WARM_UP:])),
-        hub_wait_s=float(np.median(numbers["loop", "idle_s"][_WARM_UP:])),
+        idle_s=float(np.median(numbers["seconds", "idle"][_WARM_UP:])),
         tail=tail,
     )
 

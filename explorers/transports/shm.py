@@ -51,9 +51,8 @@ class SharedMemory:
         copy = home / f"v{ref.version:08d}"
         deadline = time.monotonic() + self._deadline_s
         while True:
-            whole = _is_copy(copy, Path(ref.path))
-            lock = self._locked(copy, fcntl.LOCK_SH if whole else fcntl.LOCK_EX, deadline)
-            if not whole and not _is_copy(copy, Path(ref.path)):
+            lock, alone = self._locked(copy, Path(ref.path), deadline)
+            if alone and not _is_copy(copy, Path(ref.path)):
                 _remove_unread(home, keep=copy)
                 _copy(Path(ref.path), copy, manifest)
             fcntl.flock(lock, fcntl.LOCK_SH)  # a pruner may slip in between the two locks
@@ -70,13 +69,14 @@ class SharedMemory:
             _remove_abandoned(home)
         self._users.clear()
 
-    def _locked(self, copy: Path, kind: int, deadline: float) -> int:
-        """A lock on a copy, as an open descriptor."""
+    def _locked(self, copy: Path, directory: Path, deadline: float) -> tuple[int, bool]:
+        """A lock on a copy, as an open descriptor: shared when the copy is there, else alone, to make it."""
         lock = os.open(_lock_of(copy), os.O_RDWR | os.O_CREAT, 0o600)
         while True:
+            kind = fcntl.LOCK_SH if _is_copy(copy, directory) else fcntl.LOCK_EX
             try:
                 fcntl.flock(lock, kind | fcntl.LOCK_NB)
-                return lock
+                return lock, kind == fcntl.LOCK_EX
             except BlockingIOError:
                 if time.monotonic() > deadline:
                     os.close(lock)

@@ -12,7 +12,7 @@ from typing import Any
 
 from rft_data.errors import ConflictError
 from rft_data.rows import GroupResult, Lease, Ticket
-from rft_data.sampler.book import CANCELLED, DROPPED, FAILED, OPEN, READY, STALE, UNKNOWN
+from rft_data.sampler.book import CANCELLED, DROPPED, FAILED, LEASED, OPEN, READY, STALE, TRAINED, UNKNOWN
 from rft_data.sampler.books import Books, Versions
 from rft_data.sampler.gauges import Gauges
 from rft_data.sampler.policy import Moment, Policy
@@ -62,7 +62,7 @@ class GroupSampler:
         for lease in sorted(ledger.leases(consumer), key=lambda lease: lease.step):
             self._stock.hold(lease, lease.step)
             if lease.step < settled_steps:
-                self._gauges.trained(self._stock.finish(lease.step).candidates)
+                self._gauges.trained(self._stock.finish(lease.step))
 
     # --- admission ---------------------------------------------------------------------------------
 
@@ -146,16 +146,17 @@ class GroupSampler:
         Raises: ConflictError if the lease, or a group of it, is not held.
         """
         held = self._stock.held.get(lease.step)
-        known = () if held is None else tuple(candidate.group_id for candidate in held.candidates)
-        if held is None or lease.consumer != self._consumer or known != lease.group_ids:
-            wrong = next((g for g in lease.group_ids if g not in known), "")
-            raise ConflictError(
-                f"lease {lease.consumer}/{lease.step} is not held: group '{wrong}' is "
-                f"{self._stock.book.state(wrong)}, not leased for this step."
+        lost = next((g for g in lease.group_ids if self._stock.book.state(g) not in (LEASED, TRAINED)), None)
+        if held is None or lost or not self._is_same(held.lease, lease):
+            what = (
+                f"group '{lost}' is {self._stock.book.state(lost)}" if lost else "it was settled or released"
             )
-        self._stock.finish(lease.step)
-        self._gauges.trained(held.candidates)
-        self._gauges.used(held.candidates, held.step)
+            raise ConflictError(
+                f"lease {lease.consumer}/{lease.step} is not held: {what}; settle a lease once."
+            )
+        trained = self._stock.finish(lease.step)
+        self._gauges.trained(trained)
+        self._gauges.used(trained, held.step)
 
     def release(self, lease: Lease, reason: str) -> None:
         """Give a lease back untrained: its groups are ready again, in their old order.
@@ -164,8 +165,7 @@ class GroupSampler:
         """
         held = self._stock.held.get(lease.step)
         known = self._ledger.find(self._consumer, lease.step)
-        mine = held is not None and held.lease.group_ids == lease.group_ids
-        if not mine or lease.consumer != self._consumer or (known and known.group_ids != lease.group_ids):
+        if held is None or not all(self._is_same(lease, one) for one in (held.lease, known) if one):
             raise ConflictError(
                 f"lease {lease.consumer}/{lease.step} is not held any more; only a lease that was not "
                 "trained can be released, once."
@@ -269,6 +269,11 @@ class GroupSampler:
                 self._stock.book.enter_other(group_id, state)
             if state == READY:
                 self._stock.offer(result, self._stock.place(), step, max(now, step or 0))
+
+    def _is_same(self, lease: Lease, other: Lease) -> bool:
+        """Whether two answers name one lease of this consumer; the epoch may have moved on."""
+        named = (self._consumer, lease.step, lease.group_ids)
+        return (lease.consumer, other.step, other.group_ids) == named
 
     def _is_own(self, result: GroupResult) -> bool:
         return self._own_id.fullmatch(result.ticket.group_id) is not None

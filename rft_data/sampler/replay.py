@@ -85,18 +85,24 @@ class Replay(Policy):
         """
         draw = random.Random(f"{self._seed}/{moment.lease}").random  # noqa: S311 (sampling, no secret)
         credit = math.floor(self._extra_per_insert * moment.inserted + 1e-9) - moment.reuses
-        drawn: list[tuple[WeightedPool, Candidate, float]] = []
+        drawn: dict[int, Candidate] = {}
+        hidden: list[tuple[WeightedPool, Candidate, float]] = []
         while len(drawn) < n:
             pool = self._pool(draw(), credit > 0)
             if pool is None:
                 break
             candidate, log_weight = pool.draw(draw())
+            # A second hit counts for nothing, which draws from the rest in proportion, and is cheaper than
+            # taking out each one that was drawn; one that is hit again and again would be, so it is taken out.
+            if candidate.place in drawn:
+                pool.discard(candidate)
+                hidden.append((pool, candidate, log_weight))
+                continue
             credit -= pool is self._used
-            pool.discard(candidate)
-            drawn.append((pool, candidate, log_weight))
-        for pool, candidate, log_weight in drawn:
+            drawn[candidate.place] = candidate
+        for pool, candidate, log_weight in hidden:
             pool.add(candidate, log_weight)
-        return [candidate for _, candidate, _ in drawn]
+        return list(drawn.values())
 
     def _pool(self, u: float, reuse: bool) -> WeightedPool | None:
         """The pool to draw from, by total weight."""

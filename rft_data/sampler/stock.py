@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from collections import Counter
 from collections.abc import Sequence
 
 from rft_data.rows import GroupResult, Lease
@@ -20,8 +21,6 @@ class Held:
     """A lease that is not settled."""
 
     lease: Lease
-    candidates: tuple[Candidate, ...]
-    """Its groups, as far as they are known here."""
     step: int
     """Optimizer steps behind the weights when it is trained."""
 
@@ -46,6 +45,8 @@ class Stock:
         self.reuses = 0
         """Uses of groups beyond the first, held leases included."""
         self._candidates: dict[str, Candidate] = {}
+        self._times: Counter[str] = Counter()
+        """In how many held leases a group is: after a restart one that is replayed may be in several."""
         self._open: dict[str, int] = {}
         self._places = itertools.count()
         self._arrivals = itertools.count()
@@ -75,40 +76,54 @@ class Stock:
 
     def hold(self, lease: Lease, step: int) -> None:
         """A lease was written down, to be trained when `step` optimizer steps are behind the weights."""
-        known = [self._candidates[group_id] for group_id in lease.group_ids if group_id in self._candidates]
-        self.held[lease.step] = Held(lease, tuple(known), step)
+        self.held[lease.step] = Held(lease, step)
         self.in_flight += len(lease.group_ids)
+        known = self._known(lease)
         for candidate in known:
-            self.shelf.remove(candidate)
-            if candidate.uses:
+            group_id = candidate.group_id
+            if self._times[group_id] == 0:
+                self.shelf.remove(candidate)
+            if candidate.uses + self._times[group_id]:
                 self.reuses += 1
             else:
-                self.book.move(candidate.group_id, LEASED)
+                self.book.move(group_id, LEASED)
+            self._times[group_id] += 1
         self._policy.taken(known)
 
     def give_back(self, step: int) -> None:
         """A held lease was released."""
-        held = self._let_go(step)
-        for candidate in held.candidates:
-            self.shelf.add(candidate)
-            if candidate.uses:
+        known = self._known(self._let_go(step))
+        self._policy.returned(known)
+        for candidate in known:
+            group_id = candidate.group_id
+            if candidate.uses + self._times[group_id]:
                 self.reuses -= 1
             else:
-                self.book.move(candidate.group_id, READY)
-        self._policy.returned(held.candidates)
+                self.book.move(group_id, READY)
+            if self._times[group_id]:
+                self._policy.discard(candidate)
+            else:
+                self.shelf.add(candidate)
 
-    def finish(self, step: int) -> Held:
-        """A held lease was trained; its groups may be leased again as far as the policy's limit goes."""
-        held = self._let_go(step)
+    def finish(self, step: int) -> list[Candidate]:
+        """A held lease was trained; its groups may be leased again as far as the policy's limit goes.
+
+        Returns: its groups as they were before.
+        """
+        lease = self._let_go(step)
         self.settled.add(step)
-        self.settled_groups += len(held.lease.group_ids)
-        for candidate in held.candidates:
-            del self._candidates[candidate.group_id]
-            self.book.move(candidate.group_id, TRAINED)
+        self.settled_groups += len(lease.group_ids)
+        known = self._known(lease)
+        for candidate in known:
             used = dataclasses.replace(candidate, uses=candidate.uses + 1)
-            if used.uses < self._policy.limit(used):
+            self.book.move(used.group_id, TRAINED)
+            if self._times[used.group_id]:
+                self._candidates[used.group_id] = used
+            elif used.uses < self._policy.limit(used):
                 self._put(used)
-        return held
+            else:
+                del self._candidates[used.group_id]
+        return known
 
     def expire(self, candidates: Sequence[Candidate]) -> None:
         """These may never be leased again; those never trained are stale."""
@@ -124,7 +139,12 @@ class Stock:
         self.shelf.add(candidate)
         self._policy.add(candidate)
 
-    def _let_go(self, step: int) -> Held:
-        held = self.held.pop(step)
-        self.in_flight -= len(held.lease.group_ids)
-        return held
+    def _known(self, lease: Lease) -> list[Candidate]:
+        return [self._candidates[group_id] for group_id in lease.group_ids if group_id in self._candidates]
+
+    def _let_go(self, step: int) -> Lease:
+        lease = self.held.pop(step).lease
+        self.in_flight -= len(lease.group_ids)
+        self._times.subtract(lease.group_ids)
+        self._times = +self._times
+        return lease

@@ -59,26 +59,28 @@ class WeightedPool:
         """
         if not self._live:
             raise LookupError("an empty pool has nothing to draw; ask for its length first.")
-        tree, node = self._tree, 1
+        tree, node, exp = self._tree, 1, math.exp
         while node < self._capacity:
-            share = math.exp(tree[2 * node] - tree[node])
+            share = exp(tree[2 * node] - tree[node])
             node *= 2
             if u < share:
-                u = min(u / share, _BELOW_ONE)
+                u /= share
             else:
-                u = min((u - share) / (1 - share), _BELOW_ONE)
+                u = (u - share) / (1 - share)
                 node += 1
+            if u >= 1.0:
+                u = _BELOW_ONE
         return self._live[self._places[node - self._capacity]], tree[node]
 
     def _set(self, slot: int, log_weight: float) -> None:
-        tree, node = self._tree, self._capacity + slot
+        tree, node, exp, log1p = self._tree, self._capacity + slot, math.exp, math.log1p
         tree[node] = log_weight
         while node > 1:
-            node //= 2
-            low, high = tree[2 * node], tree[2 * node + 1]
+            low, high = tree[node], tree[node ^ 1]
             if low > high:
                 low, high = high, low
-            tree[node] = high if low == _NONE else high + math.log1p(math.exp(low - high))
+            node >>= 1
+            tree[node] = high if low == _NONE else high + log1p(exp(low - high))
 
     def _rebuild(self) -> None:
         """Free the slots of what is gone, and make room for as many again as are left."""

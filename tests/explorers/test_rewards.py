@@ -7,7 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from explorers.rewards import REWARDS, AnswerFormat, ExactAnswer, MathVerify
+from explorers.rewards import (
+    REWARDS,
+    AnswerFormat,
+    ExactAnswer,
+    MathVerify,
+    is_trusted,
+    judged,
+    make_reward,
+)
+from rft_data.errors import RecipeError, UnknownComponentError
 from rft_data.protocols import Unscored
 from rft_data.rows import Task
 
@@ -107,6 +116,35 @@ def test_math_verify_works_outside_the_main_thread() -> None:
 
 def test_every_reward_is_built_without_arguments() -> None:
     assert {name: cls()(task("2"), "#### 2") for name, cls in REWARDS.items()} == dict.fromkeys(REWARDS, 1.0)
+
+
+def test_only_built_ins_that_say_so_are_trusted() -> None:
+    assert [name for name in REWARDS if is_trusted(name)] == ["exact_answer", "answer_format"]
+    assert not is_trusted("explorers.rewards:ExactAnswer")
+
+
+@pytest.mark.parametrize(
+    ("use", "args", "error", "match"),
+    [
+        ("exact_answr", {}, UnknownComponentError, "did you mean 'exact_answer'"),
+        ("explorers.rewards:Missing", {}, UnknownComponentError, "has no 'Missing'"),
+        ("exact_answer", {"mark": "A:"}, RecipeError, "reward 'exact_answer' cannot be built.*mark"),
+        ("answer_format", {"marker": 3}, RecipeError, "cannot be built.*'marker': 3"),
+    ],
+)
+def test_a_reward_that_cannot_be_made_is_refused_by_name(
+    use: str, args: dict, error: type[Exception], match: str
+) -> None:
+    with pytest.raises(error, match=match):
+        make_reward(use, args)
+
+
+def test_memory_that_runs_out_is_for_the_process_to_answer() -> None:
+    def greedy(task: Task, completion: str) -> float:
+        raise MemoryError
+
+    with pytest.raises(MemoryError):
+        judged(greedy, task("1"), "")
 
 
 @pytest.mark.skipif("RFT_GSM8K_DIR" not in os.environ, reason="RFT_GSM8K_DIR names no GSM8K folder")

@@ -23,7 +23,10 @@ from rft_data.errors import (
     StalledError,
     UnknownComponentError,
 )
+from rft_data.hub import HubServer
 from rft_data.manifest import write_manifest
+from rft_data.placement.local import LocalPlacement
+from rft_data.protocols import RoleSpec
 from rft_data.rows import Assignment, Played, Task, Ticket, WeightRef
 from tests.explorers.toys import SlowBuffer, task
 from trainers.tiny_model import build_tiny_model
@@ -256,6 +259,63 @@ def test_a_mistake_in_the_arguments_is_an_error_at_the_start(
 ) -> None:
     with pytest.raises(error, match=match):
         make(SlowBuffer(), **changes)
+
+
+def test_a_role_that_cannot_be_built_leaves_no_process_behind(make: Make) -> None:
+    def children() -> set[str]:
+        return {
+            pid
+            for task in Path("/proc/self/task").iterdir()
+            for pid in (task / "children").read_text().split()
+        }
+
+    before = children()
+    with pytest.raises(RecipeError, match="does not take"):
+        make(
+            SlowBuffer(), reward=[{"use": f"{TOYS}:Act"}], engine={"use": f"{TOYS}:ScriptedEngine", "sede": 1}
+        )
+    assert children() == before
+
+
+@pytest.mark.slow
+def test_the_role_says_the_same_from_a_process_of_its_own(model: Path, tmp_path: Path) -> None:
+    arguments = {
+        "engine": {"use": f"{TOYS}:ScriptedEngine"},
+        "model": str(model),
+        "run_id": "run",
+        "attempt": 0,
+        "explorer_id": "explorer-0",
+        "group_size": 2,
+        "sampling": {"max_tokens": 8},
+        "reward": [{"use": f"{TOYS}:Act"}],
+        "workflow": {"use": f"{TOYS}:ScriptedWorkflow"},
+        "limits": {"rollout_deadline_s": 60.0, "reward_processes": 1},
+    }
+    with Buffer(tmp_path / "buffer") as buffer, HubServer(buffer) as hub:
+        placement = LocalPlacement((hub.address, hub.token))
+        try:
+            role = placement.start(RoleSpec("explorer-0", "explorers.role:explorer_role", arguments))
+            ref = WeightRef("run", 4, 0, "")
+            with pytest.raises(ParityError, match="no proven weights"):
+                role.call("version", int, deadline_s=60).result()
+            assert role.call("load_weights", float, deadline_s=60, ref=ref).result() == 0.25
+            calls = [
+                role.call("explore", list[Played], deadline_s=60, assignments=assigned(one, first=n))
+                for n, one in enumerate([task("ok"), task("fail", "ok", name="u")])
+            ]
+            ((whole,), (failed,)) = (call.result() for call in calls)
+            assert (whole.outcome, len(whole.seqs), whole.task) == ("arrived", 2, task("ok").key)
+            assert (failed.outcome, len(failed.seqs)) == ("failed", 1)
+            answers = role.call("evaluate", list[int], deadline_s=60, tasks=[task("ok")], label="run/e-0")
+            (answer,) = answers.result()
+            assert sorted([*whole.seqs, *failed.seqs, answer]) == list(range(len(buffer)))
+            numbers = role.call("metrics", dict[str, float], deadline_s=60).result()
+            assert (numbers["rollouts_started"], numbers["rollouts_failed"]) == (5, 1)
+            broken = role.call("explore", list[Played], deadline_s=60, assignments=assigned(task("broken")))
+            with pytest.raises(EngineError, match="the engine is gone"):
+                broken.result()
+        finally:
+            placement.close()
 
 
 ACTS = ("ok", "fail", "nan", "steps", "exit")

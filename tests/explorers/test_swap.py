@@ -24,7 +24,15 @@ PROMPTS = [[2 + (7 * i + 3 * j) % (VOCABULARY - 2) for j in range(3 + i % 11)] f
 LONG = Sampling(100, 0.9)
 MODES = ("drain", "continue", "recompute")
 EXACT = 1e-4
-Swap = Callable[[Engine], Any]
+ONE_MODEL = pytest.mark.parametrize(
+    "bench",
+    [
+        pytest.param(("transformers", True), id="transformers"),
+        pytest.param(("vllm", True), id="vllm", marks=pytest.mark.slow),
+    ],
+    indirect=True,
+)
+"""For claims that have nothing to do with how the model is built."""
 
 
 def stored(ref: WeightRef) -> Any:
@@ -75,17 +83,22 @@ def check_spans(completion: Completion) -> None:
 
 
 async def play_and_swap(
-    engine: Engine, refs: Sequence[WeightRef], *, steps: int = 4, late: int = 0
+    engine: Engine,
+    refs: Sequence[WeightRef],
+    *,
+    steps: int = 4,
+    late: int = 0,
+    sampling: Sampling = LONG,
 ) -> tuple[list[Completion], list[Completion], list[float]]:
     """All prompts at once, and a swap to each of `refs` after some steps; `late` calls come during each."""
-    running = [asyncio.create_task(engine.generate(prompt, LONG)) for prompt in PROMPTS]
+    running = [asyncio.create_task(engine.generate(prompt, sampling)) for prompt in PROMPTS]
     after, proven = [], []
     for ref in refs:
         for _ in range(steps):
             await asyncio.sleep(0)
         swap = asyncio.create_task(engine.swap_weights(ref))
         await asyncio.sleep(0)
-        after += [asyncio.create_task(engine.generate(prompt, LONG)) for prompt in PROMPTS[:late]]
+        after += [asyncio.create_task(engine.generate(prompt, sampling)) for prompt in PROMPTS[:late]]
         proven.append(await swap)
     return await asyncio.gather(*running), await asyncio.gather(*after), proven
 
@@ -124,6 +137,7 @@ def test_every_token_has_the_logprob_of_its_version(
     assert max(errors(completions, refs, keep_cache=mode == "continue")) <= EXACT
 
 
+@ONE_MODEL
 def test_a_stale_cache_is_kept_only_by_continue(bench: Any, engine_of: Callable[..., Engine]) -> None:
     """The two references differ by far more than the tolerance, so the test above can tell them apart."""
     engine = engine_of(swap="continue")
@@ -133,6 +147,7 @@ def test_a_stale_cache_is_kept_only_by_continue(bench: Any, engine_of: Callable[
     assert max(errors(completions, refs, keep_cache=False)) > 0.1
 
 
+@ONE_MODEL
 def test_calls_that_come_while_draining_wait_for_the_new_version(
     bench: Any, engine_of: Callable[..., Engine]
 ) -> None:
@@ -157,6 +172,7 @@ def test_calls_that_come_while_draining_wait_for_the_new_version(
     assert max(errors([*before, late], refs, keep_cache=False, prompts=PROMPTS[:5])) <= EXACT
 
 
+@ONE_MODEL
 @pytest.mark.parametrize("mode", ["continue", "recompute"])
 def test_calls_that_come_during_swaps_are_answered_too(
     bench: Any, engine_of: Callable[..., Engine], mode: str
@@ -164,7 +180,9 @@ def test_calls_that_come_during_swaps_are_answered_too(
     engine = engine_of(swap=mode, options={"max_num_seqs": 8})
     refs = [bench.ref(name) for name in "abab"]
     engine.load_weights(refs[0])
-    completions, late, _ = asyncio.run(play_and_swap(engine, refs[1:], late=3))
+    completions, late, _ = asyncio.run(
+        play_and_swap(engine, refs[1:], late=3, sampling=Sampling(30, LONG.temperature))
+    )
     for completion in late:
         check_spans(completion)
     keep = mode == "continue"
@@ -172,6 +190,7 @@ def test_calls_that_come_during_swaps_are_answered_too(
     assert max(errors(late, refs, keep_cache=keep, prompts=PROMPTS[:3] * 3)) <= EXACT
 
 
+@ONE_MODEL
 @pytest.mark.parametrize("mode", MODES)
 def test_a_prompt_longer_than_a_cache_block_is_not_answered_from_older_weights(
     bench: Any, engine_of: Callable[..., Engine], mode: str
@@ -193,6 +212,7 @@ def test_a_prompt_longer_than_a_cache_block_is_not_answered_from_older_weights(
     assert max(errors([second], refs, keep_cache=False, prompts=[prompt])) <= EXACT
 
 
+@ONE_MODEL
 @pytest.mark.parametrize("mode", ["continue", "recompute"])
 def test_weights_that_fail_their_proof_fail_what_is_in_flight_until_a_good_load(
     bench: Any, engine_of: Callable[..., Engine], mode: str
@@ -225,6 +245,7 @@ def test_weights_that_fail_their_proof_fail_what_is_in_flight_until_a_good_load(
     assert max(errors(again, [good], keep_cache=False)) <= EXACT
 
 
+@ONE_MODEL
 def test_a_load_that_breaks_half_way_under_requests_is_mended_by_the_next(
     bench: Any, engine_of: Callable[..., Engine], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -260,6 +281,7 @@ def test_a_load_that_breaks_half_way_under_requests_is_mended_by_the_next(
     assert max(errors(again, [good], keep_cache=False)) <= EXACT
 
 
+@ONE_MODEL
 @pytest.mark.parametrize("mode", MODES)
 def test_a_damaged_directory_disturbs_nothing(
     bench: Any, engine_of: Callable[..., Engine], mode: str
@@ -282,6 +304,7 @@ def test_a_damaged_directory_disturbs_nothing(
     assert max(errors(completions, [good], keep_cache=False)) <= EXACT
 
 
+@ONE_MODEL
 def test_swaps_asked_for_together_are_made_one_after_the_other(
     bench: Any, engine_of: Callable[..., Engine]
 ) -> None:
@@ -297,6 +320,7 @@ def test_swaps_asked_for_together_are_made_one_after_the_other(
         asyncio.run(engine.swap_weights(refs[0]))
 
 
+@ONE_MODEL
 def test_a_swap_given_up_while_draining_lets_requests_pass_again(
     bench: Any, engine_of: Callable[..., Engine]
 ) -> None:
@@ -319,6 +343,7 @@ def test_a_swap_given_up_while_draining_lets_requests_pass_again(
     assert engine.version == refs[1].version
 
 
+@ONE_MODEL
 def test_an_unknown_swap_is_refused_with_the_likely_one(bench: Any) -> None:
     with pytest.raises(RecipeError, match="did you mean 'recompute'"):
         bench.fresh(swap="recompte")

@@ -12,7 +12,7 @@ from rft_data.codec import to_table
 from rft_data.errors import BusyError, ConflictError, FencedError, IntegrityError, RftError, RowError
 from rft_data.judge import group_results
 from rft_data.ledger import Ledger
-from rft_data.rows import GroupResult, Played, Task, TaskKey, Ticket, now
+from rft_data.rows import GroupResult, Played, TaskKey, Ticket, now
 from rft_data.schema import ANNOTATIONS, INCOMING
 from tests.rft_data.conftest import make_experience
 

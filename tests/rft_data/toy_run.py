@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,9 @@ class ToyExplorer:
         self._weights = (Path(ref.path) / "trained.txt").read_text()
         self._ref = ref
         return 0.0
+
+    async def pid(self) -> int:
+        return os.getpid()
 
     async def explore(self, assignments: list[Assignment]) -> list[Played]:
         await asyncio.sleep(self._pause_s)

@@ -188,23 +188,43 @@ def test_lease_that_cannot_be_trained_is_refused_and_the_next_one_is_trained(
         assert same(got, weights(plain, tmp_path / "want"))
 
 
+class HeldBatch:
+    """A leased batch whose rows come only when they are let go."""
+
+    def __init__(self, batch: LeasedBatch) -> None:
+        self.lease = batch.lease
+        self._table = batch.table
+        self.asked = threading.Event()
+        self.let_go = threading.Event()
+
+    @property
+    def table(self) -> pa.Table:
+        self.asked.set()
+        assert self.let_go.wait(60)
+        return self._table
+
+
 def test_save_and_checkpoint_during_a_step_are_refused(
     model_path: Path, tmp_path: Path, rows_table: Rows, leased: Leased
 ) -> None:
-    with closing(trainer(model_path, tmp_path / "run")) as grpo:
-        grpo.step(leased(rows_table(0, 8), 0))
-        running = threading.Thread(target=lambda: [grpo.step(leased(rows_table(s, 8), s)) for s in (1, 2, 3)])
+    held = HeldBatch(leased(rows_table(0, 8), 0))
+    with closing(trainer(model_path, tmp_path)) as grpo:
+        running = threading.Thread(target=grpo.step, args=(held,))
         running.start()
-        refusals = []
-        while running.is_alive():
-            try:
-                grpo.checkpoint()
-            except TrainingError as err:
-                refusals.append(str(err))
-        running.join()
-        assert grpo.steps_done == 4
-    assert refusals
-    assert all("a checkpoint was asked for while a step or a save is going on" in text for text in refusals)
+        assert held.asked.wait(60)
+        for what, call in (
+            ("a checkpoint", grpo.checkpoint),
+            ("saving weights", lambda: grpo.save_weights(tmp_path)),
+        ):
+            with pytest.raises(
+                TrainingError, match=f"{what} was asked for while a step or a save is going on"
+            ):
+                call()
+        held.let_go.set()
+        running.join(60)
+        assert grpo.steps_done == 1
+        grpo.checkpoint()
+        assert (grpo.checkpoint_dir(1) / "optimizer.pt").is_file()
 
 
 def test_report_measures_the_policies_without_another_forward(

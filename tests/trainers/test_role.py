@@ -12,11 +12,12 @@ import pytest
 from safetensors.numpy import load_file
 
 from rft_data.buffer import Buffer
+from rft_data.codec import to_table
 from rft_data.errors import IntegrityError, RecipeError, TrainingError
 from rft_data.manifest import read_manifest
 from rft_data.probe import Probe
 from rft_data.rows import Experience, Lease, TaskKey, content_id, experience_id_of, now
-from rft_data.schema import ANNOTATIONS, to_table
+from rft_data.schema import ANNOTATIONS
 from trainers.role import TrainerRole, grpo_role
 
 PIPELINE = "pipeline"

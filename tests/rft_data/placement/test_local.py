@@ -7,7 +7,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Iterator
-from concurrent.futures import wait
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 
 import pytest
@@ -248,6 +248,15 @@ def test_a_birth_that_fails_leaves_no_process_and_no_claim(capfd: pytest.Capture
     placement.close()
 
 
+@pytest.mark.slow
+def test_roles_start_at_the_same_time_from_several_threads(placement: LocalPlacement) -> None:
+    with ThreadPoolExecutor(3) as pool:
+        roles = list(pool.map(placement.start, [spec(f"threaded-{n}") for n in range(3)]))
+    assert len({pid_of(role) for role in roles}) == 3
+    for role in roles:
+        role.close()
+
+
 def test_two_roles_of_one_name_are_refused(placement: LocalPlacement, toy: Role) -> None:
     with pytest.raises(RftError, match="there is a role 'toy-0' already"):
         placement.start(spec("toy-0"))
@@ -262,7 +271,8 @@ CONDUCTOR = """
     placement = LocalPlacement()
     roles = [placement.start(RoleSpec(f"toy-{n}", "toy:toy", {})) for n in range(2)]
     pids = [role.call("pid", int, deadline_s=60).result() for role in roles]
-    roles[0].call("block", None, deadline_s=600, seconds=600.0)
+    roles[0].call("hog", int, deadline_s=600)
+    time.sleep(0.5)
     os.kill(pids[1], signal.SIGSTOP)
     print(*pids, flush=True)
     time.sleep(600)

@@ -93,6 +93,7 @@ class Toy:
 
     def hold(self) -> str:
         assert self.held.wait(60)
+        self.held.clear()
         return "held"
 
     async def let_go(self) -> None:
@@ -109,6 +110,9 @@ class Toy:
 
     def block(self, seconds: float) -> None:
         time.sleep(seconds)
+
+    def hog(self) -> int:
+        return sum(range(10**13))  # one call in C: no other thread of the process runs
 
     # --- ends
 
