@@ -1,7 +1,7 @@
 """How long a decision of the sampler takes with very many live groups.
 
-`python -m benchmarks.sampler [--groups N]`. The ledger is a dict, so what is measured is the sampler itself:
-a lease of 64 groups is choosing them, moving them and taking them out of every index; one settle follows each.
+`python -m benchmarks.sampler [--groups N]`. The ledger is a dict: what is measured is
+the sampler itself. A lease of 64 groups chooses them, moves them and takes them out of every index.
 """
 
 from __future__ import annotations

@@ -289,7 +289,7 @@ def check_stages(recipe: OnlineRecipe | TrainRecipe) -> None:
     """
     need("trl", "train", "training")
     from trainers.grpo_config import grpo_config
-    from trainers.off_policy import OffPolicy
+    from trainers.off_policy import off_policy_of
     from trainers.sft import sft_config
 
     folder = Path(recipe.run_dir)
@@ -298,9 +298,11 @@ def check_stages(recipe: OnlineRecipe | TrainRecipe) -> None:
         if isinstance(stage, SftStage):
             sft_config(folder, options=stage.trl, seed=recipe.seed)
         else:
-            OffPolicy(**stage.off_policy.model_dump())
             rows = stage.groups_per_step * group_size
-            grpo_config(folder, steps=stage.steps, rows_per_step=rows, options=stage.trl, seed=recipe.seed)
+            config = grpo_config(
+                folder, steps=stage.steps, rows_per_step=rows, options=stage.trl, seed=recipe.seed
+            )
+            off_policy_of(stage.off_policy.model_dump(), config)
 
 
 def task_pipeline(recipe: TasksRecipe) -> OperatorPipeline:

@@ -70,6 +70,8 @@ class Fleet:
         self._deadline_s = deadline_s
         self._max_restarts = max_restarts
         self._published: WeightRef | None = None
+        self._lost: list[Assignment] = []
+        """What explorers that died were playing."""
 
     @property
     def parity(self) -> float:
@@ -117,20 +119,19 @@ class Fleet:
         Raises: what an explorer raised, if starting it again cannot help or was done `max_restarts` times.
         """
         played: list[Played] = []
-        lost: list[Assignment] = []
         for seat in self.seats:
             if seat.loading is not None and seat.loading[0].done():
                 self._loaded(seat, *seat.loading)
             for future in self._finished(seat):
-                assignments = seat.playing.pop(future, None)
-                if assignments is None:
+                if future not in seat.playing:
                     continue  # lost with a call that was collected before it
                 try:
                     played += future.result()
+                    del seat.playing[future]
                 except _MAY_RESTART as err:
-                    lost += assignments + [a for call in seat.playing.values() for a in call]
                     self._restart(seat, err)
             seat.watch()
+        lost, self._lost = self._lost, []
         return sorted(played, key=lambda one: one.ticket.ordinal), lost
 
     def _finished(self, seat: Seat) -> list[Future[list[Played]]]:
@@ -203,6 +204,7 @@ class Fleet:
         if seat.role.incarnation >= self._max_restarts:
             raise why
         log.warning("%s is started again (%d groups lost): %s", seat.role.name, seat.load, why)
+        self._lost += [assignment for call in seat.playing.values() for assignment in call]
         seat.playing.clear()
         seat.loading, seat.version, seat.asked = None, -1, None
         seat.role.restart()

@@ -98,7 +98,7 @@ def tensors_in(directory: Path) -> Tensors:
 
 
 def tensors_of(read: Callable[[int], bytes], size: int) -> Tensors:
-    """The tensors a safetensors file of `size` bytes names, `read` from its start; none if it is not whole."""
+    """What a safetensors file of `size` bytes names, `read` from its start; nothing if it is not whole."""
     length = int.from_bytes(read(8), "little")
     if not 0 < length <= min(size, _MAX_HEADER_BYTES):
         return {}

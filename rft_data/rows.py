@@ -292,4 +292,4 @@ class StepReport:
 
     metrics: Mapping[str, float]
     ess: Mapping[int, float] = field(default_factory=dict)
-    """Effective sample size as a fraction of the rows, by the lowest policy version of the rows."""
+    """Effective sample size as a fraction of the sampled tokens, by the rows' lowest policy version."""

@@ -115,7 +115,7 @@ class WeightSender:
     def _init_info(self) -> TrainerInitInfo:
         if self._backend == "ipc":
             return IPCTrainerInitInfo(rank=0)
-        place = {
+        place: dict[str, Any] = {
             "master_address": self._host,
             "master_port": _free_port(self._host),
             "world_size": 1 + self._receivers,

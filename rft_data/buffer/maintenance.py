@@ -6,10 +6,13 @@ Fragments are merged in tiers, so a row is copied a few times in its life and no
 from __future__ import annotations
 
 import logging
+import time
 from datetime import timedelta
 from typing import Any
 
 from rft_data.buffer.faults import storage_errors
+from rft_data.buffer.growth import Growth
+from rft_data.buffer.memory import release_memory
 from rft_data.buffer.store import Store
 from rft_data.errors import FencedError
 from rft_data.failpoints import failpoint
@@ -28,6 +31,10 @@ _CROWD = 8
 """Fragments of one tier that are left alone."""
 KEEP_VERSIONS_S = 600.0
 """A reader may hold a version this long before its files can go."""
+CLEAN_EVERY = 512
+"""Commits to a table between two removals of old versions: each reads all manifests, 0.4 ms CPU apiece."""
+NEWEST_VERSIONS = 256
+"""Newest versions whose manifests stay: a reader may just be opening one, a repair may fall back on one."""
 _READ_BATCH_BYTES = 16 << 20
 
 
@@ -36,14 +43,14 @@ def maintain(store: Store, name: str) -> None:
 
     What was to be stored is stored already, so a compaction that fails is logged and tried again later.
     """
-    since = store.since_compaction[name]
+    since = store.growth[name]
     if since.commits >= COMPACT_EVERY or since.rows >= COMPACT_ROWS:
         try:
             compact(store, name)
         except FencedError:
             raise
         except (OSError, RuntimeError) as err:
-            store.since_compaction.pop(name, None)
+            since.looked_at()
             store.forget(name)
             log.warning("table '%s' of %s was not compacted and will be later: %s", name, store.location, err)
 
@@ -61,13 +68,34 @@ def compact(store: Store, name: str, *, crowd: int = _CROWD) -> dict[str, int]:
         for lowest, target in zip((0, *TIERS), TIERS, strict=False):
             _merge(dataset, lowest, target, crowd)
         store.sync(name)  # before the files that the merged ones replace may go
-        dataset.cleanup_old_versions(
-            older_than=timedelta(seconds=KEEP_VERSIONS_S), error_if_tagged_old_versions=False
-        )
-        failpoint("compact.cleaned")
-        store.since_compaction.pop(name, None)
+        grown = store.growth[name]
+        if crowd == 1 or _due(grown):
+            _clean(dataset, grown)
+            release_memory()
+        grown.looked_at()
         store.forget(name)
         return {"fragments_before": before, "fragments_after": len(store.head(name).get_fragments())}
+
+
+def _due(grown: Growth) -> bool:
+    crowded = len(grown.superseded) >= NEWEST_VERSIONS + CLEAN_EVERY
+    return crowded or time.monotonic() - grown.cleaned_at >= KEEP_VERSIONS_S
+
+
+def _clean(dataset: Any, grown: Growth) -> None:
+    """Remove versions nobody may hold any more, and manifests whose files a later one names as well.
+
+    The latter touch no data, so a reader that has opened such a version reads on.
+    """
+    spare = [version for version in grown.superseded if version <= dataset.version - NEWEST_VERSIONS]
+    if spare:
+        dataset.cleanup_old_versions(versions=spare, error_if_tagged_old_versions=False)
+    dataset.cleanup_old_versions(
+        older_than=timedelta(seconds=KEEP_VERSIONS_S), error_if_tagged_old_versions=False
+    )
+    failpoint("compact.cleaned")
+    del grown.superseded[: len(spare)]
+    grown.cleaned_at = time.monotonic()
 
 
 def remove_orphans(store: Store, name: str) -> int:

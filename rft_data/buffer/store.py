@@ -12,7 +12,6 @@ import threading
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ import pyarrow as pa
 
 from rft_data.buffer.durability import Durability, fsync_commit, fsync_table
 from rft_data.buffer.faults import overtaken, storage_errors
+from rft_data.buffer.growth import Growth
 from rft_data.buffer.home import LocalHome, ObjectHome
 from rft_data.errors import BusyError, RftError
 from rft_data.failpoints import failpoint
@@ -32,14 +32,6 @@ _CACHE_BYTES = 32 << 20
 """Lance's metadata cache grows with every version otherwise (1 GB after 5,000 appends, measured)."""
 
 _STORAGE_OPTIONS = {"new_table_enable_stable_row_ids": "true", "new_table_data_storage_version": "2.2"}
-
-
-@dataclass
-class Growth:
-    """What was added to a table."""
-
-    commits: int = 0
-    rows: int = 0
 
 
 class Store:
@@ -76,8 +68,8 @@ class Store:
         self._locks = {name: threading.RLock() for name in TABLES}
         self._closed = False
         self._pid = os.getpid()
-        self.since_compaction: defaultdict[str, Growth] = defaultdict(Growth)
-        """What was added to each table since it was opened or last compacted."""
+        self.growth: defaultdict[str, Growth] = defaultdict(Growth)
+        """What was added to each table."""
         if self._home is None:
             self._home = ObjectHome(self.location, self._db, read_only=read_only)
             self._fence()
@@ -199,9 +191,7 @@ class Store:
             if self.durability == "power" and self.local is not None:
                 fsync_commit(self.local / f"{name}.lance", fragments, head.version, written.version)
                 failpoint("store.synced")
-            grown = self.since_compaction[name]
-            grown.commits += 1
-            grown.rows += rows.num_rows
+            self.growth[name].appended(rows.num_rows, head.version)
 
     def check_writable(self) -> None:
         """Refuse to write to what was opened for reading.

@@ -93,7 +93,7 @@ class Replay(Policy):
                 break
             candidate, log_weight = pool.draw(draw())
             # A second hit counts for nothing, which draws from the rest in proportion, and is cheaper than
-            # taking out each one that was drawn; one that is hit again and again would be, so it is taken out.
+            # taking out all that were drawn; those hit twice are, or one heavy group would be hit for ever.
             if candidate.place in drawn:
                 pool.discard(candidate)
                 hidden.append((pool, candidate, log_weight))

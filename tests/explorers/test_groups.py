@@ -88,11 +88,17 @@ def test_a_rollout_that_raises_fails_its_group_and_no_other() -> None:
 
 def test_a_hung_rollout_is_cancelled_at_its_deadline_and_its_request_aborted() -> None:
     house = House(rollout_deadline_s=0.3)
-    hung, well = house.play(task("ok", "hang", "ok"), task("ok", name="u"))
-    assert (hung.outcome, well.outcome) == ("failed", "arrived")
+
+    async def play() -> tuple[list[Group], int]:
+        tickets = [Ticket(f"g{n}", n, 4) for n in range(2)]
+        tasks = [task("ok", "hang", "ok"), task("ok", name="u")]
+        groups = await together([house.player.play(*one) for one in zip(tickets, tasks, strict=True)])
+        return groups, house.engine.aborted  # before the loop's own end cancels what is left
+
+    (hung, well), aborted = run(play())
+    assert (hung.outcome, well.outcome, aborted) == ("failed", "arrived", 1)
     assert hung.error.startswith("1 of 3: TimeoutError: the rollout took longer than 0.3 s and was cancelled")
     assert [row.member for row in hung.experiences] == [0, 2]
-    assert house.engine.aborted == 1
     assert house.meter.take()["rollouts_failed"] == 1
 
 

@@ -100,16 +100,19 @@ def test_a_reward_needs_each_component_once(names: list[str]) -> None:
         make_rewards([{"use": name} for name in names], Limits())
 
 
-def test_a_score_that_is_cancelled_gives_up_what_was_not_begun(mixed: tuple[Rewards, Meter]) -> None:
-    rewards, _ = mixed
+def test_a_score_that_is_cancelled_gives_up_what_was_not_begun() -> None:
+    rewards = make_rewards([{"use": ACT}, {"use": "tests.explorers.toys:Second"}], ONE_CHILD)
 
     async def give_up() -> float:
-        slow = asyncio.create_task(rewards.score(TASK, "naps 1"))
-        await asyncio.sleep(0.3)
+        slow = asyncio.create_task(rewards.score(TASK, "naps 0.5"))
+        await asyncio.sleep(0.2)
         waiting = asyncio.create_task(rewards.score(TASK, "naps 50"))
         await asyncio.sleep(0.1)
         waiting.cancel()
         await slow
         return (await rewards.score(TASK, "good"))["reward"]
 
-    assert asyncio.run(asyncio.wait_for(give_up(), 20)) == 1.0
+    try:
+        assert asyncio.run(asyncio.wait_for(give_up(), 20)) == 2.0
+    finally:
+        rewards.close()

@@ -211,6 +211,10 @@ class Act:
         return 0.0
 
 
+class Second(Act):
+    """Another of the same."""
+
+
 class SlowOnce:
     """A reward that hangs the first time it is asked, in whatever process."""
 

@@ -9,7 +9,7 @@ from ops.pipeline import OperatorPipeline
 from rft_data.buffer import Buffer
 from rft_data.conservation import check_conservation
 from rft_data.dispatch import Dispatcher
-from rft_data.errors import IntegrityError, StalledError, Stopped, TrainingError
+from rft_data.errors import EngineError, IntegrityError, StalledError, Stopped, TrainingError
 from rft_data.exploring import Exploring
 from rft_data.fleet import Fleet
 from rft_data.judge import stored_groups
@@ -219,14 +219,13 @@ def test_a_synchronous_run_killed_at_any_write_trains_exactly_what_a_straight_on
     assert final.trained() == straight
 
 
-@pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("point", crash_points(), ids="-".join)
-def test_an_asynchronous_run_killed_at_any_write_keeps_its_books(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: tuple[str, str], when: str
+def test_an_asynchronous_run_killed_after_any_write_keeps_its_books(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: tuple[str, str]
 ) -> None:
     for attempt, call in enumerate((2, 5, 1)):
         house = House(tmp_path, attempt, staleness=2, every=2)
-        crash_at(house, point, when, call, monkeypatch)
+        crash_at(house, point, "after", call, monkeypatch)
         with contextlib.suppress(Crash):
             house.loop.run()
         house.close()
@@ -283,6 +282,18 @@ def test_a_run_asked_to_stop_ends_at_a_checkpoint_and_goes_on_from_it(
     again.check()
     again.close()
     assert again.trained() == straight
+
+
+def test_an_explorer_that_dies_again_and_again_ends_the_run(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    house = House(tmp_path, 0, rule="broken")
+    with pytest.raises(EngineError, match="the engine is gone"):
+        house.loop.run()
+    assert house.explorer.incarnation == 3
+    assert caplog.text.count("explorer-0 is started again (2 groups lost)") == 3
+    assert house.sampler.conservation()["cancelled"] == 6
+    house.close()
 
 
 def test_a_step_that_fails_is_not_settled(tmp_path: Path) -> None:

@@ -3,11 +3,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
-from rft_data import checkpoint
+from rft_data import checkpoint, failpoints
 from rft_data.buffer import Buffer
 from rft_data.errors import IntegrityError, ParityError
-from rft_data.manifest import read_manifest, write_manifest
+from rft_data.manifest import read_manifest, tensors_in, write_manifest
 from rft_data.probe import Probe
 from rft_data.versions import VersionRegistry
 
@@ -45,6 +46,113 @@ def test_published_directory_is_complete_and_old_ones_are_pruned(buffer: Buffer,
         2,
         {"model.safetensors", "sub/config.json"},
     )
+
+
+def fill(registry: VersionRegistry, step: int, text: bytes = b"weights") -> str:
+    """Another process's part: a draft filled and sealed; returns its digest."""
+    draft = registry.draft(step)
+    save(draft)
+    (draft / "model.safetensors").write_bytes(text)
+    return write_manifest(draft, registry.header(step))
+
+
+def test_a_draft_filled_elsewhere_becomes_a_version_when_finished(buffer: Buffer, tmp_path: Path) -> None:
+    registry = VersionRegistry(buffer, "run", tmp_path)
+    digest = fill(registry, 4)
+    assert registry.latest == -1
+    assert registry.published() == []
+    ref = registry.finish(4, digest)
+    assert (ref.version, ref.step, Path(ref.path)) == (0, 4, tmp_path / "v00000000")
+    assert read_manifest(Path(ref.path))["step"] == 4
+    assert registry.published() == [ref]
+
+
+def test_finish_refuses_a_draft_that_is_not_the_promised_one(buffer: Buffer, tmp_path: Path) -> None:
+    registry = VersionRegistry(buffer, "run", tmp_path)
+    with pytest.raises(IntegrityError, match="was not written completely"):
+        registry.finish(0, "x")
+    registry.draft(0)
+    with pytest.raises(IntegrityError, match="was not written completely"):
+        registry.finish(0, "x")
+    digest = fill(registry, 0)
+    with pytest.raises(IntegrityError, match="is not the one expected"):
+        registry.finish(0, "another")
+    with pytest.raises(IntegrityError, match="is not the one expected"):
+        registry.finish(1, digest)
+    draft = registry.draft(0)
+    digest = write_manifest(draft, {**registry.header(0), "version": 5})
+    with pytest.raises(IntegrityError, match="is not the one expected"):
+        registry.finish(0, digest)
+    assert registry.latest == -1
+    assert registry.finish(0, fill(registry, 0)).version == 0
+
+
+@pytest.mark.parametrize("again", ["finish", "draft and finish"])
+@pytest.mark.parametrize("point", ["publish.written", "publish.renamed", "publish.recorded"])
+def test_finishing_again_after_an_error_makes_one_version(
+    buffer: Buffer, tmp_path: Path, point: str, again: str
+) -> None:
+    registry = VersionRegistry(buffer, "run", tmp_path)
+    digest = fill(registry, 3)
+    with failpoints.armed(point, 1), pytest.raises(OSError, match="failpoint"):
+        registry.finish(3, digest)
+    if again != "finish":
+        digest = fill(registry, 3)
+    ref = registry.finish(3, digest)
+    assert (ref.version, registry.latest, registry.step_of(0)) == (0, 0, 3)
+    assert registry.published() == [ref]
+    assert {p.name for p in tmp_path.iterdir() if p.name != "buffer"} == {"v00000000"}
+
+
+def test_a_restart_knows_what_is_published_and_still_there(buffer: Buffer, tmp_path: Path) -> None:
+    registry = VersionRegistry(buffer, "run", tmp_path, keep=2)
+    refs = [registry.publish(step, save) for step in (0, 2, 4)]
+    registry.issue(5)
+    VersionRegistry(buffer, "other", tmp_path / "other").publish(0, save)
+    again = VersionRegistry(buffer, "run", tmp_path)
+    assert again.published() == refs[1:]
+    assert again.ref(2) == refs[2]
+    with pytest.raises(IntegrityError, match=r"were removed; on disk: \[1, 2\]"):
+        again.ref(0)
+    with pytest.raises(IntegrityError, match="its weights were not published"):
+        again.ref(3)
+    with pytest.raises(IntegrityError, match="never issued policy version 4"):
+        again.ref(4)
+    (tmp_path / "v00000002" / "manifest.json").write_text('{"files": {}}')
+    with pytest.raises(IntegrityError, match="is not the one expected"):
+        again.ref(2)
+
+
+def test_pruning_leaves_what_an_engine_holds(buffer: Buffer, tmp_path: Path) -> None:
+    registry = VersionRegistry(buffer, "run", tmp_path, keep=1)
+    first = registry.publish(0, save)
+    registry.hold(first.version)
+    registry.hold(first.version)
+    registry.publish(1, save)
+    registry.let_go(first.version)
+    last = registry.publish(2, save)
+    assert registry.published() == [first, last]
+    registry.let_go(first.version)
+    assert registry.published() == [first, last]  # goes with the next pruning
+    newest = registry.publish(3, save)
+    assert registry.published() == [newest]
+
+
+def tensor_file(path: Path) -> None:
+    save_file({"w": np.zeros((2, 3), np.float32), "b": np.zeros(0, np.int64)}, path)
+
+
+def test_a_manifest_names_the_tensors_of_whole_files_only(tmp_path: Path) -> None:
+    tensor_file(tmp_path / "model.safetensors")
+    (tmp_path / "probe").mkdir()
+    tensor_file(tmp_path / "probe" / "other.safetensors")
+    write_manifest(tmp_path, {})
+    named = {"w": ["F32", [2, 3]], "b": ["I64", [0]]}
+    assert read_manifest(tmp_path)["tensors"] == named
+    whole = (tmp_path / "model.safetensors").read_bytes()
+    for damaged in (whole[:-1], whole + b"x", whole[:5], b"", whole[:8] + b"[1]", b"\xff" * 64):
+        (tmp_path / "model.safetensors").write_bytes(damaged)
+        assert tensors_in(tmp_path) == {}
 
 
 def test_failed_save_leaves_no_version(buffer: Buffer, tmp_path: Path) -> None:

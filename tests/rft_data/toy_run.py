@@ -24,7 +24,10 @@ OPERATORS = [{"reward_range_filter": {}}, {"reward_variance_filter": {}}, {"grpo
 
 
 def reward_of(rule: str, task: Task, member: int) -> float:
-    """`mixed`: every third task has one outcome; `one`: only the first task has two; `same`: none has."""
+    """`mixed`: every third task has one outcome; `one`: only the first task has two; `same`: none has.
+
+    With `broken` an explorer never gets so far.
+    """
     if rule == "mixed":
         return float(member == 0 or int(task.answer or 0) % 3 == 0)
     return float(rule == "same" or (member == 0 and task == TASKS[0]))
@@ -57,6 +60,8 @@ class ToyExplorer:
 
     async def explore(self, assignments: list[Assignment]) -> list[Played]:
         await asyncio.sleep(self._pause_s)
+        if self._rule == "broken":
+            raise EngineError("the engine is gone")
         return [self._play(assignment) for assignment in assignments]
 
     def _play(self, assignment: Assignment) -> Played:

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+from pathlib import Path
+from typing import Any
+
 import pytest
+from pydantic_core import from_json
 
 from rft_data.errors import DiskFullError, RftError
 from rft_data.hub.wire import decode_answer, encode_result
-from rft_data.placement.calls import Awaited, encode_failure, read_value
-from rft_data.placement.host import Typed
+from rft_data.placement.calls import Awaited, Birth, encode_call, encode_failure, read_value
+from rft_data.placement.host import Host, Typed
+from tests.rft_data.placement.conftest import spec
 
 
 class Opaque:
@@ -57,3 +63,36 @@ def test_a_call_is_settled_once() -> None:
 def test_an_error_keeps_a_text_that_is_not_utf8() -> None:
     with pytest.raises(DiskFullError, match=r"\\udc80"):
         decode_answer(encode_failure(DiskFullError("file \udc80")))
+
+
+def test_a_host_answers_calls_and_closes_its_role(tmp_path: Path) -> None:
+    host = Host(Birth.of(spec(folder=str(tmp_path)), None))
+
+    async def conversation() -> list[Any]:
+        said = []
+        for method, arguments in (
+            ("add", {"a": 2}),
+            ("meet", {}),
+            ("zero", {}),
+            ("not_plain", {}),
+            ("close", {}),
+        ):
+            if method == "meet":
+                await host.answer(encode_call("toy", "release", {}))
+            said.append(from_json(await host.answer(encode_call("toy", method, arguments))))
+        return said
+
+    added, met, failed, not_plain, closed = asyncio.run(conversation())
+    assert (added, met) == ({"result": 3}, {"result": "met"})
+    assert failed["error"] == "RftError"
+    assert "ZeroDivisionError" in failed["message"]
+    assert "cannot be written as JSON" in not_plain["message"]
+    assert closed == {"result": None}
+    assert host.closed
+    assert (tmp_path / "closed").exists()
+
+
+def test_a_factory_that_breaks_is_an_error_of_ours(capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(RftError, match=r"role 'toy' failed in '\(start\)': KeyError: 'model'"):
+        Host(Birth.of(spec(factory="breaks"), None))
+    assert 'raise KeyError("model")' in capfd.readouterr().err, "the traceback is lost"

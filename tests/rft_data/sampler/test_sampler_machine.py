@@ -33,7 +33,7 @@ class SamplerMachine(RuleBasedStateMachine):
         slack=st.sampled_from([0, 1, 1, 2, 3, 7]),
         groups=st.integers(1, 4),
         engines=st.integers(1, 3),
-        late=st.booleans(),
+        late=st.sampled_from([False, False, True]),
     )
     def open(self, every: int, slack: int, groups: int, engines: int, late: bool) -> None:
         use = self.use
@@ -100,8 +100,8 @@ class SamplerMachine(RuleBasedStateMachine):
         self.open_tickets = []
 
     @precondition(lambda self: not self.held)
-    @rule(steps=st.integers(1, 6), stragglers=st.integers(1, 2))
-    def all_but_the_oldest_arrive_for_some_steps(self, steps: int, stragglers: int) -> None:
+    @rule(steps=st.integers(2, 6), stragglers=st.integers(1, 2), home=st.booleans())
+    def all_but_the_oldest_arrive_for_some_steps(self, steps: int, stragglers: int, home: bool) -> None:
         """The tail: what would be discarded by an order that only looks at what is ready."""
         for _ in range(steps):
             self.swap(0)
@@ -112,6 +112,9 @@ class SamplerMachine(RuleBasedStateMachine):
             self.lease(answer_lost=False)
             if self.held:
                 self.settle(gap=0)
+        if home:
+            self.all_arrive(last_first=False)
+            self.lease(answer_lost=False)
 
     def version_min(self, data: st.DataObject, ticket: Ticket) -> int:
         """Its own version, a later one (swapped in flight), or an earlier one from an engine that is late."""
@@ -316,14 +319,14 @@ class SamplerMachine(RuleBasedStateMachine):
             assert sum(ordinal > ticket.ordinal for ordinal in taken) <= window
 
 
-def machine(policy: str) -> type:
+def machine(policy: str, examples: int = 25) -> type:
     made = type(f"Machine_{policy}", (SamplerMachine,), {"use": policy}).TestCase
-    made.settings = settings(max_examples=25, stateful_step_count=40, deadline=None)
+    made.settings = settings(max_examples=examples, stateful_step_count=40, deadline=None)
     return made
 
 
 TestFifo = machine("fifo")
-TestWindowed = machine("windowed")
+TestWindowed = machine("windowed", 60)
 TestReadyFirst = machine("ready_first")
 TestFreshFirst = machine("fresh_first")
 TestReplay = machine("replay")
