@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +15,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from explorers.decoding import Batch, Request, sample_tokens
 from explorers.isolation import RandomStream, process_state_kept
 from explorers.proof import TIED_HEAD, Proof, check_room, end_token_ids, tolerance_of
 from explorers.swap import Segments, WeightSwap
-from explorers.transports.directory import Directory
+from explorers.transports import transport_of
 from explorers.transports.sources import open_source
 from explorers.weights import Source, Transport
 from rft_data.errors import EngineError, IntegrityError, RecipeError
@@ -28,79 +28,6 @@ from rft_data.protocols import Completion, Sampling
 from rft_data.rows import WeightRef
 
 _DEFAULTS: Mapping[str, Any] = {"dtype": "float32", "device": "cpu", "max_num_seqs": 256}
-
-
-@dataclass(slots=True)
-class _Request:
-    """One prompt on its way; the lists grow with every decoded token."""
-
-    prompt_ids: list[int]
-    max_tokens: int
-    temperature: float
-    segments: Segments
-    future: asyncio.Future[None]
-    token_ids: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
-    finish_reason: str = ""
-
-    def take(self, token_id: int, logprob: float, end_ids: frozenset[int]) -> None:
-        """Append one sampled token and see whether it was the last."""
-        self.token_ids.append(token_id)
-        self.logprobs.append(logprob)
-        if token_id in end_ids:
-            self.finish_reason = "stop"
-        elif len(self.token_ids) >= self.max_tokens:
-            self.finish_reason = "length"
-        if self.finish_reason and not self.future.done():
-            self.future.set_result(None)
-
-
-@dataclass(slots=True)
-class _Batch:
-    """B requests that are decoded together; T positions are in the next forward pass."""
-
-    requests: list[_Request]
-    ids_BT: torch.Tensor
-    mask_BT: torch.Tensor
-    positions_BT: torch.Tensor
-    temperature_B: torch.Tensor
-    cache: Any
-
-    @classmethod
-    def of(cls, requests: list[_Request], model: Any) -> _Batch:
-        """Left-padded rows of everything the requests hold so far, with an empty cache."""
-        from transformers import DynamicCache
-
-        device = model.device
-        rows = [request.prompt_ids + request.token_ids for request in requests]
-        width = max(map(len, rows))
-        ids_BT = torch.tensor([[0] * (width - len(row)) + row for row in rows], device=device)
-        mask_BT = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in rows], device=device)
-        return cls(
-            requests=requests,
-            ids_BT=ids_BT,
-            mask_BT=mask_BT,
-            positions_BT=(mask_BT.cumsum(-1) - 1).clamp(min=0),
-            temperature_B=torch.tensor([request.temperature for request in requests], device=device),
-            cache=DynamicCache(config=model.config),
-        )
-
-    def advance(self, token_B: torch.Tensor) -> None:
-        """Feed the sampled tokens next."""
-        self.ids_BT = token_B[:, None]
-        self.mask_BT = torch.cat([self.mask_BT, self.mask_BT.new_ones(len(self.requests), 1)], dim=1)
-        self.positions_BT = self.positions_BT[:, -1:] + 1
-
-    def drop_done(self) -> None:
-        """Leave out the rows whose requests are finished, failed or cancelled."""
-        rows = [row for row, request in enumerate(self.requests) if not request.future.done()]
-        if len(rows) == len(self.requests):
-            return
-        self.requests = [self.requests[row] for row in rows]
-        rows_B = torch.tensor(rows, dtype=torch.long, device=self.ids_BT.device)
-        self.cache.batch_select_indices(rows_B)
-        self.ids_BT, self.temperature_B = self.ids_BT[rows_B], self.temperature_B[rows_B]
-        self.mask_BT, self.positions_BT = self.mask_BT[rows_B], self.positions_BT[rows_B]
 
 
 class TransformersEngine:
@@ -114,7 +41,7 @@ class TransformersEngine:
         max_model_len: int,
         options: Mapping[str, Any],
         swap: str = "drain",
-        transport: Transport | None = None,
+        transport: Mapping[str, Any] | None = None,
     ) -> None:
         """Load the model in `model_path`.
 
@@ -124,12 +51,13 @@ class TransformersEngine:
             max_model_len: longest prompt and completion together, tokens.
             options: `dtype` and `device` as torch names them, and `max_num_seqs`, the largest batch.
             swap: what `swap_weights` does with requests in flight: drain, continue or recompute.
-            transport: brings the weights; None: the published directory is read.
+            transport: how weights are brought: `use` and the arguments of one of TRANSPORTS; None: the
+                published directory is read.
 
         Raises: RecipeError for any other option, and for a transport only vLLM has.
         """
-        transport = transport or Directory()
-        settings = _settings(options, transport)
+        brought_by = transport_of(**(transport or {}))
+        settings = _settings(options, brought_by)
         transformers = need("transformers", "train", "the transformers engine")
         # One bar for each load would bury the run's own progress.
         transformers.utils.logging.disable_progress_bar()
@@ -145,9 +73,9 @@ class TransformersEngine:
         self._max_num_seqs = int(settings["max_num_seqs"])
         self._max_model_len = max_model_len
         tolerance = tolerance_of(str(self._model.dtype))
-        self._swap = WeightSwap(self, self._proof, transport, mode=swap, tolerance=tolerance)
+        self._swap = WeightSwap(self, self._proof, brought_by, mode=swap, tolerance=tolerance)
         self._random = RandomStream(seed)
-        self._queue: list[_Request] = []
+        self._queue: list[Request] = []
         self._stale = False
         self._decoder: asyncio.Task[None] | None = None
 
@@ -168,7 +96,7 @@ class TransformersEngine:
         version = await self._swap.admitted()
         check_room(prompt_ids, self._max_model_len)
         room = self._max_model_len - len(prompt_ids)
-        request = _Request(
+        request = Request(
             prompt_ids=list(prompt_ids),
             max_tokens=min(sampling.max_tokens, room),
             temperature=sampling.temperature,
@@ -227,20 +155,20 @@ class TransformersEngine:
         finally:
             self._queue.clear()
 
-    async def _decode(self, requests: list[_Request]) -> None:
+    async def _decode(self, requests: list[Request]) -> None:
         """Sample until every request is finished or cancelled."""
-        batch = _Batch.of(requests, self._model) if requests else None
+        batch = Batch.of(requests, self._model) if requests else None
         while batch is not None and batch.requests:
             batch.advance(self._next_tokens(batch))
             batch.drop_done()
             await asyncio.sleep(0)
             batch.drop_done()
             if self._stale and batch.requests:
-                batch = _Batch.of(batch.requests, self._model)
+                batch = Batch.of(batch.requests, self._model)
             self._stale = False
 
     @torch.no_grad()
-    def _next_tokens(self, batch: _Batch) -> torch.Tensor:
+    def _next_tokens(self, batch: Batch) -> torch.Tensor:
         """One forward pass; gives every request its next token."""
         logits_BV = self._model(
             input_ids=batch.ids_BT,
@@ -251,7 +179,7 @@ class TransformersEngine:
             logits_to_keep=1,
         ).logits[:, -1]
         with self._random.active():
-            token_B, logprob_B = _sample(logits_BV, batch.temperature_B)
+            token_B, logprob_B = sample_tokens(logits_BV, batch.temperature_B)
         for request, token, logprob in zip(batch.requests, token_B.tolist(), logprob_B.tolist(), strict=True):
             request.take(token, logprob, self._end_ids)
         return token_B
@@ -321,14 +249,3 @@ def _settings(options: Mapping[str, Any], transport: Transport) -> dict[str, Any
             "does not have; use directory, shm or ray, or the vllm engine."
         )
     return {**_DEFAULTS, **options}
-
-
-def _sample(logits_BV: torch.Tensor, temperature_B: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """One token per row and its logprob; temperature 0 takes the best and reports temperature 1."""
-    greedy_B = temperature_B == 0
-    logprobs_BV = (logits_BV.float() / temperature_B.masked_fill(greedy_B, 1.0)[:, None]).log_softmax(-1)
-    token_B = logprobs_BV.argmax(-1)
-    if not greedy_B.all():
-        drawn_B = torch.multinomial(logprobs_BV.exp(), 1)[:, 0]
-        token_B = torch.where(greedy_B, token_B, drawn_B)
-    return token_B, logprobs_BV.gather(-1, token_B[:, None])[:, 0]

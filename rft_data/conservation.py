@@ -82,11 +82,13 @@ def conservation(buffer: Buffer, ledger: Ledger, consumer: str) -> Conservation:
             counts.reused += max(trained - 1, 0)
         elif group is None:
             counts.unjudged += 1
-        elif group["outcome"] != "arrived" or retired.get(row["group_id"], STALE) != STALE:
+        elif group["outcome"] != "arrived":
             counts.cancelled += 1
         elif seq in group["seqs"]:
-            counts.stale += row["group_id"] in retired
-            counts.pending += row["group_id"] not in retired
+            why = retired.get(row["group_id"])
+            counts.pending += why is None
+            counts.stale += why == STALE
+            counts.cancelled += why not in (None, STALE)
         else:
             _place_dropped(counts, row, verdicts.get(seq))
     if uses:
@@ -157,7 +159,7 @@ def check_conservation(
     groups = [
         row
         for row in buffer.read("groups", ["group_id", "outcome", "seqs"], mine).to_pylist()
-        if row["group_id"] not in set_aside
+        if not row["seqs"] or row["group_id"] not in set_aside
     ]
     outcomes = Counter(row["outcome"] for row in groups)
     leases = ledger.leases(consumer)

@@ -68,14 +68,14 @@ class ExploreRun:
         }
 
     def _taken_up(self, fleet: Any) -> Exploring:
-        run, group_size = self.run, self.recipe.explorer.group_size
+        run, least_members = self.run, self.recipe.explorer.least_members
         at = take_up_exploring(
             run.buffer,
             run.ledger,
             self.pipeline,
             self.dispatcher,
             checkpoints=self.checkpoints,
-            group_size=group_size,
+            least_members=least_members,
         )
         sampler = make_sampler(
             "fifo",
@@ -95,7 +95,7 @@ class ExploreRun:
             dispatcher=self.dispatcher,
             fleet=fleet,
             pipeline=self.pipeline,
-            group_size=group_size,
+            least_members=least_members,
             closed=len(at.history),
         )
 

@@ -30,7 +30,8 @@ class Exploring:
     dispatcher: Dispatcher
     fleet: Fleet
     pipeline: Pipeline
-    group_size: int
+    least_members: int
+    """Fewest rollouts of a group that may be trained on."""
     closed: int = 0
     """Groups that came home; the loop counts from where it likes."""
     last_error: str = ""
@@ -75,7 +76,7 @@ class Exploring:
     def _salvage(self, lost: Sequence[Assignment]) -> list[Played]:
         """What an explorer that died had stored; the tasks of the rest are played again."""
         tasks = {a.task.key for a in lost}
-        found = unjudged(self.buffer, self.ledger.run_id, self.group_size, tasks)
+        found = unjudged(self.buffer, self.ledger.run_id, self.least_members, tasks)
         stored = {group.ticket.group_id: group for group in found}
         played = [_salvaged(a, stored.get(a.ticket.group_id)) for a in lost]
         self.dispatcher.give_back([group.task for group in played if group.outcome == "cancelled"])

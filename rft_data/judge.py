@@ -99,10 +99,10 @@ def stored_groups(buffer: Buffer, run_id: str) -> list[GroupResult]:
     ]
 
 
-def unjudged(buffer: Buffer, run_id: str, group_size: int, tasks: Container[TaskKey]) -> list[Played]:
+def unjudged(buffer: Buffer, run_id: str, least_members: int, tasks: Container[TaskKey]) -> list[Played]:
     """Groups whose rows a killed process had stored, and that are in no book yet.
 
-    One that lacks members, or whose task is gone, is `cancelled`: accounted for, never trained.
+    One with fewer than `least_members`, or whose task is gone, is `cancelled`: accounted for, never trained.
     """
     closed = set(buffer.read("groups", ["group_id"], Compare("run_id", "eq", run_id))["group_id"].to_pylist())
     mine = And((Compare("run_id", "eq", run_id), Compare("source", "eq", "rollout")))
@@ -112,31 +112,31 @@ def unjudged(buffer: Buffer, run_id: str, group_size: int, tasks: Container[Task
         # a group without an ordinal is none of the sampler's, and nobody's to judge
         if row["group_id"] not in closed and _OF_A_TICKET.search(row["group_id"]):
             members.setdefault(row["group_id"], []).append(row)
-    return [_stored(group_id, rows, group_size, tasks) for group_id, rows in members.items()]
+    return [_stored(group_id, rows, least_members, tasks) for group_id, rows in members.items()]
 
 
 def _stored(
-    group_id: str, rows: Sequence[Mapping[str, Any]], group_size: int, tasks: Container[TaskKey]
+    group_id: str, rows: Sequence[Mapping[str, Any]], least_members: int, tasks: Container[TaskKey]
 ) -> Played:
     key = TaskKey(rows[0]["taskset"], rows[0]["task_id"])
     version = min(row["version_min"] for row in rows if row["version_min"] is not None)
     ticket = Ticket(group_id, int(group_id.rsplit("-", 1)[1]), version, _NO_ROUND)
     seqs = tuple(row["seq"] for row in rows)
-    if key in tasks and {row["member"] for row in rows} == set(range(group_size)):
+    if key in tasks and len({row["member"] for row in rows}) >= least_members:
         return Played(ticket, key, "arrived", seqs, len(seqs))
     return Played(ticket, key, "cancelled", seqs, len(seqs), "its explorer ended before the group was whole")
 
 
 def recover_groups(
     tasks: Container[TaskKey],
-    group_size: int,
+    least_members: int,
     pipeline: Pipeline,
     buffer: Buffer,
     run_id: str,
     attempt: int,
 ) -> list[GroupResult]:
     """Judge the groups whose rows a killed run had stored but not closed."""
-    found = unjudged(buffer, run_id, group_size, tasks)
+    found = unjudged(buffer, run_id, least_members, tasks)
     if not found:
         return []
     rows = buffer.take([seq for group in found for seq in group.seqs])
@@ -147,4 +147,4 @@ def recover_groups(
         if closed.isdisjoint(group.ticket.group_id for group in found):
             raise
         # a call of the killed run was still on its way to the hub, and closed some of them: look again
-        return recover_groups(tasks, group_size, pipeline, buffer, run_id, attempt)
+        return recover_groups(tasks, least_members, pipeline, buffer, run_id, attempt)

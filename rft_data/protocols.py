@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
-
-import pyarrow as pa
+from typing import TYPE_CHECKING, Any, Protocol
 
 from rft_data.rows import Experience, GroupResult, Lease, Task, TaskKey, Ticket, VersionSpan, WeightRef
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 # --- exploring -----------------------------------------------------------------------------------
 
@@ -109,23 +110,6 @@ class Group:
     outcome: str
     """`arrived`, or `failed` with the reason in `error`."""
     error: str = ""
-
-
-class Explorer(Protocol):
-    """Plays groups of rollouts on one engine."""
-
-    @property
-    def engine(self) -> Engine:
-        """The engine it plays on."""
-        ...
-
-    def explore(self, assignments: Sequence[tuple[Ticket, Task]]) -> list[Group]:
-        """Play every assignment; one Group per ticket, in order, failures included."""
-        ...
-
-    def evaluate(self, tasks: Sequence[Task], label: str) -> list[Experience]:
-        """Play each task once, greedily; the rows have source `eval` and group_id starting with `label`."""
-        ...
 
 
 # --- choosing tasks --------------------------------------------------------------------------------

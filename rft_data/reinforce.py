@@ -81,7 +81,7 @@ def _taken_up(
     checkpoints: Path,
 ) -> tuple[Exploring, Position]:
     """Everything but the trainer, where the run stopped; what a former trainer did from now on is fenced."""
-    group_size = recipe.group_size if isinstance(recipe, TrainRecipe) else recipe.explorer.group_size
+    least_members = recipe.group_size if isinstance(recipe, TrainRecipe) else recipe.explorer.least_members
     pipeline = build.experience_pipeline(recipe)
     run.ledger.attach(CONSUMER)
     at = take_up(
@@ -91,7 +91,7 @@ def _taken_up(
         pipeline,
         dispatcher,
         checkpoints=checkpoints,
-        group_size=group_size,
+        least_members=least_members,
         synchronous=isinstance(recipe, OnlineRecipe) and recipe.sync.synchronous,
     )
     exploring = Exploring(
@@ -101,7 +101,7 @@ def _taken_up(
         dispatcher=dispatcher,
         fleet=fleet,
         pipeline=pipeline,
-        group_size=group_size,
+        least_members=least_members,
     )
     return exploring, at
 

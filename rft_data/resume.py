@@ -51,14 +51,14 @@ def take_up(
     dispatcher: Dispatcher,
     *,
     checkpoints: Path,
-    group_size: int,
+    least_members: int,
     synchronous: bool,
 ) -> Position:
     """Close what a kill left open and bring the dispatcher to where the training stopped.
 
     `synchronous`: weights go out after every step and nothing older is trained.
     """
-    _close_open_groups(buffer, ledger, pipeline, dispatcher, group_size)
+    _close_open_groups(buffer, ledger, pipeline, dispatcher, least_members)
     at = _newest(checkpoints, dispatcher)
     if at.directory is not None:
         ledger.consume(CONSUMER, at.step)
@@ -79,10 +79,10 @@ def take_up_exploring(
     dispatcher: Dispatcher,
     *,
     checkpoints: Path,
-    group_size: int,
+    least_members: int,
 ) -> Position:
     """The same for a run that only explores: its steps are groups, and nothing of it is consumed."""
-    _close_open_groups(buffer, ledger, pipeline, dispatcher, group_size)
+    _close_open_groups(buffer, ledger, pipeline, dispatcher, least_members)
     at = _newest(checkpoints, dispatcher)
     history = stored_groups(buffer, ledger.run_id)
     _resume_asynchronous(dispatcher, history)
@@ -90,9 +90,9 @@ def take_up_exploring(
 
 
 def _close_open_groups(
-    buffer: Buffer, ledger: Ledger, pipeline: Pipeline, dispatcher: Dispatcher, group_size: int
+    buffer: Buffer, ledger: Ledger, pipeline: Pipeline, dispatcher: Dispatcher, least_members: int
 ) -> None:
-    found = recover_groups(dispatcher.tasks, group_size, pipeline, buffer, ledger.run_id, ledger.attempt)
+    found = recover_groups(dispatcher.tasks, least_members, pipeline, buffer, ledger.run_id, ledger.attempt)
     if found:
         log.info("%d groups had been stored but not judged; they are now", len(found))
 

@@ -5,10 +5,22 @@ from __future__ import annotations
 import threading
 from bisect import bisect_right
 from collections import deque
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+
+_SMALL_ROWS = 512
+"""A chunk of fewer rows is small: Arrow spends 28 kB on a table of this width, whatever it holds."""
+_SMALL_CHUNKS = 64
+"""Small chunks at the end of the tail that are made one."""
+
+
+class _Chunk(NamedTuple):
+    start: int
+    rows: pa.Table
+    nbytes: int
 
 
 class HotTail:
@@ -16,30 +28,47 @@ class HotTail:
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
-        self._chunks: deque[tuple[int, pa.Table]] = deque()
+        self._chunks: deque[_Chunk] = deque()
         self._bytes = 0
+        self._small = 0  # of them at the end
         self._lock = threading.Lock()
 
     def add(self, start: int, rows: pa.Table) -> None:
         """Keep rows numbered start, start + 1, ...; a gap before them empties the tail."""
         with self._lock:
             if self._chunks and self._end() != start:
-                self._chunks.clear()
-                self._bytes = 0
-            self._chunks.append((start, rows))
-            self._bytes += rows.nbytes
+                self._empty()
+            self._push(start, rows)
+            if self._small >= _SMALL_CHUNKS:
+                self._join()
             while self._bytes > self._max_bytes and len(self._chunks) > 1:
-                self._bytes -= self._chunks.popleft()[1].nbytes
+                self._bytes -= self._chunks.popleft().nbytes
+                self._small = min(self._small, len(self._chunks))
 
     def clear(self) -> None:
         """Hold nothing."""
         with self._lock:
-            self._chunks.clear()
-            self._bytes = 0
+            self._empty()
+
+    def _empty(self) -> None:
+        self._chunks.clear()
+        self._bytes = self._small = 0
+
+    def _push(self, start: int, rows: pa.Table) -> None:
+        self._chunks.append(_Chunk(start, rows, rows.nbytes))
+        self._bytes += self._chunks[-1].nbytes
+        self._small = self._small + 1 if rows.num_rows < _SMALL_ROWS else 0
+
+    def _join(self) -> None:
+        """Make the small chunks at the end one."""
+        small = [self._chunks.pop() for _ in range(self._small)][::-1]
+        self._bytes -= sum(chunk.nbytes for chunk in small)
+        self._small = 0
+        self._push(small[0].start, pa.concat_tables([chunk.rows for chunk in small]).combine_chunks())
 
     def _end(self) -> int:
-        start, rows = self._chunks[-1]
-        return start + int(rows.num_rows)
+        last = self._chunks[-1]
+        return last.start + int(last.rows.num_rows)
 
     def split(self, seqs: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], list[pa.Table]]:
         """Of sorted, unique row numbers: those not held here, and the rows of the others, in order."""
@@ -47,11 +76,11 @@ class HotTail:
             chunks = list(self._chunks)
         if not chunks:
             return seqs, list[pa.Table]()
-        starts = [start for start, _ in chunks]
+        starts = [chunk.start for chunk in chunks]
         place = int(np.searchsorted(seqs, starts[0]))
         cold, tables = seqs[:place], list[pa.Table]()
         while place < len(seqs):
-            start, rows = chunks[bisect_right(starts, int(seqs[place])) - 1]
+            start, rows, _ = chunks[bisect_right(starts, int(seqs[place])) - 1]
             end = int(np.searchsorted(seqs, start + rows.num_rows))
             if end == place:  # a number past the newest row: nobody holds it
                 return np.concatenate([cold, seqs[place:]]), tables

@@ -62,7 +62,7 @@ def compact(store: Store, name: str, *, crowd: int = _CROWD) -> dict[str, int]:
     """
     store.check_writable()
     with store.locked(name), storage_errors(store.location, name):
-        store.forget(name)  # a head that a failed write left behind would put its rows elsewhere
+        store.forget_head(name)  # one that a failed write left behind would put its rows elsewhere
         dataset = store.head(name)
         before = len(dataset.get_fragments())
         for lowest, target in zip((0, *TIERS), TIERS, strict=False):
@@ -71,9 +71,9 @@ def compact(store: Store, name: str, *, crowd: int = _CROWD) -> dict[str, int]:
         grown = store.growth[name]
         if crowd == 1 or _due(grown):
             _clean(dataset, grown)
-            release_memory()
+        release_memory()
         grown.looked_at()
-        store.forget(name)
+        store.forget_head(name)
         return {"fragments_before": before, "fragments_after": len(store.head(name).get_fragments())}
 
 

@@ -220,8 +220,12 @@ class Store:
     def forget(self, name: str) -> None:
         """Drop what is cached of a table, after a write whose outcome is not known."""
         with self._locks[name]:
-            self._heads.pop(name, None)
+            self.forget_head(name)
             self._tables.pop(name, None)
+
+    def forget_head(self, name: str) -> None:
+        """Let the next commit look for the newest version; readers do so anyway."""
+        self._heads.pop(name, None)
 
     # --- reading -----------------------------------------------------------------------------------
 

@@ -154,6 +154,11 @@ class ExplorerSection(Section):
     """Deadlines, retries and spare rollouts: fields of `explorers.limits.Limits`."""
     reward: list[RewardComponent] = Field(min_length=1)
 
+    @property
+    def least_members(self) -> int:
+        """Fewest rollouts of a group that count as one."""
+        return int(self.limits.get("min_members") or self.group_size)
+
 
 class SftStage(Section):
     """Supervised fine-tuning on the experts' stored experiences."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -154,7 +153,8 @@ def test_a_group_is_stored_as_soon_as_it_is_complete_in_one_append(make: Make) -
 
 
 def test_appends_do_not_hold_up_the_event_loop_nor_each_other(make: Make) -> None:
-    role = make(SlowBuffer(0.5))
+    buffer = SlowBuffer(0.5)
+    role = make(buffer)
 
     async def watch() -> int:
         running = asyncio.create_task(role.explore(assigned(*(task("ok", name=str(n)) for n in range(6)))))
@@ -164,9 +164,8 @@ def test_appends_do_not_hold_up_the_event_loop_nor_each_other(make: Make) -> Non
             turns += 1
         return turns
 
-    started = time.monotonic()
-    assert asyncio.run(watch()) > 5
-    assert time.monotonic() - started < 6 * 0.5
+    assert asyncio.run(watch()) > 2
+    assert buffer.most_inside > 1
 
 
 def test_rows_that_the_door_refuses_are_missing_from_seqs_and_counted_in_rows(

@@ -79,7 +79,7 @@ def test_vllms_transfers_are_refused_by_the_transformers_engine(tied: Any) -> No
 
     with pytest.raises(RecipeError, match="use directory, shm or ray"):
         TransformersEngine(
-            tied.base, seed=0, max_model_len=64, options={}, transport=transport_of("nccl", host="h", port=1)
+            tied.base, seed=0, max_model_len=64, options={}, transport={"use": "nccl", "host": "h", "port": 1}
         )
 
 
@@ -220,8 +220,8 @@ def test_a_copy_that_never_ends_is_waited_for_until_the_deadline(tied: Any, memo
 def test_an_engine_serves_what_shared_memory_brought(tied: Any, memory: Path) -> None:
     from explorers.transformers_engine import TransformersEngine
 
-    transport = SharedMemory(str(memory))
-    engine = TransformersEngine(tied.base, seed=0, max_model_len=64, options={}, transport=transport)
+    shared = {"use": "shm", "root": str(memory)}
+    engine = TransformersEngine(tied.base, seed=0, max_model_len=64, options={}, transport=shared)
     assert engine.load_weights(tied.ref("a")) <= 1e-4
     ref = tied.ref("b")
     assert asyncio.run(engine.swap_weights(ref)) <= 1e-4
@@ -263,7 +263,8 @@ def test_rays_object_store_brings_what_was_published(tied: Any, ray: Any) -> Non
         assert same_as_published(arrived, third)
     with pytest.raises(EngineError, match="does not hold version 0; offer it"):
         transport.fetch(first)
-    engine = TransformersEngine(tied.base, seed=0, max_model_len=64, options={}, transport=transport)
+    stored = {"use": "ray", "actor": "weights", "deadline_s": 60}
+    engine = TransformersEngine(tied.base, seed=0, max_model_len=64, options={}, transport=stored)
     assert asyncio.run(engine.swap_weights(second)) <= 1e-4
     broken = damaged(tied.ref("b"))
     sender.offer(broken)

@@ -242,11 +242,15 @@ class SlowBuffer:
 
     def __init__(self, seconds: float = 0.0, error: Exception | None = None) -> None:
         self.calls: list[Sequence[Experience]] = []
+        self.inside = self.most_inside = 0
         self._seconds = seconds
         self._error = error
 
     def append(self, rows: Sequence[Experience]) -> Any:
+        self.inside += 1
+        self.most_inside = max(self.most_inside, self.inside)
         time.sleep(self._seconds)
+        self.inside -= 1
         if self._error:
             raise self._error
         first = sum(map(len, self.calls))

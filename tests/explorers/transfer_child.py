@@ -7,7 +7,6 @@ import json
 import sys
 from pathlib import Path
 
-from explorers.transports import transport_of
 from explorers.vllm_engine import VllmEngine
 from rft_data.protocols import Sampling
 from rft_data.rows import WeightRef
@@ -16,8 +15,9 @@ from rft_data.rows import WeightRef
 def main() -> None:
     """Load each version, play one prompt on it, and tell the logprobs as JSON lines."""
     order = json.loads(sys.stdin.read())
-    transport = transport_of(**order["transport"])
-    engine = VllmEngine(Path(order["model"]), seed=0, max_model_len=128, options={}, transport=transport)
+    engine = VllmEngine(
+        Path(order["model"]), seed=0, max_model_len=128, options={}, transport=order["transport"]
+    )
     for fields in order["refs"]:
         difference = asyncio.run(engine.swap_weights(WeightRef(**fields)))
         completion = asyncio.run(engine.generate(order["prompt"], Sampling(12)))

@@ -1,34 +1,25 @@
-"""A synchronous run killed again and again ends with the weights and the books of one that was not."""
+"""A synchronous run broken off again and again ends with the weights and the books of one that was not."""
 
-import os
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from rft_data import failpoints
 from rft_data.buffer import Buffer
-from tests.rft_data.test_online import ROOT, check_books, grants, write_recipe
+from rft_data.modes import run_recipe
+from rft_data.recipe import load_recipe
+from tests.rft_data.test_online import check_books, grants, write_recipe
 
-KILLS = (
-    "explore.started:2",  # rows are stored, nobody has looked at them
-    "judge.annotated:1",  # operators have judged, the groups are not closed
-    "lease.granted:1",
-    "step.done:1",  # the optimizer step is taken, its weights are nowhere
-    "publish.renamed:2",
-    "checkpoint.written:1",
-    "settle.consume:2",  # the checkpoint is complete, its consumption is not written down
+BREAKS = (
+    ("explore.started", 2),  # rows are stored, nobody has looked at them
+    ("judge.annotated", 1),  # operators have judged, the groups are not closed
+    ("lease.granted", 1),
+    ("step.done", 1),  # the optimizer step is taken, its weights are nowhere
+    ("publish.renamed", 2),
+    ("checkpoint.written", 1),
+    ("settle.consume", 2),  # the checkpoint is complete, its consumption is not written down
 )
 STEPS = 5
-
-
-def rft(*command: str, failpoint: str = "") -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, **({"RFT_FAILPOINT": f"{failpoint}:kill"} if failpoint else {})}
-    script = str(Path(sys.executable).with_name("rft"))
-    return subprocess.run(
-        [script, *command], cwd=ROOT, capture_output=True, text=True, check=False, env=environment
-    )
 
 
 def trained(root: Path) -> list[list[tuple]]:
@@ -41,27 +32,23 @@ def trained(root: Path) -> list[list[tuple]]:
 
 
 @pytest.mark.slow
-def test_a_run_killed_at_every_stage_of_a_step_ends_with_the_weights_of_a_straight_one(
+def test_a_run_broken_at_every_stage_of_a_step_ends_with_the_weights_of_a_straight_one(
     tmp_path: Path,
 ) -> None:
-    changes = ["stages.1.checkpoint_every=1"]
-    roots = {}
-    for name in ("straight", "killed"):
-        roots[name] = tmp_path / name
-        roots[name].mkdir()
-        write_recipe(roots[name], steps=STEPS)
-    straight = rft("run", str(roots["straight"] / "small.yaml"), *changes)
-    assert straight.returncode == 0, straight.stderr
-    command = ["run", str(roots["killed"] / "small.yaml"), *changes]
-    for kill in KILLS:
-        done = rft(*command, failpoint=kill)
-        assert done.returncode == -signal.SIGKILL, f"{kill}: {done.stderr}"
-    last = rft(*command)
-    assert last.returncode == 0, last.stderr
-    assert trained(roots["killed"]) == trained(roots["straight"])
+    recipes = {}
+    for name in ("straight", "broken"):
+        (tmp_path / name).mkdir()
+        path = write_recipe(tmp_path / name, steps=STEPS)
+        recipes[name] = load_recipe(path, ["stages.1.checkpoint_every=1", "evaluation.limit=4"])
+    run_recipe(recipes["straight"])
+    for name, at in BREAKS:
+        with pytest.raises(OSError, match=name), failpoints.armed(name, at):
+            run_recipe(recipes["broken"])
+    run_recipe(recipes["broken"])
+    assert trained(tmp_path / "broken") == trained(tmp_path / "straight")
     weights = [
-        (root / "run" / "checkpoints" / f"checkpoint-{STEPS}" / "model.safetensors").read_bytes()
-        for root in roots.values()
+        (tmp_path / name / "run" / "checkpoints" / f"checkpoint-{STEPS}" / "model.safetensors").read_bytes()
+        for name in recipes
     ]
     assert weights[0] == weights[1]
-    check_books(roots["straight"], steps=STEPS)
+    check_books(tmp_path / "straight", steps=STEPS)

@@ -61,7 +61,7 @@ class House:
             pipeline,
             self.dispatcher,
             checkpoints=root / "checkpoints",
-            group_size=SIZE,
+            least_members=SIZE,
             synchronous=synchronous,
         )
         self.sampler = Fifo(
@@ -93,7 +93,7 @@ class House:
                 dispatcher=self.dispatcher,
                 fleet=Fleet([self.explorer], whole_rounds=True, deadline_s=60),
                 pipeline=pipeline,
-                group_size=SIZE,
+                least_members=SIZE,
             ),
             training=Training(self.trainer, self.versions, publish_due=schedule.publish_due, deadline_s=60),
             versions=self.versions,

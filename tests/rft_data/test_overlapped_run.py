@@ -49,7 +49,7 @@ class Overlapped:
             pipeline,
             dispatcher,
             checkpoints=checkpoints,
-            group_size=SIZE,
+            least_members=SIZE,
             synchronous=staleness == 0,
         )
         self.sampler = make_sampler(
@@ -79,7 +79,7 @@ class Overlapped:
                 dispatcher=dispatcher,
                 fleet=Fleet(self.explorers, whole_rounds=staleness == 0, deadline_s=60),
                 pipeline=pipeline,
-                group_size=SIZE,
+                least_members=SIZE,
             ),
             training=Training(self.trainer, self.versions, publish_due=schedule.publish_due, deadline_s=60),
             versions=self.versions,

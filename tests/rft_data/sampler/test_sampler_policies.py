@@ -71,6 +71,20 @@ def test_windowed_passes_nobody_who_would_then_be_too_old() -> None:
     assert house.sampler.conservation()["stale"] == 0
 
 
+def test_windowed_counts_the_stragglers_that_must_be_trained_before_a_straggler() -> None:
+    """One group per step, bound 2: of two open groups of version 0 the second cannot wait for step 3."""
+    house = House("windowed", window=100, groups=1, bound=2)
+    first, second, third = house.sampler.admit(3, 0)
+    house.close(third)
+    assert house.train(0) == [2]
+    house.fill(1, version=1)
+    assert house.lease(1) is None
+    house.close(first)
+    assert house.train(1) == [0]
+    house.close(second)
+    assert house.train(2) == [1]
+
+
 def test_a_released_lease_has_passed_nobody() -> None:
     house = House("windowed", window=2, groups=2, bound=None)
     slow, *fast = house.sampler.admit(5, 0)

@@ -90,6 +90,14 @@ def test_samples_per_insert_is_never_exceeded_and_is_reached() -> None:
     assert house.lease(step + 1) is None
 
 
+def test_a_lease_that_needs_more_reuse_than_allowed_is_not_given() -> None:
+    house = replaying(groups=3, samples_per_insert=1.4)
+    house.fill(5)
+    house.train(0)  # 2 unused are left, and 0.4 * 5 = 2 uses beyond the first are allowed
+    assert house.lease(1, 5) is None
+    assert len(house.lease(1, 4).group_ids) == 4
+
+
 def test_a_group_stays_trained_while_it_is_trained_again() -> None:
     house = replaying(groups=1)
     house.fill(1)
