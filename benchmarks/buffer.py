@@ -1,7 +1,8 @@
 """The buffer's write and read paths beside a bare LanceDB table, SQLite queues, an Arrow file, Trinity-RFT.
 
-`python -m benchmarks.buffer [--quick]`. Rows have 1,000 tokens, logprobs, text unless said otherwise. Every
-figure is the median of several runs; each run that needs a fresh memory has a process of its own.
+`python -m benchmarks.buffer [--quick] [--parts append,lease,trinity,growth]`. Rows have 1,000 tokens with
+logprobs and text unless said otherwise. Appends and leases are medians of several runs; what needs a fresh
+memory has a process of its own.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import statistics
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -20,14 +21,15 @@ import pyarrow as pa
 
 from benchmarks import trinity_peer
 from benchmarks.growth import commit_drift, memory_of_owner, random_leases
-from benchmarks.peers import ArrowFile, SqlitePickle, SqliteRaw, as_objects
+from benchmarks.peers import ArrowFile, as_objects, sqlite_pickle, sqlite_raw
 from benchmarks.report import Bar, finish
-from benchmarks.rows import GROUP, RowMaker
+from benchmarks.rows import GROUP, RowMaker, group_result
 from rft_data.buffer import Buffer
 from rft_data.ledger import Ledger
-from rft_data.rows import GroupResult, TaskKey, Ticket
 from rft_data.schema import INCOMING
 
+PARTS = ("append", "lease", "trinity", "growth")
+RUNS = 3
 TOKENS = 1000
 CLIENTS = 4
 WINDOW = 64
@@ -41,8 +43,8 @@ def seconds(act: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
-def through_owner(buffer: Buffer, tables: Sequence[pa.Table], clients: int) -> None:
-    """Append every table from `clients` threads and wait until all are acknowledged."""
+def through_owner(buffer: Buffer, tables: Sequence[pa.Table]) -> None:
+    """Append every table from CLIENTS threads and wait until all are acknowledged."""
 
     def client(mine: Sequence[pa.Table]) -> None:
         waiting = []
@@ -53,7 +55,7 @@ def through_owner(buffer: Buffer, tables: Sequence[pa.Table], clients: int) -> N
         for future in waiting:
             future.result()
 
-    threads = [threading.Thread(target=client, args=(tables[i::clients],)) for i in range(clients)]
+    threads = [threading.Thread(target=client, args=(tables[i::CLIENTS],)) for i in range(CLIENTS)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -70,9 +72,9 @@ def append_rates(folder: Path, per_call: int, rows: int) -> dict[str, float]:
     rates = {}
     with Buffer(folder / "buffer") as buffer:
         buffer.append(maker.table(GROUP))  # opens tables, starts threads
-        rates["buffer"] = rows / seconds(lambda: through_owner(buffer, tables, CLIENTS))
+        rates["buffer"] = rows / seconds(lambda: through_owner(buffer, tables))
         stored = buffer.read("experiences")
-    for name, peer in (("sqlite+pickle", SqlitePickle), ("sqlite raw", SqliteRaw)):
+    for name, peer in (("sqlite+pickle", sqlite_pickle), ("sqlite raw", sqlite_raw)):
         queue = peer(folder / f"{name}.db")
         rates[name] = rows / seconds(lambda q=queue: [q.append(part) for part in objects])
     floor = ArrowFile(folder / "floor.arrow", INCOMING)
@@ -104,19 +106,12 @@ def fifo_rates(folder: Path, groups: int, leases: int) -> dict[str, float]:
         times = [seconds(lambda s=step: lease(s)) for step in range(leases)]
         rates["buffer"] = groups * GROUP / statistics.median(times)
     objects = as_objects(table)
-    for name, peer in (("sqlite+pickle", SqlitePickle), ("sqlite raw", SqliteRaw)):
+    for name, peer in (("sqlite+pickle", sqlite_pickle), ("sqlite raw", sqlite_raw)):
         queue = peer(folder / f"fifo-{name}.db")
         queue.append(objects)
         times = [seconds(lambda q=queue: q.lease(groups * GROUP)) for _ in range(leases)]
         rates[name] = groups * GROUP / statistics.median(times)
     return rates
-
-
-def group_result(number: int) -> GroupResult:
-    """A kept group of eight whose rows follow one another."""
-    seqs = tuple(range(number * GROUP, (number + 1) * GROUP))
-    ticket = Ticket(f"run/0-{number:08d}", number, 1)
-    return GroupResult(ticket, TaskKey("bench", "t"), (1.0,) * GROUP, "arrived", 1, seqs)
 
 
 def median_of(runs: int, measure: Callable[[Path], dict[str, float]]) -> dict[str, float]:
@@ -133,31 +128,51 @@ def shown(title: str, figures: dict[str, Any]) -> None:
     print(f"{title}: " + ", ".join(f"{key} {value:,.4g}" for key, value in figures.items()), flush=True)
 
 
-def throughput(*, quick: bool) -> tuple[list[Bar], dict[str, Any]]:
+def throughput(parts: Collection[str], *, quick: bool) -> tuple[list[Bar], dict[str, Any]]:
     """Appends and first-in-first-out leases beside the peers."""
-    runs = 1 if quick else 5
+    runs = 1 if quick else RUNS
     rows = 512 if quick else 8192
-    appends = {n: median_of(runs, lambda f, n=n: append_rates(f, n, rows)) for n in (8, 64, 512)}
-    fifo = median_of(runs, lambda f: fifo_rates(f, 64, 2 if quick else 8))
-    theirs = trinity_peer.rates(rows=512 if quick else 4096)
+    bars: list[Bar] = []
+    appends: dict[int, dict[str, float]] = {}
+    fifo: dict[str, float] = {}
+    if "append" in parts:
+        appends = {n: median_of(runs, lambda f, n=n: append_rates(f, n, rows)) for n in (8, 64, 512)}
+        bars += append_bars(appends)
+    if "lease" in parts:
+        fifo = median_of(runs, lambda f: fifo_rates(f, 64, 2 if quick else 8))
+        shown("lease of 64 groups x 8, first in first out, rows/s", fifo)
+        bars.append(Bar("lease_fifo_vs_sqlite_pickle", fifo["buffer"] / fifo["sqlite+pickle"], 5.0))
+    theirs = trinity_peer.rates(rows=512 if quick else 4096) if "trinity" in parts else {}
+    if theirs:
+        shown("Trinity-RFT's SQLExperienceStorage, rows/s", theirs)
+        bars += trinity_bars(appends, fifo, theirs)
+    return bars, {"append": appends, "fifo": fifo, "trinity": theirs}
+
+
+def append_bars(appends: Mapping[int, Mapping[str, float]]) -> list[Bar]:
+    """Appends beside SQLite and a bare table."""
     for per_call, rates in appends.items():
         shown(f"append, {per_call} rows a call, rows/s", rates)
-    shown("lease of 64 groups x 8, first in first out, rows/s", fifo)
     small, large = appends[8], appends[512]
-    bars = [
+    return [
         Bar("append_8row_vs_sqlite_pickle", small["buffer"] / small["sqlite+pickle"], 5.0),
         Bar("append_512row_vs_sqlite_pickle", large["buffer"] / large["sqlite+pickle"], 3.0),
         Bar("append_vs_bare_add512", small["buffer"] / small["bare table.add of 512"], 0.6),
-        Bar("lease_fifo_vs_sqlite_pickle", fifo["buffer"] / fifo["sqlite+pickle"], 5.0),
     ]
-    if theirs:
-        shown("Trinity-RFT's SQLExperienceStorage, rows/s", theirs)
-        bars += [
-            Bar("append_8row_vs_trinity", small["buffer"] / theirs["write_8"], 25.0),
-            Bar("append_64row_vs_trinity", appends[64]["buffer"] / theirs["write_64"], 25.0),
-            Bar("lease_fifo_vs_trinity", fifo["buffer"] / theirs["read_512"], 20.0),
-        ]
-    return bars, {"append": appends, "fifo": fifo, "trinity": theirs}
+
+
+def trinity_bars(
+    appends: Mapping[int, Mapping[str, float]], fifo: Mapping[str, float], theirs: Mapping[str, float]
+) -> list[Bar]:
+    """What was measured, beside Trinity-RFT's storage."""
+    bars = [
+        Bar(f"append_{n}row_vs_trinity", rates["buffer"] / theirs[f"write_{n}"], 25.0)
+        for n, rates in appends.items()
+        if n < 512
+    ]
+    if fifo:
+        bars.append(Bar("lease_fifo_vs_trinity", fifo["buffer"] / theirs["read_512"], 20.0))
+    return bars
 
 
 def growth(*, quick: bool) -> tuple[list[Bar], dict[str, Any]]:
@@ -178,6 +193,7 @@ def growth(*, quick: bool) -> tuple[list[Bar], dict[str, Any]]:
             ceiling=True,
         ),
         Bar("append_p95_drift_1e4_commits", drift["p95_last_ms"] / drift["p95_first_ms"], 1.5, ceiling=True),
+        Bar("rss_drift_1e4_commits", drift["rss_last_mb"] / drift["rss_first_mb"], 1.25, ceiling=True),
         Bar("owner_peak_rss_mb_1e5_rows", memory["peak_rss_mb"], 600.0, ceiling=True),
     ]
     return bars, {"random_lease": leases, "drift": drift, "memory": memory}
@@ -187,11 +203,17 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a smoke run with few rows")
-    quick = parser.parse_args().quick
-    flow, flow_figures = throughput(quick=quick)
-    size, size_figures = growth(quick=quick)
+    parser.add_argument("--parts", default=",".join(PARTS), help=f"some of {', '.join(PARTS)} (all)")
+    arguments = parser.parse_args()
+    parts = arguments.parts.split(",")
+    if unknown := set(parts) - set(PARTS):
+        parser.error(f"no such part: {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}")
+    bars, figures = throughput(parts, quick=arguments.quick)
+    if "growth" in parts:
+        more, sizes = growth(quick=arguments.quick)
+        bars, figures = bars + more, {**figures, **sizes}
     versions = {name: metadata.version(name) for name in ("lancedb", "pylance", "pyarrow")}
-    finish([*flow, *size], versions, {**flow_figures, **size_figures})
+    finish(bars, versions, figures)
 
 
 if __name__ == "__main__":

@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.rows import GROUP, RowMaker
+from benchmarks.rows import GROUP, RowMaker, group_result
 from rft_data.buffer import Buffer
 from rft_data.ledger import Ledger
-from rft_data.rows import GroupResult, TaskKey, Ticket
+from rft_data.rows import GroupResult
 
 NARROW_TOKENS = 50
 LEASES = 60
@@ -60,8 +60,8 @@ def _random_leases(folder: Path, rows: int) -> dict[str, Any]:
     times = []
     for step in range(LEASES):
         picked = rng.choice(rows // GROUP, 64, replace=False).tolist()
-        groups = [_group(number) for number in picked]
-        fresh = [g for g in groups if not ledger_has(ledger, g)]
+        groups = [group_result(number) for number in picked]
+        fresh = [g for g in groups if not _was_leased(ledger, g)]
         start = time.perf_counter()
         lease = ledger.grant("trainer", step, 1, fresh)
         buffer._experiences.take(lease.seqs, trained_only=True)
@@ -78,15 +78,9 @@ def _random_leases(folder: Path, rows: int) -> dict[str, Any]:
     }
 
 
-def ledger_has(ledger: Ledger, group: GroupResult) -> bool:
+def _was_leased(ledger: Ledger, group: GroupResult) -> bool:
     """Whether a group was leased before."""
     return any(group.ticket.group_id in lease.group_ids for lease in ledger.leases("trainer"))
-
-
-def _group(number: int) -> GroupResult:
-    seqs = tuple(range(number * GROUP, (number + 1) * GROUP))
-    ticket = Ticket(f"run/0-{number:08d}", number, 1)
-    return GroupResult(ticket, TaskKey("bench", "t"), (1.0,) * GROUP, "arrived", 1, seqs)
 
 
 def _commit_drift(folder: Path, commits: int) -> dict[str, Any]:
@@ -94,15 +88,15 @@ def _commit_drift(folder: Path, commits: int) -> dict[str, Any]:
     tables = [maker.table(GROUP) for _ in range(64)]
     buffer = Buffer(folder)
     times, memory = [], []
+    tenth = max(1, commits // 10)
     for commit in range(commits):
         table = tables.pop() if tables else maker.table(GROUP)
         start = time.perf_counter()
         buffer.append(table)
         times.append((time.perf_counter() - start) * 1e3)
-        if commit % max(1, commits // 10) == 0:
-            memory.append(_rss_mb())
+        if (commit + 1) % tenth == 0:
+            memory.append(_rss_mb("VmRSS"))
     buffer.close()
-    tenth = max(1, commits // 10)
     first, last = times[:tenth], times[-tenth:]
     return {
         "p50_first_ms": float(np.percentile(first, 50)),
@@ -112,6 +106,7 @@ def _commit_drift(folder: Path, commits: int) -> dict[str, Any]:
         "longest_ms": max(times),
         "rss_first_mb": memory[0],
         "rss_last_mb": memory[-1],
+        "peak_rss_mb": _rss_mb(),
     }
 
 
@@ -132,10 +127,10 @@ def _memory_of_owner(folder: Path, rows: int) -> dict[str, Any]:
     return {"peak_rss_mb": _rss_mb(), "rss_before_mb": before, "bytes_per_row": size / rows}
 
 
-def _rss_mb() -> float:
-    """Peak resident memory of this process so far (getrusage would count the parent's, kept over exec)."""
+def _rss_mb(what: str = "VmHWM") -> float:
+    """Resident memory of this process, its peak unless `what` is VmRSS (getrusage counts a parent's too)."""
     status = Path("/proc/self/status").read_text()
-    return int(next(line for line in status.splitlines() if line.startswith("VmHWM")).split()[1]) / 1024
+    return int(next(line for line in status.splitlines() if line.startswith(what)).split()[1]) / 1024
 
 
 def main() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import pickle
 import sqlite3
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,73 +36,63 @@ def as_objects(table: pa.Table) -> list[dict[str, Any]]:
     return rows
 
 
-class SqlitePickle:
-    """SQLite, each row's tensors pickled into one blob, consumed in order of arrival."""
+class SqliteQueue:
+    """A table of rows, consumed in order of arrival."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(
+        self,
+        path: Path,
+        columns: Mapping[str, str],
+        encode: Callable[[dict[str, Any]], tuple[Any, ...]],
+        decode: Callable[[Sequence[Any]], Any],
+    ) -> None:
+        """`columns`: name to SQL type, what `encode` makes of a row and `decode` reads back."""
         self._db = sqlite3.connect(path)
         self._db.execute("PRAGMA journal_mode=WAL")
         self._db.execute("PRAGMA synchronous=NORMAL")
+        typed = "".join(f", {name} {kind}" for name, kind in columns.items())
         self._db.execute(
-            "CREATE TABLE rows (n INTEGER PRIMARY KEY, id TEXT UNIQUE, consumed INTEGER, reward REAL, "
-            "blob BLOB)"
+            f"CREATE TABLE rows (n INTEGER PRIMARY KEY, id TEXT UNIQUE, consumed INTEGER, reward REAL{typed})"
         )
         self._db.execute("CREATE INDEX waiting ON rows (consumed, n)")
+        names = ", ".join(columns)
+        self._insert = f"INSERT INTO rows VALUES (NULL, ?, 0, ?{', ?' * len(columns)})"  # noqa: S608 - our names
+        self._select = f"SELECT n, {names} FROM rows WHERE consumed = 0 ORDER BY n LIMIT ?"  # noqa: S608
+        self._encode, self._decode = encode, decode
 
     def append(self, rows: list[dict[str, Any]]) -> None:
         """One commit."""
-        values = [(r["experience_id"], 0, r["reward"], pickle.dumps(r)) for r in rows]
-        self._db.executemany("INSERT INTO rows (id, consumed, reward, blob) VALUES (?, ?, ?, ?)", values)
+        values = [(row["experience_id"], row["reward"], *self._encode(row)) for row in rows]
+        self._db.executemany(self._insert, values)
         self._db.commit()
 
     def lease(self, count: int) -> list[Any]:
         """The oldest rows not consumed yet, marked as consumed."""
-        found = self._db.execute(
-            "SELECT n, blob FROM rows WHERE consumed = 0 ORDER BY n LIMIT ?", (count,)
-        ).fetchall()
-        self._db.executemany("UPDATE rows SET consumed = 1 WHERE n = ?", [(n,) for n, _ in found])
+        found = self._db.execute(self._select, (count,)).fetchall()
+        self._db.executemany("UPDATE rows SET consumed = 1 WHERE n = ?", [(n,) for n, *_ in found])
         self._db.commit()
-        return [pickle.loads(blob) for _, blob in found]  # noqa: S301 - the peer's own bytes
+        return [self._decode(values) for _, *values in found]
 
 
-class SqliteRaw:
-    """SQLite, each token list as its raw bytes in a column of its own: no pickling."""
+def sqlite_pickle(path: Path) -> SqliteQueue:
+    """Each row's tensors pickled into one blob."""
+    return SqliteQueue(
+        path,
+        {"blob": "BLOB"},
+        lambda row: (pickle.dumps(row),),
+        lambda values: pickle.loads(values[0]),  # noqa: S301 - the peer's own bytes
+    )
 
-    def __init__(self, path: Path) -> None:
-        self._db = sqlite3.connect(path)
-        self._db.execute("PRAGMA journal_mode=WAL")
-        self._db.execute("PRAGMA synchronous=NORMAL")
-        self._db.execute(
-            "CREATE TABLE rows (n INTEGER PRIMARY KEY, id TEXT UNIQUE, consumed INTEGER, reward REAL, "
-            "tokens BLOB, mask BLOB, logprobs BLOB, advantages BLOB, returns BLOB, text TEXT)"
-        )
-        self._db.execute("CREATE INDEX waiting ON rows (consumed, n)")
 
-    def append(self, rows: list[dict[str, Any]]) -> None:
-        """One commit."""
-        names = ("token_ids", "action_mask", "logprobs", "advantages", "returns")
-        values = [
-            (
-                r["experience_id"],
-                0,
-                r["reward"],
-                *(r[n].numpy().tobytes() for n in names),
-                r["completion_text"],
-            )
-            for r in rows
-        ]
-        self._db.executemany("INSERT INTO rows VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?)", values)
-        self._db.commit()
-
-    def lease(self, count: int) -> list[Any]:
-        """The oldest rows not consumed yet, marked as consumed."""
-        found = self._db.execute(
-            "SELECT * FROM rows WHERE consumed = 0 ORDER BY n LIMIT ?", (count,)
-        ).fetchall()
-        self._db.executemany("UPDATE rows SET consumed = 1 WHERE n = ?", [(row[0],) for row in found])
-        self._db.commit()
-        kinds = (np.int32, np.int8, np.float32, np.float32, np.float32)
-        return [[np.frombuffer(b, k) for b, k in zip(row[4:9], kinds, strict=True)] for row in found]
+def sqlite_raw(path: Path) -> SqliteQueue:
+    """Each token list as its raw bytes in a column of its own: no pickling."""
+    lists = {**_TENSORS, "advantages": np.float32, "returns": np.float32}
+    return SqliteQueue(
+        path,
+        {**dict.fromkeys(lists, "BLOB"), "text": "TEXT"},
+        lambda row: (*(row[name].numpy().tobytes() for name in lists), row["completion_text"]),
+        lambda values: [np.frombuffer(b, kind) for b, kind in zip(values, lists.values(), strict=False)],
+    )
 
 
 class ArrowFile:

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from rft_data.codec import aligned, to_table
-from rft_data.rows import Experience, TaskKey, experience_id_of
+from rft_data.rows import Experience, GroupResult, TaskKey, Ticket, experience_id_of
 from rft_data.schema import INCOMING
 
 GROUP = 8
@@ -19,10 +19,10 @@ GROUP = 8
 class RowMaker:
     """Tables of rollouts, in groups of eight, numbered from 0 on."""
 
-    def __init__(self, tokens: int, *, seed: int = 0, pool: int = 1024) -> None:
+    def __init__(self, tokens: int, *, pool: int = 1024) -> None:
         """`tokens` per row (prompt and completion); `pool` distinct contents."""
-        rng = np.random.default_rng(seed)
-        self.tokens = tokens
+        rng = np.random.default_rng(0)
+        self._tokens = tokens
         self._words = np.array(
             ["".join(rng.choice(list("etaoinshrdlu"), rng.integers(2, 9))) for _ in range(4000)]
         )
@@ -30,7 +30,7 @@ class RowMaker:
         self._made = 0
 
     def _row(self, rng: np.random.Generator) -> Experience:
-        count = self.tokens
+        count = self._tokens
         prompt = count // 5
         mask = np.zeros(count, np.int8)
         mask[prompt:] = 1
@@ -81,3 +81,10 @@ class RowMaker:
             table = table.set_column(INCOMING.get_field_index(name), field, pa.array(values, field.type))
         [batch] = table.combine_chunks().to_batches()  # memory of its own, as an explorer's rows have
         return pa.Table.from_batches([aligned(batch)], INCOMING)
+
+
+def group_result(number: int) -> GroupResult:
+    """A kept group of eight whose rows follow one another."""
+    seqs = tuple(range(number * GROUP, (number + 1) * GROUP))
+    ticket = Ticket(f"run/0-{number:08d}", number, 1)
+    return GroupResult(ticket, TaskKey("bench", "t"), (1.0,) * GROUP, "arrived", 1, seqs)

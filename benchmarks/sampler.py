@@ -107,7 +107,7 @@ def filled(use: str, groups: int) -> tuple[GroupSampler, Steps, float]:
 
 
 def decisions(sampler: GroupSampler, steps: Steps) -> dict[str, list[float]]:
-    """Milliseconds (processor time) of leases and settles, with as many groups arriving between them as are trained."""
+    """Milliseconds of leases and settles; between them as many groups arrive as are trained."""
     spent: dict[str, list[float]] = {"lease": [], "settle": [], "admit": [], "close": []}
 
     def timed(name: str, act: Any, share: int = 1) -> Any:

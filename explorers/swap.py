@@ -23,6 +23,18 @@ from rft_data.rows import VersionSpan, WeightRef
 SWAPS = ("drain", "continue", "recompute")
 
 
+def checked_mode(mode: str) -> str:
+    """`mode`, when it is one of SWAPS.
+
+    Raises: RecipeError when it is not.
+    """
+    if mode not in SWAPS:
+        raise RecipeError(
+            f"explorer.engine.swap is '{mode}';{suggest(mode, SWAPS)} wanted one of: {', '.join(SWAPS)}."
+        )
+    return mode
+
+
 class Segments:
     """Which version sampled which of a request's tokens."""
 
@@ -75,14 +87,7 @@ class WeightSwap:
     def __init__(
         self, host: Host, proof: Proof, transport: Transport, *, mode: str, tolerance: float
     ) -> None:
-        """`tolerance`: how far logprobs on the probe may be off (nats). `mode`: one of SWAPS.
-
-        Raises: RecipeError for another mode.
-        """
-        if mode not in SWAPS:
-            raise RecipeError(
-                f"explorer.engine.swap is '{mode}';{suggest(mode, SWAPS)} wanted one of: {', '.join(SWAPS)}."
-            )
+        """`tolerance`: how far logprobs on the probe may be off (nats). `mode`: one of SWAPS."""
         self.mode = mode
         self._host = host
         self._proof = proof

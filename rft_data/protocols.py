@@ -173,6 +173,11 @@ class Sampler(Protocol):
         """Groups admitted and not yet trained, dropped, failed, cancelled or stale."""
         ...
 
+    @property
+    def ready(self) -> int:
+        """Groups that could be leased now."""
+        ...
+
     def admit(self, n: int, engine_version: int) -> list[Ticket]:
         """At most n tickets for new groups, as many as the staleness bound allows now."""
         ...

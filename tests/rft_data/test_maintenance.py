@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 
+import lance
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -30,6 +31,44 @@ def test_many_commits_do_not_pile_up(buffer: Buffer, monkeypatch: pytest.MonkeyP
     assert rows.column("member").to_pylist() == order
     steps = buffer.read("metrics", ["step"]).column("step").to_pylist()
     assert steps == list(range(60))
+
+
+def test_superseded_manifests_go_and_no_file_with_them(
+    buffer: Buffer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in (("COMPACT_EVERY", 10), ("CLEAN_EVERY", 10), ("NEWEST_VERSIONS", 4)):
+        monkeypatch.setattr(maintenance, name, value)
+    buffer.append([make_experience(0)])
+    location = buffer._store.uri("experiences")
+    reader = lance.dataset(location)
+    for number in range(1, 60):
+        buffer.append([make_experience(number)])
+    buffer.close()  # an append is answered before the upkeep that follows it
+    versions = {version["version"] for version in lance.dataset(location).versions()}
+    assert reader.version not in versions
+    assert len(versions) < 40
+    named = {
+        file.path
+        for version in versions
+        for fragment in lance.dataset(location, version=version).get_fragments()
+        for file in fragment.data_files()
+    }
+    assert named == {path.name for path in (buffer.root / "experiences.lance" / "data").glob("*.lance")}
+    assert reader.to_table(columns=["seq"]).column("seq").to_pylist() == [0]
+    with Buffer(buffer.root, read_only=True) as again:
+        assert again.read("experiences", ["seq"]).column("seq").to_pylist() == list(range(60))
+
+
+def test_versions_go_when_their_time_is_over(buffer: Buffer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(maintenance, "COMPACT_EVERY", 10)
+    monkeypatch.setattr(maintenance, "KEEP_VERSIONS_S", 0.0)
+    for number in range(30):
+        buffer.append([make_experience(number)])
+    assert len(buffer) == 30
+    buffer.close()
+    table = buffer.root / "experiences.lance"
+    assert len(list((table / "_versions").glob("*.manifest"))) <= 12
+    assert len(list((table / "data").glob("*.lance"))) <= 12
 
 
 def test_compaction_keeps_row_numbers_ids_and_digests(buffer: Buffer) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -113,9 +114,9 @@ def check_books(root: Path, steps: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("engine", ["vllm", "transformers"])
-def test_online_run_keeps_every_book(tmp_path: Path, engine: str) -> None:
-    summary = run_recipe(load_recipe(write_recipe(tmp_path, engine)))
+@pytest.mark.parametrize(("engine", "placement"), [("vllm", "inline"), ("transformers", "local")])
+def test_online_run_keeps_every_book(tmp_path: Path, engine: str, placement: str) -> None:
+    summary = run_recipe(load_recipe(write_recipe(tmp_path, engine), [f"placement.use={placement}"]))
     assert set(summary["heldout_accuracy"]) == {"start", "sft", "final"}
     assert summary["heldout_accuracy"]["start"] < 0.2
     assert summary["consumed_steps"] == 4
@@ -137,7 +138,10 @@ def test_online_run_keeps_every_book(tmp_path: Path, engine: str) -> None:
 
 
 @pytest.mark.slow
-def test_run_survives_kill_9_and_finishes_with_its_books_right(tmp_path: Path) -> None:
+@pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGINT])
+def test_run_survives_a_signal_and_finishes_with_its_books_right(
+    tmp_path: Path, sent: signal.Signals
+) -> None:
     recipe = write_recipe(tmp_path, steps=8)
     command = [str(Path(sys.executable).with_name("rft")), "run", str(recipe)]
     log = tmp_path / "log"
@@ -148,8 +152,16 @@ def test_run_survives_kill_9_and_finishes_with_its_books_right(tmp_path: Path) -
             assert first.poll() is None, log.read_text()
             assert time.monotonic() < deadline, log.read_text()
             time.sleep(0.02)
-        os.kill(first.pid, signal.SIGKILL)
-        first.wait()
+        os.kill(first.pid, sent)
+        code = first.wait(240)
+    if sent == signal.SIGINT:
+        assert code == 130, log.read_text()
+        stopped = re.search(
+            r"stopped at step (\d) of 8, as asked. Continue with: rft resume", log.read_text()
+        )
+        assert stopped is not None, log.read_text()
+        step = int(stopped[1])
+        assert (tmp_path / "run" / "checkpoints" / f"checkpoint-{step}" / "manifest.json").is_file()
     assert not (tmp_path / "run" / "summary.json").exists()
     resumed = subprocess.run(
         [command[0], "resume", str(tmp_path / "run")], cwd=ROOT, capture_output=True, text=True, check=False
