@@ -210,7 +210,8 @@ def make_workflow(settings: Mapping[str, Any], model: str, rewards: Rewards) -> 
         raise
     except Exception as err:  # a workflow's constructor is user code
         raise RecipeError(
-            f"workflow '{name}' cannot be built with the arguments {args} ({type(err).__name__}: {err}); "
+            f"workflow '{name}' cannot be built with the arguments {sorted(args)} ({type(err).__name__}: "
+            f"{err}); "
             "mend explorer.workflow.args in the recipe."
         ) from err
     return built

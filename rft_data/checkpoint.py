@@ -18,6 +18,8 @@ from rft_data.manifest import MANIFEST_FILE, read_manifest, write_manifest
 
 log = logging.getLogger(__name__)
 
+_DAMAGED = "damaged-"
+
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
@@ -38,7 +40,7 @@ def seal(directory: Path, step: int, state: Mapping[str, Any]) -> None:
 
 
 def newest(root: Path) -> Checkpoint | None:
-    """The newest complete checkpoint under `root`; damaged ones are passed over, loudly."""
+    """The newest complete checkpoint under `root`; damaged ones are passed over, loudly, and put aside."""
     found = sorted(root.glob("checkpoint-*"), key=lambda p: int(p.name.rsplit("-", 1)[1]), reverse=True)
     for directory in found:
         try:
@@ -46,6 +48,10 @@ def newest(root: Path) -> Checkpoint | None:
             return Checkpoint(int(manifest["step"]), directory, dict(manifest["state"]))
         except (IntegrityError, KeyError, TypeError, ValueError) as err:
             log.warning("checkpoint passed over: %s", err)
+            if (
+                directory / MANIFEST_FILE
+            ).is_file():  # it was complete once: it must not count as one of those
+                directory.rename(directory.with_name(f"{_DAMAGED}{directory.name}"))
     return None
 
 

@@ -1,7 +1,8 @@
-"""A run conducted by a Ray actor, so that it survives the death of whoever started it and of itself.
+"""A run conducted by a Ray actor, so that it survives its own death.
 
-The actor holds nothing that the run's folder does not: Ray starts it again, and it resumes. The folder must
-be on a file system that every node sees.
+It ends with the process that started it (under `ray job submit` that process is on the cluster). The actor
+holds nothing that the run's folder does not: Ray starts it again, and it resumes. The folder must be on a
+file system that every node sees.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from rft_data.errors import BusyError, RftError, RoleDiedError
 from rft_data.hub.wire import decode_answer, encode_error, encode_result
 from rft_data.lookup import need
 from rft_data.recipe.modes import MODES, RunRecipe
-from rft_data.run_record import ask_to_stop
+from rft_data.run_record import RECORD_FILE, ask_to_stop
 
 log = logging.getLogger(__name__)
 
@@ -84,11 +85,13 @@ def _conducted(ray: Any, recipe: RunRecipe) -> dict[str, Any]:
         ) from err
     answer = actor.run.remote(_sent(recipe), os.getcwd(), sys.path)
     try:
-        while True:
-            try:
-                return dict(decode_answer(ray.get(answer)))
-            except KeyboardInterrupt:
-                log.warning("%s", ask_to_stop(Path(recipe.run_dir), now=False))
+        try:
+            return dict(decode_answer(ray.get(answer)))
+        except KeyboardInterrupt:  # the first; a second one ends it at once
+            if not (Path(recipe.run_dir) / RECORD_FILE).is_file():
+                raise
+            log.warning("%s", ask_to_stop(Path(recipe.run_dir), now=False))
+            return dict(decode_answer(ray.get(answer)))
     except ray.exceptions.RayActorError as err:
         raise RoleDiedError(
             f"the conductor of run '{recipe.name}' died {_RESTARTS + 1} times, the last time with: {err}. "

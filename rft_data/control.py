@@ -95,7 +95,16 @@ class RunControl:
         return self._now
 
     def phase(self, text: str) -> None:
-        """Say what the run is at; shown by `rft status`."""
+        """Say what the run begins to do; shown by `rft status`.
+
+        Raises: Stopped if it was asked to end: what is done already is skipped when it is continued.
+        """
+        if self.stop_requested:
+            raise Stopped(f"stopped before {text}, as asked")
+        self._phase = text
+
+    def progress(self, text: str) -> None:
+        """Say how far it is in what it does."""
         self._phase = text
 
     def heard(self, role: str) -> None:

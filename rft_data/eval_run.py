@@ -43,7 +43,7 @@ class EvalRun:
         run, recipe = self.run, self.recipe
         with ExitStack() as opened:
             placement = build.placement_of(recipe, run.run_id, run.buffer, opened)
-            fleet = start_fleet(recipe, placement, self.models[0], run.attempt, whole_rounds=True)
+            fleet = start_fleet(recipe, placement, self.models[0], run, whole_rounds=True)
 
             def measure(model: Path) -> None:
                 fleet.publish(publish_folder(recipe, placement, run.versions, model))

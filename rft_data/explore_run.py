@@ -49,7 +49,7 @@ class ExploreRun:
         run, recipe = self.run, self.recipe
         with ExitStack() as opened:
             placement = build.placement_of(recipe, run.run_id, run.buffer, opened)
-            fleet = start_fleet(recipe, placement, self.base, run.attempt, whole_rounds=False)
+            fleet = start_fleet(recipe, placement, self.base, run, whole_rounds=False)
             published = run.versions.published()
             fleet.publish(
                 published[-1] if published else publish_folder(recipe, placement, run.versions, self.base)
@@ -96,7 +96,7 @@ class ExploreRun:
             fleet=fleet,
             pipeline=self.pipeline,
             least_members=least_members,
-            closed=len(at.history),
+            closed=sum(result.outcome != "cancelled" for result in at.history),
         )
 
     def _explore(self, exploring: Exploring, control: RunControl) -> None:
@@ -114,8 +114,13 @@ class ExploreRun:
             if exploring.closed >= snapshot + recipe.checkpoint_every:
                 snapshot = exploring.closed
                 self._seal(exploring)
-            control.phase(f"{exploring.closed} of {recipe.groups} groups")
+            control.progress(f"{exploring.closed} of {recipe.groups} groups")
         self._seal(exploring)
+        if exploring.sampler.conservation()["failed"] == exploring.closed:
+            raise EngineError(
+                f"all {exploring.closed} groups failed, the last with: {exploring.last_error}; nothing can "
+                "be trained on. Mend the reward, the workflow or the tasks, and start over with --fresh."
+            )
         if exploring.closed < recipe.groups:
             if control.stop_requested:
                 raise Stopped(f"stopped after {exploring.closed} of {recipe.groups} groups, as asked")

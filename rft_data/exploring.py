@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from rft_data.buffer import Buffer
 from rft_data.dispatch import Dispatcher
@@ -33,11 +33,13 @@ class Exploring:
     least_members: int
     """Fewest rollouts of a group that may be trained on."""
     closed: int = 0
-    """Groups that came home; the loop counts from where it likes."""
+    """Groups that came home, lost ones aside; the loop counts from where it likes."""
     last_error: str = ""
     """Why the last failed group failed."""
     judge_s: float = 0.0
     """Seconds spent judging."""
+    rewards: list[tuple[float | None, ...]] = field(default_factory=list)
+    """Of the groups that arrived, per rollout; taken by whoever logs."""
 
     def start(self, room: int) -> None:
         """Start at most `room` groups, as many as the sampler admits on the versions that are served."""
@@ -59,6 +61,11 @@ class Exploring:
         if played:
             self._arrive(played)
 
+    def take_rewards(self) -> list[tuple[float | None, ...]]:
+        """The rewards of the groups that arrived since the last call."""
+        taken, self.rewards = self.rewards, []
+        return taken
+
     def _arrive(self, played: Sequence[Played]) -> None:
         """Judge groups whose rows are stored, and only then close their tickets."""
         began = time.perf_counter()
@@ -70,7 +77,9 @@ class Exploring:
         for result in results:
             self.sampler.close(result)
             self.dispatcher.close(result.ticket)
-        self.closed += len(results)
+            self.closed += result.outcome != "cancelled"
+            if result.outcome == "arrived":
+                self.rewards.append(result.rewards)
         self.dispatcher.selector.observe(results)
 
     def _salvage(self, lost: Sequence[Assignment]) -> list[Played]:

@@ -12,13 +12,14 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
-from rft_data.errors import EngineError, RoleDiedError, StalledError
+from rft_data.errors import EngineError, ParityError, RoleDiedError, StalledError
 from rft_data.protocols import Role
 from rft_data.rows import Assignment, Played, Task, WeightRef
+from rft_data.versions import VersionRegistry
 
 log = logging.getLogger(__name__)
 
-_MAY_RESTART = (RoleDiedError, StalledError, EngineError)
+_MAY_RESTART = (RoleDiedError, StalledError, EngineError, ParityError)
 
 
 @dataclass(eq=False)
@@ -55,17 +56,25 @@ class Fleet:
     """Explorers that play groups and follow the published weights."""
 
     def __init__(
-        self, roles: Sequence[Role], *, whole_rounds: bool, deadline_s: float, max_restarts: int = 3
+        self,
+        roles: Sequence[Role],
+        versions: VersionRegistry,
+        *,
+        whole_rounds: bool,
+        deadline_s: float,
+        max_restarts: int = 3,
     ) -> None:
         """Take over running explorer roles.
 
         Args:
+            versions: keeps the folders of the weights that are being loaded.
             whole_rounds: an explorer gets its share of a round in one call (so that what is batched
                 together does not depend on timing), instead of one call per group.
             deadline_s: longest a call may take.
             max_restarts: of one explorer, before the run ends.
         """
         self.seats = [Seat(role) for role in roles]
+        self._versions = versions
         self._whole_rounds = whole_rounds
         self._deadline_s = deadline_s
         self._max_restarts = max_restarts
@@ -84,9 +93,11 @@ class Fleet:
         return sum(seat.load for seat in self.seats)
 
     def futures(self) -> list[Future[Any]]:
-        """Every call under way."""
+        """What to wait for: the end of any of these may be something to collect."""
         loading = [seat.loading[0] for seat in self.seats if seat.loading]
-        return [*loading, *(future for seat in self.seats for future in seat.playing)]
+        playing = [future for seat in self.seats for future in seat.playing]
+        late = [future for future in playing if not future.done()]
+        return loading + (late if self._whole_rounds and late else playing)
 
     def publish(self, ref: WeightRef) -> None:
         """Have every explorer load these weights; one that is loading older ones goes on to them after."""
@@ -95,7 +106,12 @@ class Fleet:
             self._follow(seat)
 
     def versions(self) -> list[int]:
-        """The versions that are served, newest first."""
+        """The versions that are served, newest first.
+
+        With whole rounds none while one is loading: who gets a round must not depend on who is quicker.
+        """
+        if self._whole_rounds and any(seat.loading for seat in self.seats):
+            return []
         return sorted({seat.version for seat in self.seats if seat.version >= 0}, reverse=True)
 
     def play(self, assignments: Sequence[Assignment], version: int) -> None:
@@ -186,11 +202,13 @@ class Fleet:
         """Start loading what was published last, unless a load is under way (this is looked at after it)."""
         ref = self._published
         if seat.loading is None and ref is not None:
+            self._versions.hold(ref.version)
             seat.loading = seat.role.call("load_weights", float, deadline_s=self._deadline_s, ref=ref), ref
             seat.watch()
 
     def _loaded(self, seat: Seat, load: Future[float], ref: WeightRef) -> None:
         seat.loading = None
+        self._versions.let_go(ref.version)
         try:
             seat.parity = load.result()
         except _MAY_RESTART as err:
@@ -206,6 +224,8 @@ class Fleet:
         log.warning("%s is started again (%d groups lost): %s", seat.role.name, seat.load, why)
         self._lost += [assignment for call in seat.playing.values() for assignment in call]
         seat.playing.clear()
+        if seat.loading is not None:
+            self._versions.let_go(seat.loading[1].version)
         seat.loading, seat.version, seat.asked = None, -1, None
         seat.role.restart()
         self._follow(seat)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from rft_data import checkpoint
 from rft_data.errors import StalledError, Stopped
 from rft_data.exploring import Exploring
 from rft_data.ledger import CONSUMER
+from rft_data.manifest import MANIFEST_FILE
 from rft_data.rows import Lease, StepReport
 from rft_data.training import Training
 from rft_data.versions import VersionRegistry
@@ -65,13 +66,15 @@ class OnlineLoop:
     on_step: Callable[[OnlineLoop, Lease, StepReport], None]
     """Told every step that was taken."""
     stop_requested: Callable[[], bool] = lambda: False
+    _boundary: dict[str, Any] = field(default_factory=dict)
+    """The parts' state when the last step was done: what a resume starts from."""
 
     def run(self) -> None:
         """Train until `schedule.steps` optimizer steps are behind the weights.
 
         Raises: StalledError if nothing can go on; Stopped when asked to; what a role raised.
         """
-        self.training.save(self.step)
+        self.publish_first()
         while self.step < self.schedule.steps or self.under_way():
             stopping = self.stop_requested()
             if self.step < self.schedule.steps and not stopping:
@@ -84,6 +87,14 @@ class OnlineLoop:
                 self.stop()
             else:
                 self.go_with_fewer()
+
+    def publish_first(self) -> None:
+        """Bring explorers and trainer to the same weights, before anything is explored."""
+        self._boundary = self.state()
+        self.training.save(self.step)
+        while under_way := self.under_way():
+            wait(under_way, LOOK_S, FIRST_COMPLETED)
+            self.collect()
 
     def under_way(self) -> list[Future[Any]]:
         """Every call that has not been collected."""
@@ -112,7 +123,7 @@ class OnlineLoop:
         lease = self.exploring.sampler.lease(CONSUMER, self.step, n_groups, self.versions.latest)
         if lease is None:
             return False
-        self.exploring.closed = 0
+        self.exploring.closed, self.exploring.last_error = 0, ""
         self.training.begin(lease, checkpoint=self.schedule.checkpoint_due(self.step + 1))
         return True
 
@@ -122,22 +133,26 @@ class OnlineLoop:
         self.step += 1
         self.on_step(self, lease, report)
         self.exploring.judge_s = 0.0
+        self._boundary = self.state()
         if self.schedule.checkpoint_due(self.step):
             self.seal()
 
-    def seal(self) -> None:
-        """Complete the trainer's checkpoint of this step and record which leases it holds."""
+    def state(self) -> dict[str, Any]:
+        """What of the parts cannot be rebuilt from the tables."""
         parts = self.exploring
-        selector = parts.dispatcher.selector.state_dict()
-        state = {
-            "selector": selector,
+        return {
+            "selector": parts.dispatcher.selector.state_dict(),
             "dispatcher": parts.dispatcher.state_dict(),
             "sampler": parts.sampler.state_dict(),
             "groups": parts.sampler.conservation(),
             "rows": len(parts.buffer),
             "version": self.versions.latest,
         }
-        row = {"run_id": parts.ledger.run_id, "step": self.step, "selector": selector}
+
+    def seal(self) -> None:
+        """Complete the trainer's checkpoint of this step and record which leases it holds."""
+        parts, state = self.exploring, self._boundary
+        row = {"run_id": parts.ledger.run_id, "step": self.step, "selector": state["selector"]}
         parts.buffer.add_rows("task_state", [row])
         checkpoint.seal(self.checkpoints / f"checkpoint-{self.step}", self.step, state)
         parts.ledger.consume(CONSUMER, self.step)
@@ -167,11 +182,11 @@ class OnlineLoop:
         )
 
     def stop(self) -> None:
-        """Write a checkpoint of the present step.
+        """Write a checkpoint of the present step, unless there is one.
 
         Raises: Stopped, always.
         """
-        if self.step and not self.schedule.checkpoint_due(self.step):
+        if self.step and not (self.checkpoints / f"checkpoint-{self.step}" / MANIFEST_FILE).is_file():
             self.training.checkpoint()
             self.seal()
         raise Stopped(f"stopped at step {self.step} of {self.schedule.steps}, as asked")

@@ -56,7 +56,7 @@ class OnlineRun:
                     recipe,
                     self.placement,
                     self.base,
-                    run.attempt,
+                    run,
                     beside=[build.trainer_place(recipe)],
                     whole_rounds=recipe.sync.max_staleness == 0,
                 )

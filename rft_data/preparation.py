@@ -16,6 +16,7 @@ from rft_data.fleet import Fleet
 from rft_data.protocols import Placement, Role, RoleSpec
 from rft_data.recipe.modes import EvalRecipe, PlayingRecipe, RunRecipe, TasksRecipe
 from rft_data.rows import Task, WeightRef
+from rft_data.run import Run
 from rft_data.versions import VersionRegistry
 
 log = logging.getLogger(__name__)
@@ -44,7 +45,7 @@ def start_fleet(
     recipe: PlayingRecipe | EvalRecipe,
     placement: Placement,
     model: Path,
-    attempt: int,
+    run: Run,
     *,
     beside: Sequence[RoleSpec] = (),
     whole_rounds: bool,
@@ -56,7 +57,7 @@ def start_fleet(
         whole_rounds: see `Fleet`; always so where roles take turns.
     """
     count = recipe.placement.explorers.count
-    specs = [build.explorer_spec(recipe, model, attempt, number) for number in range(count)]
+    specs = [build.explorer_spec(recipe, model, run.attempt, number) for number in range(count)]
     for warning in placement.preflight([*specs, *beside]):
         log.warning("%s", warning)
     log.info("starting %d explorer(s) on %s", count, recipe.explorer.engine.use)
@@ -65,8 +66,12 @@ def start_fleet(
             roles: list[Role] = list(starting.map(placement.start, specs))
     else:
         roles = [placement.start(spec) for spec in specs]
-    deadline_s = recipe.deadlines.explore_s
-    return Fleet(roles, whole_rounds=whole_rounds or not placement.overlaps, deadline_s=deadline_s)
+    return Fleet(
+        roles,
+        run.versions,
+        whole_rounds=whole_rounds or not placement.overlaps,
+        deadline_s=recipe.deadlines.explore_s,
+    )
 
 
 def offline(recipe: RunRecipe, placement: Placement, method: str, returns: Any, **arguments: Any) -> Any:

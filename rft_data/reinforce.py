@@ -5,6 +5,7 @@ What each part does is theirs; which phase comes when is `online`'s and `train_r
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from rft_data import build
 from rft_data.conservation import check_conservation
 from rft_data.control import RunControl
 from rft_data.dispatch import Dispatcher
+from rft_data.errors import RftError
 from rft_data.exploring import Exploring
 from rft_data.fleet import Fleet
 from rft_data.ledger import CONSUMER
@@ -65,8 +67,12 @@ def reinforce(
                 on_step=watch.stepped,
                 stop_requested=lambda: control.stop_requested,
             ).run()
-    finally:
-        trainer.close()
+    except BaseException:
+        with suppress(RftError):  # the first failure is the one to be told
+            if not control.stop_now:
+                trainer.close()
+        raise
+    trainer.close()
     book = exploring.sampler.conservation()
     rows = check_conservation(run.buffer, run.ledger, CONSUMER, book, stage.steps)
     return {"groups": book, "rows": rows.as_dict()}

@@ -8,6 +8,7 @@ runs keep every group that arrived, and play again the tasks whose tickets were 
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -131,6 +132,7 @@ def _resume_synchronous(
         dispatcher.assign([result.ticket for result in round_])
         for result in round_:
             dispatcher.close(result.ticket)
+        dispatcher.give_back([result.task for result in round_ if result.outcome == "cancelled"])
         dispatcher.selector.observe(round_)
     return len(late)
 
@@ -138,18 +140,26 @@ def _resume_synchronous(
 def _resume_asynchronous(dispatcher: Dispatcher, history: Sequence[GroupResult]) -> int:
     """Observe what arrived since the checkpoint; give back the tasks whose tickets were lost.
 
+    The selector draws again what it drew since; a task that has no group of its own is one that was lost.
     Returns: tasks to be played again.
     """
-    arrived = {result.ticket.ordinal for result in history}
-    since = [r for r in history if r.ticket.ordinal >= dispatcher.admitted]
-    was_open = [r for r in history if r.ticket.ordinal in dispatcher.open]
-    lost = [key for ordinal, key in dispatcher.open.items() if ordinal not in arrived]
+    live = [result for result in history if result.outcome != "cancelled"]
+    home = {result.ticket.ordinal for result in live}
+    was_open = [result for result in live if result.ticket.ordinal in dispatcher.open]
+    since = [result for result in live if result.ticket.ordinal >= dispatcher.admitted]
+    lost = [key for ordinal, key in dispatcher.open.items() if ordinal not in home]
     dispatcher.open.clear()
-    if since:
-        first = dispatcher.admitted
-        dispatcher.admitted = max(r.ticket.ordinal for r in since) + 1
-        drawn = dispatcher.draw(dispatcher.admitted - first)
-        lost += [key for ordinal, key in enumerate(drawn, first) if ordinal not in arrived]
+    played = Counter(result.task for result in since)
+    last = max((result.ticket.ordinal for result in history), default=-1)
+    for _ in range(last + 1 - dispatcher.admitted):
+        if not played.total():
+            break
+        [key] = dispatcher.draw(1)
+        if played[key]:
+            played[key] -= 1
+        else:
+            lost.append(key)
+    dispatcher.admitted = max(dispatcher.admitted, last + 1)
     dispatcher.give_back(lost)
     dispatcher.selector.observe([*was_open, *since])
     return len(lost)

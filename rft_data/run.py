@@ -20,6 +20,9 @@ from rft_data.recipe.modes import RunRecipe
 from rft_data.rows import canonical_json, content_id
 from rft_data.versions import VersionRegistry
 
+_FREE = ("deadlines.", "monitor.", "placement.")
+"""Sections that may change when a run is continued: they do not touch what is computed."""
+
 
 class Run:
     """An open run; owns its buffer until `close`."""
@@ -44,11 +47,12 @@ class Run:
                 "done": [],
             }
             self.summary = self._read("summary.json")
+            self.versions = VersionRegistry(self.buffer, self.run_id, self.directory / "weights")
+            max_uses = build.max_uses_of(recipe)
+            self.ledger = Ledger(self.buffer, self.run_id, self.attempt, max_uses=max_uses)
         except BaseException:
             self.buffer.close()
             raise
-        self.versions = VersionRegistry(self.buffer, self.run_id, self.directory / "weights")
-        self.ledger = Ledger(self.buffer, self.run_id, self.attempt, max_uses=build.max_uses_of(recipe))
 
     @property
     def seconds(self) -> dict[str, float]:
@@ -59,13 +63,14 @@ class Run:
     def _attempt(self) -> int:
         """How often this run was started before."""
         before = self.buffer.read("runs", where=Compare("run_id", "eq", self.recipe.name)).to_pylist()
-        if before and before[-1]["recipe_hash"] != self.hash:
-            lines = differences(json.loads(before[-1]["recipe"]), self.recipe.saved())
+        lines = differences(json.loads(before[-1]["recipe"]), self.recipe.saved()) if before else []
+        lines = [line for line in lines if not line.startswith(_FREE)]
+        if lines:
             raise ResumeError(
                 "\n".join(
                     [
                         f"{self.directory} holds run '{self.recipe.name}' of another recipe; "
-                        "these fields differ:",
+                        "these fields differ and must not change:",
                         *(f"  {line}" for line in lines),
                         "continue with the recipe it began with, or start over with --fresh.",
                     ]

@@ -64,7 +64,7 @@ class StepLog:
         """Write the numbers of the step just taken."""
         numbers = self._numbers(loop, lease, report)
         self._log.record(lease.step, loop.versions.latest, numbers)
-        self._control.phase(f"step {loop.step} of {self._steps}")
+        self._control.progress(f"step {loop.step} of {self._steps}")
         if loop.step % _SHOWN_EVERY == 0 or lease.step in (0, self._steps - 1):
             shown = "step %d/%d  reward %.3f  tokens %.0f  groups %d  staleness %d"
             trainer, lag = numbers["trainer"], numbers["sampler"].get("lag_max", 0.0)
@@ -77,7 +77,7 @@ class StepLog:
         explorers = parts.fleet.metrics()
         busy = {**parts.fleet.busy_seconds(), "trainer": sum(loop.training.seconds.values())}
         busy["trainer"] -= loop.training.seconds.get("idle", 0.0)
-        for role in busy:
+        for role in ("trainer", *explorers):
             self._control.heard(role)
         facts = window_facts(self._window(report, busy, explorers, sampler))
         trained_at = loop.versions.step_of(lease.version)
@@ -119,6 +119,7 @@ class StepLog:
                 "trained": report.metrics.get("tokens", 0.0),
             },
             book=self._parts.sampler.conservation(),
+            rewards=self._parts.take_rewards(),
             dispatched={"taskset": _under("dispatched/", sampler)},
             trained={"taskset": _under("trained/", sampler)},
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from contextlib import ExitStack
 from typing import Any
 
@@ -18,6 +19,8 @@ from rft_data.report import package_versions
 from rft_data.run import Run
 from rft_data.selectors import Nothing
 
+log = logging.getLogger(__name__)
+
 
 class TrainRun:
     """One start of a training run."""
@@ -31,13 +34,32 @@ class TrainRun:
         self.recipe = recipe
         build.experience_pipeline(recipe)
         build.check_stages(recipe)
-        if not stored_groups(run.buffer, recipe.explored_by):
+        if run.attempt == 0:
+            self._check_groups()
+        self.base = build.model_folder(recipe.model, run.directory, recipe.seed)
+        run.begin()
+
+    def _check_groups(self) -> None:
+        """Whether there is enough to train on, untouched."""
+        recipe, [stage] = self.recipe, self.recipe.stages
+        groups = stored_groups(self.run.buffer, recipe.explored_by)
+        usable = sum(bool(group.seqs) for group in groups) * self.run.ledger.max_uses
+        if not groups:
             raise RecipeError(
                 f"buffer {recipe.buffer.uri} has no group of a run '{recipe.explored_by}'; give the name of "
                 "the recipe that explored into it (rft buffer info shows the runs)."
             )
-        self.base = build.model_folder(recipe.model, run.directory, recipe.seed)
-        run.begin()
+        if self.run.ledger.leases(CONSUMER):
+            raise RecipeError(
+                f"the groups of run '{recipe.explored_by}' have been trained on already; explore under "
+                "another name, or copy them into a buffer of their own (rft buffer branch)."
+            )
+        if usable < stage.steps * stage.groups_per_step:
+            raise RecipeError(
+                f"run '{recipe.explored_by}' left {usable} uses of groups that may be trained on; "
+                f"{stage.steps} steps of {stage.groups_per_step} groups need "
+                f"{stage.steps * stage.groups_per_step}. Lower 'steps', explore more, or use sampler 'replay'."
+            )
 
     def execute(self, control: RunControl) -> dict[str, Any]:
         """Train to the last step; returns the summary."""
@@ -46,7 +68,7 @@ class TrainRun:
         with ExitStack() as opened:
             placement = build.placement_of(recipe, run.run_id, run.buffer, opened)
             for warning in placement.preflight([build.trainer_place(recipe)]):
-                control.phase(warning)
+                log.warning("%s", warning)
             done = reinforce(
                 run,
                 recipe,
@@ -54,7 +76,7 @@ class TrainRun:
                 self.base,
                 dispatcher=Dispatcher(Nothing(), {}),
                 placement=placement,
-                fleet=Fleet([], whole_rounds=True, deadline_s=recipe.deadlines.explore_s),
+                fleet=Fleet([], run.versions, whole_rounds=True, deadline_s=recipe.deadlines.explore_s),
                 control=control,
             )
         return {

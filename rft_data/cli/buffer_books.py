@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from rft_data.cli.edge import edge, show
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+
+if TYPE_CHECKING:
+    from rft_data.buffer import Buffer
 
 
 def books(
@@ -34,13 +38,23 @@ def books(
             )
         found: list[dict[str, Any]] = []
         for run_id in runs if run is None else [run]:
-            ledger = Ledger(buffer, run_id, 0)
+            ledger = Ledger(buffer, run_id, 0, max_uses=_max_uses(buffer, run_id))
             for consumer in ledger.consumers() or ["trainer"]:
                 counts = conservation(buffer, ledger, consumer).as_dict()
                 found.append({"run_id": run_id, "consumer": consumer, **counts})
         show(found, "\n\n".join(map(_lines, found)) or "no rollouts", as_json=as_json)
         if any(entry["residual"] or entry["faults"] for entry in found):
             raise typer.Exit(1)
+
+
+def _max_uses(buffer: Buffer, run_id: str) -> int:
+    """How often the run's own sampler may lease a group; 1 for a run whose recipe is not stored."""
+    from rft_data.filters import Compare
+    from rft_data.sampler import make_policy
+
+    stored = buffer.read("runs", ["recipe"], Compare("run_id", "eq", run_id)).column("recipe").to_pylist()
+    sampler = json.loads(stored[-1]).get("sampler") if stored else None
+    return make_policy(sampler["use"], sampler["args"]).max_uses if sampler else 1
 
 
 def _lines(entry: dict[str, Any]) -> str:

@@ -91,7 +91,7 @@ class House:
                 ledger=self.ledger,
                 sampler=self.sampler,
                 dispatcher=self.dispatcher,
-                fleet=Fleet([self.explorer], whole_rounds=True, deadline_s=60),
+                fleet=Fleet([self.explorer], self.versions, whole_rounds=True, deadline_s=60),
                 pipeline=pipeline,
                 least_members=SIZE,
             ),

@@ -57,6 +57,8 @@ def recipe(root: Path, template: str, name: str, mode: str, **values: object):
 def test_what_one_run_explored_another_trains_on_and_a_third_measures(tmp_path: Path) -> None:
     explored = run_recipe(recipe(tmp_path, EXPLORE, "looking", "explore", groups=6))
     assert explored["groups"]["ready"] == 6
+    with pytest.raises(RecipeError, match="left 6 uses of groups that may be trained on; 4 steps of 2"):
+        run_recipe(recipe(tmp_path, TRAIN, "greedy", "train", stage=STAGE.replace("steps: 3", "steps: 4")))
     trained = run_recipe(recipe(tmp_path, TRAIN, "learning", "train"))
     assert trained["groups"]["trained"] == 6
     assert trained["rows"]["trained"] == 12
@@ -68,6 +70,8 @@ def test_what_one_run_explored_another_trains_on_and_a_third_measures(tmp_path: 
         assert len({g for lease in leases for g in lease["group_ids"]}) == 6
     again = run_recipe(recipe(tmp_path, TRAIN, "learning", "train"))
     assert again == trained
+    with pytest.raises(RecipeError, match="have been trained on already"):
+        run_recipe(recipe(tmp_path, TRAIN, "learning-again", "train"))
     folders = f"{tmp_path}/learning/checkpoints/checkpoint-*"
     measured = run_recipe(recipe(tmp_path, EVAL, "measuring", "eval", models=folders))
     steps = [int(name.rsplit("-", 1)[1]) for name in measured["heldout_accuracy"]]

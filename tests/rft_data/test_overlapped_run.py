@@ -77,7 +77,7 @@ class Overlapped:
                 ledger=self.ledger,
                 sampler=self.sampler,
                 dispatcher=dispatcher,
-                fleet=Fleet(self.explorers, whole_rounds=staleness == 0, deadline_s=60),
+                fleet=Fleet(self.explorers, self.versions, whole_rounds=staleness == 0, deadline_s=60),
                 pipeline=pipeline,
                 least_members=SIZE,
             ),
