@@ -19,6 +19,7 @@ from pydantic_core import from_json, to_json
 from rft_data.errors import BusyError, RftError, RoleDiedError
 from rft_data.hub.wire import decode_answer, encode_error, encode_result
 from rft_data.lookup import need
+from rft_data.placement.ray import give_back_places
 from rft_data.recipe.modes import MODES, RunRecipe
 from rft_data.run_record import RECORD_FILE, ask_to_stop
 
@@ -45,8 +46,11 @@ class Conductor:
         )
         from rft_data.modes import run_recipe
 
+        loaded = _received(recipe)
+        if need("ray", "ray", "a conductor").get_runtime_context().was_current_actor_reconstructed:
+            give_back_places(loaded.books)
         try:
-            return encode_result(run_recipe(_received(recipe)))
+            return encode_result(run_recipe(loaded))
         except RftError as err:
             return encode_error(err)
 

@@ -58,7 +58,7 @@ class TrainRun:
             raise RecipeError(
                 f"run '{recipe.explored_by}' left {usable} uses of groups that may be trained on; "
                 f"{stage.steps} steps of {stage.groups_per_step} groups need "
-                f"{stage.steps * stage.groups_per_step}. Lower 'steps', explore more, or use sampler 'replay'."
+                f"{stage.steps * stage.groups_per_step}. Lower 'steps', explore more, or use 'replay'."
             )
 
     def execute(self, control: RunControl) -> dict[str, Any]:

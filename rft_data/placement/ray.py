@@ -166,6 +166,14 @@ class RayPlacement:
             time.sleep(0.05)
 
 
+def give_back_places(namespace: str) -> None:
+    """Remove the placement groups of a killed conductor of this run: Ray keeps them for its next life."""
+    module = _group_module()
+    for group in _ray().util.placement_group_table().values():
+        if group["state"] != "REMOVED" and group["name"].startswith(f"{namespace}/"):
+            module.remove_placement_group(module.get_placement_group(group["name"]))
+
+
 def _held() -> str:
     """Who holds what of the cluster, in one line."""
     ray = _ray()
