@@ -35,8 +35,9 @@ $(READY): pyproject.toml $(wildcard requirements/*.txt)
 quickstart: setup
 	$(BIN)/rft run recipes/quickstart.yaml $(if $(filter-out vllm,$(ENGINE)),explorer.engine.use=$(ENGINE))
 
+# Two workers, a file's tests in one of them: many tests wait for processes.
 test: setup
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 fast: setup
 	$(BIN)/python -m pytest -m "not slow"

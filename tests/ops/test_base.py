@@ -94,7 +94,9 @@ def test_dj_process_runs_our_operators_end_to_end(tmp_path: Path):
 def test_ray_data_runs_groups_whole(operator):
     import ray
 
-    ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False, ignore_reinit_error=True)
+    ray.init(
+        address="local", num_cpus=1, include_dashboard=False, log_to_driver=False, ignore_reinit_error=True
+    )
     try:
         dataset = ray.data.from_arrow([pa.Table.from_pylist(ROWS[:4]), pa.Table.from_pylist(ROWS[4:])])
         for name, args in (
