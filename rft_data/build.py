@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from rft_data.buffer import Buffer
 from rft_data.errors import MissingFileError
+from rft_data.judge import stored_groups
 from rft_data.ledger import CONSUMER, Ledger
 from rft_data.lookup import load, need
 from rft_data.protocols import Placement, RoleSpec, Sampler, Selector
@@ -32,6 +33,7 @@ from rft_data.recipe.sections import (
 from rft_data.resume import Position
 from rft_data.rows import Experience, Task, experience_id_of
 from rft_data.sampler import make_policy, make_sampler
+from rft_data.sampler.mix import OWN
 from rft_data.selectors import Difficulty, Shuffle
 from rft_data.sources import jsonl_tasks, reasoning_gym_tasks
 from rft_data.versions import VersionRegistry
@@ -243,14 +245,22 @@ def max_uses_of(recipe: RunRecipe) -> int:
     return 1
 
 
+def mixed_in(recipe: OnlineRecipe | TrainRecipe) -> list[str]:
+    """The other runs whose groups the sampler mixes in."""
+    parts = recipe.sampler.args.get("parts", {}) if recipe.sampler.use == "mix" else {}
+    return sorted({name.partition("/")[0] for name in parts} - {OWN})
+
+
 def sampler_of(
     recipe: OnlineRecipe | TrainRecipe,
     stage: GrpoStage,
+    buffer: Buffer,
     ledger: Ledger,
     versions: VersionRegistry,
     at: Position,
 ) -> Sampler:
     """The version-aware sampler, its book as the run left it. Stored groups have no bound of staleness."""
+    others = [group for run_id in mixed_in(recipe) for group in stored_groups(buffer, run_id)]
     sampler = make_sampler(
         recipe.sampler.use,
         recipe.sampler.args,
@@ -259,7 +269,7 @@ def sampler_of(
         consumer=CONSUMER,
         groups_per_step=stage.groups_per_step,
         max_staleness=recipe.sync.max_staleness if isinstance(recipe, OnlineRecipe) else None,
-        history=at.history,
+        history=[*at.history, *others],
         settled_steps=at.step,
     )
     if "sampler" in at.state:

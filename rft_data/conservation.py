@@ -6,13 +6,13 @@ Each row is in exactly one place. Reuse (one row in several trained leases) is c
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from rft_data.buffer import Buffer
 from rft_data.errors import IntegrityError
-from rft_data.filters import And, Compare
+from rft_data.filters import And, Compare, In
 from rft_data.ledger import STALE, Ledger
 from rft_data.rows import Lease
 
@@ -59,11 +59,14 @@ class Conservation:
         return {**asdict(self), "filtered": dict(self.filtered), "residual": self.residual}
 
 
-def conservation(buffer: Buffer, ledger: Ledger, consumer: str) -> Conservation:
-    """Count the run's rollouts by state, and note whatever contradicts the books."""
+def conservation(buffer: Buffer, ledger: Ledger, consumer: str, others: Sequence[str] = ()) -> Conservation:
+    """Count the run's rollouts by state, and note whatever contradicts the books.
+
+    `others`: runs whose groups this one trains on too; their rollouts are counted with its own.
+    """
     counts = Conservation()
-    rows = _rollouts(buffer, ledger.run_id)
-    mine = Compare("run_id", "eq", ledger.run_id)
+    mine = In("run_id", (ledger.run_id, *others))
+    rows = _rollouts(buffer, mine)
     groups = {row["group_id"]: row for row in buffer.read("groups", where=mine).to_pylist()}
     verdicts = {
         row["seq"]: row for row in buffer.read("annotations", ["seq", "verdict", "dropped_by"]).to_pylist()
@@ -99,9 +102,9 @@ def conservation(buffer: Buffer, ledger: Ledger, consumer: str) -> Conservation:
     return counts
 
 
-def _rollouts(buffer: Buffer, run_id: str) -> dict[int, dict[str, Any]]:
-    mine = And((Compare("run_id", "eq", run_id), Compare("source", "eq", "rollout")))
-    rows = buffer.read("experiences", ["seq", "group_id", "reward"], mine).to_pylist()
+def _rollouts(buffer: Buffer, mine: In) -> dict[int, dict[str, Any]]:
+    where = And((mine, Compare("source", "eq", "rollout")))
+    rows = buffer.read("experiences", ["seq", "group_id", "reward"], where).to_pylist()
     return {row["seq"]: row for row in rows}
 
 
@@ -146,15 +149,21 @@ def _check_whole_groups(
 
 
 def check_conservation(
-    buffer: Buffer, ledger: Ledger, consumer: str, book: Mapping[str, int], steps: int
+    buffer: Buffer,
+    ledger: Ledger,
+    consumer: str,
+    book: Mapping[str, int],
+    steps: int,
+    others: Sequence[str] = (),
 ) -> Conservation:
     """Compare the sampler's `book` (groups by state) after `steps` steps with the stored tables.
 
+    `others`: as for `conservation`.
     Returns: the rows by state.
     Raises: IntegrityError naming every figure that differs.
     """
-    counts = conservation(buffer, ledger, consumer)
-    mine = Compare("run_id", "eq", ledger.run_id)
+    counts = conservation(buffer, ledger, consumer, others)
+    mine = In("run_id", (ledger.run_id, *others))
     set_aside = {group_id for group_id, why in ledger.retired(consumer).items() if why != STALE}
     groups = [
         row

@@ -74,7 +74,8 @@ def reinforce(
         raise
     trainer.close()
     book = exploring.sampler.conservation()
-    rows = check_conservation(run.buffer, run.ledger, CONSUMER, book, stage.steps)
+    others = build.mixed_in(recipe)
+    rows = check_conservation(run.buffer, run.ledger, CONSUMER, book, stage.steps, others)
     return {"groups": book, "rows": rows.as_dict()}
 
 
@@ -103,7 +104,7 @@ def _taken_up(
     exploring = Exploring(
         buffer=run.buffer,
         ledger=run.ledger,
-        sampler=build.sampler_of(recipe, stage, run.ledger, run.versions, at),
+        sampler=build.sampler_of(recipe, stage, run.buffer, run.ledger, run.versions, at),
         dispatcher=dispatcher,
         fleet=fleet,
         pipeline=pipeline,

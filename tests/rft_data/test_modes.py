@@ -130,3 +130,25 @@ def test_an_exploring_run_goes_on_where_it_was_stopped(
     assert len(groups) == 6
     assert {group["attempt"] for group in groups} == {0, 1}
     assert len({group["task_id"] for group in groups}) == 6, "a task was played twice within an epoch"
+
+
+@pytest.mark.slow
+def test_stored_groups_of_another_run_are_mixed_in_at_the_exact_ratio(tmp_path: Path) -> None:
+    run_recipe(recipe(tmp_path, EXPLORE, "looking", "explore", groups=4))
+    online = (
+        COMMON
+        + "{model}"
+        + "{tasks}"
+        + "{operators}"
+        + (
+            "selector: {{use: shuffle}}\n"
+            "sampler: {{use: mix, args: {{parts: {{own: 1, 'looking/': 1}}}}}}\n"
+            "stages:\n{stage}evaluation: {{limit: 2}}\n"
+        )
+    )
+    summary = run_recipe(recipe(tmp_path, online, "mixing", "online"))
+    assert summary["groups"]["trained"] == 6
+    with Buffer(tmp_path / "buffer") as buffer:
+        leases = [row for row in buffer.read("leases").to_pylist() if row["kind"] == "grant"]
+    sources = [[name.partition("/")[0] for name in lease["group_ids"]] for lease in leases]
+    assert [sorted(names) for names in sources] == [["looking", "mixing"]] * 3
