@@ -6,12 +6,18 @@ admits nor plays.
 
 from __future__ import annotations
 
-from collections import deque
+import logging
+from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rft_data.protocols import Selector
 from rft_data.rows import Assignment, Task, TaskKey, Ticket
+
+log = logging.getLogger(__name__)
+
+_CHANCES = 1
+"""How often a task that was lost with its explorer is played again."""
 
 
 class Dispatcher:
@@ -26,6 +32,7 @@ class Dispatcher:
         """One more than the highest ordinal handed out."""
         self.tasks = tasks
         self._again: deque[TaskKey] = deque()
+        self._lost: Counter[TaskKey] = Counter()
 
     def assign(self, tickets: Sequence[Ticket]) -> list[Assignment]:
         """A task for each ticket of one round."""
@@ -45,8 +52,18 @@ class Dispatcher:
         self.open.pop(ticket.ordinal, None)
 
     def give_back(self, tasks: Sequence[TaskKey]) -> None:
-        """These tasks lost their tickets: they are played before others."""
-        self._again.extend(key for key in tasks if key in self.tasks)
+        """These tasks lost their tickets: they are played before others, unless they were lost before.
+
+        A task whose explorer dies each time may be what kills it.
+        """
+        for key in tasks:
+            if key not in self.tasks:
+                continue
+            self._lost[key] += 1
+            if self._lost[key] <= _CHANCES:
+                self._again.append(key)
+            else:
+                log.warning("task %s/%s lost its explorer again; it is given up", key.taskset, key.task_id)
 
     def state_dict(self) -> dict[str, Any]:
         """What is out and what waits, as JSON values."""

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rft_data import build
+from rft_data import build_roles
 from rft_data.codec import to_experiences
 from rft_data.control import RunControl
 from rft_data.errors import MissingFileError
@@ -31,7 +31,7 @@ class EvalRun:
         """
         self.run = run
         self.recipe = recipe
-        build.check_explorer(recipe.explorer)
+        build_roles.check_explorer(recipe.explorer)
         self.models = [folder for pattern in recipe.models for folder in model_folders(pattern)]
         tasks, self.task_report = read_tasks(recipe, ("heldout",))
         self.heldout = evaluation_tasks(tasks, recipe.evaluation.limit)
@@ -42,7 +42,7 @@ class EvalRun:
         """Measure every model that is not measured yet; returns the summary."""
         run, recipe = self.run, self.recipe
         with ExitStack() as opened:
-            placement = build.placement_of(recipe, run.run_id, run.buffer, opened)
+            placement = build_roles.placement_of(recipe, run.run_id, run.buffer, opened)
             fleet = start_fleet(recipe, placement, self.models[0], run, whole_rounds=True)
 
             def measure(model: Path) -> None:

@@ -7,7 +7,7 @@ from concurrent.futures import FIRST_COMPLETED, wait
 from contextlib import ExitStack
 from typing import Any
 
-from rft_data import build, checkpoint
+from rft_data import build, build_roles, checkpoint
 from rft_data.control import RunControl
 from rft_data.dispatch import Dispatcher
 from rft_data.errors import EngineError, Stopped
@@ -35,7 +35,7 @@ class ExploreRun:
         self.recipe = recipe
         self.checkpoints = run.directory / "checkpoints"
         self.pipeline = build.experience_pipeline(recipe)
-        build.check_explorer(recipe.explorer)
+        build_roles.check_explorer(recipe.explorer)
         tasks, self.task_report = read_tasks(recipe, ("train",))
         self.base = build.model_folder(recipe.model, run.directory, recipe.seed)
         run.begin()
@@ -48,7 +48,7 @@ class ExploreRun:
         """Play what is not played yet; returns the summary."""
         run, recipe = self.run, self.recipe
         with ExitStack() as opened:
-            placement = build.placement_of(recipe, run.run_id, run.buffer, opened)
+            placement = build_roles.placement_of(recipe, run.run_id, run.buffer, opened)
             fleet = start_fleet(recipe, placement, self.base, run, whole_rounds=False)
             published = run.versions.published()
             fleet.publish(

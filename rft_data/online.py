@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from rft_data import build
+from rft_data import build, build_roles
 from rft_data.codec import to_experiences
 from rft_data.control import RunControl
 from rft_data.dispatch import Dispatcher
@@ -36,8 +36,8 @@ class OnlineRun:
         self.recipe = recipe
         with Stopwatch(run.seconds, "checks"):
             build.experience_pipeline(recipe)
-            build.check_explorer(recipe.explorer)
-            build.check_stages(recipe)
+            build_roles.check_explorer(recipe.explorer)
+            build_roles.check_stages(recipe)
         with Stopwatch(run.seconds, "tasks"):
             self.tasks, self.task_report = read_tasks(recipe, ("train", "heldout"))
             self.base = build.model_folder(recipe.model, run.directory, recipe.seed)
@@ -50,14 +50,14 @@ class OnlineRun:
         run, recipe = self.run, self.recipe
         with ExitStack() as opened:
             control.phase("starting the explorers")
-            self.placement = build.placement_of(recipe, run.run_id, run.buffer, opened)
+            self.placement = build_roles.placement_of(recipe, run.run_id, run.buffer, opened)
             with Stopwatch(run.seconds, "engine_start"):
                 self.fleet = start_fleet(
                     recipe,
                     self.placement,
                     self.base,
                     run,
-                    beside=[build.trainer_place(recipe)],
+                    beside=[build_roles.trainer_place(recipe)],
                     whole_rounds=recipe.sync.max_staleness == 0,
                 )
             run.once("start", lambda: self._publish_and_evaluate(self.base, "start"))

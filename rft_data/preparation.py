@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rft_data import build
+from rft_data import build, build_roles
 from rft_data.curation import clean_tasks
 from rft_data.errors import RecipeError
 from rft_data.fleet import Fleet
@@ -57,7 +57,7 @@ def start_fleet(
         whole_rounds: see `Fleet`; always so where roles take turns.
     """
     count = recipe.placement.explorers.count
-    specs = [build.explorer_spec(recipe, model, run.attempt, number) for number in range(count)]
+    specs = [build_roles.explorer_spec(recipe, model, run.attempt, number) for number in range(count)]
     for warning in placement.preflight([*specs, *beside]):
         log.warning("%s", warning)
     log.info("starting %d explorer(s) on %s", count, recipe.explorer.engine.use)
@@ -76,7 +76,9 @@ def start_fleet(
 
 def offline(recipe: RunRecipe, placement: Placement, method: str, returns: Any, **arguments: Any) -> Any:
     """One call of the offline role, which lives as long as the call, in the trainer's place."""
-    role = placement.start(replace(build.trainer_place(recipe), factory="trainers.offline_role:offline_role"))
+    role = placement.start(
+        replace(build_roles.trainer_place(recipe), factory="trainers.offline_role:offline_role")
+    )
     try:
         return role.call(method, returns, deadline_s=recipe.deadlines.stage_s, **arguments).result()
     finally:

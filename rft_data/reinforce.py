@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from rft_data import build
+from rft_data import build, build_roles
 from rft_data.conservation import check_conservation
 from rft_data.control import RunControl
 from rft_data.dispatch import Dispatcher
@@ -48,7 +48,9 @@ def reinforce(
     exploring, at = _taken_up(run, recipe, stage, dispatcher, fleet, checkpoints)
     schedule = schedule_of(recipe, stage)
     trainer = placement.start(
-        build.trainer_spec(recipe, stage, model, checkpoints, at.directory, exploring.pipeline.pipeline_hash)
+        build_roles.trainer_spec(
+            recipe, stage, model, checkpoints, at.directory, exploring.pipeline.pipeline_hash
+        )
     )
     try:
         with StepLog(run, recipe.monitor, exploring, control, stage.steps) as watch:
@@ -74,7 +76,7 @@ def reinforce(
         raise
     trainer.close()
     book = exploring.sampler.conservation()
-    others = build.mixed_in(recipe)
+    others = build_roles.mixed_in(recipe)
     rows = check_conservation(run.buffer, run.ledger, CONSUMER, book, stage.steps, others)
     return {"groups": book, "rows": rows.as_dict()}
 
@@ -104,7 +106,7 @@ def _taken_up(
     exploring = Exploring(
         buffer=run.buffer,
         ledger=run.ledger,
-        sampler=build.sampler_of(recipe, stage, run.buffer, run.ledger, run.versions, at),
+        sampler=build_roles.sampler_of(recipe, stage, run.buffer, run.ledger, run.versions, at),
         dispatcher=dispatcher,
         fleet=fleet,
         pipeline=pipeline,

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from rft_data import __version__, build
+from rft_data import __version__, build_roles
 from rft_data.buffer import Buffer
 from rft_data.errors import ResumeError
 from rft_data.filters import Compare
@@ -48,7 +48,7 @@ class Run:
             }
             self.summary = self._read("summary.json")
             self.versions = VersionRegistry(self.buffer, self.run_id, self.directory / "weights")
-            max_uses = build.max_uses_of(recipe)
+            max_uses = build_roles.max_uses_of(recipe)
             self.ledger = Ledger(self.buffer, self.run_id, self.attempt, max_uses=max_uses)
         except BaseException:
             self.buffer.close()

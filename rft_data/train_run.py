@@ -6,7 +6,7 @@ import logging
 from contextlib import ExitStack
 from typing import Any
 
-from rft_data import build
+from rft_data import build, build_roles
 from rft_data.control import RunControl
 from rft_data.dispatch import Dispatcher
 from rft_data.errors import RecipeError
@@ -33,7 +33,7 @@ class TrainRun:
         self.run = run
         self.recipe = recipe
         build.experience_pipeline(recipe)
-        build.check_stages(recipe)
+        build_roles.check_stages(recipe)
         if run.attempt == 0:
             self._check_groups()
         self.base = build.model_folder(recipe.model, run.directory, recipe.seed)
@@ -66,8 +66,8 @@ class TrainRun:
         run, recipe = self.run, self.recipe
         [stage] = recipe.stages
         with ExitStack() as opened:
-            placement = build.placement_of(recipe, run.run_id, run.buffer, opened)
-            for warning in placement.preflight([build.trainer_place(recipe)]):
+            placement = build_roles.placement_of(recipe, run.run_id, run.buffer, opened)
+            for warning in placement.preflight([build_roles.trainer_place(recipe)]):
                 log.warning("%s", warning)
             done = reinforce(
                 run,

@@ -120,6 +120,12 @@ class ShuffleSelector(Section):
 SelectorSection = Annotated[DifficultySelector | ShuffleSelector, Field(discriminator="use")]
 
 
+class TransportSection(Section):
+    """How published weights reach the engine; the other ways (docs/weights.md) need a sender."""
+
+    use: Literal["directory", "shm"] = "directory"
+
+
 class EngineSection(Section):
     """What samples completions."""
 
@@ -128,6 +134,7 @@ class EngineSection(Section):
     """Longest prompt and completion together, in tokens."""
     swap: Literal["drain", "continue", "recompute"] = "drain"
     """New weights come after the running requests, amid them, or amid them with their past read again."""
+    transport: TransportSection = TransportSection()
     options: dict[str, Any] = Field(default_factory=dict)
     """Passed through to the engine's own configuration class."""
 

@@ -18,7 +18,7 @@ from rft_data.loop import OnlineLoop, Schedule
 from rft_data.placement.inline import InlinePlacement
 from rft_data.protocols import RoleSpec
 from rft_data.resume import take_up
-from rft_data.rows import Lease, StepReport
+from rft_data.rows import Lease, StepReport, Ticket
 from rft_data.sampler import Fifo
 from rft_data.selectors import Shuffle
 from rft_data.training import Training
@@ -294,6 +294,18 @@ def test_an_explorer_that_dies_again_and_again_ends_the_run(
     assert caplog.text.count("explorer-0 is started again (2 groups lost)") == 3
     assert house.sampler.conservation()["cancelled"] == 6
     house.close()
+
+
+def test_a_task_that_was_lost_is_played_again_before_others_and_given_up_the_next_time() -> None:
+    dispatcher = Dispatcher(Shuffle(TASKS, seed=0), {task.key: task for task in TASKS})
+    tickets = [Ticket(f"run/0-{i:08d}", i, 0) for i in range(4)]
+    [lost] = dispatcher.assign(tickets[:1])
+    dispatcher.give_back([lost.task.key])
+    again, other = dispatcher.assign(tickets[1:3])
+    assert again.task == lost.task
+    assert other.task != lost.task
+    dispatcher.give_back([lost.task.key])
+    assert dispatcher.assign(tickets[3:])[0].task != lost.task
 
 
 def test_a_step_that_fails_is_not_settled(tmp_path: Path) -> None:

@@ -82,7 +82,11 @@ def test_all_problems_are_reported_at_once_with_their_place(tmp_path: Path) -> N
         ("mode: online", "mode: [online]", r"3:1 mode: found \['online'\]"),
         ("group_size: 4", "group_size: '4'", "14:3 explorer.group_size: Input should be a valid integer"),
         ("reward: [{use: exact_answer}]", "reward: [{use: a}, {use: a}]", "uses one component twice"),
-        ("mode: online", "mode: onlin", "3:1 mode: found 'onlin'; one of online, data is needed"),
+        (
+            "mode: online",
+            "mode: onlin",
+            "3:1 mode: found 'onlin'; one of online, explore, train, eval, data is needed",
+        ),
         ("recipe: 1", "recipe: 2", "1:1 recipe: Input should be 1"),
         ("group_size: 4", "group_size: 1", "give at least 2"),
         ("  build: {use: tiny_qwen2, hidden_size: 64}", "  path:", "exactly one of 'path' and 'build'"),
