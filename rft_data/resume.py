@@ -154,7 +154,10 @@ def _resume_asynchronous(dispatcher: Dispatcher, history: Sequence[GroupResult])
     for _ in range(last + 1 - dispatcher.admitted):
         if not played.total():
             break
-        [key] = dispatcher.draw(1)
+        drawn = dispatcher.draw(1)
+        if not drawn:
+            break  # nobody explores in this run
+        [key] = drawn
         if played[key]:
             played[key] -= 1
         else:

@@ -43,7 +43,7 @@ def toys() -> Iterator[None]:
     sys.path.remove(str(HERE))
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def cluster() -> Iterator[None]:
     """A Ray cluster of two CPUs."""
     ray = pytest.importorskip("ray")
