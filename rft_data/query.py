@@ -25,6 +25,15 @@ MEMORY_BYTES = 2 << 30
 MAX_ROWS = 10_000
 MAX_RESULT_BYTES = 64 << 20
 _INHERITED = ("PATH", "HOME", "LD_LIBRARY_PATH", "TMPDIR", "SSL_CERT_FILE", "TZ")
+_FEW_THREADS = {
+    "OMP_NUM_THREADS": "1",
+    "TOKIO_WORKER_THREADS": "2",
+    "LANCE_CPU_THREADS": "2",
+    "LANCE_IO_THREADS": "4",
+    "MALLOC_ARENA_MAX": "2",
+}
+"""Each thread reserves address space (an arena of 64 MiB), which the memory limit counts: without these, what
+a query may use would depend on the machine's cores and load."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +82,7 @@ def _run(request: str, deadline_s: float) -> tuple[int, bytes, str]:
     """The child's exit code, stdout and stderr. It inherits no secret: only a short list of variables."""
     allowed = {name: value for name, value in os.environ.items() if name in _INHERITED or name[:4] == "AWS_"}
     paths = os.pathsep.join(path for path in sys.path if path)
-    environment = {**allowed, "PYTHONPATH": paths, "LANCE_LOG": "error", "OMP_NUM_THREADS": "1"}
+    environment = {**allowed, **_FEW_THREADS, "PYTHONPATH": paths, "LANCE_LOG": "error"}
     child = subprocess.Popen(
         [sys.executable, "-P", "-m", "rft_data.query_worker"],
         stdin=subprocess.PIPE,
