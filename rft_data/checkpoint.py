@@ -18,6 +18,8 @@ from rft_data.manifest import MANIFEST_FILE, read_manifest, write_manifest
 
 log = logging.getLogger(__name__)
 
+KEPT = 2
+"""Complete checkpoints a run keeps."""
 _DAMAGED = "damaged-"
 
 

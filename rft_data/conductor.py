@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from pydantic_core import from_json, to_json
 from rft_data.errors import BusyError, RftError, RoleDiedError
 from rft_data.hub.wire import decode_answer, encode_error, encode_result
 from rft_data.lookup import need
-from rft_data.placement.ray import give_back_places
+from rft_data.placement.ray import connect, give_back_places
 from rft_data.recipe.modes import MODES, RunRecipe
 from rft_data.run_record import RECORD_FILE, ask_to_stop
 
@@ -27,8 +26,6 @@ log = logging.getLogger(__name__)
 
 NAMESPACE = "rft"
 _RESTARTS = 3
-_LOCAL: Mapping[str, Any] = {"include_dashboard": False, "object_store_memory": 256 << 20}
-"""Of a cluster started here: recipes and summaries pass through it, rows do not."""
 
 
 class Conductor:
@@ -65,11 +62,7 @@ def conduct(recipe: RunRecipe) -> dict[str, Any]:
         if its conductor died more often than it may.
     """
     ray = need("ray", "ray", "placement 'ray'")
-    mine = not ray.is_initialized()
-    if mine:
-        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        address = os.environ.get("RAY_ADDRESS") or "local"
-        ray.init(address=address, logging_level="warning", **_LOCAL if address == "local" else {})
+    mine = connect()
     try:
         return _conducted(ray, recipe)
     finally:

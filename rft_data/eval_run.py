@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import logging
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from rft_data import build_roles
-from rft_data.codec import to_experiences
 from rft_data.control import RunControl
 from rft_data.errors import MissingFileError
-from rft_data.evaluation import accuracy, evaluation_tasks
-from rft_data.preparation import publish_folder, read_tasks, start_fleet
+from rft_data.evaluation import evaluation_tasks
+from rft_data.preparation import measure, publish_folder, read_tasks, start_fleet
 from rft_data.recipe.modes import EvalRecipe
 from rft_data.report import package_versions
 from rft_data.run import Run
-
-log = logging.getLogger(__name__)
 
 
 class EvalRun:
@@ -45,19 +41,14 @@ class EvalRun:
             placement = build_roles.placement_of(recipe, run.run_id, run.buffer, opened)
             fleet = start_fleet(recipe, placement, self.models[0], run, whole_rounds=True)
 
-            def measure(model: Path) -> None:
+            def act(model: Path) -> None:
                 fleet.publish(publish_folder(recipe, placement, run.versions, model))
-                fleet.settle()
-                label = f"{run.run_id}/eval-{model.name}-{run.attempt}"
-                rows = to_experiences(run.buffer.take(fleet.evaluate(self.heldout, label)))
-                found = accuracy(rows, self.heldout, recipe.explorer.reward[0].use)
-                run.progress["heldout_accuracy"][str(model)] = found.overall
-                run.progress["by_difficulty"][str(model)] = found.by_class
-                log.info("%s: %.1f %% of %d tasks", model, 100 * found.overall, len(rows))
+                judge = recipe.explorer.reward[0].use
+                measure(run, fleet, self.heldout, judge, model.name, str(model))
 
             for model in self.models:
                 control.phase(str(model))
-                run.once(str(model), partial(measure, model))
+                run.once(str(model), partial(act, model))
         return {
             "run_id": run.run_id,
             "heldout_accuracy": run.progress["heldout_accuracy"],

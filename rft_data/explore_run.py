@@ -23,8 +23,6 @@ from rft_data.sampler import make_sampler
 
 log = logging.getLogger(__name__)
 
-_KEPT_CHECKPOINTS = 2
-
 
 class ExploreRun:
     """One start of an exploring run."""
@@ -139,4 +137,4 @@ class ExploreRun:
         folder = self.checkpoints / f"checkpoint-{exploring.closed}"
         folder.mkdir(parents=True, exist_ok=True)
         checkpoint.seal(folder, exploring.closed, state)
-        checkpoint.prune(self.checkpoints, keep=_KEPT_CHECKPOINTS)
+        checkpoint.prune(self.checkpoints, keep=checkpoint.KEPT)

@@ -24,7 +24,6 @@ from rft_data.versions import VersionRegistry
 
 log = logging.getLogger(__name__)
 
-_KEPT_CHECKPOINTS = 2
 LOOK_S = 1.0
 """How long a wait lasts before stop requests are looked at."""
 
@@ -156,7 +155,7 @@ class OnlineLoop:
         parts.buffer.add_rows("task_state", [row])
         checkpoint.seal(self.checkpoints / f"checkpoint-{self.step}", self.step, state)
         parts.ledger.consume(CONSUMER, self.step)
-        checkpoint.prune(self.checkpoints, keep=_KEPT_CHECKPOINTS)
+        checkpoint.prune(self.checkpoints, keep=checkpoint.KEPT)
 
     def go_with_fewer(self) -> None:
         """Nothing is under way: train on what is ready, or say why nothing is.

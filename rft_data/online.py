@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from rft_data import build, build_roles
-from rft_data.codec import to_experiences
 from rft_data.control import RunControl
 from rft_data.dispatch import Dispatcher
-from rft_data.evaluation import accuracy, evaluation_tasks
+from rft_data.evaluation import evaluation_tasks
 from rft_data.ledger import CONSUMER
-from rft_data.preparation import offline, publish_folder, read_tasks, start_fleet
+from rft_data.preparation import measure, offline, publish_folder, read_tasks, start_fleet
 from rft_data.recipe.modes import OnlineRecipe
 from rft_data.recipe.sections import GrpoStage, SftStage
 from rft_data.reinforce import reinforce
@@ -123,16 +122,10 @@ class OnlineRun:
         self._evaluate(label)
 
     def _evaluate(self, label: str) -> None:
-        run = self.run
-        with Stopwatch(run.seconds, "evaluation"):
-            self.fleet.settle()
-            seqs = self.fleet.evaluate(self.heldout, f"{run.run_id}/eval-{label}-{run.attempt}")
-        rows = to_experiences(run.buffer.take(seqs))
         # the recipe's first reward component decides whether an answer is right
-        found = accuracy(rows, self.heldout, self.recipe.explorer.reward[0].use)
-        run.progress["heldout_accuracy"][label] = found.overall
-        run.progress["by_difficulty"][label] = found.by_class
-        log.info("held-out accuracy, %s: %.1f %% of %d tasks", label, 100 * found.overall, len(rows))
+        judge = self.recipe.explorer.reward[0].use
+        with Stopwatch(self.run.seconds, "evaluation"):
+            measure(self.run, self.fleet, self.heldout, judge, label, label)
 
     def _summary(self) -> dict[str, Any]:
         run = self.run

@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from rft_data import build, build_roles
+from rft_data.codec import to_experiences
 from rft_data.curation import clean_tasks
 from rft_data.errors import RecipeError
+from rft_data.evaluation import accuracy
 from rft_data.fleet import Fleet
 from rft_data.protocols import Placement, Role, RoleSpec
 from rft_data.recipe.modes import EvalRecipe, PlayingRecipe, RunRecipe, TasksRecipe
@@ -92,3 +94,18 @@ def publish_folder(
     header, draft = versions.header(0), versions.draft(0)
     arguments = {"model": str(model.absolute()), "directory": str(draft.absolute()), "header": header}
     return versions.finish(0, offline(recipe, placement, "publishable", str, **arguments))
+
+
+def measure(run: Run, fleet: Fleet, tasks: Sequence[Task], judge: str, label: str, key: str) -> None:
+    """Play held-out tasks on what the fleet was told to serve, and note their accuracy in the run's progress.
+
+    Args: judge: the reward component that decides whether an answer is right. label: names the rows.
+        key: names the figure.
+    """
+    fleet.settle()
+    seqs = fleet.evaluate(tasks, f"{run.run_id}/eval-{label}-{run.attempt}")
+    rows = to_experiences(run.buffer.take(seqs))
+    found = accuracy(rows, tasks, judge)
+    run.progress["heldout_accuracy"][key] = found.overall
+    run.progress["by_difficulty"][key] = found.by_class
+    log.info("held-out accuracy, %s: %.1f %% of %d tasks", key, 100 * found.overall, len(rows))

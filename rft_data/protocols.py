@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from rft_data.rows import Experience, GroupResult, Lease, Task, TaskKey, Ticket, VersionSpan, WeightRef
@@ -310,28 +309,3 @@ class LeasedBatch:
 
     lease: Lease
     table: pa.Table
-
-
-class Trainer(Protocol):
-    """Turns leased batches into optimizer steps."""
-
-    @property
-    def steps_done(self) -> int:
-        """Optimizer steps behind the current weights."""
-        ...
-
-    def step(self, batch: LeasedBatch, *, checkpoint: bool = False) -> dict[str, float]:
-        """Take one optimizer step; with `checkpoint`, also write trainer state to `checkpoint_dir`."""
-        ...
-
-    def save_weights(self, directory: Path) -> None:
-        """Write safetensors, config, tokenizer and the probe into an existing folder."""
-        ...
-
-    def checkpoint_dir(self, step: int) -> Path:
-        """Where the checkpoint of `step` is (or would be)."""
-        ...
-
-    def close(self) -> None:
-        """End training and free what it holds; idempotent."""
-        ...

@@ -6,9 +6,9 @@ Fed with logprobs that the loss computes anyway; it changes nothing.
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
+from rft_data.metrics.facts import ess_fraction
 from rft_data.rows import StepReport
 from trainers.collate import NO_VERSION
 from trainers.off_policy import MAX_NATS
@@ -67,8 +67,5 @@ class Drift:
             **importance,
         }
         known = np.unique(versions[versions != NO_VERSION])
-        return StepReport(metrics, {int(v): _effective_fraction(ratio[versions == v]) for v in known})
-
-
-def _effective_fraction(weights: npt.NDArray[np.float64]) -> float:
-    return float(weights.sum() ** 2 / (len(weights) * (weights**2).sum()))
+        found = {int(version): ess_fraction(nats[versions == version]) for version in known}
+        return StepReport(metrics, {version: ess for version, ess in found.items() if ess is not None})

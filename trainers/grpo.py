@@ -48,7 +48,7 @@ NO_LIMITS = Limits()
 
 
 class GrpoTrainer:
-    """`rft_data.protocols.Trainer` on TRL's GRPO.
+    """TRL's GRPO, one optimizer step at a call.
 
     Args:
         model_path: folder of the policy before training (and of the KL reference).

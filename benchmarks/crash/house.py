@@ -30,7 +30,7 @@ from rft_data.hub import HubClient, HubServer
 from rft_data.judge import judge, recover_groups, stored_groups
 from rft_data.ledger import Ledger
 from rft_data.rows import Experience, Lease, Played
-from rft_data.sampler import Fifo
+from rft_data.sampler import make_sampler
 from rft_data.versions import VersionRegistry
 
 GROUPS_PER_STEP = 2
@@ -70,9 +70,11 @@ class House:
         self.released = {note["step"] for note in facts.trained}  # these may not be given back any more
         self.versions = VersionRegistry(self.buffer, RUN, orders.root / "weights")
         self.publish(self.step)
-        self.sampler = Fifo(
-            self.ledger,
-            self.versions,
+        self.sampler = make_sampler(
+            "fifo",
+            {},
+            ledger=self.ledger,
+            versions=self.versions,
             consumer=CONSUMER,
             groups_per_step=GROUPS_PER_STEP,
             max_staleness=2,

@@ -61,7 +61,7 @@ class RayPlacement:
 
         Raises: RecipeError, at once, if the cluster can never hold them; StalledError if others hold it.
         """
-        self._connect()
+        self._started_ray = connect(self._address) or self._started_ray
         ray = _ray()
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
         if reason := never_fits(specs, nodes):
@@ -98,24 +98,6 @@ class RayPlacement:
         if self._started_ray:
             self._started_ray = False
             _ray().shutdown()
-
-    def _connect(self) -> None:
-        ray = _ray()
-        if ray.is_initialized():
-            return
-        address = self._address or os.environ.get("RAY_ADDRESS") or "local"
-        options: dict[str, Any] = {"address": address, "logging_level": "warning"}
-        if address == "local":
-            os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-            options |= {"include_dashboard": False, "object_store_memory": _OBJECT_STORE_BYTES}
-        try:
-            ray.init(**options)
-        except (ConnectionError, RuntimeError, ValueError) as err:
-            raise RftError(
-                f"no Ray cluster answers at '{address}': {err}; start one (`ray start --head`), or leave "
-                "RAY_ADDRESS unset for one on this machine."
-            ) from err
-        self._started_ray = True
 
     def _reserved(self, specs: Sequence[RoleSpec]) -> Any:
         module = _group_module()
@@ -164,6 +146,30 @@ class RayPlacement:
                     "another process works on this run: end that first."
                 )
             time.sleep(0.05)
+
+
+def connect(address: str | None = None) -> bool:
+    """Join a Ray cluster unless this process is in one already; whether one was started or joined just now.
+
+    `address`: a running cluster's, or `auto`; None: RAY_ADDRESS, or a cluster of this machine's own.
+    Raises: RftError if there is none.
+    """
+    ray = _ray()
+    if ray.is_initialized():
+        return False
+    address = address or os.environ.get("RAY_ADDRESS") or "local"
+    options: dict[str, Any] = {"address": address, "logging_level": "warning"}
+    if address == "local":
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        options |= {"include_dashboard": False, "object_store_memory": _OBJECT_STORE_BYTES}
+    try:
+        ray.init(**options)
+    except (ConnectionError, RuntimeError, ValueError) as err:
+        raise RftError(
+            f"no Ray cluster answers at '{address}': {err}; start one (`ray start --head`), or leave "
+            "RAY_ADDRESS unset for one on this machine."
+        ) from err
+    return True
 
 
 def give_back_places(namespace: str) -> None:

@@ -1,6 +1,5 @@
 """Samplers: which groups train next, and whether a new rollout may start."""
 
-from rft_data.sampler.fifo import Fifo
 from rft_data.sampler.group_sampler import GroupSampler
 from rft_data.sampler.make import POLICIES, make_policy, make_sampler
 from rft_data.sampler.policy import Candidate, Moment, Policy
@@ -8,7 +7,6 @@ from rft_data.sampler.policy import Candidate, Moment, Policy
 __all__ = [
     "POLICIES",
     "Candidate",
-    "Fifo",
     "GroupSampler",
     "Moment",
     "Policy",

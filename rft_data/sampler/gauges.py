@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
+from rft_data.metrics.facts import lag_histograms
 from rft_data.rows import GroupResult
 from rft_data.sampler.policy import Candidate
-
-LAST_LAG = 8
-"""Lags from here on are counted together."""
 
 
 class Gauges:
@@ -44,15 +42,10 @@ class Gauges:
         `lag_in_flight/N` until arrival, `lag_in_queue/N` from there, `lag/N` both, `lag_mean`, `lag_max`;
         `dropped/OPERATOR`, `dispatched/TASKSET` and `trained/TASKSET` in groups.
         """
-        found: dict[str, float] = {}
-        lags = list(self._lags.elements())
+        pairs = list(self._lags.elements())
         self._lags.clear()
-        if lags:
-            whole = [in_flight + in_queue for in_flight, in_queue in lags]
-            found |= {"lag_mean": sum(whole) / len(whole), "lag_max": float(max(whole))}
-            found |= _histogram("lag_in_flight", [in_flight for in_flight, _ in lags])
-            found |= _histogram("lag_in_queue", [in_queue for _, in_queue in lags])
-            found |= _histogram("lag", whole)
+        arrived = [in_flight for in_flight, _ in pairs]
+        found = lag_histograms([0] * len(pairs), arrived, [sum(pair) for pair in pairs])
         for name, counts in (
             ("dropped", self._dropped),
             ("dispatched", self._dispatched),
@@ -60,8 +53,3 @@ class Gauges:
         ):
             found |= {f"{name}/{key}": float(count) for key, count in sorted(counts.items())}
         return found
-
-
-def _histogram(name: str, lags: Iterable[int]) -> dict[str, float]:
-    counts = Counter(min(lag, LAST_LAG) for lag in lags)
-    return {f"{name}/{lag}{'+' if lag == LAST_LAG else ''}": float(n) for lag, n in sorted(counts.items())}

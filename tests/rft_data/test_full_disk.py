@@ -2,7 +2,6 @@
 
 import contextlib
 import hashlib
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from rft_data.errors import DiskFullError
 from rft_data.ledger import Ledger
 from rft_data.rows import GroupResult, TaskKey, Ticket
 from tests.rft_data.conftest import make_experience
+from tests.small_disk import small_disk_at
 
 GROUP = GroupResult(Ticket("run/0-00000000", 0, 0), TaskKey("arith", "t0"), (1.0,), "arrived", 0, (0,))
 
@@ -35,17 +35,8 @@ def test_append_is_refused_while_the_disk_is_nearly_full(
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 24 MiB."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", str(folder)]
-    try:
-        made = subprocess.run(command, capture_output=True, text=True, check=False)
-    except OSError as err:
-        pytest.skip(f"no small file system: {err}")
-    if made.returncode:
-        pytest.skip(f"no small file system: {made.stderr.strip()}")
-    yield folder
-    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+    with small_disk_at(tmp_path / "disk", "24m") as folder:
+        yield folder
 
 
 def test_a_full_disk_costs_no_acknowledged_row_and_appends_go_on_when_there_is_room(

@@ -19,7 +19,7 @@ from rft_data.placement.inline import InlinePlacement
 from rft_data.protocols import RoleSpec
 from rft_data.resume import take_up
 from rft_data.rows import Lease, StepReport, Ticket
-from rft_data.sampler import Fifo
+from rft_data.sampler import make_sampler
 from rft_data.selectors import Shuffle
 from rft_data.training import Training
 from rft_data.versions import VersionRegistry
@@ -64,9 +64,11 @@ class House:
             least_members=SIZE,
             synchronous=synchronous,
         )
-        self.sampler = Fifo(
-            self.ledger,
-            self.versions,
+        self.sampler = make_sampler(
+            "fifo",
+            {},
+            ledger=self.ledger,
+            versions=self.versions,
             consumer=CONSUMER,
             groups_per_step=groups,
             max_staleness=staleness,

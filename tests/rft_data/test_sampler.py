@@ -9,7 +9,7 @@ from rft_data.buffer import Buffer
 from rft_data.errors import ConflictError
 from rft_data.ledger import Ledger
 from rft_data.rows import GroupResult, TaskKey, Ticket
-from rft_data.sampler import Fifo
+from rft_data.sampler import make_sampler
 from rft_data.versions import VersionRegistry
 
 TASK = TaskKey("a", "t")
@@ -35,9 +35,11 @@ class House:
         self.epoch += 1
         self.ledger = Ledger(self.buffer, "run", self.epoch)
         self.versions = VersionRegistry(self.buffer, "run", self.buffer.root)
-        self.sampler = Fifo(
-            self.ledger,
-            self.versions,
+        self.sampler = make_sampler(
+            "fifo",
+            {},
+            ledger=self.ledger,
+            versions=self.versions,
             consumer="trainer",
             history=self.history,
             settled_steps=settled_steps,

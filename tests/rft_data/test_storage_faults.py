@@ -20,7 +20,7 @@ from rft_data.failpoints import armed
 from rft_data.ledger import Ledger
 from rft_data.manifest import read_manifest
 from rft_data.rows import Feedback, GroupResult, Lease, PreferencePair, Task, Ticket, content_id, now
-from rft_data.sampler import Fifo
+from rft_data.sampler import make_sampler
 from rft_data.schema import ANNOTATIONS, INCOMING, TABLES
 from rft_data.versions import VersionRegistry
 from tests.rft_data.conftest import make_experience
@@ -306,7 +306,15 @@ def test_compaction_keeps_the_order_after_a_commit_that_raised_and_took_effect(t
 def test_a_lease_whose_grant_failed_after_its_commit_is_handed_out_and_settled_once(tmp_path: Path) -> None:
     world = World(tmp_path)
     world.versions.issue(0)
-    sampler = Fifo(world.ledger, world.versions, consumer="trainer", groups_per_step=1, max_staleness=5)
+    sampler = make_sampler(
+        "fifo",
+        {},
+        ledger=world.ledger,
+        versions=world.versions,
+        consumer="trainer",
+        groups_per_step=1,
+        max_staleness=5,
+    )
     for ticket in sampler.admit(3, 0):
         sampler.close(result(ticket.ordinal, (ticket.ordinal,)))
     with armed("store.committed", 1), pytest.raises(OSError, match="failpoint"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -12,6 +11,7 @@ import pytest
 
 from rft_data.errors import DiskFullError, TrainingError
 from rft_data.protocols import LeasedBatch
+from tests.small_disk import small_disk_at
 from trainers.disk import writing
 from trainers.grpo import GrpoTrainer, Limits
 
@@ -22,17 +22,8 @@ Leased = Callable[[pa.Table, int], LeasedBatch]
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system that holds the tiny model's weights and not its optimizer's state."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=1200k", "tmpfs", str(folder)]
-    try:
-        made = subprocess.run(command, capture_output=True, text=True, check=False)
-    except OSError as err:
-        pytest.skip(f"no small file system: {err}")
-    if made.returncode:
-        pytest.skip(f"no small file system: {made.stderr.strip()}")
-    yield folder
-    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+    with small_disk_at(tmp_path / "disk", "1200k") as folder:
+        yield folder
 
 
 def test_full_disk_under_a_checkpoint_is_named_and_keeps_the_one_before(

@@ -8,7 +8,7 @@ from rft_data.failpoints import armed
 from rft_data.hub import HubClient, HubServer
 from rft_data.ledger import Ledger
 from rft_data.rows import GroupResult, TaskKey, Ticket
-from rft_data.sampler import Fifo
+from rft_data.sampler import make_sampler
 from rft_data.versions import VersionRegistry
 
 
@@ -120,7 +120,9 @@ def test_a_sampler_works_on_a_remote_ledger(client: HubClient, tmp_path: Path) -
     versions.issue(0)
     ledger = client.ledger("run", 0)
     ledger.attach("trainer")
-    sampler = Fifo(ledger, versions, consumer="trainer", groups_per_step=2, max_staleness=0)
+    sampler = make_sampler(
+        "fifo", {}, ledger=ledger, versions=versions, consumer="trainer", groups_per_step=2, max_staleness=0
+    )
     for ticket in sampler.admit(4, 0):
         seqs = (2 * ticket.ordinal, 2 * ticket.ordinal + 1)
         sampler.close(GroupResult(ticket, TaskKey("a", "t"), (0.0, 1.0), "arrived", 0, seqs))
