@@ -73,25 +73,30 @@ class GroupPlayer:
             return Group(ticket, task, rows, "arrived")
         return Group(ticket, task, rows, "failed", f"{len(errors)} of {started}: {errors[0]}")
 
-    async def answer(self, task: Task, label: str) -> list[Experience]:
-        """Play a task once, greedily: rows of source `eval` and group `{label}-{task_id}`.
+    @property
+    def sampling(self) -> Sampling:
+        """How rollouts of groups are sampled."""
+        return self._sampling
+
+    async def answer(self, task: Task, label: str, member: int, sampling: Sampling) -> list[Experience]:
+        """Play a task once: rows of source `eval` and group `{label}-{task_id}`.
 
         A rollout that fails gives a row without tokens whose `unscored_reason` says why.
         """
         group_id = f"{label}-{task.task_id}"
-        greedy = Sampling(self._sampling.max_tokens, 0.0)
-        outcome = await self._rollouts.play(task, self._context(group_id, 0, "eval", greedy))
+        outcome = await self._rollouts.play(task, self._context(group_id, member, "eval", sampling))
         if not isinstance(outcome, Exception):
             return outcome
         return [
             Experience(
-                experience_id=experience_id_of(self._run_id, task.key, self._attempt, group_id, 0),
+                experience_id=experience_id_of(self._run_id, task.key, self._attempt, group_id, member),
                 source="eval",
                 run_id=self._run_id,
                 taskset=task.taskset,
                 task_id=task.task_id,
                 group_id=group_id,
                 attempt=self._attempt,
+                member=member,
                 explorer_id=self._explorer_id,
                 messages=task.messages,
                 prompt_messages=len(task.messages),

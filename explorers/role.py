@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -69,13 +70,18 @@ class ExplorerRole:
         """
         return await together([self._play(assignment) for assignment in assignments])
 
-    async def evaluate(self, tasks: list[Task], label: str) -> list[int]:
-        """Play each task once, greedily, and store the rows; see `GroupPlayer.answer`.
+    async def evaluate(self, tasks: list[Task], label: str, samples: int = 1) -> list[int]:
+        """Play each task and store the rows: once, greedily, or `samples` times as groups are sampled.
 
         Returns: their row numbers, in order of the tasks, without those the door refused.
         Raises: as `explore`.
         """
-        answers = await together([self._player.answer(task, label) for task in tasks])
+        sampling = self._player.sampling
+        if samples == 1:
+            sampling = replace(sampling, temperature=0.0)
+        answers = await together(
+            [self._player.answer(task, label, n, sampling) for task in tasks for n in range(samples)]
+        )
         rows = [row for answer in answers for row in answer]
         stored: list[int] = []
         for first in range(0, len(rows), _EVALUATED):

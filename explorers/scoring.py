@@ -18,7 +18,10 @@ from rft_data.rows import Task
 
 
 class Rewards:
-    """Scores finished completions; the reward is the weighted sum of the parts, None if one is unscored."""
+    """Scores finished completions; the reward is the weighted sum of the parts, None if one is unscored.
+
+    A task that names a reward of its own is scored by that component alone.
+    """
 
     def __init__(
         self,
@@ -76,13 +79,17 @@ class Rewards:
 
     def _start(self, task: Task, completion: str) -> dict[str, Scored | Future[Scored]]:
         """Every part on its way: those of children first, so that they run beside the others."""
+        names = list(self._weights) if task.reward is None else [task.reward]
+        if not self._weights.keys() >= set(names):
+            why = f"the task asks for it, and the recipe has only {sorted(self._weights)}"
+            return {str(task.reward): Scored(Unscored(why), 0.0)}
         sent: dict[str, Scored | Future[Scored]] = {}
         if self._pool:
-            away = [name for name in self._weights if name not in self._local]
+            away = [name for name in names if name not in self._local]
             sent = {name: self._pool.submit(name, task, completion) for name in away}
         return {
             name: sent[name] if name in sent else _timed(self._local[name], task, completion)
-            for name in self._weights
+            for name in names
         }
 
 
@@ -116,7 +123,7 @@ def reward_columns(weights: Mapping[str, float], values: Mapping[str, float | Un
     """`reward`, `reward_parts` and `unscored_reason` from what each component said."""
     parts = {name: value for name, value in values.items() if not isinstance(value, Unscored)}
     reasons = [f"reward '{name}': {v.reason}" for name, v in values.items() if isinstance(v, Unscored)]
-    total = None if reasons else sum(parts[name] * weight for name, weight in weights.items())
+    total = None if reasons else sum(part * weights[name] for name, part in parts.items())
     return {"reward": total, "reward_parts": parts, "unscored_reason": "; ".join(reasons) or None}
 
 

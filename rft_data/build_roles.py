@@ -43,7 +43,8 @@ def placement_of(recipe: RunRecipe, run_id: str, buffer: Buffer, opened: ExitSta
         **{name: os.environ[name] for name in _PASSED_ON if name in os.environ},
     }
     placement = make_placement(recipe.placement.use, Surroundings(run_id, buffer, hub, environment))
-    opened.callback(placement.close)
+    # Ctrl-C for the second time means now
+    opened.push(lambda kind, *_: placement.close(now=kind is KeyboardInterrupt))
     return placement
 
 

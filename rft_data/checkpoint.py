@@ -15,6 +15,7 @@ from typing import Any
 from rft_data.errors import IntegrityError
 from rft_data.failpoints import failpoint
 from rft_data.manifest import MANIFEST_FILE, read_manifest, write_manifest
+from rft_data.rows import FileFacts
 
 log = logging.getLogger(__name__)
 
@@ -34,10 +35,15 @@ class Checkpoint:
     """What `seal` was given: selector state and counts."""
 
 
-def seal(directory: Path, step: int, state: Mapping[str, Any]) -> None:
-    """Make the trainer's checkpoint folder complete: write state and digests, last."""
+def seal(
+    directory: Path, step: int, state: Mapping[str, Any], files: Mapping[str, FileFacts] | None = None
+) -> None:
+    """Make a checkpoint folder complete: write state and digests, last.
+
+    Args: files: the folder's files, when whoever wrote them has flushed and digested them.
+    """
     failpoint("checkpoint.written")
-    write_manifest(directory, {"step": step, "state": state})
+    write_manifest(directory, {"step": step, "state": state}, files)
     failpoint("checkpoint.sealed")
 
 

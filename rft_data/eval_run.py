@@ -43,8 +43,7 @@ class EvalRun:
 
             def act(model: Path) -> None:
                 fleet.publish(publish_folder(recipe, placement, run.versions, model))
-                judge = recipe.explorer.reward[0].use
-                measure(run, fleet, self.heldout, judge, model.name, str(model))
+                measure(run, fleet, recipe, self.heldout, model.name, str(model))
 
             for model in self.models:
                 control.phase(str(model))
@@ -53,6 +52,7 @@ class EvalRun:
             "run_id": run.run_id,
             "heldout_accuracy": run.progress["heldout_accuracy"],
             "by_difficulty": run.progress["by_difficulty"],
+            "pass_at_k": run.progress.get("pass_at_k", {}),
             "tasks": self.task_report,
             "buffer_rows": run.buffer.counts(),
             "recipe_hash": run.hash,

@@ -1,8 +1,9 @@
-"""Held-out accuracy: which tasks are asked, and what share of the answers is right."""
+"""Held-out accuracy: which tasks are asked, what share of the answers is right, and pass@k."""
 
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -49,3 +50,21 @@ def accuracy(rows: Sequence[Experience], tasks: Sequence[Task], judge: str) -> A
     total = [value for values in passed.values() for value in values]
     by_class = {name: sum(values) / len(values) for name, values in sorted(passed.items())}
     return Accuracy(sum(total) / len(total), by_class)
+
+
+def pass_at_k(rows: Sequence[Experience], judge: str) -> dict[str, float]:
+    """Chance that one of k answers is right, for k = 1, 2, 4, ... and the number of answers per task.
+
+    1 - C(n - c, k) / C(n, k) for c right of n answers, averaged over tasks: unbiased (arXiv:2107.03374). An
+    unscored or failed rollout counts as wrong, and so does one that is missing: n is the most any task has.
+    """
+    answers: dict[TaskKey, dict[int, bool]] = {}
+    for row in rows:
+        members = answers.setdefault(TaskKey(row.taskset, row.task_id), {})
+        members[row.member] = members.get(row.member, False) or row.reward_parts.get(judge) == 1.0
+    n = max(map(len, answers.values()))
+    right = [sum(members.values()) for members in answers.values()]
+    ks = sorted({*(2**power for power in range(n.bit_length())), n})
+    return {
+        str(k): sum(1 - math.comb(n - c, k) / math.comb(n, k) for c in right) / len(right) for k in ks
+    }

@@ -31,6 +31,10 @@ class Seat:
     """The version it has proved to serve; -1 while it serves none."""
     playing: dict[Future[list[Played]], list[Assignment]] = field(default_factory=dict)
     loading: tuple[Future[float], WeightRef] | None = None
+    starting: Future[None] | None = None
+    """Its next life, while that begins."""
+    deaths: int = 0
+    """How often it was started again since it last brought something home."""
     parity: float = 0.0
     """Largest logprob difference (nats) at its last load."""
     busy_s: float = 0.0
@@ -71,7 +75,7 @@ class Fleet:
             whole_rounds: an explorer gets its share of a round in one call (so that what is batched
                 together does not depend on timing), instead of one call per group.
             deadline_s: longest a call may take.
-            max_restarts: of one explorer, before the run ends.
+            max_restarts: of one explorer that brings nothing home between them, before the run ends.
         """
         self.seats = [Seat(role) for role in roles]
         self._versions = versions
@@ -94,10 +98,11 @@ class Fleet:
 
     def futures(self) -> list[Future[Any]]:
         """What to wait for: the end of any of these may be something to collect."""
+        starting = [seat.starting for seat in self.seats if seat.starting]
         loading = [seat.loading[0] for seat in self.seats if seat.loading]
         playing = [future for seat in self.seats for future in seat.playing]
         late = [future for future in playing if not future.done()]
-        return loading + (late if self._whole_rounds and late else playing)
+        return starting + loading + (late if self._whole_rounds and late else playing)
 
     def publish(self, ref: WeightRef) -> None:
         """Have every explorer load these weights; one that is loading older ones goes on to them after."""
@@ -108,9 +113,10 @@ class Fleet:
     def versions(self) -> list[int]:
         """The versions that are served, newest first.
 
-        With whole rounds none while one is loading: who gets a round must not depend on who is quicker.
+        With whole rounds none while one is loading or starting: who gets a round must not depend on who is
+        quicker.
         """
-        if self._whole_rounds and any(seat.loading for seat in self.seats):
+        if self._whole_rounds and any(seat.loading or seat.starting for seat in self.seats):
             return []
         return sorted({seat.version for seat in self.seats if seat.version >= 0}, reverse=True)
 
@@ -130,12 +136,13 @@ class Fleet:
             seat.watch()
 
     def collect(self) -> tuple[list[Played], list[Assignment]]:
-        """What came home, and what was lost with an explorer that died (and was started again).
+        """What came home, and what was lost with an explorer that died (and is started again).
 
         Raises: what an explorer raised, if starting it again cannot help or was done `max_restarts` times.
         """
         played: list[Played] = []
         for seat in self.seats:
+            self._started(seat)
             if seat.loading is not None and seat.loading[0].done():
                 self._loaded(seat, *seat.loading)
             for future in self._finished(seat):
@@ -144,6 +151,7 @@ class Fleet:
                 try:
                     played += future.result()
                     del seat.playing[future]
+                    seat.deaths = 0
                 except _MAY_RESTART as err:
                     self._restart(seat, err)
             seat.watch()
@@ -162,17 +170,23 @@ class Fleet:
         Raises: what loading raised, as `collect` does.
         """
         for seat in self.seats:
-            while seat.loading is not None:
-                seat.loading[0].exception()  # waits; `_loaded` looks at it
-                self._loaded(seat, *seat.loading)
+            while seat.starting is not None or seat.loading is not None:
+                if seat.starting is not None:
+                    seat.starting.exception()  # waits; `_started` looks at it
+                    self._started(seat)
+                elif seat.loading is not None:
+                    seat.loading[0].exception()
+                    self._loaded(seat, *seat.loading)
 
-    def evaluate(self, tasks: Sequence[Task], label: str) -> list[int]:
-        """Play each task once, greedily, spread over the explorers; returns the stored rows' numbers.
+    def evaluate(self, tasks: Sequence[Task], label: str, samples: int) -> list[int]:
+        """Play each task, spread over the explorers; returns the stored rows' numbers.
 
+        Args: samples: 1 is greedy; more are sampled as groups are.
         Raises: what an explorer raises.
         """
+        asked = {"label": label, "samples": samples}
         calls = [
-            seat.role.call("evaluate", list[int], deadline_s=self._deadline_s, tasks=list(share), label=label)
+            seat.role.call("evaluate", list[int], deadline_s=self._deadline_s, tasks=list(share), **asked)
             for seat, share in zip(self.seats, _shares(tasks, len(self.seats)), strict=True)
             if share
         ]
@@ -194,14 +208,14 @@ class Fleet:
                 asked, seat.asked = seat.asked, None
                 if asked.exception() is None:  # else its death shows where it plays
                     found[seat.role.name] = asked.result()
-            if seat.asked is None:
+            if seat.asked is None and seat.starting is None:
                 seat.asked = seat.role.call("metrics", dict[str, float], deadline_s=self._deadline_s)
         return found
 
     def _follow(self, seat: Seat) -> None:
-        """Start loading what was published last, unless a load is under way (this is looked at after it)."""
+        """Start loading what was published last; while it starts or loads, this is looked at after it."""
         ref = self._published
-        if seat.loading is None and ref is not None:
+        if seat.starting is None and seat.loading is None and ref is not None:
             self._versions.hold(ref.version)
             seat.loading = seat.role.call("load_weights", float, deadline_s=self._deadline_s, ref=ref), ref
             seat.watch()
@@ -219,15 +233,27 @@ class Fleet:
             self._follow(seat)
 
     def _restart(self, seat: Seat, why: Exception) -> None:
-        if seat.role.incarnation >= self._max_restarts:
+        if seat.deaths >= self._max_restarts:
             raise why
+        seat.deaths += 1
         log.warning("%s is started again (%d groups lost): %s", seat.role.name, seat.load, why)
         self._lost += [assignment for call in seat.playing.values() for assignment in call]
         seat.playing.clear()
         if seat.loading is not None:
             self._versions.let_go(seat.loading[1].version)
         seat.loading, seat.version, seat.asked = None, -1, None
-        seat.role.restart()
+        seat.starting = seat.role.restart()
+
+    def _started(self, seat: Seat) -> None:
+        """Look whether its next life has begun; then it follows the published weights."""
+        if seat.starting is None or not seat.starting.done():
+            return
+        started, seat.starting = seat.starting, None
+        try:
+            started.result()
+        except _MAY_RESTART as err:
+            self._restart(seat, err)
+            return
         self._follow(seat)
 
 

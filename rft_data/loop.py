@@ -7,7 +7,7 @@ finish, and looks again. Where nothing overlaps, that is explore, then train.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +18,7 @@ from rft_data.errors import StalledError, Stopped
 from rft_data.exploring import Exploring
 from rft_data.ledger import CONSUMER
 from rft_data.manifest import MANIFEST_FILE
-from rft_data.rows import Lease, StepReport
+from rft_data.rows import FileFacts, Lease, StepReport
 from rft_data.training import Training
 from rft_data.versions import VersionRegistry
 
@@ -134,7 +134,7 @@ class OnlineLoop:
         self.exploring.judge_s = 0.0
         self._boundary = self.state()
         if self.schedule.checkpoint_due(self.step):
-            self.seal()
+            self.seal(report.files)
 
     def state(self) -> dict[str, Any]:
         """What of the parts cannot be rebuilt from the tables."""
@@ -148,12 +148,12 @@ class OnlineLoop:
             "version": self.versions.latest,
         }
 
-    def seal(self) -> None:
+    def seal(self, files: Mapping[str, FileFacts]) -> None:
         """Complete the trainer's checkpoint of this step and record which leases it holds."""
         parts, state = self.exploring, self._boundary
         row = {"run_id": parts.ledger.run_id, "step": self.step, "selector": state["selector"]}
         parts.buffer.add_rows("task_state", [row])
-        checkpoint.seal(self.checkpoints / f"checkpoint-{self.step}", self.step, state)
+        checkpoint.seal(self.checkpoints / f"checkpoint-{self.step}", self.step, state, files)
         parts.ledger.consume(CONSUMER, self.step)
         checkpoint.prune(self.checkpoints, keep=checkpoint.KEPT)
 
@@ -186,6 +186,5 @@ class OnlineLoop:
         Raises: Stopped, always.
         """
         if self.step and not (self.checkpoints / f"checkpoint-{self.step}" / MANIFEST_FILE).is_file():
-            self.training.checkpoint()
-            self.seal()
+            self.seal(self.training.checkpoint())
         raise Stopped(f"stopped at step {self.step} of {self.schedule.steps}, as asked")

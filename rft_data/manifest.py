@@ -5,12 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from rft_data.errors import IntegrityError
-from rft_data.rows import bytes_id, canonical_json
+from rft_data.rows import FileFacts, bytes_id, canonical_json
 
 MANIFEST_FILE = "manifest.json"
 
@@ -33,20 +33,48 @@ def _draft(path: Path) -> Path:
     return path.with_name(f".{path.name}.draft")
 
 
-def write_manifest(directory: Path, facts: dict[str, object]) -> str:
+def write_manifest(
+    directory: Path, facts: Mapping[str, object], files: Mapping[str, FileFacts] | None = None
+) -> str:
     """Write `manifest.json` last, and fsync all: facts, size and digest of every file, and the tensors of
     the safetensors files directly in the folder (a file that is not whole lists none).
 
+    Args: files: what `flush` said, when whoever wrote them has called it already.
     Returns: the manifest's own digest.
+    Raises: IntegrityError if the folder has other files than `files`.
     """
-    files = {}
-    own = {MANIFEST_FILE, _draft(directory / MANIFEST_FILE).name}  # a killed write may have left a draft
-    for path in sorted(p for p in directory.rglob("*") if p.is_file() and p.name not in own):
-        fsync(path)
-        files[str(path.relative_to(directory))] = {"bytes": path.stat().st_size, "blake2b": file_digest(path)}
-    text = canonical_json({**facts, "files": files, "tensors": tensors_in(directory)})
+    files = flush(directory) if files is None else _still_there(directory, files)
+    listed = {name: {"bytes": file.bytes, "blake2b": file.blake2b} for name, file in files.items()}
+    text = canonical_json({**facts, "files": listed, "tensors": tensors_in(directory)})
     write_text(directory / MANIFEST_FILE, text)
     return bytes_id(text.encode())
+
+
+def flush(directory: Path) -> dict[str, FileFacts]:
+    """Fsync every file of a folder, a manifest apart, and say what they are: about 1 s per GB."""
+    found = {}
+    for name, path in _files_of(directory).items():
+        fsync(path)
+        found[name] = FileFacts(path.stat().st_size, file_digest(path))
+    return found
+
+
+def _files_of(directory: Path) -> dict[str, Path]:
+    own = {MANIFEST_FILE, _draft(directory / MANIFEST_FILE).name}  # a killed write may have left a draft
+    paths = sorted(path for path in directory.rglob("*") if path.is_file() and path.name not in own)
+    return {str(path.relative_to(directory)): path for path in paths}
+
+
+def _still_there(directory: Path, files: Mapping[str, FileFacts]) -> Mapping[str, FileFacts]:
+    found = {name: path.stat().st_size for name, path in _files_of(directory).items()}
+    wanted = {name: file.bytes for name, file in files.items()}
+    if found != wanted:
+        other = sorted(name for name, _ in found.items() ^ wanted.items())
+        raise IntegrityError(
+            f"{directory} is not as it was written: {other[:5]} are missing, new or of another size; is "
+            "another process writing there?"
+        )
+    return files
 
 
 def parse_manifest(data: bytes, where: object) -> dict[str, Any]:

@@ -122,10 +122,8 @@ class OnlineRun:
         self._evaluate(label)
 
     def _evaluate(self, label: str) -> None:
-        # the recipe's first reward component decides whether an answer is right
-        judge = self.recipe.explorer.reward[0].use
         with Stopwatch(self.run.seconds, "evaluation"):
-            measure(self.run, self.fleet, self.heldout, judge, label, label)
+            measure(self.run, self.fleet, self.recipe, self.heldout, label, label)
 
     def _summary(self) -> dict[str, Any]:
         run = self.run
@@ -136,6 +134,7 @@ class OnlineRun:
             "placement": self.recipe.placement.use,
             "heldout_accuracy": run.progress["heldout_accuracy"],
             "by_difficulty": run.progress["by_difficulty"],
+            "pass_at_k": run.progress.get("pass_at_k", {}),
             "tasks": self.task_report,
             "groups": run.progress["groups"],
             "rows": run.progress["rows"],

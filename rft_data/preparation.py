@@ -13,10 +13,10 @@ from rft_data import build, build_roles
 from rft_data.codec import to_experiences
 from rft_data.curation import clean_tasks
 from rft_data.errors import RecipeError
-from rft_data.evaluation import accuracy
+from rft_data.evaluation import accuracy, pass_at_k
 from rft_data.fleet import Fleet
 from rft_data.protocols import Placement, Role, RoleSpec
-from rft_data.recipe.modes import EvalRecipe, PlayingRecipe, RunRecipe, TasksRecipe
+from rft_data.recipe.modes import EvalRecipe, OnlineRecipe, PlayingRecipe, RunRecipe, TasksRecipe
 from rft_data.rows import Task, WeightRef
 from rft_data.run import Run
 from rft_data.versions import VersionRegistry
@@ -32,6 +32,7 @@ def read_tasks(recipe: TasksRecipe, needed: Sequence[str]) -> tuple[list[Task], 
     read = [task for section in recipe.tasks for task in build.tasks_of(section)]
     distinct = list({task.key: task for task in read}.values())
     tasks, operators = clean_tasks(distinct, recipe)
+    _known_workflows(recipe, tasks)
     splits = {split: sum(task.split == split for task in tasks) for split in ("train", "heldout")}
     log.info("%d tasks read, %d kept: %s", len(read), len(tasks), splits)
     for split in needed:
@@ -41,6 +42,18 @@ def read_tasks(recipe: TasksRecipe, needed: Sequence[str]) -> tuple[list[Task], 
                 "between 0 and 1, and look at what 'task_ops' drops."
             )
     return tasks, {"read": len(read), "kept": len(tasks), **splits, "operators": operators}
+
+
+def _known_workflows(recipe: TasksRecipe, tasks: Sequence[Task]) -> None:
+    """Raises: RecipeError when a task asks for another workflow than the recipe's; data names no code."""
+    if not isinstance(recipe, PlayingRecipe | EvalRecipe):
+        return
+    known = recipe.explorer.workflow.use
+    if other := sorted({task.workflow for task in tasks if task.workflow not in (None, known)}):
+        raise RecipeError(
+            f"tasks ask for the workflows {other}, the recipe's 'explorer.workflow' is '{known}'; explore "
+            "each workflow's tasks with a recipe of their own."
+        )
 
 
 def start_fleet(
@@ -96,16 +109,21 @@ def publish_folder(
     return versions.finish(0, offline(recipe, placement, "publishable", str, **arguments))
 
 
-def measure(run: Run, fleet: Fleet, tasks: Sequence[Task], judge: str, label: str, key: str) -> None:
+def measure(
+    run: Run, fleet: Fleet, recipe: OnlineRecipe | EvalRecipe, tasks: Sequence[Task], label: str, key: str
+) -> None:
     """Play held-out tasks on what the fleet was told to serve, and note their accuracy in the run's progress.
 
-    Args: judge: the reward component that decides whether an answer is right. label: names the rows.
-        key: names the figure.
+    The recipe's first reward component decides whether an answer is right.
+    Args: label: names the rows. key: names the figure.
     """
     fleet.settle()
-    seqs = fleet.evaluate(tasks, f"{run.run_id}/eval-{label}-{run.attempt}")
+    judge, samples = recipe.explorer.reward[0].use, recipe.evaluation.samples
+    seqs = fleet.evaluate(tasks, f"{run.run_id}/eval-{label}-{run.attempt}", samples)
     rows = to_experiences(run.buffer.take(seqs))
     found = accuracy(rows, tasks, judge)
+    if samples > 1:
+        run.progress.setdefault("pass_at_k", {})[key] = pass_at_k(rows, judge)
     run.progress["heldout_accuracy"][key] = found.overall
     run.progress["by_difficulty"][key] = found.by_class
     log.info("held-out accuracy, %s: %.1f %% of %d tasks", key, 100 * found.overall, len(rows))

@@ -267,8 +267,12 @@ class Role(Protocol):
         """
         ...
 
-    def restart(self) -> None:
-        """End it and start it again from its spec; calls in flight fail with RoleDiedError."""
+    def restart(self) -> Future[None]:
+        """End it and start it again from its spec; calls in flight fail with RoleDiedError.
+
+        The future ends when the role is ready, or with what `Placement.start` raises; then there is none, and
+        it may be restarted again.
+        """
         ...
 
     def close(self) -> None:
@@ -295,8 +299,8 @@ class Placement(Protocol):
         """Start a role; returns when it is ready, and raises what its factory raised."""
         ...
 
-    def close(self) -> None:
-        """End every role started here; idempotent."""
+    def close(self, *, now: bool = False) -> None:
+        """End every role started here; with `now` without asking it to close first. Idempotent."""
         ...
 
 

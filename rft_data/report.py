@@ -75,6 +75,8 @@ def table(summary: Mapping[str, Any]) -> str:
             f"{name:<{width}}" + "".join(f"{100 * stages[s].get(name, 0.0):>8.1f}%" for s in accuracy)
         )
     lines.append(f"{'all':<{width}}" + "".join(f"{100 * value:>8.1f}%" for value in accuracy.values()))
+    for stage, shares in summary["pass_at_k"].items():
+        lines.append(f"pass@k {stage}: " + ", ".join(f"{k}: {100 * v:.1f}%" for k, v in shares.items()))
     groups = ", ".join(f"{k} {v}" for k, v in summary["groups"].items() if v)
     seconds = ", ".join(f"{k} {v:.0f} s" for k, v in summary["seconds"].items())
     rows = ", ".join(f"{k} {v}" for k, v in summary["buffer_rows"].items() if v)

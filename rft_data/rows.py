@@ -287,9 +287,20 @@ class WeightRef:
 
 
 @dataclass(frozen=True, slots=True)
+class FileFacts:
+    """What a manifest says about a file."""
+
+    bytes: int
+    blake2b: str
+    """Its digest, 128 bits."""
+
+
+@dataclass(frozen=True, slots=True)
 class StepReport:
     """What one optimizer step measured."""
 
     metrics: Mapping[str, float]
     ess: Mapping[int, float] = field(default_factory=dict)
     """Effective sample size as a fraction of the sampled tokens, by the rows' lowest policy version."""
+    files: Mapping[str, FileFacts] = field(default_factory=dict)
+    """The files of the checkpoint written with it, by their path in its folder."""

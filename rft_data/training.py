@@ -14,7 +14,7 @@ from typing import Any
 
 from rft_data.failpoints import failpoint
 from rft_data.protocols import Role
-from rft_data.rows import Lease, StepReport, WeightRef
+from rft_data.rows import FileFacts, Lease, StepReport, WeightRef
 from rft_data.versions import VersionRegistry
 
 
@@ -98,9 +98,11 @@ class Training:
         self._lease = self._report = None
         return done
 
-    def checkpoint(self) -> None:
-        """Have trainer state written now, between steps."""
-        self._role.call("checkpoint", None, deadline_s=self._deadline_s).result()
+    def checkpoint(self) -> dict[str, FileFacts]:
+        """Have trainer state written now, between steps; returns its files."""
+        call = self._role.call("checkpoint", dict[str, FileFacts], deadline_s=self._deadline_s)
+        files: dict[str, FileFacts] = call.result()
+        return files
 
     def _call(self, method: str, returns: Any, **arguments: Any) -> None:
         self._began = time.monotonic()

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from rft_data.errors import TrainingError
-from rft_data.manifest import write_manifest
+from rft_data.manifest import flush, write_manifest
 from rft_data.protocols import BufferClient
-from rft_data.rows import Lease, StepReport
+from rft_data.rows import FileFacts, Lease, StepReport
 from trainers.disk import writing
 from trainers.grpo import GrpoTrainer, Limits
 
@@ -31,7 +31,7 @@ class TrainerRole:
     def step(self, lease: Lease, checkpoint: bool) -> StepReport:
         """Read the lease's rows and take one optimizer step; with `checkpoint`, write its state too.
 
-        Returns: what `GrpoTrainer.train_on` does, and the seconds `load_s` and `step_s`.
+        Returns: what `GrpoTrainer.train_on` does, seconds `load_s` and `step_s`, the checkpoint's files.
         Raises: TrainingError when the lease is not the next step's; else what reading and training raise.
         """
         done = self._trainer.steps_done
@@ -45,7 +45,8 @@ class TrainerRole:
         loaded = time.perf_counter()
         report = self._trainer.train_on(batch, checkpoint=checkpoint)
         seconds = {"load_s": loaded - started, "step_s": time.perf_counter() - loaded}
-        return StepReport({**report.metrics, **seconds}, report.ess)
+        files = self._flushed() if checkpoint else {}
+        return StepReport({**report.metrics, **seconds}, report.ess, files)
 
     def save_weights(self, directory: str, header: dict[str, Any]) -> str:
         """Write weights, probe and, last, a manifest with `header` into an existing empty folder.
@@ -58,9 +59,15 @@ class TrainerRole:
         with writing("the manifest", folder):
             return write_manifest(folder, header)
 
-    def checkpoint(self) -> None:
-        """Write the trainer's state of `steps_done` now, if it is not written yet."""
+    def checkpoint(self) -> dict[str, FileFacts]:
+        """Write the trainer's state of `steps_done` now, if it is not written yet; returns its files."""
         self._trainer.checkpoint()
+        return self._flushed()
+
+    def _flushed(self) -> dict[str, FileFacts]:
+        folder = self._trainer.checkpoint_dir(self._trainer.steps_done)
+        with writing("the checkpoint", folder):
+            return flush(folder)
 
     def steps_done(self) -> int:
         """Optimizer steps behind the current weights."""

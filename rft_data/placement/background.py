@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from rft_data.errors import RftError
@@ -45,6 +46,10 @@ class Background:
             return False
         return True
 
+    def start(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        """Have a coroutine run, which must have its own deadlines."""
+        return asyncio.run_coroutine_threadsafe(work, self.loop)
+
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Wait for a coroutine, which must have its own deadlines.
 
@@ -53,10 +58,10 @@ class Background:
         if threading.current_thread() is self._thread:
             work.close()
             raise RftError(
-                "a role cannot be started, restarted or closed in a callback of its own futures; "
+                "a role cannot be started or closed in a callback of its own futures; "
                 "do it in the thread that made the placement."
             )
-        return asyncio.run_coroutine_threadsafe(work, self.loop).result()
+        return self.start(work).result()
 
     def close(self) -> None:
         """End the loop and its thread; idempotent."""

@@ -59,11 +59,18 @@ class InlineRole:
             future.set_result(result)
         return future
 
-    def restart(self) -> None:
-        """Close it and make it anew from its spec."""
+    def restart(self) -> Future[None]:
+        """Close it and make it anew from its spec, before this returns."""
         self.close()
         self.incarnation += 1
-        self._start()
+        future: Future[None] = Future()
+        try:
+            self._start()
+        except RftError as err:
+            future.set_exception(err)
+        else:
+            future.set_result(None)
+        return future
 
     def close(self) -> None:
         """Close the role, if it has a `close`, and its loop; idempotent."""
@@ -121,7 +128,7 @@ class InlinePlacement:
         self._roles.append(role)
         return role
 
-    def close(self) -> None:
-        """Close every role; idempotent."""
+    def close(self, *, now: bool = False) -> None:
+        """Close every role, `now` or not: they are in this process. Idempotent."""
         for role in self._roles:
             role.close()

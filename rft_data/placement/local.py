@@ -59,28 +59,25 @@ class LocalRole:
                 awaited.failed(RoleDiedError(f"role '{self.name}' is closed, and so is its placement."))
         return awaited.future
 
-    def restart(self) -> None:
-        """End its process, and start another from the same spec.
-
-        Raises: as `LocalPlacement.start`; then there is none, and it may be restarted again.
-        """
-        self._background.run(self._restart())
+    def restart(self) -> Future[None]:
+        """End its process, and start another from the same spec; see `protocols.Role`."""
+        return self._background.start(self._restart())
 
     def close(self) -> None:
         """Ask it to close, then end its process; idempotent."""
         if self._background.alive:
-            self._background.run(self.end())
+            self._background.run(self.end(now=False))
 
     async def begin(self) -> None:
         """Start its process. In the placement's thread, as the rest below."""
         self._process = self._launch()
         await self._process.be_born(self._birth.written())
 
-    async def end(self) -> None:
-        """What `close` does."""
+    async def end(self, now: bool) -> None:
+        """What `close` does; `now`: do not ask first."""
         self._closed = True
         if self._process is not None:
-            await self._process.close()
+            await (self._process.end("was closed") if now else self._process.close())
         self._release()
 
     async def _restart(self) -> None:
@@ -161,20 +158,21 @@ class LocalPlacement:
         self._roles.pop(name, None)
         self._devices.release(name)
 
-    def close(self) -> None:
+    def close(self, *, now: bool = False) -> None:
         """End every process started here, all at the same time; idempotent.
 
+        Args: now: do not ask them to close first.
         Raises: StalledError if one cannot be ended.
         """
         if self._background.alive:
             try:
-                self._background.run(self._end_all())
+                self._background.run(self._end_all(now))
             finally:
                 self._background.close()
 
-    async def _end_all(self) -> None:
+    async def _end_all(self, now: bool) -> None:
         ends = await asyncio.gather(
-            *(role.end() for role in list(self._roles.values())), return_exceptions=True
+            *(role.end(now) for role in list(self._roles.values())), return_exceptions=True
         )
         for end in ends:
             if isinstance(end, BaseException):

@@ -85,13 +85,16 @@ class RayPlacement:
         self._roles.append(role)
         return role
 
-    def close(self) -> None:
-        """End every actor started here, all at the same time, and give their places back; idempotent."""
+    def close(self, *, now: bool = False) -> None:
+        """End every actor started here, all at the same time, and give their places back; idempotent.
+
+        Args: now: do not ask them to close first.
+        """
         roles, self._roles = self._roles, []
         groups, self._groups = self._groups, []
         self._places = {}
         if roles or groups:
-            close_all(roles, self._patience.close_s)
+            close_all(roles, 0.0 if now else self._patience.close_s)
             for group in groups:
                 _group_module().remove_placement_group(group)
         self._background.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
@@ -89,14 +90,25 @@ class RayRole:
         answer.future().add_done_callback(lambda told: self._background.submit(self._settle, awaited, told))
         return awaited.future
 
-    def restart(self) -> None:
-        """Kill the actor, and start another from the same spec.
-
-        Raises: as the constructor; then there is none, and it may be restarted again.
-        """
+    def restart(self) -> Future[None]:
+        """Kill the actor, and start another from the same spec; see `protocols.Role`."""
         self._kill()
         self.incarnation += 1
-        self._begin()
+        begun: Future[None] = Future()
+        # Ray offers no future for the place an actor waits for: a thread waits instead of the caller
+        waiter = threading.Thread(
+            target=self._tell_begun, args=(begun,), name=f"restart-{self.name}", daemon=True
+        )
+        waiter.start()
+        return begun
+
+    def _tell_begun(self, begun: Future[None]) -> None:
+        try:
+            self._begin()
+        except RftError as err:
+            begun.set_exception(err)
+        else:
+            begun.set_result(None)
 
     def close(self) -> None:
         """Ask it to close, then kill the actor; idempotent."""

@@ -194,10 +194,12 @@ Stage = Annotated[SftStage | GrpoStage, Field(discriminator="algorithm")]
 
 
 class Evaluation(Section):
-    """Greedy accuracy on held-out tasks, before the first stage and after each."""
+    """Accuracy on held-out tasks, before the first stage and after each."""
 
     limit: int = Field(ge=1)
     """At most this many held-out tasks, spread evenly over difficulties."""
+    samples: int = Field(default=1, ge=1)
+    """Answers per task: one is greedy; more are sampled as groups are, and pass@k is reported too."""
 
 
 class StoredCompletions(Section):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -23,6 +23,15 @@ from rft_data.rows import Task, Ticket, WeightRef, experience_id_of
 from tests.explorers.toys import ScriptedEngine, ScriptedWorkflow, task
 
 T = TypeVar("T")
+GREEDY = Sampling(8, 0.0)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick_retries() -> Iterator[None]:
+    """A retry comes well within the short deadlines here, on a busy machine too."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("explorers.rollouts._BACKOFF_S", 0.02)
+        yield
 
 
 class House:
@@ -192,8 +201,8 @@ def test_an_engine_without_proven_weights_serves_nothing() -> None:
 
 def test_a_failed_answer_is_a_row_with_the_reason() -> None:
     house = House()
-    (good,) = run(house.player.answer(task("ok"), "end"))
-    (bad,) = run(house.player.answer(task("fail"), "end"))
+    (good,) = run(house.player.answer(task("ok"), "end", 0, GREEDY))
+    (bad,) = run(house.player.answer(task("fail"), "end", 0, GREEDY))
     assert (good.source, good.member, good.reward) == ("eval", 0, 0.0)
     assert (bad.source, bad.token_ids, bad.group_id) == ("eval", None, f"end-{task('fail').task_id}")
     assert bad.unscored_reason == "rollout failed: ZeroDivisionError: no such sum"
@@ -213,7 +222,7 @@ def test_every_rollout_is_accounted_for_and_every_group_is_whole_or_failed(
     scripts: list[list[str]], group_size: int, extra: int, least: int
 ) -> None:
     least = min(least, group_size)
-    house = House(group_size=group_size, extra=extra, min_members=least, retries=1, rollout_deadline_s=0.3)
+    house = House(group_size=group_size, extra=extra, min_members=least, retries=1, rollout_deadline_s=0.7)
     groups = house.play(*(task(*script, name=str(n)) for n, script in enumerate(scripts)))
     for script, group in zip(scripts, groups, strict=True):
         acts = [script[min(n, len(script) - 1)] for n in range(group_size + extra)]

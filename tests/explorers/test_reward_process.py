@@ -26,9 +26,9 @@ Make = Callable[..., RewardPool]
 
 @pytest.fixture(scope="module")
 def pool() -> Iterator[RewardPool]:
-    """One child, one second for each call; what a test kills is started again for the next."""
+    """One child, two seconds for each call; what a test kills is started again for the next."""
     pool = RewardPool(
-        [{"use": ACT, "args": {"value": 0.5}}], processes=1, deadline_s=1.0, memory_bytes=2 << 30
+        [{"use": ACT, "args": {"value": 0.5}}], processes=1, deadline_s=2.0, memory_bytes=2 << 30
     )
     yield pool
     pool.close()
@@ -100,8 +100,8 @@ def test_what_a_reward_prints_or_reads_never_reaches_the_channel(
 @pytest.mark.parametrize(
     ("act", "reason"),
     [
-        ("hangs", "took longer than 1 s and was stopped"),
-        ("hangs_in_c", "took longer than 1 s and was stopped"),
+        ("hangs", "took longer than 2 s and was stopped"),
+        ("hangs_in_c", "took longer than 2 s and was stopped"),
         ("crashes", "crashed its process (SIGSEGV)"),
         ("vanishes", "ended its process (exit code 3)"),
         ("leaks 4000", "needed more than the 2048 MiB of memory that its process may use"),
@@ -132,7 +132,7 @@ def test_memory_that_rewards_leak_little_by_little_is_given_back_by_a_new_proces
 
 def test_the_deadline_is_for_each_call_not_for_those_waiting(pool: RewardPool) -> None:
     ask(pool, *["good"] * 100)
-    assert ask(pool, *["naps 0.3"] * 6) == [0.5] * 6
+    assert ask(pool, *["naps 0.5"] * 6) == [0.5] * 6
 
 
 def test_calls_larger_than_any_pipe_arrive_whole(make: Make) -> None:
@@ -145,7 +145,7 @@ def test_calls_larger_than_any_pipe_arrive_whole(make: Make) -> None:
 def test_a_large_call_to_a_child_that_hangs_ends_at_its_deadline(pool: RewardPool) -> None:
     ask(pool, *["good"] * 100)
     hung, large = (pool.submit(ACT, TASK, text) for text in ("hangs", f"length {'x' * 3_000_000}"))
-    assert hung.result(timeout=60).value == Unscored("took longer than 1 s and was stopped")
+    assert hung.result(timeout=60).value == Unscored("took longer than 2 s and was stopped")
     assert large.result(timeout=60).seconds < 60
 
 

@@ -194,6 +194,14 @@ def test_an_evaluation_that_fails_has_its_row_too(make: Make, buffer: Buffer) ->
     assert (good.unscored_reason, good.reward) == (None, 0.0)
 
 
+def test_several_answers_to_a_task_are_sampled_as_groups_are(make: Make, buffer: Buffer) -> None:
+    seqs = asyncio.run(make(buffer).evaluate([task("ok"), task("ok", name="u")], "run/eval-x-0", samples=3))
+    rows = to_experiences(buffer.take(seqs))
+    assert [row.member for row in rows] == [0, 1, 2] * 2
+    assert len({row.experience_id for row in rows}) == 6
+    assert {row.sampling["temperature"] for row in rows} == {0.7}
+
+
 def test_what_the_buffer_raises_ends_the_call(make: Make) -> None:
     role = make(SlowBuffer(error=StalledError("the hub is away")))
     with pytest.raises(StalledError, match="the hub is away"):

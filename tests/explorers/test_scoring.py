@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -56,6 +57,19 @@ def test_one_unscored_part_leaves_the_reward_open_and_keeps_the_others(mixed: tu
     }
     assert asyncio.run(rewards.score(TASK, "away 18")) == columns
     assert rewards.score_all([(TASK, "away 18")]) == [columns]
+
+
+def test_a_task_with_a_reward_of_its_own_is_scored_by_that_component_alone(
+    mixed: tuple[Rewards, Meter],
+) -> None:
+    rewards, _ = mixed
+    own = replace(TASK, reward=ACT)
+    [scored] = rewards.score_all([(own, "good so\n#### 18")])
+    assert scored == {"reward": 2.0 * 0.5, "reward_parts": {ACT: 0.5}, "unscored_reason": None}
+    assert asyncio.run(rewards.score(own, "good so\n#### 18")) == scored
+    [foreign] = rewards.score_all([(replace(TASK, reward="f1"), "good")])
+    assert foreign["reward"] is None
+    assert foreign["unscored_reason"].startswith("reward 'f1': the task asks for it, and the recipe has only")
 
 
 def test_score_all_says_of_each_completion_what_score_does(mixed: tuple[Rewards, Meter]) -> None:

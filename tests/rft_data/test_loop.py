@@ -314,7 +314,7 @@ def test_a_step_that_fails_is_not_settled(tmp_path: Path) -> None:
     house = House(tmp_path, 0)
     poisoned = {**house.trainer._spec.arguments, "poisoned": 2}
     house.trainer._spec = RoleSpec("trainer", f"{TOY}:trainer_role", poisoned)
-    house.trainer.restart()
+    house.trainer.restart().result()
     with pytest.raises(TrainingError, match="the loss is nan"):
         house.loop.run()
     assert house.sampler.conservation()["trained"] == 4

@@ -2,8 +2,13 @@
 
 import os
 import signal
+import subprocess
+import sys
+import time
+from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from ops.pipeline import OperatorPipeline
@@ -13,7 +18,8 @@ from rft_data.dispatch import Dispatcher
 from rft_data.exploring import Exploring
 from rft_data.fleet import Fleet
 from rft_data.hub.server import HubServer
-from rft_data.ledger import CONSUMER
+from rft_data.judge import stored_groups
+from rft_data.ledger import CONSUMER, Ledger
 from rft_data.loop import OnlineLoop, Schedule
 from rft_data.placement import Surroundings, make_placement
 from rft_data.protocols import RoleSpec
@@ -32,13 +38,15 @@ STEPS = 8
 class Overlapped:
     """Two explorers and a trainer, each in its process, around a buffer and its hub in this one."""
 
-    def __init__(self, root: Path, *, staleness: int, use: str = "local", pause_s: float = 0.05) -> None:
+    def __init__(
+        self, root: Path, *, staleness: int, attempt: int = 0, rule: str = "mixed", pause_s: float = 0.05
+    ) -> None:
         self.buffer = Buffer(root / "buffer")
         self.hub = HubServer(self.buffer).start()
-        self.ledger = self.hub.ledger("run", 0)
+        self.ledger = self.hub.ledger("run", attempt)
         self.versions = VersionRegistry(self.buffer, "run", root / "weights")
         surroundings = Surroundings("run", self.buffer, (self.hub.address, self.hub.token))
-        self.placement = make_placement(use, surroundings)
+        self.placement = make_placement("local", surroundings)
         pipeline = OperatorPipeline(OPERATORS, name="experience_ops")
         dispatcher = Dispatcher(Shuffle(TASKS, seed=0), {task.key: task for task in TASKS})
         checkpoints = root / "checkpoints"
@@ -63,8 +71,12 @@ class Overlapped:
             history=at.history,
             settled_steps=at.step,
         )
-        trainer = {"root": str(checkpoints), "pipeline_hash": pipeline.pipeline_hash}
-        explorer = {"pause_s": pause_s}
+        trainer = {
+            "root": str(checkpoints),
+            "pipeline_hash": pipeline.pipeline_hash,
+            "resume_from": None if at.directory is None else str(at.directory),
+        }
+        explorer = {"attempt": attempt, "rule": rule, "pause_s": pause_s}
         specs = [RoleSpec(f"explorer-{n}", f"{TOY}:explorer_role", explorer) for n in range(2)]
         specs.append(RoleSpec("trainer", f"{TOY}:trainer_role", trainer))
         self.placement.preflight(specs)
@@ -145,3 +157,49 @@ def test_an_explorer_that_is_killed_is_started_again_and_its_tasks_are_played(
         assert "explorer-0 is started again" in caplog.text
     finally:
         run.close()
+
+
+def run_to_the_end(root: Path, attempt: int) -> None:
+    """What a start of an asynchronous run does, in a process that may be killed; says each step it takes."""
+    run = Overlapped(root, staleness=3, attempt=attempt, rule="two", pause_s=0.1)
+    stepped = run.loop.on_step
+
+    def say(loop: OnlineLoop, lease: Lease, report: StepReport) -> None:
+        stepped(loop, lease, report)
+        sys.stdout.write(f"{loop.step}\n")
+        sys.stdout.flush()
+
+    run.loop.on_step = say
+    try:
+        run.loop.run()
+    finally:
+        run.close()
+
+
+@pytest.mark.slow
+def test_what_a_killed_asynchronous_run_trained_is_what_was_dispatched(tmp_path: Path) -> None:
+    moments = np.random.default_rng(7)
+    for attempt, kill_at in enumerate([1, 3, 6, None]):
+        call = f"run_to_the_end(Path({str(tmp_path)!r}), {attempt})"
+        code = f"from {__name__} import Path, run_to_the_end; {call}"
+        with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as child:
+            assert child.stdout is not None
+            for line in child.stdout:
+                if kill_at is not None and int(line) >= kill_at:
+                    time.sleep(moments.uniform(0, 0.3))
+                    child.kill()
+                    break
+        assert child.returncode == (0 if kill_at is None else -signal.SIGKILL)
+    with Buffer(tmp_path / "buffer") as buffer:
+        groups = stored_groups(buffer, "run")
+        leases = Ledger(buffer, "run", 4).leases(CONSUMER)
+    home = Counter(group.task for group in groups if group.outcome == "arrived")
+    dispatched = Shuffle(TASKS, seed=0).select(home.total())
+    assert home == Counter(dispatched), "a task was lost, or played twice"
+    trained = [group_id for lease in leases for group_id in lease.group_ids]
+    assert len(trained) == len(set(trained)) == STEPS * 2
+    task_of = {group.ticket.group_id: group.task for group in groups}
+    left = [
+        group.task for group in groups if group.outcome == "arrived" and group.ticket.group_id not in trained
+    ]
+    assert Counter(task_of[group_id] for group_id in trained) + Counter(left) == Counter(dispatched)

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from rft_data.errors import EngineError, TrainingError
-from rft_data.manifest import write_manifest
-from rft_data.rows import Assignment, Lease, Played, StepReport, Task, WeightRef
+from rft_data.manifest import flush, write_manifest
+from rft_data.rows import Assignment, FileFacts, Lease, Played, StepReport, Task, WeightRef
 from tests.rft_data.conftest import experience_id_of, make_experience
 
 SIZE = 2
@@ -24,10 +24,13 @@ OPERATORS = [{"reward_range_filter": {}}, {"reward_variance_filter": {}}, {"grpo
 
 
 def reward_of(rule: str, task: Task, member: int) -> float:
-    """`mixed`: every third task has one outcome; `one`: only the first task has two; `same`: none has.
+    """`mixed`: every third task has one outcome; `one`: only the first task has two; `same`: none has;
+    `two`: each has.
 
     With `broken` an explorer never gets so far.
     """
+    if rule == "two":
+        return float(member == 0)
     if rule == "mixed":
         return float(member == 0 or int(task.answer or 0) % 3 == 0)
     return float(rule == "same" or (member == 0 and task == TASKS[0]))
@@ -124,14 +127,14 @@ class ToyTrainer:
             raise TrainingError("the loss is nan")
         content = [table.column(name).to_pylist() for name in ("token_ids", "advantage")]
         self.trained.append(hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16])
-        if checkpoint:
-            self.checkpoint()
-        return StepReport({"reward": 1.0, "completion_tokens": 2.0})
+        files = self.checkpoint() if checkpoint else {}
+        return StepReport({"reward": 1.0, "completion_tokens": 2.0}, files=files)
 
-    def checkpoint(self) -> None:
+    def checkpoint(self) -> dict[str, FileFacts]:
         folder = self._root / f"checkpoint-{len(self.trained)}"
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "trained.txt").write_text("\n".join(self.trained))
+        return flush(folder)
 
     def save_weights(self, directory: str, header: dict[str, Any]) -> str:
         (Path(directory) / "trained.txt").write_text("\n".join(self.trained))

@@ -42,7 +42,7 @@ def started(placement: LocalPlacement) -> Role:
 def toy(started: Role) -> Role:
     """A live role; a test before may have killed it."""
     if started.call("pid", int, deadline_s=30).exception() is not None:
-        started.restart()
+        started.restart().result()
     return started
 
 
@@ -113,18 +113,18 @@ def test_a_call_above_the_cap_is_refused(toy: Role, monkeypatch: pytest.MonkeyPa
 def test_a_role_cannot_be_waited_for_in_a_callback(toy: Role) -> None:
     raised = []
 
-    def restart(_: object) -> None:
+    def close(_: object) -> None:
         try:
-            toy.restart()
+            toy.close()
         except RftError as err:
             raised.append(str(err))
 
     held = toy.call("hold", str, deadline_s=60)
-    held.add_done_callback(restart)
+    held.add_done_callback(close)
     toy.call("let_go", None, deadline_s=60).result()
     held.result()
     wait_for(lambda: bool(raised), 10)
-    assert "cannot be started, restarted or closed in a callback" in raised[0]
+    assert "cannot be started or closed in a callback" in raised[0]
 
 
 def test_what_a_child_writes_passes_with_its_name(toy: Role, capfd: pytest.CaptureFixture[str]) -> None:
@@ -172,7 +172,7 @@ def test_a_killed_child_fails_its_calls_at_once_and_may_be_restarted(toy: Role) 
             call.result()
     with pytest.raises(RoleDiedError, match="SIGKILL"):
         toy.call("pid", int, deadline_s=30).result(timeout=10)
-    toy.restart()
+    toy.restart().result()
     assert toy.incarnation == before + 1
     assert pid_of(toy) != pid
 
@@ -206,7 +206,7 @@ def test_a_stopped_child_is_noticed_and_killed_but_a_busy_one_is_not() -> None:
 def test_a_restart_ends_what_hangs(toy: Role) -> None:
     pid = pid_of(toy)
     call = toy.call("hold", str, deadline_s=600)
-    toy.restart()
+    toy.restart().result()
     with pytest.raises(RoleDiedError, match="was restarted: signal SIGTERM"):
         call.result(timeout=10)
     assert not runs(pid)
@@ -232,6 +232,18 @@ def test_a_role_that_will_not_close_is_killed(monkeypatch: pytest.MonkeyPatch) -
         call.result(timeout=0)
     with pytest.raises(RoleDiedError, match="role 'stubborn' is closed"):
         role.call("pid", int, deadline_s=30).result(timeout=0)
+
+
+@pytest.mark.slow
+def test_closed_now_a_role_is_not_asked_first() -> None:
+    placement = LocalPlacement(patience=Patience(close_s=600.0))
+    role = placement.start(spec("stubborn", "stubborn"))
+    pid = pid_of(role)
+    call = role.call("sleep", None, deadline_s=600, seconds=600.0)
+    placement.close(now=True)
+    assert not runs(pid)
+    with pytest.raises(RoleDiedError, match="was closed"):
+        call.result(timeout=0)
 
 
 @pytest.mark.slow

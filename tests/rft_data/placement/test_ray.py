@@ -35,7 +35,7 @@ def started(placement: RayPlacement) -> Role:
 def toy(started: Role) -> Role:
     """A live role; a test before may have killed it."""
     if started.call("pid", int, deadline_s=30).exception() is not None:
-        started.restart()
+        started.restart().result()
     return started
 
 
@@ -85,7 +85,7 @@ def test_a_killed_actor_fails_its_calls_and_may_be_restarted(toy: Role) -> None:
         call.result(timeout=60)
     with pytest.raises(RoleDiedError):
         toy.call("pid", int, deadline_s=60).result()
-    toy.restart()
+    toy.restart().result()
     assert toy.incarnation == before + 1
     assert pid_of(toy) != pid
 
@@ -95,7 +95,7 @@ def test_a_stopped_actor_is_past_its_deadline_and_may_be_restarted(toy: Role) ->
     os.kill(pid, signal.SIGSTOP)
     with pytest.raises(StalledError, match="'toy-0'"):
         toy.call("pid", int, deadline_s=1).result(timeout=30)
-    toy.restart()
+    toy.restart().result()
     assert pid_of(toy) != pid
     wait_for(lambda: not runs(pid), 60)
 

@@ -79,7 +79,7 @@ def test_a_restart_makes_it_anew(placement: Placement) -> None:
     role = placement.start(spec("toy-1"))
     role.call("add", int, deadline_s=30, a=4).result()
     assert role.call("added", int, deadline_s=30).result() == 4
-    role.restart()
+    role.restart().result()
     assert role.incarnation == 1
     assert role.call("added", int, deadline_s=30).result() == 0
     role.close()
