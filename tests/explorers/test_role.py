@@ -101,17 +101,18 @@ def test_the_small_engine_plays_whole_groups_and_its_rows_are_stored(
             explore(role, assigned(TASKS[0]))
         assert len(buffer) == 0
 
-        async def session() -> tuple[list[Played], list[int]]:
+        async def session() -> tuple[list[Played], list[int], list[int]]:
             assert await role.load_weights(WeightRef("run", 7, 0, str(weights))) < 1e-3
             one, two = await asyncio.gather(
                 role.explore(assigned(*TASKS[:2])), role.explore(assigned(*TASKS[2:], first=2))
             )
-            return one + two, await role.evaluate(TASKS, "run/eval-start-0")
+            answers = await role.evaluate(TASKS, "run/eval-start-0")
+            return one + two, answers, await role.evaluate(TASKS[:1], "run/eval-more-0", samples=2)
 
-        played, answers = asyncio.run(session())
+        played, answers, more = asyncio.run(session())
         assert role.version() == 7
         assert [one.ticket.group_id for one in played] == [f"run/g-{n}" for n in range(4)]
-        assert len(buffer) == sum(len(one.seqs) for one in played) + len(answers) == 4 * 3 + 4
+        assert len(buffer) == sum(len(one.seqs) for one in played) + len(answers) + 2 == 18
         for one, wanted in zip(played, TASKS, strict=True):
             rows = to_experiences(buffer.take(one.seqs))
             assert (one.outcome, one.rows, one.error, one.task) == ("arrived", 3, "", wanted.key)
@@ -122,8 +123,10 @@ def test_the_small_engine_plays_whole_groups_and_its_rows_are_stored(
         rows = to_experiences(buffer.take(answers))
         assert [row.task_id for row in rows] == [one.task_id for one in TASKS]
         assert {(row.source, row.sampling["temperature"]) for row in rows} == {("eval", 0.0)}
+        sampled = to_experiences(buffer.take(more))
+        assert [(row.member, row.sampling["temperature"]) for row in sampled] == [(0, 0.7), (1, 0.7)]
         numbers = asyncio.run(role.metrics())
-        assert numbers["rollouts_arrived"] == 16
+        assert numbers["rollouts_arrived"] == 18
         trained = sum(len(r.token_ids) - r.prompt_length for r in to_experiences(buffer.read("experiences")))
         assert numbers["tokens"] == trained
         assert 0 < numbers["generating_s"] <= numbers["playing_s"] <= numbers["elapsed_s"]
@@ -199,7 +202,6 @@ def test_several_answers_to_a_task_are_sampled_as_groups_are(make: Make, buffer:
     rows = to_experiences(buffer.take(seqs))
     assert [row.member for row in rows] == [0, 1, 2] * 2
     assert len({row.experience_id for row in rows}) == 6
-    assert {row.sampling["temperature"] for row in rows} == {0.7}
 
 
 def test_what_the_buffer_raises_ends_the_call(make: Make) -> None:
