@@ -1,10 +1,15 @@
-"""Data-Juicer operators that a recipe may name without `allow_unsafe`.
+"""Data-Juicer operators that a recipe may name without `allow_unsafe_ops`.
 
 Each works on text or scalar columns in this process, and neither evaluates, imports nor executes its
-arguments, nor writes files. The rest of Data-Juicer's operators include ones that do.
+arguments, nor touches files or the network. Left out of the 228: those that do (lambdas, files of code,
+shell commands, uploads), that fetch models or word lists, or that ask a language model; those that read
+other than text; and those that multiply rows.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 NATIVE_OPERATORS = frozenset(
     {
@@ -26,6 +31,7 @@ NATIVE_OPERATORS = frozenset(
         "clean_ip_mapper",
         "clean_links_mapper",
         "expand_macro_mapper",
+        "extract_tables_from_html_mapper",
         "fix_unicode_mapper",
         "pii_redaction_mapper",
         "punctuation_normalization_mapper",
@@ -50,3 +56,12 @@ NATIVE_OPERATORS = frozenset(
         "topk_specified_field_selector",
     }
 )
+
+_FETCHING: Mapping[str, tuple[Any, ...]] = {"tokenization": (True, "sentencepiece")}
+"""Argument to those values that make an operator of the list fetch a tokenizer when it is missing."""
+
+
+def unsafe_arguments(operator: str, args: Mapping[str, Any]) -> Iterator[str]:
+    """The arguments with which an operator of the list is no longer safe."""
+    if operator in NATIVE_OPERATORS:
+        yield from (name for name, values in _FETCHING.items() if name in args and args[name] in values)

@@ -29,17 +29,29 @@ class Judgement:
 
 
 class ArrowOperator:
-    """What filters and mappers share: the columns and groups they work on."""
+    """What filters and mappers share: the columns, groups and store they work on."""
 
     group_key: ClassVar[str | None] = None
-    required_columns: ClassVar[tuple[str, ...]] = ()
-    optional_columns: ClassVar[tuple[str, ...]] = ()
+    whole_batch: bool = False
+    """Whether it compares rows of different groups: then a batch is never split, whatever `group_key` is."""
+    needs_store: bool = False
+    """Whether it reads stored rows: those of the attached buffer, else of the one `buffer` names."""
+    store: Any = None
+    """The attached buffer, to be read only: `read`, `batches`, `take`."""
+    buffer: str | None = None
+    """Uri of a buffer of its own: an argument of operators that need a store, for dj-process."""
+    required_columns: tuple[str, ...] = ()
+    optional_columns: tuple[str, ...] = ()
     _batched_op = True
+
+    def attach(self, store: Any) -> None:
+        """Give it the run's buffer; a pipeline with a store calls this once, before any row."""
+        self.store = store
 
     @property
     def is_global_operation(self) -> bool:
         """Tells Data-Juicer's partitioned executor that groups must not be split."""
-        return self.group_key is not None
+        return self.whole_batch or self.group_key is not None
 
 
 class ArrowFilter(ArrowOperator):
@@ -100,8 +112,9 @@ class ArrowMapper(ArrowOperator):
 
 def append_or_replace(table: pa.Table, name: str, column: pa.Array) -> pa.Table:
     """`table` with `column` in the place of the old one, or last when there was none."""
-    if name in table.column_names:
-        return table.set_column(table.column_names.index(name), name, column)
+    place = table.schema.get_field_index(name)
+    if place >= 0:
+        return table.set_column(place, name, column)
     return table.append_column(name, column)
 
 
@@ -110,16 +123,18 @@ def floats(table: pa.Table, name: str) -> npt.NDArray[np.float64]:
 
     Raises: ValueError for a NaN or an infinity, which would poison every sum it enters.
     """
-    column = table[name].cast(pa.float64())
-    values: npt.NDArray[np.float64] = column.to_numpy()
-    known = column.is_valid().to_numpy()
-    if not np.isfinite(values[known]).all():
+    column = table[name]
+    if not pa.types.is_floating(column.type):
+        column = column.cast(pa.float64())
+    values: npt.NDArray[np.float64] = column.to_numpy().astype(np.float64)
+    finite = np.isfinite(values)
+    if not finite.all() and not finite[column.is_valid().to_numpy()].all():
         raise ValueError(f"column '{name}' holds a value that is not finite; wanted a finite number or null")
     return values
 
 
 def _columns(op: Any) -> list[str]:
-    return [*op.required_columns, *op.optional_columns]
+    return list(dict.fromkeys([*op.required_columns, *op.optional_columns]))
 
 
 def _read_columns(op: Any, samples: Mapping[str, Sequence[Any]]) -> pa.Table:
@@ -136,6 +151,8 @@ def _is_ray(dataset: Any) -> bool:
 
 
 def _run_on_ray(op: Any, dataset: Any) -> Any:
+    if op.whole_batch:
+        return dataset.repartition(1).map_batches(op.process_table, batch_format="pyarrow", batch_size=None)
     if op.group_key is None:
         return dataset.map_batches(op.process_table, batch_format="pyarrow", zero_copy_batch=True)
     return dataset.groupby(op.group_key).map_groups(op.process_table, batch_format="pyarrow")

@@ -8,6 +8,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from rft_data.codec import one_array
+
 
 @dataclass(frozen=True, slots=True)
 class Groups:
@@ -21,38 +23,42 @@ class Groups:
     @classmethod
     def of(cls, table: pa.Table, key: str) -> Groups:
         """Group `table` by the values of column `key`."""
-        encoded = table[key].combine_chunks().dictionary_encode()
+        encoded = one_array(table[key]).dictionary_encode()
         return cls(encoded.indices.to_numpy().astype(np.int64), len(encoded.dictionary))
 
     def moments(self, values: npt.NDArray[np.float64]) -> Moments:
-        """Size, mean and sum of squared deviations of each group; NaN means missing and is left out.
+        """Size, mean and deviations of each group; NaN means missing and is left out.
 
         Sums run over differences from one value of the group, so a group of equal values has
         a deviation of exactly zero.
         """
         known = ~np.isnan(values)
-        codes, present = self.codes[known], values[known]
+        codes, present = (self.codes, values) if known.all() else (self.codes[known], values[known])
         origin = np.zeros(self.count)
         origin[codes] = present
         shifted = present - origin[codes]
         size = np.bincount(codes, minlength=self.count)
         mean = np.bincount(codes, shifted, self.count) / np.maximum(size, 1)
-        deviation = shifted - mean[codes]
-        squares = np.bincount(codes, deviation * deviation, self.count).astype(np.float64)
-        return Moments(size, origin + mean, squares)
+        return Moments(size, origin + mean, codes, shifted, mean)
 
 
 @dataclass(frozen=True, slots=True)
 class Moments:
-    """Per group: three arrays with one value for each."""
+    """Of the values of each group: arrays with one entry for each group."""
 
     size: npt.NDArray[np.int64]
     """Rows with a value."""
     mean: npt.NDArray[np.float64]
     """Mean of the values; 0.0 for a group without any."""
-    squares: npt.NDArray[np.float64]
-    """Sum of squared deviations from the mean."""
+    _codes: npt.NDArray[np.int64]
+    """Group of each value."""
+    _shifted: npt.NDArray[np.float64]
+    """The values, less one value of their group."""
+    _shifted_mean: npt.NDArray[np.float64]
 
     def std(self, ddof: int) -> npt.NDArray[np.float64]:
         """Standard deviation with divisor `size - ddof`; 0.0 where that is not positive."""
-        return np.sqrt(self.squares / np.maximum(self.size - ddof, 1))
+        deviation = self._shifted - self._shifted_mean[self._codes]
+        squares = np.bincount(self._codes, deviation * deviation, len(self.size))
+        std: npt.NDArray[np.float64] = np.sqrt(squares / np.maximum(self.size - ddof, 1))
+        return std

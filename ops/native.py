@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from ops.base import append_or_replace
+from ops.base import ArrowOperator, append_or_replace
 from ops.hygiene import host_kept_quiet
-from ops.stage import ROW, Outcome, Stage, row_halves, row_numbers
+from ops.stage import ROW, ArrowStage, BatchError, Outcome, Stage, row_numbers, row_parts
 from rft_data.errors import MissingExtraError, OperatorError, RecipeError
 
 STATS = "__dj__stats__"
@@ -25,11 +25,13 @@ _OWN = frozenset({STATS, META})
 Columns = dict[str, list[Any]]
 
 
-def native_stage(name: str, op: Any) -> Stage:
-    """The stage that runs a Data-Juicer operator.
+def stage_of(name: str, op: Any) -> Stage:
+    """The stage that runs an operator in this process.
 
     Raises: RecipeError for a kind that cannot keep rows apart (Grouper, Aggregator, Pipeline).
     """
+    if isinstance(op, ArrowOperator):
+        return ArrowStage(name, op)
     # data_juicer only inside functions: importing ops.pipeline must stay cheap and quiet.
     from data_juicer.ops.base_op import Deduplicator, Filter, Mapper, Selector
 
@@ -64,9 +66,9 @@ class MapperStage:
             mapped = _columns_of([self._op.process_single(row) for row in _rows_of(columns)])
         return Outcome(_graft(table, columns, mapped, self.name))
 
-    def halves(self, table: pa.Table) -> Sequence[pa.Table]:
+    def parts(self, table: pa.Table, count: int) -> Sequence[pa.Table]:
         """Rows are independent."""
-        return row_halves(table)
+        return row_parts(table, count)
 
 
 class FilterStage:
@@ -80,7 +82,7 @@ class FilterStage:
         """Call the filter's two passes; the reason for a drop is what this filter measured."""
         columns = _light(table).to_pydict()
         _start(columns, STATS, self._op)
-        before = set(columns.get(STATS, [{}])[0])
+        before = _fields(table, STATS)
         measured, keep = self._judge(_copy(columns))
         out = _graft(table, columns, measured, self.name)
         stats = measured.get(STATS, [{}] * len(keep))
@@ -99,9 +101,9 @@ class FilterStage:
         rows = [self._op.compute_stats_single(row) for row in _rows_of(columns)]
         return _columns_of(rows), [bool(self._op.process_single(row)) for row in rows]
 
-    def halves(self, table: pa.Table) -> Sequence[pa.Table]:
+    def parts(self, table: pa.Table, count: int) -> Sequence[pa.Table]:
         """Rows are independent."""
-        return row_halves(table)
+        return row_parts(table, count)
 
 
 class SelectorStage:
@@ -117,9 +119,9 @@ class SelectorStage:
         """Let the operator choose among the light columns, then take the rows it chose."""
         return self._choose(table, _light(table), {})
 
-    def halves(self, table: pa.Table) -> Sequence[pa.Table]:
-        """Rows are judged against each other: there is no part to try."""
-        return []
+    def parts(self, table: pa.Table, count: int) -> Sequence[pa.Table]:
+        """Rows are judged against each other."""
+        return [table]
 
     def _choose(self, table: pa.Table, light: pa.Table, failed: dict[int, str]) -> Outcome:
         from data_juicer.core.data import NestedDataset
@@ -134,7 +136,7 @@ class SelectorStage:
         except MissingExtraError:
             raise
         except Exception as err:  # the edge of user code: no row can be blamed
-            raise OperatorError(
+            raise BatchError(
                 f"operator '{self.name}' failed on {table.num_rows} rows it compares with each other: "
                 f"{type(err).__name__}: {err}"
             ) from err
@@ -193,6 +195,11 @@ def _start(columns: Columns, name: str, op: Any) -> None:
     wanted = op._name in TAGGING_OPS.modules if name == META else op._name not in NON_STATS_FILTERS.modules
     if wanted and name not in columns:
         columns[name] = [{} for _ in columns[ROW]]
+
+
+def _fields(table: pa.Table, name: str) -> set[str]:
+    """What a struct column holds already."""
+    return {f.name for f in table.schema.field(name).type} if name in table.column_names else set()
 
 
 def _copy(columns: Columns) -> Columns:

@@ -6,39 +6,30 @@ operator raised on it. Data-Juicer's executors are not used: they are too slow f
 
 from __future__ import annotations
 
-import math
 import time
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from ops.base import ArrowOperator
-from ops.native import META, STATS, native_stage
-from ops.specs import OperatorList, parse
-from ops.stage import ROW, ArrowStage, Outcome, Stage, apply, row_numbers
-from rft_data import schema
-from rft_data.errors import OperatorError
-from rft_data.rows import canonical_json, content_id, now
+from ops.annotations import OperatorReport, annotation_rows
+from ops.base import ArrowOperator, append_or_replace
+from ops.limits import Limits
+from ops.native import stage_of
+from ops.specs import OperatorList, Spec, parse
+from ops.stage import ROW, Outcome, Stage, apply, row_numbers
+from ops.workers import WorkerStage
+from rft_data.errors import OperatorError, RecipeError
+from rft_data.lookup import suggest
+from rft_data.rows import content_id
 
-
-@dataclass(frozen=True, slots=True)
-class OperatorReport:
-    """What one operator of the list did in one run."""
-
-    name: str
-    """Its name, with `#2` behind it for the second of that name."""
-    rows_in: int
-    rows_out: int
-    seconds: float
-    dropped: Mapping[int, str]
-    """Input row number to reason."""
-    quarantined: Mapping[int, str]
-    """Input row number to `operator: exception: message`."""
+SAMPLES = 5
+"""Lost rows kept for the run's log, per operator."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +44,18 @@ class Verdicts:
     """One for each operator, in order."""
 
 
+@dataclass(frozen=True, slots=True)
+class LostRow:
+    """An experience that an operator dropped or failed on."""
+
+    experience_id: str
+    verdict: str
+    """`dropped`, `quarantined`, or `kept` when it went on unjudged."""
+    reason: str
+
+
 class OperatorPipeline:
-    """Runs operators in this process; implements rft_data.protocols.Pipeline."""
+    """Runs operators in this process or in workers; implements rft_data.protocols.Pipeline."""
 
     def __init__(
         self,
@@ -63,35 +64,36 @@ class OperatorPipeline:
         name: str,
         text_column: str = "completion_text",
         allow_unsafe: bool = False,
+        limits: Mapping[str, Limits] | None = None,
+        store: Any = None,
     ) -> None:
-        """Check and build the operators.
+        """Check and build the operators; workers are started when first needed.
 
         Args:
             operators: the recipe's list, `[{operator: {argument: value}}, ...]`.
             name: its recipe key, for messages.
             text_column: column that Data-Juicer's own operators read as their text.
             allow_unsafe: let in operators outside `ops.allowlist`.
+            limits: how operators are to run, by name; each is somewhere in the list.
+            store: the run's buffer, for operators that read stored rows.
         Raises: RecipeError, UnknownComponentError, MissingExtraError.
         """
         specs = parse(operators, name, allow_unsafe=allow_unsafe)
         self.name = name
         self._hash = content_id([[spec.name, dict(spec.args)] for spec in specs])
         self._text_column = text_column
-        self._stages: list[Stage] = []
+        self._store = store
+        self._limits = dict(limits or {})
+        self._check_limits({spec.name for spec in specs})
+        self._stages: list[tuple[Stage, Limits]] = []
         self._reads: set[str] = set()
-        self._reads_text = False
+        self._reads_text = self._natives = False
         seen: Counter[str] = Counter()
         for spec in specs:
             seen[spec.name] += 1
-            label = spec.name if seen[spec.name] == 1 else f"{spec.name}#{seen[spec.name]}"
-            op = spec.build(text_column)
-            if isinstance(op, ArrowOperator):
-                self._stages.append(ArrowStage(label, op))
-                self._reads.update(op.required_columns, op.optional_columns)
-            else:
-                self._stages.append(native_stage(label, op))
-                self._reads_text |= "text_key" not in spec.args
+            self._add(spec, spec.name if seen[spec.name] == 1 else f"{spec.name}#{seen[spec.name]}")
         self._metrics: defaultdict[str, float] = defaultdict(float)
+        self._samples: defaultdict[str, list[LostRow]] = defaultdict(list)
 
     @property
     def pipeline_hash(self) -> str:
@@ -105,7 +107,9 @@ class OperatorPipeline:
         """
         self._need_columns(experiences, ["seq", "experience_id"])
         kept, reports = self._through(experiences)
-        return _annotations(experiences, kept, reports, self._hash)
+        for report in reports:
+            self._sample(report, experiences["experience_id"])
+        return annotation_rows(experiences, kept, reports, self._hash)
 
     def run_tasks(self, table: pa.Table) -> Verdicts:
         """Run the list over any rows, such as tasks, and say what became of each.
@@ -116,18 +120,69 @@ class OperatorPipeline:
         return Verdicts(row_numbers(work), _widen(table, work), tuple(reports))
 
     def metrics(self) -> dict[str, float]:
-        """`<operator>/rows_in`, `/rows_out`, `/quarantined` and `/seconds` since the last call."""
+        """By operator, since the last call: rows, the share that stayed, and seconds.
+
+        `<operator>/rows_in`, `/rows_out`, `/quarantined`, `/unjudged`, `/seconds`, and `/keep_rate` where
+        rows came in.
+        """
         metrics, self._metrics = dict(self._metrics), defaultdict(float)
+        for key in [key for key, rows in metrics.items() if key.endswith("/rows_in") and rows]:
+            operator = key.removesuffix("/rows_in")
+            metrics[f"{operator}/keep_rate"] = metrics[f"{operator}/rows_out"] / metrics[key]
         return metrics
+
+    def samples(self) -> dict[str, list[LostRow]]:
+        """By operator, the first few rows of `run` it dropped or failed on since the last call."""
+        samples, self._samples = dict(self._samples), defaultdict(list)
+        return samples
+
+    def close(self) -> None:
+        """End the workers, if any; idempotent."""
+        for stage, _ in self._stages:
+            if isinstance(stage, WorkerStage):
+                stage.close()
+
+    def _check_limits(self, known: set[str]) -> None:
+        for operator in self._limits.keys() - known:
+            raise RecipeError(
+                f"op_limits names operator '{operator}', which '{self.name}' does not have;"
+                f"{suggest(operator, known)}"
+            )
+
+    def _add(self, spec: Spec, label: str) -> None:
+        """Build an operator and put it behind the others."""
+        op = spec.build(self._text_column)
+        limits = self._limits.get(spec.name, Limits())
+        if isinstance(op, ArrowOperator):
+            self._attach(op, label, limits)
+            self._reads.update(op.required_columns, op.optional_columns)
+        else:
+            self._natives = True
+            self._reads_text |= "text_key" not in spec.args
+        stage = stage_of(label, op)
+        if limits.workers:
+            stage = WorkerStage(stage, spec, self._text_column, limits)
+        self._stages.append((stage, limits))
+
+    def _attach(self, op: ArrowOperator, label: str, limits: Limits) -> None:
+        if not op.needs_store or op.buffer is not None:
+            return
+        if self._store is None or limits.workers:
+            why = "is not given one here" if self._store is None else "its workers cannot share the run's"
+            raise RecipeError(
+                f"operator '{label}' of '{self.name}' reads stored rows of a buffer, and {why}; "
+                "set its argument 'buffer' to the uri of one."
+            )
+        op.attach(self._store)
 
     def _through(self, table: pa.Table) -> tuple[pa.Table, list[OperatorReport]]:
         """The rows that stay (narrow, with ROW) and a report for each operator."""
         self._need_columns(table, [self._text_column] if self._reads_text else [])
-        work = _narrow(table, self._reads).append_column(ROW, pa.array(np.arange(table.num_rows)))
+        work = _narrow(table, self._reads, self._natives)
         reports = []
-        for stage in self._stages:
+        for stage, limits in self._stages:
             start = time.perf_counter()
-            outcome = apply(stage, work) if work.num_rows else Outcome(work)
+            outcome = apply(stage, work, limits.on_failure) if work.num_rows else Outcome(work)
             reports.append(
                 OperatorReport(
                     name=stage.name,
@@ -136,6 +191,7 @@ class OperatorPipeline:
                     seconds=time.perf_counter() - start,
                     dropped=outcome.dropped,
                     quarantined=outcome.quarantined,
+                    unjudged=outcome.unjudged,
                 )
             )
             self._count(reports[-1])
@@ -146,9 +202,16 @@ class OperatorPipeline:
         self._metrics[f"{report.name}/rows_in"] += report.rows_in
         self._metrics[f"{report.name}/rows_out"] += report.rows_out
         self._metrics[f"{report.name}/quarantined"] += len(report.quarantined)
+        self._metrics[f"{report.name}/unjudged"] += len(report.unjudged)
         self._metrics[f"{report.name}/seconds"] += report.seconds
 
-    def _need_columns(self, table: pa.Table, names: list[str]) -> None:
+    def _sample(self, report: OperatorReport, experience_ids: pa.ChunkedArray) -> None:
+        for verdict, rows in {**report.lost, "kept": report.unjudged}.items():
+            room = SAMPLES - len(self._samples.get(report.name, ()))
+            for row, reason in islice(rows.items(), max(0, room)):
+                self._samples[report.name].append(LostRow(experience_ids[row].as_py(), verdict, reason))
+
+    def _need_columns(self, table: pa.Table, names: Sequence[str]) -> None:
         for name in names:
             if name not in table.column_names:
                 raise OperatorError(
@@ -157,82 +220,28 @@ class OperatorPipeline:
                 )
 
 
-def _narrow(table: pa.Table, wanted: set[str]) -> pa.Table:
-    """`table` without lists and times nobody reads: copying token lists is most of a filter's cost."""
-    return table.select(
-        [
-            field.name
-            for field in table.schema
-            if field.name in wanted
-            or not (pa.types.is_nested(field.type) or pa.types.is_temporal(field.type))
-        ]
-    )
+def _narrow(table: pa.Table, wanted: set[str], natives: bool) -> pa.Table:
+    """`table` numbered by ROW, without what nobody reads: copying texts and token lists is most of the cost.
+
+    Data-Juicer's own operators (`natives`) do not say what they read: any text or number it may be.
+    """
+    names = [
+        field.name
+        for field in table.schema
+        if field.name in wanted
+        or (natives and not (pa.types.is_nested(field.type) or pa.types.is_temporal(field.type)))
+    ]
+    return pa.table({**{name: table[name] for name in names}, ROW: np.arange(table.num_rows)})
 
 
 def _widen(table: pa.Table, work: pa.Table) -> pa.Table:
     """The kept rows of `table`, with what operators edited or added."""
-    kept = table.take(work[ROW])
-    columns = {name: work[name] if name in work.column_names else kept[name] for name in table.column_names}
-    added = {name: work[name] for name in work.column_names if name not in columns and name != ROW}
-    return pa.table({**columns, **added})
-
-
-def _annotations(
-    experiences: pa.Table, kept: pa.Table, reports: Sequence[OperatorReport], pipeline_hash: str
-) -> pa.Table:
-    """One row of schema.ANNOTATIONS for each experience; `kept` carries ROW."""
-    rows = experiences.num_rows
-    verdict, dropped_by, reason = ["kept"] * rows, [""] * rows, [""] * rows
-    for report in reports:
-        for kind, lost in (("dropped", report.dropped), ("quarantined", report.quarantined)):
-            for row, why in lost.items():
-                verdict[row], dropped_by[row], reason[row] = kind, report.name, why
-    place = np.full(rows, -1)
-    place[row_numbers(kept)] = np.arange(kept.num_rows)
-    places = pa.array(place, mask=place < 0)
-    stats = pa.array(_stats(experiences, kept), pa.string())
-    columns = {
-        "seq": experiences["seq"],
-        "experience_id": experiences["experience_id"],
-        "pipeline_hash": pa.repeat(pipeline_hash, rows),
-        "verdict": verdict,
-        "dropped_by": dropped_by,
-        "reason": reason,
-        "advantage": _spread(kept, "advantage", places),
-        "shaped_reward": _spread(kept, "shaped_reward", places),
-        "stats": stats.take(places).fill_null("{}"),
-        "created_at": pa.repeat(pa.scalar(now(), schema.ANNOTATIONS.field("created_at").type), rows),
-    }
-    return pa.table(columns, schema=schema.ANNOTATIONS)
-
-
-def _spread(kept: pa.Table, name: str, places: pa.Array) -> pa.Array:
-    """A column of the kept rows, spread over all rows; null where the row was not kept."""
-    kind = schema.ANNOTATIONS.field(name).type
-    if name not in kept.column_names:
-        return pa.nulls(len(places), kind)
-    return kept[name].cast(kind).combine_chunks().take(places)
-
-
-def _stats(experiences: pa.Table, kept: pa.Table) -> list[str]:
-    """What operators computed beside advantage and shaped reward, as JSON, for each kept row."""
-    known = {*experiences.column_names, ROW, "advantage", "shaped_reward"}
-    added = [name for name in kept.column_names if name not in known]
-    if not added:
-        return ["{}"] * kept.num_rows
-    texts = []
-    for row in kept.select(added).to_pylist():
-        nested = {**(row.pop(STATS, None) or {}), **(row.pop(META, None) or {})}
-        texts.append(canonical_json(_plain({**nested, **row})))
-    return texts
-
-
-def _plain(value: Any) -> Any:
-    """A value JSON can hold; a float that is not finite becomes null."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_plain(item) for item in value]
-    return value if value is None or isinstance(value, str | int | bool) else str(value)
+    given = dict(zip(work.column_names, work.columns, strict=True))
+    rows = given.pop(ROW)
+    if len(rows) == table.num_rows:  # all are there, in order: nothing is copied
+        for name, column in given.items():
+            table = append_or_replace(table, name, column)
+        return table
+    rest = table.select([name for name in table.column_names if name not in given]).take(rows)
+    columns = {name: given.pop(name) if name in given else rest[name] for name in table.column_names}
+    return pa.table({**columns, **given})

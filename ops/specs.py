@@ -14,7 +14,7 @@ from typing import Any, get_type_hints
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from ops import OPERATOR_MODULES
-from ops.allowlist import NATIVE_OPERATORS
+from ops.allowlist import NATIVE_OPERATORS, unsafe_arguments
 from ops.base import ArrowOperator
 from ops.hygiene import registry
 from rft_data.errors import MissingExtraError, RecipeError, UnknownComponentError
@@ -79,6 +79,10 @@ def parse(operators: OperatorList, name: str, *, allow_unsafe: bool) -> tuple[Sp
         spec = Spec(operator, dict(given or {}))
         if not (allow_unsafe or operator in OPERATOR_MODULES or operator in NATIVE_OPERATORS):
             invalid.append(f"{where}.{operator}: {_UNSAFE}")
+        elif not allow_unsafe:
+            invalid.extend(
+                f"{where}.{operator}.{key}: {_FETCHES}" for key in unsafe_arguments(operator, spec.args)
+            )
         invalid.extend(
             f"{where}.{operator}{mistake}" for mistake in _argument_mistakes(known[operator], spec.args)
         )
@@ -92,6 +96,11 @@ def parse(operators: OperatorList, name: str, *, allow_unsafe: bool) -> tuple[Sp
 _UNSAFE = (
     "is not on the list of operators known neither to execute their arguments nor to touch files or the "
     "network; set allow_unsafe_ops: true if you trust this recipe and the operator"
+)
+
+_FETCHES = (
+    "with this value the operator fetches a model from the network; "
+    "set allow_unsafe_ops: true if you want it to"
 )
 
 

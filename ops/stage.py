@@ -1,13 +1,15 @@
 """One operator of a pipeline at work: strict, conserving, and bisected to what makes it fail.
 
-Stages wrap operators: `ArrowStage` ours, `ops.native` Data-Juicer's own. Rows are followed by the
-number in column ROW, so an operator that invents, repeats or loses a row is found out.
+Stages wrap operators: `ArrowStage` ours, `ops.native` Data-Juicer's own, `ops.workers` either in other
+processes. Rows are followed by the number in column ROW, so an operator that invents, repeats or loses
+a row is found out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any, Protocol
 
 import numpy as np
@@ -15,10 +17,15 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from ops.grouping import Groups
+from ops.limits import OnFailure
 from rft_data.errors import MissingExtraError, OperatorError
 
 ROW = "__rft_row__"
 """Column with a row's number in the pipeline's input."""
+
+
+class BatchError(OperatorError):
+    """An operator failed on rows that it compares with each other: none of them can be blamed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +38,8 @@ class Outcome:
     """Row number to reason."""
     quarantined: dict[int, str] = field(default_factory=dict)
     """Row number to the exception the operator raised on it."""
+    unjudged: dict[int, str] = field(default_factory=dict)
+    """The same for rows that stay although the operator failed on them (`on_failure: keep`)."""
 
 
 class Stage(Protocol):
@@ -42,8 +51,8 @@ class Stage(Protocol):
         """Run the operator once; may raise anything, for it is user code."""
         ...
 
-    def halves(self, table: pa.Table) -> Sequence[pa.Table]:
-        """`table` in two parts that may be run apart, or [] when it is one row or one group."""
+    def parts(self, table: pa.Table, count: int) -> Sequence[pa.Table]:
+        """`table` in at most `count` parts that may be run apart; one when it is a single row or group."""
         ...
 
 
@@ -76,22 +85,57 @@ class ArrowStage:
             table.filter(pa.array(keep)), dict(zip(map(int, gone), judgement.reasons, strict=True))
         )
 
-    def halves(self, table: pa.Table) -> Sequence[pa.Table]:
+    def parts(self, table: pa.Table, count: int) -> Sequence[pa.Table]:
         """Split rows, or whole groups when the operator works on groups."""
+        if self._op.whole_batch:
+            return [table]
         if self._op.group_key is None:
-            return row_halves(table)
+            return row_parts(table, count)
         groups = Groups.of(table, self._op.group_key)
-        first = pa.array(groups.codes < groups.count // 2)
-        second = pa.array(groups.codes >= groups.count // 2)
-        return [table.filter(first), table.filter(second)] if groups.count > 1 else []
+        count = min(count, groups.count)
+        if count < 2:
+            return [table]
+        part = groups.codes * count // groups.count
+        return [table.filter(pa.array(part == number)) for number in range(count)]
 
 
-def apply(stage: Stage, table: pa.Table) -> Outcome:
+def apply(stage: Stage, table: pa.Table, on_failure: OnFailure = "quarantine") -> Outcome:
     """Run a stage over `table` (with ROW); rows stay in order and each is accounted for.
 
-    Raises: OperatorError when the operator invents, repeats or loses rows; MissingExtraError.
+    Raises: OperatorError when the operator invents, repeats or loses rows, and when it fails and
+        `on_failure` is `stop`; BatchError when none of the rows can be blamed; MissingExtraError.
     """
-    outcome = _attempt(stage, table)
+    try:
+        outcome = _attempt(stage, table)
+    except BatchError as err:
+        if on_failure != "keep":
+            raise
+        outcome = Outcome(table.slice(0, 0), {}, dict.fromkeys(row_numbers(table).tolist(), str(err)))
+    if _untouched(table, outcome):
+        return outcome
+    _check_conserved(stage, table, outcome)
+    if outcome.quarantined and on_failure == "stop":
+        first = min(outcome.quarantined)
+        raise OperatorError(
+            f"operator '{stage.name}' failed on {len(outcome.quarantined)} of {table.num_rows} rows, first "
+            f"on row {first} with: {outcome.quarantined[first]}; it is not to go on (on_failure: stop)."
+        )
+    if outcome.quarantined and on_failure == "keep":
+        outcome = _kept_unjudged(table, outcome)
+    kept = row_numbers(outcome.table)
+    if (np.diff(kept) < 0).any():
+        return replace(outcome, table=outcome.table.take(np.argsort(kept)))
+    return outcome
+
+
+def _untouched(table: pa.Table, outcome: Outcome) -> bool:
+    """Whether every row stayed in its place, as after most mappers."""
+    lost = outcome.dropped or outcome.quarantined
+    there = ROW in outcome.table.column_names
+    return not lost and there and np.array_equal(row_numbers(outcome.table), row_numbers(table))
+
+
+def _check_conserved(stage: Stage, table: pa.Table, outcome: Outcome) -> None:
     if ROW not in outcome.table.column_names:
         raise OperatorError(f"operator '{stage.name}' dropped column '{ROW}'; operators must keep columns.")
     kept = row_numbers(outcome.table)
@@ -103,9 +147,13 @@ def apply(stage: Stage, table: pa.Table) -> Outcome:
             "or exchanged some; wanted every row exactly once. Operators that multiply or merge rows "
             "cannot run in a pipeline: run them with dj-process."
         )
-    if (np.diff(kept) < 0).any():
-        return Outcome(outcome.table.take(np.argsort(kept)), outcome.dropped, outcome.quarantined)
-    return outcome
+
+
+def _kept_unjudged(table: pa.Table, outcome: Outcome) -> Outcome:
+    """Rows the operator failed on go on as they came; what it adds is null there."""
+    failed = table.filter(np.isin(row_numbers(table), _keys(outcome.quarantined)))
+    table = joined([outcome.table, failed])
+    return Outcome(table, outcome.dropped, {}, outcome.quarantined)
 
 
 def _attempt(stage: Stage, table: pa.Table) -> Outcome:
@@ -115,26 +163,32 @@ def _attempt(stage: Stage, table: pa.Table) -> Outcome:
         raise
     except Exception as err:  # noqa: BLE001  the edge of user code: the failure becomes the row's record
         failure = f"{stage.name}: {type(err).__name__}: {err}"
-    halves = stage.halves(table)
-    if not halves:
+    halves = stage.parts(table, 2)
+    if len(halves) < 2:
         return Outcome(table.slice(0, 0), {}, dict.fromkeys(row_numbers(table).tolist(), failure))
-    return _merge([_attempt(stage, half) for half in halves])
+    return merge([_attempt(stage, half) for half in halves])
 
 
-def _merge(parts: Sequence[Outcome]) -> Outcome:
-    # A part without rows lacks the columns the operator adds.
-    tables = [part.table for part in parts if part.table.num_rows] or [parts[0].table]
+def merge(parts: Sequence[Outcome]) -> Outcome:
+    """One outcome of those of a table's parts."""
     return Outcome(
-        pa.concat_tables(tables, promote_options="permissive"),
+        joined([part.table for part in parts]),
         {row: why for part in parts for row, why in part.dropped.items()},
         {row: why for part in parts for row, why in part.quarantined.items()},
     )
 
 
-def row_halves(table: pa.Table) -> Sequence[pa.Table]:
-    """`table` cut in two, or [] for a single row."""
-    middle = table.num_rows // 2
-    return [table.slice(0, middle), table.slice(middle)] if middle else []
+def joined(tables: Sequence[pa.Table]) -> pa.Table:
+    """Their rows, null where one lacks a column; a table without rows has no say in the columns."""
+    some = [table for table in tables if table.num_rows] or [tables[0]]
+    return pa.concat_tables(some, promote_options="permissive")
+
+
+def row_parts(table: pa.Table, count: int) -> Sequence[pa.Table]:
+    """`table` cut into at most `count` parts of about the same number of rows."""
+    count = max(1, min(count, table.num_rows))
+    edges = [table.num_rows * number // count for number in range(count + 1)]
+    return [table.slice(low, high - low) for low, high in pairwise(edges)]
 
 
 def row_numbers(table: pa.Table) -> npt.NDArray[np.int64]:

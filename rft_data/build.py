@@ -7,28 +7,31 @@ functions, so that reading a recipe costs nothing.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rft_data.errors import MissingFileError
 from rft_data.lookup import load, need
-from rft_data.protocols import Selector
 from rft_data.recipe.modes import PlayingRecipe, TasksRecipe, TrainRecipe
+from rft_data.recipe.running import OperatorLimits
 from rft_data.recipe.sections import (
-    DifficultySelector,
     Experts,
     Model,
+    Operators,
     ReasoningGym,
-    ShuffleSelector,
+    SelectorSection,
     Taskset,
 )
 from rft_data.rows import Experience, Task, experience_id_of
-from rft_data.selectors import Difficulty, Shuffle
+from rft_data.selectors import make_selector
+from rft_data.selectors.base import OpenSelector
 from rft_data.sources import jsonl_tasks, reasoning_gym_tasks
 
 if TYPE_CHECKING:
+    from ops.limits import Limits
     from ops.pipeline import OperatorPipeline
+    from rft_data.buffer import Buffer
 
 PROCESS_ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",  # vLLM's CPU workers spin; two threads cost double for the same speed
@@ -136,26 +139,43 @@ def model_folder(section: Model, run_dir: Path, seed: int) -> Path:
     return Path(hub.snapshot_download(str(section.path)))
 
 
-def selector_of(section: DifficultySelector | ShuffleSelector, tasks: Sequence[Task], seed: int) -> Selector:
+def selector_of(section: SelectorSection, tasks: Sequence[Task], seed: int) -> OpenSelector:
     """The task selector."""
-    if isinstance(section, ShuffleSelector):
-        return Shuffle(tasks, seed=seed)
-    return Difficulty(tasks, seed=seed, **section.model_dump(exclude={"use"}))
+    return make_selector(section.use, section.args, tasks, seed)
 
 
-def experience_pipeline(recipe: PlayingRecipe | TrainRecipe) -> OperatorPipeline:
-    """The operators of `experience_ops`, checked before anything runs."""
+def experience_pipeline(recipe: PlayingRecipe | TrainRecipe, store: Buffer) -> OperatorPipeline:
+    """The operators of `experience_ops`, checked; `store` is for those that look at stored rows."""
     from ops.pipeline import OperatorPipeline
 
     return OperatorPipeline(
-        recipe.experience_ops, name="experience_ops", allow_unsafe=recipe.allow_unsafe_ops
+        recipe.experience_ops,
+        name="experience_ops",
+        allow_unsafe=recipe.allow_unsafe_ops,
+        limits=_limits_of(recipe.op_limits, recipe.experience_ops),
+        store=store,
     )
 
 
-def task_pipeline(recipe: TasksRecipe) -> OperatorPipeline:
-    """The operators of `task_ops`; Data-Juicer's read the column `text`."""
+def task_pipeline(
+    recipe: TasksRecipe, operators: Operators, name: str, store: Buffer | None
+) -> OperatorPipeline:
+    """Operators over tasks, checked; Data-Juicer's read the column `text`. `name`: their recipe key."""
     from ops.pipeline import OperatorPipeline
 
     return OperatorPipeline(
-        recipe.task_ops, name="task_ops", text_column="text", allow_unsafe=recipe.allow_unsafe_ops
+        operators,
+        name=name,
+        text_column="text",
+        allow_unsafe=recipe.allow_unsafe_ops,
+        limits=_limits_of(recipe.op_limits, operators),
+        store=store,
     )
+
+
+def _limits_of(given: Mapping[str, OperatorLimits], operators: Operators) -> dict[str, Limits]:
+    """How the operators of one list run."""
+    from ops.limits import Limits
+
+    names = {name for operator in operators for name in operator}
+    return {name: Limits(**section.model_dump()) for name, section in given.items() if name in names}

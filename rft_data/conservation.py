@@ -6,7 +6,7 @@ Each row is in exactly one place. Reuse (one row in several trained leases) is c
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -15,6 +15,9 @@ from rft_data.errors import IntegrityError
 from rft_data.filters import And, Compare, In
 from rft_data.ledger import STALE, Ledger
 from rft_data.rows import Lease
+
+_ASKED_TOGETHER = 10_000
+"""Row numbers in one filter."""
 
 
 @dataclass
@@ -66,11 +69,10 @@ def conservation(buffer: Buffer, ledger: Ledger, consumer: str, others: Sequence
     """
     counts = Conservation()
     mine = In("run_id", (ledger.run_id, *others))
-    rows = _rollouts(buffer, mine)
     groups = {row["group_id"]: row for row in buffer.read("groups", where=mine).to_pylist()}
-    verdicts = {
-        row["seq"]: row for row in buffer.read("annotations", ["seq", "verdict", "dropped_by"]).to_pylist()
-    }
+    rows = _rollouts(buffer, mine)
+    rows |= _readmitted(buffer, groups, rows.keys())
+    verdicts = _own_verdicts(buffer)
     uses = _uses(ledger, consumer, counts)
     retired = ledger.retired(consumer)
     lost = buffer.lost_rows()
@@ -93,7 +95,7 @@ def conservation(buffer: Buffer, ledger: Ledger, consumer: str, others: Sequence
             counts.stale += why == STALE
             counts.cancelled += why not in (None, STALE)
         else:
-            _place_dropped(counts, row, verdicts.get(seq))
+            _place_dropped(counts, row, group, verdicts.get(seq))
     if uses:
         counts.faults.append(
             f"leases name {len(uses)} rows that are not rollouts of the run, first {min(uses)}"
@@ -106,6 +108,29 @@ def _rollouts(buffer: Buffer, mine: In) -> dict[int, dict[str, Any]]:
     where = And((mine, Compare("source", "eq", "rollout")))
     rows = buffer.read("experiences", ["seq", "group_id", "reward"], where).to_pylist()
     return {row["seq"]: row for row in rows}
+
+
+def _readmitted(
+    buffer: Buffer, groups: Mapping[str, Mapping[str, Any]], known: Collection[int]
+) -> dict[int, dict[str, Any]]:
+    """Rows that a book's groups name and another run sampled: `rft data readmit` enters such groups."""
+    seqs = sorted({seq for group in groups.values() for seq in group["seqs"]}.difference(known))
+    found: dict[int, dict[str, Any]] = {}
+    for start in range(0, len(seqs), _ASKED_TOGETHER):
+        found |= _rollouts(buffer, In("seq", tuple(seqs[start : start + _ASKED_TOGETHER])))
+    return found
+
+
+def _own_verdicts(buffer: Buffer) -> dict[int, dict[str, Any]]:
+    """The newest verdict on each row by the operators that judged it first: those of its run."""
+    columns = ["seq", "pipeline_hash", "verdict", "dropped_by"]
+    own: dict[int, str] = {}
+    verdicts: dict[int, dict[str, Any]] = {}
+    for batch in buffer.batches("annotations", columns):
+        for row in batch.to_pylist():
+            if own.setdefault(row["seq"], row["pipeline_hash"]) == row["pipeline_hash"]:
+                verdicts[row["seq"]] = row
+    return verdicts
 
 
 def _uses(ledger: Ledger, consumer: str, counts: Conservation) -> dict[int, int]:
@@ -125,7 +150,12 @@ def _uses(ledger: Ledger, consumer: str, counts: Conservation) -> dict[int, int]
     return uses
 
 
-def _place_dropped(counts: Conservation, row: Mapping[str, Any], verdict: Mapping[str, Any] | None) -> None:
+def _place_dropped(
+    counts: Conservation,
+    row: Mapping[str, Any],
+    group: Mapping[str, Any],
+    verdict: Mapping[str, Any] | None,
+) -> None:
     """A row of an arrived group that training may not use."""
     if verdict is not None and verdict["verdict"] == "quarantined":
         counts.quarantined += 1
@@ -133,6 +163,8 @@ def _place_dropped(counts: Conservation, row: Mapping[str, Any], verdict: Mappin
         counts.unscored += 1
     elif verdict is not None and verdict["verdict"] == "dropped":
         counts.filtered[verdict["dropped_by"]] += 1
+    elif group["dropped_by"]:  # kept since by the same operators, with feedback, into another book
+        counts.filtered[group["dropped_by"]] += 1
     else:
         counts.faults.append(f"row {row['seq']} is kept but not among the rows of its group")
 

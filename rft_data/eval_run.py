@@ -29,7 +29,7 @@ class EvalRun:
         self.recipe = recipe
         build_roles.check_explorer(recipe.explorer)
         self.models = [folder for pattern in recipe.models for folder in model_folders(pattern)]
-        tasks, self.task_report = read_tasks(recipe, ("heldout",))
+        tasks, self.task_report = read_tasks(recipe, ("heldout",), run.buffer)
         self.heldout = evaluation_tasks(tasks, recipe.evaluation.limit)
         run.begin()
         run.buffer.add_tasks(tasks)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from concurrent.futures import FIRST_COMPLETED, wait
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from typing import Any
 
 from rft_data import build, build_roles, checkpoint
@@ -32,9 +32,9 @@ class ExploreRun:
         self.run = run
         self.recipe = recipe
         self.checkpoints = run.directory / "checkpoints"
-        self.pipeline = build.experience_pipeline(recipe)
+        self.pipeline = build.experience_pipeline(recipe, run.buffer)
         build_roles.check_explorer(recipe.explorer)
-        tasks, self.task_report = read_tasks(recipe, ("train",))
+        tasks, self.task_report = read_tasks(recipe, ("train",), run.buffer)
         self.base = build.model_folder(recipe.model, run.directory, recipe.seed)
         run.begin()
         run.buffer.add_tasks(tasks)
@@ -46,6 +46,7 @@ class ExploreRun:
         """Play what is not played yet; returns the summary."""
         run, recipe = self.run, self.recipe
         with ExitStack() as opened:
+            opened.enter_context(closing(self.pipeline))
             placement = build_roles.placement_of(recipe, run.run_id, run.buffer, opened)
             fleet = start_fleet(recipe, placement, self.base, run, whole_rounds=False)
             published = run.versions.published()

@@ -16,6 +16,7 @@ from rft_data.buffer import Buffer
 from rft_data.errors import ConflictError
 from rft_data.failpoints import failpoint
 from rft_data.filters import And, Compare
+from rft_data.pairs import store_pairs
 from rft_data.protocols import Pipeline
 from rft_data.rows import GroupResult, Played, TaskKey, Ticket
 
@@ -27,10 +28,11 @@ _NO_ROUND = -1
 def judge(
     played: Sequence[Played], rows: pa.Table, pipeline: Pipeline, buffer: Buffer, run_id: str, attempt: int
 ) -> list[GroupResult]:
-    """Run the operators over the groups' stored rows and write verdicts and groups down."""
+    """Run the operators over the groups' stored rows and write verdicts, the pairs they found, and groups."""
     failpoint("judge.begin")
     annotations = pipeline.run(rows)
     buffer.annotate(annotations)
+    store_pairs(buffer, rows, annotations)
     failpoint("judge.annotated")
     results = group_results(played, rows, annotations)
     named = {"run_id": run_id, "attempt": attempt}

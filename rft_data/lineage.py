@@ -45,6 +45,8 @@ class Judgement:
     advantage: tuple[float, ...] | None
     """One value, or one per token; None when dropped."""
     shaped_reward: float | None
+    masked: bool
+    """Whether none of its tokens enters a loss."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +194,7 @@ def judgements(buffer: Buffer, seqs: list[int]) -> dict[int, list[Judgement]]:
             row["reason"],
             advantage,
             row["shaped_reward"],
+            bool(row["masked"]),
         )
     found: dict[int, list[Judgement]] = {}
     for (seq, _), judgement in newest.items():

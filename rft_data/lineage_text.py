@@ -71,7 +71,7 @@ def _judgement(judgement: Judgement) -> str:
         return f"{judgement.verdict} by {judgement.dropped_by or '?'} ({shown(judgement.reason, 60)})"
     values = judgement.advantage or ()
     advantage = f"{values[0]:+.4g}" if len(values) == 1 else f"{len(values)} values"
-    return f"kept, advantage {advantage}"
+    return f"kept, advantage {advantage}{', masked' if judgement.masked else ''}"
 
 
 def _reward(reward: float | None, reason: str | None) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 
 from rft_data import build, build_roles
 from rft_data.control import RunControl
+from rft_data.curation import curator_of
 from rft_data.dispatch import Dispatcher
 from rft_data.evaluation import evaluation_tasks
 from rft_data.ledger import CONSUMER
@@ -22,6 +23,7 @@ from rft_data.reinforce import reinforce
 from rft_data.report import draw, package_versions
 from rft_data.run import Run
 from rft_data.stopwatch import Stopwatch
+from rft_data.tasks.curator import tasks_made_by
 
 log = logging.getLogger(__name__)
 
@@ -34,11 +36,13 @@ class OnlineRun:
         self.run = run
         self.recipe = recipe
         with Stopwatch(run.seconds, "checks"):
-            build.experience_pipeline(recipe)
+            build.experience_pipeline(recipe, run.buffer)
+            if recipe.task_upkeep is not None:
+                build.task_pipeline(recipe, recipe.task_upkeep.ops, "task_upkeep.ops", run.buffer)
             build_roles.check_explorer(recipe.explorer)
             build_roles.check_stages(recipe)
         with Stopwatch(run.seconds, "tasks"):
-            self.tasks, self.task_report = read_tasks(recipe, ("train", "heldout"))
+            self.tasks, self.task_report = read_tasks(recipe, ("train", "heldout"), run.buffer)
             self.base = build.model_folder(recipe.model, run.directory, recipe.seed)
             run.begin()
             self._store_tasks()
@@ -100,15 +104,14 @@ class OnlineRun:
         run = self.run
 
         def act() -> None:
-            tasks = [task for task in self.tasks if task.split == "train"]
-            selector = build.selector_of(self.recipe.selector, tasks, self.recipe.seed)
+            dispatcher = self._dispatcher()
             with Stopwatch(run.seconds, "rl"):
                 run.progress |= reinforce(
                     run,
                     self.recipe,
                     stage,
                     model,
-                    dispatcher=Dispatcher(selector, {task.key: task for task in tasks}),
+                    dispatcher=dispatcher,
                     placement=self.placement,
                     fleet=self.fleet,
                     control=control,
@@ -116,6 +119,17 @@ class OnlineRun:
             self._evaluate("final")
 
         run.once("grpo", act)
+
+    def _dispatcher(self) -> Dispatcher:
+        """The training tasks and who chooses among them; with those that a stopped run had made."""
+        recipe, buffer = self.recipe, self.run.buffer
+        tasks = {task.key: task for task in self.tasks if task.split == "train"}
+        selector = build.selector_of(recipe.selector, list(tasks.values()), recipe.seed)
+        if recipe.task_upkeep is None:
+            return Dispatcher(selector, tasks)
+        heldout = [task for task in self.tasks if task.split == "heldout"]
+        known = {task.key: task for task in tasks_made_by(buffer, self.run.run_id)} | tasks
+        return Dispatcher(curator_of(recipe, recipe.task_upkeep, selector, known, heldout, buffer), known)
 
     def _publish_and_evaluate(self, model: Path, label: str) -> None:
         self.fleet.publish(publish_folder(self.recipe, self.placement, self.run.versions, model))

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rft_data import build, build_roles
+from rft_data.buffer import Buffer
 from rft_data.codec import to_experiences
 from rft_data.curation import clean_tasks
 from rft_data.errors import RecipeError
@@ -24,14 +25,17 @@ from rft_data.versions import VersionRegistry
 log = logging.getLogger(__name__)
 
 
-def read_tasks(recipe: TasksRecipe, needed: Sequence[str]) -> tuple[list[Task], dict[str, Any]]:
+def read_tasks(
+    recipe: TasksRecipe, needed: Sequence[str], buffer: Buffer
+) -> tuple[list[Task], dict[str, Any]]:
     """The recipe's tasks, each once, cleaned by `task_ops`; and what became of those that were read.
 
+    Args: buffer: what earlier runs stored of them, for operators that look at it.
     Raises: RecipeError when none is left of a split in `needed`.
     """
     read = [task for section in recipe.tasks for task in build.tasks_of(section)]
     distinct = list({task.key: task for task in read}.values())
-    tasks, operators = clean_tasks(distinct, recipe)
+    tasks, operators = clean_tasks(distinct, recipe, buffer)
     _known_workflows(recipe, tasks)
     splits = {split: sum(task.split == split for task in tasks) for split in ("train", "heldout")}
     log.info("%d tasks read, %d kept: %s", len(read), len(tasks), splits)

@@ -157,6 +157,10 @@ class Pipeline(Protocol):
         """Rows in and out and seconds per operator, since the last call."""
         ...
 
+    def close(self) -> None:
+        """End what operators have started; idempotent."""
+        ...
+
 
 # --- sampling --------------------------------------------------------------------------------------
 

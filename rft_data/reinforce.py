@@ -5,7 +5,7 @@ What each part does is theirs; which phase comes when is `online`'s and `train_r
 
 from __future__ import annotations
 
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +22,10 @@ from rft_data.protocols import Placement
 from rft_data.recipe.modes import OnlineRecipe, TrainRecipe
 from rft_data.recipe.sections import GrpoStage
 from rft_data.resume import Position, take_up
+from rft_data.rows import Lease, StepReport
 from rft_data.run import Run
 from rft_data.step_log import StepLog
+from rft_data.tasks.curator import TaskCurator
 from rft_data.training import Training
 
 
@@ -46,12 +48,40 @@ def reinforce(
     """
     checkpoints = run.directory / "checkpoints"
     exploring, at = _taken_up(run, recipe, stage, dispatcher, fleet, checkpoints)
+    with closing(exploring.pipeline):
+        _train(run, recipe, stage, model, exploring=exploring, at=at, placement=placement, control=control)
+    book = exploring.sampler.conservation()
+    others = build_roles.mixed_in(recipe)
+    rows = check_conservation(run.buffer, run.ledger, CONSUMER, book, stage.steps, others)
+    return {"groups": book, "rows": rows.as_dict()}
+
+
+def _train(
+    run: Run,
+    recipe: OnlineRecipe | TrainRecipe,
+    stage: GrpoStage,
+    model: Path,
+    *,
+    exploring: Exploring,
+    at: Position,
+    placement: Placement,
+    control: RunControl,
+) -> None:
+    """Start the trainer where the run stands, and turn the loop to the stage's last step."""
+    checkpoints = run.directory / "checkpoints"
     schedule = schedule_of(recipe, stage)
     trainer = placement.start(
         build_roles.trainer_spec(
             recipe, stage, model, checkpoints, at.directory, exploring.pipeline.pipeline_hash
         )
     )
+    selector = exploring.dispatcher.selector
+
+    def stepped(loop: OnlineLoop, lease: Lease, report: StepReport) -> None:
+        if isinstance(selector, TaskCurator) and selector.due(loop.step):
+            selector.curate(loop.step, run.ledger.retired(CONSUMER))
+        watch.stepped(loop, lease, report)
+
     try:
         with StepLog(run, recipe.monitor, exploring, control, stage.steps) as watch:
             OnlineLoop(
@@ -66,7 +96,7 @@ def reinforce(
                 schedule=schedule,
                 checkpoints=checkpoints,
                 step=at.step,
-                on_step=watch.stepped,
+                on_step=stepped,
                 stop_requested=lambda: control.stop_requested,
             ).run()
     except BaseException:
@@ -75,10 +105,6 @@ def reinforce(
                 trainer.close()
         raise
     trainer.close()
-    book = exploring.sampler.conservation()
-    others = build_roles.mixed_in(recipe)
-    rows = check_conservation(run.buffer, run.ledger, CONSUMER, book, stage.steps, others)
-    return {"groups": book, "rows": rows.as_dict()}
 
 
 def _taken_up(
@@ -91,7 +117,7 @@ def _taken_up(
 ) -> tuple[Exploring, Position]:
     """Everything but the trainer, where the run stopped; what a former trainer did from now on is fenced."""
     least_members = recipe.group_size if isinstance(recipe, TrainRecipe) else recipe.explorer.least_members
-    pipeline = build.experience_pipeline(recipe)
+    pipeline = build.experience_pipeline(recipe, run.buffer)
     run.ledger.attach(CONSUMER)
     at = take_up(
         run.buffer,

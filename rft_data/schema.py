@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 import pyarrow as pa
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
 _TIME = pa.timestamp("us", tz="UTC")
 _SPANS = pa.list_(
@@ -211,6 +211,13 @@ ANNOTATIONS = pa.schema(
         _text("reason", "why it was dropped, or empty"),
         _list("advantage", pa.float32(), "one value, or T values; null when dropped", null=True),
         _float("shaped_reward", "reward after shaping; null when no operator shaped it", null=True),
+        _field(
+            "masked",
+            pa.bool_(),
+            "true: the row keeps its place in its group's statistics and in the batch, and none of its "
+            "tokens enters a loss",
+            null=True,
+        ),
         _text("stats", "what operators computed beside", is_json=True),
         _CREATED,
     ]

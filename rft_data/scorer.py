@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -102,11 +103,14 @@ class Scorer:
 def _completions(section: Rollouts, tasks: Sequence[Task], outcome: Counter[str]) -> Iterator[_Found]:
     """Every completion of the file that answers one of the tasks."""
     path = Path(section.source.path)
-    by_prompt = {task.messages[-1]["content"]: task for task in tasks if task.taskset == section.taskset}
+    # operators may have normalised the tasks' prompts, so spaces do not count
+    by_prompt = {
+        _plain(task.messages[-1]["content"]): task for task in tasks if task.taskset == section.taskset
+    }
     members: Counter[str] = Counter()
     for line, row in read_jsonl(path):
         where = f"{path}:{line}"
-        task = by_prompt.get(str(pick(row, section.prompt, where)))
+        task = by_prompt.get(_plain(pick(row, section.prompt, where)))
         if task is None:
             outcome["no_task"] += len(section.completions)
             continue
@@ -115,6 +119,10 @@ def _completions(section: Rollouts, tasks: Sequence[Task], outcome: Counter[str]
             member = members[task.task_id]
             members[task.task_id] += 1
             yield _Found(line, task, str(pick(row, column.text, where)), column.name, member, label)
+
+
+def _plain(prompt: Any) -> str:
+    return " ".join(unicodedata.normalize("NFC", str(prompt)).split())
 
 
 def _disagreement(experience: Experience, line: int, label: bool) -> dict[str, Any]:

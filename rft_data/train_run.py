@@ -32,7 +32,7 @@ class TrainRun:
         """
         self.run = run
         self.recipe = recipe
-        build.experience_pipeline(recipe)
+        build.experience_pipeline(recipe, run.buffer)
         build_roles.check_stages(recipe)
         if run.attempt == 0:
             self._check_groups()

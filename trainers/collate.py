@@ -28,30 +28,32 @@ def collate(table: pa.Table, *, rows: int, pad_id: int) -> dict[str, torch.Tenso
 
     Args:
         table: EXPERIENCES columns joined with `advantage` (one value per row, or one per token of
-            `token_ids`).
+            `token_ids`) and, where an operator masked rows, `masked`.
         rows: rows of the result; those beyond the table's hold one prompt token and no completion.
         pad_id: token id written where the masks are 0.
     Returns: `prompt_ids`, `prompt_mask` (R, P), `completion_ids`, `completion_mask`, `tool_mask`
         (1 = the policy sampled it; padding is 1) (R, C), `advantages` (R,) or (R, C),
         `old_per_token_logps`, `sampling_per_token_logps` (R, C), nats, `version_min` (R,), and the
-        0-dim `num_items_in_batch`, the number of sampled tokens.
+        0-dim `num_items_in_batch`, the number of sampled tokens. `completion_mask` is 0 for a masked row,
+        as TRL's mask_truncated_completions has it: the row counts as a row, its tokens do not.
     Raises: RowError when a row lacks what training needs; TrainingError when the number of rows
         does not fit.
     """
     grid = _Grid.of(table, rows)
     tool_mask = grid.completions("action_mask", 1, np.int64)
     logprobs = grid.completions("logprobs", 0.0, np.float32)
+    completion_mask = grid.attended_completion()
     arrays = {
         "prompt_ids": grid.prompts(pad_id),
         "prompt_mask": grid.attended_prompt().astype(np.int64),
         "completion_ids": grid.completions("token_ids", pad_id, np.int64),
-        "completion_mask": grid.completion_mask.astype(np.int64),
+        "completion_mask": completion_mask.astype(np.int64),
         "tool_mask": tool_mask,
         "advantages": grid.advantages(),
         "old_per_token_logps": logprobs,
         "sampling_per_token_logps": logprobs.copy(),
         "version_min": grid.versions(),
-        "num_items_in_batch": np.array((tool_mask * grid.completion_mask).sum()),
+        "num_items_in_batch": np.array((tool_mask * completion_mask).sum()),
     }
     return {name: torch.from_numpy(array) for name, array in arrays.items()}
 
@@ -100,6 +102,14 @@ class _Grid:
         mask = self.prompt_mask.copy()
         # A row that attends to nothing would make NaN in the attention's softmax.
         mask[self.table.num_rows :, -1] = True
+        return mask
+
+    def attended_completion(self) -> Array:
+        """The completion mask without the rows that an operator masked."""
+        mask = self.completion_mask.copy()
+        if "masked" in self.table.column_names:
+            masked = pc.fill_null(self.table.column("masked"), False)
+            mask[: self.table.num_rows][masked.to_numpy()] = False
         return mask
 
     def completions(self, name: str, fill: float, dtype: type) -> Array:

@@ -57,6 +57,8 @@ class Drift:
         nats = torch.cat([part for part, _ in self._parts]).double().numpy()
         versions = torch.cat([part for _, part in self._parts]).numpy()
         importance, self._parts, self._importance = self._importance, [], {}
+        if not len(nats):  # every row was masked
+            return StepReport({})
         nats = np.clip(nats, -MAX_NATS, MAX_NATS)
         ratio = np.exp(nats)
         metrics = {

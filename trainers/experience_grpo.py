@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import torch
 from datasets import Dataset
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback
@@ -68,17 +69,26 @@ def _no_reward(prompts: list[Any], **_: Any) -> list[float]:
 def full_batch(table: pa.Table, args: GRPOConfig, pad_id: int) -> dict[str, torch.Tensor]:
     """The batch of one optimizer step, in the form TRL's loss reads, from the rows of its lease.
 
+    A lease of which every row is masked makes a step without a gradient.
+
     Raises: RowError for a row that cannot be trained on; TrainingError when the rows are too many, too
-        few for this loss, or hold no token to train on.
+        few for this loss, or hold no token to train on though not all are masked.
     """
     batch = collate(table, rows=args.generation_batch_size, pad_id=pad_id)
-    if batch["num_items_in_batch"] == 0:
+    if batch["num_items_in_batch"] == 0 and not _all_masked(table):
         raise TrainingError(
             f"none of the lease's {table.num_rows} rows has a sampled token (action_mask 1 after the "
             "prompt); drop such rows with an operator before they are leased."
         )
     batch["advantages"] *= padding_factor(args, table.num_rows)
     return batch
+
+
+def _all_masked(table: pa.Table) -> bool:
+    if "masked" not in table.column_names:
+        return False
+    masked: bool = pc.all(pc.fill_null(table.column("masked"), False)).as_py()
+    return masked
 
 
 class ExperienceGRPOTrainer(GRPOTrainer):

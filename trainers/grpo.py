@@ -110,7 +110,7 @@ class GrpoTrainer:
 
         Returns: TRL's metrics of the step (`loss`, `grad_norm`, `learning_rate`, `entropy`, ...), those
             of `Drift.take`, and of the batch: mean `reward`, `shaped_reward` and `completion_tokens`,
-            `rows`, and `tokens` trained on. Numbers that are not finite are left out.
+            the share of `masked` rows, `rows`, and `tokens` trained on. Numbers not finite are left out.
         Raises: RowError, TrainingError for a lease that does not fit, which leaves the trainer as it was.
             TrainingError for a loss or gradient that is not finite, StalledError past the deadline,
             DiskFullError, or what TRL raised: after these it takes no further step and saves nothing.
@@ -243,6 +243,8 @@ def _batch_metrics(table: pa.Table) -> dict[str, float]:
         for name in ("reward", "shaped_reward")
         if name in table.schema.names
     }
+    if "masked" in table.column_names:
+        means["masked"] = pc.mean(pc.fill_null(table.column("masked"), False).cast(pa.float64())).as_py()
     length = pc.subtract(pc.list_value_length(table.column("token_ids")), table.column("prompt_length"))
     return {
         **{name: float(mean) for name, mean in means.items() if mean is not None},

@@ -41,6 +41,7 @@ class CentredReward:
             "reason": "" if verdict == "kept" else "one reward" if not kept else "marked",
             "advantage": [row["reward"] - sum(group) / len(group)] if verdict == "kept" else None,
             "shaped_reward": None,
+            "masked": None,
             "stats": {},
             "created_at": now(),
         }

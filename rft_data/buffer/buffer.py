@@ -31,7 +31,7 @@ from rft_data.rows import Experience, Feedback, Lease, PreferencePair, Task, Tas
 from rft_data.schema import EXPERIENCES, TABLES
 
 DEADLINE_S = 60.0
-_VERDICT_COLUMNS = ["seq", "pipeline_hash", "verdict", "advantage"]
+_VERDICT_COLUMNS = ["seq", "pipeline_hash", "verdict", "advantage", "masked"]
 
 
 class Buffer:
@@ -250,9 +250,10 @@ class Buffer:
         return self._experiences.take(seqs) if len(seqs) else EXPERIENCES.empty_table()
 
     def leased(self, lease: Lease, pipeline_hash: str) -> LeasedBatch:
-        """The lease's rows joined with the pipeline's `advantage`, in lease order.
+        """The lease's rows joined with the pipeline's `advantage` and `masked`, in lease order.
 
-        Columns: `seq`, those of `digests.TRAINED`, `digest`, `advantage`; the others are a `take` away.
+        Columns: `seq`, those of `digests.TRAINED`, `digest`, `advantage`, `masked` (never null); the others
+        are a `take` away.
         Raises: IntegrityError if the lease or a row does not match its digest, or a row was never kept.
         """
         if content_id(list(lease.seqs)) != lease.digest:
@@ -268,9 +269,10 @@ class Buffer:
                     f"lease {lease.consumer}/{lease.step}: row {unjudged[0]} has no advantage from the "
                     "pipeline; put an advantage operator at the end of 'experience_ops'."
                 )
-            column = verdicts.advantages(seqs)
+            advantages, masked = verdicts.advantages(seqs), verdicts.masked(seqs)
         rows = self._experiences.take(seqs, trained_only=True)
-        return LeasedBatch(lease, rows.append_column("advantage", column))
+        rows = rows.append_column("advantage", advantages).append_column("masked", masked)
+        return LeasedBatch(lease, rows)
 
     def _fold(self, pipeline_hash: str) -> Verdicts:
         """The pipeline's verdicts, read from the table the first time they are asked for."""

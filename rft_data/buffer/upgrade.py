@@ -1,13 +1,17 @@
 """Copy a buffer of an older schema version into a new folder of the present one; the old one is not touched.
 
-Every row is checked against its old digest first, so damage is not carried over under a new one.
+Every row is checked against its digest, so damage is not carried over. Version 1 had other digests and is
+appended anew; version 2 lacked only `masked` of the annotations, and the other files are copied.
 """
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,7 +20,8 @@ import numpy as np
 import pyarrow as pa
 
 from rft_data.buffer.buffer import Buffer
-from rft_data.errors import IntegrityError, MissingFileError
+from rft_data.errors import BusyError, IntegrityError, MissingFileError
+from rft_data.manifest import write_text
 from rft_data.rows import canonical_json, content_id
 from rft_data.schema import INCOMING, SCHEMA_VERSION, TABLES
 
@@ -24,15 +29,19 @@ _BATCH_ROWS = 4096
 
 
 def upgrade(old: Path, new: Path) -> dict[str, int]:
-    """Copy `old` (schema version 1) to `new`, row numbers kept.
+    """Copy `old` (schema version 1 or 2) to `new`, row numbers kept.
 
     Returns: rows per table.
     Raises: MissingFileError if there is no buffer at `old`; IntegrityError if its version cannot be
-        upgraded, a row does not match its digest, or `new` holds other rows.
+        upgraded, a row does not match its digest, or `new` holds other rows; BusyError if a run is
+        writing to `old`.
     """
+    return _FROM[_version_of(old)](old, new)
+
+
+def _from_1(old: Path, new: Path) -> dict[str, int]:
     import lance
 
-    _check_version(old)
     rows: dict[str, int] = {}
     with Buffer(new) as buffer:
         for name in TABLES:
@@ -55,13 +64,74 @@ def upgrade(old: Path, new: Path) -> dict[str, int]:
     return rows
 
 
-def _check_version(old: Path) -> None:
+def _from_2(old: Path, new: Path) -> dict[str, int]:
+    rows = _counts(old)
+    if new.is_dir() and any(new.iterdir()):
+        filled = {name: n for name, n in rows.items() if n}
+        if {name: n for name, n in _counts(new).items() if n} != filled:
+            raise IntegrityError(
+                f"{new} holds something else than a copy of {old}; upgrade into a new folder."
+            )
+        return rows
+    part = new.with_name(f"{new.name}.part")  # an interrupted copy is begun again
+    shutil.rmtree(part, ignore_errors=True)
+    with _unowned(old):
+        shutil.copytree(old, part, ignore=shutil.ignore_patterns("owner.lock", "annotations.lance"))
+        write_text(part / "schema_version", f"{SCHEMA_VERSION}\n")
+        with Buffer(part) as buffer:
+            for batch in buffer.batches("experiences", ["seq"]):
+                buffer.take(batch.column("seq").to_pylist())  # compares digests
+            if "annotations" in rows:
+                _copy_annotations(old, buffer)
+    part.rename(new)
+    return rows
+
+
+def _copy_annotations(old: Path, buffer: Buffer) -> None:
+    import lance
+
+    dataset = lance.dataset(str(old / "annotations.lance"))
+    for batch in dataset.to_batches(batch_size=_BATCH_ROWS):
+        buffer.annotate(_filled(pa.table(batch), TABLES["annotations"][0], _ADDED["annotations"]))
+
+
+def _counts(root: Path) -> dict[str, int]:
+    """Rows of each table that is there."""
+    import lance
+
+    found = [name for name in TABLES if (root / f"{name}.lance").is_dir()]
+    return {name: lance.dataset(str(root / f"{name}.lance")).count_rows() for name in found}
+
+
+@contextmanager
+def _unowned(root: Path) -> Iterator[None]:
+    """Hold off writers while files are copied.
+
+    Raises: BusyError if there is one.
+    """
+    if not (root / "owner.lock").is_file():
+        yield
+        return
+    with (root / "owner.lock").open() as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError as err:
+            raise BusyError(
+                f"buffer {root} is being written to; wait for that run to end or stop it."
+            ) from err
+        yield
+
+
+def _version_of(old: Path) -> str:
     marker = old / "schema_version"
     if not marker.is_file():
         raise MissingFileError(f"there is no buffer at {old} (no file 'schema_version' in it).")
     found = marker.read_text().strip()
-    if found != "1":
-        raise IntegrityError(f"buffer {old} has schema version {found}; from 1 to {SCHEMA_VERSION} is known.")
+    if found not in _FROM:
+        raise IntegrityError(
+            f"buffer {old} has schema version {found}; known are {' and '.join(_FROM)} to {SCHEMA_VERSION}."
+        )
+    return found
 
 
 def _copy_experiences(dataset: Any, buffer: Buffer) -> None:
@@ -79,18 +149,21 @@ def _copy_experiences(dataset: Any, buffer: Buffer) -> None:
             raise IntegrityError(f"the new folder {buffer.root} holds other rows; upgrade into a new one.")
 
 
-Fill = Callable[[Mapping[str, Any]], Any]
+Fill = Callable[[Mapping[str, Any]], Any] | None
+"""How a new column follows from an old row; None: it is null."""
 
 
 def _filled(table: pa.Table, schema: pa.Schema, added: Mapping[str, Fill]) -> pa.Table:
     """The table in its present form; columns that are new in it come from the old row."""
-    rows = table.to_pylist() if added else []
-    columns = [
-        pa.array([added[field.name](row) for row in rows], field.type)
-        if field.name in added
-        else table.column(field.name).cast(field.type)
-        for field in schema
-    ]
+    rows = table.to_pylist() if any(added.values()) else []
+    columns = []
+    for field in schema:
+        if field.name not in added:
+            columns.append(table.column(field.name).cast(field.type))
+        elif fill := added[field.name]:
+            columns.append(pa.array([fill(row) for row in rows], field.type))
+        else:
+            columns.append(pa.nulls(table.num_rows, field.type))
     return pa.Table.from_arrays(columns, schema=schema)
 
 
@@ -102,19 +175,20 @@ def _prompt_messages(row: Mapping[str, Any]) -> int:
 
 _ADDED: Mapping[str, Mapping[str, Fill]] = {
     "tasks": {
-        "workflow": lambda row: None,
-        "reward": lambda row: None,
+        "workflow": None,
+        "reward": None,
         "tags": lambda row: [],
-        "parent_experience_id": lambda row: None,
+        "parent_experience_id": None,
     },
     "experiences": {
         "prompt_messages": _prompt_messages,
-        "tools": lambda row: None,
-        "teacher_logprobs": lambda row: None,
-        "environment": lambda row: None,
+        "tools": None,
+        "teacher_logprobs": None,
+        "environment": None,
         "payloads": lambda row: [],
         "metadata": lambda row: "{}",
     },
+    "annotations": {"masked": None},
     "groups": {"round": lambda row: row["ordinal"]},
     "leases": {
         "event_id": lambda row: content_id("upgrade", row["lease_id"]),
@@ -122,6 +196,9 @@ _ADDED: Mapping[str, Mapping[str, Fill]] = {
         "reason": lambda row: "",
     },
 }
+
+
+_FROM: Mapping[str, Callable[[Path, Path], dict[str, int]]] = {"1": _from_1, "2": _from_2}
 
 
 def _digests_v1(table: pa.Table) -> list[str]:

@@ -1,4 +1,4 @@
-"""What one operator pipeline last said about each row: kept or not, and its advantage. 5 bytes a row."""
+"""What one operator pipeline last said about each row: kept or not, masked, its advantage. 5 bytes a row."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from rft_data.errors import RowError
 
-_UNJUDGED, _KEPT, _NOT_KEPT = 0, 1, 2
+_UNJUDGED, _KEPT, _NOT_KEPT, _MASKED = 0, 1, 2, 3
 VERDICTS = ("dropped", "kept", "masked", "quarantined")
 
 
@@ -47,7 +47,7 @@ class Verdicts:
         self._per_token: dict[int, npt.NDArray[np.float32]] = {}
 
     def fold(self, annotations: pa.Table | pa.RecordBatch) -> None:
-        """Take newer annotations (seq, pipeline_hash, verdict, advantage) in."""
+        """Take newer annotations (seq, pipeline_hash, verdict, advantage, masked) in."""
         mine = annotations.filter(pc.equal(annotations.column("pipeline_hash"), self._pipeline_hash))
         mine = mine.filter(pc.greater_equal(mine.column("seq"), 0))
         if mine.num_rows == 0:
@@ -57,7 +57,8 @@ class Verdicts:
         advantage = pa.table({"advantage": mine.column("advantage")}).combine_chunks().column("advantage")
         sizes = np.asarray(pc.list_value_length(advantage).fill_null(0))
         kept = np.asarray(pc.equal(mine.column("verdict"), "kept")) & (sizes > 0)
-        self._state[seqs] = np.where(kept, _KEPT, _NOT_KEPT)
+        masked = np.asarray(mine.column("masked").fill_null(False))
+        self._state[seqs] = np.where(kept, np.where(masked, _MASKED, _KEPT), _NOT_KEPT)
         flat = np.asarray(pc.list_flatten(advantage))
         ends = np.cumsum(sizes)
         single = kept & (sizes == 1)
@@ -82,7 +83,11 @@ class Verdicts:
         """Those of `seqs` that were never kept with an advantage."""
         known = seqs < len(self._state)
         state = np.where(known, self._state[np.where(known, seqs, 0)] if len(self._state) else 0, _UNJUDGED)
-        return [int(seq) for seq in seqs[state != _KEPT]]
+        return [int(seq) for seq in seqs[(state != _KEPT) & (state != _MASKED)]]
+
+    def masked(self, seqs: npt.NDArray[np.int64]) -> pa.Array:
+        """bool per row: whether its tokens are to be kept out of the loss; `seqs` were all kept."""
+        return pa.array(self._state[seqs] == _MASKED)
 
     def advantages(self, seqs: npt.NDArray[np.int64]) -> pa.Array:
         """list<float32> per row: one value, or one per token; `seqs` were all kept."""

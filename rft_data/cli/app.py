@@ -9,12 +9,12 @@ from typing import Annotated
 import typer
 
 from rft_data.cli.buffer import buffer_app
-from rft_data.cli.edge import edge, show
+from rft_data.cli.data import data_app
+from rft_data.cli.edge import edge
 from rft_data.cli.run_status import run_status_app
 
 RecipePath = Annotated[Path, typer.Argument(help="A recipe file, for example recipes/quickstart.yaml.")]
 Overrides = Annotated[list[str] | None, typer.Argument(help="Changes to the recipe: key.path=value ...")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 
 app = typer.Typer(
     name="rft",
@@ -24,7 +24,6 @@ app = typer.Typer(
     add_completion=False,
 )
 recipe_app = typer.Typer(help="Check recipes.", no_args_is_help=True)
-data_app = typer.Typer(help="Data recipes: load, clean, score.", no_args_is_help=True)
 app.add_typer(recipe_app, name="recipe")
 app.add_typer(buffer_app, name="buffer")
 app.add_typer(data_app, name="data")
@@ -76,26 +75,6 @@ def validate(recipe: RecipePath, overrides: Overrides = None) -> None:
 
         loaded = load_recipe(recipe, overrides or [])
         typer.echo(f"{recipe}: valid ({loaded.mode} recipe '{loaded.name}')")
-
-
-@data_app.command("run")
-def data_run(
-    recipe: RecipePath,
-    overrides: Overrides = None,
-    as_json: Json = False,
-) -> None:
-    """Run a data recipe: load tasks, clean them, store and score rollouts."""
-    with edge():
-        from rft_data.curation import curate, report_text
-        from rft_data.errors import RecipeError
-        from rft_data.recipe import load_recipe
-        from rft_data.recipe.modes import DataRecipe
-
-        loaded = load_recipe(recipe, overrides or [])
-        if not isinstance(loaded, DataRecipe):
-            raise RecipeError(f"{recipe} has mode '{loaded.mode}'; run it with: rft run {recipe}")
-        report = curate(loaded)
-        show(report, report_text(report), as_json=as_json)
 
 
 def main() -> None:

@@ -41,10 +41,11 @@ def mined_pairs(buffer: Buffer, where: Filter | None, margin: float) -> Iterator
         some = wanted[start : start + _PAIRS]
         rows = to_experiences(buffer.take([seq for pair in some for seq in pair]))
         for place in range(0, len(rows), 2):
-            yield _pair(rows[place], rows[place + 1])
+            yield pair_of(rows[place], rows[place + 1])
 
 
-def _pair(best: Experience, worst: Experience) -> PreferencePair | RowError:
+def pair_of(best: Experience, worst: Experience) -> PreferencePair | RowError:
+    """Two rows of one group as a pair, or why they are none: one prompt, answers that are there and differ."""
     prompt = best.messages[: best.prompt_messages]
     chosen, rejected = best.messages[best.prompt_messages :], worst.messages[worst.prompt_messages :]
     if prompt != worst.messages[: worst.prompt_messages]:

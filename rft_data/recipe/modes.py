@@ -7,7 +7,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, PrivateAttr, model_validator
 
-from rft_data.recipe.running import Component, Deadlines, Monitor, PlacementSection, Sync
+from rft_data.recipe.running import Component, Deadlines, Monitor, OperatorLimits, PlacementSection, Sync
 from rft_data.recipe.section import Section
 from rft_data.recipe.sections import (
     BufferSection,
@@ -22,6 +22,7 @@ from rft_data.recipe.sections import (
     SelectorSection,
     Stage,
     Taskset,
+    TaskUpkeep,
 )
 
 
@@ -37,7 +38,19 @@ class Recipe(Section):
     buffer: BufferSection
     allow_unsafe_ops: bool = False
     """Let in Data-Juicer operators outside the shipped allow-list; some run their arguments as code."""
+    op_limits: dict[str, OperatorLimits] = Field(default_factory=dict)
+    """How single operators of `task_ops` and `experience_ops` run, by name; see docs/operators.md."""
     _references: dict[tuple[Any, ...], str] = PrivateAttr(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _limited(self) -> Self:
+        upkeep = getattr(self, "task_upkeep", None)
+        lists = [getattr(self, key, []) for key in ("task_ops", "experience_ops")]
+        lists.append(upkeep.ops if upkeep else [])
+        known = {name for operators in lists for operator in operators for name in operator}
+        if unknown := sorted(self.op_limits.keys() - known):
+            raise ValueError(f"'op_limits' names operators {unknown}; the lists have {sorted(known)}")
+        return self
 
     def keep_references(self, found: Mapping[tuple[Any, ...], str]) -> None:
         """Remember which values came from the environment, and from which reference."""
@@ -104,7 +117,22 @@ class OnlineRecipe(PlayingRecipe):
     monitor: Monitor = Field(default_factory=Monitor)
     stages: list[Stage] = Field(min_length=1)
     """Offline stages first, then one online stage."""
+    task_upkeep: TaskUpkeep | None = None
     evaluation: Evaluation
+
+    @model_validator(mode="after")
+    def _upkeep_at_checkpoints(self) -> OnlineRecipe:
+        last = self.stages[-1]
+        if (
+            self.task_upkeep
+            and isinstance(last, GrpoStage)
+            and self.task_upkeep.every % last.checkpoint_every
+        ):
+            raise ValueError(
+                f"'task_upkeep.every' is {self.task_upkeep.every}; give a multiple of 'checkpoint_every' "
+                f"({last.checkpoint_every}), so that a resumed run plays the same tasks"
+            )
+        return self
 
     @model_validator(mode="after")
     def _coherent(self) -> OnlineRecipe:

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
+from ops.limits import OnFailure, needs_workers
 from rft_data.recipe.section import Section
 
 
@@ -86,6 +87,25 @@ class Deadlines(Section):
     """For an optimizer step, a checkpoint, or the writing of weights."""
     stage_s: float = Field(default=86400.0, gt=0)
     """For a whole offline stage."""
+
+
+class OperatorLimits(Section):
+    """How one operator runs, and what its failures mean; see docs/operators.md."""
+
+    on_failure: OnFailure = "quarantine"
+    """A row it fails on is set aside (fail closed), goes on unjudged (fail open), or ends the run."""
+    workers: int = Field(default=0, ge=0)
+    """Processes of its own; 0: it runs in the run's."""
+    where: Literal["local", "ray"] = "local"
+    """Whether the workers are processes of this machine or Ray actors."""
+    budget_s: float | None = Field(default=None, gt=0)
+    """Seconds for one batch; a worker that needs more is ended, and all its rows have failed."""
+
+    @model_validator(mode="after")
+    def _feasible(self) -> OperatorLimits:
+        if problem := needs_workers(self.workers, self.where, self.budget_s):
+            raise ValueError(problem)
+        return self
 
 
 class Monitor(Section):

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
+from rft_data.errors import RftError
 from rft_data.recipe.running import Component, OffPolicy
 from rft_data.recipe.section import Section
 
@@ -100,24 +101,37 @@ class Experts(Section):
     """Which tasksets."""
 
 
-class DifficultySelector(Section):
-    """Beta posterior per task, Thompson sampling toward a target pass rate."""
+class SelectorSection(Component):
+    """Which tasks are explored next; see docs/selectors.md for names and arguments."""
 
-    use: Literal["difficulty"]
+    @model_validator(mode="after")
+    def _known(self) -> SelectorSection:
+        from rft_data.selectors import check_selector  # loads NumPy, which not every command needs
+
+        try:
+            check_selector(self.use, self.args)
+        except RftError as err:
+            raise ValueError(str(err)) from err
+        return self
+
+
+class SynthesisSection(Component):
+    """New tasks made of played ones: `hinted`, or `package.module:function`."""
+
+    parents: int = Field(default=16, ge=1)
+    """At most so many tasks get variants at a time."""
     target_pass_rate: float = Field(default=0.5, gt=0, lt=1)
-    decay: float = Field(default=0.8, gt=0, le=1)
-    """What is left of a task's counts when a new group of it arrives."""
-    prior_weight: float = Field(default=4.0, gt=0)
-    """Weight of the class's pass rate in a task's estimate, in rollouts."""
+    """Tasks whose pass rate is nearest to it come first."""
 
 
-class ShuffleSelector(Section):
-    """Every task once per epoch."""
+class TaskUpkeep(Section):
+    """What is done with the tasks while a run goes on; see docs/tasks.md."""
 
-    use: Literal["shuffle"]
-
-
-SelectorSection = Annotated[DifficultySelector | ShuffleSelector, Field(discriminator="use")]
+    every: int = Field(ge=1)
+    """Optimizer steps between two rounds; a multiple of the stage's `checkpoint_every`."""
+    ops: Operators
+    """Tasks they drop are retired; retired ones they keep come back."""
+    synthesis: SynthesisSection | None = None
 
 
 class TransportSection(Section):

@@ -3,49 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
-from rft_data.errors import RecipeError
-from rft_data.rows import GroupResult, Task, TaskKey
+from rft_data.rows import Task
+from rft_data.selectors.base import TaskSelector
+from rft_data.selectors.walk import Walk
 
 
-class Shuffle:
-    """Uniform choice without replacement."""
+class Shuffle(TaskSelector):
+    """Uniform choice without replacement; tasks added during an epoch are its last."""
+
+    name: ClassVar[str] = "shuffle"
+    learns: ClassVar[bool] = False
 
     def __init__(self, tasks: Sequence[Task], *, seed: int) -> None:
         """Raises: RecipeError when there is no task."""
-        if not tasks:
-            raise RecipeError("selector 'shuffle' has no task to choose from; look at the recipe's 'tasks'.")
-        self._keys = sorted(task.key for task in tasks)
-        self._seed = seed
-        self._epoch = 0
-        self._position = 0
+        super().__init__(tasks, seed=seed)
+        self._walk = Walk(self._order, self._roster)
 
-    def select(self, n: int) -> list[TaskKey]:
-        """The next n tasks; an epoch ends before a task repeats."""
-        chosen: list[TaskKey] = []
-        while len(chosen) < n:
-            order = np.random.default_rng([self._seed, self._epoch]).permutation(len(self._keys))
-            part = order[self._position : self._position + n - len(chosen)]
-            chosen += [self._keys[i] for i in part]
-            self._position += len(part)
-            if self._position == len(self._keys):
-                self._epoch, self._position = self._epoch + 1, 0
-        return chosen
+    def _order(self, epoch: int, size: int) -> np.ndarray:
+        return np.random.default_rng([self._seed, epoch]).permutation(size)
 
-    def observe(self, results: Sequence[GroupResult]) -> None:
-        """Nothing is learned."""
+    def _choose(self, n: int) -> list[int]:
+        return self._walk.next(n, self._in_play)
 
-    def state_dict(self) -> dict[str, Any]:
-        """Epoch and position; the order follows from the seed."""
-        return {"epoch": self._epoch, "position": self._position}
+    def _own_state(self) -> dict[str, Any]:
+        return self._walk.state_dict()
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue where `state_dict` was taken."""
-        self._epoch, self._position = int(state["epoch"]), int(state["position"])
+    def _load_own_state(self, state: Mapping[str, Any]) -> None:
+        self._walk.load_state_dict(state)
 
     def metrics(self) -> dict[str, float]:
-        """Epochs passed, with their fraction."""
-        return {"epoch": self._epoch + self._position / len(self._keys)}
+        """Epochs passed, and the share of tasks retired."""
+        return {**super().metrics(), **self._walk.metrics()}

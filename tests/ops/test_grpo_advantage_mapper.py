@@ -5,6 +5,7 @@ from collections import defaultdict
 
 import pyarrow as pa
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -14,6 +15,8 @@ rows = st.lists(st.tuples(st.integers(0, 6), reward, reward), min_size=1, max_si
 
 def reference(groups, rewards, scale, eps):
     """The formula, group by group, with the statistics module."""
+    every = [value for value in rewards if value is not None]
+    spread = statistics.stdev(every) if len(every) > 1 else 0.0
     members = defaultdict(list)
     for group, value in zip(groups, rewards, strict=True):
         if value is not None:
@@ -27,11 +30,12 @@ def reference(groups, rewards, scale, eps):
             out.append(0.0)
         else:
             centred = value - statistics.fmean(known)
-            out.append(centred / (statistics.stdev(known) + eps) if scale == "group" else centred)
+            std = {"group": statistics.stdev(known), "batch": spread, "none": 1.0}[scale]
+            out.append(centred / (std + (eps if scale != "none" else 0.0)))
     return out
 
 
-@given(rows=rows, scale=st.sampled_from(["group", "none"]), shaped=st.booleans())
+@given(rows=rows, scale=st.sampled_from(["group", "batch", "none"]), shaped=st.booleans())
 @settings(deadline=None, max_examples=200)
 def test_advantage_equals_reference(operator, rows, scale, shaped):
     groups = [f"g{g}" for g, _, _ in rows]
@@ -76,5 +80,17 @@ def test_reward_that_is_not_finite_is_refused(experiences, operator):
 
 
 def test_unknown_scale_is_refused(operator):
-    with pytest.raises(ValueError, match="scale is 'batch'"):
-        operator("grpo_advantage_mapper", scale="batch")
+    with pytest.raises(ValueError, match="scale is 'row'"):
+        operator("grpo_advantage_mapper", scale="row")
+
+
+@pytest.mark.parametrize("scale", ["group", "batch", "none"])
+def test_advantage_equals_the_tensors_that_trl_computes(experiences, operator, scale):
+    generator = torch.Generator().manual_seed(1)
+    rewards = torch.randint(0, 2, (16, 8), generator=generator).float() + 0.5 * torch.rand(16, 8)
+    table = experiences([f"g{i // 8}" for i in range(128)], rewards.reshape(-1).tolist())
+    got = operator("grpo_advantage_mapper", scale=scale).process_table(table)["advantage"].to_pylist()
+    # As GRPOTrainer computes them for scale_rewards "group", "batch" and "none".
+    std = {"group": rewards.std(1, keepdim=True), "batch": rewards.std(), "none": torch.tensor(1.0 - 1e-4)}
+    want = (rewards - rewards.mean(1, keepdim=True)) / (std[scale] + 1e-4)
+    assert torch.allclose(torch.tensor(got)[:, 0], want.reshape(-1), rtol=1e-4, atol=1e-5)

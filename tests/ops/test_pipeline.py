@@ -238,3 +238,10 @@ def test_run_tasks_tells_what_was_dropped_and_keeps_order_and_columns():
     assert (length.rows_in, length.rows_out, length.dropped) == (4, 3, {1: "text_len=2"})
     assert (duplicates.rows_in, duplicates.rows_out) == (3, 2)
     assert duplicates.dropped == {2: "duplicate of a row that is kept"}
+
+
+def test_masked_has_a_column_of_its_own(experiences):
+    table = experiences(["g", "g"], [0.0, 1.0])
+    out = pipeline([{"reward_range_filter": {"min_reward": 0.5}}, {"truncation_mask_mapper": {}}]).run(table)
+    assert out["stats"].to_pylist() == ["{}", "{}"]
+    assert out["masked"].to_pylist() == [None, False]

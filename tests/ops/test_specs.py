@@ -29,7 +29,7 @@ def test_unknown_argument_suggests_the_nearest():
     [
         ("reward_variance_filter", {"min_std": "0.1"}, "valid number, got '0.1'"),
         ("reward_variance_filter", {"min_std": float("inf")}, "JSON value"),
-        ("grpo_advantage_mapper", {"scale": "batch"}, "'group' or 'none', got 'batch'"),
+        ("grpo_advantage_mapper", {"scale": "all"}, "'group', 'batch' or 'none', got 'all'"),
         ("grpo_advantage_mapper", {"eps": True}, "valid number, got True"),
         ("text_length_filter", {"min_len": 2.5}, "valid integer, got 2.5"),
         ("document_minhash_deduplicator", {"jaccard_threshold": 1.5}, "less than or equal to 1, got 1.5"),
@@ -94,3 +94,31 @@ def test_null_is_accepted_where_it_is_the_default():
     assert build(
         {"reward_range_filter": {"min_reward": None}}, {"fix_unicode_mapper": {"normalization": None}}
     )
+
+
+@pytest.mark.parametrize(
+    ("operator", "args"),
+    [
+        ("words_num_filter", {"tokenization": True}),
+        ("alphanumeric_filter", {"tokenization": True}),
+        ("document_minhash_deduplicator", {"tokenization": "sentencepiece", "tokenizer_model": "m"}),
+    ],
+)
+def test_argument_that_fetches_a_model_is_refused_unless_allowed(operator, args):
+    with pytest.raises(RecipeError, match=rf"{operator}\.tokenization: .*fetches a model.*allow_unsafe_ops"):
+        build({operator: args})
+
+
+def test_no_operator_of_the_allow_list_evaluates_or_runs_anything():
+    import ast
+    import inspect
+    import sys
+
+    forbidden = {"eval", "exec", "compile", "open", "__import__", "system", "Popen", "run", "check_call"}
+    for name in NATIVE_OPERATORS:
+        tree = ast.parse(inspect.getsource(sys.modules[registry().modules[name].__module__]))
+        calls = [node.func for node in ast.walk(tree) if isinstance(node, ast.Call)]
+        plain = {call.id for call in calls if isinstance(call, ast.Name)}
+        dotted = {ast.unparse(call) for call in calls if isinstance(call, ast.Attribute)}
+        assert not plain & forbidden, name
+        assert not {call for call in dotted if call.split(".")[0] in {"os", "subprocess", "requests"}}, name

@@ -159,6 +159,7 @@ def annotation(
         "reason": "",
         "advantage": None if advantage is None else [advantage],
         "shaped_reward": None,
+        "masked": None,
         "stats": {},
         "created_at": now(),
     }
@@ -253,3 +254,12 @@ def test_stored_json_is_readable_by_anyone(buffer: Buffer) -> None:
     buffer.append([make_experience(0)])
     [row] = buffer.tail("experiences", 1).to_pylist()
     assert json.loads(row["messages"])[1] == {"role": "assistant", "content": "2"}
+
+
+def test_leased_tells_which_rows_are_masked(buffer: Buffer) -> None:
+    buffer.append([make_experience(i) for i in range(4)])
+    for seq, masked in enumerate([True, False, None, True]):
+        table, column = annotation(seq), pa.array([masked], pa.bool_())
+        buffer.annotate(table.set_column(table.column_names.index("masked"), "masked", column))
+    buffer.annotate(annotation(3))  # the newest verdict counts
+    assert buffer.leased(lease_of(0, 1, 2, 3), "p").table["masked"].to_pylist() == [True, False, False, False]

@@ -34,6 +34,7 @@ def verdicts(**changes: object) -> pa.Table:
         "reason": "",
         "advantage": [1.0],
         "shaped_reward": None,
+        "masked": None,
         "stats": {},
         "created_at": now(),
     }

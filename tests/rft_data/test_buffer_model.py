@@ -46,6 +46,7 @@ def annotation(seq: int, pipeline: str, advantage: list[float] | None) -> dict:
         "reason": "",
         "advantage": advantage,
         "shaped_reward": None,
+        "masked": None,
         "stats": {},
         "created_at": now(),
     }

@@ -30,6 +30,7 @@ def annotation(seq: int, experience_id: str, verdict: str = "kept", advantage: f
         "reason": "" if verdict == "kept" else "900 tokens",
         "advantage": None if advantage is None else [advantage],
         "shaped_reward": None,
+        "masked": None,
         "stats": "{}",
         "created_at": now(),
     }

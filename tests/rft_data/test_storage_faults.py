@@ -52,6 +52,7 @@ def annotate(world: World, seqs: list[int], advantage: float) -> None:
             "reason": "",
             "advantage": [advantage + seq],
             "shaped_reward": None,
+            "masked": None,
             "stats": {},
             "created_at": now(),
         }

@@ -1,5 +1,6 @@
-"""Buffers of schema version 1, which had blake2b digests and fewer columns."""
+"""Buffers of schema version 1, which had blake2b digests and fewer columns, and of 2, without `masked`."""
 
+import fcntl
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -10,10 +11,10 @@ import pytest
 from rft_data.buffer import Buffer
 from rft_data.buffer.upgrade import upgrade
 from rft_data.codec import to_experiences, to_table
-from rft_data.errors import IntegrityError, MissingFileError
+from rft_data.errors import BusyError, IntegrityError, MissingFileError
 from rft_data.ledger import Ledger
-from rft_data.rows import canonical_json, now
-from rft_data.schema import EXPERIENCES, LEASES
+from rft_data.rows import Lease, canonical_json, content_id, now
+from rft_data.schema import ANNOTATIONS, EXPERIENCES, LEASES
 from tests.rft_data.conftest import make_experience
 
 CHANGES = (
@@ -95,3 +96,71 @@ def test_upgrade_refuses_a_damaged_row_and_an_unknown_version(tmp_path: Path) ->
         upgrade(tmp_path / "old", tmp_path / "other")
     with pytest.raises(MissingFileError, match="there is no buffer"):
         upgrade(tmp_path / "nothing", tmp_path / "other")
+
+
+def version_2_buffer(root: Path) -> list[str]:
+    """A buffer with rows, verdicts and a lost row, in the form of schema version 2; returns its files."""
+    with Buffer(root) as buffer:
+        buffer.append([make_experience(i) for i in range(4)])
+        rows = [
+            {
+                "seq": seq,
+                "experience_id": "",
+                "pipeline_hash": "p",
+                "verdict": "kept",
+                "dropped_by": "",
+                "reason": "",
+                "advantage": [float(seq)],
+                "shaped_reward": None,
+                "masked": None,
+                "stats": {},
+                "created_at": now(),
+            }
+            for seq in (0, 1, 3)
+        ]
+        buffer.annotate(to_table(rows, ANNOTATIONS))
+    db = lancedb.connect(str(root))
+    db.open_table("experiences").delete("seq = 2")
+    annotations = db.open_table("annotations").to_arrow().drop_columns(["masked"])
+    db.drop_table("annotations")
+    db.create_table("annotations", annotations)
+    (root / "lost_rows.json").write_text('{"seqs": [[2, 2]]}')
+    (root / "schema_version").write_text("2\n")
+    return sorted(str(path.relative_to(root)) for path in root.rglob("*") if path.is_file())
+
+
+def test_upgrade_from_2_keeps_rows_verdicts_and_lost_rows(tmp_path: Path) -> None:
+    files = version_2_buffer(tmp_path / "old")
+    with pytest.raises(IntegrityError, match=r"has schema version 2.*rft buffer upgrade"):
+        Buffer(tmp_path / "old")
+    for _ in range(2):  # an upgrade that was interrupted may be repeated
+        assert upgrade(tmp_path / "old", tmp_path / "new") == {"experiences": 3, "annotations": 3}
+    after = sorted(str(p.relative_to(tmp_path / "old")) for p in (tmp_path / "old").rglob("*") if p.is_file())
+    assert after == files
+    with Buffer(tmp_path / "new") as buffer:
+        assert buffer.read("annotations")["masked"].to_pylist() == [None] * 3
+        lease = Lease("trainer", 0, 0, 0, (0, 3), ("g",), content_id([0, 3]))
+        table = buffer.leased(lease, "p").table
+        assert table["advantage"].to_pylist() == [[0.0], [3.0]]
+        assert buffer.lost_rows() == {2}
+        assert buffer.append([make_experience(9)]).seqs == (4,)
+    with pytest.raises(IntegrityError, match="something else than a copy"):
+        upgrade(tmp_path / "old", tmp_path / "new")
+
+
+def test_upgrade_from_2_begins_an_interrupted_copy_again(tmp_path: Path) -> None:
+    version_2_buffer(tmp_path / "old")
+    (tmp_path / "new.part" / "experiences.lance").mkdir(parents=True)
+    (tmp_path / "new.part" / "stale").write_text("half")
+    upgrade(tmp_path / "old", tmp_path / "new")
+    assert not (tmp_path / "new.part").exists()
+    assert not (tmp_path / "new" / "stale").exists()
+
+
+def test_upgrade_from_2_waits_for_no_writer(tmp_path: Path) -> None:
+    version_2_buffer(tmp_path / "old")
+    with (tmp_path / "old" / "owner.lock").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(BusyError, match="is being written to"):
+            upgrade(tmp_path / "old", tmp_path / "new")
+    assert not (tmp_path / "new").exists()

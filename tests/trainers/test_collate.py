@@ -118,3 +118,15 @@ def test_collate_refuses_lists_of_another_length(
 def test_collate_refuses_a_lease_that_does_not_fit(n: int, rows_table: Rows) -> None:
     with pytest.raises(TrainingError, match=f"the lease has {n} rows, the trainer takes 1 to 2"):
         collate(rows_table(3, 3).slice(0, n), rows=2, pad_id=PAD)
+
+
+def test_collate_masked_rows_attend_to_no_completion_and_count_no_token(rows_table: Rows) -> None:
+    table = rows_table(1, 4)
+    masked = table.append_column("masked", pa.array([True, None, False, True]))
+    batch, plain = (collate(rows, rows=6, pad_id=PAD) for rows in (masked, table))
+    assert batch["completion_mask"][[0, 3]].sum() == 0
+    assert torch.equal(batch["completion_mask"][1:3], plain["completion_mask"][1:3])
+    sampled = (plain["completion_mask"] * plain["tool_mask"])[1:3].sum()
+    assert batch["num_items_in_batch"] == sampled
+    for name in set(plain) - {"completion_mask", "num_items_in_batch"}:
+        assert torch.equal(batch[name], plain[name])

@@ -220,6 +220,60 @@ def test_first_gradient_depends_on_the_stored_logprobs(
     assert relative_difference(trl_gradient(model_path, stale, 8, {}, tmp_path), fresh) > 0.1
 
 
+@pytest.mark.parametrize(
+    "options",
+    [{"loss_type": "dapo"}, {"loss_type": "grpo"}, {"loss_type": "dapo", "gradient_accumulation_steps": 2}],
+    ids=lambda o: "-".join(str(v) for v in o.values()),
+)
+@pytest.mark.parametrize("per_token", [False, True], ids=["row-advantage", "token-advantage"])
+def test_masked_rows_leave_their_tokens_out_of_the_gradient(
+    model_path: Path,
+    tmp_path: Path,
+    options: dict[str, Any],
+    per_token: bool,
+    rows_table: Rows,
+    replace_column: Replace,
+) -> None:
+    """As TRL's mask_truncated_completions: the row counts in means over rows, none of its tokens does."""
+    table = rows_table(4, 8, per_token=per_token)
+    chosen = [True, False, None, False, True, False, False, False]
+    masked = table.append_column("masked", pa.array(chosen))
+    got = trl_gradient(model_path, masked, 8, options, tmp_path)
+    left_out = [
+        [0] * len(mask) if out else mask
+        for mask, out in zip(table["action_mask"].to_pylist(), chosen, strict=True)
+    ]
+    unsampled = replace_column(table, "action_mask", left_out)
+    assert (
+        relative_difference(got, paper_gradient(model_path, unsampled, options["loss_type"], options)) < 1e-5
+    )
+    assert relative_difference(got, trl_gradient(model_path, table, 8, options, tmp_path)) > 0.01
+
+
+def test_masking_is_what_trl_does_with_truncated_completions(
+    model_path: Path, tmp_path: Path, rows_table: Rows
+) -> None:
+    """Both masks zeroed, as GRPOTrainer does for mask_truncated_completions, give the same loss inputs."""
+    table = rows_table(4, 8)
+    masked = table.append_column("masked", pa.array([True] * 3 + [False] * 5))
+    config = grpo_config(tmp_path, steps=1, rows_per_step=8, options=BASE, seed=0)
+    ours, plain = (full_batch(rows, config, 0) for rows in (masked, table))
+    truncated = torch.tensor([True] * 3 + [False] * 5)
+    completion_mask = plain["completion_mask"] * (~truncated).unsqueeze(1).int()
+    tool_mask = plain["tool_mask"] * (~truncated).unsqueeze(1).int()
+    assert torch.equal(ours["completion_mask"], completion_mask)
+    assert torch.equal(ours["completion_mask"] * ours["tool_mask"], completion_mask * tool_mask)
+    assert ours["num_items_in_batch"] == (completion_mask * tool_mask).sum()
+
+
+def test_a_lease_of_masked_rows_alone_has_no_gradient(
+    model_path: Path, tmp_path: Path, rows_table: Rows
+) -> None:
+    table = rows_table(4, 4).append_column("masked", pa.array([True] * 4))
+    gradient = trl_gradient(model_path, table, 4, {}, tmp_path)
+    assert all((part == 0).all() for part in gradient.values())
+
+
 INVARIANT = [
     *({"loss_type": name} for name in ("dapo", "cispo", "vespo", "grpo", "sapo", "dr_grpo", "luspo", "bnpo")),
     *({"loss_type": name, "gradient_accumulation_steps": 3} for name in ("dapo", "cispo", "grpo", "dr_grpo")),

@@ -59,6 +59,7 @@ def annotation(seq: int) -> dict[str, object]:
         "reason": "",
         "advantage": [1.0 if seq % 2 else -1.0],
         "shaped_reward": None,
+        "masked": None,
         "stats": {},
         "created_at": now(),
     }

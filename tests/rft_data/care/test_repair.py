@@ -366,7 +366,11 @@ def test_repair_takes_out_a_lease_whose_rows_do_not_match_its_digest(root: Path,
 
 def test_repair_takes_out_text_that_is_no_json(root: Path, pristine: Path) -> None:
     rows = stored(root, "annotations").slice(0, 1)
-    raw_append(root, "annotations", rows.set_column(8, rows.schema.field("stats"), pa.array(["{"])))
+    raw_append(
+        root,
+        "annotations",
+        rows.set_column(rows.schema.get_field_index("stats"), rows.schema.field("stats"), pa.array(["{"])),
+    )
     (finding,) = verify(root).damage
     assert (finding.kind, finding.table, finding.rows) == ("value", "annotations", ((ROWS, ROWS),))
     repair(root)

@@ -36,6 +36,7 @@ def annotations(seqs: range, advantage: float = 0.5) -> pa.Table:
             "reason": "",
             "advantage": [advantage],
             "shaped_reward": None,
+            "masked": None,
             "stats": {},
             "created_at": now(),
         }

@@ -1,0 +1,1 @@
+"""Benchmarks of the task selectors: what a draw costs, and whether choosing helps."""

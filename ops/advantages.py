@@ -1,0 +1,45 @@
+"""What the advantage mappers share: the column they write, and how a group's values are centred and scaled.
+
+The formulas are the operators', one file each.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from ops.base import append_or_replace
+from ops.grouping import Groups
+
+Array = npt.NDArray[np.float64]
+
+ADVANTAGE_COLUMNS = ("shaped_reward", "advantage")
+"""Read where they are there: the reward that counts, and the column that is replaced."""
+
+
+def with_advantage(table: pa.Table, advantage: Array) -> pa.Table:
+    """`table` with `advantage`, a list of one float32 for each row, null where `advantage` is NaN."""
+    offsets = np.arange(len(advantage) + 1, dtype=np.int32)
+    missing = pa.array(np.isnan(advantage))
+    lists = pa.ListArray.from_arrays(offsets, pa.array(advantage, pa.float32()), mask=missing)
+    return append_or_replace(table, "advantage", lists)
+
+
+def standardised(values: Array, groups: Groups, *, scaled: bool, eps: float) -> Array:
+    """(x - mean) / (std + eps) of each group, std with ddof=1; only x - mean if not `scaled`.
+
+    A group of one, or of equal values, gets exactly 0.0; NaN is left out of mean and std and stays NaN.
+    """
+    moments = groups.moments(values)
+    std = moments.std(ddof=1)
+    centred = values - moments.mean[groups.codes]
+    divisor = np.where(std > 0, std + eps, 1.0) if scaled else np.ones_like(std)
+    varies = (std > 0)[groups.codes]
+    return np.where(varies | np.isnan(values), centred / divisor[groups.codes], 0.0)
+
+
+def batch_std(values: Array) -> float:
+    """Standard deviation (ddof=1) of the known values; 0.0 of fewer than two."""
+    known = values[~np.isnan(values)]
+    return float(np.std(known, ddof=1)) if len(known) > 1 else 0.0

@@ -1,0 +1,61 @@
+"""What a judge has answered, kept in a SQLite file so that no restart pays for it again."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS replies (
+    key TEXT PRIMARY KEY,
+    text TEXT NOT NULL,
+    tokens INTEGER NOT NULL,
+    created_at TEXT DEFAULT CURRENT_TIMESTAMP
+) WITHOUT ROWID
+"""
+_WAIT_S = 30.0
+_AT_ONCE = 500
+"""Keys in one query; SQLite has a bound on the parameters."""
+
+
+class JudgeCache:
+    """Replies by content key; a file may be shared by several processes. Without a path, for this process."""
+
+    def __init__(self, path: str | None) -> None:
+        """Nothing is opened yet."""
+        self._path = None if path is None else Path(path)
+        self._memory: dict[str, str] = {}
+
+    def find(self, keys: Sequence[str]) -> dict[str, str]:
+        """The replies that are known, by key."""
+        if self._path is None:
+            return {key: self._memory[key] for key in keys if key in self._memory}
+        found: dict[str, str] = {}
+        with closing(self._open()) as file:
+            for start in range(0, len(keys), _AT_ONCE):
+                part = keys[start : start + _AT_ONCE]
+                marks = ",".join("?" * len(part))
+                found.update(file.execute(f"SELECT key, text FROM replies WHERE key IN ({marks})", part))  # noqa: S608
+        return found
+
+    def add(self, key: str, text: str, tokens: int) -> None:
+        """Keep a reply; it is on disk when this returns."""
+        if self._path is None:
+            self._memory[key] = text
+            return
+        with closing(self._open()) as file, file:
+            file.execute(
+                "INSERT OR IGNORE INTO replies (key, text, tokens) VALUES (?, ?, ?)", (key, text, tokens)
+            )
+
+    def _open(self) -> sqlite3.Connection:
+        if self._path is None:
+            raise ValueError("a cache without a path has no file")
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        file = sqlite3.connect(self._path, timeout=_WAIT_S)
+        file.execute("PRAGMA journal_mode=WAL")
+        file.execute("PRAGMA synchronous=NORMAL")
+        file.execute(_SCHEMA)
+        return file

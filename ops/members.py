@@ -1,0 +1,77 @@
+"""The members of every group laid out by place, so that all groups of a part are worked on at once.
+
+A member is one rollout: one row, or the turns of one (group, member).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from ops.base import GROUP_KEY
+from ops.grouping import Groups
+from ops.rollouts import ROLLOUT_COLUMNS, Rollouts, place_in_group
+from ops.shingles import BLOCK_ROWS
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Some whole groups: N rows of the table, in G groups of at most M members."""
+
+    rows: Ints
+    """N row numbers in the table, group after group, by place."""
+    group: Ints
+    """N group numbers, 0-based in this part."""
+    place: Ints
+    """N places in the group, 0-based; rows of one place are one member's turns."""
+    shape: tuple[int, int]
+    """(G, M)."""
+    first: Ints
+    """[G, M]: row number in the table of a member's first row here; -1 where there is no member."""
+
+
+def parts(table: pa.Table, preference: Floats | None) -> Iterator[Part]:
+    """All groups of `table`, those of about the same size together, BLOCK_ROWS rows and more at a time.
+
+    Args: `preference`: N numbers, of a member's last turn the one that counts; the places of a group go from
+        the largest to the smallest, NaN last, ties in row order. None: in row order.
+    Raises: ValueError when two rows are the same turn of one member.
+    """
+    groups = Groups.of(table, GROUP_KEY)
+    rollouts = Rollouts.of(table, groups)
+    number = np.arange(len(rollouts.last))
+    wanted = np.zeros(len(number)) if preference is None else preference[rollouts.last]
+    order = place_in_group(rollouts.group, np.where(np.isnan(wanted), np.inf, -wanted), number)
+    place = order[rollouts.codes]
+    sizes = np.bincount(groups.codes, minlength=groups.count)
+    by_size = np.argsort(sizes, kind="stable")
+    part_of = np.empty(groups.count, np.int64)
+    part_of[by_size] = (np.cumsum(sizes[by_size]) - sizes[by_size]) // BLOCK_ROWS
+    part = part_of[groups.codes]
+    rows = np.lexsort((place, groups.codes, part))
+    for mine in np.split(rows, np.flatnonzero(np.diff(part[rows])) + 1):
+        yield _part(mine, groups.codes[mine], place[mine])
+
+
+def _part(rows: Ints, codes: Ints, place: Ints) -> Part:
+    group = np.unique(codes, return_inverse=True)[1]
+    shape = int(group.max(initial=-1)) + 1, int(place.max(initial=-1)) + 1
+    first = np.full(shape, -1)
+    first[group[::-1], place[::-1]] = rows[::-1]
+    return Part(rows, group, place, shape, first)
+
+
+def whole_rollouts(table: pa.Table, keep: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+    """Verdicts on rows as verdicts on rollouts: one of several turns goes when each of its turns goes."""
+    if not {GROUP_KEY, *ROLLOUT_COLUMNS} <= set(table.column_names):
+        return keep
+    turns = Rollouts.of(table, Groups.of(table, GROUP_KEY)).codes
+    together: npt.NDArray[np.bool_] = (np.bincount(turns, keep) > 0)[turns]
+    return together

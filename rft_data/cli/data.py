@@ -1,0 +1,179 @@
+"""`rft data run | dry-run | readmit`: data recipes, and recipes tried on what is stored.
+
+What people say about experiences (`feedback`, `label-studio`, `annotate`) is `data_people.py`'s.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from rft_data.cli.data_people import annotate, feedback_app, label_studio_app
+from rft_data.cli.edge import edge, show
+
+if TYPE_CHECKING:
+    from ops.pipeline import OperatorPipeline
+    from rft_data.buffer import Buffer
+    from rft_data.recipe.modes import PlayingRecipe, TrainRecipe
+    from rft_data.replay import StoredVerdicts
+
+RecipePath = Annotated[Path, typer.Argument(help="A recipe file, for example recipes/quickstart.yaml.")]
+Overrides = Annotated[list[str] | None, typer.Argument(help="Changes to the recipe: key.path=value ...")]
+BufferUri = Annotated[str | None, typer.Option("--buffer", help="The buffer; else the recipe's own.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+
+STORED = "stored"
+"""What `--against` calls the verdicts in the buffer."""
+_GROUPS_PER_BATCH = 32
+"""Where a recipe names no step: groups that are judged together."""
+
+data_app = typer.Typer(
+    help="Data recipes, operators tried on stored experiences, people in the loop.", no_args_is_help=True
+)
+data_app.command("annotate")(annotate)
+data_app.add_typer(feedback_app, name="feedback")
+data_app.add_typer(label_studio_app, name="label-studio")
+
+
+@data_app.command("run")
+def run(recipe: RecipePath, overrides: Overrides = None, as_json: Json = False) -> None:
+    """Run a data recipe: load tasks, clean them, store and score rollouts."""
+    with edge():
+        from rft_data.curation import curate, report_text
+        from rft_data.errors import RecipeError
+        from rft_data.recipe import load_recipe
+        from rft_data.recipe.modes import DataRecipe
+
+        loaded = load_recipe(recipe, overrides or [])
+        if not isinstance(loaded, DataRecipe):
+            raise RecipeError(f"{recipe} has mode '{loaded.mode}'; run it with: rft run {recipe}")
+        report = curate(loaded)
+        show(report, report_text(report), as_json=as_json)
+
+
+@data_app.command("dry-run")
+def dry_run(
+    recipe: RecipePath,
+    overrides: Overrides = None,
+    buffer: BufferUri = None,
+    run_id: Annotated[str | None, typer.Option("--run", help="Only this run's groups.")] = None,
+    where: Annotated[
+        str | None, typer.Option(help="Only groups with a row this lets through, e.g. 'reward is null'.")
+    ] = None,
+    against: Annotated[
+        str | None, typer.Option(help="Compare with another recipe, or with the 'stored' verdicts.")
+    ] = None,
+    rows: Annotated[int, typer.Option(min=0, help="Rows, and differences, to show.")] = 10,
+    as_json: Json = False,
+) -> None:
+    """Say what a recipe's experience_ops would do with stored experiences; writes nothing."""
+    with edge():
+        from rft_data.build import experience_pipeline, prepare_process
+        from rft_data.errors import RecipeError
+        from rft_data.filters import parse_text
+        from rft_data.replay import dry_run as replay
+        from rft_data.replay.text import dry_run_text
+        from rft_data.schema import EXPERIENCES
+        from rft_data.whole_groups import whole_groups
+
+        prepare_process()
+        loaded = _with_operators(recipe, overrides or [])
+        with ExitStack() as stack:
+            opened = stack.enter_context(_reading(buffer or loaded.buffer.uri))
+            pipeline = stack.enter_context(closing(experience_pipeline(loaded, opened)))
+            other = _other_side(against, opened, stack)
+            chosen = whole_groups(opened, run_id, None if where is None else parse_text(where, EXPERIENCES))
+            if run_id is not None and where is None and not len(chosen):
+                raise RecipeError(
+                    f"buffer {opened.location} has no rollout of a run '{run_id}'; see `rft buffer info`."
+                )
+            found = replay(
+                opened,
+                pipeline,
+                chosen,
+                groups_per_batch=_groups_per_batch(loaded),
+                against=other,
+                shown=rows,
+            )
+        show(found.as_json(), dry_run_text(found, (str(recipe), against or "")), as_json=as_json)
+
+
+@data_app.command("readmit")
+def readmit(
+    recipe: RecipePath,
+    run_id: Annotated[str, typer.Option("--run", help="The run whose rejected groups get another chance.")],
+    overrides: Overrides = None,
+    buffer: BufferUri = None,
+    book: Annotated[
+        str | None, typer.Option("--as", help="Name of the book they go into; else RUN-readmitted.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Judge a run's rejected groups again, by a recipe; those kept can be trained on (mode: train)."""
+    with edge():
+        from rft_data.buffer import Buffer
+        from rft_data.build import experience_pipeline, prepare_process
+        from rft_data.replay import check_not_running
+        from rft_data.replay import readmit as admit
+        from rft_data.replay.text import readmitted_text
+
+        prepare_process()
+        loaded = _with_operators(recipe, overrides or [])
+        uri = buffer or loaded.buffer.uri
+        with _reading(uri) as looked_at:
+            check_not_running(looked_at, run_id)
+        with Buffer(uri) as opened, closing(experience_pipeline(loaded, opened)) as pipeline:
+            found = admit(
+                opened,
+                run_id,
+                book or f"{run_id}-readmitted",
+                pipeline,
+                groups_per_batch=_groups_per_batch(loaded),
+            )
+        show(found.as_json(), readmitted_text(found), as_json=as_json)
+
+
+# --- what the commands share ---------------------------------------------------------------------------
+
+
+def _reading(uri: str) -> Buffer:
+    from rft_data.buffer import Buffer
+
+    return Buffer(uri, read_only=True)
+
+
+def _with_operators(path: Path, overrides: list[str]) -> PlayingRecipe | TrainRecipe:
+    """A recipe that has `experience_ops`."""
+    from rft_data.errors import RecipeError
+    from rft_data.recipe import load_recipe
+    from rft_data.recipe.modes import PlayingRecipe, TrainRecipe
+
+    loaded = load_recipe(path, overrides)
+    if not isinstance(loaded, PlayingRecipe | TrainRecipe):
+        raise RecipeError(
+            f"{path} has mode '{loaded.mode}', which has no 'experience_ops' to try; name a recipe of mode "
+            "online, explore or train."
+        )
+    return loaded
+
+
+def _groups_per_batch(recipe: PlayingRecipe | TrainRecipe) -> int:
+    """Groups a step trains on, which is about how many are judged together."""
+    stages = getattr(recipe, "stages", [])
+    return getattr(stages[-1], "groups_per_step", _GROUPS_PER_BATCH) if stages else _GROUPS_PER_BATCH
+
+
+def _other_side(
+    against: str | None, opened: Buffer, stack: ExitStack
+) -> OperatorPipeline | StoredVerdicts | None:
+    from rft_data.build import experience_pipeline
+    from rft_data.replay import StoredVerdicts
+
+    if against is None:
+        return None
+    if against == STORED:
+        return StoredVerdicts(opened)
+    return stack.enter_context(closing(experience_pipeline(_with_operators(Path(against), []), opened)))

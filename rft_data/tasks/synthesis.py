@@ -1,0 +1,169 @@
+"""New tasks from played ones: a function makes variants of a task out of its stored experiences.
+
+Variants keep the experience they come from as their parent. Which are let in is the caller's business:
+they pass the same operators as any task. No model is called here; a function of yours may.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from rft_data.codec import to_experiences
+from rft_data.errors import RowError
+from rft_data.filters import And, In
+from rft_data.lookup import lookup
+from rft_data.rows import Experience, Task, TaskKey
+from rft_data.tasks.record import StoredRows
+
+log = logging.getLogger(__name__)
+
+Maker = Callable[..., Sequence[Task]]
+"""`function(task, experiences, rng, **args)`: variants of a task; its newest experiences, newest first."""
+
+SYNTHESISED = "synthesised"
+"""Tag of a task made here."""
+_NEWEST = 16
+"""Experiences of a task that its maker is shown."""
+
+
+class Rows(StoredRows, Protocol):
+    """What of a buffer synthesis needs."""
+
+    def take(self, seqs: Sequence[int]) -> Any:
+        """Experiences by row number."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Synthesis:
+    """What makes variants, and of which tasks."""
+
+    make: Maker
+    args: Mapping[str, Any]
+    parents: int
+    """At most so many tasks get variants at a time."""
+    target_pass_rate: float = 0.5
+    """Tasks whose pass rate is nearest to it come first; those always or never solved have no turn."""
+
+    def choose(
+        self, passes: npt.NDArray[np.float64], rollouts: npt.NDArray[np.int64], barred: npt.NDArray[np.bool_]
+    ) -> npt.NDArray[np.int64]:
+        """Which of N tasks get variants, by their passes and rollouts; `barred` ones do not."""
+        rate = passes / np.maximum(rollouts, 1)
+        able = (rate > 0) & (rate < 1) & ~barred
+        order = np.argsort(np.abs(rate - self.target_pass_rate), kind="stable")
+        return order[able[order]][: self.parents]
+
+
+@dataclass(frozen=True, slots=True)
+class Variants:
+    """What one round of synthesis made."""
+
+    tasks: tuple[Task, ...]
+    """Each once."""
+    failures: Mapping[TaskKey, str]
+    """Tasks whose maker raised, and what."""
+
+
+def make_synthesis(
+    use: str, args: Mapping[str, Any], *, parents: int, target_pass_rate: float = 0.5
+) -> Synthesis:
+    """A synthesis by the name of a built-in maker, or the import path of yours (`module:function`).
+
+    Raises: UnknownComponentError.
+    """
+    return Synthesis(lookup(use, MAKERS, "synthesis"), dict(args), parents, target_pass_rate)
+
+
+def synthesise(parents: Sequence[Task], store: Rows, synthesis: Synthesis, seed: Sequence[int]) -> Variants:
+    """Variants of each parent that has a stored experience; the same arguments and rows give the same.
+
+    A maker that raises costs its parent the variants and nothing else. A variant without a parent of its
+    own gets the newest experience as parent; one that is the parent itself is left out.
+    Args: seed: of the generator; each parent has its own, which depends on no other parent.
+    Raises: RowError when a maker returns anything but training tasks.
+    """
+    found = _newest(store, parents)
+    made: dict[TaskKey, Task] = {}
+    failures: dict[TaskKey, str] = {}
+    for parent in parents:
+        experiences = found.get(parent.key, [])
+        if not experiences:
+            continue
+        rng = np.random.default_rng([*seed, int(parent.task_id[:12], 16)])
+        try:
+            variants = list(synthesis.make(parent, experiences, rng, **synthesis.args))
+        except Exception as err:  # noqa: BLE001  the edge of user code: the failure becomes a record
+            failures[parent.key] = f"{type(err).__name__}: {err}"
+            log.warning("no variants of task %s: %s", parent.task_id, failures[parent.key])
+            continue
+        for variant in variants:
+            checked = _checked(variant, parent, experiences[0])
+            if checked.key != parent.key:
+                made.setdefault(checked.key, checked)
+    return Variants(tuple(made.values()), failures)
+
+
+def hinted(
+    task: Task, experiences: Sequence[Experience], rng: np.random.Generator, share: float = 0.5
+) -> list[Task]:
+    """The same task with the first lines of a correct solution given, so that less is left to find.
+
+    The start states of a reverse curriculum (R3, arXiv:2402.05808), as prompts: `share` of the lines, at
+    least one, never the last. A task without a rewarded experience of two lines or more has no variant.
+    """
+    told = [(exp, exp.completion_text.strip().splitlines()) for exp in experiences if (exp.reward or 0) > 0]
+    told = [(exp, lines) for exp, lines in told if len(lines) > 1]
+    if not told:
+        return []
+    best = max(exp.reward or 0 for exp, _ in told)
+    exp, lines = next(pair for pair in told if pair[0].reward == best)
+    shown = min(max(1, round(share * len(lines))), len(lines) - 1)
+    *before, last = task.messages
+    hint = "\n".join([str(last["content"]), "", "A correct solution begins like this:", *lines[:shown]])
+    messages = (*before, {**last, "content": hint})
+    return [replace(task, messages=messages, parent_experience_id=exp.experience_id)]
+
+
+MAKERS: Mapping[str, Maker] = {"hinted": hinted}
+
+
+def _checked(variant: Task, parent: Task, newest: Experience) -> Task:
+    if not isinstance(variant, Task) or variant.split != "train" or not variant.messages:
+        got = f"split '{variant.split}'" if isinstance(variant, Task) else type(variant).__name__
+        raise RowError(
+            f"the synthesis gave for task '{parent.task_id}' a {got}; wanted tasks of split 'train' with "
+            "messages: held-out tasks are never made from training tasks, nor the other way round."
+        )
+    return replace(
+        variant,
+        parent_experience_id=variant.parent_experience_id or newest.experience_id,
+        tags=tuple(dict.fromkeys([*variant.tags, SYNTHESISED])),
+    )
+
+
+def _newest(store: Rows, parents: Sequence[Task]) -> dict[TaskKey, list[Experience]]:
+    """The newest experiences of each task, newest first; evaluations and probes are none."""
+    wanted = {task.key for task in parents}
+    where = And(
+        (
+            In("task_id", tuple(sorted({key.task_id for key in wanted}))),
+            In("source", ("rollout", "import", "expert")),
+        )
+    )
+    rows = store.read("experiences", ["seq", "taskset", "task_id"], where)
+    seqs: dict[TaskKey, list[int]] = {}
+    for row in rows.to_pylist():
+        key = TaskKey(row["taskset"], row["task_id"])
+        if key in wanted:
+            seqs.setdefault(key, []).append(row["seq"])
+    newest = {key: sorted(found, reverse=True)[:_NEWEST] for key, found in seqs.items()}
+    flat = [seq for found in newest.values() for seq in found]
+    experiences = dict(zip(flat, to_experiences(store.take(flat)), strict=True))
+    return {key: [experiences[seq] for seq in found] for key, found in newest.items()}

@@ -1,0 +1,62 @@
+"""GSM8K's published model solutions as stored experiences: real text, real mistakes, real rewards."""
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from rft_data import codec, schema
+from rft_data.rows import Experience, Task
+
+needs_gsm8k = pytest.mark.skipif(
+    "RFT_GSM8K_DIR" not in os.environ, reason="RFT_GSM8K_DIR names no GSM8K folder"
+)
+SOLVERS = ("6b_finetuning", "6b_verification")
+
+
+def gsm8k_tasks(questions: int) -> list[Task]:
+    """The first questions, with the reference solution as answer."""
+    return [
+        Task("gsm8k", ({"role": "user", "content": line["question"]},), line["ground_truth"])
+        for line in _lines(questions)
+    ]
+
+
+def gsm8k_rollouts(questions: int) -> list[Experience]:
+    """Two solutions a question, by two models, as one group; the reward is whether it was right."""
+    rows = []
+    for number, (line, task) in enumerate(zip(_lines(questions), gsm8k_tasks(questions), strict=True)):
+        for member, solver in enumerate(SOLVERS):
+            text = line[solver]["solution"]
+            rows.append(
+                Experience(
+                    experience_id=f"{number}-{member}",
+                    source="import",
+                    run_id="gsm8k",
+                    taskset="gsm8k",
+                    task_id=task.task_id,
+                    group_id=f"g{number}",
+                    member=member,
+                    messages=[*task.messages, {"role": "assistant", "content": text}],
+                    prompt_messages=1,
+                    completion_text=text,
+                    reward=float(line[solver]["is_correct"]),
+                )
+            )
+    return rows
+
+
+def stored(rows: list[Experience]) -> pa.Table:
+    """The rows as a stored EXPERIENCES table; `seq` starts at 0."""
+    table = codec.to_table(rows, schema.EXPERIENCES)
+    table = table.append_column("seq", pa.array(np.arange(len(rows))))
+    return table.append_column("digest", pa.array([""] * len(rows), pa.string()))
+
+
+def _lines(questions: int) -> list[dict]:
+    path = Path(os.environ["RFT_GSM8K_DIR"]) / "example_model_solutions.jsonl"
+    with path.open(encoding="utf-8") as lines:
+        return [json.loads(line) for line, _ in zip(lines, range(questions), strict=False)]

@@ -1,0 +1,60 @@
+"""invalid_reward_filter: null, NaN, infinite and taken-back rewards go, each with its reason."""
+
+import math
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ops.pipeline import OperatorPipeline
+from rft_data.errors import RecipeError
+
+rewards = st.lists(st.none() | st.floats(width=32), max_size=30)
+
+
+@given(rewards=rewards)
+def test_keep_equals_finite(operator, rewards):
+    table = pa.table({"reward": pa.array(rewards, pa.float32())})
+    judgement = operator("invalid_reward_filter").judge(table)
+    expected = [reward is not None and math.isfinite(reward) for reward in rewards]
+    assert judgement.keep.tolist() == expected
+    assert len(judgement.reasons) == expected.count(False)
+
+
+def test_reasons_name_the_cause(operator):
+    table = pa.table(
+        {
+            "reward": [1.0, None, None, math.nan, -math.inf, 0.5],
+            "unscored_reason": [None, "grader timed out", None, None, "", "taken back"],
+        }
+    )
+    judgement = operator("invalid_reward_filter").judge(table)
+    assert judgement.keep.tolist() == [True, False, False, False, False, False]
+    assert judgement.reasons == [
+        "no reward: grader timed out",
+        "no reward: not scored",
+        "reward nan is not finite",
+        "reward -inf is not finite",
+        "reward 0.5 was not scored: taken back",
+    ]
+
+
+def test_put_first_it_saves_the_group_that_others_would_quarantine(experiences):
+    table = experiences(["g"] * 3, [0.0, 1.0, float("nan")])
+    later = {"grpo_advantage_mapper": {}}
+    alone = OperatorPipeline([later], name="experience_ops").run(table)
+    assert alone["verdict"].to_pylist() == ["quarantined"] * 3
+    both = OperatorPipeline([{"invalid_reward_filter": {}}, later], name="experience_ops").run(table)
+    assert both["verdict"].to_pylist() == ["kept", "kept", "dropped"]
+
+
+def test_no_rows_give_no_verdicts(operator):
+    judgement = operator("invalid_reward_filter").judge(pa.table({"reward": pa.array([], pa.float32())}))
+    assert judgement.keep.tolist() == []
+    assert list(judgement.reasons) == []
+
+
+def test_unknown_argument_is_refused():
+    with pytest.raises(RecipeError, match="unknown argument"):
+        OperatorPipeline([{"invalid_reward_filter": {"low": 1}}], name="experience_ops")

@@ -1,0 +1,186 @@
+"""A curated run of the real loop, and the same run killed anywhere: it trains the same."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ops.pipeline import OperatorPipeline
+from rft_data.buffer import Buffer
+from rft_data.dispatch import Dispatcher
+from rft_data.exploring import Exploring
+from rft_data.fleet import Fleet
+from rft_data.ledger import CONSUMER, Ledger
+from rft_data.loop import OnlineLoop, Schedule
+from rft_data.placement.inline import InlinePlacement
+from rft_data.protocols import RoleSpec
+from rft_data.resume import take_up
+from rft_data.rows import Task
+from rft_data.sampler import make_sampler
+from rft_data.selectors.make import make_selector
+from rft_data.tasks.curator import TaskCurator, tasks_made_by
+from rft_data.tasks.synthesis import make_synthesis
+from rft_data.training import Training
+from rft_data.versions import VersionRegistry
+from tests.rft_data.toy_run import OPERATORS, SIZE, TASKS
+
+TOY = "tests.rft_data.toy_run"
+STEPS, EVERY = 9, 3
+OPS = [{"task_pass_rate_filter": {"min_rollouts": 3, "max_pass_rate": 0.5, "window": 20}}]
+
+
+class Crash(BaseException):
+    """What a kill looks like from inside."""
+
+
+def again(task: Task, experiences, rng) -> list[Task]:
+    """The same sum, asked twice; of a variant, none."""
+    if "again" in task.messages[0]["content"]:
+        return []
+    asked = {"role": "user", "content": f"{task.messages[0]['content']} again {rng.integers(10**6)}"}
+    return [replace(task, messages=(asked,))]
+
+
+class House:
+    """One start of a curated run, from the folder; `die(step)` is called after curation, before the seal."""
+
+    def __init__(self, root: Path, attempt: int, die: Callable[[int], None]) -> None:
+        self.die = die
+        self.buffer = Buffer(root / "buffer")
+        self.ledger = Ledger(self.buffer, "run", attempt)
+        versions = VersionRegistry(self.buffer, "run", root / "weights")
+        pipeline = OperatorPipeline(OPERATORS, name="experience_ops")
+        known = {task.key: task for task in [*tasks_made_by(self.buffer, "run"), *TASKS]}
+        self.curator = TaskCurator(
+            buffer=self.buffer,
+            run_id="run",
+            selector=make_selector("difficulty", {}, TASKS, 0),
+            tasks=known,
+            pipeline=OperatorPipeline(OPS, name="task_upkeep", text_column="text"),
+            every=EVERY,
+            least_playable=2,
+            synthesis=make_synthesis("tests.rft_data.tasks.test_curated_loop:again", {}, parents=2),
+        )
+        self.dispatcher = Dispatcher(self.curator, known)
+        checkpoints = root / "checkpoints"
+        at = take_up(
+            self.buffer,
+            self.ledger,
+            versions,
+            pipeline,
+            self.dispatcher,
+            checkpoints=checkpoints,
+            least_members=SIZE,
+            synchronous=True,
+        )
+        self.sampler = make_sampler(
+            "fifo",
+            {},
+            ledger=self.ledger,
+            versions=versions,
+            consumer=CONSUMER,
+            groups_per_step=2,
+            max_staleness=0,
+            history=at.history,
+            settled_steps=at.step,
+        )
+        self.placement = InlinePlacement(self.buffer)
+        explorer = RoleSpec("explorer-0", f"{TOY}:explorer_role", {"attempt": attempt})
+        resume_from = None if at.directory is None else str(at.directory)
+        arguments = {
+            "root": str(checkpoints),
+            "pipeline_hash": pipeline.pipeline_hash,
+            "resume_from": resume_from,
+        }
+        trainer = self.placement.start(RoleSpec("trainer", f"{TOY}:trainer_role", arguments))
+        fleet = Fleet([self.placement.start(explorer)], versions, whole_rounds=True, deadline_s=60)
+        schedule = Schedule(STEPS, 2, 1, EVERY, max_explored_per_step=16)
+        self.loop = OnlineLoop(
+            exploring=Exploring(
+                buffer=self.buffer,
+                ledger=self.ledger,
+                sampler=self.sampler,
+                dispatcher=self.dispatcher,
+                fleet=fleet,
+                pipeline=pipeline,
+                least_members=SIZE,
+            ),
+            training=Training(trainer, versions, publish_due=schedule.publish_due, deadline_s=60),
+            versions=versions,
+            schedule=schedule,
+            checkpoints=checkpoints,
+            step=at.step,
+            on_step=self.stepped,
+        )
+
+    def stepped(self, loop: OnlineLoop, *_: object) -> None:
+        self.die(-loop.step)
+        if self.curator.due(loop.step):
+            self.curator.curate(loop.step, self.ledger.retired(CONSUMER))
+            self.die(loop.step)
+
+    def run(self) -> tuple[list[str], list[tuple], dict]:
+        """To the end; what was trained, by which tasks, and what the curator knows."""
+        try:
+            self.loop.run()
+            trained = (self.loop.checkpoints / f"checkpoint-{STEPS}" / "trained.txt").read_text().splitlines()
+            leased = {g for lease in self.ledger.leases(CONSUMER) for g in lease.group_ids}
+            rows = self.buffer.read("groups").to_pylist()
+            played = [(row["ordinal"], row["task_id"]) for row in rows if row["group_id"] in leased]
+            tasks = [task_id for _, task_id in sorted(played)]
+            # the selector's own state holds version numbers, which have a gap after a restart
+            state = {key: self.curator.state_dict()[key] for key in ("retired", "added", "tried")}
+            return trained, tasks, state
+        finally:
+            self.placement.close()
+            self.buffer.close()
+
+
+def live(step: int) -> None:
+    """Nobody dies."""
+
+
+@pytest.fixture(scope="module")
+def straight(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str], list[tuple], dict]:
+    return House(tmp_path_factory.mktemp("straight"), 0, live).run()
+
+
+def test_a_run_retires_what_the_operators_drop_and_plays_what_it_made(straight):
+    trained, played, state = straight
+    assert len(trained) == STEPS
+    assert state["retired"], "no task that was played twice was retired"
+    made = {task_id for _, task_id in state["added"]}
+    assert made & set(played), "no new task was trained on"
+
+
+@pytest.mark.parametrize("dies_at", [-3, 3, -5, 6])
+def test_a_killed_run_trains_the_same(tmp_path: Path, straight, dies_at: int):
+    """Killed between steps, before curation at a checkpoint's step, and after it but before the seal."""
+
+    def die(step: int) -> None:
+        if step == dies_at:
+            raise Crash
+
+    with pytest.raises(Crash):
+        House(tmp_path, 0, die).run()
+    assert House(tmp_path, 1, live).run() == straight
+
+
+@pytest.mark.parametrize("step", [2, 7])
+def test_groups_of_a_step_that_was_killed_are_no_evidence(tmp_path: Path, straight, step: int, monkeypatch):
+    """They are set aside and their tasks played again: counted twice, they would retire too many."""
+    house = House(tmp_path, 0, live)
+    lease = house.sampler.lease
+
+    def dying(consumer: str, at: int, *args: object) -> object:
+        if at == step and house.sampler.ready >= 2:
+            raise Crash
+        return lease(consumer, at, *args)
+
+    monkeypatch.setattr(house.sampler, "lease", dying)
+    with pytest.raises(Crash):
+        house.run()
+    again = House(tmp_path, 1, live)
+    assert again.ledger.retired(CONSUMER), "nothing was set aside"
+    assert again.run() == straight
