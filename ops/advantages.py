@@ -32,11 +32,11 @@ def standardised(values: Array, groups: Groups, *, scaled: bool, eps: float) -> 
     A group of one, or of equal values, gets exactly 0.0; NaN is left out of mean and std and stays NaN.
     """
     moments = groups.moments(values)
+    centred: Array = values - moments.mean[groups.codes]  # exactly 0.0 where all are equal
+    if not scaled:
+        return centred
     std = moments.std(ddof=1)
-    centred = values - moments.mean[groups.codes]
-    divisor = np.where(std > 0, std + eps, 1.0) if scaled else np.ones_like(std)
-    varies = (std > 0)[groups.codes]
-    return np.where(varies | np.isnan(values), centred / divisor[groups.codes], 0.0)
+    return centred / np.where(std > 0, std + eps, 1.0)[groups.codes]
 
 
 def batch_std(values: Array) -> float:

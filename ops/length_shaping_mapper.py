@@ -37,7 +37,9 @@ class LengthShapingMapper(ArrowMapper, Pipeline):
     required_columns = (GROUP_KEY, "reward")
     optional_columns = ("shaped_reward", *LENGTH_COLUMNS)
 
-    def __init__(self, rule: Rule, weight: float, correct: float = 1.0, *args: Any, **kwargs: Any) -> None:
+    def __init__(
+        self, rule: Rule = "kimi", weight: float = 0.0, correct: float = 1.0, *args: Any, **kwargs: Any
+    ) -> None:
         """weight: strength (> 0, at most 1 for `efficient`); correct: smallest reward of a right answer."""
         super().__init__(*args, **kwargs)
         if rule not in get_args(Rule) or not 0 < weight <= (1 if rule == "efficient" else np.inf):

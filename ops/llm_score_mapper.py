@@ -37,8 +37,8 @@ class LlmScoreMapper(ArrowMapper, Mapper):
 
     def __init__(
         self,
-        base_url: str,
-        model: str,
+        base_url: str = "",
+        model: str = "",
         template: str = DEFAULT_TEMPLATE,
         score: Mapping[str, Any] | None = None,
         shape: Literal["none", "add", "replace"] = "none",
@@ -62,6 +62,8 @@ class LlmScoreMapper(ArrowMapper, Mapper):
         when {answer} is wanted outside of a run and the rows have no column `answer`.
         """
         super().__init__(*args, **kwargs)
+        if not base_url or not model:
+            raise ValueError(f"base_url is {base_url!r} and model {model!r}; wanted both")
         if shape not in ("none", "add", "replace") or on_failure not in ("quarantine", "keep"):
             raise ValueError(
                 f"shape is {shape!r} and on_failure {on_failure!r}; "

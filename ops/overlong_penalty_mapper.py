@@ -27,7 +27,7 @@ class OverlongPenaltyMapper(ArrowMapper, Mapper):
     optional_columns = ("shaped_reward", *LENGTH_COLUMNS)
 
     def __init__(
-        self, max_tokens: int, cache_tokens: int, factor: float = 1.0, *args: Any, **kwargs: Any
+        self, max_tokens: int = 0, cache_tokens: int = 0, factor: float = 1.0, *args: Any, **kwargs: Any
     ) -> None:
         """max_tokens: L_max; cache_tokens: L_cache, the slope; factor: the full penalty (> 0)."""
         super().__init__(*args, **kwargs)

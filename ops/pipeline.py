@@ -225,12 +225,11 @@ def _narrow(table: pa.Table, wanted: set[str], natives: bool) -> pa.Table:
 
     Data-Juicer's own operators (`natives`) do not say what they read: any text or number it may be.
     """
-    names = [
-        field.name
-        for field in table.schema
-        if field.name in wanted
-        or (natives and not (pa.types.is_nested(field.type) or pa.types.is_temporal(field.type)))
-    ]
+    if natives:
+        heavy = (pa.types.is_nested, pa.types.is_temporal)
+        light = [field.name for field in table.schema if not any(test(field.type) for test in heavy)]
+        wanted = wanted.union(light)
+    names = [name for name in table.column_names if name in wanted]
     return pa.table({**{name: table[name] for name in names}, ROW: np.arange(table.num_rows)})
 
 

@@ -38,7 +38,7 @@ class RewardShapingMapper(ArrowMapper, Pipeline):
 
     def __init__(
         self,
-        weights: dict[str, float],
+        weights: dict[str, float] | None = None,
         normalize: Normalize = "none",
         clip: tuple[float, float] | None = None,
         *args: Any,

@@ -45,6 +45,8 @@ class Rollouts:
         if not set(ROLLOUT_COLUMNS) <= set(table.column_names) or rows == 0:
             return cls(np.arange(rows), np.arange(rows), groups.codes)
         member, turn = (table[name].to_numpy().astype(np.int64) for name in ROLLOUT_COLUMNS)
+        if not turn.any() and _all_different(groups, member):
+            return cls(np.arange(rows), np.arange(rows), groups.codes)
         order = np.lexsort((turn, member, groups.codes))
         same = (np.diff(groups.codes[order]) == 0) & (np.diff(member[order]) == 0)
         repeated = same & (np.diff(turn[order]) == 0)
@@ -65,6 +67,14 @@ class Rollouts:
         if "turn" not in table.column_names:
             return np.argsort(self.codes, kind="stable")
         return np.lexsort((table["turn"].to_numpy(), self.codes))
+
+
+def _all_different(groups: Groups, member: Ints) -> bool:
+    """Whether no two rows of a group are the same member; False also where that is not quickly known."""
+    width = int(member.max()) + 1
+    if member.min() < 0 or groups.count * width > 8 * len(member):
+        return False
+    return bool(np.bincount(groups.codes * width + member).max() <= 1)
 
 
 def completion_tokens(table: pa.Table) -> Floats:

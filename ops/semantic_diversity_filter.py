@@ -41,7 +41,7 @@ class SemanticDiversityFilter(ArrowFilter, Pipeline):
 
     def __init__(
         self,
-        model: str,
+        model: str = "",
         max_similarity: float | None = None,
         keep_n: int | None = None,
         scope: Literal["group", "store"] = "group",
@@ -59,6 +59,10 @@ class SemanticDiversityFilter(ArrowFilter, Pipeline):
         buffer: uri of the store, for scope="store" outside of a run.
         """
         super().__init__(*args, **kwargs)
+        if not model:
+            raise ValueError(
+                "no model is given; wanted the folder or hub id of a sentence-transformers model"
+            )
         if (max_similarity is None) == (keep_n is None):
             raise ValueError(
                 f"max_similarity is {max_similarity} and keep_n {keep_n}; wanted exactly one of the two"

@@ -80,7 +80,7 @@ class Exploring:
             self.closed += result.outcome != "cancelled"
             if result.outcome == "arrived":
                 self.rewards.append(result.rewards)
-        self.dispatcher.selector.observe(results)
+        self.dispatcher.selector.observe([r for r in results if not self.sampler.is_stale(r)])
 
     def _salvage(self, lost: Sequence[Assignment]) -> list[Played]:
         """What an explorer that died had stored; the tasks of the rest are played again."""

@@ -189,6 +189,10 @@ class Sampler(Protocol):
         """Account for a ticket: arrived (kept or dropped), failed or cancelled."""
         ...
 
+    def is_stale(self, result: GroupResult) -> bool:
+        """Whether the weights a group was sampled with are past the bound by now."""
+        ...
+
     def lease(self, consumer: str, step: int, n_groups: int, version: int) -> Lease | None:
         """Whole groups for one step, or None when too few are ready. Idempotent on (consumer, step)."""
         ...

@@ -67,7 +67,7 @@ def take_up(
     if synchronous:
         again = _resume_synchronous(dispatcher, history, versions, ledger, at.step)
     else:
-        again = _resume_asynchronous(dispatcher, history)
+        again = _resume_asynchronous(dispatcher, history, ledger.retired(CONSUMER))
     if again:
         log.info("%d groups are played again", again)
     return replace(at, history=history)
@@ -86,7 +86,7 @@ def take_up_exploring(
     _close_open_groups(buffer, ledger, pipeline, dispatcher, least_members)
     at = _newest(checkpoints, dispatcher)
     history = stored_groups(buffer, ledger.run_id)
-    _resume_asynchronous(dispatcher, history)
+    _resume_asynchronous(dispatcher, history, {})
     return replace(at, history=history)
 
 
@@ -137,7 +137,9 @@ def _resume_synchronous(
     return len(late)
 
 
-def _resume_asynchronous(dispatcher: Dispatcher, history: Sequence[GroupResult]) -> int:
+def _resume_asynchronous(
+    dispatcher: Dispatcher, history: Sequence[GroupResult], retired: Mapping[str, str]
+) -> int:
     """Observe what arrived since the checkpoint; give back the tasks whose tickets were lost.
 
     The selector draws again what it drew since; a task that has no group of its own is one that was lost.
@@ -164,5 +166,5 @@ def _resume_asynchronous(dispatcher: Dispatcher, history: Sequence[GroupResult])
             lost.append(key)
     dispatcher.admitted = max(dispatcher.admitted, last + 1)
     dispatcher.give_back(lost)
-    dispatcher.selector.observe([*was_open, *since])
+    dispatcher.selector.observe([r for r in (*was_open, *since) if r.ticket.group_id not in retired])
     return len(lost)

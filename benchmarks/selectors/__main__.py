@@ -1,4 +1,6 @@
-"""`python -m benchmarks.selectors [draws] [--tasks N] [--rounds R] [--selectors NAME ...]`."""
+"""`python -m benchmarks.selectors [--tasks N] [--rounds R] [--selectors NAME ...]`: what draws cost, measured now,
+and whether choosing tasks helps, recomputed from the records of `benchmarks.selectors.study` and `.grpo`.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +9,14 @@ import argparse
 import numpy as np
 
 from benchmarks.report import finish
-from benchmarks.selectors import draws
+from benchmarks.selectors import draws, grpo, study
+from benchmarks.selectors.records import FOLDER
 from rft_data import __version__
 
 
 def main() -> None:
-    """Measure what draws cost and print the bars."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.selectors", description=draws.__doc__)
-    parser.add_argument("part", nargs="?", choices=["draws"], default="draws")
+    """Measure, read the records, and print the bars."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.selectors", description=__doc__)
     parser.add_argument("--tasks", type=int, default=1_000_000)
     parser.add_argument("--rounds", type=int, default=draws.ROUNDS)
     parser.add_argument(
@@ -22,6 +24,9 @@ def main() -> None:
     )
     args = parser.parse_args()
     bars, figures = draws.measure(args.tasks, args.rounds, args.selectors)
+    bars += study.sim_bars(study.read(FOLDER / "simulator.jsonl"))
+    if (FOLDER / "grpo.jsonl").is_file():
+        bars += grpo.grpo_bars(grpo.read(FOLDER / "grpo.jsonl"))
     finish(bars, {"rft-data": __version__, "numpy": np.__version__}, figures)
 
 

@@ -106,6 +106,12 @@ class GroupSampler:
         if state == READY:
             self._stock.offer(result, place, step, self._now())
 
+    def is_stale(self, result: GroupResult) -> bool:
+        """Whether the weights a group was sampled with are past the bound by now."""
+        if self._max_staleness is None:
+            return False
+        return self._now() - self._versions.step_of(result.version_min) > self._max_staleness
+
     def add_stored(self, results: Sequence[GroupResult]) -> None:
         """Take in groups that another run or process has stored since; known ones are passed over."""
         self._take_in(results, self._now())

@@ -43,9 +43,9 @@ class Hierarchical(TaskSelector):
         tasks: Sequence[Task],
         *,
         seed: int,
-        drift: float = 0.002,
+        drift: float = 0.0005,
         revisits: float = 0.5,
-        rest: int = 128,
+        rest: int = 64,
         embedding: str | None = None,
         clusters: int = 16,
     ) -> None:

@@ -114,3 +114,10 @@ def test_installs_are_forbidden_once_the_registry_is_loaded(monkeypatch):
         ImportError, match="'no_such_package_of_ours', which is not installed; nothing is installed"
     ):
         _ = missing.anything
+
+
+@pytest.mark.parametrize("name", OPERATOR_MODULES)
+def test_every_argument_has_a_default_which_data_juicers_parser_demands(name):
+    from ops.specs import _arguments
+
+    assert not _arguments(registry().modules[name])[1]

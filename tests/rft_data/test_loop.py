@@ -1,7 +1,9 @@
 """The loop with every hub part real; engine and optimizer are the small roles of `toy_run`."""
 
 import contextlib
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,7 +20,7 @@ from rft_data.loop import OnlineLoop, Schedule
 from rft_data.placement.inline import InlinePlacement
 from rft_data.protocols import RoleSpec
 from rft_data.resume import take_up
-from rft_data.rows import Lease, StepReport, Ticket
+from rft_data.rows import GroupResult, Lease, StepReport, Ticket
 from rft_data.sampler import make_sampler
 from rft_data.selectors import Shuffle
 from rft_data.training import Training
@@ -323,3 +325,29 @@ def test_a_step_that_fails_is_not_settled(tmp_path: Path) -> None:
     again.loop.run()
     again.check()
     again.close()
+
+
+class Listening(Shuffle):
+    """Remembers which groups it was told of."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self.heard: list[str] = []
+
+    def observe(self, results: Sequence[GroupResult]) -> None:
+        self.heard += [result.ticket.group_id for result in results]
+
+
+def test_a_group_that_comes_home_past_the_bound_teaches_the_selector_nothing(tmp_path: Path) -> None:
+    house = House(tmp_path, 0, groups=4)
+    house.dispatcher.selector = listening = Listening(TASKS, seed=0)
+    house.loop.publish_first()
+    exploring = house.loop.exploring
+    exploring.start(2)
+    exploring.collect()
+    in_time = list(listening.heard)
+    exploring.start(2)
+    house.versions.issue(1)
+    exploring.collect()
+    assert (exploring.closed, len(in_time), listening.heard) == (4, 2, in_time)
+    house.close()

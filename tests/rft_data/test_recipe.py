@@ -90,7 +90,11 @@ def test_all_problems_are_reported_at_once_with_their_place(tmp_path: Path) -> N
         ("recipe: 1", "recipe: 2", "1:1 recipe: Input should be 1"),
         ("group_size: 4", "group_size: 1", "give at least 2"),
         ("  build: {use: tiny_qwen2, hidden_size: 64}", "  path:", "exactly one of 'path' and 'build'"),
-        ("selector: {use: shuffle}", "selector: {use: shufle}", "11:1 selector: .*'difficulty', 'shuffle'"),
+        (
+            "selector: {use: shuffle}",
+            "selector: {use: shufle}",
+            "11:1 selector: .*'shufle' is not known; did you mean 'shuffle'",
+        ),
         (
             "limit: 4",
             "limit: '${env:RFT_NOT_SET}'",

@@ -116,6 +116,18 @@ def test_stale_groups_are_swept_not_trained(tmp_path: Path) -> None:
     house.buffer.close()
 
 
+def test_a_group_is_stale_from_the_step_on_that_would_train_it_past_the_bound(tmp_path: Path) -> None:
+    house = House(tmp_path, max_staleness=1)
+    (ticket,) = house.sampler.admit(1, 0)
+    late = result(ticket)
+    stale = []
+    for step in (1, 2):
+        stale.append(house.sampler.is_stale(late))
+        house.versions.issue(step)
+    assert [*stale, house.sampler.is_stale(late)] == [False, False, True]
+    house.buffer.close()
+
+
 def test_lag_counts_steps_not_version_numbers(tmp_path: Path) -> None:
     house = House(tmp_path)
     for ticket in house.sampler.admit(2, 0):

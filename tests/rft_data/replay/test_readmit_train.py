@@ -26,7 +26,8 @@ def test_the_books_of_run_and_book_both_add_up(buffer: Buffer) -> None:
     before = books(buffer, "run")
     readmit(buffer, "run", "book", pipeline(LENIENT), groups_per_batch=2)
     assert books(buffer, "run") == before
-    assert (before["residual"], before["faults"], before["filtered"]) == (0, [], {"reward_variance_filter": 4})
+    assert (before["residual"], before["faults"]) == (0, [])
+    assert before["filtered"] == {"reward_variance_filter": 4}
     book = books(buffer, "book")
     assert (book["produced"], book["pending"], book["residual"], book["faults"]) == (4, 4, 0, [])
 
