@@ -42,7 +42,7 @@ ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
     "pass_at_k_advantage_mapper": {"k": 4},
     "length_shaping_mapper": {"rule": "kimi", "weight": 0.1},
     "overlong_penalty_mapper": {"max_tokens": 800, "cache_tokens": 200},
-    "reward_shaping_mapper": {"weights": {"reward": 1.0, "reward_parts.format": 0.2}, "normalize": "group"},
+    "reward_shaping_mapper": {"weights": {"reward": 1.0, "reward_parts/format": 0.2}, "normalize": "group"},
 }
 """What operators are given here; the others get nothing."""
 FIVE: list[dict[str, dict[str, Any]]] = [

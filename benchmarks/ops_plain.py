@@ -223,7 +223,7 @@ def _sampled_tokens(table: pa.Table) -> Array:
 
 
 def reward_shaping(table: pa.Table) -> pa.Table:
-    """reward_shaping_mapper: {weights: {reward: 1.0, reward_parts.format: 0.2}, normalize: group}"""
+    """reward_shaping_mapper: {weights: {reward: 1.0, reward_parts/format: 0.2}, normalize: group}"""
     codes, count = _groups(table)
     rewards = _rewards(table)
     parts = table["reward_parts"].combine_chunks().dictionary_encode()

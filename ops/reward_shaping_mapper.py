@@ -26,7 +26,7 @@ class RewardShapingMapper(ArrowMapper, Pipeline):
     """Writes `shaped_reward` = clip(sum of weight * term).
 
     A term is a number column (`reward`, or what an operator before wrote, such as `pass_rate`) or, with
-    a dot, an entry of a JSON or struct column (`reward_parts.format`, `__dj__stats__.text_len`).
+    a slash, an entry of a JSON or struct column (`reward_parts/format`, `__dj__stats__/text_len`).
     normalize="group" takes (x - mean) / (std + 1e-4) of each term over its group first, so that no term
     drowns another (GDPO, arXiv:2601.05242); a group of one, or of equal values, then has 0.0. clip is
     applied to the sum. A row without a `reward` gets a null; one with a reward must have every term, or
@@ -55,7 +55,7 @@ class RewardShapingMapper(ArrowMapper, Pipeline):
         self.weights = dict(weights)
         self.normalize = normalize
         self.clip = clip
-        columns = (GROUP_KEY, "reward", *(term.split(".")[0] for term in weights))
+        columns = (GROUP_KEY, "reward", *(term.split("/")[0] for term in weights))
         self.required_columns = tuple(dict.fromkeys(columns))  # type: ignore[misc]  # of this list's terms
         self.optional_columns = ("shaped_reward",)  # type: ignore[misc]
 
@@ -81,7 +81,7 @@ class RewardShapingMapper(ArrowMapper, Pipeline):
 
 def _term(table: pa.Table, term: str, parsed: dict[str, Mapping[str, Array]]) -> Array:
     """A term's values, NaN where a row lacks it; `parsed` remembers columns that were taken apart."""
-    column, _, entry = term.partition(".")
+    column, _, entry = term.partition("/")
     if not entry:
         return floats(table, column)
     if column not in parsed:

@@ -37,7 +37,7 @@ EXAMPLES = {
     "length_shaping_mapper": [{"length_shaping_mapper": {"rule": "kimi", "weight": 0.2}}],
     "reward_shaping_mapper": [
         {"pass_rate_mapper": {}},
-        {"reward_shaping_mapper": {"weights": {"reward": 1.0, "pass_rate": -0.5}, "normalize": "group"}},
+        {"reward_shaping_mapper": {"weights": {"reward": 1.0, "reward_parts/format": 0.3, "pass_rate": -0.5}, "normalize": "group"}},
     ],
     "pass_rate_mapper": [{"pass_rate_mapper": {}}],
     "rloo_advantage_mapper": [{"rloo_advantage_mapper": {}}],
@@ -100,6 +100,7 @@ def _experience(group: int, member: int, given: dict) -> Experience:
         completion_text=text,
         finish_reason="length" if (group + member) % 7 == 0 else "stop",
         reward=None if (group, member) == (3, 2) else float(given["is_correct"]),
+        reward_parts={"format": float("A:" in text)},
         environment=f"s{member % 2}",
     )
 

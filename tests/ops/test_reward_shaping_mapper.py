@@ -30,7 +30,7 @@ def table_of(rows):
 
 @given(rows=rows, normalize=st.sampled_from(["none", "group"]), clip=st.sampled_from([None, (-0.5, 0.75)]))
 def test_shaped_reward_equals_the_sum(operator, rows, normalize, clip):
-    weights = {"reward": 1.0, "reward_parts.format": 0.5, "novelty": -2.0}
+    weights = {"reward": 1.0, "reward_parts/format": 0.5, "novelty": -2.0}
     op = operator("reward_shaping_mapper", weights=weights, normalize=normalize, clip=clip)
     out = op.process_table(table_of(rows))["shaped_reward"]
     assert out.type == pa.float32()
@@ -55,7 +55,7 @@ def test_what_operators_measured_can_be_weighed(experiences):
     ops = [
         {"text_length_filter": {"min_len": 1}},
         {"pass_rate_mapper": {}},
-        {"reward_shaping_mapper": {"weights": {"reward": 1, "pass_rate": -1, "__dj__stats__.text_len": 0.1}}},
+        {"reward_shaping_mapper": {"weights": {"reward": 1, "pass_rate": -1, "__dj__stats__/text_len": 0.1}}},
         {"grpo_advantage_mapper": {"scale": "none"}},
     ]
     out = OperatorPipeline(ops, name="experience_ops").run(experiences(["g", "g"], [0.0, 1.0], ["a", "abc"]))
@@ -67,10 +67,10 @@ def test_a_missing_term_quarantines_only_its_group(experiences):
     table = experiences(["g", "g", "h", "h"], [0.0, 1.0, 0.0, 1.0])
     parts = pa.array(['{"format": 1.0}', '{"format": 0.5}', '{"format": 1.0}', "{}"])
     table = table.set_column(table.column_names.index("reward_parts"), "reward_parts", parts)
-    op = {"reward_shaping_mapper": {"weights": {"reward_parts.format": 1.0}}}
+    op = {"reward_shaping_mapper": {"weights": {"reward_parts/format": 1.0}}}
     out = OperatorPipeline([op], name="experience_ops").run(table)
     assert out["verdict"].to_pylist() == ["kept", "kept", "quarantined", "quarantined"]
-    assert "1 of 2 rows have a reward but no 'reward_parts.format'" in out["reason"][2].as_py()
+    assert "1 of 2 rows have a reward but no 'reward_parts/format'" in out["reason"][2].as_py()
 
 
 @pytest.mark.parametrize(
