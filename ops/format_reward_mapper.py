@@ -33,7 +33,6 @@ class FormatRewardMapper(ArrowMapper, Mapper):
     neither look-around nor back-references.
     """
 
-    required_columns = ("completion_text",)
     optional_columns = ("reward", "shaped_reward", "format_reward")
 
     def __init__(
@@ -61,6 +60,7 @@ class FormatRewardMapper(ArrowMapper, Mapper):
         self.pattern, self.tags, self.boxed, self.weight = pattern, tuple(tags), boxed, weight
         self._once, self._patterns = _rules(self.tags, boxed, pattern)
         self._kept(pa.array(["x"]))
+        self.required_columns = ("completion_text", *(("reward",) if weight else ()))
 
     def process_table(self, table: pa.Table) -> pa.Table:
         """Add the format reward, and the shaped reward when it has a weight."""

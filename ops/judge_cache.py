@@ -18,6 +18,8 @@ CREATE TABLE IF NOT EXISTS replies (
 _WAIT_S = 30.0
 _AT_ONCE = 500
 """Keys in one query; SQLite has a bound on the parameters."""
+_IN_MEMORY = 65_536
+"""Replies kept without a file, at about 1 kB each; the oldest go first."""
 
 
 class JudgeCache:
@@ -44,6 +46,8 @@ class JudgeCache:
         """Keep a reply; it is on disk when this returns."""
         if self._path is None:
             self._memory[key] = text
+            if len(self._memory) > _IN_MEMORY:
+                del self._memory[next(iter(self._memory))]
             return
         with closing(self._open()) as file, file:
             file.execute(

@@ -101,6 +101,7 @@ class JudgeClient:
         self._url = f"{base_url.rstrip('/')}/chat/completions"
         self._model, self._sampling, self._limits = model, dict(sampling), limits
         self._cache, self._api_key_env = cache, api_key_env
+        self._key: str | None = None
         self._failed: dict[str, tuple[float, str]] = {}
         self.calls = 0
         """Calls made, tries included."""
@@ -110,9 +111,10 @@ class JudgeClient:
     def ask_all(self, prompts: Sequence[str]) -> list[Reply]:
         """One reply for each prompt; equal prompts and those in the cache are not asked again.
 
-        Raises: OperatorError when the key's environment variable is not set; MissingExtraError.
+        Raises: OperatorError when the key's environment variable is not set, or holds no key;
+            MissingExtraError.
         """
-        keys = [content_id(self._model, prompt, self._sampling) for prompt in prompts]
+        keys = [content_id(self._url, self._model, prompt, self._sampling) for prompt in prompts]
         asked = dict(zip(keys, prompts, strict=True))
         replies = {key: Reply(text) for key, text in self._cache.find(list(asked)).items()}
         replies.update(self._lately_failed())
@@ -124,6 +126,10 @@ class JudgeClient:
                 replies.update(thread.submit(asyncio.run, self._ask_missing(missing, headers)).result())
         return [replies[key] for key in keys]
 
+    def without_key(self, text: str) -> str:
+        """`text` with *** for the key, which an endpoint may echo and a library may quote."""
+        return text.replace(self._key, "***") if self._key else text
+
     def _lately_failed(self) -> dict[str, Reply]:
         oldest = time.monotonic() - _REMEMBERED_S
         self._failed = {key: seen for key, seen in self._failed.items() if seen[0] > oldest}
@@ -132,12 +138,19 @@ class JudgeClient:
     def _headers(self) -> dict[str, str]:
         if self._api_key_env is None:
             return {}
-        key = os.environ.get(self._api_key_env)
+        # files that keys are read from end in a line break
+        key = os.environ.get(self._api_key_env, "").strip()
         if not key:
             raise OperatorError(
                 f"the judge's key is to be in the environment variable '{self._api_key_env}', which is not "
                 "set; set it, or take 'api_key_env' out of the recipe."
             )
+        if not (key.isascii() and key.isprintable()):
+            raise OperatorError(
+                f"the judge's key in the environment variable '{self._api_key_env}' has characters that no "
+                "key has; wanted printable ASCII. Set it anew."
+            )
+        self._key = key
         return {"Authorization": f"Bearer {key}"}
 
     async def _ask_missing(self, missing: Mapping[str, str], headers: dict[str, str]) -> dict[str, Reply]:
@@ -151,7 +164,11 @@ class JudgeClient:
             found = await asyncio.gather(
                 *(self._ask(http, slots, end, key, prompt) for key, prompt in missing.items())
             )
-        return dict(zip(missing, found, strict=True))
+        replies = dict(zip(missing, found, strict=True))
+        # However long the batch took, its failures are fresh when it is searched for its bad rows.
+        done = time.monotonic()
+        self._failed.update((key, (done, reply.error)) for key, reply in replies.items() if reply.error)
+        return replies
 
     async def _ask(self, http: Any, slots: asyncio.Semaphore, end: float, key: str, prompt: str) -> Reply:
         try:
@@ -164,7 +181,6 @@ class JudgeClient:
         else:
             self._cache.add(key, text, tokens)
             return Reply(text)
-        self._failed[key] = time.monotonic(), error
         return Reply("", error)
 
     async def _tried(self, http: Any, slots: asyncio.Semaphore, prompt: str) -> tuple[str, int]:
@@ -200,20 +216,19 @@ class JudgeClient:
         except TimeoutError as err:
             raise _CallFailed(f"no reply within {self._limits.timeout_s:g} s", again=True) from err
         except httpx.HTTPError as err:
-            raise _CallFailed(f"{type(err).__name__}: {err}", again=True) from err
+            raise _CallFailed(self.without_key(f"{type(err).__name__}: {err}"), again=True) from err
         if answer.status_code != 200:
             status = answer.status_code
             again = status in _WORTH_ANOTHER_TRY or status >= 500
-            why = f"status {status}: {answer.text[:_SHOWN]}"
+            why = f"status {status}: {self.without_key(answer.text)[:_SHOWN]}"
             raise _CallFailed(why, again=again, pause_s=_pause_asked_for(answer))
         try:
             data = answer.json()
             text = str(data["choices"][0]["message"]["content"] or "")
             tokens = int((data.get("usage") or {}).get("total_tokens") or 0)
         except (ValueError, LookupError, TypeError, AttributeError) as err:
-            raise _CallFailed(
-                f"the answer is no chat completion: {answer.text[:_SHOWN]}", again=True
-            ) from err
+            why = f"the answer is no chat completion: {self.without_key(answer.text)[:_SHOWN]}"
+            raise _CallFailed(why, again=True) from err
         self.tokens += tokens
         return text, tokens
 

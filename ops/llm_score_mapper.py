@@ -25,15 +25,13 @@ class LlmScoreMapper(ArrowMapper, Mapper):
     """Writes `llm_score` in [0, 1]: what a model behind an OpenAI-compatible endpoint thinks of a row.
 
     Calls run side by side; equal prompts are asked once; replies are kept in a SQLite file under the hash of
-    (model, prompt, sampling), so neither a retry nor a restart pays twice. A row without a usable score (no
+    (endpoint, model, prompt, sampling), so neither a retry nor a restart pays twice. A row without a usable score (no
     reply, none of the expected form, out of range, no answer for `{answer}`) is quarantined with the reason,
     or with on_failure="keep" stays with a null score and the reason in `llm_score_error`.
     shape="add": shaped_reward = (shaped_reward where set, else reward) + weight * score; shape="replace":
     weight * score. A missing reward stays missing under "add"; so does one without a score, under both.
     An empty completion is asked about like any other. Groups do not matter.
     """
-
-    required_columns = ("completion_text",)
 
     def __init__(
         self,
@@ -83,6 +81,7 @@ class LlmScoreMapper(ArrowMapper, Mapper):
             api_key_env=api_key_env,
         )
         self.needs_store = self._prompts.wants_answer
+        self.required_columns = ("completion_text", *(("reward",) if shape == "add" else ()))
         self.optional_columns = (
             *PLACES,
             *("messages", "prompt_messages", "taskset", "task_id"),
@@ -120,7 +119,7 @@ class LlmScoreMapper(ArrowMapper, Mapper):
         scores, errors = np.full(table.num_rows, np.nan), ["the task has no answer"] * table.num_rows
         values = self._reader.read([reply.text for reply in replies.values()])
         for (place, reply), value in zip(replies.items(), values, strict=True):
-            errors[place] = reply.error or (value if isinstance(value, str) else "")
+            errors[place] = reply.error or (self._client.without_key(value) if isinstance(value, str) else "")
             if not errors[place] and not isinstance(value, str):
                 scores[place] = value
         return scores, errors

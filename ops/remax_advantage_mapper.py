@@ -12,7 +12,6 @@ from ops.advantages import ADVANTAGE_COLUMNS, with_advantage
 from ops.base import GROUP_KEY, ArrowMapper, append_or_replace
 from ops.grouping import Groups
 from ops.rewards import effective_rewards
-from ops.rollouts import Rollouts
 
 
 @OPERATORS.register_module("remax_advantage_mapper")
@@ -41,11 +40,11 @@ class RemaxAdvantageMapper(ArrowMapper, Pipeline):
         """Add advantage and mask."""
         rewards = effective_rewards(table)
         groups = Groups.of(table, GROUP_KEY)
-        rollouts = Rollouts.of(table, groups)
         greedy = table["member"].to_numpy() == self.baseline_member
-        ends = rollouts.last[greedy[rollouts.last]]
+        turns = np.flatnonzero(greedy)
+        turns = turns[np.argsort(table["turn"].to_numpy()[turns], kind="stable")]
         baseline = np.full(groups.count, np.nan)
-        baseline[groups.codes[ends]] = rewards[ends]
+        baseline[groups.codes[turns]] = rewards[turns]  # of several turns the last one written stays
         if np.isnan(baseline).any():
             row = int(np.argmax(np.isnan(baseline[groups.codes])))
             raise ValueError(

@@ -5,6 +5,7 @@ The manifest is written last; a folder without a matching one does not count.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import shutil
 from collections.abc import Mapping
@@ -59,7 +60,7 @@ def newest(root: Path) -> Checkpoint | None:
             if (
                 directory / MANIFEST_FILE
             ).is_file():  # it was complete once: it must not count as one of those
-                directory.rename(directory.with_name(f"{_DAMAGED}{directory.name}"))
+                directory.rename(_free(directory.with_name(f"{_DAMAGED}{directory.name}")))
     return None
 
 
@@ -69,3 +70,9 @@ def prune(root: Path, keep: int) -> None:
     ordered = sorted(complete, key=lambda p: int(p.name.rsplit("-", 1)[1]))
     for old in ordered[:-keep]:
         shutil.rmtree(old)
+
+
+def _free(path: Path) -> Path:
+    """This name, or with the first number behind it that is not taken."""
+    numbered = (path.with_name(f"{path.name}.{number}") for number in itertools.count(2))
+    return next(name for name in itertools.chain((path,), numbered) if not name.exists())

@@ -71,6 +71,7 @@ class Dispatcher:
             "admitted": self.admitted,
             "open": [[ordinal, key.taskset, key.task_id] for ordinal, key in self.open.items()],
             "again": [[key.taskset, key.task_id] for key in self._again],
+            "lost": [[key.taskset, key.task_id, times] for key, times in self._lost.items()],
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -78,3 +79,4 @@ class Dispatcher:
         self.admitted = int(state["admitted"])
         self.open = {int(ordinal): TaskKey(*key) for ordinal, *key in state["open"]}
         self._again = deque(TaskKey(*key) for key in state["again"])
+        self._lost = Counter({TaskKey(*key): int(times) for *key, times in state["lost"]})

@@ -32,39 +32,42 @@ def evaluation_tasks(tasks: Sequence[Task], limit: int) -> list[Task]:
 
 
 def accuracy(rows: Sequence[Experience], tasks: Sequence[Task], judge: str) -> Accuracy:
-    """Share of rows whose reward part `judge` is 1.0; an unscored or failed rollout counts as wrong.
+    """Share of rows whose reward part `judge` is 1.0 (a task's own reward, where it names one).
 
-    Raises: EngineError when every rollout failed.
+    An unscored or failed rollout counts as wrong.
+    Raises: EngineError when every rollout failed, or none was stored.
     """
-    failed = [row for row in rows if judge not in row.reward_parts]
+    by_key = {task.key: task for task in tasks}
+    asked = [by_key[TaskKey(row.taskset, row.task_id)] for row in rows]
+    scores = [row.reward_parts.get(task.reward or judge) for row, task in zip(rows, asked, strict=True)]
+    failed = [row for row, score in zip(rows, scores, strict=True) if score is None]
+    if len(failed) == len(rows):
+        reason = failed[0].unscored_reason if failed else "the buffer's door refused every row"
+        raise EngineError(f"all {len(rows)} evaluation rollouts failed, the first with: {reason}")
     if failed:
         reason = failed[0].unscored_reason
-        if len(failed) == len(rows):
-            raise EngineError(f"all {len(rows)} evaluation rollouts failed, the first with: {reason}")
         log.warning("%d of %d evaluation rollouts were not scored, first: %s", len(failed), len(rows), reason)
-    difficulty = {task.key: task.difficulty for task in tasks}
     passed: dict[str, list[float]] = {}
-    for row in rows:
-        name = f"{row.taskset}/{difficulty[TaskKey(row.taskset, row.task_id)]}"
-        passed.setdefault(name, []).append(float(row.reward_parts.get(judge) == 1.0))
+    for task, score in zip(asked, scores, strict=True):
+        passed.setdefault(f"{task.taskset}/{task.difficulty}", []).append(float(score == 1.0))
     total = [value for values in passed.values() for value in values]
     by_class = {name: sum(values) / len(values) for name, values in sorted(passed.items())}
     return Accuracy(sum(total) / len(total), by_class)
 
 
-def pass_at_k(rows: Sequence[Experience], judge: str) -> dict[str, float]:
+def pass_at_k(rows: Sequence[Experience], tasks: Sequence[Task], judge: str) -> dict[str, float]:
     """Chance that one of k answers is right, for k = 1, 2, 4, ... and the number of answers per task.
 
-    1 - C(n - c, k) / C(n, k) for c right of n answers, averaged over tasks: unbiased (arXiv:2107.03374). An
-    unscored or failed rollout counts as wrong, and so does one that is missing: n is the most any task has.
+    1 - C(n - c, k) / C(n, k) for c right of n answers, averaged over tasks: unbiased (arXiv:2107.03374). What
+    is right is as in `accuracy`; a rollout that is missing counts as wrong: n is the most any task has.
     """
+    decides = {task.key: task.reward or judge for task in tasks}
     answers: dict[TaskKey, dict[int, bool]] = {}
     for row in rows:
-        members = answers.setdefault(TaskKey(row.taskset, row.task_id), {})
-        members[row.member] = members.get(row.member, False) or row.reward_parts.get(judge) == 1.0
+        key = TaskKey(row.taskset, row.task_id)
+        members = answers.setdefault(key, {})
+        members[row.member] = members.get(row.member, False) or row.reward_parts.get(decides[key]) == 1.0
     n = max(map(len, answers.values()))
     right = [sum(members.values()) for members in answers.values()]
     ks = sorted({*(2**power for power in range(n.bit_length())), n})
-    return {
-        str(k): sum(1 - math.comb(n - c, k) / math.comb(n, k) for c in right) / len(right) for k in ks
-    }
+    return {str(k): sum(1 - math.comb(n - c, k) / math.comb(n, k) for c in right) / len(right) for k in ks}

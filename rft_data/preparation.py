@@ -36,7 +36,7 @@ def read_tasks(
     read = [task for section in recipe.tasks for task in build.tasks_of(section)]
     distinct = list({task.key: task for task in read}.values())
     tasks, operators = clean_tasks(distinct, recipe, buffer)
-    _known_workflows(recipe, tasks)
+    _known_code(recipe, tasks)
     splits = {split: sum(task.split == split for task in tasks) for split in ("train", "heldout")}
     log.info("%d tasks read, %d kept: %s", len(read), len(tasks), splits)
     for split in needed:
@@ -48,10 +48,15 @@ def read_tasks(
     return tasks, {"read": len(read), "kept": len(tasks), **splits, "operators": operators}
 
 
-def _known_workflows(recipe: TasksRecipe, tasks: Sequence[Task]) -> None:
-    """Raises: RecipeError when a task asks for another workflow than the recipe's; data names no code."""
+def _known_code(recipe: TasksRecipe, tasks: Sequence[Task]) -> None:
+    """Raises: RecipeError when a task asks for a workflow or reward the recipe lacks; data names no code."""
     if not isinstance(recipe, PlayingRecipe | EvalRecipe):
         return
+    rewards = {component.use for component in recipe.explorer.reward}
+    if lacking := sorted({task.reward for task in tasks if task.reward} - rewards):
+        raise RecipeError(
+            f"tasks ask for the rewards {lacking}, 'explorer.reward' has {sorted(rewards)}; add them there."
+        )
     known = recipe.explorer.workflow.use
     if other := sorted({task.workflow for task in tasks if task.workflow not in (None, known)}):
         raise RecipeError(
@@ -127,7 +132,7 @@ def measure(
     rows = to_experiences(run.buffer.take(seqs))
     found = accuracy(rows, tasks, judge)
     if samples > 1:
-        run.progress.setdefault("pass_at_k", {})[key] = pass_at_k(rows, judge)
+        run.progress.setdefault("pass_at_k", {})[key] = pass_at_k(rows, tasks, judge)
     run.progress["heldout_accuracy"][key] = found.overall
     run.progress["by_difficulty"][key] = found.by_class
     log.info("held-out accuracy, %s: %.1f %% of %d tasks", key, 100 * found.overall, len(rows))

@@ -105,8 +105,8 @@ class RayRole:
     def _tell_begun(self, begun: Future[None]) -> None:
         try:
             self._begin()
-        except RftError as err:
-            begun.set_exception(err)
+        except BaseException as err:  # noqa: BLE001 - of Ray too: whoever waits must be told
+            begun.set_exception(err if isinstance(err, RftError) else self._told(err))
         else:
             begun.set_result(None)
 

@@ -1,6 +1,7 @@
 """The loop with every hub part real; engine and optimizer are the small roles of `toy_run`."""
 
 import contextlib
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -308,8 +309,12 @@ def test_a_task_that_was_lost_is_played_again_before_others_and_given_up_the_nex
     again, other = dispatcher.assign(tickets[1:3])
     assert again.task == lost.task
     assert other.task != lost.task
-    dispatcher.give_back([lost.task.key])
-    assert dispatcher.assign(tickets[3:])[0].task != lost.task
+    restored = Dispatcher(Shuffle(TASKS, seed=0), dispatcher.tasks)
+    restored.selector.load_state_dict(dispatcher.selector.state_dict())
+    restored.load_state_dict(json.loads(json.dumps(dispatcher.state_dict())))
+    for one in (dispatcher, restored):
+        one.give_back([lost.task.key])
+        assert one.assign(tickets[3:])[0].task != lost.task, "a third chance"
 
 
 def test_a_step_that_fails_is_not_settled(tmp_path: Path) -> None:

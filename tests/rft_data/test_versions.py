@@ -206,6 +206,18 @@ def test_newest_checkpoint_falls_back_over_a_damaged_one_and_says_so(tmp_path: P
     assert checkpoint.newest(tmp_path / "none") is None
 
 
+def test_a_step_that_is_damaged_twice_is_put_aside_twice(tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoint-10"
+    for _ in range(3):
+        folder.mkdir()
+        save(folder)
+        checkpoint.seal(folder, 10, {})
+        (folder / "model.safetensors").write_bytes(b"?")
+        assert checkpoint.newest(tmp_path) is None
+    aside = {path.name for path in tmp_path.iterdir()}
+    assert aside == {"damaged-checkpoint-10", "damaged-checkpoint-10.2", "damaged-checkpoint-10.3"}
+
+
 def test_prune_keeps_the_newest_complete_checkpoints(tmp_path: Path) -> None:
     for step in (5, 10, 15, 20):
         folder = tmp_path / f"checkpoint-{step}"
