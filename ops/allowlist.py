@@ -61,7 +61,15 @@ _FETCHING: Mapping[str, tuple[Any, ...]] = {"tokenization": (True, "sentencepiec
 """Argument to those values that make an operator of the list fetch a tokenizer when it is missing."""
 
 
-def unsafe_arguments(operator: str, args: Mapping[str, Any]) -> Iterator[str]:
-    """The arguments with which an operator of the list is no longer safe."""
+_IMPORTING: Mapping[str, str] = {"semantic_diversity_filter": "model"}
+"""Our operators that import code when this argument is `package.module:name`."""
+
+
+def unsafe_arguments(operator: str, args: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """The arguments with which an operator of the list is no longer safe, and what it does with them."""
     if operator in NATIVE_OPERATORS:
-        yield from (name for name, values in _FETCHING.items() if name in args and args[name] in values)
+        for name, values in _FETCHING.items():
+            if name in args and args[name] in values:
+                yield name, "fetches a model from the network"
+    elif ":" in str(args.get(argument := _IMPORTING.get(operator, ""), "")):
+        yield argument, "imports code"

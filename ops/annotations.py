@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from ops.native import META, STATS
-from ops.stage import ROW, row_numbers
+from ops.stage import ROW, Outcome, row_numbers
 from rft_data import schema
 from rft_data.codec import one_array
 from rft_data.rows import canonical_json, now
@@ -21,6 +21,18 @@ COLUMNS = ("advantage", "shaped_reward", "masked")
 """Columns of operators that have a column of their own in the table; the others go into `stats`."""
 UNJUDGED = "unjudged"
 """Key in `stats`: operator to the failure that a kept row is owed (`on_failure: keep`)."""
+
+
+def without_advantage(outcome: Outcome) -> dict[int, str]:
+    """Rows that an advantage operator leaves without one, and why they are dropped: no step can use them."""
+    if "advantage" not in outcome.table.column_names:
+        return {}
+    column = outcome.table["advantage"]
+    if not column.null_count:
+        return {}
+    rows = row_numbers(outcome.table)[column.is_null().to_numpy()].tolist()
+    failed = outcome.unjudged
+    return {row: f"no advantage: {failed.get(row, 'it has no reward')}" for row in rows}
 
 
 @dataclass(frozen=True, slots=True)

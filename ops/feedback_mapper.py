@@ -9,7 +9,7 @@ import pyarrow as pa
 from data_juicer.ops.base_op import OPERATORS, Mapper
 
 from ops.base import ArrowMapper, append_or_replace, floats
-from rft_data.errors import OperatorError
+from ops.stored import store_of
 from rft_data.feedback import REWARD, How, fold, said_about
 
 Into = Literal["reward", "shaped_reward", "stats"]
@@ -58,7 +58,9 @@ class FeedbackMapper(ArrowMapper, Mapper):
     def process_table(self, table: pa.Table) -> pa.Table:
         """Add what was said, and fill in."""
         ids = table["experience_id"]
-        said = fold(said_about(self._stored(), self.key, ids.to_pylist()), self.how).about(ids)
+        said = fold(said_about(store_of(self, "feedback_mapper"), self.key, ids.to_pylist()), self.how).about(
+            ids
+        )
         table = append_or_replace(table, f"feedback_{self.key}", _nullable(said, pa.float64()))
         if self.into == "stats":
             return table
@@ -72,19 +74,6 @@ class FeedbackMapper(ArrowMapper, Mapper):
             why = table["unscored_reason"].combine_chunks()
             table = append_or_replace(table, "unscored_reason", _cleared(why, filled))
         return table
-
-    def _stored(self) -> Any:
-        """The buffer to ask: the attached one, else the one that `buffer` names."""
-        if self.store is None:
-            if self.buffer is None:
-                raise OperatorError(
-                    "operator 'feedback_mapper' has no buffer to read feedback from; in a recipe the run's "
-                    "own is attached, in dj-process give its folder: feedback_mapper: {buffer: URI}."
-                )
-            from rft_data.buffer import Buffer  # opens LanceDB, which a pipeline without a store never needs
-
-            self.attach(Buffer(self.buffer, read_only=True))
-        return self.store
 
 
 def _nullable(values: np.ndarray[Any, np.dtype[np.float64]], kind: pa.DataType) -> pa.Array:

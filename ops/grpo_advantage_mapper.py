@@ -23,9 +23,10 @@ class GrpoAdvantageMapper(ArrowMapper, Pipeline):
     scale="batch": the same with the std of all rewards of the batch (Lite PPO, arXiv:2508.08221).
     scale="none": r - mean (Dr. GRPO, arXiv:2503.20783).
     r is `shaped_reward` where that is set, else `reward`. Mean and std are over the known rewards; a
-    row without one gets a null advantage (put reward_range_filter before). A group of one, or of equal
-    rewards, gets 0.0. The batch is what the operator is given: a run's batch of groups, a whole dataset
-    under dj-process. Raises ValueError for a reward that is not finite.
+    row without one gets a null advantage, and the pipeline drops it. A group of one, or of equal
+    rewards, gets 0.0. The batch is the groups judged together: a round of a synchronous run (a round of
+    refills by itself), a whole dataset under dj-process; other runs judge groups one by one and refuse
+    scale="batch". Raises ValueError for a reward that is not finite.
     """
 
     group_key = GROUP_KEY

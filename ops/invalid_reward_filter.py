@@ -1,27 +1,32 @@
-"""`invalid_reward_filter`: drops rows whose reward cannot be used."""
+"""`invalid_reward_filter`: drops rollouts whose reward cannot be used."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-from data_juicer.ops.base_op import OPERATORS, Filter
+from data_juicer.ops.base_op import OPERATORS, Pipeline
 
-from ops.base import ArrowFilter, Judgement
+from ops.base import GROUP_KEY, ArrowFilter, Judgement
+from ops.rollouts import ROLLOUT_COLUMNS, Ints, torn, turns_of
 
 
 @OPERATORS.register_module("invalid_reward_filter")
-class InvalidRewardFilter(ArrowFilter, Filter):
-    """Drops a row whose reward is null, NaN or infinite, or that has an `unscored_reason`.
+class InvalidRewardFilter(ArrowFilter, Pipeline):
+    """Drops a rollout whose reward is null, NaN or infinite, or that has an `unscored_reason`.
 
     The other operators on rewards refuse (ValueError) what is not finite; this one, put first, takes it
-    out with its reason. Each row is judged alone: groups may become ragged.
+    out with its reason. Of a rollout of several turns (a `turn` above 0) the last one's reward decides for
+    all: earlier turns may have none, or one taken back, but none that is NaN or infinite. Groups may become
+    ragged; a group of one goes or stays like any other rollout.
     """
 
-    required_columns = ("reward",)
-    optional_columns = ("unscored_reason",)
+    group_key = GROUP_KEY
+    required_columns = (GROUP_KEY, "reward")
+    optional_columns = ("unscored_reason", *ROLLOUT_COLUMNS)
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         """No arguments of its own."""
@@ -36,14 +41,31 @@ class InvalidRewardFilter(ArrowFilter, Filter):
             causes = table["unscored_reason"].cast(pa.string())
         unscored = pc.fill_null(pc.greater(pc.utf8_length(causes), 0), False).to_numpy(zero_copy_only=False)
         keep = np.isfinite(values) & ~unscored
+        known = rewards.is_valid().to_numpy()
+        turns = turns_of(table)
+        if turns is not None:
+            keep = np.where(_is_last(turns, table["turn"].to_numpy()), keep, np.isfinite(values) | ~known)
         dropped = np.flatnonzero(~keep)
-        known = rewards.is_valid().to_numpy()[dropped]
         reasons = [
             f"reward {value:g}{' was not scored: ' + cause if cause else ' is not finite'}"
             if scored
             else f"no reward: {cause or 'not scored'}"
             for value, scored, cause in zip(
-                values[dropped], known, causes.take(pa.array(dropped)).to_pylist(), strict=True
+                values[dropped], known[dropped], causes.take(pa.array(dropped)).to_pylist(), strict=True
             )
         ]
-        return Judgement(keep, reasons)
+        if turns is None:
+            return Judgement(keep, reasons)
+        lost = dict(zip(dropped.tolist(), reasons, strict=True))
+        lost |= torn(turns, np.flatnonzero(keep), lost)
+        keep[list(lost)] = False
+        return Judgement(keep, [lost[row] for row in sorted(lost)])
+
+
+def _is_last(turns: Ints, turn: Ints) -> npt.NDArray[np.bool_]:
+    """Whether no later turn of a row's rollout is there; `turns`: of `turns_of`."""
+    order = np.lexsort((turn, turns))
+    ordered = turns[order]
+    last = np.ones(len(turns), bool)
+    last[order[:-1]] = (ordered[:-1] != ordered[1:]) | (ordered[:-1] < 0)
+    return last

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-DEFAULT_PATTERN = r"(?i)score(?:\s*\([^()]*\))?[^\w(]{0,8}?(?P<score>-?\d+(?:\.\d+)?)"
+DEFAULT_PATTERN = r"(?i)score(?:\s*[(\[][^()\[\]]*[)\]])?[^\w(\[]{0,8}?(?P<score>-?\d+(?:\.\d+)?)"
 _SHOWN = 120
 _DECODER = json.JSONDecoder()
 _LONGEST_JSON = 20_000

@@ -12,7 +12,7 @@ from data_juicer.ops.base_op import OPERATORS, Pipeline
 from ops.base import GROUP_KEY, ArrowMapper
 from ops.grouping import Groups
 from ops.rewards import correct_rows, effective_rewards, with_shaped_reward
-from ops.rollouts import LENGTH_COLUMNS, completion_tokens
+from ops.rollouts import LENGTH_COLUMNS, ROLLOUT_COLUMNS, Rollouts, completion_tokens
 
 Array = npt.NDArray[np.float64]
 Rule = Literal["kimi", "efficient", "lead"]
@@ -20,22 +20,24 @@ Rule = Literal["kimi", "efficient", "lead"]
 
 @OPERATORS.register_module("length_shaping_mapper")
 class LengthShapingMapper(ArrowMapper, Pipeline):
-    """Writes `shaped_reward` from the reward r and the completion's sampled tokens L, within its group.
+    """Writes `shaped_reward` from the reward r and the sampled tokens L of a rollout, within its group.
 
     kimi (Kimi k1.5, arXiv:2501.12599, section 2.3.3): with s = 0.5 - (L - min L) / (max L - min L) over
     the group, r + weight * s if correct, r + weight * min(0, s) if not; s = 0 when all are equally long.
     efficient (arXiv:2502.04463): r * (1 - weight * sigmoid(z)) if correct, else r.
     lead (GRPO-LEAD, arXiv:2504.09696): r * exp(-weight * z) if correct, else r.
-    z = (L - mean) / std (ddof=0) over the group's correct rows; 0 when these are one, or equally long.
+    z = (L - mean) / std (ddof=0) over the group's correct rollouts; 0 when these are one, or equally long.
 
-    Correct means `reward` >= `correct`; r is `shaped_reward` where set, else `reward`; a row without
-    either keeps a null and takes no part. A group of one has s = 0 or z = 0. Raises ValueError for a
-    reward that is not finite, and for a row with a reward but without tokens.
+    Correct means `reward` >= `correct`; r is `shaped_reward` where set, else `reward`. Of a rollout of
+    several turns L is the sum over them and r the last one's, which alone is shaped; earlier turns keep
+    theirs. A rollout without r keeps a null and takes no part. A group of one has s = 0 or z = 0. Raises
+    ValueError for a reward that is not finite, a rollout with a reward whose tokens are not all known, and
+    a turn that is there twice.
     """
 
     group_key = GROUP_KEY
     required_columns = (GROUP_KEY, "reward")
-    optional_columns = ("shaped_reward", *LENGTH_COLUMNS)
+    optional_columns = ("shaped_reward", *ROLLOUT_COLUMNS, *LENGTH_COLUMNS)
 
     def __init__(
         self, rule: Rule = "kimi", weight: float = 0.0, correct: float = 1.0, *args: Any, **kwargs: Any
@@ -54,23 +56,34 @@ class LengthShapingMapper(ArrowMapper, Pipeline):
     def process_table(self, table: pa.Table) -> pa.Table:
         """Shape the rewards, in fp64."""
         rewards = effective_rewards(table)
-        lengths = completion_tokens(table)
-        if (np.isnan(lengths) & ~np.isnan(rewards)).any():
-            raise ValueError("a row has a reward but no tokens; its length is unknown: drop such rows before")
-        lengths = np.where(np.isnan(rewards), np.nan, lengths)
-        correct = correct_rows(table, self.correct)
         groups = Groups.of(table, GROUP_KEY)
+        rollouts = Rollouts.of(table, groups)
+        last = rollouts.last
+        lengths = np.bincount(rollouts.codes, completion_tokens(table), len(last)).astype(np.float64)
+        of_rollouts = Groups(rollouts.group, groups.count)
+        rewards[last] = self._shaped(
+            rewards[last], lengths, correct_rows(table, self.correct)[last], of_rollouts
+        )
+        return with_shaped_reward(table, rewards)
+
+    def _shaped(
+        self, rewards: Array, lengths: Array, correct: npt.NDArray[np.bool_], groups: Groups
+    ) -> Array:
+        """By rollout: the shaped reward, NaN for one without a reward."""
+        if (np.isnan(lengths) & ~np.isnan(rewards)).any():
+            raise ValueError(
+                "a rollout has a reward but not all its tokens are known; its length is not: drop it before"
+            )
+        lengths = np.where(np.isnan(rewards), np.nan, lengths)
         if self.rule == "kimi":
             share = _relative_shortness(lengths, groups)
-            return with_shaped_reward(
-                table, rewards + self.weight * np.where(correct, share, np.minimum(share, 0.0))
-            )
+            return rewards + self.weight * np.where(correct, share, np.minimum(share, 0.0))
         z = _standard_scores(np.where(correct, lengths, np.nan), groups)
         if self.rule == "efficient":
             factor = 1.0 - self.weight / (1.0 + np.exp(-z))
         else:
             factor = np.exp(-self.weight * z)
-        return with_shaped_reward(table, np.where(correct, rewards * factor, rewards))
+        return np.where(correct, rewards * factor, rewards)
 
 
 def _relative_shortness(lengths: Array, groups: Groups) -> Array:

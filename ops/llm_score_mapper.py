@@ -25,9 +25,9 @@ class LlmScoreMapper(ArrowMapper, Mapper):
     """Writes `llm_score` in [0, 1]: what a model behind an OpenAI-compatible endpoint thinks of a row.
 
     Calls run side by side; equal prompts are asked once; replies are kept in a SQLite file under the hash of
-    (endpoint, model, prompt, sampling), so neither a retry nor a restart pays twice. A row without a usable score (no
-    reply, none of the expected form, out of range, no answer for `{answer}`) is quarantined with the reason,
-    or with on_failure="keep" stays with a null score and the reason in `llm_score_error`.
+    (endpoint, model, prompt, sampling), so neither a retry nor a restart pays twice. A row without a usable
+    score (no reply, none of the expected form, out of range, no answer for `{answer}`) is quarantined with
+    the reason, or with on_failure="keep" stays with a null score and the reason in `llm_score_error`.
     shape="add": shaped_reward = (shaped_reward where set, else reward) + weight * score; shape="replace":
     weight * score. A missing reward stays missing under "add"; so does one without a score, under both.
     An empty completion is asked about like any other. Groups do not matter.

@@ -17,12 +17,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from ops.annotations import OperatorReport, annotation_rows
+from ops.annotations import OperatorReport, annotation_rows, without_advantage
 from ops.base import ArrowOperator, append_or_replace
 from ops.limits import Limits
 from ops.native import stage_of
+from ops.rollouts import Ints, torn, turns_of
 from ops.specs import OperatorList, Spec, parse
-from ops.stage import ROW, Outcome, Stage, apply, row_numbers
+from ops.stage import ROW, Outcome, Stage, all_failed, apply, dropped_too, row_numbers, settled
 from ops.workers import WorkerStage
 from rft_data.errors import OperatorError, RecipeError
 from rft_data.lookup import suggest
@@ -52,6 +53,21 @@ class LostRow:
     verdict: str
     """`dropped`, `quarantined`, or `kept` when it went on unjudged."""
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """An operator of the list."""
+
+    stage: Stage
+    limits: Limits
+    op: Any
+    """The operator itself, which its stage may run elsewhere."""
+
+    @property
+    def ours(self) -> ArrowOperator | None:
+        """The operator, if it is one that says what it works on."""
+        return self.op if isinstance(self.op, ArrowOperator) else None
 
 
 class OperatorPipeline:
@@ -85,7 +101,7 @@ class OperatorPipeline:
         self._store = store
         self._limits = dict(limits or {})
         self._check_limits({spec.name for spec in specs})
-        self._stages: list[tuple[Stage, Limits]] = []
+        self._steps: list[Step] = []
         self._reads: set[str] = set()
         self._reads_text = self._natives = False
         seen: Counter[str] = Counter()
@@ -100,13 +116,20 @@ class OperatorPipeline:
         """Content hash of the operators' names and arguments."""
         return self._hash
 
+    @property
+    def batch_wide(self) -> list[str]:
+        """Operators whose verdict on a group depends on which others are judged with it."""
+        return [step.stage.name for step in self._steps if step.ours is not None and step.ours.whole_batch]
+
     def run(self, experiences: pa.Table) -> pa.Table:
         """Judge every row: one annotation (schema.ANNOTATIONS) per input row, in input order.
 
+        A row that an advantage operator leaves without one is dropped by it: a lease could not be trained on.
+        A rollout that loses a turn to an operator on single rows goes whole.
         Raises: OperatorError when an operator breaks its contract or a column it needs is missing.
         """
         self._need_columns(experiences, ["seq", "experience_id"])
-        kept, reports = self._through(experiences)
+        kept, reports = self._through(experiences, trained=True)
         for report in reports:
             self._sample(report, experiences["experience_id"])
         return annotation_rows(experiences, kept, reports, self._hash)
@@ -116,7 +139,7 @@ class OperatorPipeline:
 
         Raises: OperatorError when an operator breaks its contract or a column it needs is missing.
         """
-        work, reports = self._through(table)
+        work, reports = self._through(table, trained=False)
         return Verdicts(row_numbers(work), _widen(table, work), tuple(reports))
 
     def metrics(self) -> dict[str, float]:
@@ -138,9 +161,9 @@ class OperatorPipeline:
 
     def close(self) -> None:
         """End the workers, if any; idempotent."""
-        for stage, _ in self._stages:
-            if isinstance(stage, WorkerStage):
-                stage.close()
+        for step in self._steps:
+            if isinstance(step.stage, WorkerStage):
+                step.stage.close()
 
     def _check_limits(self, known: set[str]) -> None:
         for operator in self._limits.keys() - known:
@@ -162,7 +185,7 @@ class OperatorPipeline:
         stage = stage_of(label, op)
         if limits.workers:
             stage = WorkerStage(stage, spec, self._text_column, limits)
-        self._stages.append((stage, limits))
+        self._steps.append(Step(stage, limits, op))
 
     def _attach(self, op: ArrowOperator, label: str, limits: Limits) -> None:
         if not op.needs_store or op.buffer is not None:
@@ -175,17 +198,27 @@ class OperatorPipeline:
             )
         op.attach(self._store)
 
-    def _through(self, table: pa.Table) -> tuple[pa.Table, list[OperatorReport]]:
-        """The rows that stay (narrow, with ROW) and a report for each operator."""
+    def _through(self, table: pa.Table, *, trained: bool) -> tuple[pa.Table, list[OperatorReport]]:
+        """The rows that stay (narrow, with ROW) and a report for each operator.
+
+        Args: `trained`: no row stays without an advantage, once an operator has given one.
+        """
         self._need_columns(table, [self._text_column] if self._reads_text else [])
         work = _narrow(table, self._reads, self._natives)
-        reports = []
-        for stage, limits in self._stages:
+        turns = turns_of(table)
+        reports: list[OperatorReport] = []
+        unjudged: set[int] = set()
+        for step in self._steps:
             start = time.perf_counter()
-            outcome = apply(stage, work, limits.on_failure) if work.num_rows else Outcome(work)
+            outcome = _outcome(step, work, unjudged) if work.num_rows else Outcome(work)
+            if turns is not None and (step.ours is None or step.ours.group_key is None):
+                outcome = dropped_too(outcome, _torn(outcome, turns))
+            if trained:
+                outcome = dropped_too(outcome, without_advantage(outcome))
+            unjudged.update(outcome.unjudged)
             reports.append(
                 OperatorReport(
-                    name=stage.name,
+                    name=step.stage.name,
                     rows_in=work.num_rows,
                     rows_out=outcome.table.num_rows,
                     seconds=time.perf_counter() - start,
@@ -218,6 +251,22 @@ class OperatorPipeline:
                     f"operator list '{self.name}' needs column '{name}', which the rows lack; "
                     f"they have {table.column_names}."
                 )
+
+
+def _outcome(step: Step, work: pa.Table, unjudged: set[int]) -> Outcome:
+    """What an operator does with `work`; `unjudged`: rows that an earlier one failed on, and let go on."""
+    needs = step.ours.required_columns if step.ours is not None else ()
+    missing = [name for name in needs if name not in work.column_names]
+    if missing and unjudged.issuperset(row_numbers(work).tolist()):
+        # Nobody could add the column, as in an outage of a judge: not the list is wrong, these rows are.
+        why = f"{step.stage.name}: needs column '{missing[0]}', and the operators before failed on every row"
+        return settled(step.stage, work, all_failed(work, why), step.limits.on_failure)
+    return apply(step.stage, work, step.limits.on_failure)
+
+
+def _torn(outcome: Outcome, turns: Ints) -> dict[int, str]:
+    """Kept rows of which an operator on single rows took another turn away."""
+    return torn(turns, row_numbers(outcome.table), {**outcome.dropped, **outcome.quarantined})
 
 
 def _narrow(table: pa.Table, wanted: set[str], natives: bool) -> pa.Table:

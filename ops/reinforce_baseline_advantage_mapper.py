@@ -20,8 +20,9 @@ class ReinforceBaselineAdvantageMapper(ArrowMapper, Pipeline):
     REINFORCE++-baseline (arXiv:2501.03262): the group only centres, the batch scales. The mean over the
     batch of r - group mean is 0 already; std has ddof=1 and counts rows, not tokens. r is
     `shaped_reward` where set, else `reward`; a row without one takes no part and gets a null. A group of
-    one, or of equal rewards, gets 0.0. The batch is what the operator is given: a run's batch of groups,
-    a whole dataset under dj-process. Raises ValueError for a reward that is not finite.
+    one, or of equal rewards, gets 0.0. The batch is the groups judged together: a round of a synchronous
+    run (a round of refills by itself), a whole dataset under dj-process; other runs judge groups one by one
+    and refuse this operator. Raises ValueError for a reward that is not finite.
     """
 
     group_key = GROUP_KEY

@@ -21,7 +21,8 @@ class RepetitionFilter(ArrowFilter, Filter):
 
     share = 1 - distinct n-grams / n-grams (seq-rep-n of arXiv:1908.04319, the repetition penalty of
     arXiv:2502.03373). N-grams are of words, or of completion tokens with `column: token_ids`. An empty text
-    and one of at most n pieces have share 0 and stay. Each row is judged alone, so groups may become ragged.
+    and one of at most n pieces have share 0 and stay. Each row is judged alone, so groups may become
+    ragged; in our pipeline the other turns of a row's rollout go with it.
     """
 
     optional_columns = ("prompt_length",)

@@ -16,7 +16,8 @@ class RewardRangeFilter(ArrowFilter, Filter):
     """Keeps a row when min_reward <= reward <= max_reward.
 
     A missing reward is dropped with the reason it is missing; NaN is outside every range. Each row
-    is judged alone, so group sizes do not matter and groups may become ragged.
+    is judged alone, so group sizes do not matter and groups may become ragged; in our pipeline the other
+    turns of a row's rollout go with it. For the rewards of step-wise rollouts see invalid_reward_filter.
     """
 
     required_columns = ("reward",)

@@ -16,6 +16,7 @@ from ops.advantages import standardised
 from ops.base import GROUP_KEY, ArrowMapper, floats
 from ops.grouping import Groups
 from ops.rewards import with_shaped_reward
+from rft_data.errors import OperatorError
 
 Array = npt.NDArray[np.float64]
 Normalize = Literal["none", "group"]
@@ -31,7 +32,8 @@ class RewardShapingMapper(ArrowMapper, Pipeline):
     drowns another (GDPO, arXiv:2601.05242); a group of one, or of equal values, then has 0.0. clip is
     applied to the sum. A row without a `reward` gets a null; one with a reward must have every term, or
     a ValueError says which is missing (the pipeline quarantines the row's group). Raises ValueError for
-    a term that is not finite.
+    a term that is not finite, and OperatorError where a `shaped_reward` is set already but is no term: what
+    an operator before added or took off would be lost (put this one first, or weigh `shaped_reward`).
     """
 
     group_key = GROUP_KEY
@@ -62,6 +64,7 @@ class RewardShapingMapper(ArrowMapper, Pipeline):
     def process_table(self, table: pa.Table) -> pa.Table:
         """Combine the terms, in fp64."""
         unscored = np.isnan(floats(table, "reward"))
+        self._check_nothing_lost(table)
         groups = Groups.of(table, GROUP_KEY)
         parts: dict[str, Mapping[str, Array]] = {}
         total = np.zeros(table.num_rows)
@@ -77,6 +80,16 @@ class RewardShapingMapper(ArrowMapper, Pipeline):
         if self.clip is not None:
             total = np.clip(total, *self.clip)
         return with_shaped_reward(table, total)
+
+    def _check_nothing_lost(self, table: pa.Table) -> None:
+        if "shaped_reward" in self.weights or "shaped_reward" not in table.column_names:
+            return
+        if table["shaped_reward"].null_count < table.num_rows:
+            raise OperatorError(
+                "operator 'reward_shaping_mapper' would overwrite the `shaped_reward` of an operator before "
+                f"it, which is none of its terms {sorted(self.weights)}; put it before that one, or give "
+                "`shaped_reward: 1.0` a place in its weights instead of `reward`."
+            )
 
 
 def _term(table: pa.Table, term: str, parsed: dict[str, Mapping[str, Array]]) -> Array:

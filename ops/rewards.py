@@ -24,8 +24,9 @@ def effective_rewards(table: pa.Table) -> Array:
 
 
 def in_stored_precision(table: pa.Table, bound: float) -> float:
-    """A bound as `reward` would hold it, so that a reward equal to the bound compares as equal."""
-    return float(np.float32(bound)) if table["reward"].type == pa.float32() else bound
+    """A least value as the columns of `effective_rewards` hold it: a reward equal to it is not below it."""
+    columns = [name for name in ("reward", "shaped_reward") if name in table.column_names]
+    return min(_stored(table[name].type, bound) for name in columns)
 
 
 def correct_rows(table: pa.Table, threshold: float) -> npt.NDArray[np.bool_]:
@@ -33,7 +34,8 @@ def correct_rows(table: pa.Table, threshold: float) -> npt.NDArray[np.bool_]:
 
     Raises: ValueError for a reward that is not finite.
     """
-    correct: npt.NDArray[np.bool_] = floats(table, "reward") >= in_stored_precision(table, threshold)
+    least = _stored(table["reward"].type, threshold)
+    correct: npt.NDArray[np.bool_] = floats(table, "reward") >= least
     return correct
 
 
@@ -41,3 +43,8 @@ def with_shaped_reward(table: pa.Table, rewards: Array) -> pa.Table:
     """`table` with `shaped_reward` (float32), null where `rewards` is NaN."""
     column = pa.array(rewards, pa.float32(), mask=np.isnan(rewards))
     return append_or_replace(table, "shaped_reward", column)
+
+
+def _stored(kind: pa.DataType, bound: float) -> float:
+    """`bound`, or the float32 beside it where the column is float32 and that is less."""
+    return min(bound, float(np.float32(bound))) if kind == pa.float32() else bound

@@ -6,6 +6,7 @@ are its turns. Operators that choose among rollouts never tear one apart.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ops.base import GROUP_KEY
 from ops.grouping import Groups
 from rft_data.codec import one_array
 
@@ -67,6 +69,38 @@ class Rollouts:
         if "turn" not in table.column_names:
             return np.argsort(self.codes, kind="stable")
         return np.lexsort((table["turn"].to_numpy(), self.codes))
+
+
+def turns_of(table: pa.Table) -> Ints | None:
+    """N rollout numbers of rows whose rollout has several turns, -1 of the others; None if none has.
+
+    A rollout has several turns where one of its rows has a `turn` above 0.
+    """
+    if not {GROUP_KEY, *ROLLOUT_COLUMNS} <= set(table.column_names):
+        return None
+    later = pc.fill_null(pc.greater(table["turn"], 0), False).to_numpy()
+    if not later.any():
+        return None
+    group = Groups.of(table, GROUP_KEY).codes
+    member = np.unique(table["member"].to_numpy(), return_inverse=True)[1]
+    codes = np.unique(group * (int(member.max()) + 1) + member, return_inverse=True)[1]
+    return np.where((np.bincount(codes, later) > 0)[codes], codes, -1)
+
+
+def torn(turns: Ints, rows: Ints, lost: Mapping[int, str]) -> dict[int, str]:
+    """Those of `rows` of whose rollout another turn is lost, and the reason to drop them too.
+
+    Args: `turns`: of `turns_of`; `rows`: row numbers that stay; `lost`: row number to why it does not.
+    """
+    gone = np.sort(np.fromiter(lost, np.int64, len(lost)))
+    gone = gone[turns[gone] >= 0]
+    rollouts, first = np.unique(turns[gone], return_index=True)
+    why = {code: lost[row] for code, row in zip(rollouts.tolist(), gone[first].tolist(), strict=True)}
+    left = rows[np.isin(turns[rows], rollouts)]
+    return {
+        row: f"another turn of its rollout was dropped: {why[code]}"
+        for row, code in zip(left.tolist(), turns[left].tolist(), strict=True)
+    }
 
 
 def _all_different(groups: Groups, member: Ints) -> bool:

@@ -81,7 +81,8 @@ def parse(operators: OperatorList, name: str, *, allow_unsafe: bool) -> tuple[Sp
             invalid.append(f"{where}.{operator}: {_UNSAFE}")
         elif not allow_unsafe:
             invalid.extend(
-                f"{where}.{operator}.{key}: {_FETCHES}" for key in unsafe_arguments(operator, spec.args)
+                f"{where}.{operator}.{key}: with this value the operator {does}; {_WANTED}"
+                for key, does in unsafe_arguments(operator, spec.args)
             )
         invalid.extend(
             f"{where}.{operator}{mistake}" for mistake in _argument_mistakes(known[operator], spec.args)
@@ -98,10 +99,7 @@ _UNSAFE = (
     "network; set allow_unsafe_ops: true if you trust this recipe and the operator"
 )
 
-_FETCHES = (
-    "with this value the operator fetches a model from the network; "
-    "set allow_unsafe_ops: true if you want it to"
-)
+_WANTED = "set allow_unsafe_ops: true if you want it to"
 
 
 def _argument_mistakes(operator: type, args: Mapping[str, Any]) -> Iterator[str]:

@@ -7,7 +7,7 @@ a row is found out.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, Protocol
@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from ops.grouping import Groups
 from ops.limits import OnFailure
-from rft_data.errors import MissingExtraError, OperatorError
+from rft_data.errors import OperatorError, RftError, RowError
 
 ROW = "__rft_row__"
 """Column with a row's number in the pipeline's input."""
@@ -103,7 +103,8 @@ def apply(stage: Stage, table: pa.Table, on_failure: OnFailure = "quarantine") -
     """Run a stage over `table` (with ROW); rows stay in order and each is accounted for.
 
     Raises: OperatorError when the operator invents, repeats or loses rows, and when it fails and
-        `on_failure` is `stop`; BatchError when none of the rows can be blamed; MissingExtraError.
+        `on_failure` is `stop`; BatchError when none of the rows can be blamed; any RftError of the operator
+        but a RowError, for a full disk or a missing file is no row's fault.
     """
     try:
         outcome = _attempt(stage, table)
@@ -111,6 +112,14 @@ def apply(stage: Stage, table: pa.Table, on_failure: OnFailure = "quarantine") -
         if on_failure != "keep":
             raise
         outcome = Outcome(table.slice(0, 0), {}, dict.fromkeys(row_numbers(table).tolist(), str(err)))
+    return settled(stage, table, outcome, on_failure)
+
+
+def settled(stage: Stage, table: pa.Table, outcome: Outcome, on_failure: OnFailure) -> Outcome:
+    """The outcome of a stage over `table`, checked, its failures turned into what `on_failure` says.
+
+    Raises: OperatorError as `apply`.
+    """
     if _untouched(table, outcome):
         return outcome
     _check_conserved(stage, table, outcome)
@@ -159,14 +168,34 @@ def _kept_unjudged(table: pa.Table, outcome: Outcome) -> Outcome:
 def _attempt(stage: Stage, table: pa.Table) -> Outcome:
     try:
         return stage.attempt(table)
-    except (MissingExtraError, OperatorError, MemoryError):
+    except RowError as err:
+        failure = f"{stage.name}: {type(err).__name__}: {err}"
+    except (RftError, MemoryError):
         raise
     except Exception as err:  # noqa: BLE001  the edge of user code: the failure becomes the row's record
         failure = f"{stage.name}: {type(err).__name__}: {err}"
     halves = stage.parts(table, 2)
     if len(halves) < 2:
-        return Outcome(table.slice(0, 0), {}, dict.fromkeys(row_numbers(table).tolist(), failure))
+        return all_failed(table, failure)
     return merge([_attempt(stage, half) for half in halves])
+
+
+def all_failed(table: pa.Table, failure: str) -> Outcome:
+    """The outcome of an operator that fails on every row for one reason."""
+    return Outcome(table.slice(0, 0), {}, dict.fromkeys(row_numbers(table).tolist(), failure))
+
+
+def dropped_too(outcome: Outcome, reasons: Mapping[int, str]) -> Outcome:
+    """`outcome` with more of the rows that it keeps dropped: row number to reason."""
+    if not reasons:
+        return outcome
+    stays = ~np.isin(row_numbers(outcome.table), _keys(reasons))
+    return replace(
+        outcome,
+        table=outcome.table.filter(pa.array(stays)),
+        dropped={**outcome.dropped, **reasons},
+        unjudged={row: why for row, why in outcome.unjudged.items() if row not in reasons},
+    )
 
 
 def merge(parts: Sequence[Outcome]) -> Outcome:
@@ -197,5 +226,5 @@ def row_numbers(table: pa.Table) -> npt.NDArray[np.int64]:
     return numbers
 
 
-def _keys(rows: dict[int, str]) -> npt.NDArray[np.int64]:
+def _keys(rows: Mapping[int, str]) -> npt.NDArray[np.int64]:
     return np.fromiter(rows, np.int64, len(rows))

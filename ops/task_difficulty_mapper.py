@@ -11,6 +11,9 @@ from data_juicer.ops.base_op import OPERATORS, Pipeline
 from ops.base import ArrowMapper, append_or_replace
 from rft_data.tasks.record import PLAYED, tally
 
+OFFLINE = "offline_difficulty"
+"""Column with the difficulty a task was loaded with, before any rollout changed it."""
+
 
 @OPERATORS.register_module("task_difficulty_mapper")
 class TaskDifficultyMapper(ArrowMapper, Pipeline):
@@ -19,13 +22,14 @@ class TaskDifficultyMapper(ArrowMapper, Pipeline):
     p is the posterior mean (s + k m) / (n + k) of a task with s passes in n scored rollouts (a reward in
     (0, 1) counts as a part of a pass): Beta-smoothed toward m, the rate of its class, which is smoothed in
     the same way toward the rate of all tasks, and that toward 1/2. A class is a taskset with one offline
-    difficulty. So a task that was never played has the difficulty of its class; `rollouts` says so (0). A
-    batch in which no task was played keeps its difficulties and gets null rates.
+    difficulty: the one the task was loaded with, kept in `offline_difficulty`, for one that follows from a
+    task's rollouts would count them twice. So a task that was never played has the difficulty of its class;
+    `rollouts` says so (0). A batch in which no task was played keeps its difficulties and gets null rates.
     """
 
     whole_batch = True
     required_columns = ("taskset", *PLAYED.names)
-    optional_columns = ("difficulty",)
+    optional_columns = ("difficulty", OFFLINE)
 
     def __init__(
         self, window: int | None = None, prior_weight: float = 4.0, *args: Any, **kwargs: Any
@@ -46,7 +50,8 @@ class TaskDifficultyMapper(ArrowMapper, Pipeline):
         self.prior_weight = prior_weight
 
     def process_table(self, table: pa.Table) -> pa.Table:
-        """Add the four columns."""
+        """Add the four columns, and that of the offline difficulty."""
+        table = _with_offline(table)
         passes, rollouts = tally(table, self.window)
         table = append_or_replace(table, "rollouts", pa.array(rollouts))
         unknown = pa.array(np.full(len(rollouts), not rollouts.any()))
@@ -66,11 +71,18 @@ class TaskDifficultyMapper(ArrowMapper, Pipeline):
         return (passes + k * class_rate[codes]) / (rollouts + k)
 
 
+def _with_offline(table: pa.Table) -> pa.Table:
+    """`table` with OFFLINE: what an earlier pass kept, else the difficulty, null without one."""
+    if OFFLINE in table.column_names:
+        return table
+    if "difficulty" in table.column_names:
+        return table.append_column(OFFLINE, table["difficulty"])
+    return table.append_column(OFFLINE, pa.nulls(table.num_rows, pa.float64()))
+
+
 def _classes(table: pa.Table) -> tuple[Any, int]:
     """The class of each task, as a number, and how many classes there are."""
-    tasksets = table["taskset"].to_pylist()
-    levels = table["difficulty"].to_pylist() if "difficulty" in table.column_names else [None] * len(tasksets)
     numbers: dict[tuple[Any, Any], int] = {}
-    pairs = zip(tasksets, levels, strict=True)
+    pairs = zip(table["taskset"].to_pylist(), table[OFFLINE].to_pylist(), strict=True)
     codes = np.array([numbers.setdefault(pair, len(numbers)) for pair in pairs], np.int64)
     return codes, len(numbers)

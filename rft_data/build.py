@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rft_data.errors import MissingFileError
+from rft_data.errors import MissingFileError, RecipeError
 from rft_data.lookup import load, need
-from rft_data.recipe.modes import PlayingRecipe, TasksRecipe, TrainRecipe
+from rft_data.recipe.modes import ExploreRecipe, OnlineRecipe, PlayingRecipe, TasksRecipe, TrainRecipe
 from rft_data.recipe.running import OperatorLimits
 from rft_data.recipe.sections import (
     Experts,
@@ -145,16 +145,36 @@ def selector_of(section: SelectorSection, tasks: Sequence[Task], seed: int) -> O
 
 
 def experience_pipeline(recipe: PlayingRecipe | TrainRecipe, store: Buffer) -> OperatorPipeline:
-    """The operators of `experience_ops`, checked; `store` is for those that look at stored rows."""
+    """The operators of `experience_ops`, checked; `store` is for those that look at stored rows.
+
+    Raises: RecipeError, also for one that compares groups where they are judged one by one.
+    """
     from ops.pipeline import OperatorPipeline
 
-    return OperatorPipeline(
+    pipeline = OperatorPipeline(
         recipe.experience_ops,
         name="experience_ops",
         allow_unsafe=recipe.allow_unsafe_ops,
         limits=_limits_of(recipe.op_limits, recipe.experience_ops),
         store=store,
     )
+    if (found := _judged_one_by_one(recipe)) and pipeline.batch_wide:
+        raise RecipeError(
+            f"operators {pipeline.batch_wide} of 'experience_ops' compare the groups of a batch, and with "
+            f"{found} each group is judged when it is finished: what they say would depend on timing. Make "
+            "the run synchronous (mode: online, sync: {every: 1, max_staleness: 0}), or let them compare "
+            "within a group (grpo_advantage_mapper: {scale: group})."
+        )
+    return pipeline
+
+
+def _judged_one_by_one(recipe: PlayingRecipe | TrainRecipe) -> str:
+    """What of a recipe keeps operators from seeing a training batch; empty if they see it."""
+    if isinstance(recipe, ExploreRecipe):
+        return "mode 'explore'"
+    if isinstance(recipe, OnlineRecipe) and recipe.sync.max_staleness > 0:
+        return f"'sync.max_staleness' {recipe.sync.max_staleness}"
+    return ""
 
 
 def task_pipeline(

@@ -23,7 +23,7 @@ from rft_data.scorer import Scorer
 from rft_data.selectors.base import OpenSelector
 from rft_data.tasks.curator import TaskCurator
 from rft_data.tasks.record import played
-from rft_data.tasks.synthesis import SYNTHESISED, make_synthesis
+from rft_data.tasks.synthesis import make_synthesis
 from rft_data.tasks.table import edited_tasks, task_table, with_played
 
 log = logging.getLogger(__name__)
@@ -106,13 +106,15 @@ def curator_of(
 ) -> TaskCurator:
     """The selector of a run whose tasks are curated as it goes on; `tasks`: the dispatcher's, to be added to.
 
-    New tasks pass `task_ops` beside the held-out ones.
+    New tasks pass `task_ops` beside the held-out ones; one that is itself held out is never let in. Close it.
     Raises: RecipeError, UnknownComponentError.
     """
 
+    barred = {task.key for task in heldout}
+
     def admit(new: Sequence[Task]) -> list[Task]:
         kept, _ = clean_tasks([*heldout, *new], recipe, buffer)
-        return [task for task in kept if SYNTHESISED in task.tags]
+        return [task for task in kept if task.split == "train" and task.key not in barred]
 
     made, last = upkeep.synthesis, recipe.stages[-1]
     return TaskCurator(

@@ -7,7 +7,7 @@ withdrawal. Storing it is the buffer's business (`Buffer.add_feedback`).
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -34,6 +34,7 @@ _COLUMNS = ["experience_id", "author", "value", "text", "created_at"]
 _FEW = 1_000
 """Ids that are looked for by a filter; for more, reading all under a key is quicker (measured)."""
 _SHOWN = 20
+_BRIEF = 80
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +75,8 @@ def fold(said: pa.Table, how: How) -> Folded:
     """One number for each experience, from feedback under one key in the order it was stored.
 
     `last`: the newest value; `mean`: over authors, of each one's newest value; `sum`: of all values (the same
-    number said twice by one author with the same text is stored, and counts, once). Newest by `created_at`,
-    then by order stored. Rows without a value say nothing; what was withdrawn does not count.
+    said twice at one time, or at times that nobody told, is stored, and counts, once). Newest by
+    `created_at`, then by order stored. Rows without a value say nothing; what was withdrawn does not count.
     """
     said = said.take(
         np.argsort(np.asarray(one_array(said.column("created_at")).cast(pa.int64())), kind="stable")
@@ -140,7 +141,7 @@ def read_feedback(path: Path, author: str | None = None) -> list[Feedback]:
     """
     good: list[Feedback] = []
     problems: list[str] = []
-    for found in read_json(path):
+    for found in rows_of(path):
         try:
             good.append(_feedback(found, author))
         except RowError as err:
@@ -150,6 +151,18 @@ def read_feedback(path: Path, author: str | None = None) -> list[Feedback]:
         listed = "\n  ".join(problems[:_SHOWN])
         raise RowError(f"{path} holds lines that are not feedback; nothing is stored:\n  {listed}{more}")
     return good
+
+
+def rows_of(path: Path) -> Iterator[Found]:
+    """The objects of a file, of which nothing is stored before the last is read.
+
+    Raises: RowError when the file cannot be read on from some line.
+    """
+    try:
+        yield from read_json(path)
+    except RowError as err:
+        what = str(err).partition(". Rows before this line")[0]  # true of imports that store as they read
+        raise RowError(f"{what}. Nothing is stored; mend the file and import it again.") from err
 
 
 def _feedback(found: Found, author: str | None) -> Feedback:
@@ -162,31 +175,65 @@ def _feedback(found: Found, author: str | None) -> Feedback:
     row = {"author": author, **{name: value for name, value in row.items() if value is not None}}
     for name in ("experience_id", "key", "author"):
         if not isinstance(row.get(name), str) or not row[name]:
-            raise RowError(f"'{name}' is {row.get(name)!r}; a text is needed")
+            raise RowError(f"'{name}' is {brief(row.get(name))}; a text is needed")
+        storable(row[name], f"'{name}'")
     value, text = row.get("value"), row.get("text")
     if isinstance(value, bool) or not (value is None or isinstance(value, int | float)):
-        raise RowError(f"'value' is {value!r}; a number is needed")
-    if value is not None and not math.isfinite(value):
-        raise RowError(f"'value' is {value}; a finite number is needed")
+        raise RowError(f"'value' is {brief(value)}; a number is needed")
+    number = None if value is None else finite(value, "'value'")
     if not (text is None or isinstance(text, str)) or (text is None and value is None):
-        raise RowError(f"'text' is {text!r} and 'value' is {value}; one of them is needed")
+        raise RowError(f"'text' is {brief(text)} and 'value' is {number}; one of them is needed")
+    if text is not None:
+        storable(text, "'text'")
     return Feedback(
         experience_id=row["experience_id"],
         author=row["author"],
         key=row["key"],
-        value=None if value is None else float(value),
+        value=number,
         text=text,
-        created_at=time_of(row["created_at"]) if "created_at" in row else now(),
+        created_at=time_of(row["created_at"]) if "created_at" in row else None,
     )
 
 
+def storable(text: str, what: str) -> str:
+    """`text`, which may be stored; `what` names it in the error.
+
+    Raises: RowError for half a surrogate pair, which no encoding can write.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError as err:
+        raise RowError(f"{what} is {brief(text)}, which is not Unicode at character {err.start + 1}") from err
+    return text
+
+
+def finite(value: float, what: str) -> float:
+    """`value` as a float; `what` names it in the error.
+
+    Raises: RowError if it is not finite, or an integer larger than any float.
+    """
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
+    if not math.isfinite(number):
+        raise RowError(f"{what} is {brief(value)}; a finite number is needed")
+    return number
+
+
+def brief(value: Any) -> str:
+    """A value for an error message, of at most 80 characters."""
+    text = repr(value)
+    return text if len(text) <= _BRIEF else f"{text[: _BRIEF - 3]}..."
+
+
 def time_of(value: Any) -> datetime:
-    """A time from ISO text; without a zone it is UTC.
+    """A time from ISO text, in UTC; without a zone it is UTC.
 
     Raises: RowError.
     """
     try:
         found = datetime.fromisoformat(value)
-    except (TypeError, ValueError) as err:
-        raise RowError(f"{value!r} is not a time; write for example 2026-01-31T12:00:00Z") from err
-    return found.replace(tzinfo=UTC) if found.tzinfo is None else found
+        return found.replace(tzinfo=found.tzinfo or UTC).astimezone(UTC)
+    except (TypeError, ValueError, OverflowError) as err:
+        raise RowError(f"{brief(value)} is not a time; write for example 2026-01-31T12:00:00Z") from err

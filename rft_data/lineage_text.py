@@ -1,19 +1,26 @@
-"""Lineages and groups as lines of text, for terminals. Control characters of model output are escaped."""
+"""Lineages and groups as lines of text, for terminals. What is not printable is escaped."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-from rft_data.group_view import GroupView, Member
-from rft_data.lineage import Judgement, Lineage, Use, Weights
-from rft_data.rows import Task
+if TYPE_CHECKING:  # these open LanceDB, which who only wants to escape a line never needs
+    from rft_data.group_view import GroupView, Member
+    from rft_data.lineage import Judgement, Lineage, Use, Weights
+    from rft_data.rows import Task
 
 _WIDTH = 100
 
 
+def escaped(text: str) -> str:
+    """The whole text on one line; what is not printable is escaped."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
 def shown(text: str, width: int = _WIDTH) -> str:
     """Text on one line of at most `width` characters; what is not printable is escaped."""
-    plain = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    plain = escaped(text)
     return plain if len(plain) <= width else plain[: width - 3] + "..."
 
 
@@ -24,23 +31,27 @@ def lineage_text(line: Lineage) -> str:
 
 def _lineage_lines(line: Lineage) -> Iterator[str]:
     row = line.experience
-    yield f"task        {row['taskset']}/{row['task_id']}"
+    yield f"task        {escaped(row['taskset'])}/{escaped(row['task_id'])}"
     yield from _task_lines(line.task)
-    yield f"experience  {row['experience_id']}  (seq {row['seq']}, {row['source']}, run {row['run_id']})"
+    origin = f"seq {row['seq']}, {row['source']}, run {escaped(row['run_id'])}"
+    yield f"experience  {escaped(row['experience_id'])}  ({origin})"
     place = ", ".join(f"{name} {row[name]}" for name in ("member", "turn", "attempt"))
-    yield f"  group     {row['group_id']}, {place}"
+    yield f"  group     {escaped(row['group_id'])}, {place}"
     yield f"  text      {shown(row['completion_text'])}"
-    yield f"  reward    {_reward(row['reward'], row['unscored_reason'])}  {row['reward_parts']}"
+    yield f"  reward    {_reward(row['reward'], row['unscored_reason'])}  {escaped(str(row['reward_parts']))}"
     yield f"  sampled   {', '.join(map(_weights, line.sampled_by)) or 'by no recorded version'}"
     yield "judged      " + ("; ".join(map(_judgement, line.judgements)) or "by no operator")
     yield "used        " + ("" if line.uses else "in no lease")
     yield from (f"  {_use(use)}" for use in line.uses)
-    yield from (f"  never by {r.consumer or 'anyone'} of run {r.run_id}: {r.reason}" for r in line.retired)
+    for mark in line.retired:
+        who = f"{escaped(mark.consumer) or 'anyone'} of run {escaped(mark.run_id)}"
+        yield f"  never by {who}: {shown(mark.reason)}"
     for said in line.feedback:
         value = "" if said["value"] is None else f" {said['value']:g}"
-        yield f"feedback    {said['key']}{value} by {shown(said['author'])}: {shown(said['text'] or '')}"
+        who = shown(said["author"])
+        yield f"feedback    {shown(said['key'])}{value} by {who}: {shown(said['text'] or '')}"
     if line.preferences:
-        yield f"preferences {', '.join(line.preferences)}"
+        yield f"preferences {', '.join(map(escaped, line.preferences))}"
 
 
 def _task_lines(task: Task | None) -> Iterator[str]:
@@ -53,7 +64,8 @@ def _task_lines(task: Task | None) -> Iterator[str]:
 
 
 def _use(use: Use) -> str:
-    text = f"step {use.step} by {use.consumer} of run {use.run_id} (epoch {use.epoch}): {use.state}"
+    who = f"{escaped(use.consumer)} of run {escaped(use.run_id)}"
+    text = f"step {use.step} by {who} (epoch {use.epoch}): {use.state}"
     if use.reason:
         text += f", {shown(use.reason)}"
     if use.checkpoint_step is not None:
@@ -62,13 +74,15 @@ def _use(use: Use) -> str:
 
 
 def _weights(weights: Weights) -> str:
-    where = weights.path or "not published"
+    where = escaped(weights.path) or "not published"
     return f"version {weights.version} (step {weights.step}, {where})"
 
 
 def _judgement(judgement: Judgement) -> str:
     if judgement.verdict != "kept":
-        return f"{judgement.verdict} by {judgement.dropped_by or '?'} ({shown(judgement.reason, 60)})"
+        return (
+            f"{judgement.verdict} by {escaped(judgement.dropped_by or '?')} ({shown(judgement.reason, 60)})"
+        )
     values = judgement.advantage or ()
     advantage = f"{values[0]:+.4g}" if len(values) == 1 else f"{len(values)} values"
     return f"kept, advantage {advantage}{', masked' if judgement.masked else ''}"
@@ -83,8 +97,9 @@ def _reward(reward: float | None, reason: str | None) -> str:
 def group_text(view: GroupView) -> str:
     """A group as a small table: one line per member."""
     outcome = view.outcome or "not closed"
-    dropped = f", dropped by {view.dropped_by}" if view.dropped_by else ""
-    lines = [f"group {view.group_id}: {outcome}{dropped}{', ' + shown(view.error) if view.error else ''}"]
+    dropped = f", dropped by {escaped(view.dropped_by)}" if view.dropped_by else ""
+    error = f", {shown(view.error)}" if view.error else ""
+    lines = [f"group {escaped(view.group_id)}: {outcome}{dropped}{error}"]
     lines += list(_task_lines(view.task))
     lines.append(f"{'seq':>8} {'member':>6} {'reward':>8} {'tokens':>6}  judged, then what it said")
     return "\n".join([*lines, *(line for member in view.members for line in _member_lines(member))])

@@ -6,7 +6,7 @@ Each phase that a stopped run had completed is skipped when the run is continued
 from __future__ import annotations
 
 import logging
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,6 @@ from rft_data.reinforce import reinforce
 from rft_data.report import draw, package_versions
 from rft_data.run import Run
 from rft_data.stopwatch import Stopwatch
-from rft_data.tasks.curator import tasks_made_by
 
 log = logging.getLogger(__name__)
 
@@ -104,14 +103,13 @@ class OnlineRun:
         run = self.run
 
         def act() -> None:
-            dispatcher = self._dispatcher()
-            with Stopwatch(run.seconds, "rl"):
+            with ExitStack() as opened, Stopwatch(run.seconds, "rl"):
                 run.progress |= reinforce(
                     run,
                     self.recipe,
                     stage,
                     model,
-                    dispatcher=dispatcher,
+                    dispatcher=self._dispatcher(opened),
                     placement=self.placement,
                     fleet=self.fleet,
                     control=control,
@@ -120,16 +118,19 @@ class OnlineRun:
 
         run.once("grpo", act)
 
-    def _dispatcher(self) -> Dispatcher:
-        """The training tasks and who chooses among them; with those that a stopped run had made."""
+    def _dispatcher(self, opened: ExitStack) -> Dispatcher:
+        """The training tasks and who chooses among them; with those that a stopped run had made.
+
+        Args: opened: closes what it opens.
+        """
         recipe, buffer = self.recipe, self.run.buffer
         tasks = {task.key: task for task in self.tasks if task.split == "train"}
         selector = build.selector_of(recipe.selector, list(tasks.values()), recipe.seed)
         if recipe.task_upkeep is None:
             return Dispatcher(selector, tasks)
         heldout = [task for task in self.tasks if task.split == "heldout"]
-        known = {task.key: task for task in tasks_made_by(buffer, self.run.run_id)} | tasks
-        return Dispatcher(curator_of(recipe, recipe.task_upkeep, selector, known, heldout, buffer), known)
+        curator = curator_of(recipe, recipe.task_upkeep, selector, tasks, heldout, buffer)
+        return Dispatcher(opened.enter_context(closing(curator)), tasks)
 
     def _publish_and_evaluate(self, model: Path, label: str) -> None:
         self.fleet.publish(publish_folder(self.recipe, self.placement, self.run.versions, model))

@@ -22,6 +22,7 @@ from rft_data.judge import recover_groups, stored_groups
 from rft_data.ledger import CONSUMER, Ledger
 from rft_data.protocols import Pipeline
 from rft_data.rows import GroupResult
+from rft_data.tasks.curator import TaskCurator
 from rft_data.versions import VersionRegistry
 
 log = logging.getLogger(__name__)
@@ -59,8 +60,9 @@ def take_up(
 
     `synchronous`: weights go out after every step and nothing older is trained.
     """
-    _close_open_groups(buffer, ledger, pipeline, dispatcher, least_members)
+    # first, as it brings back tasks that the run had made: open groups of them are judged then
     at = _newest(checkpoints, dispatcher)
+    _close_open_groups(buffer, ledger, pipeline, dispatcher, least_members)
     if at.directory is not None:
         ledger.consume(CONSUMER, at.step)
     history = stored_groups(buffer, ledger.run_id)
@@ -121,6 +123,8 @@ def _resume_synchronous(
     step it was explored.
     """
     leased = {lease.step for lease in ledger.leases(CONSUMER)}
+    if isinstance(dispatcher.selector, TaskCurator):
+        dispatcher.selector.warn_of_replay(step, leased)
     unleased = next(s for s in range(step, step + len(leased) + 1) if s not in leased)
     gone = ledger.retired(CONSUMER)
     live = [r for r in history if r.ticket.group_id not in gone]

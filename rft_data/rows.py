@@ -192,7 +192,18 @@ class Feedback:
     """The number, for reward and score."""
     text: str | None = None
     """The words, for edit and comments."""
-    created_at: datetime = field(default_factory=now)
+    created_at: datetime | None = None
+    """When it was said, if its source tells: the same said later is then new. None: when it is stored."""
+
+    @property
+    def feedback_id(self) -> str:
+        """Content hash: what is said, about what, by whom and, if its source tells, when (UTC)."""
+        value = None if self.value is None else float(self.value)
+        said = (self.experience_id, self.author, self.key, value, self.text)
+        if self.created_at is None:
+            return content_id(*said)
+        zone = self.created_at.tzinfo or UTC
+        return content_id(*said, self.created_at.replace(tzinfo=zone).astimezone(UTC).isoformat())
 
 
 def experience_id_of(

@@ -253,7 +253,10 @@ CONSUMED = pa.schema(
 
 FEEDBACK = pa.schema(
     [
-        _text("feedback_id", "content hash of what it says, about what, by whom"),
+        _text(
+            "feedback_id",
+            "content hash of what it says, about what, by whom and, where its source tells, when",
+        ),
         _text("experience_id", "the experience it is about"),
         _text("experience_digest", "digest of that row when the feedback was given"),
         _text("author", "who gave it"),

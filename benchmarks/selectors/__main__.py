@@ -1,5 +1,7 @@
-"""`python -m benchmarks.selectors [--tasks N] [--rounds R] [--selectors NAME ...]`: what draws cost, measured now,
-and whether choosing tasks helps, recomputed from the records of `benchmarks.selectors.study` and `.grpo`.
+"""`python -m benchmarks.selectors [--tasks N] [--rounds R] [--selectors NAME ...]`.
+
+What draws cost, measured now, and whether choosing tasks helps, recomputed from the records of
+`benchmarks.selectors.study` and `.grpo`.
 """
 
 from __future__ import annotations

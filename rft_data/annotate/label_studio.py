@@ -6,7 +6,6 @@ Files only, no server is called. Formats: labelstud.io/guide/task_format; tags R
 from __future__ import annotations
 
 import json
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -29,9 +28,8 @@ from rft_data.annotate.subjects import (
 )
 from rft_data.buffer import Buffer
 from rft_data.errors import ConflictError, RowError
-from rft_data.feedback import time_of
+from rft_data.feedback import brief, finite, rows_of, storable, time_of
 from rft_data.filters import Filter
-from rft_data.formats.jsonlines import read_json
 from rft_data.manifest import fsync
 from rft_data.rows import Feedback, PreferencePair, now
 
@@ -106,23 +104,24 @@ def export_tasks(
     """Write tasks for Label Studio to `target` (.json) and the labeling configuration beside it (.xml).
 
     The rewards stand in each task's data, where the configuration does not show them to the annotator.
-    Raises: RowError for another suffix; ConflictError if the target exists and `overwrite` is not given.
+    Raises: RowError for another suffix; ConflictError if one of the files exists and not `overwrite`.
     """
     if target.suffix != ".json":
         raise RowError(
             f"{target} does not end in .json, which Label Studio imports; name for example tasks.json."
         )
-    if target.exists() and not overwrite:
-        raise ConflictError(f"{target} exists already; give --overwrite to replace it.")
-    subjects = (ratings if kind == "rating" else comparisons)(buffer, run_id, where)
     config = target.with_suffix(".xml")
+    for file in (target, config):
+        if file.exists() and not overwrite:
+            raise ConflictError(f"{file} exists already; give --overwrite to replace it.")
+    subjects = (ratings if kind == "rating" else comparisons)(buffer, run_id, where)
     draft = target.with_name(f".{target.name}.draft")
     count = 0
-    with draft.open("w", encoding="utf-8") as file:
-        file.write("[")
+    with draft.open("w", encoding="utf-8") as out:
+        out.write("[")
         for count, subject in enumerate(islice(subjects, limit), 1):
-            file.write(("" if count == 1 else ",") + "\n" + json.dumps(_task(subject), ensure_ascii=False))
-        file.write("\n]\n")
+            out.write(("" if count == 1 else ",") + "\n" + json.dumps(_task(subject), ensure_ascii=False))
+        out.write("\n]\n")
     fsync(draft)
     config.write_text(CONFIGS[kind], encoding="utf-8")
     draft.rename(target)
@@ -145,19 +144,25 @@ def import_annotations(buffer: Buffer, path: Path) -> Imported:
 
     A rating becomes feedback under the name of its tag (`score`), a text area likewise (`comment`), a choice
     between two a preference pair of source `human`. Cancelled annotations say nothing. Importing again stores
-    nothing twice; a rating that was changed since is newer feedback by the same author.
-    Raises: RowError if the file is not such an export; nothing is stored then.
+    nothing twice; a rating that was changed since, also back to what it was, is newer feedback.
+    Raises: RowError naming file and line if something there is no such export; nothing is stored then.
     """
     read = _Read()
-    for found in read_json(path):
+    for found in rows_of(path):
         if found.row is None:
-            raise RowError(f"{found.place}: {found.reason}; wanted a task as Label Studio exports it (JSON).")
+            raise RowError(
+                f"{found.place}: {found.reason}; wanted a task as Label Studio exports it (JSON). "
+                "Nothing is stored."
+            )
         if not isinstance(found.row.get("annotations"), list) or not isinstance(found.row.get("data"), dict):
             raise RowError(
                 f"{found.place}: a task without 'data' and 'annotations'; export the project as JSON, which "
-                "keeps them (JSON-MIN and CSV do not)."
+                "keeps them (JSON-MIN and CSV do not). Nothing is stored."
             )
-        read.task(found.row)
+        try:
+            read.task(found.row)
+        except RowError as err:
+            raise RowError(f"{found.place}: {err}. Nothing is stored.") from err
     stored = stored_ids(buffer, sorted({item.experience_id for item in read.feedback}))
     feedback = [item for item in read.feedback if item.experience_id in stored]
     read.skipped[_NOT_STORED] += len(read.feedback) - len(feedback)
@@ -179,7 +184,7 @@ class _Choice:
     chosen: str
     rejected: str
     author: str
-    at: datetime
+    at: datetime | None
 
 
 class _Read:
@@ -206,11 +211,11 @@ class _Read:
                 for result in annotation["result"]:
                     self._result(result, task["data"], author, at)
 
-    def _result(self, result: Any, data: Mapping[str, Any], author: str, at: datetime) -> None:
+    def _result(self, result: Any, data: Mapping[str, Any], author: str, at: datetime | None) -> None:
         kind = result.get("type") if isinstance(result, dict) else None
         value = result.get("value") if kind else None
         if kind not in ("rating", "textarea", "pairwise") or not isinstance(value, dict):
-            self.skipped[f"a result of type {kind!r}"] += 1
+            self.skipped[f"a result of type {brief(kind)}"] += 1
         elif kind == "pairwise":
             self._choice(value.get("selected"), data, author, at)
         elif not isinstance(data.get(_ID), str):
@@ -222,17 +227,20 @@ class _Read:
                 return
             key = str(result.get("from_name") or (SCORE if kind == "rating" else COMMENT))
             score, words = (number, None) if kind == "rating" else (None, text)
-            self.feedback.append(Feedback(data[_ID], author, key, score, words, at))
+            name = storable(data[_ID], f"'{_ID}'")
+            self.feedback.append(Feedback(name, author, storable(key, "'from_name'"), score, words, at))
 
-    def _choice(self, selected: Any, data: Mapping[str, Any], author: str, at: datetime) -> None:
+    def _choice(self, selected: Any, data: Mapping[str, Any], author: str, at: datetime | None) -> None:
         sides = {"left": (_LEFT_ID, _RIGHT_ID), "right": (_RIGHT_ID, _LEFT_ID)}
         if selected not in sides:
-            self.skipped[f"a choice of {selected!r}, which is neither 'left' nor 'right'"] += 1
+            self.skipped[f"a choice of {brief(selected)}, which is neither 'left' nor 'right'"] += 1
             return
         chosen, rejected = (data.get(name) for name in sides[selected])
         if not isinstance(chosen, str) or not isinstance(rejected, str):
             self.skipped[f"its task has no '{_LEFT_ID}' and '{_RIGHT_ID}'"] += 1
             return
+        for name in (chosen, rejected):
+            storable(name, "an experience id")
         self.choices.append(_Choice(chosen, rejected, author, at))
 
 
@@ -247,7 +255,7 @@ def _pairs(buffer: Buffer, choices: Sequence[_Choice], skipped: Counter[str]) ->
         if pair is None:
             skipped["a choice between two that are no pair (other prompts, or the same words)"] += 1
         else:
-            pairs.append(replace(pair, created_at=choice.at))
+            pairs.append(replace(pair, created_at=choice.at or now()))
     return pairs
 
 
@@ -257,21 +265,20 @@ def _author(annotation: Mapping[str, Any]) -> str:
     if isinstance(who, dict):
         who = who.get("email") or who.get("id")
     if isinstance(who, str) and who:
-        return who
-    return f"label-studio:{'unknown' if who is None else who}"
+        return storable(who, "'completed_by'")
+    return storable(f"label-studio:{'unknown' if who is None else who}", "'completed_by'")
 
 
-def _time(annotation: Mapping[str, Any]) -> datetime:
+def _time(annotation: Mapping[str, Any]) -> datetime | None:
     stamp = annotation.get("updated_at") or annotation.get("created_at")
-    return now() if stamp is None else time_of(stamp)
+    return None if stamp is None else time_of(stamp)
 
 
 def _number(value: Any) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        return None
-    return float(value)
+    counts = isinstance(value, int | float) and not isinstance(value, bool)
+    return finite(value, "a rating") if counts else None
 
 
 def _text(value: Any) -> str:
     parts = value if isinstance(value, list) else [value]
-    return "\n".join(part for part in parts if isinstance(part, str) and part)
+    return storable("\n".join(part for part in parts if isinstance(part, str) and part), "a text")

@@ -6,6 +6,7 @@ Keys come from a terminal one at a time, from anything else (a pipe, a test) as 
 from __future__ import annotations
 
 import os
+import select
 import shutil
 import sys
 import termios
@@ -19,6 +20,9 @@ from rft_data.lineage_text import shown
 
 _LINES = 200
 """Of one text, at most; the rest is counted."""
+_ESCAPE = "\x1b"
+_AT_ONCE = 0.05
+"""Seconds between the bytes of one key, at most; a person's next key comes later."""
 
 
 def annotate(session: Session, keys: Iterator[str], show: Callable[[str], None]) -> None:
@@ -72,7 +76,7 @@ def keys_of(descriptor: int) -> Iterator[Iterator[str]]:
     before = termios.tcgetattr(descriptor)
     tty.setcbreak(descriptor)  # Ctrl-C still interrupts
     try:
-        yield _characters(descriptor)
+        yield _keys(descriptor)
     finally:
         termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
 
@@ -82,3 +86,22 @@ def _characters(descriptor: int) -> Iterator[str]:
         character = read.decode("utf-8", "replace")
         if not character.isspace():
             yield character
+
+
+def _keys(descriptor: int) -> Iterator[str]:
+    """Keys of a terminal; one that sends several bytes (Page Up: ESC [ 5 ~) is ESC, not what follows it."""
+    for character in _characters(descriptor):
+        if character == _ESCAPE:
+            _skip_sequence(descriptor)
+        yield character
+
+
+def _skip_sequence(descriptor: int) -> None:
+    """Read what belongs to the ESC just read: ESC [ ... or ESC O ... to its final byte, else one byte."""
+    long = False
+    while select.select([descriptor], [], [], _AT_ONCE)[0]:
+        read = os.read(descriptor, 1)
+        if not long and read in (b"[", b"O"):
+            long = True
+        elif not read or (not long and read != b"\x1b") or (b"@" <= read <= b"~" and read != b"["):
+            return

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import fields, replace
+from itertools import chain
 from typing import Any
 
 import pyarrow as pa
@@ -15,7 +16,7 @@ from rft_data.buffer.store import Store
 from rft_data.codec import to_table
 from rft_data.errors import IntegrityError, RowError
 from rft_data.filters import Compare
-from rft_data.rows import Feedback, PreferencePair, Task, TaskKey, bytes_id, content_id, now
+from rft_data.rows import Feedback, PreferencePair, Task, TaskKey, bytes_id, now
 from rft_data.schema import FEEDBACK, PREFERENCES, TABLES, TASKS
 
 
@@ -45,9 +46,13 @@ class Side:
     def add_feedback(
         self, feedback: Sequence[Feedback], digests_of: Callable[[Sequence[str]], Mapping[str, str]]
     ) -> int:
-        """Store new feedback about stored experiences; returns how many were new."""
+        """Store new feedback about stored experiences; returns how many were new.
+
+        What is stored is known by what it says with its time, and without: said again without a time it is
+        not new, nor with the time it is stored with (from another buffer), but with a later one it is.
+        """
         digests = digests_of([item.experience_id for item in feedback])
-        rows = {}
+        rows: dict[str, dict[str, Any]] = {}
         for item in feedback:
             if item.experience_id not in digests:
                 raise RowError(
@@ -56,10 +61,14 @@ class Side:
                 )
             if item.value is not None and not math.isfinite(item.value):
                 raise RowError(f"feedback '{item.key}' has value {item.value}; a finite number is needed.")
-            name = content_id(item.experience_id, item.author, item.key, item.value, item.text)
+            name = item.feedback_id
             about = {"feedback_id": name, "experience_digest": digests[item.experience_id]}
-            rows[name] = {**_fields(item), **about}
-        return self._add("feedback", rows, lambda: self._ids("feedback"), FEEDBACK)
+            rows[name] = {**_fields(item), "created_at": item.created_at or now(), **about}
+        return self._add("feedback", rows, self._said, FEEDBACK, _names_of)
+
+    def _said(self) -> set[Any]:
+        rows = self._store.scan("feedback", [field.name for field in fields(Feedback)])
+        return {name for batch in rows.to_batches() for row in batch.to_pylist() for name in _names_of(row)}
 
     def add_payload(self, data: bytes, media_type: str) -> str:
         """Store a payload once; returns its id."""
@@ -97,6 +106,7 @@ class Side:
         rows: Mapping[Any, Mapping[str, Any]],
         stored: Callable[[], set[Any]],
         schema: pa.Schema,
+        names_of: Callable[[Mapping[str, Any]], Collection[str]] | None = None,
     ) -> int:
         with self._lock:
             if name not in self._known:
@@ -106,7 +116,9 @@ class Side:
             if fresh:
                 known = self._known.pop(name)  # read again if this write's outcome is not known
                 self._store.add(name, to_table(list(fresh.values()), schema))
-                known.update(fresh)
+                known.update(
+                    fresh if names_of is None else chain.from_iterable(map(names_of, fresh.values()))
+                )
                 self._known[name] = known
         maintain(self._store, name)
         return len(fresh)
@@ -114,3 +126,9 @@ class Side:
 
 def _fields(row: Any) -> dict[str, Any]:
     return {field.name: getattr(row, field.name) for field in fields(row)}
+
+
+def _names_of(row: Mapping[str, Any]) -> tuple[str, str]:
+    """The ids a stored row of feedback is known by: with its time, and without."""
+    said = Feedback(**{field.name: row[field.name] for field in fields(Feedback)})
+    return said.feedback_id, replace(said, created_at=None).feedback_id

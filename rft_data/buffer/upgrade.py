@@ -68,7 +68,10 @@ def _from_2(old: Path, new: Path) -> dict[str, int]:
     rows = _counts(old)
     if new.is_dir() and any(new.iterdir()):
         filled = {name: n for name, n in rows.items() if n}
-        if {name: n for name, n in _counts(new).items() if n} != filled:
+        copied = {name: n for name, n in _counts(new).items() if n}
+        marker = new / "schema_version"
+        finished = marker.is_file() and marker.read_text().strip() == str(SCHEMA_VERSION)
+        if not finished or copied != filled:
             raise IntegrityError(
                 f"{new} holds something else than a copy of {old}; upgrade into a new folder."
             )

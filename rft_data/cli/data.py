@@ -29,6 +29,8 @@ STORED = "stored"
 """What `--against` calls the verdicts in the buffer."""
 _GROUPS_PER_BATCH = 32
 """Where a recipe names no step: groups that are judged together."""
+_SINK = "lancedb_write_mapper"
+"""The operator that writes rows elsewhere."""
 
 data_app = typer.Typer(
     help="Data recipes, operators tried on stored experiences, people in the loop.", no_args_is_help=True
@@ -80,7 +82,7 @@ def dry_run(
         from rft_data.whole_groups import whole_groups
 
         prepare_process()
-        loaded = _with_operators(recipe, overrides or [])
+        loaded = _that_writes_nothing(recipe, overrides or [])
         with ExitStack() as stack:
             opened = stack.enter_context(_reading(buffer or loaded.buffer.uri))
             pipeline = stack.enter_context(closing(experience_pipeline(loaded, opened)))
@@ -160,6 +162,19 @@ def _with_operators(path: Path, overrides: list[str]) -> PlayingRecipe | TrainRe
     return loaded
 
 
+def _that_writes_nothing(path: Path, overrides: list[str]) -> PlayingRecipe | TrainRecipe:
+    """A recipe whose `experience_ops` have no sink among them."""
+    from rft_data.errors import RecipeError
+
+    loaded = _with_operators(path, overrides)
+    if any(_SINK in entry for entry in loaded.experience_ops):
+        raise RecipeError(
+            f"{path} has '{_SINK}' among its experience_ops, which writes the rows it sees, and a dry run "
+            "writes nothing; take it out, or run the list with dj-process."
+        )
+    return loaded
+
+
 def _groups_per_batch(recipe: PlayingRecipe | TrainRecipe) -> int:
     """Groups a step trains on, which is about how many are judged together."""
     stages = getattr(recipe, "stages", [])
@@ -176,4 +191,4 @@ def _other_side(
         return None
     if against == STORED:
         return StoredVerdicts(opened)
-    return stack.enter_context(closing(experience_pipeline(_with_operators(Path(against), []), opened)))
+    return stack.enter_context(closing(experience_pipeline(_that_writes_nothing(Path(against), []), opened)))

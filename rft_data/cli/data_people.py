@@ -32,18 +32,22 @@ def add(
     text: Annotated[str | None, typer.Option(help="The words.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Say something about one stored experience."""
+    """Say something about one stored experience, now: also what was said before."""
     with edge():
         from rft_data.errors import RecipeError
-        from rft_data.rows import Feedback
+        from rft_data.feedback import storable
+        from rft_data.rows import Feedback, now
 
         if value is None and text is None:
             raise RecipeError("feedback says nothing: give --value, --text or both.")
         if not key or not author:
             raise RecipeError(f"--key is {key!r} and --author {author!r}; both need a name.")
+        given = {"--experience": experience, "--author": author, "--key": key, "--text": text or ""}
+        for name, words in given.items():
+            storable(words, name)
         with _owning(buffer) as opened:
-            new = opened.add_feedback([Feedback(experience, author, key, value, text)])
-        show({"new": new}, "stored" if new else "said before: nothing new", as_json=as_json)
+            new = opened.add_feedback([Feedback(experience, author, key, value, text, now())])
+        show({"new": new}, "stored", as_json=as_json)
 
 
 @feedback_app.command("import")
@@ -138,7 +142,9 @@ def annotate(
         from rft_data.annotate import Session, comparisons, ratings
         from rft_data.annotate.terminal import annotate as ask
         from rft_data.annotate.terminal import keys_of
+        from rft_data.feedback import storable
 
+        storable(author, "--author")
         with _owning(buffer) as opened:
             subjects = (comparisons if pairwise else ratings)(opened, run_id, _filter(where))
             session = Session(opened, author, subjects)

@@ -13,6 +13,7 @@ from typing import Any
 import typer
 
 from rft_data.errors import RftError, Stopped
+from rft_data.lineage_text import escaped
 
 INTERRUPTED = 130
 
@@ -31,17 +32,22 @@ def edge(*, again: str = "") -> Iterator[None]:
     try:
         yield
     except Stopped as err:
-        typer.echo(f"{err}. {again}".strip(), err=True)
+        typer.echo(f"{_plain(err)}. {again}".strip(), err=True)
         raise typer.Exit(err.exit_code) from err
     except RftError as err:
-        typer.echo(f"error: {err}", err=True)
+        typer.echo(f"error: {_plain(err)}", err=True)
         raise typer.Exit(err.exit_code) from err
     except OSError as err:
-        typer.echo(f"error: {err}", err=True)
+        typer.echo(f"error: {_plain(err)}", err=True)
         raise typer.Exit(1) from err
     except KeyboardInterrupt as err:
         typer.echo(f"stopped. {again}".strip(), err=True)
         raise typer.Exit(INTERRUPTED) from err
+
+
+def _plain(err: BaseException) -> str:
+    """What an error says, line by line; errors quote ids, files and model output, which must not act."""
+    return "\n".join(map(escaped, str(err).split("\n")))
 
 
 def show(value: Any, text: str, *, as_json: bool) -> None:

@@ -45,7 +45,7 @@ def mined_pairs(buffer: Buffer, where: Filter | None, margin: float) -> Iterator
 
 
 def pair_of(best: Experience, worst: Experience) -> PreferencePair | RowError:
-    """Two rows of one group as a pair, or why they are none: one prompt, answers that are there and differ."""
+    """Two rows of one group as a pair, or why not: one prompt, answers that are there and differ."""
     prompt = best.messages[: best.prompt_messages]
     chosen, rejected = best.messages[best.prompt_messages :], worst.messages[worst.prompt_messages :]
     if prompt != worst.messages[: worst.prompt_messages]:

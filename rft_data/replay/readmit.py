@@ -13,7 +13,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from rft_data.buffer import Buffer
@@ -51,7 +50,7 @@ class Readmitted:
     elsewhere: int
     """In another book, or leased from one: never in two."""
     set_aside: int
-    """Retired by a resume or a repair."""
+    """Retired by a resume or a repair, or no longer whole: rows that it was judged with are not stored."""
     still_rejected: int
     rows: int
     """Rows of the newly admitted groups that training may use."""
@@ -96,7 +95,8 @@ def readmit(
     """
     found = _Found(buffer, run_id, book)
     _check_judged_alike(buffer, found.entered, pipeline.pipeline_hash, book)
-    kept, by = _judge(buffer, run_id, found.open, pipeline, groups_per_batch)
+    whole = _whole(buffer, run_id, found.open)
+    kept, by = _judge(buffer, whole, found.open, pipeline, groups_per_batch)
     _enter(buffer, book, kept, found.entered)
     return Readmitted(
         run_id=run_id,
@@ -106,8 +106,8 @@ def readmit(
         admitted=len(kept),
         already=len(found.already),
         elsewhere=len(found.elsewhere),
-        set_aside=len(found.set_aside),
-        still_rejected=len(found.open) - len(kept),
+        set_aside=len(found.set_aside) + len(found.open) - len(whole),
+        still_rejected=len(whole) - len(kept),
         rows=sum(len(row["seqs"]) for row in kept),
         rejected_by=dict(by),
     )
@@ -147,8 +147,11 @@ def _check_book(buffer: Buffer, run_id: str, book: str) -> None:
 
 def _check_judged_alike(buffer: Buffer, entered: Sequence[Row], pipeline_hash: str, book: str) -> None:
     """A training reads the verdicts of one pipeline: the book's groups must all have been kept by it."""
-    seqs = np.array([seq for row in entered for seq in row["seqs"]], np.int64)
-    if len(seqs) and not StoredVerdicts(buffer, pipeline_hash).judged(seqs).all():
+    seqs = [seq for row in entered for seq in row["seqs"]]
+    if not seqs:
+        return
+    verdicts = StoredVerdicts(buffer, pipeline_hash).of(seqs).column("verdict").to_pylist()
+    if any(verdict != "kept" for verdict in verdicts):
         raise RecipeError(
             f"book '{book}' holds groups that other operators kept; `mode: train` needs one operator list "
             "for a whole book: name another book with --as."
@@ -169,12 +172,20 @@ def _retired(buffer: Buffer, run_id: str) -> set[str]:
     return {name for consumer in ["", *ledger.consumers()] for name in ledger.retired(consumer)}
 
 
+def _whole(buffer: Buffer, run_id: str, groups: Sequence[Row]) -> GroupRows:
+    """The rows of those groups of which every row is stored; a torn group is never judged, nor trained."""
+    rows = {row["group_id"]: len(row["rewards"]) for row in groups}
+    stored = whole_groups(buffer, run_id)
+    return stored.only(
+        {name for place, name in enumerate(stored.names) if len(stored.of(place)) == rows.get(name)}
+    )
+
+
 def _judge(
-    buffer: Buffer, run_id: str, groups: Sequence[Row], pipeline: Pipeline, groups_per_batch: int
+    buffer: Buffer, rows_of: GroupRows, groups: Sequence[Row], pipeline: Pipeline, groups_per_batch: int
 ) -> tuple[list[dict[str, Any]], Counter[str]]:
     """Rows of `groups` for those kept now, and how many groups each operator still drops."""
     by_name = {row["group_id"]: row for row in groups}
-    rows_of = whole_groups(buffer, run_id).only(by_name.keys())
     before = StoredVerdicts(buffer, pipeline.pipeline_hash)
     kept: list[dict[str, Any]] = []
     by: Counter[str] = Counter()
@@ -197,7 +208,7 @@ def _judge(
 def _played(row: Row, rows_of: GroupRows, place: int) -> Played:
     seqs = tuple(rows_of.of(place).tolist())
     ticket = Ticket(row["group_id"], row["ordinal"], row["version"], row["round"])
-    return Played(ticket, TaskKey(row["taskset"], row["task_id"]), "arrived", seqs, len(seqs))
+    return Played(ticket, TaskKey(row["taskset"], row["task_id"]), "arrived", seqs, len(row["rewards"]))
 
 
 def _changed(annotations: pa.Table, before: pa.Table) -> pa.Table:

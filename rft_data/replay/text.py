@@ -1,11 +1,11 @@
-"""Dry runs and re-admissions as text for terminals. Reasons may hold model output: they are escaped."""
+"""Dry runs and re-admissions as text for terminals. What is not printable is escaped."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from rft_data.lineage_text import shown
+from rft_data.lineage_text import escaped, shown
 from rft_data.replay.compare import Difference
 from rft_data.replay.dry_run import DryRun, Replay
 from rft_data.replay.readmit import Readmitted
@@ -65,20 +65,20 @@ def _difference_lines(difference: Difference, names: tuple[str, str]) -> Iterato
     if difference.masked_changed:
         yield f"  mask       differs         {difference.masked_changed:>9}"
     for example in difference.examples:
-        yield f"    {example.experience_id}"
+        yield f"    {escaped(example.experience_id)}"
         yield f"      {first}: {shown(example.first, _REASON)}"
         yield f"      {second}: {shown(example.second, _REASON)}"
 
 
 def _row_line(row: Mapping[str, Any]) -> str:
     if row["verdict"] != "kept":
-        what = f"{row['verdict']} by {row['dropped_by']}: {shown(row['reason'], _REASON)}"
+        what = f"{row['verdict']} by {escaped(row['dropped_by'])}: {shown(row['reason'], _REASON)}"
     else:
         advantage = _advantage(row["advantage"] or [])
         masked = ", masked" if row.get("masked") else ""
         shaped = "" if row["shaped_reward"] is None else f", shaped reward {row['shaped_reward']:.4g}"
         what = f"kept, advantage {advantage}{shaped}{masked}"
-    return f"{row['experience_id']}  {what}"
+    return f"{escaped(row['experience_id'])}  {what}"
 
 
 def _advantage(values: Sequence[float]) -> str:
@@ -96,7 +96,10 @@ def readmitted_text(found: Readmitted) -> str:
         f"  in another book       {found.elsewhere:>9}",
         f"  set aside             {found.set_aside:>9}",
         f"  still rejected        {found.still_rejected:>9}",
-        *(f"    by {name or '?':<18}{count:>9}" for name, count in sorted(found.rejected_by.items())),
+        *(
+            f"    by {escaped(name) or '?':<18}{count:>9}"
+            for name, count in sorted(found.rejected_by.items())
+        ),
     ]
     if found.admitted + found.already:
         lines.append(

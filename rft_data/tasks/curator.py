@@ -15,7 +15,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from rft_data.codec import to_tasks
 from rft_data.errors import ResumeError
+from rft_data.filters import In
 from rft_data.rows import GroupResult, Task, TaskKey
 from rft_data.selectors.base import OpenSelector
 from rft_data.tasks.record import played, tally
@@ -54,6 +56,10 @@ class TaskPipeline(Protocol):
         """Judge every task of a `task_table`."""
         ...
 
+    def close(self) -> None:
+        """Give up what the operators hold; idempotent."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Curated:
@@ -84,8 +90,8 @@ class TaskCurator:
     run_id: str
     selector: OpenSelector
     tasks: dict[TaskKey, Task]
-    """Every task the run may name, the dispatcher's own mapping: new ones are put in. It may hold tasks
-    that this run made after the checkpoint it was resumed from; they do not count until they are made again.
+    """The run's first tasks, in the dispatcher's own mapping: every made task that is stored is put in, so
+    that open groups of a killed run find theirs. Those do not count until this run makes them (again).
     """
     pipeline: TaskPipeline
     every: int
@@ -105,8 +111,9 @@ class TaskCurator:
     """The tasks as a table, without their record: hashing the prompts of all anew would take seconds."""
 
     def __post_init__(self) -> None:
-        made = made_by(self.run_id)
-        self._first = [key for key, task in self.tasks.items() if made not in task.tags]
+        self._first = list(self.tasks)
+        for task in made_tasks(self.buffer):
+            self.tasks.setdefault(task.key, task)
 
     def select(self, n: int) -> list[TaskKey]:
         """The next n tasks in play."""
@@ -138,7 +145,7 @@ class TaskCurator:
         revived = tuple(key for key in kept if key in self.retired)
         self.selector.revive(revived)
         self.retired.difference_update(revived)
-        added = self._synthesise(keys, table, step, failures)
+        added = self._synthesise(keys, table, step, set_aside, failures)
         known = zip(kept, verdicts.table["difficulty"].to_pylist(), strict=True)
         difficulty = {key: value for key, value in known if value is not None}
         self._last = Curated(step, retired, revived, added, failures, difficulty)
@@ -163,7 +170,12 @@ class TaskCurator:
         return fresh
 
     def _synthesise(
-        self, keys: Sequence[TaskKey], table: pa.Table, step: int, failures: dict[TaskKey, str]
+        self,
+        keys: Sequence[TaskKey],
+        table: pa.Table,
+        step: int,
+        set_aside: Collection[str],
+        failures: dict[TaskKey, str],
     ) -> tuple[TaskKey, ...]:
         if self.synthesis is None:
             return ()
@@ -172,16 +184,41 @@ class TaskCurator:
         parents = [keys[place] for place in self.synthesis.choose(passes, rollouts, barred)]
         self._tried.update(parents)
         made = synthesise(
-            [self.tasks[key] for key in parents], self.buffer, self.synthesis, (self.seed, step)
+            [self.tasks[key] for key in parents],
+            self.buffer,
+            self.synthesis,
+            (self.seed, step),
+            run_id=self.run_id,
+            set_aside=set_aside,
         )
         failures.update(made.failures)
         known = set(keys)
-        new = [task for task in self.admit(_tagged(made.tasks, self.run_id)) if task.key not in known]
-        self.buffer.add_tasks(new)
-        self.tasks.update({task.key: task for task in new})
-        self.selector.add(new)
-        self.added += [task.key for task in new]
-        return tuple(task.key for task in new)
+        new = {task.key: task for task in self.admit(made.tasks) if task.key not in known}
+        self.buffer.add_tasks(list(new.values()))
+        # another run may have stored the same task first: what a resumed run would find is played from now on
+        self.tasks.update(_stored(self.buffer, new))
+        self.selector.add([self.tasks[key] for key in new])
+        self.added += new
+        return tuple(new)
+
+    def warn_of_replay(self, step: int, leased: Collection[int]) -> None:
+        """Say so when a run falls back, over a damaged checkpoint, to one from before a curation.
+
+        Rounds that were leased after it are replayed with the tasks from before it.
+        Args: step: of the checkpoint taken up. leased: steps that have a lease.
+        """
+        crossed = [at for at in range(step + 1, max(leased, default=step) + 1) if self.due(at)]
+        if crossed:
+            log.warning(
+                "going on from step %d, before tasks were curated at step %s; what was leased since is "
+                "replayed with the tasks from before: this run will choose other tasks than an unharmed one.",
+                step,
+                ", ".join(map(str, crossed)),
+            )
+
+    def close(self) -> None:
+        """End the operators' workers, if any; idempotent."""
+        self.pipeline.close()
 
     def state_dict(self) -> dict[str, Any]:
         """The selector's state, and which tasks are retired, made and had their turn, as JSON values."""
@@ -198,6 +235,7 @@ class TaskCurator:
         Raises: ResumeError when a task the run had made is not among `tasks`; what the selector raises.
         """
         added = _keys(state["added"])
+        self.tasks.update(_stored(self.buffer, added))
         missing = [key for key in added if key not in self.tasks]
         if missing:
             raise ResumeError(
@@ -229,18 +267,16 @@ class TaskCurator:
         }
 
 
-def made_by(run_id: str) -> str:
-    """The tag of tasks that a run made."""
-    return f"{SYNTHESISED}:{run_id}"
+def made_tasks(buffer: Buffer) -> list[Task]:
+    """Every stored task that some run made; which one is not written down, two may make the same."""
+    return [task for task in buffer.tasks("train") if SYNTHESISED in task.tags]
 
 
-def tasks_made_by(buffer: Buffer, run_id: str) -> list[Task]:
-    """Every task a run made, also after the checkpoint it is resumed from."""
-    return [task for task in buffer.tasks("train") if made_by(run_id) in task.tags]
-
-
-def _tagged(tasks: Sequence[Task], run_id: str) -> list[Task]:
-    return [replace(task, tags=(*task.tags, made_by(run_id))) for task in tasks]
+def _stored(buffer: Buffer, keys: Collection[TaskKey]) -> dict[TaskKey, Task]:
+    """Those of the keys that are stored, whoever stored them, as training tasks."""
+    ids = tuple(sorted({key.task_id for key in keys}))
+    found = to_tasks(buffer.read("tasks", None, In("task_id", ids)))
+    return {task.key: replace(task, split="train") for task in found if task.key in keys}
 
 
 def _outcome(

@@ -49,7 +49,8 @@ def played(store: StoredRows, *, run_id: str | None = None, set_aside: Collectio
     """The record of every task that was ever played: `taskset`, `task_id` and the lists of PLAYED.
 
     Args:
-        run_id: only this run's groups; None: those of every run, and imported rollouts.
+        run_id: only this run's groups; None: those of every run, and imported rollouts; a group that was
+            re-admitted into another book counts once.
         set_aside: groups that do not count (stale ones, or those of an interrupted step).
     """
     entries = _groups(store, run_id, set_aside)
@@ -88,6 +89,8 @@ def _groups(store: StoredRows, run_id: str | None, set_aside: Collection[str]) -
     if run_id is not None:
         arrived = And((arrived, Compare("run_id", "eq", run_id)))
     rows = store.read("groups", names, arrived)
+    if run_id is None:
+        rows = _first_of_each(rows, "group_id")
     if set_aside:
         gone = pc.is_in(rows["group_id"], value_set=pa.array(list(set_aside), pa.string()))
         rows = rows.filter(pc.invert(gone))
@@ -99,6 +102,12 @@ def _groups(store: StoredRows, run_id: str | None, set_aside: Collection[str]) -
     }
     table = pa.table({**{name: rows[name] for name in _KEY}, **entries})
     return table.filter(pa.array(rollouts > 0))
+
+
+def _first_of_each(table: pa.Table, name: str) -> pa.Table:
+    """The first row of each value of a column, in their order."""
+    codes = one_array(table[name]).dictionary_encode().indices.to_numpy()
+    return table.take(np.sort(np.unique(codes, return_index=True)[1]))
 
 
 def _imports(store: StoredRows) -> pa.Table:

@@ -7,7 +7,7 @@ they pass the same operators as any task. No model is called here; a function of
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -81,15 +81,26 @@ def make_synthesis(
     return Synthesis(lookup(use, MAKERS, "synthesis"), dict(args), parents, target_pass_rate)
 
 
-def synthesise(parents: Sequence[Task], store: Rows, synthesis: Synthesis, seed: Sequence[int]) -> Variants:
+def synthesise(
+    parents: Sequence[Task],
+    store: Rows,
+    synthesis: Synthesis,
+    seed: Sequence[int],
+    *,
+    run_id: str | None = None,
+    set_aside: Collection[str] = (),
+) -> Variants:
     """Variants of each parent that has a stored experience; the same arguments and rows give the same.
 
     A maker that raises costs its parent the variants and nothing else. A variant without a parent of its
     own gets the newest experience as parent; one that is the parent itself is left out.
-    Args: seed: of the generator; each parent has its own, which depends on no other parent.
+    Args:
+        seed: of the generator; each parent has its own, which depends on no other parent.
+        run_id: of rollouts, makers are shown this run's only; None: those of every run.
+        set_aside: groups whose rollouts makers are not shown (stale ones, those of an interrupted step).
     Raises: RowError when a maker returns anything but training tasks.
     """
-    found = _newest(store, parents)
+    found = _newest(store, parents, run_id, set_aside)
     made: dict[TaskKey, Task] = {}
     failures: dict[TaskKey, str] = {}
     for parent in parents:
@@ -148,8 +159,11 @@ def _checked(variant: Task, parent: Task, newest: Experience) -> Task:
     )
 
 
-def _newest(store: Rows, parents: Sequence[Task]) -> dict[TaskKey, list[Experience]]:
+def _newest(
+    store: Rows, parents: Sequence[Task], run_id: str | None, set_aside: Collection[str]
+) -> dict[TaskKey, list[Experience]]:
     """The newest experiences of each task, newest first; evaluations and probes are none."""
+    gone = frozenset(set_aside)
     wanted = {task.key for task in parents}
     where = And(
         (
@@ -157,11 +171,12 @@ def _newest(store: Rows, parents: Sequence[Task]) -> dict[TaskKey, list[Experien
             In("source", ("rollout", "import", "expert")),
         )
     )
-    rows = store.read("experiences", ["seq", "taskset", "task_id"], where)
+    rows = store.read("experiences", ["seq", "taskset", "task_id", "source", "run_id", "group_id"], where)
     seqs: dict[TaskKey, list[int]] = {}
     for row in rows.to_pylist():
         key = TaskKey(row["taskset"], row["task_id"])
-        if key in wanted:
+        ours = row["group_id"] not in gone and run_id in (None, row["run_id"])
+        if key in wanted and (ours or row["source"] != "rollout"):
             seqs.setdefault(key, []).append(row["seq"])
     newest = {key: sorted(found, reverse=True)[:_NEWEST] for key, found in seqs.items()}
     flat = [seq for found in newest.values() for seq in found]

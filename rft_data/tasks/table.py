@@ -19,6 +19,9 @@ from rft_data.errors import RecipeError
 from rft_data.rows import Message, Task
 from rft_data.tasks.record import PLAYED
 
+_OFFLINE = "offline_difficulty:"
+"""Tag of a task whose difficulty an operator changed, before the JSON of the one it was loaded with."""
+
 _SCHEMA = pa.schema(
     [
         pa.field("taskset", pa.string()),
@@ -28,6 +31,7 @@ _SCHEMA = pa.schema(
         pa.field("answer", pa.string()),
         pa.field("split", pa.string()),
         pa.field("difficulty", pa.float64()),
+        pa.field("offline_difficulty", pa.float64()),
     ]
 )
 
@@ -38,8 +42,9 @@ def prompt_text(messages: Iterable[Message]) -> str:
 
 
 def task_table(tasks: Sequence[Task], record: pa.Table | None = None) -> pa.Table:
-    """`taskset`, `task_id`, `text`, `messages` (JSON), `answer`, `split`, `difficulty`, and PLAYED's columns.
+    """`taskset`, `task_id`, `text`, `messages` (JSON), `answer`, `split`, `difficulty`, PLAYED's columns.
 
+    And `offline_difficulty`: the difficulty a task was loaded with, also after operators gave it another.
     Args: record: what `played` gives; None: no task was ever played.
     """
     columns: dict[str, list[Any]] = {
@@ -50,6 +55,7 @@ def task_table(tasks: Sequence[Task], record: pa.Table | None = None) -> pa.Tabl
         "answer": [task.answer for task in tasks],
         "split": [task.split for task in tasks],
         "difficulty": [task.difficulty for task in tasks],
+        "offline_difficulty": [_offline(task) for task in tasks],
     }
     return with_played(pa.table(columns, schema=_SCHEMA), record)
 
@@ -76,8 +82,17 @@ def edited_tasks(tasks: Sequence[Task], kept: Sequence[int], after: pa.Table) ->
         task = tasks[place]
         same = messages == _json(task.messages)
         prompt = _with_text(task.messages if same else tuple(json.loads(messages)), text, task.task_id)
-        edited.append(replace(task, messages=prompt, difficulty=difficulty))
+        tags = task.tags
+        if difficulty != task.difficulty and not any(tag.startswith(_OFFLINE) for tag in tags):
+            tags = (*tags, f"{_OFFLINE}{json.dumps(task.difficulty)}")
+        edited.append(replace(task, messages=prompt, difficulty=difficulty, tags=tags))
     return edited
+
+
+def _offline(task: Task) -> float | None:
+    found = [tag.removeprefix(_OFFLINE) for tag in task.tags if tag.startswith(_OFFLINE)]
+    loaded: float | None = json.loads(found[0]) if found else task.difficulty
+    return loaded
 
 
 def _with_text(messages: tuple[Message, ...], text: str, task_id: str) -> tuple[Message, ...]:

@@ -86,3 +86,14 @@ def test_dropped_rows_stay_in_the_store_with_their_reason(experiences):
 def test_k_must_be_positive(operator):
     with pytest.raises(ValueError, match="k is 0"):
         operator("best_of_n_filter", k=0)
+
+
+@pytest.mark.parametrize("kind", [pa.float32(), pa.float64()])
+@pytest.mark.parametrize("shaped", [None, pa.float32(), pa.float64()])
+@pytest.mark.parametrize("bound", [0.1, 0.7, 0.9])
+def test_reward_equal_to_the_least_one_is_kept_however_it_is_stored(operator, kind, shaped, bound):
+    table = pa.table({"group_id": ["g", "g"], "reward": pa.array([bound, bound - 1e-3], kind)})
+    if shaped is not None:
+        table = table.append_column("shaped_reward", pa.array([bound, None], shaped))
+    keep = operator("best_of_n_filter", k=2, min_reward=bound).judge(table).keep
+    assert keep.tolist() == [True, False]

@@ -26,6 +26,7 @@ pytestmark = pytest.mark.skipif(
     "RFT_GSM8K_DIR" not in os.environ, reason="RFT_GSM8K_DIR names no GSM8K folder"
 )
 
+SHAPING = {"reward": 1.0, "reward_parts/format": 0.3, "pass_rate": -0.5}
 EXAMPLES = {
     "reward_range_filter": [{"reward_range_filter": {"min_reward": 0.5}}],
     "reward_variance_filter": [{"reward_variance_filter": {}}],
@@ -37,7 +38,7 @@ EXAMPLES = {
     "length_shaping_mapper": [{"length_shaping_mapper": {"rule": "kimi", "weight": 0.2}}],
     "reward_shaping_mapper": [
         {"pass_rate_mapper": {}},
-        {"reward_shaping_mapper": {"weights": {"reward": 1.0, "reward_parts/format": 0.3, "pass_rate": -0.5}, "normalize": "group"}},
+        {"reward_shaping_mapper": {"weights": SHAPING, "normalize": "group"}},
     ],
     "pass_rate_mapper": [{"pass_rate_mapper": {}}],
     "rloo_advantage_mapper": [{"rloo_advantage_mapper": {}}],

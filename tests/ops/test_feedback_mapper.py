@@ -95,7 +95,7 @@ def test_in_dj_process_the_buffer_is_an_argument(operator, stored: Buffer) -> No
 
 
 def test_without_a_buffer_it_says_so(operator, stored: Buffer) -> None:
-    with pytest.raises(OperatorError, match="has no buffer to read feedback from"):
+    with pytest.raises(OperatorError, match="'feedback_mapper' reads stored rows and has no store"):
         operator("feedback_mapper").process_table(stored.take([0]))
     with pytest.raises((OperatorError, RecipeError), match="feedback_mapper"):
         OperatorPipeline([{"feedback_mapper": {}}], name="experience_ops").run(stored.take([0]))

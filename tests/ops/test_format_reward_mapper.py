@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ops.pipeline import OperatorPipeline
+from rft_data.errors import OperatorError
 from rft_data.rows import canonical_json
 from tests.ops.real_rollouts import gsm8k_rollouts, needs_gsm8k, stored
 
@@ -94,6 +95,17 @@ def test_weight_adds_to_the_shaped_reward_and_never_invents_one(operator):
     assert out["shaped_reward"].to_pylist() == [0.5, 0.5, None]
     alone = operator("format_reward_mapper", pattern="7").process_table(table)
     assert alone["shaped_reward"].to_pylist() == [None, 0.5, None]
+
+
+def test_a_weight_needs_a_reward_and_no_weight_needs_none(experiences):
+    table = experiences(["g"], [1.0], ["x"]).drop_columns(["reward"])
+    with pytest.raises(OperatorError, match="needs column 'reward'"):
+        judged(table, pattern="x", weight=1.0)
+    assert judged(table, pattern="x")["verdict"].to_pylist() == ["kept"]
+
+
+def judged(table, **args):
+    return OperatorPipeline([{"format_reward_mapper": args}], name="experience_ops").run(table)
 
 
 def test_a_pattern_that_explodes_elsewhere_is_linear_here(operator):

@@ -58,3 +58,35 @@ def test_no_rows_give_no_verdicts(operator):
 def test_unknown_argument_is_refused():
     with pytest.raises(RecipeError, match="unknown argument"):
         OperatorPipeline([{"invalid_reward_filter": {"low": 1}}], name="experience_ops")
+
+
+def turns(rewards, causes):
+    """Three rollouts of two turns, and a group of one row."""
+    return pa.table(
+        {
+            "group_id": ["g"] * 6 + ["h"],
+            "member": [0, 0, 1, 1, 2, 2, 0],
+            "turn": [0, 1, 1, 0, 0, 1, 0],
+            "reward": pa.array(rewards, pa.float32()),
+            "unscored_reason": pa.array(causes, pa.string()),
+        }
+    )
+
+
+def test_of_several_turns_the_last_reward_decides_for_all(operator):
+    table = turns([None, 1.0, 0.0, None, 1.0, None, None], [None, None, None, "mid", None, "timed out", None])
+    judgement = operator("invalid_reward_filter").judge(table)
+    assert judgement.keep.tolist() == [True, True, True, True, False, False, False]
+    assert judgement.reasons == [
+        "another turn of its rollout was dropped: no reward: timed out",
+        "no reward: timed out",
+        "no reward: not scored",
+    ]
+
+
+def test_an_earlier_turn_that_others_would_refuse_takes_its_rollout_along(operator):
+    table = turns([math.nan, 1.0, 0.0, 0.5, 1.0, 1.0, 1.0], [None] * 7)
+    judgement = operator("invalid_reward_filter").judge(table)
+    assert judgement.keep.tolist() == [False, False, True, True, True, True, True]
+    later = operator("step_wise_advantage_mapper").process_table(table.filter(pa.array(judgement.keep)))
+    assert later["advantage"].null_count == 0

@@ -4,10 +4,11 @@ import asyncio
 import json
 import socket
 import threading
+from types import SimpleNamespace
 
 import pytest
 
-from ops import judge_client
+from ops import judge_cache, judge_client
 from ops.judge_cache import JudgeCache
 from ops.judge_client import CallLimits, JudgeClient, Reply
 from rft_data.errors import OperatorError
@@ -135,6 +136,22 @@ def test_after_a_while_a_failure_is_tried_again(monkeypatch: pytest.MonkeyPatch)
         assert client.ask_all(["x"]) == [Reply("ok")]
 
 
+def test_failures_of_a_batch_that_took_long_are_remembered_from_its_end(monkeypatch: pytest.MonkeyPatch):
+    clock = [0.0]
+    monkeypatch.setattr(judge_client, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+
+    def answer(*_):
+        clock[0] += 0.9 * judge_client._REMEMBERED_S
+        return status(400)
+
+    with JudgeServer(answer) as server:
+        client = client_of(server, concurrency=1)
+        first = client.ask_all(["a", "b", "c", "d"])
+        assert [reply for prompt in "abcd" for reply in client.ask_all([prompt])] == first
+        assert all(reply.error.startswith("status 400") for reply in first)
+        assert len(server.requests) == 4
+
+
 def test_budgets_end_the_calls_and_say_so():
     with JudgeServer(lambda prompt, _: said(prompt, tokens=100)) as server:
         replies = client_of(server, max_calls=2).ask_all(["a", "b", "c"])
@@ -155,6 +172,23 @@ def test_a_restart_asks_nothing_that_was_answered(tmp_path):
         hotter = client_of(server, tmp_path / "deep" / "judge.db", sampling={"temperature": 1.0})
         hotter.ask_all(["a"])
         assert len(server.requests) == asked + 1
+
+
+def test_another_endpoint_is_asked_anew_although_its_model_has_the_same_name(tmp_path):
+    cache = tmp_path / "judge.db"
+    with JudgeServer(lambda *_: said("one")) as first, JudgeServer(lambda *_: said("two")) as second:
+        assert client_of(first, cache).ask_all(["a"]) == [Reply("one")]
+        assert client_of(second, cache).ask_all(["a"]) == [Reply("two")]
+        assert client_of(first.base_url + "/", cache).ask_all(["a"]) == [Reply("one")]
+    assert len(first.requests) == 1
+
+
+def test_a_cache_without_a_file_forgets_the_oldest_replies(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(judge_cache, "_IN_MEMORY", 3)
+    cache = JudgeCache(None)
+    for key in "abcde":
+        cache.add(key, key.upper(), 1)
+    assert cache.find(list("abcde")) == {"c": "C", "d": "D", "e": "E"}
 
 
 def test_many_keys_and_several_processes_worth_of_writers_share_a_cache(tmp_path):
@@ -186,6 +220,37 @@ def test_the_key_is_read_from_the_environment_by_name(monkeypatch: pytest.Monkey
     headers = {name.lower(): value for name, value in server.headers[0].items()}
     assert headers["authorization"] == "Bearer s3cret"
     assert "s3cret" not in json.dumps(server.requests)
+
+
+@pytest.mark.parametrize("padding", ["", "\n", " \r\n"])
+@pytest.mark.parametrize("code", [401, 200])
+def test_a_key_that_is_echoed_is_in_no_error(monkeypatch: pytest.MonkeyPatch, padding, code):
+    secret = "sk-" + "S3cret" * 40  # longer than what is quoted: cutting it is not hiding it
+    monkeypatch.setenv("RFT_TEST_JUDGE_KEY", secret + padding)
+
+    def answer(*_):
+        sent = server.headers[-1]["Authorization"].removeprefix("Bearer ")
+        return code, f'{{"error": "Incorrect API key provided: {sent}"}}'.encode(), {}
+
+    with JudgeServer(answer) as server:
+        (reply,) = client_of(server, api_key_env="RFT_TEST_JUDGE_KEY", retries=0).ask_all(["x"])
+    assert "S3cret" not in reply.error
+    assert reply.error.endswith('{"error": "Incorrect API key provided: ***"}')
+
+
+@pytest.mark.parametrize("key", ["sk-S\u00c9CRET", "sk-SE\nCRET", "sk-SE\x01CRET"])
+def test_a_key_that_no_header_can_hold_is_refused_without_naming_it(monkeypatch: pytest.MonkeyPatch, key):
+    monkeypatch.setenv("RFT_TEST_JUDGE_KEY", key)
+    with pytest.raises(OperatorError, match="'RFT_TEST_JUDGE_KEY' has characters that no key has") as caught:
+        client_of("http://127.0.0.1:9/v1", api_key_env="RFT_TEST_JUDGE_KEY").ask_all(["x"])
+    assert "sk-" not in str(caught.value)
+    assert "CRET" not in str(caught.value)
+
+
+def test_a_key_of_white_space_is_none(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("RFT_TEST_JUDGE_KEY", " \n")
+    with pytest.raises(OperatorError, match="which is not set"):
+        client_of("http://127.0.0.1:9/v1", api_key_env="RFT_TEST_JUDGE_KEY").ask_all(["x"])
 
 
 def test_it_works_inside_a_running_event_loop():

@@ -6,8 +6,21 @@ from ops.judge_scores import ScoreReader
 
 
 def test_the_last_score_of_a_reply_counts():
-    replies = ["Score: 7", "I would say **Score:** 3/10.\nNo: Score: 4", "score = -0", "SCORE: 10.0\n"]
-    assert ScoreReader().read(replies) == pytest.approx([0.7, 0.4, 0.0, 1.0])
+    replies = ["Score: 7", "I would say **Score:** 3/10.\nNo: Score: 4", "Score - 8", "SCORE: 10.0\n"]
+    assert ScoreReader().read(replies) == pytest.approx([0.7, 0.4, 0.8, 1.0])
+
+
+def test_a_negative_score_keeps_its_sign():
+    replies = ["Score: -3", "Score:-3", "**Score**: -2.5"]
+    assert ScoreReader(low=-10, high=10).read(replies) == pytest.approx([0.35, 0.35, 0.375])
+    assert ScoreReader().read(["Score: -3"]) == ["the judge's score -3 is not in [0, 10]"]
+
+
+def test_a_scale_in_brackets_is_not_the_score():
+    replies = ["Score (0-10): 8", "Score (out of 10) = 8", "Score: 8 (of 10)", "Score [0-10]: 8"]
+    assert ScoreReader().read(replies) == pytest.approx([0.8] * 4)
+    [why] = ScoreReader().read(["Score (0-10) is eight"])
+    assert "holds no score" in why
 
 
 def test_replies_without_a_usable_score_say_why():

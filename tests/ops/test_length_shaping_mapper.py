@@ -65,6 +65,35 @@ def test_shaped_reward_equals_the_papers(operator, rule, rows, weight):
             assert value == pytest.approx(want, rel=1e-5, abs=1e-6)
 
 
+@pytest.mark.parametrize("rule", ["kimi", "efficient", "lead"])
+def test_of_a_rollout_of_several_turns_the_sum_of_its_lengths_counts(operator, rule):
+    """Three rollouts of 1 to 3 turns, in mixed order, against the same rollouts as one row each."""
+    turns = [  # member, turn, reward, length
+        (1, 1, 1.0, 5),
+        (0, 0, None, 3),
+        (2, 0, 1.0, 9),
+        (1, 0, 0.25, 2),
+        (0, 2, 1.0, 3),
+        (0, 1, None, 4),
+    ]
+    table = table_of([(0, reward, length) for _, _, reward, length in turns])
+    table = table.append_column("member", pa.array([member for member, *_ in turns], pa.int32()))
+    table = table.append_column("turn", pa.array([turn for _, turn, *_ in turns], pa.int32()))
+    op = operator("length_shaping_mapper", rule=rule, weight=0.5)
+    whole = op.process_table(table_of([(0, 1.0, 10), (0, 1.0, 7), (0, 1.0, 9)]))["shaped_reward"].to_pylist()
+    shaped = op.process_table(table)["shaped_reward"].to_pylist()
+    assert shaped == [whole[1], None, whole[2], 0.25, whole[0], None]
+
+
+def test_a_rollout_with_a_turn_of_unknown_length_is_refused(operator):
+    table = table_of([(0, None, 3), (0, 1.0, 4)])
+    table = table.append_column("member", pa.array([0, 0])).append_column("turn", pa.array([0, 1]))
+    masks = pa.array([None, [1, 1]], pa.list_(pa.int8()))
+    table = table.set_column(2, "action_mask", masks)
+    with pytest.raises(ValueError, match="not all its tokens are known"):
+        operator("length_shaping_mapper", rule="kimi", weight=0.5).process_table(table)
+
+
 def test_kimi_never_rewards_a_short_wrong_answer(operator):
     table = table_of([(0, 0.0, 1), (0, 1.0, 2), (0, 0.0, 3)])
     shaped = operator("length_shaping_mapper", rule="kimi", weight=1.0).process_table(table)["shaped_reward"]

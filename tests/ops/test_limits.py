@@ -121,3 +121,37 @@ def test_recipe_section_and_limits_say_the_same():
     assert Limits(**OperatorLimits().model_dump()) == Limits()
     given = {"on_failure": "stop", "workers": 2, "where": "ray", "budget_s": 1.5}
     assert Limits(**OperatorLimits(**given).model_dump()) == Limits(**given)
+
+
+AFTER_OUTAGE = [
+    {"fails_on_bad_text_mapper": {}},
+    {"reward_shaping_mapper": {"weights": {"reward": 1.0, "length": 0.5}}},
+    {"grpo_advantage_mapper": {}},
+]
+
+
+def test_rows_without_the_column_of_an_operator_in_full_outage_fail_where_it_is_needed(experiences):
+    table = experiences(["g"] * 2, [1.0, 0.0], ["bad"] * 2)
+    fails = Limits("keep")
+    out = pipeline(AFTER_OUTAGE, fails_on_bad_text_mapper=fails).run(table)
+    assert out["verdict"].to_pylist() == ["quarantined"] * 2
+    assert out["dropped_by"].to_pylist() == ["reward_shaping_mapper"] * 2
+    assert "needs column 'length'" in out["reason"][0].as_py()
+    run = pipeline(AFTER_OUTAGE, fails_on_bad_text_mapper=fails, reward_shaping_mapper=Limits("keep"))
+    out = run.run(table)
+    assert out["verdict"].to_pylist() == ["kept"] * 2
+    assert out["advantage"].null_count == 0
+    assert json.loads(out["stats"][0].as_py())["unjudged"].keys() == {
+        "fails_on_bad_text_mapper",
+        "reward_shaping_mapper",
+    }
+    run = pipeline(AFTER_OUTAGE, fails_on_bad_text_mapper=fails, reward_shaping_mapper=Limits("stop"))
+    with pytest.raises(OperatorError, match="needs column 'length'"):
+        run.run(table)
+
+
+def test_column_that_nobody_adds_is_still_a_mistake_of_the_list(experiences):
+    ops = [AFTER_OUTAGE[0], {"reward_shaping_mapper": {"weights": {"no_such_column": 1.0}}}]
+    table = experiences(["g"] * 2, [1.0, 0.0], ["bad", "fine"])
+    with pytest.raises(OperatorError, match="needs column 'no_such_column'"):
+        pipeline(ops, fails_on_bad_text_mapper=Limits("keep")).run(table)

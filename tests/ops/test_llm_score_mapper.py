@@ -9,6 +9,7 @@ import time
 import urllib.error
 import urllib.request
 from pathlib import Path
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
@@ -209,6 +210,49 @@ def test_what_cannot_work_is_refused(operator):
         OperatorPipeline([{NAME: {**args, "template": "{completion}{answer}"}}], name="experience_ops")
 
 
+def test_the_key_is_in_no_stored_reason(monkeypatch: pytest.MonkeyPatch, experiences):
+    monkeypatch.setenv("RFT_TEST_JUDGE_KEY", "sk-S3CRET\n")
+    table = experiences(["g", "g"], [1.0, 0.0])
+
+    def echo(*_):
+        return 401, f"wrong key: {server.headers[-1]['Authorization']}".encode(), {}
+
+    args = {"template": "{completion}", "api_key_env": "RFT_TEST_JUDGE_KEY", "limits": {"retries": 0}}
+    with JudgeServer(echo) as server:
+        made = run(server, table, **args)
+    assert made["reason"].to_pylist() == [f"{NAME}: ValueError: status 401: wrong key: Bearer ***"] * 2
+    with JudgeServer(lambda *_: said("your key is sk-S3CRET")) as server:
+        made = run(server, table, **args)
+    assert "your key is ***" in made["reason"][0].as_py()
+
+
+def test_a_batch_that_took_long_is_searched_without_asking_again(
+    monkeypatch: pytest.MonkeyPatch, experiences
+):
+    clock = [0.0]
+    monkeypatch.setattr(judge_client, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+
+    def answer(*_):
+        clock[0] += 50.0
+        return status(400)
+
+    with JudgeServer(answer) as server:
+        table = experiences(["g"] * 8, [1.0] * 8)
+        made = run(server, table, template="{completion}", limits={"concurrency": 1})
+    assert made["verdict"].to_pylist() == ["quarantined"] * 8
+    assert len(server.requests) == 8
+
+
+def test_adding_to_a_reward_needs_one(experiences):
+    table = experiences(["g"], [1.0]).drop_columns(["reward"])
+    with JudgeServer(lambda *_: said("Score: 5")) as server:
+        with pytest.raises(OperatorError, match="needs column 'reward'"):
+            run(server, table, template="{completion}", shape="add")
+        assert server.requests == []
+        made = run(server, table, template="{completion}", shape="replace")
+    assert made["shaped_reward"].to_pylist() == [0.5]
+
+
 # --- a real server ---------------------------------------------------------------------------------------
 
 
@@ -293,6 +337,6 @@ def test_a_vllm_server_judges_real_solutions(vllm_server, tmp_path):
     assert set(made["verdict"].to_pylist()) == {"kept"}, made["reason"].to_pylist()
     scores = [json.loads(stats)["llm_score"] for stats in made["stats"].to_pylist()]
     assert {round(score, 6) for score in scores} <= {0.2, 0.9}
-    closed = {**args, "base_url": "http://127.0.0.1:9/v1"}
-    again = OperatorPipeline([{NAME: closed}], name="experience_ops").run(table)
+    asks_nothing = {**args, "limits": {"max_calls": 0}}
+    again = OperatorPipeline([{NAME: asks_nothing}], name="experience_ops").run(table)
     assert again["stats"].to_pylist() == made["stats"].to_pylist()

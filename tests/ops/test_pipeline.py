@@ -8,9 +8,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ops.base import ArrowMapper
+from ops.hygiene import registry
+from ops.limits import Limits
 from ops.pipeline import OperatorPipeline
 from rft_data import schema
-from rft_data.errors import OperatorError
+from rft_data.buffer.verdicts import Verdicts as BufferVerdicts
+from rft_data.errors import (
+    ConflictError,
+    DiskFullError,
+    FencedError,
+    IntegrityError,
+    MissingFileError,
+    OperatorError,
+    RowError,
+    StalledError,
+    Stopped,
+)
 
 GRPO = [
     {"reward_range_filter": {"min_reward": 0}},
@@ -19,8 +33,31 @@ GRPO = [
 ]
 
 
-def pipeline(operators, **options):
-    return OperatorPipeline(operators, name="experience_ops", **{"allow_unsafe": True, **options})
+def pipeline(operators, *, text_column="completion_text", **limits):
+    return OperatorPipeline(
+        operators, name="experience_ops", allow_unsafe=True, text_column=text_column, limits=limits
+    )
+
+
+@pytest.fixture
+def fails_with():
+    """(error) -> an operator `fails_as_told_mapper` that raises it, and counts its calls."""
+    registry()
+    from data_juicer.ops.base_op import OPERATORS, Mapper
+
+    def register(error):
+        class Fails(ArrowMapper, Mapper):
+            calls = 0
+
+            def process_table(self, table):
+                Fails.calls += 1
+                raise error
+
+        OPERATORS.modules["fails_as_told_mapper"] = Fails
+        return Fails
+
+    yield register
+    OPERATORS.modules.pop("fails_as_told_mapper", None)
 
 
 def test_every_row_gets_one_annotation_in_input_order(experiences):
@@ -245,3 +282,137 @@ def test_masked_has_a_column_of_its_own(experiences):
     out = pipeline([{"reward_range_filter": {"min_reward": 0.5}}, {"truncation_mask_mapper": {}}]).run(table)
     assert out["stats"].to_pylist() == ["{}", "{}"]
     assert out["masked"].to_pylist() == [None, False]
+
+
+def step_wise(rewards, texts):
+    """One group of three rollouts with two turns each, rows not in order; and a rollout of one row."""
+    return pa.table(
+        {
+            "seq": range(7),
+            "experience_id": list("abcdefg"),
+            "group_id": ["g"] * 6 + ["h"],
+            "member": [0, 1, 2, 0, 1, 2, 0],
+            "turn": [1, 1, 1, 0, 0, 0, 0],
+            "reward": pa.array(rewards, pa.float32()),
+            "completion_text": texts,
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    ("judge", "verdict", "why"),
+    [
+        ({"repetition_filter": {"n": 1, "max_share": 0.5}}, "dropped", "0.75 of its 1-grams are repeats"),
+        ({"text_length_filter": {"min_len": 1, "max_len": 10}}, "dropped", "text_len=19"),
+        ({"fails_on_bad_text_mapper": {}}, "quarantined", "fails_on_bad_text_mapper: KeyError"),
+    ],
+)
+def test_rollout_that_loses_a_turn_goes_whole(judge, verdict, why):
+    bad = "bad" if verdict == "quarantined" else "loop loop loop loop"
+    table = step_wise([1.0, 0.5, 0.0, 0.0, 0.0, 0.0, 1.0], [bad, *["fine"] * 5, bad])
+    run = pipeline([judge, {"step_wise_advantage_mapper": {"scale": "none"}}])
+    out = run.run(table)
+    name = next(iter(judge))
+    assert out["verdict"].to_pylist() == [verdict, "kept", "kept", "dropped", "kept", "kept", verdict]
+    assert out["dropped_by"].to_pylist()[3] == name
+    assert out["reason"].to_pylist()[3].startswith(f"another turn of its rollout was dropped: {why}")
+    assert out["advantage"].to_pylist()[1:6] == [[0.25], [-0.25], None, [0.25], [-0.25]]
+    metrics = run.metrics()
+    assert metrics[f"{name}/rows_out"] == metrics["step_wise_advantage_mapper/rows_in"] == 4
+
+
+def test_rows_of_one_turn_never_drag_others_along(experiences):
+    table = experiences(["g"] * 4, [0.0, 1.0, 2.0, 1.0])
+    table = table.set_column(table.schema.get_field_index("member"), "member", pa.array([0, 0, 0, 0]))
+    out = pipeline([{"reward_range_filter": {"max_reward": 1}}]).run(table)
+    assert out["verdict"].to_pylist() == ["kept", "kept", "dropped", "kept"]
+
+
+@pytest.mark.parametrize("mapper", ["grpo_advantage_mapper", "rloo_advantage_mapper"])
+def test_row_left_without_an_advantage_is_dropped_by_the_operator_that_left_it(experiences, mapper):
+    run = pipeline([{"dynamic_sampling_filter": None}, {mapper: {}}, {"text_length_filter": {"min_len": 1}}])
+    out = run.run(experiences(["g"] * 3, [0.0, 1.0, None]))
+    assert out["verdict"].to_pylist() == ["kept", "kept", "dropped"]
+    assert out["dropped_by"].to_pylist()[2] == mapper
+    assert out["reason"].to_pylist()[2] == "no advantage: it has no reward"
+    metrics = run.metrics()
+    assert (metrics[f"{mapper}/rows_in"], metrics[f"{mapper}/rows_out"]) == (3, 2)
+    verdicts = BufferVerdicts(run.pipeline_hash)
+    verdicts.fold(out)
+    kept = [
+        seq
+        for seq, said in zip(*(out[c].to_pylist() for c in ("seq", "verdict")), strict=True)
+        if said == "kept"
+    ]
+    assert not len(verdicts.missing(np.array(kept)))
+
+
+def test_group_that_an_advantage_operator_may_skip_is_dropped_with_its_failure(experiences):
+    run = pipeline([{"grpo_advantage_mapper": {}}], grpo_advantage_mapper=Limits("keep"))
+    out = run.run(experiences(["g", "g", "h", "h"], [0.0, 1.0, float("nan"), 1.0]))
+    assert out["verdict"].to_pylist() == ["kept", "kept", "dropped", "dropped"]
+    assert out["reason"].to_pylist()[2].startswith("no advantage: grpo_advantage_mapper: ValueError")
+    assert run.metrics()["grpo_advantage_mapper/unjudged"] == 0
+
+
+@pytest.mark.parametrize(
+    "error",
+    [MissingFileError, ConflictError, IntegrityError, DiskFullError, FencedError, StalledError, Stopped],
+)
+def test_failure_that_is_no_rows_fault_ends_the_run_at_once(experiences, fails_with, error):
+    failing = fails_with(error("the store is away"))
+    with pytest.raises(error, match="the store is away"):
+        pipeline([{"fails_as_told_mapper": {}}]).run(experiences(["g"] * 8, [1.0] * 8))
+    assert failing.calls == 1
+
+
+@pytest.mark.parametrize("error", [RowError, ValueError])
+def test_failure_of_rows_is_bisected_to_them(experiences, fails_with, error):
+    failing = fails_with(error("a bad row"))
+    out = pipeline([{"fails_as_told_mapper": {}}]).run(experiences(["g"] * 8, [1.0] * 8))
+    assert set(out["reason"].to_pylist()) == {f"fails_as_told_mapper: {error.__name__}: a bad row"}
+    assert failing.calls == 15
+
+
+def test_second_export_to_one_table_stops_the_run(experiences, tmp_path):
+    table = experiences(["g"] * 4, [1.0] * 4)
+    export = [{"lancedb_write_mapper": {"uri": str(tmp_path / "out")}}]
+    pipeline(export).run(table)
+    with pytest.raises(ConflictError, match="already"):
+        pipeline(export).run(table)
+
+
+def test_feedback_from_a_buffer_that_is_not_there_stops_the_run(experiences, tmp_path):
+    with pytest.raises(MissingFileError, match="no buffer at"):
+        pipeline([{"feedback_mapper": {"buffer": str(tmp_path / "none")}}]).run(experiences(["g"], [1.0]))
+
+
+@given(
+    rows=st.lists(
+        st.tuples(st.sampled_from("gh"), st.integers(0, 2), st.integers(0, 2), st.sampled_from([-1.0, 0.5])),
+        unique_by=lambda row: row[:3],
+        min_size=1,
+    ),
+    chunks=st.integers(1, 3),
+)
+@settings(deadline=None, max_examples=100)
+def test_no_rollout_of_several_turns_is_ever_torn(rows, chunks):
+    groups, members, turns, rewards = zip(*rows, strict=True)
+    table = pa.table(
+        {
+            "seq": range(len(rows)),
+            "experience_id": [str(number) for number in range(len(rows))],
+            "group_id": groups,
+            "member": members,
+            "turn": turns,
+            "reward": pa.array(rewards, pa.float32()),
+        }
+    )
+    table = pa.concat_tables([table.slice(start, chunks) for start in range(0, len(rows), chunks)])
+    out = pipeline([{"reward_range_filter": {"min_reward": 0}}]).run(table)["verdict"].to_pylist()
+    rollouts = {}
+    for (group, member, _, reward), verdict in zip(rows, out, strict=True):
+        rollouts.setdefault((group, member), []).append((reward > 0, verdict))
+    for turns_of_one in rollouts.values():
+        wanted = "kept" if all(fine for fine, _ in turns_of_one) else "dropped"
+        assert {verdict for _, verdict in turns_of_one} == {wanted}

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ops.pipeline import OperatorPipeline
+from rft_data.errors import OperatorError
 
 value = st.sampled_from([0.0, 0.25, 1.0]) | st.floats(-3, 3, width=32)
 rows = st.lists(st.tuples(st.integers(0, 3), st.none() | value, value, value), min_size=1, max_size=30)
@@ -85,3 +86,27 @@ def test_a_missing_term_quarantines_only_its_group(experiences):
 def test_bad_arguments_are_refused(operator, args, message):
     with pytest.raises(ValueError, match=message):
         operator("reward_shaping_mapper", **args)
+
+
+PENALTY = {"overlong_penalty_mapper": {"max_tokens": 4, "cache_tokens": 4}}
+
+
+def shaped(experiences, *operators):
+    table = experiences(["g"] * 3, [1.0, 0.0, None])
+    return OperatorPipeline(operators, name="experience_ops").run(table)["shaped_reward"].to_pylist()
+
+
+def test_it_never_discards_what_an_operator_before_it_shaped(experiences):
+    anew = {"reward_shaping_mapper": {"weights": {"reward": 2.0}}}
+    on_top = {"reward_shaping_mapper": {"weights": {"shaped_reward": 2.0}}}
+    assert shaped(experiences, PENALTY) == [0.5, -0.5, None]
+    assert shaped(experiences, PENALTY, on_top) == [1.0, -1.0, None]
+    assert shaped(experiences, anew, PENALTY) == [1.5, -0.5, None]
+    with pytest.raises(OperatorError, match=r"would overwrite.*terms \['reward'\].*put it before"):
+        shaped(experiences, PENALTY, anew)
+
+
+def test_a_shaped_reward_without_a_value_may_be_overwritten(operator):
+    table = table_of([(0, 1.0, 0.0, 0.0)]).append_column("shaped_reward", pa.nulls(1, pa.float32()))
+    out = operator("reward_shaping_mapper", weights={"reward": 3.0}).process_table(table)
+    assert out["shaped_reward"].to_pylist() == [3.0]

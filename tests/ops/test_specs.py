@@ -109,6 +109,14 @@ def test_argument_that_fetches_a_model_is_refused_unless_allowed(operator, args)
         build({operator: args})
 
 
+def test_argument_that_imports_code_is_refused_unless_allowed():
+    args = {"model": "tests.ops.test_semantic_diversity_filter:toy", "max_similarity": 0.9}
+    with pytest.raises(RecipeError, match=r"filter\.model: .*imports code.*allow_unsafe_ops"):
+        build({"semantic_diversity_filter": args})
+    build({"semantic_diversity_filter": args}, allow_unsafe=True)
+    build({"semantic_diversity_filter": {**args, "model": "/a/folder"}})
+
+
 def test_no_operator_of_the_allow_list_evaluates_or_runs_anything():
     import ast
     import inspect

@@ -59,6 +59,30 @@ def test_difficulty_is_the_smoothed_fail_rate(rows, window, k):
         assert made["learnability"][place].as_py() == pytest.approx(wanted * (1 - wanted))
 
 
+@pytest.mark.parametrize("levels", [[0.9] * 11 + [0.1] * 11, None])
+def test_its_own_output_changes_nothing(operator, levels):
+    op = operator("task_difficulty_mapper")
+    records = [*[[(0, 8, 0.0)]] * 10, [], *[[(0, 8, 1.0)]] * 10, []]
+    once = op.process_table(table(records, levels))
+    assert op.process_table(once).equals(once)
+    assert once["offline_difficulty"].to_pylist() == (levels or [None] * 22)
+    if levels:
+        assert once["difficulty"][10].as_py() > 0.8 > 0.2 > once["difficulty"][21].as_py()
+    pipeline = OperatorPipeline([{"task_difficulty_mapper": {}}] * 2, name="task_ops", text_column="text")
+    assert pipeline.run_tasks(table(records, levels)).table["difficulty"].equals(once["difficulty"])
+
+
+def test_a_class_is_what_the_task_was_loaded_with(operator):
+    rows = table([[(0, 8, 0.0)], [(0, 8, 1.0)], []], [0.31, 0.62, 0.93])
+    loaded = rows.append_column("offline_difficulty", pa.array([1.0, 2.0, 1.0]))
+    made = operator("task_difficulty_mapper").process_table(loaded)["difficulty"].to_pylist()
+    wanted = operator("task_difficulty_mapper").process_table(
+        rows.set_column(1, "difficulty", pa.array([1.0, 2.0, 1.0]))
+    )
+    assert made == wanted["difficulty"].to_pylist()
+    assert made[2] > 0.6
+
+
 def test_tasks_of_one_outcome_are_dropped_once_there_is_evidence(operator):
     records = [
         [(0, 16, 1.0)],

@@ -8,6 +8,7 @@ from typer.testing import CliRunner
 
 from rft_data.buffer import Buffer
 from rft_data.cli.app import app
+from rft_data.feedback import fold, said_about
 from tests.rft_data.replay.explored import explore
 
 RECIPE = """\
@@ -70,18 +71,47 @@ def test_dry_run_of_some_groups_with_an_override(house: Path) -> None:
     assert (value["groups"], value["first"]["rows"], value["first"]["kept"]) == (1, 2, 0)
 
 
+def test_dry_run_of_a_sink_is_refused_and_writes_nothing(house: Path) -> None:
+    sink = f"experience_ops=[{{lancedb_write_mapper: {{uri: {house}/out}}}}]"
+    assert "a dry run writes nothing" in rft("dry-run", house / "strict.yaml", sink, code=2)
+    text = RECIPE.format(root=house, operators=f"- lancedb_write_mapper: {{uri: {house}/out}}")
+    (house / "sink.yaml").write_text(text)
+    told = rft("dry-run", house / "strict.yaml", "--against", house / "sink.yaml", code=2)
+    assert "a dry run writes nothing" in told
+    assert not (house / "out").exists()
+
+
 def test_feedback_then_readmission_then_nothing_new(house: Path) -> None:
     with Buffer(house / "buffer", read_only=True) as buffer:
         ids = buffer.read("experiences", ["experience_id"]).column(0).to_pylist()
     common = ("--buffer", house / "buffer")
     one = ("feedback", "add", *common, "--experience", ids[4], "--value", "1", "--author", "me")
     assert rft(*one).strip() == "stored"
-    assert "nothing new" in rft(*one)
     readmit = ("readmit", house / "lenient.yaml", *common, "--run", "run", "--as", "book", "--json")
     value = json.loads(rft(*readmit))
     assert (value["rejected"], value["admitted"], value["rows"]) == (2, 2, 4)
     again = json.loads(rft(*readmit))
     assert (again["admitted"], again["already"]) == (0, 2)
+
+
+def test_feedback_that_goes_back_to_an_earlier_value_is_new(house: Path) -> None:
+    with Buffer(house / "buffer", read_only=True) as buffer:
+        name = buffer.read("experiences", ["experience_id"]).column(0)[0].as_py()
+    for value in "101":
+        rft(*ADD[:2], "--experience", name, *ADD[4:], "--buffer", house / "buffer", "--value", value)
+    with Buffer(house / "buffer", read_only=True) as buffer:
+        assert fold(said_about(buffer, "reward", [name]), "last").values.tolist() == [1.0]
+        assert buffer.counts()["feedback"] == 3
+
+
+def test_what_an_error_quotes_does_not_act_on_the_terminal(house: Path) -> None:
+    file = house / "said.jsonl"
+    file.write_text(json.dumps({"evil\x1b[31m\x9b2J\ud800": 1}) + "\n")
+    told = rft("feedback", "import", file, "--buffer", house / "buffer", code=1)
+    assert "said.jsonl:1: unknown field 'evil\\x1b[31m\\x9b2J\\ud800'" in told
+    assert len(told.strip().split("\n")) == 2, "lines of the message stay lines"
+    call = (*ADD[:4], "--buffer", house / "buffer", "--author", "me\udc80", "--value", 1)
+    assert "--author is 'me\\udc80', which is not Unicode" in rft(*call, code=1)
 
 
 def test_feedback_of_a_file(house: Path) -> None:

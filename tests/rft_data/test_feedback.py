@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from rft_data.buffer import Buffer
 from rft_data.errors import RowError
 from rft_data.feedback import WITHDRAWN, Folded, fold, read_feedback, said_about, withdrawal
-from rft_data.rows import Feedback, now
+from rft_data.rows import Feedback
 from tests.rft_data.conftest import make_experience
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -140,7 +140,7 @@ def test_a_file_of_feedback_is_read(tmp_path: Path) -> None:
     assert (first.value, first.author) == (1.0, "me")
     assert first.created_at == datetime(2026, 2, 3, 4, 5, 6, tzinfo=UTC)
     assert (second.value, second.text, second.author) == (None, "better: 4", "ann")
-    assert second.created_at <= now()
+    assert second.created_at is None, "nobody told when"
 
 
 @pytest.mark.parametrize(
@@ -156,6 +156,13 @@ def test_a_file_of_feedback_is_read(tmp_path: Path) -> None:
         ({"experience_id": "a", "key": "reward", "value": 1, "who": "x"}, "unknown field 'who'"),
         ({"experience_id": "a", "key": "reward", "value": 1, "created_at": "today"}, "is not a time"),
         ({"experience_id": "a", "key": "edit", "text": 5}, "'text' is 5"),
+        (f'{{"experience_id": "a", "key": "reward", "value": 1{"0" * 400}}}', "a finite number is needed"),
+        ('{"experience_id": "\\ud800", "key": "reward", "value": 1}', "'experience_id' is '\\ud800', which"),
+        ('{"experience_id": "a", "key": "edit", "text": "ok\\udfff"}', "not Unicode at character 3"),
+        (
+            {"experience_id": "a", "key": "reward", "value": 1, "created_at": "0001-01-01T00:00:00+14:00"},
+            "is not a time",
+        ),
     ],
 )
 def test_a_bad_line_is_named_and_nothing_is_read(tmp_path: Path, line: object, message: str) -> None:
@@ -174,3 +181,53 @@ def test_a_line_without_author_is_refused_when_none_is_given(tmp_path: Path) -> 
 def test_many_bad_lines_are_counted(tmp_path: Path) -> None:
     with pytest.raises(RowError, match="and 5 more"):
         read_feedback(lines(tmp_path / "f.jsonl", *(["5"] * 25)), "me")
+
+
+def test_a_file_that_stops_stores_nothing_and_says_so(tmp_path: Path) -> None:
+    path = tmp_path / "f.json"
+    path.write_text('[{"experience_id": "a", "key": "reward", "value": 1},\n {"experience_id"')
+    with pytest.raises(RowError, match=r"f\.json:2: .* cannot be read on") as caught:
+        read_feedback(path, "me")
+    assert "Nothing is stored" in str(caught.value)
+    assert "are stored" not in str(caught.value)
+
+
+def test_a_correction_back_to_an_earlier_value_counts_and_a_repeated_import_does_not(
+    buffer: Buffer, tmp_path: Path
+) -> None:
+    buffer.append([make_experience(0)])
+    name = make_experience(0).experience_id
+    rows = [
+        {
+            "experience_id": name,
+            "key": "score",
+            "value": value,
+            "created_at": f"2026-01-0{day}T01:00:00+01:00",
+        }
+        for day, value in ((1, 3), (2, 5), (3, 3))
+    ]
+    said = read_feedback(lines(tmp_path / "f.jsonl", *rows), "me")
+    assert buffer.add_feedback(said) == 3
+    assert fold(said_about(buffer, "score", [name]), "last").values.tolist() == [3.0]
+    assert buffer.add_feedback(read_feedback(tmp_path / "f.jsonl", "me")) == 0
+    undated = [{key: row[key] for key in ("experience_id", "key", "value")} for row in rows]
+    assert buffer.add_feedback(read_feedback(lines(tmp_path / "g.jsonl", *undated), "me")) == 0
+
+
+def test_undated_feedback_is_stored_once_also_after_it_went_to_another_buffer_and_back(
+    tmp_path: Path,
+) -> None:
+    row = make_experience(0)
+    undated = Feedback(row.experience_id, "x", "score", 3)
+    columns = ["experience_id", "author", "key", "value", "text", "created_at"]
+    with Buffer(tmp_path / "one") as one, Buffer(tmp_path / "other") as other:
+        for store in (one, other):
+            store.append([row])
+        assert one.add_feedback([undated, undated]) == 1
+        [stored] = one.read("feedback", columns).to_pylist()
+        assert other.add_feedback([Feedback(**stored)]) == 1
+        assert other.add_feedback([undated]) == 0
+        assert one.add_feedback([Feedback(**stored)]) == 0
+    for name in ("one", "other"):
+        with Buffer(tmp_path / name) as store:  # what is known is read from the table
+            assert store.add_feedback([undated, Feedback(**stored)]) == 0

@@ -191,3 +191,20 @@ def test_lineage_of_an_imported_row_without_a_task_or_versions(buffer):
     assert "(not stored)" in text
     assert "not known yet" in text
     assert group_view(buffer, "run/g0").members[0].completion_tokens is None
+
+
+def test_ids_with_control_characters_do_not_reach_the_terminal(buffer: Buffer) -> None:
+    wild = "w\x1b[2J\x9b"
+    row = make_experience(0, experience_id=wild, group_id=wild, run_id=wild, taskset=wild, task_id=wild)
+    buffer.append([row])
+    buffer.annotate(pa.Table.from_pylist([annotation(0, wild)], schema=ANNOTATIONS))
+    buffer.add_feedback([Feedback(wild, wild, wild, 1.0, wild)])
+    ledger = Ledger(buffer, wild, 0)
+    ledger.attach(wild)
+    group = GroupResult(Ticket(wild, 0, 0), TASK.key, (1.0,), "arrived", 0, (0,))
+    ledger.release(ledger.grant(wild, 0, 0, [group]), wild)
+    ledger.retire(wild, [wild], wild)
+    texts = lineage_text(lineage(buffer, wild)), group_text(group_view(buffer, wild))
+    for text in texts:
+        assert "w\\x1b[2J\\x9b" in text
+        assert all(line.isprintable() for line in text.split("\n"))

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from ops.pipeline import OperatorPipeline
+from rft_data import pairs
 from rft_data.buffer import Buffer
 from rft_data.formats.mining import mined_pairs
 from rft_data.pairs import store_pairs
@@ -74,7 +75,32 @@ def test_all_pairs_are_stored_once_and_not_of_dropped_rows(buffer: Buffer) -> No
     assert fewer.stored == 0
 
 
-def test_a_pair_that_is_none_says_why(buffer: Buffer) -> None:
+def test_scores_are_the_rewards_that_a_pair_was_chosen_by(buffer: Buffer) -> None:
+    buffer.append(
+        [
+            make_experience(
+                member,
+                group_id="g",
+                member=member,
+                messages=({"role": "user", "content": "1+1="}, {"role": "assistant", "content": text}),
+                prompt_messages=1,
+                completion_text=text,
+                reward=reward,
+            )
+            for member, (text, reward) in enumerate([("it is 2", 1.0), ("2", 0.5)])
+        ]
+    )
+    short = {"format_reward_mapper": {"pattern": r"\A\d\z", "weight": 2.0}}
+    assert store_pairs(buffer, *judged(buffer, short, {"preference_pair_mapper": {}})).stored == 1
+    [pair] = buffer.read("preferences").to_pylist()
+    assert json.loads(pair["chosen"])[0]["content"] == "2"
+    assert (pair["chosen_score"], pair["rejected_score"]) == (2.5, 1.0)
+
+
+def test_a_pair_that_is_none_says_why(
+    buffer: Buffer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(pairs, "_told", set())
     said = ({"role": "user", "content": "1+1="}, {"role": "assistant", "content": "2"})
     other = ({"role": "user", "content": "2+2="}, {"role": "assistant", "content": "5"})
     rows = [
@@ -90,6 +116,12 @@ def test_a_pair_that_is_none_says_why(buffer: Buffer) -> None:
         "say the same",
         "have different prompts (a step-wise workflow)",
     ]
+    assert [record.getMessage() for record in caplog.records] == [
+        f"1 preference pairs that operators found are not stored: {why}; this is said once"
+        for why in done.refused
+    ]
+    store_pairs(buffer, *judged(buffer, {"preference_pair_mapper": {}}))
+    assert len(caplog.records) == 2
 
 
 def test_nothing_to_store(buffer: Buffer) -> None:

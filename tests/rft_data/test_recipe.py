@@ -2,9 +2,11 @@ from pathlib import Path
 
 import pytest
 
+from rft_data.buffer import Buffer
+from rft_data.build import experience_pipeline
 from rft_data.errors import MissingFileError, RecipeError
 from rft_data.recipe import load_recipe
-from rft_data.recipe.modes import DataRecipe, OnlineRecipe
+from rft_data.recipe.modes import DataRecipe, OnlineRecipe, PlayingRecipe
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 
@@ -170,3 +172,31 @@ tasks: [{name: a, source: {use: jsonl, path: x.jsonl}}]
     with pytest.raises(RecipeError, match="names tasksets \\['b'\\]"):
         load_recipe(write(tmp_path, text + rollouts.replace("taskset: a", "taskset: b") + reward))
     assert load_recipe(write(tmp_path, text + rollouts + reward)).rollouts[0].taskset == "a"
+
+
+EXPLORE = GOOD.replace("mode: online", "mode: explore\ngroups: 4").partition("stages:")[0]
+STALE = GOOD + "sync: {every: 1, max_staleness: 1}\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [(EXPLORE, "mode 'explore'"), (STALE, "'sync.max_staleness' 1")],
+    ids=["explore", "stale"],
+)
+@pytest.mark.parametrize(
+    "operator", ["grpo_advantage_mapper: {scale: batch}", "reinforce_baseline_advantage_mapper: {}"]
+)
+def test_operators_over_the_batch_are_refused_where_groups_are_judged_one_by_one(
+    tmp_path: Path, text: str, found: str, operator: str
+) -> None:
+    with Buffer(str(tmp_path / "buffer")) as buffer:
+        recipe = load_recipe(write(tmp_path, text.replace("grpo_advantage_mapper: {}", operator)))
+        assert isinstance(recipe, PlayingRecipe)
+        with pytest.raises(
+            RecipeError, match=f"{operator.split(':')[0]}.*{found}.*synchronous.*scale: group"
+        ):
+            experience_pipeline(recipe, buffer)
+        for fine in (text, GOOD.replace("grpo_advantage_mapper: {}", operator)):
+            recipe = load_recipe(write(tmp_path, fine))
+            assert isinstance(recipe, PlayingRecipe)
+            experience_pipeline(recipe, buffer).close()

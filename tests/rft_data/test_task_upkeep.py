@@ -1,14 +1,21 @@
-"""A whole small run whose tasks are curated as it goes on, stopped and continued."""
+"""A whole small run whose tasks are curated as it goes on; and what a recipe lets in."""
 
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from rft_data.buffer import Buffer
 from rft_data.checkpoint import newest
+from rft_data.curation import curator_of
 from rft_data.errors import RecipeError
 from rft_data.modes import run_recipe
 from rft_data.recipe import load_recipe
+from rft_data.rows import Task
+from rft_data.selectors.make import make_selector
+from tests.rft_data.conftest import make_experience
+from tests.rft_data.tasks.conftest import make_tasks
 from tests.rft_data.test_online import RECIPE
 
 UPKEEP = """\
@@ -29,6 +36,45 @@ def recipe(folder: Path, *overrides: str):
 def test_upkeep_between_checkpoints_is_refused(tmp_path: Path):
     with pytest.raises(RecipeError, match="give a multiple of 'checkpoint_every'"):
         recipe(tmp_path, "task_upkeep.every=3")
+
+
+def held_out_and_new(task: Task, experiences, rng) -> list[Task]:
+    """The first of the held-out tasks, as a training task, and one that nobody has."""
+    return [*make_tasks(1), replace(task, messages=({"role": "user", "content": "What is 9 plus one?"},))]
+
+
+@pytest.mark.parametrize("ops", ["[]", "[{text_length_filter: {min_len: 1}}]"])
+@pytest.mark.parametrize("tags", [(), ("synthesised",)])
+def test_no_held_out_task_is_made_a_training_task(
+    tmp_path: Path, buffer: Buffer, ops: str, tags: tuple[str, ...]
+):
+    maker = "tests.rft_data.test_task_upkeep:held_out_and_new"
+    changed = f"task_upkeep.synthesis={{use: '{maker}', parents: 1}}"
+    read = recipe(tmp_path, f"task_ops={ops}", changed)
+    first, train = make_tasks(2)
+    held_out = replace(first, split="heldout", tags=tags)
+    buffer.add_tasks([train, held_out])
+    [wanted] = [task for task in held_out_and_new(train, [], None) if task.key != held_out.key]
+    named = {"run_id": read.name, "taskset": train.taskset, "task_id": train.task_id}
+    rows = [make_experience(n, group_id="g", member=n, reward=float(n), **named) for n in range(2)]
+    group = {
+        "group_id": "g",
+        "ordinal": 0,
+        "round": 0,
+        "attempt": 0,
+        "version": 0,
+        "version_min": 0,
+        "outcome": "arrived",
+        "rewards": [0.0, 1.0],
+        "seqs": list(buffer.append(rows).seqs),
+        "dropped_by": "",
+        "error": "",
+    }
+    buffer.add_rows("groups", [{**group, **named}])
+    selector, known = make_selector("shuffle", {}, [train], 0), {train.key: train}
+    with closing(curator_of(read, read.task_upkeep, selector, known, [held_out], buffer)) as curator:
+        assert curator.curate(2).added == (wanted.key,)
+    assert held_out.key not in known
 
 
 @pytest.mark.slow

@@ -148,6 +148,28 @@ def test_upgrade_from_2_keeps_rows_verdicts_and_lost_rows(tmp_path: Path) -> Non
         upgrade(tmp_path / "old", tmp_path / "new")
 
 
+def as_version_2(root: Path) -> Path:
+    with Buffer(root):
+        pass
+    (root / "schema_version").write_text("2\n")
+    return root
+
+
+def test_upgrade_from_2_of_an_empty_buffer_is_told_from_a_foreign_folder(tmp_path: Path) -> None:
+    old = as_version_2(tmp_path / "old")
+    (tmp_path / "new").mkdir()
+    (tmp_path / "new" / "notes.txt").write_text("hi")
+    for wrong in (tmp_path / "new", as_version_2(tmp_path / "another"), old):
+        with pytest.raises(IntegrityError, match="something else than a copy"):
+            upgrade(old, wrong)
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["notes.txt"]
+    (tmp_path / "new" / "notes.txt").unlink()
+    for _ in range(2):
+        upgrade(old, tmp_path / "new")
+    with Buffer(tmp_path / "new") as buffer:
+        assert len(buffer) == 0
+
+
 def test_upgrade_from_2_begins_an_interrupted_copy_again(tmp_path: Path) -> None:
     version_2_buffer(tmp_path / "old")
     (tmp_path / "new.part" / "experiences.lance").mkdir(parents=True)

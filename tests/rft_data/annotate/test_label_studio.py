@@ -10,6 +10,7 @@ import pytest
 from rft_data.annotate import export_tasks, import_annotations
 from rft_data.buffer import Buffer
 from rft_data.errors import ConflictError, RowError
+from rft_data.feedback import fold, said_about
 from rft_data.filters import parse_text
 from rft_data.schema import EXPERIENCES
 from tests.rft_data.replay.explored import explore
@@ -107,6 +108,12 @@ def test_an_export_is_not_overwritten_unasked(stored: Buffer, tmp_path: Path) ->
     with pytest.raises(ConflictError, match="give --overwrite"):
         export_tasks(stored, tmp_path / "a.json", "rating")
     export_tasks(stored, tmp_path / "a.json", "pairwise", overwrite=True)
+    (tmp_path / "mine.xml").write_text("mine")
+    with pytest.raises(ConflictError, match=r"mine\.xml exists already; give --overwrite"):
+        export_tasks(stored, tmp_path / "mine.json", "rating")
+    assert (tmp_path / "mine.xml").read_text() == "mine"
+    assert not (tmp_path / "mine.json").exists()
+    export_tasks(stored, tmp_path / "mine.json", "rating", overwrite=True)
     with pytest.raises(RowError, match=r"does not end in \.json"):
         export_tasks(stored, tmp_path / "a.txt", "rating")
 
@@ -130,6 +137,57 @@ def test_ratings_and_comments_come_back_as_feedback_once(stored: Buffer, tmp_pat
     assert {row["author"] for row in rows} == {"label-studio:7"}
     assert rows[0]["created_at"].isoformat() == "2026-03-09T22:16:08.746926+00:00"
     assert import_annotations(stored, path).feedback_new == 0
+
+
+def test_a_rating_changed_back_is_the_newest(stored: Buffer, tmp_path: Path) -> None:
+    export_tasks(stored, tmp_path / "t.json", "rating", limit=1)
+    for day, value in enumerate((3, 5, 3), 1):
+        stamp = f"2026-03-1{day}T00:00:00Z"
+        path = annotated(tmp_path / "t.json", "rating", lambda *_, v=value: [rating(v)], updated_at=stamp)
+        assert import_annotations(stored, path).feedback_new == 1
+        assert import_annotations(stored, path).feedback_new == 0
+    [name] = set(stored.read("feedback", ["experience_id"]).column(0).to_pylist())
+    assert fold(said_about(stored, "score", [name]), "last").values.tolist() == [3.0]
+
+
+def test_annotations_without_a_time_come_back_once(stored: Buffer, tmp_path: Path) -> None:
+    export_tasks(stored, tmp_path / "t.json", "rating")
+    fields = {"created_at": None, "updated_at": None}
+    path = annotated(tmp_path / "t.json", "rating", lambda *_: [rating(3)], **fields)
+    assert import_annotations(stored, path).feedback_new == 4
+    assert import_annotations(stored, path).feedback_new == 0
+
+
+@pytest.mark.parametrize(
+    ("result", "fields", "message"),
+    [
+        ([rating(3)], {"updated_at": "yesterday"}, "'yesterday' is not a time"),
+        ([rating(3)], {"updated_at": 5}, "5 is not a time"),
+        ([rating(10**400)], {}, "a finite number is needed"),
+        ([rating(3, "sc\ud800re")], {}, "not Unicode at character 3"),
+        ([rating(3)], {"completed_by": "\ud800"}, "'completed_by' is '\\\\ud800'"),
+    ],
+)
+def test_one_wrong_annotation_is_named_by_line_and_nothing_is_stored(
+    stored: Buffer, tmp_path: Path, result: list, fields: dict, message: str
+) -> None:
+    export_tasks(stored, tmp_path / "t.json", "rating", limit=2)
+    path = annotated(tmp_path / "t.json", "rating", lambda n, _: result if n else [rating(1)])
+    good, bad = json.loads(path.read_text())
+    bad["annotations"][0] |= fields
+    path.write_text(f"[{json.dumps(good)},\n{json.dumps(bad)}]")
+    with pytest.raises(RowError, match=rf"rating-annotated\.json:2: .*{message}.*\. Nothing is stored"):
+        import_annotations(stored, path)
+    assert stored.counts()["feedback"] == 0
+
+
+def test_an_export_that_stops_stores_nothing_and_says_so(stored: Buffer, tmp_path: Path) -> None:
+    export_tasks(stored, tmp_path / "t.json", "rating")
+    path = annotated(tmp_path / "t.json", "rating", lambda *_: [rating(3)])
+    path.write_text(path.read_text()[:-5])
+    with pytest.raises(RowError, match=r"cannot be read on: .* Nothing is stored"):
+        import_annotations(stored, path)
+    assert stored.counts()["feedback"] == 0
 
 
 def test_choices_come_back_as_pairs_once(stored: Buffer, tmp_path: Path) -> None:

@@ -66,6 +66,25 @@ def test_keys_of_a_pipe_are_its_characters() -> None:
     os.close(read)
 
 
+@pytest.mark.parametrize(
+    "sequence", ["\x1b[5~", "\x1b[3~", "\x1b[1;5A", "\x1b[D", "\x1bOq", "\x1b[[A", "\x1b\x1b[B", "\x1b3"]
+)
+def test_a_key_of_several_bytes_answers_nothing(sequence: str) -> None:
+    ours, theirs = pty.openpty()
+    try:
+        with keys_of(theirs) as keys:
+            os.write(ours, f"{sequence}{sequence}4".encode())
+            got = [next(keys)]
+            while got[-1] != "4":
+                got.append(next(keys))
+            assert set(got) == {"\x1b", "4"}
+            os.write(ours, b"2")
+            assert next(keys) == "2"
+    finally:
+        os.close(ours)
+        os.close(theirs)
+
+
 def command(stored: Path, *more: str) -> list[str]:
     script = str(Path(sys.executable).with_name("rft"))
     return [script, "data", "annotate", "--buffer", str(stored), "--author", "ann", *more]

@@ -13,6 +13,7 @@ from rft_data.recipe import load_recipe
 from rft_data.replay import StoredVerdicts, dry_run
 from rft_data.replay.text import dry_run_text
 from rft_data.whole_groups import whole_groups
+from tests.rft_data.conftest import make_experience
 from tests.rft_data.replay.explored import LENIENT, STRICT, explore, pipeline
 
 ROOT = Path(__file__).parents[3]
@@ -124,6 +125,15 @@ def test_control_characters_of_a_reason_do_not_reach_the_terminal(buffer: Buffer
     replay = Replay("p", 1, 1, 0, 0, ())
     found = DryRun(1, replay, None, Difference(rows=1, examples=[wild]), ())
     assert "\x1b" not in dry_run_text(found, ("a", "b"))
+
+
+def test_an_id_with_control_characters_does_not_reach_the_terminal(buffer: Buffer) -> None:
+    buffer.append([make_experience(0, experience_id="evil\x1b[2J\x1b]0;x\x07", group_id="g")])
+    two = {"against": pipeline([]), "shown": 5}
+    found = dry_run(buffer, pipeline(STRICT), whole_groups(buffer), groups_per_batch=2, **two)
+    text = dry_run_text(found, ("a", "b"))
+    assert text.count("evil\\x1b[2J\\x1b]0;x\\x07") == 2, "as a difference, and as a row"
+    assert all(line.isprintable() for line in text.split("\n"))
 
 
 def test_a_row_that_is_gone_stops_it(buffer: Buffer) -> None:

@@ -2,11 +2,14 @@
 
 from pathlib import Path
 
+import lance
 import pytest
 
 from rft_data.buffer import Buffer
+from rft_data.care.repair import repair
 from rft_data.care.verify import verify
 from rft_data.errors import BusyError, RecipeError
+from rft_data.filters import Compare
 from rft_data.judge import stored_groups
 from rft_data.ledger import CONSUMER, Ledger
 from rft_data.replay import check_not_running, readmit
@@ -121,7 +124,7 @@ def test_later_feedback_extends_the_book_in_order(buffer: Buffer) -> None:
 def test_a_group_is_in_one_book_only(buffer: Buffer) -> None:
     explore(buffer, REWARDS)
     again(buffer)
-    other = again(buffer, ADVANTAGES, book="another")
+    other = again(buffer, [], book="another")
     assert (other.elsewhere, other.admitted) == (2, 1), "only the group without rewards is free"
     assert again(buffer, book="third").elsewhere == 3
 
@@ -151,6 +154,33 @@ def test_a_book_of_other_operators_is_refused(buffer: Buffer) -> None:
     again(buffer)
     with pytest.raises(RecipeError, match="holds groups that other operators kept"):
         again(buffer, ADVANTAGES)
+
+
+def test_a_verdict_that_dropped_a_group_does_not_make_its_book_alike(buffer: Buffer) -> None:
+    explore(buffer, REWARDS, WITH_FEEDBACK)
+    again(buffer, [{"feedback_mapper": {}}, *LENIENT])
+    ids = buffer.take([6, 7]).column("experience_id").to_pylist()
+    buffer.add_feedback([Feedback(name, "judge", "reward", float(n)) for n, name in enumerate(ids)])
+    with pytest.raises(RecipeError, match="holds groups that other operators kept"):
+        again(buffer, WITH_FEEDBACK)
+    assert len(stored_groups(buffer, "book")) == 2
+    assert again(buffer, WITH_FEEDBACK, book="another").admitted == 1
+
+
+def test_groups_that_lost_rows_are_set_aside_unjudged(tmp_path: Path) -> None:
+    place = tmp_path / "buffer"
+    with Buffer(place) as buffer:
+        explore(buffer, [[1.0, 0.0, 1.0], [1.0, 1.0, 1.0], [0.0, 0.0], [1.0, 1.0]])
+    lance.dataset(str(place / "experiences.lance")).delete("seq in (4, 6, 7)")
+    repair(place)
+    with Buffer(place) as buffer:
+        found = again(buffer)
+        assert (found.rejected, found.set_aside, found.admitted, found.still_rejected) == (3, 2, 1, 0)
+        assert found.rejected_by == {}
+        assert [group.seqs for group in stored_groups(buffer, "book")] == [(8, 9)]
+        hash_ = pipeline(LENIENT).pipeline_hash
+        judged = buffer.read("annotations", ["seq"], Compare("pipeline_hash", "eq", hash_))
+        assert judged.column("seq").to_pylist() == [8, 9]
 
 
 @pytest.mark.parametrize("book", ["run", "other"])

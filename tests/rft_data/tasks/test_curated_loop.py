@@ -19,7 +19,7 @@ from rft_data.resume import take_up
 from rft_data.rows import Task
 from rft_data.sampler import make_sampler
 from rft_data.selectors.make import make_selector
-from rft_data.tasks.curator import TaskCurator, tasks_made_by
+from rft_data.tasks.curator import TaskCurator
 from rft_data.tasks.synthesis import make_synthesis
 from rft_data.training import Training
 from rft_data.versions import VersionRegistry
@@ -35,10 +35,11 @@ class Crash(BaseException):
 
 
 def again(task: Task, experiences, rng) -> list[Task]:
-    """The same sum, asked twice; of a variant, none."""
+    """The same sum, asked twice, naming how many experiences were shown; of a variant, none."""
     if "again" in task.messages[0]["content"]:
         return []
-    asked = {"role": "user", "content": f"{task.messages[0]['content']} again {rng.integers(10**6)}"}
+    number = f"{rng.integers(10**6)} {len(experiences)}"
+    asked = {"role": "user", "content": f"{task.messages[0]['content']} again {number}"}
     return [replace(task, messages=(asked,))]
 
 
@@ -51,7 +52,7 @@ class House:
         self.ledger = Ledger(self.buffer, "run", attempt)
         versions = VersionRegistry(self.buffer, "run", root / "weights")
         pipeline = OperatorPipeline(OPERATORS, name="experience_ops")
-        known = {task.key: task for task in [*tasks_made_by(self.buffer, "run"), *TASKS]}
+        known = {task.key: task for task in TASKS}
         self.curator = TaskCurator(
             buffer=self.buffer,
             run_id="run",
@@ -167,7 +168,7 @@ def test_a_killed_run_trains_the_same(tmp_path: Path, straight, dies_at: int):
     assert House(tmp_path, 1, live).run() == straight
 
 
-@pytest.mark.parametrize("step", [2, 7])
+@pytest.mark.parametrize("step", [2, 5, 7])
 def test_groups_of_a_step_that_was_killed_are_no_evidence(tmp_path: Path, straight, step: int, monkeypatch):
     """They are set aside and their tasks played again: counted twice, they would retire too many."""
     house = House(tmp_path, 0, live)
@@ -184,3 +185,24 @@ def test_groups_of_a_step_that_was_killed_are_no_evidence(tmp_path: Path, straig
     again = House(tmp_path, 1, live)
     assert again.ledger.retired(CONSUMER), "nothing was set aside"
     assert again.run() == straight
+
+
+def test_falling_back_over_a_curation_goes_on_and_says_what_is_lost(tmp_path: Path, caplog):
+    """The rounds leased since are replayed with the tasks from before: the selector is not where it was."""
+
+    def die(step: int) -> None:
+        if step == -8:
+            raise Crash
+
+    with pytest.raises(Crash):
+        House(tmp_path, 0, die).run()
+    sealed = House(tmp_path, 1, live)
+    sealed.placement.close()
+    sealed.buffer.close()
+    assert "before tasks were curated" not in caplog.text, "nothing is damaged"
+    newest = tmp_path / "checkpoints" / "checkpoint-6"
+    damaged = next(path for path in newest.iterdir() if path.name != "manifest.json")
+    damaged.write_text(f"{damaged.read_text()}x")
+    trained, _, _ = House(tmp_path, 2, live).run()
+    assert len(trained) == STEPS
+    assert "going on from step 3, before tasks were curated at step 6;" in caplog.text

@@ -2,14 +2,16 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from ops.pipeline import OperatorPipeline
+from rft_data.buffer import Buffer
 from rft_data.errors import ResumeError
 from rft_data.rows import TaskKey
 from rft_data.selectors.make import make_selector
-from rft_data.tasks.curator import TaskCurator, tasks_made_by
+from rft_data.tasks.curator import TaskCurator, made_tasks
 from rft_data.tasks.synthesis import make_synthesis
 from tests.rft_data.tasks.conftest import make_tasks
 
@@ -22,14 +24,13 @@ def playable(made: TaskCurator) -> set[TaskKey]:
     return set(made.selector.select(2 * made.selector.in_play))
 
 
-def curator(buffer, tasks, *, ops=OPS, least=1, synthesis=None, admit=None, also=()) -> TaskCurator:
-    known = {task.key: task for task in (*also, *tasks)}
+def curator(buffer, tasks, *, ops=OPS, least=1, synthesis=None, admit=None, run_id="run") -> TaskCurator:
     extra = {} if admit is None else {"admit": admit}
     return TaskCurator(
         buffer=buffer,
-        run_id="run",
+        run_id=run_id,
         selector=make_selector("shuffle", {}, tasks, 0),
-        tasks=known,
+        tasks={task.key: task for task in tasks},
         pipeline=OperatorPipeline(ops, name="curation", text_column="text"),
         every=3,
         least_playable=least,
@@ -99,7 +100,7 @@ def test_new_tasks_are_stored_with_their_parents_and_played(buffer, play):
     assert len(found.added) == 2
     assert set(found.added) <= playable(made)
     assert set(found.added) <= made.tasks.keys()
-    stored = {task.key: task for task in tasks_made_by(buffer, "run")}
+    stored = {task.key: task for task in made_tasks(buffer)}
     assert stored.keys() == set(found.added)
     parents = {row["experience_id"] for row in buffer.read("experiences").to_pylist()}
     assert all(task.parent_experience_id in parents for task in stored.values())
@@ -127,7 +128,7 @@ def test_a_restart_from_the_state_goes_on_as_if_nothing_had_happened(buffer, pla
     play(tasks[2], [1.0, 0.0], version=20)
     wanted = first.curate(2)
     # the killed run had stored the tasks of step 2 already: they are known, and do not count yet
-    again = curator(buffer, tasks, synthesis=synthesis, also=tasks_made_by(buffer, "run"))
+    again = curator(buffer, tasks, synthesis=synthesis)
     again.load_state_dict(saved)
     assert again.curate(2) == wanted
     assert wanted.revived == (tasks[0].key,)
@@ -135,13 +136,55 @@ def test_a_restart_from_the_state_goes_on_as_if_nothing_had_happened(buffer, pla
     assert again.select(9) == first.select(9)
 
 
-def test_a_restart_without_the_tasks_it_had_made_is_refused(buffer, play):
+def test_a_restart_without_the_tasks_it_had_made_is_refused(buffer, play, tmp_path: Path):
     tasks = make_tasks(1)
     play(tasks[0], [1.0, 0.0])
     first = curator(buffer, tasks, synthesis=make_synthesis(TWIST, {}, parents=1))
     first.curate(1)
-    with pytest.raises(ResumeError, match="which run 'run' had made, is not in the buffer"):
-        curator(buffer, tasks).load_state_dict(first.state_dict())
+    refused = pytest.raises(ResumeError, match="which run 'run' had made, is not in the buffer")
+    with Buffer(tmp_path / "another") as other, refused:
+        curator(other, tasks).load_state_dict(first.state_dict())
+
+
+@pytest.mark.parametrize("stored_by", ["another run's synthesis", "a recipe", "a recipe that holds it out"])
+def test_a_variant_that_was_stored_before_is_found_by_a_restart(buffer, play, stored_by: str):
+    tasks = make_tasks(2)
+    synthesis = make_synthesis(TWIST, {}, parents=2)
+    if stored_by == "another run's synthesis":
+        for task in tasks:
+            play(task, [1.0, 0.0], run_id="one")
+        curator(buffer, tasks, synthesis=synthesis, run_id="one").curate(3)
+    for task in tasks:
+        play(task, [1.0, 0.0])
+    made = curator(buffer, tasks, synthesis=synthesis, admit=_keeping(buffer, stored_by))
+    found = made.curate(3)
+    assert len(found.added) == 4
+    assert len(buffer.tasks()) == 4, "a task is stored once"
+    again = curator(buffer, tasks, synthesis=synthesis)
+    again.load_state_dict(json.loads(json.dumps(made.state_dict())))
+    assert {key: again.tasks[key] for key in found.added} == {key: made.tasks[key] for key in found.added}
+    assert {again.tasks[key].split for key in found.added} == {"train"}
+    assert again.curate(6) == made.curate(6)
+    assert again.select(9) == made.select(9)
+
+
+def _keeping(buffer, stored_by: str):
+    """Lets all in; a recipe's tasks are in the buffer before."""
+
+    def admit(new):
+        if stored_by.startswith("a recipe"):
+            split = "heldout" if "holds" in stored_by else "train"
+            buffer.add_tasks([replace(task, tags=(), parent_experience_id=None, split=split) for task in new])
+        return list(new)
+
+    return admit
+
+
+def test_a_run_makes_a_task_of_its_own_recipe_its_first_ones_whatever_its_tags(buffer, play):
+    tasks = [replace(task, tags=("synthesised",)) for task in make_tasks(2)]
+    buffer.add_tasks(tasks)
+    play(tasks[0], [1.0, 1.0])
+    assert list(curator(buffer, tasks).curate(1).retired) == [tasks[0].key]
 
 
 def test_a_task_that_an_operator_fails_on_stays_as_it_is(buffer, play):

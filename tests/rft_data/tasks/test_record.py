@@ -7,9 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rft_data.buffer import Buffer
+from rft_data.replay import readmit
 from rft_data.tasks.record import PLAYED, played, tally
 from rft_data.tasks.table import task_table
 from tests.rft_data.conftest import make_experience
+from tests.rft_data.replay.explored import LENIENT, explore, pipeline
 from tests.rft_data.tasks.conftest import make_tasks
 
 
@@ -84,6 +86,16 @@ def test_a_restart_which_leaves_a_gap_in_the_versions_makes_nothing_older(buffer
     for version in (0, 1, 4, 5):
         play(task, [1.0], version=version)
     assert [counts(buffer, [task], window=window)[0][1] for window in (1, 2, 3)] == [1, 3, 4]
+
+
+def test_a_group_that_was_readmitted_into_another_book_counts_once(buffer):
+    first, *_ = explore(buffer, [[1.0, 1.0], [1.0, 0.0]])
+    found = readmit(buffer, "run", "book", pipeline(LENIENT, buffer), groups_per_batch=2)
+    assert found.admitted == 1
+    record = {row["task_id"]: row for row in played(buffer).to_pylist()}
+    assert record[first.task.task_id]["played_rollouts"] == [2]
+    assert record.keys() == {"t0", "t1"}
+    assert played(buffer, run_id="book")["played_rollouts"].to_pylist() == [[2]]
 
 
 @given(

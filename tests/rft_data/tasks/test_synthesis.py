@@ -31,6 +31,12 @@ def fail_on_even(task: Task, experiences, rng) -> list[Task]:
     return twist(task, experiences, rng)
 
 
+def shown(task: Task, experiences, rng) -> list[Task]:
+    """The groups of what a maker is shown, as a prompt."""
+    groups = json.dumps([experience.group_id for experience in experiences])
+    return [replace(task, messages=({"role": "user", "content": groups},))]
+
+
 def hold_out(task: Task, experiences, rng) -> list[Task]:
     return [replace(task, split="heldout", metadata={"n": 1})]
 
@@ -50,6 +56,32 @@ def test_variants_name_their_parent_and_depend_on_nothing_else(buffer, play):
     alone = synthesise(tasks[1:2], buffer, synthesis, (0, 1)).tasks
     assert alone == made[2:], "another parent changed what a task's variants are"
     assert synthesise(tasks, buffer, synthesis, (0, 2)).tasks != made
+
+
+def test_rollouts_set_aside_or_of_other_runs_are_not_shown(buffer, play):
+    [task] = make_tasks(1)
+    play(task, [1.0, 0.0])
+    gone = play(task, [1.0, 0.0])
+    play(task, [1.0, 0.0], run_id="another")
+    named = {"taskset": task.taskset, "task_id": task.task_id, "reward": 1.0}
+    others = {"import": "imported", "expert": "another", "eval": "run"}
+    buffer.append(
+        [
+            make_experience(900 + n, source=source, run_id=run, **named)
+            for n, (source, run) in enumerate(others.items())
+        ]
+    )
+    synthesis = make_synthesis(f"{SELF}:shown", {}, parents=1)
+
+    def seen(**chosen: object) -> list[str]:
+        [made] = synthesise([task], buffer, synthesis, (0,), **chosen).tasks
+        return json.loads(made.messages[0]["content"])
+
+    first, set_aside, another = ([f"{run}/g-{n}"] * 2 for n, run in enumerate(("run", "run", "another")))
+    told = [make_experience(900 + n).group_id for n in (1, 0)]
+    assert seen(run_id="run", set_aside={gone}) == [*told, *first]
+    assert seen(run_id="run") == [*told, *set_aside, *first]
+    assert seen() == [*told, *another, *set_aside, *first]
 
 
 def test_a_failing_maker_costs_its_parent_only(buffer, play):

@@ -52,6 +52,15 @@ def test_edited_text_messages_and_difficulty_reach_the_task():
     assert edited_tasks([talk], [0], table)[0].messages == tuple(messages)
 
 
+def test_the_difficulty_a_task_was_loaded_with_is_kept():
+    tasks = [dialogue(), *make_tasks(1)]
+    for levels in ([0.5, 0.75], [0.25, None]):
+        tasks = edited_tasks(tasks, [0, 1], replaced(task_table(tasks), "difficulty", levels))
+        assert [task.difficulty for task in tasks] == levels
+        assert task_table(tasks)["offline_difficulty"].to_pylist() == [2.0, None]
+    assert tasks[0].tags == ("x", "offline_difficulty:2.0")
+
+
 def test_editing_the_text_of_several_messages_is_refused():
     table = replaced(task_table([dialogue()]), "text", ["Be brief. Why?"])
     with pytest.raises(RecipeError, match="which has 2 messages"):
