@@ -41,12 +41,14 @@ def parts(table: pa.Table, preference: Floats | None) -> Iterator[Part]:
     """All groups of `table`, those of about the same size together, BLOCK_ROWS rows and more at a time.
 
     Args: `preference`: N numbers, of a member's last turn the one that counts; the places of a group go from
-        the largest to the smallest, NaN last, ties in row order. None: in row order.
+        the largest to the smallest, NaN last, ties by `member`. None: by `member`.
     Raises: ValueError when two rows are the same turn of one member.
     """
     groups = Groups.of(table, GROUP_KEY)
     rollouts = Rollouts.of(table, groups)
     number = np.arange(len(rollouts.last))
+    if "member" in table.column_names:
+        number = table["member"].to_numpy()[rollouts.last]
     wanted = np.zeros(len(number)) if preference is None else preference[rollouts.last]
     order = place_in_group(rollouts.group, np.where(np.isnan(wanted), np.inf, -wanted), number)
     place = order[rollouts.codes]

@@ -15,7 +15,7 @@ import pyarrow as pa
 from ops.base import ArrowOperator, append_or_replace
 from ops.hygiene import host_kept_quiet
 from ops.stage import ROW, ArrowStage, BatchError, Outcome, Stage, row_numbers, row_parts
-from rft_data.errors import MissingExtraError, OperatorError, RecipeError
+from rft_data.errors import OperatorError, RecipeError, RftError
 
 STATS = "__dj__stats__"
 META = "__dj__meta__"
@@ -133,7 +133,7 @@ class SelectorStage:
                 chosen = self._op.process(NestedDataset(Dataset(InMemoryTable(light))))
                 chosen = chosen[0] if isinstance(chosen, tuple) else chosen
                 out = chosen.with_format("arrow")[:]
-        except MissingExtraError:
+        except (RftError, MemoryError):
             raise
         except Exception as err:  # the edge of user code: no row can be blamed
             raise BatchError(
@@ -162,7 +162,7 @@ class DeduplicatorStage(SelectorStage):
             number = row[ROW]
             try:
                 hashed.append(self._op.compute_hash(row))
-            except MissingExtraError:
+            except (RftError, MemoryError):
                 raise
             except Exception as err:  # noqa: BLE001  the edge of user code: the failure becomes the row's record
                 failed[number] = f"{self.name}: {type(err).__name__}: {err}"
