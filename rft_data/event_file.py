@@ -12,6 +12,7 @@ import struct
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from secrets import token_hex
 from typing import IO
 
 _POLYNOMIAL = 0x82F63B78
@@ -50,7 +51,7 @@ class EventFile:
         """Create the file. TensorBoard forgets what earlier files say of steps from `first_step` on."""
         folder.mkdir(parents=True, exist_ok=True)
         name = (
-            f"events.out.tfevents.{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}.{id(self):x}"
+            f"events.out.tfevents.{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}.{token_hex(4)}"
         )
         self._file: IO[bytes] = (folder / name).open("xb")
         self._write(0, _bytes(3, b"brain.Event:2"))

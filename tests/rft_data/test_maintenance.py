@@ -135,6 +135,7 @@ def judged(*rows: tuple[int, str, list[float] | None], pipeline: str = "p") -> p
             "pipeline_hash": [pipeline] * len(rows),
             "verdict": list(verdicts),
             "advantage": pa.array(advantages, pa.list_(pa.float32())),
+            "masked": pa.nulls(len(rows), pa.bool_()),
         }
     )
 

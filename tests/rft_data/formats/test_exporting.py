@@ -322,7 +322,7 @@ def test_the_card_says_what_the_rows_are(buffer: Buffer, tmp_path: Path) -> None
         "- tasksets: `set`",
         "- runs: `run`",
         "- sources: `rollout`",
-        "- schema version: 2",
+        "- schema version: 3",
         "data_files='kto.jsonl'",
         '  data_files: "kto.jsonl"',
         "group_id",

@@ -155,7 +155,7 @@ def test_hierarchical_predicts_better_than_the_last_mean_when_tasks_outnumber_vi
 
 
 def test_selected_task_rests_while_its_group_is_under_way() -> None:
-    selector = make_selector("hierarchical", {}, make_tasks(4, 100), 0)
+    selector = make_selector("hierarchical", {"rest": 96}, make_tasks(4, 100), 0)
     under_way = [key for _ in range(6) for key in selector.select(16)]
     assert len(set(under_way)) == 96
 
