@@ -89,6 +89,8 @@ def test_an_append_cut_off_while_it_is_sent_stores_nothing(
         writer, reader = raw.do_exchange(call, options)
         writer.begin(table.schema)
         writer.write_table(table.slice(0, 2))
+        # a call that is cancelled before it has come to the hub never was one
+        wait_for(lambda: hub._flight._bringing._value < server.MAX_BRINGING)
         reader.cancel()
         wait_for(lambda: "went away" in caplog.text)
     assert len(buffer) == 0
