@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rft_data.buffer import Buffer
 from rft_data.codec import to_experiences
 from rft_data.feedback import is_withdrawal
 from rft_data.filters import And, Compare, Filter, In
+from rft_data.formats.mining import pair_of
 from rft_data.rows import Experience, Message, PreferencePair, content_id
 from rft_data.whole_groups import among, rows_by_group
 
@@ -64,28 +65,8 @@ def _filter(run_id: str | None, where: Filter | None) -> Filter:
 
 def preference(chosen: Experience, rejected: Experience, author: str) -> PreferencePair | None:
     """The pair of two rows; None if their prompts differ, one has no answer, or they say the same."""
-    prompt = chosen.messages[: chosen.prompt_messages]
-    good, bad = chosen.messages[chosen.prompt_messages :], rejected.messages[rejected.prompt_messages :]
-    if (
-        prompt != rejected.messages[: rejected.prompt_messages]
-        or not (prompt and good and bad)
-        or good == bad
-    ):
-        return None
-    return PreferencePair(
-        source="human",
-        taskset=chosen.taskset,
-        task_id=chosen.task_id,
-        messages=tuple(prompt),
-        chosen=tuple(good),
-        rejected=tuple(bad),
-        tools=chosen.tools,
-        chosen_experience_id=chosen.experience_id,
-        rejected_experience_id=rejected.experience_id,
-        chosen_score=chosen.reward,
-        rejected_score=rejected.reward,
-        author=author,
-    )
+    pair = pair_of(chosen, rejected)
+    return replace(pair, source="human", author=author) if isinstance(pair, PreferencePair) else None
 
 
 def stored_ids(buffer: Buffer, ids: Sequence[str]) -> set[str]:

@@ -242,11 +242,7 @@ class TaskSelector:
 
         Raises: ResumeError if it is the state of another selector.
         """
-        if state.get("selector") != self.name:
-            raise ResumeError(
-                f"the saved state is of selector '{state.get('selector')}', not '{self.name}'; resume with "
-                "the recipe the run began with."
-            )
+        check_state_of(self.name, state)
         self._roster.arrange(state["added"])
         self._columns.reset(len(self._roster))
         places = self._roster.unpack(state["tasks"])
@@ -275,3 +271,12 @@ def scored(result: GroupResult) -> list[float]:
     if result.outcome != "arrived":
         return []
     return [float(r) for r in result.rewards if r is not None and math.isfinite(r)]
+
+
+def check_state_of(name: str, state: Mapping[str, Any]) -> None:
+    """Raises: ResumeError if a saved state is of another selector than `name`."""
+    if state.get("selector") != name:
+        raise ResumeError(
+            f"the saved state is of selector '{state.get('selector')}', not '{name}'; resume with the recipe "
+            "the run began with."
+        )

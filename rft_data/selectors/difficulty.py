@@ -5,24 +5,21 @@ Groups teach most where some rollouts pass and some fail; a group of one outcome
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Sequence
+from typing import ClassVar
 
 import numpy as np
 
 from rft_data.rows import Task
-from rft_data.selectors.arguments import one_of, positive, share
-from rft_data.selectors.base import TaskSelector
-from rft_data.selectors.categories import by_difficulty
-from rft_data.selectors.columns import Kinds
+from rft_data.selectors.arguments import one_of, share
 from rft_data.selectors.drawing import best
-from rft_data.selectors.posterior import COUNTS, CategoryPosterior
+from rft_data.selectors.posterior_selector import PosteriorSelector
 
 _DRAWN = 16_384
 _SCORED = 32_768
 
 
-class Difficulty(TaskSelector):
+class Difficulty(PosteriorSelector):
     """The n tasks nearest the target, by a draw from each posterior (Thompson) or its mean (greedy).
 
     The category prior is what makes a first visit useful: tasks usually outnumber visits. Up to 16,384
@@ -31,7 +28,6 @@ class Difficulty(TaskSelector):
     """
 
     name: ClassVar[str] = "difficulty"
-    columns: ClassVar[Kinds] = COUNTS
 
     def __init__(
         self,
@@ -49,13 +45,7 @@ class Difficulty(TaskSelector):
         """
         self._target = share("target_pass_rate", target_pass_rate, zero=False, one=False)
         self._greedy = one_of("choice", choice, ("thompson", "greedy")) == "greedy"
-        self._posterior = CategoryPosterior(
-            decay=share("decay", decay, zero=False), prior_weight=positive("prior_weight", prior_weight)
-        )
-        super().__init__(tasks, seed=seed)
-
-    def _derive(self) -> None:
-        self._posterior.fit(by_difficulty(self._roster), self._columns)
+        super().__init__(tasks, seed=seed, decay=decay, prior_weight=prior_weight)
 
     def _choose(self, n: int) -> list[int]:
         places = self._candidates(_SCORED if self._greedy else _DRAWN, least=n)
@@ -65,19 +55,3 @@ class Difficulty(TaskSelector):
             tie = self._rng.random(len(places)) * 1e-9  # unvisited tasks of a category are all alike
             return best(places, tie - np.abs(rates - self._target), n)
         return best(places, -np.abs(self._rng.beta(passes, fails) - self._target), n)
-
-    def _predict(self, place: int) -> float:
-        return self._posterior.mean(place)
-
-    def _learn(self, place: int, passes: float, n: int) -> None:
-        self._posterior.learn(place, passes, n)
-
-    def _own_state(self) -> dict[str, Any]:
-        return self._posterior.state_dict()
-
-    def _load_own_state(self, state: Mapping[str, Any]) -> None:
-        self._posterior.load_state_dict(state)
-
-    def metrics(self) -> dict[str, float]:
-        """Estimated pass rate of each category, shares visited and retired, calibration."""
-        return {**super().metrics(), **self._posterior.metrics()}

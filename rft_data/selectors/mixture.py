@@ -8,10 +8,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from rft_data.errors import RecipeError, ResumeError, StalledError
+from rft_data.errors import RecipeError, StalledError
 from rft_data.rows import GroupResult, Task, TaskKey
 from rft_data.selectors.arguments import component, count, positive
-from rft_data.selectors.base import NoTasksError, OpenSelector
+from rft_data.selectors.base import NoTasksError, OpenSelector, check_state_of
 
 
 class Mixture:
@@ -165,11 +165,7 @@ class Mixture:
 
         Raises: ResumeError if it is the state of another selector.
         """
-        if state.get("selector") != self.name:
-            raise ResumeError(
-                f"the saved state is of selector '{state.get('selector')}', not '{self.name}'; resume with "
-                "the recipe the run began with."
-            )
+        check_state_of(self.name, state)
         self._epochs = int(state["epochs"])
         self._quota, self._drawn = dict(state["quota"]), dict(state["drawn"])
         self._count()
