@@ -27,6 +27,7 @@ OPERATOR_MODULES: Mapping[str, str] = {
     "length_shaping_mapper": "ops.length_shaping_mapper",
     "reward_shaping_mapper": "ops.reward_shaping_mapper",
     "pass_rate_mapper": "ops.pass_rate_mapper",
+    "reward_advantage_mapper": "ops.reward_advantage_mapper",
     "rloo_advantage_mapper": "ops.rloo_advantage_mapper",
     "reinforce_baseline_advantage_mapper": "ops.reinforce_baseline_advantage_mapper",
     "remax_advantage_mapper": "ops.remax_advantage_mapper",

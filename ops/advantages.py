@@ -22,7 +22,7 @@ def with_advantage(table: pa.Table, advantage: Array) -> pa.Table:
     """`table` with `advantage`, a list of one float32 for each row, null where `advantage` is NaN."""
     offsets = np.arange(len(advantage) + 1, dtype=np.int32)
     missing = pa.array(np.isnan(advantage))
-    lists = pa.ListArray.from_arrays(offsets, pa.array(advantage, pa.float32()), mask=missing)
+    lists = pa.ListArray.from_arrays(offsets, pa.array(advantage.astype(np.float32)), mask=missing)
     return append_or_replace(table, "advantage", lists)
 
 

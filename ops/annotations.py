@@ -90,7 +90,7 @@ def _spread(kept: pa.Table, name: str, places: pa.Array) -> pa.Array:
     kind = schema.ANNOTATIONS.field(name).type
     if name not in kept.column_names:
         return pa.nulls(len(places), kind)
-    return kept[name].cast(kind).combine_chunks().take(places)
+    return one_array(kept[name].cast(kind)).take(places)
 
 
 def _stats(experiences: pa.Table, kept: pa.Table, reports: Sequence[OperatorReport]) -> list[str]:

@@ -78,7 +78,7 @@ class ArrowFilter(ArrowOperator):
         """Apply to a Hugging Face, Nested or Ray dataset; `reduce=False` (dj-analyze) keeps all rows."""
         if not reduce:
             return dataset
-        if _is_ray(dataset):
+        if is_ray(dataset):
             return _run_on_ray(self, dataset)
         return dataset.select(np.flatnonzero(self.judge(_arrow_view(self, dataset)).keep))
 
@@ -96,7 +96,7 @@ class ArrowMapper(ArrowOperator):
 
     def run(self, dataset: Any, *, exporter: Any = None, tracer: Any = None) -> Any:
         """Apply to a Hugging Face, Nested or Ray dataset; untouched columns keep their Arrow type."""
-        if _is_ray(dataset):
+        if is_ray(dataset):
             return _run_on_ray(self, dataset)
         before = _arrow_view(self, dataset)
         after = self.process_table(before)
@@ -127,8 +127,7 @@ def floats(table: pa.Table, name: str) -> npt.NDArray[np.float64]:
     if not pa.types.is_floating(column.type):
         column = column.cast(pa.float64())
     values: npt.NDArray[np.float64] = column.to_numpy().astype(np.float64)
-    finite = np.isfinite(values)
-    if not finite.all() and not finite[column.is_valid().to_numpy()].all():
+    if np.count_nonzero(np.isfinite(values)) + column.null_count < len(values):
         raise ValueError(f"column '{name}' holds a value that is not finite; wanted a finite number or null")
     return values
 
@@ -146,7 +145,8 @@ def _arrow_view(op: Any, dataset: Any) -> pa.Table:
     return dataset.select_columns(names).with_format("arrow")[:]
 
 
-def _is_ray(dataset: Any) -> bool:
+def is_ray(dataset: Any) -> bool:
+    """Whether Data-Juicer handed over a Ray dataset."""
     return type(dataset).__module__.startswith("ray.")
 
 

@@ -86,7 +86,8 @@ def _most_varied(rewards: Array, ranks: Ints, groups: Groups, size: int) -> Bool
     """
     known = ~np.isnan(rewards)
     moments = groups.moments(rewards)
-    scale = np.where(moments.std(ddof=0) > 0, moments.std(ddof=0), 1.0)[groups.codes]
+    std = moments.std(ddof=0)
+    scale = np.where(std > 0, std, 1.0)[groups.codes]
     centred = np.where(known, (rewards - moments.mean[groups.codes]) / scale, np.inf)
     order = np.lexsort((ranks, centred, groups.codes))
     order = order[known[order]]
@@ -105,6 +106,7 @@ def _most_varied(rewards: Array, ranks: Ints, groups: Groups, size: int) -> Bool
         better = variance > best + 1e-9 * moments.size
         best = np.where(better, variance, best)
         lowest = np.where(better, low, lowest)
-    place = place_in_group(groups.codes, centred, ranks)
+    place = np.zeros(len(rewards), np.int64)
+    place[order] = np.arange(len(order)) - first[groups.codes[order]]
     below, above = lowest[groups.codes], (moments.size - (size - lowest))[groups.codes]
     return known & ((place < below) | (place >= above))

@@ -10,6 +10,7 @@ from data_juicer.ops.base_op import OPERATORS, Mapper
 
 from ops.base import ArrowMapper, append_or_replace, floats
 from ops.stored import store_of
+from rft_data.codec import one_array
 from rft_data.feedback import REWARD, How, fold, said_about
 
 Into = Literal["reward", "shaped_reward", "stats"]
@@ -71,7 +72,7 @@ class FeedbackMapper(ArrowMapper, Mapper):
         kind = pa.float32() if pa.types.is_null(kind) else kind
         table = append_or_replace(table, self.into, _nullable(np.where(filled, said, before), kind))
         if self.into == "reward" and "unscored_reason" in table.column_names:
-            why = table["unscored_reason"].combine_chunks()
+            why = one_array(table["unscored_reason"])
             table = append_or_replace(table, "unscored_reason", _cleared(why, filled))
         return table
 

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from ops.shingles import Hashes, blocks, shingles, text_hashes
+from ops.shingles import Hashes, blocks, first_of_runs, shingles, text_hashes
 from ops.sketches import SIZE, Sketches, SketchIndex, sketches
 from rft_data.codec import one_array
 from rft_data.errors import OperatorError
@@ -131,7 +131,7 @@ class Fingerprints:
             return
         rows = table.to_arrow().sort_by("seq")
         seqs = rows["seq"].to_numpy()
-        rows = rows.filter(np.append(True, seqs[1:] != seqs[:-1])[: len(seqs)])
+        rows = rows.filter(first_of_runs(seqs))
         originals = rows.filter(rows["sketch"].is_valid())
         self._owners = originals["seq"].to_numpy()
         self._index.restore(_sketches_of(originals), originals["label"].to_numpy())

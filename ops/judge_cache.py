@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 _SCHEMA = """
@@ -15,6 +15,7 @@ CREATE TABLE IF NOT EXISTS replies (
     created_at TEXT DEFAULT CURRENT_TIMESTAMP
 ) WITHOUT ROWID
 """
+_ADD = "INSERT OR IGNORE INTO replies (key, text, tokens) VALUES (?, ?, ?)"
 _WAIT_S = 30.0
 _AT_ONCE = 500
 """Keys in one query; SQLite has a bound on the parameters."""
@@ -35,31 +36,37 @@ class JudgeCache:
         if self._path is None:
             return {key: self._memory[key] for key in keys if key in self._memory}
         found: dict[str, str] = {}
-        with closing(self._open()) as file:
+        with closing(_opened(self._path)) as file:
             for start in range(0, len(keys), _AT_ONCE):
                 part = keys[start : start + _AT_ONCE]
                 marks = ",".join("?" * len(part))
                 found.update(file.execute(f"SELECT key, text FROM replies WHERE key IN ({marks})", part))  # noqa: S608
         return found
 
-    def add(self, key: str, text: str, tokens: int) -> None:
-        """Keep a reply; it is on disk when this returns."""
+    @contextmanager
+    def adding(self) -> Iterator[Callable[[str, str, int], None]]:
+        """A function that keeps a reply (key, text, tokens), for this thread; it is stored on return."""
         if self._path is None:
-            self._memory[key] = text
-            if len(self._memory) > _IN_MEMORY:
-                del self._memory[next(iter(self._memory))]
+            yield self._remember
             return
-        with closing(self._open()) as file, file:
-            file.execute(
-                "INSERT OR IGNORE INTO replies (key, text, tokens) VALUES (?, ?, ?)", (key, text, tokens)
-            )
+        with closing(_opened(self._path)) as file:
 
-    def _open(self) -> sqlite3.Connection:
-        if self._path is None:
-            raise ValueError("a cache without a path has no file")
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        file = sqlite3.connect(self._path, timeout=_WAIT_S)
-        file.execute("PRAGMA journal_mode=WAL")
-        file.execute("PRAGMA synchronous=NORMAL")
-        file.execute(_SCHEMA)
-        return file
+            def add(key: str, text: str, tokens: int) -> None:
+                with file:
+                    file.execute(_ADD, (key, text, tokens))
+
+            yield add
+
+    def _remember(self, key: str, text: str, tokens: int) -> None:
+        self._memory[key] = text
+        if len(self._memory) > _IN_MEMORY:
+            del self._memory[next(iter(self._memory))]
+
+
+def _opened(path: Path) -> sqlite3.Connection:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    file = sqlite3.connect(path, timeout=_WAIT_S)
+    file.execute("PRAGMA journal_mode=WAL")
+    file.execute("PRAGMA synchronous=NORMAL")
+    file.execute(_SCHEMA)
+    return file

@@ -9,9 +9,10 @@ import asyncio
 import os
 import random
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from ops.judge_cache import JudgeCache
@@ -92,10 +93,12 @@ class JudgeClient:
             base_url: up to and with `/v1`.
             sampling: further fields of the request (temperature, max_tokens, ...); part of the cache's key.
             api_key_env: NAME of the environment variable that holds the key; None: no key is sent.
-        Raises: ValueError for a url that is none, or a field of `sampling` that is the client's own.
+        Raises: ValueError for no url, no model, or a field of `sampling` that is the client's own.
         """
         if not base_url.startswith(("http://", "https://")):
             raise ValueError(f"base_url is {base_url!r}; wanted http://... or https://... up to /v1")
+        if not model:
+            raise ValueError("no model is given; wanted its name at the endpoint")
         if own := [name for name in _OWN if name in sampling]:
             raise ValueError(f"sampling sets {own}, which are the operator's own; leave them out")
         self._url = f"{base_url.rstrip('/')}/chat/completions"
@@ -161,16 +164,22 @@ class JudgeClient:
         # The pool's own waits would count as time-outs of calls: `slots` does the waiting.
         pool = httpx.Limits(max_connections=at_once, max_keepalive_connections=at_once)
         async with httpx.AsyncClient(headers=headers, limits=pool, timeout=None) as http:
-            found = await asyncio.gather(
-                *(self._ask(http, slots, end, key, prompt) for key, prompt in missing.items())
-            )
+            with self._cache.adding() as add:
+                found = await asyncio.gather(
+                    *(
+                        self._ask(http, slots, end, prompt, partial(add, key))
+                        for key, prompt in missing.items()
+                    )
+                )
         replies = dict(zip(missing, found, strict=True))
         # However long the batch took, its failures are fresh when it is searched for its bad rows.
         done = time.monotonic()
         self._failed.update((key, (done, reply.error)) for key, reply in replies.items() if reply.error)
         return replies
 
-    async def _ask(self, http: Any, slots: asyncio.Semaphore, end: float, key: str, prompt: str) -> Reply:
+    async def _ask(
+        self, http: Any, slots: asyncio.Semaphore, end: float, prompt: str, add: Callable[[str, int], None]
+    ) -> Reply:
         try:
             async with asyncio.timeout_at(end):
                 text, tokens = await self._tried(http, slots, prompt)
@@ -179,7 +188,7 @@ class JudgeClient:
         except _CallFailed as err:
             error = str(err)
         else:
-            self._cache.add(key, text, tokens)
+            add(text, tokens)
             return Reply(text)
         return Reply("", error)
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 from data_juicer.ops.base_op import OPERATORS, Mapper
 
 import ops.lancedb_formatter  # noqa: F401  Data-Juicer's entry point loads operators: the source comes along
-from ops.base import ArrowMapper
+from ops.base import ArrowMapper, is_ray
 from rft_data.buffer.home import OWNER
 from rft_data.errors import ConflictError
 
@@ -63,7 +63,7 @@ class LanceDbWriteMapper(ArrowMapper, Mapper):
 
     def run(self, dataset: Any, *, exporter: Any = None, tracer: Any = None) -> Any:
         """Write a Hugging Face, Nested or Ray dataset, and hand it on."""
-        if type(dataset).__module__.startswith("ray."):
+        if is_ray(dataset):
             dataset = dataset.materialize()  # else it would be computed again for what comes after
             for batch in dataset.iter_batches(batch_size=_BATCH, batch_format="pyarrow"):
                 self._write(batch)

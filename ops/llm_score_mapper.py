@@ -33,6 +33,12 @@ class LlmScoreMapper(ArrowMapper, Mapper):
     An empty completion is asked about like any other. Groups do not matter.
     """
 
+    optional_columns = (
+        *PLACES,
+        *("messages", "prompt_messages", "taskset", "task_id"),
+        *("reward", "shaped_reward", "llm_score"),
+    )
+
     def __init__(
         self,
         base_url: str = "",
@@ -60,8 +66,6 @@ class LlmScoreMapper(ArrowMapper, Mapper):
         when {answer} is wanted outside of a run and the rows have no column `answer`.
         """
         super().__init__(*args, **kwargs)
-        if not base_url or not model:
-            raise ValueError(f"base_url is {base_url!r} and model {model!r}; wanted both")
         if shape not in ("none", "add", "replace") or on_failure not in ("quarantine", "keep"):
             raise ValueError(
                 f"shape is {shape!r} and on_failure {on_failure!r}; "
@@ -82,11 +86,6 @@ class LlmScoreMapper(ArrowMapper, Mapper):
         )
         self.needs_store = self._prompts.wants_answer
         self.required_columns = ("completion_text", *(("reward",) if shape == "add" else ()))
-        self.optional_columns = (
-            *PLACES,
-            *("messages", "prompt_messages", "taskset", "task_id"),
-            *("reward", "shaped_reward", "llm_score"),
-        )
 
     def process_table(self, table: pa.Table) -> pa.Table:
         """Add the scores.

@@ -5,19 +5,19 @@ A member is one rollout: one row, or the turns of one (group, member).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from ops.base import GROUP_KEY
+from ops.base import GROUP_KEY, Judgement
 from ops.grouping import Groups
+from ops.overlap import Bools, Ints, Similarities
 from ops.rollouts import ROLLOUT_COLUMNS, Rollouts, place_in_group
 from ops.shingles import BLOCK_ROWS
 
-Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
 
@@ -70,10 +70,44 @@ def _part(rows: Ints, codes: Ints, place: Ints) -> Part:
     return Part(rows, group, place, shape, first)
 
 
-def whole_rollouts(table: pa.Table, keep: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+def thinned(
+    table: pa.Table,
+    preference: Floats | None,
+    judge: Callable[[Part], tuple[Bools, Ints, Similarities]],
+    reason: str,
+) -> Judgement:
+    """Drop the members that are too like one of their group that stays.
+
+    Args:
+        preference: see `parts`.
+        judge: of a part: kept, [G, M]; the place of the kept member that a dropped one is like, [G, M]; and
+            how alike two are, [G, M, M], read at [g, kept, dropped].
+        reason: text with `{member}`, the one that stays, and `{similarity}` in it.
+    """
+    keep = np.ones(table.num_rows, np.bool_)
+    why = np.empty(table.num_rows, object)
+    names = numbers(table, "member")
+    for part in parts(table, preference):
+        kept, like, similarity = judge(part)
+        keep[part.rows] = kept[part.group, part.place]
+        for at in np.flatnonzero(~keep[part.rows]):
+            group, place = part.group[at], part.place[at]
+            other = like[group, place]
+            why[part.rows[at]] = reason.format(
+                member=names[part.first[group, other]], similarity=similarity[group, other, place]
+            )
+    return Judgement(keep, why[~keep].tolist())
+
+
+def numbers(table: pa.Table, column: str) -> Ints:
+    """What rows are called in reasons: their `column`, or their place in the table."""
+    return table[column].to_numpy() if column in table.column_names else np.arange(table.num_rows)
+
+
+def whole_rollouts(table: pa.Table, keep: Bools) -> Bools:
     """Verdicts on rows as verdicts on rollouts: one of several turns goes when each of its turns goes."""
     if not {GROUP_KEY, *ROLLOUT_COLUMNS} <= set(table.column_names):
         return keep
     turns = Rollouts.of(table, Groups.of(table, GROUP_KEY)).codes
-    together: npt.NDArray[np.bool_] = (np.bincount(turns, keep) > 0)[turns]
+    together: Bools = (np.bincount(turns, keep) > 0)[turns]
     return together

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from ops.shingles import Shingles
+from ops.shingles import Shingles, first_of_runs
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -28,7 +28,7 @@ def jaccard(found: Shingles, group: Ints, place: Ints, shape: tuple[int, int]) -
     keys = found.hashes >> np.uint64(group_bits + place_bits) << np.uint64(place_bits)
     keys |= found.by_row(group.astype(np.uint64) << np.uint64(64 - group_bits) | place.astype(np.uint64))
     keys.sort()
-    keys = keys[np.append(True, keys[1:] != keys[:-1])[: len(keys)]]
+    keys = keys[first_of_runs(keys)]
     places = (keys & np.uint64((1 << place_bits) - 1)).astype(np.int64)
     slots = (keys >> np.uint64(64 - group_bits)).astype(np.int64) * members + places
     shared = _shared(keys >> np.uint64(place_bits), slots, places, members, groups * members)

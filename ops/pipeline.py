@@ -69,6 +69,11 @@ class Step:
         """The operator, if it is one that says what it works on."""
         return self.op if isinstance(self.op, ArrowOperator) else None
 
+    @property
+    def tears(self) -> bool:
+        """Whether it judges single rows, so that it may take a turn out of a rollout."""
+        return self.ours is None or self.ours.group_key is None
+
 
 class OperatorPipeline:
     """Runs operators in this process or in workers; implements rft_data.protocols.Pipeline."""
@@ -205,13 +210,13 @@ class OperatorPipeline:
         """
         self._need_columns(table, [self._text_column] if self._reads_text else [])
         work = _narrow(table, self._reads, self._natives)
-        turns = turns_of(table)
+        turns = turns_of(table) if any(step.tears for step in self._steps) else None
         reports: list[OperatorReport] = []
         unjudged: set[int] = set()
         for step in self._steps:
             start = time.perf_counter()
             outcome = _outcome(step, work, unjudged) if work.num_rows else Outcome(work)
-            if turns is not None and (step.ours is None or step.ours.group_key is None):
+            if turns is not None and step.tears:
                 outcome = dropped_too(outcome, _torn(outcome, turns))
             if trained:
                 outcome = dropped_too(outcome, without_advantage(outcome))

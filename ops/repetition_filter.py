@@ -10,7 +10,7 @@ import pyarrow as pa
 from data_juicer.ops.base_op import OPERATORS, Filter
 
 from ops.base import ArrowFilter, Judgement
-from ops.shingles import BLOCK_ROWS, blocks, shingles
+from ops.shingles import BLOCK_ROWS, blocks, first_of_runs, shingles
 
 _HASH_BITS = 63 - BLOCK_ROWS.bit_length()
 
@@ -65,7 +65,7 @@ def repeated_share(table: pa.Table, column: str, n: int) -> npt.NDArray[np.float
     keys = found.hashes >> np.uint64(64 - _HASH_BITS)
     keys |= found.by_row(np.arange(table.num_rows) << _HASH_BITS)
     keys.sort()
-    new = np.append(True, keys[1:] != keys[:-1])[: len(keys)]
+    new = first_of_runs(keys)
     some = found.counts > 0
     starts = (np.cumsum(found.counts) - found.counts)[some]
     shares = np.zeros(table.num_rows)

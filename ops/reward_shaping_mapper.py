@@ -16,6 +16,7 @@ from ops.advantages import standardised
 from ops.base import GROUP_KEY, ArrowMapper, floats
 from ops.grouping import Groups
 from ops.rewards import with_shaped_reward
+from rft_data.codec import one_array
 from rft_data.errors import OperatorError
 
 Array = npt.NDArray[np.float64]
@@ -112,7 +113,7 @@ def _entries(column: pa.ChunkedArray) -> dict[str, Array]:
         fields = ((field.name.partition(".")[2], field.type) for field in table.schema)
         numbers = [name for name, kind in fields if pa.types.is_integer(kind) or pa.types.is_floating(kind)]
         return {name: table[f"entries.{name}"].cast(pa.float64()).to_numpy() for name in numbers}
-    encoded = pc.fill_null(column, "{}").combine_chunks().dictionary_encode()
+    encoded = one_array(pc.fill_null(column, "{}")).dictionary_encode()
     rows = encoded.indices.to_numpy()
     found: dict[str, Array] = {}
     for place, text in enumerate(encoded.dictionary.to_pylist()):

@@ -11,15 +11,14 @@ from data_juicer.ops.base_op import OPERATORS, Pipeline
 
 from ops.base import GROUP_KEY, ArrowFilter, Judgement
 from ops.fingerprints import Fingerprints, task_labels
-from ops.members import parts, whole_rollouts
-from ops.overlap import jaccard, keep_unlike
+from ops.members import Part, numbers, thinned, whole_rollouts
+from ops.overlap import Bools, Ints, Similarities, jaccard, keep_unlike
 from ops.rewards import effective_rewards
 from ops.rollouts import ROLLOUT_COLUMNS
 from ops.shingles import blocks, shingles
 from ops.sketches import SketchIndex, sketches
 from ops.stored import store_of
 
-Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
 
@@ -99,22 +98,13 @@ class RolloutNearDupDeduplicator(ArrowFilter, Pipeline):
         )
 
     def _within_groups(self, table: pa.Table) -> Judgement:
-        keep = np.ones(table.num_rows, np.bool_)
-        why = np.empty(table.num_rows, object)
-        numbers = _numbers(table, "member")
-        for part in parts(table, self._preference(table)):
+        def judge(part: Part) -> tuple[Bools, Ints, Similarities]:
             found = shingles(self._read(table, part.rows), self.column, self.n)
             similarity = jaccard(found, part.group, part.place, part.shape)
-            kept, like = keep_unlike(similarity >= np.float32(self.threshold))
-            keep[part.rows] = kept[part.group, part.place]
-            for at in np.flatnonzero(~keep[part.rows]):
-                group, place = part.group[at], part.place[at]
-                other = like[group, place]
-                why[part.rows[at]] = (
-                    f"repeats member {numbers[part.first[group, other]]} of its group "
-                    f"(similarity {similarity[group, other, place]:.2f})"
-                )
-        return Judgement(keep, why[~keep].tolist())
+            return *keep_unlike(similarity >= np.float32(self.threshold)), similarity
+
+        reason = "repeats member {member} of its group (similarity {similarity:.2f})"
+        return thinned(table, self._preference(table), judge, reason)
 
     def _within_batch(self, table: pa.Table) -> tuple[Ints, Floats]:
         """By row: the number of the row it repeats, or -1; and how similar the two are."""
@@ -137,7 +127,7 @@ class RolloutNearDupDeduplicator(ArrowFilter, Pipeline):
         owner = asked[np.unique(place[asked], return_index=True)[1]]  # by place: who was admitted there
         repeats = asked[owner[place[asked]] != asked]
         like, alike = np.full(len(order), -1), np.zeros(len(order))
-        like[order[repeats]] = _numbers(table, "seq")[order[owner[place[repeats]]]]
+        like[order[repeats]] = numbers(table, "seq")[order[owner[place[repeats]]]]
         alike[order[repeats]] = similarity[repeats]
         return like, alike
 
@@ -161,8 +151,3 @@ class RolloutNearDupDeduplicator(ArrowFilter, Pipeline):
     def _read(self, table: pa.Table, rows: Ints) -> pa.Table:
         names = {self.column, "prompt_length", "taskset", "task_id"} & set(table.column_names)
         return table.select(sorted(names)).take(rows)
-
-
-def _numbers(table: pa.Table, column: str) -> Ints:
-    """What rows are called in reasons: their `column`, or their place in the table."""
-    return table[column].to_numpy() if column in table.column_names else np.arange(table.num_rows)

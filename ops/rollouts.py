@@ -78,9 +78,9 @@ def turns_of(table: pa.Table) -> Ints | None:
     """
     if not {GROUP_KEY, *ROLLOUT_COLUMNS} <= set(table.column_names):
         return None
-    later = pc.fill_null(pc.greater(table["turn"], 0), False).to_numpy()
-    if not later.any():
+    if (pc.max(table["turn"]).as_py() or 0) <= 0:
         return None
+    later = pc.fill_null(pc.greater(table["turn"], 0), False).to_numpy()
     group = Groups.of(table, GROUP_KEY).codes
     member = np.unique(table["member"].to_numpy(), return_inverse=True)[1]
     codes = np.unique(group * (int(member.max()) + 1) + member, return_inverse=True)[1]

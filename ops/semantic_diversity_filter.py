@@ -10,8 +10,8 @@ import pyarrow as pa
 from data_juicer.ops.base_op import OPERATORS, Pipeline
 
 from ops.base import GROUP_KEY, ArrowFilter, Judgement
-from ops.members import Part, parts, whole_rollouts
-from ops.overlap import farthest, keep_unlike
+from ops.members import Part, thinned, whole_rollouts
+from ops.overlap import Bools, Ints, Similarities, farthest, keep_unlike
 from ops.rewards import effective_rewards
 from ops.rollouts import ROLLOUT_COLUMNS
 from ops.stored import store_of
@@ -38,6 +38,7 @@ class SemanticDiversityFilter(ArrowFilter, Pipeline):
     """
 
     group_key = GROUP_KEY
+    optional_columns = (*ROLLOUT_COLUMNS, "shaped_reward")
 
     def __init__(
         self,
@@ -63,16 +64,7 @@ class SemanticDiversityFilter(ArrowFilter, Pipeline):
             raise ValueError(
                 "no model is given; wanted the folder or hub id of a sentence-transformers model"
             )
-        if (max_similarity is None) == (keep_n is None):
-            raise ValueError(
-                f"max_similarity is {max_similarity} and keep_n {keep_n}; wanted exactly one of the two"
-            )
-        if (max_similarity is not None and not 0 < max_similarity <= 1) or (
-            keep_n is not None and keep_n < 1
-        ):
-            raise ValueError(
-                f"max_similarity is {max_similarity} and keep_n {keep_n}; wanted (0, 1] and at least 1"
-            )
+        _check_limits(max_similarity, keep_n)
         if scope not in ("group", "store") or keep not in ("first", "best"):
             raise ValueError(f"scope is {scope!r} and keep {keep!r}; wanted group|store and first|best")
         if scope == "store" and (keep == "best" or keep_n is not None):
@@ -82,13 +74,8 @@ class SemanticDiversityFilter(ArrowFilter, Pipeline):
         self.model, self.max_similarity, self.keep_n = model, max_similarity, keep_n
         self.scope, self.keep, self.across_tasks, self.buffer = scope, keep, across_tasks, buffer
         self.needs_store = scope == "store"
-        self.required_columns = (
-            GROUP_KEY,
-            "completion_text",
-            *(("seq",) if scope == "store" else ()),
-            *(("reward",) if keep == "best" else ()),
-        )
-        self.optional_columns = (*ROLLOUT_COLUMNS, "shaped_reward")
+        more = ("seq",) if scope == "store" else ("reward",) if keep == "best" else ()
+        self.required_columns = (GROUP_KEY, "completion_text", *more)
         self._loaded: Any = None
         self._vectors: StoredVectors | None = None
 
@@ -104,26 +91,17 @@ class SemanticDiversityFilter(ArrowFilter, Pipeline):
     def _within_groups(self, table: pa.Table) -> Judgement:
         vectors = unit_vectors(self._embedder(), table["completion_text"].to_pylist())
         preference = effective_rewards(table) if self.keep == "best" else None
-        names = table["member"].to_numpy() if "member" in table.column_names else np.arange(table.num_rows)
-        keep = np.ones(table.num_rows, np.bool_)
-        why = np.empty(table.num_rows, object)
-        for part in parts(table, preference):
+
+        def judge(part: Part) -> tuple[Bools, Ints, Similarities]:
             cube = _means(vectors, part)
             cosine = cube @ cube.transpose(0, 2, 1)
-            if self.keep_n is not None:
-                kept = farthest(cosine, part.first >= 0, self.keep_n)
-                like = np.where(kept[:, None, :], cosine, -2.0).argmax(axis=2)
-            else:
-                kept, like = keep_unlike(cosine >= self._limit)
-            keep[part.rows] = kept[part.group, part.place]
-            for at in np.flatnonzero(~keep[part.rows]):
-                group, place = part.group[at], part.place[at]
-                other = like[group, place]
-                why[part.rows[at]] = (
-                    f"means what member {names[part.first[group, other]]} of its group means "
-                    f"(cosine {cosine[group, other, place]:.3f})"
-                )
-        return Judgement(keep, why[~keep].tolist())
+            if self.keep_n is None:
+                return *keep_unlike(cosine >= self._limit), cosine
+            kept = farthest(cosine, part.first >= 0, self.keep_n)
+            return kept, np.where(kept[:, None, :], cosine, -2.0).argmax(axis=2), cosine
+
+        reason = "means what member {member} of its group means (cosine {similarity:.3f})"
+        return thinned(table, preference, judge, reason)
 
     def _with_the_store(self, table: pa.Table) -> Judgement:
         if self._vectors is None:
@@ -145,6 +123,15 @@ class SemanticDiversityFilter(ArrowFilter, Pipeline):
             named = ":" in self.model
             self._loaded = load_embedder(load(self.model, "embedder") if named else self.model)
         return self._loaded
+
+
+def _check_limits(max_similarity: float | None, keep_n: int | None) -> None:
+    """Raises: ValueError unless exactly one is given, and sound."""
+    given = f"max_similarity is {max_similarity} and keep_n {keep_n}"
+    if (max_similarity is None) == (keep_n is None):
+        raise ValueError(f"{given}; wanted exactly one of the two")
+    if (max_similarity is not None and not 0 < max_similarity <= 1) or (keep_n is not None and keep_n < 1):
+        raise ValueError(f"{given}; wanted (0, 1] and at least 1")
 
 
 def _means(vectors: Vectors, part: Part) -> Vectors:

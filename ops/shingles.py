@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +23,8 @@ Counts = npt.NDArray[np.int64]
 
 BLOCK_ROWS = 128
 """Rows hashed at a time: their n-grams stay in the processor's cache, and the memory is bounded."""
-_BASE = 0x9E3779B97F4A7C15
+BASE = 0x9E3779B97F4A7C15
+"""Factor of `windows`; numbers that are small are multiplied by it first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +83,11 @@ def mixed(values: Hashes) -> Hashes:
     return values ^ (values >> np.uint64(31))
 
 
+def first_of_runs(values: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+    """Where each run of equal neighbours starts: N values, True for the first of a run."""
+    return np.append(True, values[1:] != values[:-1])[: len(values)]
+
+
 def text_hashes(texts: pa.Array) -> Hashes:
     """One hash for each text, none of them null; each distinct text is hashed once."""
     encoded = texts.dictionary_encode()
@@ -109,7 +116,7 @@ def _tokens(table: pa.Table, column: str) -> _Pieces:
     lengths = pc.fill_null(lists.value_lengths(), 0).to_numpy().astype(np.int64)
     codes = lists.flatten().to_numpy().astype(np.uint64)
     codes += np.uint64(1)
-    codes *= np.uint64(_BASE)
+    codes *= np.uint64(BASE)
     before = np.zeros_like(lengths)
     if column == "token_ids" and "prompt_length" in table.column_names:
         before = np.minimum(table["prompt_length"].to_numpy().astype(np.int64), lengths)
@@ -132,10 +139,10 @@ def _padded(pieces: _Pieces, n: int) -> _Pieces:
 
 def _ngrams(pieces: _Pieces, n: int) -> Shingles:
     counts = np.maximum(pieces.lengths - n + 1, 0)
-    windows = _windows(pieces.codes, n)
+    hashes = windows(pieces.codes, n)
     runs = _alternating(pieces.before, counts, pieces.lengths - counts)
-    inside = np.repeat(np.tile([False, True, False], len(counts)), runs)[: len(windows)]
-    return Shingles(windows if inside.all() else windows[inside], counts)
+    inside = np.repeat(np.tile([False, True, False], len(counts)), runs)[: len(hashes)]
+    return Shingles(hashes if inside.all() else hashes[inside], counts)
 
 
 def _alternating(*lengths: Counts) -> Counts:
@@ -143,7 +150,7 @@ def _alternating(*lengths: Counts) -> Counts:
     return np.stack(lengths, axis=1).ravel()
 
 
-def _windows(codes: Hashes, n: int) -> Hashes:
+def windows(codes: Hashes, n: int) -> Hashes:
     """Polynomial hash (mod 2^64) of every n neighbours, in O(log n) passes."""
     done, width = codes, 0
     power, size = codes, 1
@@ -161,6 +168,6 @@ def _joined(left: Hashes, right: Hashes, width: int, size: int) -> Hashes:
     if width == 0:
         return right
     count = max(len(right) - width, 0)
-    joined = left[:count] * np.uint64(pow(_BASE, size, 1 << 64))
+    joined = left[:count] * np.uint64(pow(BASE, size, 1 << 64))
     joined += right[width : width + count]
     return joined

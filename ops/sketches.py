@@ -12,7 +12,7 @@ from functools import cache
 import numpy as np
 import numpy.typing as npt
 
-from ops.shingles import Hashes, Shingles, mixed
+from ops.shingles import Hashes, Shingles, first_of_runs, mixed
 
 SIZE = 128
 MAX_ROWS = 1 << 16
@@ -40,7 +40,7 @@ def sketches(found: Shingles) -> Sketches:
     keys |= found.by_row(np.arange(rows, dtype=np.uint64) << _HASH_BITS)
     keys.sort()
     bins = (keys >> _BELOW_BIN).astype(np.int64)
-    first = np.flatnonzero(np.append(True, bins[1:] != bins[:-1])[: len(keys)])  # the least of each bin
+    first = np.flatnonzero(first_of_runs(bins))  # the least of each bin
     least = np.zeros(rows * SIZE, np.uint16)
     least[bins[first]] = (mixed(keys[first] << _ROW_BITS) >> np.uint64(48)).astype(np.uint16)
     filled = np.zeros(rows * SIZE, np.bool_)
@@ -173,7 +173,7 @@ class SketchIndex:
         row, place, similarity = self._pairs(sketches, labels, keys)
         order = np.lexsort((place, -similarity, row))
         row, place, similarity = row[order], place[order], similarity[order]
-        best = np.append(True, row[1:] != row[:-1])[: len(row)]
+        best = first_of_runs(row)
         nearest, score = np.full(len(sketches), -1), np.zeros(len(sketches))
         nearest[row[best]], score[row[best]] = place[best], similarity[best]
         return nearest, score

@@ -111,7 +111,7 @@ def apply(stage: Stage, table: pa.Table, on_failure: OnFailure = "quarantine") -
     except BatchError as err:
         if on_failure != "keep":
             raise
-        outcome = Outcome(table.slice(0, 0), {}, dict.fromkeys(row_numbers(table).tolist(), str(err)))
+        outcome = all_failed(table, str(err))
     return settled(stage, table, outcome, on_failure)
 
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 from data_juicer.ops.base_op import OPERATORS, Pipeline
 
 from ops.base import ArrowFilter, Judgement
-from ops.word_ngrams import Ngrams, Words, words_of
+from ops.word_ngrams import Ngrams, words_of
 from rft_data.sources import pick, read_jsonl
 from rft_data.tasks.table import held_out
 
@@ -101,26 +101,19 @@ class TaskDecontaminationFilter(ArrowFilter, Pipeline):
         (theirs, mine), spelled = words_of(evaluation.texts, prompts)
         known, grams = theirs.ngrams(self.n), mine.ngrams(self.n)
         order = np.argsort(known.hashes, kind="stable")
-        place = np.searchsorted(known.hashes[order], grams.hashes)
-        place = np.minimum(place, max(len(order) - 1, 0))
-        found = np.flatnonzero(known.hashes[order][place] == grams.hashes) if len(order) else np.zeros(0, int)
+        hashes = known.hashes[order]
+        place = np.minimum(np.searchsorted(hashes, grams.hashes), max(len(order) - 1, 0))
+        found = np.flatnonzero(hashes[place] == grams.hashes) if len(order) else np.zeros(0, int)
         found = found[~_common(grams, found, self.max_matches)]
         hits: dict[int, str] = {}
         for gram in found.tolist():
-            prompt, other = int(grams.text[gram]), int(order[place[gram]])
-            if prompt in hits or not _verified(mine, grams, gram, theirs, known, other, self.n):
+            prompt, other, start = int(grams.text[gram]), int(order[place[gram]]), int(grams.start[gram])
+            if prompt in hits or not mine.same(start, theirs, int(known.start[other]), self.n):
                 continue
-            start = grams.start[gram]
             words = " ".join(spelled.take(pa.array(mine.numbers[start : start + self.n])).to_pylist())
             task = evaluation.names[known.text[other]]
             hits[prompt] = f"shares the {self.n}-gram '{words}' with evaluation task {task}"
         return hits
-
-
-def _verified(
-    mine: Words, grams: Ngrams, gram: int, theirs: Words, known: Ngrams, other: int, n: int
-) -> bool:
-    return mine.same(int(grams.start[gram]), theirs, int(known.start[other]), n)
 
 
 def _common(grams: Ngrams, found: npt.NDArray[np.int64], most: int) -> npt.NDArray[np.bool_]:

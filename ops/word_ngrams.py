@@ -14,6 +14,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ops.shingles import BASE, mixed, windows
+
 _CJK = r"([\x{3040}-\x{30ff}\x{3400}-\x{9fff}\x{ac00}-\x{d7af}])"
 """Scripts that write no spaces count a character as a word."""
 _BETWEEN = r"[^\p{L}\p{M}\p{N}_]+"
@@ -53,11 +55,8 @@ class Words:
         text = np.repeat(np.arange(len(self.ends) - 1), np.diff(self.ends))
         starts = np.arange(len(self.numbers))
         starts = starts[starts + n <= self.ends[text + 1]]
-        mixed = _mix(self.numbers.astype(np.uint64))
-        hashes = np.zeros(len(starts), np.uint64)
-        for offset in range(n):
-            hashes = hashes * _FACTOR + mixed[starts + offset]
-        return Ngrams(hashes, text[starts], starts)
+        codes = mixed((self.numbers.astype(np.uint64) + np.uint64(1)) * np.uint64(BASE))
+        return Ngrams(windows(codes, n)[starts], text[starts], starts)
 
     def same(self, start: int, other: Words, other_start: int, n: int) -> bool:
         """Whether n words here and n words there are the same (of one `words_of`)."""
@@ -74,14 +73,3 @@ class Ngrams:
     """Which text each is in."""
     start: npt.NDArray[np.int64]
     """Its first word, a place in `Words.numbers`."""
-
-
-_FACTOR = np.uint64(0x9E3779B97F4A7C15)
-
-
-def _mix(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """Spread small numbers over 64 bits (the finalizer of SplitMix64)."""
-    values = (values + np.uint64(1)) * _FACTOR
-    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return values ^ (values >> np.uint64(31))

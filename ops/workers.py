@@ -22,7 +22,7 @@ from ops.hygiene import registry
 from ops.limits import Limits
 from ops.native import stage_of
 from ops.specs import Spec
-from ops.stage import BatchError, Outcome, Stage, apply, merge, row_numbers
+from ops.stage import BatchError, Outcome, Stage, all_failed, apply, merge
 from rft_data.errors import OperatorError, RftError, RoleDiedError, StalledError
 from rft_data.protocols import Placement, Role, RoleSpec
 
@@ -132,7 +132,7 @@ class WorkerStage:
                 raise BatchError(answer.no_blame)
             return Outcome(unpacked(answer.rows), answer.dropped, answer.quarantined)
         self._restarts[role.name] = role.restart()
-        return Outcome(part.slice(0, 0), {}, dict.fromkeys(row_numbers(part).tolist(), failure))
+        return all_failed(part, failure)
 
     def _ready(self) -> list[Role]:
         """The workers, all alive. Raises: OperatorError if one cannot be started."""

@@ -9,6 +9,7 @@ import os
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from rft_data.buffer import Buffer
 from rft_data.build import PROCESS_ENVIRONMENT
@@ -17,7 +18,7 @@ from rft_data.ledger import CONSUMER, Ledger
 from rft_data.lookup import need
 from rft_data.protocols import Placement, RoleSpec, Sampler
 from rft_data.recipe.modes import EvalRecipe, OnlineRecipe, PlayingRecipe, RunRecipe, TrainRecipe
-from rft_data.recipe.sections import ExplorerSection, GrpoStage, SftStage
+from rft_data.recipe.sections import ExplorerSection, RlStage, SftStage
 from rft_data.resume import Position
 from rft_data.sampler import make_policy, make_sampler
 from rft_data.sampler.mix import OWN
@@ -87,7 +88,7 @@ def trainer_place(recipe: RunRecipe) -> RoleSpec:
 
 def trainer_spec(
     recipe: OnlineRecipe | TrainRecipe,
-    stage: GrpoStage,
+    stage: RlStage,
     model: Path,
     checkpoints: Path,
     resume_from: Path | None,
@@ -95,6 +96,7 @@ def trainer_spec(
 ) -> RoleSpec:
     """The trainer of the online stage, from a checkpoint if there is one."""
     sampled = recipe if isinstance(recipe, TrainRecipe) else recipe.explorer
+    inline = recipe.placement.use == "inline"
     arguments = {
         "model": str(model.absolute()),
         "output_dir": str(checkpoints.absolute()),
@@ -105,11 +107,20 @@ def trainer_spec(
         "resume_from": None if resume_from is None else str(resume_from.absolute()),
         "pipeline_hash": pipeline_hash,
         "off_policy": stage.off_policy.model_dump(),
-        "deadline_s": recipe.deadlines.step_s,
-        # where roles take turns the trainer has every core; else as many as it was given
-        "threads": None if recipe.placement.use == "inline" else max(1, int(recipe.placement.trainer.cpus)),
+        "objective": objective_settings(stage),
+        "limits": {
+            "deadline_s": recipe.deadlines.step_s,
+            # where roles take turns the trainer has every core; else as many as it was given
+            "threads": None if inline else max(1, int(recipe.placement.trainer.cpus)),
+        },
     }
     return replace(trainer_place(recipe), arguments=arguments)
+
+
+def objective_settings(stage: RlStage) -> dict[str, Any]:
+    """What the stage says of its loss, as the trainer takes it."""
+    settings = stage.model_dump(include={"loss", "batch_ops", "kl", "critic"})
+    return {**settings, "reference": stage.teacher}
 
 
 def max_uses_of(recipe: RunRecipe) -> int:
@@ -127,7 +138,7 @@ def mixed_in(recipe: OnlineRecipe | TrainRecipe) -> list[str]:
 
 def sampler_of(
     recipe: OnlineRecipe | TrainRecipe,
-    stage: GrpoStage,
+    stage: RlStage,
     buffer: Buffer,
     ledger: Ledger,
     versions: VersionRegistry,
@@ -172,6 +183,7 @@ def check_stages(recipe: OnlineRecipe | TrainRecipe) -> None:
     """
     need("trl", "train", "training")
     from trainers.grpo_config import grpo_config
+    from trainers.objective import objective_of
     from trainers.off_policy import off_policy_of
     from trainers.sft import sft_config
 
@@ -186,3 +198,4 @@ def check_stages(recipe: OnlineRecipe | TrainRecipe) -> None:
                 folder, steps=stage.steps, rows_per_step=rows, options=stage.trl, seed=recipe.seed
             )
             off_policy_of(stage.off_policy.model_dump(), config)
+            objective_of(objective_settings(stage), stage.trl, config)

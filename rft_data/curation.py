@@ -17,7 +17,7 @@ from rft_data.buffer import Buffer
 from rft_data.build import prepare_process, task_pipeline, tasks_of
 from rft_data.manifest import write_text
 from rft_data.recipe.modes import DataRecipe, OnlineRecipe, TasksRecipe
-from rft_data.recipe.sections import GrpoStage, TaskUpkeep
+from rft_data.recipe.sections import RlStage, TaskUpkeep
 from rft_data.rows import Task, TaskKey
 from rft_data.scorer import Scorer
 from rft_data.selectors.base import OpenSelector
@@ -124,7 +124,7 @@ def curator_of(
         tasks=tasks,
         pipeline=task_pipeline(recipe, upkeep.ops, "task_upkeep.ops", buffer),
         every=upkeep.every,
-        least_playable=last.groups_per_step if isinstance(last, GrpoStage) else 1,
+        least_playable=last.groups_per_step if isinstance(last, RlStage) else 1,
         synthesis=None if made is None else make_synthesis(**made.model_dump()),
         admit=admit,
         seed=recipe.seed,

@@ -18,7 +18,7 @@ from rft_data.evaluation import evaluation_tasks
 from rft_data.ledger import CONSUMER
 from rft_data.preparation import measure, offline, publish_folder, read_tasks, start_fleet
 from rft_data.recipe.modes import OnlineRecipe
-from rft_data.recipe.sections import GrpoStage, SftStage
+from rft_data.recipe.sections import RlStage, SftStage
 from rft_data.reinforce import reinforce
 from rft_data.report import draw, package_versions
 from rft_data.run import Run
@@ -99,7 +99,7 @@ class OnlineRun:
         run.once(f"{number}-sft", act)
         return output
 
-    def _grpo(self, stage: GrpoStage, model: Path, control: RunControl) -> None:
+    def _grpo(self, stage: RlStage, model: Path, control: RunControl) -> None:
         run = self.run
 
         def act() -> None:

@@ -20,7 +20,7 @@ from rft_data.ledger import CONSUMER
 from rft_data.loop import OnlineLoop, Schedule
 from rft_data.protocols import Placement
 from rft_data.recipe.modes import OnlineRecipe, TrainRecipe
-from rft_data.recipe.sections import GrpoStage
+from rft_data.recipe.sections import RlStage
 from rft_data.resume import Position, take_up
 from rft_data.rows import Lease, StepReport
 from rft_data.run import Run
@@ -32,7 +32,7 @@ from rft_data.training import Training
 def reinforce(
     run: Run,
     recipe: OnlineRecipe | TrainRecipe,
-    stage: GrpoStage,
+    stage: RlStage,
     model: Path,
     *,
     dispatcher: Dispatcher,
@@ -59,7 +59,7 @@ def reinforce(
 def _train(
     run: Run,
     recipe: OnlineRecipe | TrainRecipe,
-    stage: GrpoStage,
+    stage: RlStage,
     model: Path,
     *,
     exploring: Exploring,
@@ -110,7 +110,7 @@ def _train(
 def _taken_up(
     run: Run,
     recipe: OnlineRecipe | TrainRecipe,
-    stage: GrpoStage,
+    stage: RlStage,
     dispatcher: Dispatcher,
     fleet: Fleet,
     checkpoints: Path,
@@ -141,7 +141,7 @@ def _taken_up(
     return exploring, at
 
 
-def schedule_of(recipe: OnlineRecipe | TrainRecipe, stage: GrpoStage) -> Schedule:
+def schedule_of(recipe: OnlineRecipe | TrainRecipe, stage: RlStage) -> Schedule:
     """The loop's schedule. Where nobody explores, weights go out with the checkpoints."""
     every = recipe.sync.every if isinstance(recipe, OnlineRecipe) else stage.checkpoint_every
     return Schedule(

@@ -23,7 +23,7 @@ NO_VERSION = -1
 """Stands in `version_min` for rows that no policy of ours sampled, and for padding."""
 
 
-def collate(table: pa.Table, *, rows: int, pad_id: int) -> dict[str, torch.Tensor]:
+def collate(table: pa.Table, *, rows: int, pad_id: int, experts: bool = False) -> dict[str, torch.Tensor]:
     """Pad n experiences to R = `rows` rows, P prompt columns and C completion columns.
 
     Args:
@@ -31,17 +31,20 @@ def collate(table: pa.Table, *, rows: int, pad_id: int) -> dict[str, torch.Tenso
             `token_ids`) and, where an operator masked rows, `masked`.
         rows: rows of the result; those beyond the table's hold one prompt token and no completion.
         pad_id: token id written where the masks are 0.
+        experts: whether rows without logprobs are taken.
     Returns: `prompt_ids`, `prompt_mask` (R, P), `completion_ids`, `completion_mask`, `tool_mask`
         (1 = the policy sampled it; padding is 1) (R, C), `advantages` (R,) or (R, C),
-        `old_per_token_logps`, `sampling_per_token_logps` (R, C), nats, `version_min` (R,), and the
-        0-dim `num_items_in_batch`, the number of sampled tokens. `completion_mask` is 0 for a masked row,
-        as TRL's mask_truncated_completions has it: the row counts as a row, its tokens do not.
+        `old_per_token_logps`, `sampling_per_token_logps` (R, C), nats, `version_min`, `groups` (a number
+        for each group), `rewards` (NaN where a row has none), `is_expert` (R,), and 0-dim
+        `num_items_in_batch` and `num_rows_in_batch`, the sampled tokens and the table's rows.
+        `completion_mask` is 0 for a masked row, as TRL's mask_truncated_completions has it: the row counts
+        as a row, its tokens do not. A row without logprobs is an expert's.
     Raises: RowError when a row lacks what training needs; TrainingError when the number of rows
         does not fit.
     """
-    grid = _Grid.of(table, rows)
+    grid = _Grid.of(table, rows, experts)
     tool_mask = grid.completions("action_mask", 1, np.int64)
-    logprobs = grid.completions("logprobs", 0.0, np.float32)
+    logprobs = grid.logprobs()
     completion_mask = grid.attended_completion()
     arrays = {
         "prompt_ids": grid.prompts(pad_id),
@@ -53,7 +56,11 @@ def collate(table: pa.Table, *, rows: int, pad_id: int) -> dict[str, torch.Tenso
         "old_per_token_logps": logprobs,
         "sampling_per_token_logps": logprobs.copy(),
         "version_min": grid.versions(),
+        "groups": grid.groups(),
+        "rewards": grid.rewards(),
+        "is_expert": grid.is_expert(),
         "num_items_in_batch": np.array((tool_mask * completion_mask).sum()),
+        "num_rows_in_batch": np.array(table.num_rows),
     }
     return {name: torch.from_numpy(array) for name, array in arrays.items()}
 
@@ -71,9 +78,11 @@ class _Grid:
     """(R, P), set where a prompt token goes: at the right end."""
     completion_mask: Array
     """(R, C), set where a completion token goes: at the left end."""
+    experts: bool
+    """Whether rows without logprobs are taken."""
 
     @classmethod
-    def of(cls, table: pa.Table, rows: int) -> _Grid:
+    def of(cls, table: pa.Table, rows: int, experts: bool) -> _Grid:
         n = table.num_rows
         if not 0 < n <= rows:
             raise TrainingError(
@@ -91,7 +100,7 @@ class _Grid:
         prompt_mask[:n] = np.arange(longest) >= longest - prompts[:, None]
         completion_mask = np.zeros((rows, width), dtype=bool)
         completion_mask[:n] = np.arange(width) < (lengths - prompts)[:, None]
-        return cls(table, lengths, in_prompt, prompt_mask, completion_mask)
+        return cls(table, lengths, in_prompt, prompt_mask, completion_mask, experts)
 
     def prompts(self, pad_id: int) -> Array:
         tokens, _ = _ragged(self.table, "token_ids")
@@ -117,6 +126,31 @@ class _Grid:
         values, sizes = _ragged(self.table, name)
         _require(self.table, sizes == self.lengths, f"needs as many {name} as token_ids")
         return _fill(self.completion_mask, values[~self.in_prompt], fill, dtype)
+
+    def logprobs(self) -> Array:
+        """(R, C), 0 for experts."""
+        column = self.table.column("logprobs")
+        given = np.asarray(column.is_valid())
+        _require(self.table, given | self.experts, "has no logprobs; it cannot be trained on by this trainer")
+        sizes = np.asarray(pc.fill_null(pc.list_value_length(column), 0))
+        _require(self.table, (sizes == self.lengths) | ~given, "needs as many logprobs as token_ids")
+        values = np.zeros(int(self.lengths.sum()), np.float32)
+        values[np.repeat(given, self.lengths)] = pc.list_flatten(column).to_numpy()
+        return _fill(self.completion_mask, values[~self.in_prompt], 0.0, np.float32)
+
+    def is_expert(self) -> Array:
+        """(R,) whether a row has no logprobs."""
+        return self._per_row(~np.asarray(self.table.column("logprobs").is_valid()), False, np.bool_)
+
+    def groups(self) -> Array:
+        """(R,) a number for each group, -1 on padding."""
+        codes = self.table.column("group_id").combine_chunks().dictionary_encode().indices
+        return self._per_row(codes.to_numpy(), -1, np.int64)
+
+    def rewards(self) -> Array:
+        """(R,) NaN where a row has no reward, and on padding."""
+        rewards = self.table.column("reward").to_numpy(zero_copy_only=False)
+        return self._per_row(rewards, np.nan, np.float32)
 
     def advantages(self) -> Array:
         """(R,) when every row has one advantage, else (R, C); 0 on padding."""

@@ -1,13 +1,16 @@
 """TRL's GRPO trainer fed from leased experiences instead of its own generation.
 
-Only where the batch comes from is ours: every loss, optimizer and precision option is TRL's. The old
-policy of the ratio is the one that sampled (its stored logprobs; arXiv:2402.03300, equation 3), or the
-policy at the start of the step (arXiv:2505.24298). One process; one lease is one optimizer step.
+Where the batch comes from is ours; every optimizer and precision option is TRL's, and so is the loss,
+unless the objective names one of ours. The old policy of the ratio is the one that sampled (its stored
+logprobs; arXiv:2402.03300, equation 3), or the policy at the start of the step (arXiv:2505.24298). One
+lease is one optimizer step.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -18,11 +21,19 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallba
 from trl import GRPOConfig, GRPOTrainer
 
 from rft_data.errors import TrainingError
-from trainers.collate import collate
+from trainers.collate import NO_VERSION, collate
 from trainers.drift import Drift
 from trainers.finite import require_finite
+from trainers.kl_term import KlTerm
+from trainers.losses.aggregation import aggregate
+from trainers.losses.context import LossContext
+from trainers.losses.loss import Aggregation, Loss
+from trainers.objective import TRLS, Objective
 from trainers.off_policy import OffPolicy
+from trainers.whole_lease import advantages_of
 
+KL_FILE = "kl_controller.json"
+"""In a checkpoint: the state of the controller of the KL coefficient."""
 _SUM_OVER_TOKENS = frozenset({"dapo", "cispo", "vespo"})
 _MEAN_OVER_ROWS = frozenset({"grpo", "sapo", "dr_grpo", "luspo"})
 
@@ -66,21 +77,31 @@ def _no_reward(prompts: list[Any], **_: Any) -> list[float]:
     return [0.0] * len(prompts)
 
 
-def full_batch(table: pa.Table, args: GRPOConfig, pad_id: int) -> dict[str, torch.Tensor]:
+def full_batch(
+    table: pa.Table, args: GRPOConfig, pad_id: int, objective: Objective = TRLS, version: int | None = None
+) -> dict[str, torch.Tensor]:
     """The batch of one optimizer step, in the form TRL's loss reads, from the rows of its lease.
 
     A lease of which every row is masked makes a step without a gradient.
 
+    Args: version: the trainer's policy version; None: the newest of the rows.
+    Returns: what `collate` does, `versions_behind` (R,), and the 0-dim `advantage_factor` that undoes what
+        padding does to TRL's losses.
     Raises: RowError for a row that cannot be trained on; TrainingError when the rows are too many, too
         few for this loss, or hold no token to train on though not all are masked.
     """
-    batch = collate(table, rows=args.generation_batch_size, pad_id=pad_id)
+    experts = "experts" in objective.needs
+    batch = collate(table, rows=args.generation_batch_size, pad_id=pad_id, experts=experts)
     if batch["num_items_in_batch"] == 0 and not _all_masked(table):
         raise TrainingError(
             f"none of the lease's {table.num_rows} rows has a sampled token (action_mask 1 after the "
             "prompt); drop such rows with an operator before they are leased."
         )
-    batch["advantages"] *= padding_factor(args, table.num_rows)
+    factor = padding_factor(args, table.num_rows) if objective.loss is None else 1.0
+    batch["advantage_factor"] = torch.tensor(factor)
+    oldest = batch["version_min"]
+    newest = oldest.max() if version is None else version
+    batch["versions_behind"] = torch.where(oldest == NO_VERSION, 0, newest - oldest).clamp(min=0)
     return batch
 
 
@@ -92,7 +113,7 @@ def _all_masked(table: pa.Table) -> bool:
 
 
 class ExperienceGRPOTrainer(GRPOTrainer):
-    """GRPO (and the losses TRL offers beside it) on the batches that `next_batch` hands out."""
+    """GRPO, and every other policy-gradient objective, on the batches that `next_batch` hands out."""
 
     def __init__(
         self,
@@ -102,23 +123,27 @@ class ExperienceGRPOTrainer(GRPOTrainer):
         next_batch: Callable[[], dict[str, torch.Tensor]],
         off_policy: OffPolicy,
         callbacks: list[TrainerCallback],
+        objective: Objective = TRLS,
     ) -> None:
         """`next_batch` is called once for each optimizer step and returns that step's `full_batch`."""
         self._next_batch = next_batch
         self._off_policy = off_policy
+        self._objective = objective
+        self.kl_controller = None if objective.kl is None else objective.kl.controller()
+        self._kl_of_step = 0.0
         self.drift = Drift()
-        # One pass over these rows is exactly one optimizer step, so every step ends an epoch.
-        placeholder = Dataset.from_dict(
-            {"prompt": [""] * (args.generation_batch_size // args.num_generations)}
-        )
+        beta = args.beta
+        if objective.needs_reference and not beta:
+            args.beta = 1.0  # only then does TRL load a reference model
         super().__init__(
             model=model,
             reward_funcs=_no_reward,
             args=args,
-            train_dataset=placeholder,
+            train_dataset=_one_step(args),
             processing_class=tokenizer,
             callbacks=callbacks,
         )
+        self.beta = args.beta = beta
 
     def _generate_and_score_completions(self, inputs: Any) -> dict[str, torch.Tensor]:
         """The batch of one optimizer step, in the form TRL's loss reads."""
@@ -127,24 +152,33 @@ class ExperienceGRPOTrainer(GRPOTrainer):
             # Without this key TRL takes the logprobs of the loss's own forward pass. All micro-batches of
             # a step see the weights of its start, so that is prox, to the last bit.
             del batch["old_per_token_logps"]
-        if self._off_policy.weighted:
-            batch["advantages"] = self._weighted_advantages(batch)
-        if self.beta != 0.0:
+        prox = None
+        if self._off_policy.weighted or "prox" in self._needed_before:
+            prox = self._logprobs(self.model, batch)
+        if self.beta != 0.0 or self._objective.needs_reference:
             batch["ref_per_token_logps"] = self._logprobs(self.ref_model, batch)
+        batch |= advantages_of(batch, self._objective.batch_ops, prox)
+        if self._off_policy.weighted and prox is not None:
+            batch["advantages"] = self._weighted_advantages(batch, prox)
+        batch["advantages"] = batch["advantages"] * batch.pop("advantage_factor")
         # TRL shuffles rows with the process-wide generator, which other parts of the process may have
         # advanced; seeding it by step keeps a resumed run exact.
         torch.manual_seed(self.args.seed + self.state.global_step)
         return batch
 
-    def _weighted_advantages(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+    @property
+    def _needed_before(self) -> frozenset[str]:
+        """What the batch operators read."""
+        return frozenset().union(*(op.needs for op in self._objective.batch_ops))
+
+    def _weighted_advantages(self, batch: dict[str, torch.Tensor], prox: torch.Tensor) -> torch.Tensor:
         """(R, C) advantages times importance weights.
 
         The weights are not negative, so min(u A w, clip(u) A w) = w min(u A, clip(u) A): no loss of
         TRL's has to know of them.
         """
-        log_ratio = self._logprobs(self.model, batch) - batch["sampling_per_token_logps"]
         mask = batch["completion_mask"] * batch["tool_mask"]
-        weights = self._off_policy.weights(log_ratio, mask)
+        weights = self._off_policy.weights(prox - batch["sampling_per_token_logps"], mask)
         self.drift.weighted(weights[mask == 1], self._off_policy.cap)
         advantages = batch["advantages"]
         return (advantages.unsqueeze(1) if advantages.dim() == 1 else advantages) * weights
@@ -155,11 +189,7 @@ class ExperienceGRPOTrainer(GRPOTrainer):
         was_training = model.training
         model.eval()
         logprobs, _, _ = self._get_per_token_logps_and_entropies(
-            model,
-            torch.cat([batch["prompt_ids"], batch["completion_ids"]], dim=1),
-            torch.cat([batch["prompt_mask"], batch["completion_mask"]], dim=1),
-            batch["completion_ids"].shape[1],
-            batch_size=self.args.per_device_train_batch_size,
+            model, *_sequence(batch), batch_size=self.args.per_device_train_batch_size
         )
         model.train(was_training)
         out: torch.Tensor = logprobs
@@ -167,15 +197,99 @@ class ExperienceGRPOTrainer(GRPOTrainer):
 
     def _get_per_token_logps_and_entropies(self, *args: Any, **kwargs: Any) -> Any:
         scored = super()._get_per_token_logps_and_entropies(*args, **kwargs)
-        self._scored = scored[0].detach()
+        self._scored = scored[0]
         return scored
 
     def _compute_loss(self, model: Any, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
-        """TRL's loss; its logprobs also tell how far the policy has moved since the rollout."""
-        loss: torch.Tensor = super()._compute_loss(model, inputs)
+        """The objective's loss; its logprobs also tell how far the policy has moved since the rollout."""
+        own, term = self._objective.loss, self._objective.kl
+        if own is None:
+            loss: torch.Tensor = super()._compute_loss(model, inputs)
+            logprobs = self._scored
+        else:
+            logprobs, entropies, _ = self._get_per_token_logps_and_entropies(
+                model, *_sequence(inputs), compute_entropy=True
+            )
+            loss = self._own_loss(own, inputs, logprobs, entropies)
         mask = inputs["completion_mask"] * inputs["tool_mask"]
-        self.drift.add(self._scored - inputs["sampling_per_token_logps"], mask, inputs["version_min"])
+        if term is not None:
+            loss = loss + self._kl(term, inputs, logprobs, mask)
+        rollouts = mask * ~inputs["is_expert"].unsqueeze(1)
+        self.drift.add(logprobs - inputs["sampling_per_token_logps"], rollouts, inputs["version_min"])
+        del self._scored
         return loss
+
+    def _own_loss(
+        self,
+        own: Loss,
+        inputs: dict[str, torch.Tensor],
+        logprobs: torch.Tensor,
+        entropies: torch.Tensor,
+    ) -> torch.Tensor:
+        """Ours, reduced over the whole optimizer step, and the entropy bonus (nats a token)."""
+        context = self._context(inputs, logprobs, entropies)
+        loss = self._reduced(own.function(context), own.aggregation, inputs, context.mask)
+        self._metrics["train"]["policy_loss"].append(loss.item())
+        entropy = self._reduced(entropies, "token_mean", inputs, context.mask)
+        self._metrics["train"]["entropy"].append(entropy.item() * self.args.gradient_accumulation_steps)
+        return loss - self.args.entropy_coef * entropy if self.args.entropy_coef else loss
+
+    def _context(
+        self, inputs: dict[str, torch.Tensor], logprobs: torch.Tensor, entropies: torch.Tensor
+    ) -> LossContext:
+        mask = (inputs["completion_mask"] * inputs["tool_mask"]).to(logprobs.dtype)
+        advantages = inputs["advantages"]
+        advantages = advantages.unsqueeze(1) if advantages.dim() == 1 else advantages
+        prox = logprobs.detach() * mask
+        return LossContext(
+            logprobs=logprobs * mask,
+            old=inputs.get("old_per_token_logps", prox) * mask,
+            sampled=inputs["sampling_per_token_logps"] * mask,
+            advantages=advantages * mask,
+            mask=mask,
+            entropies=entropies,
+            is_expert=inputs["is_expert"],
+            ref=inputs["ref_per_token_logps"] * mask if "ref_per_token_logps" in inputs else None,
+            prox=prox,
+            rewards=inputs["rewards"],
+            versions_behind=inputs["versions_behind"],
+            progress=self.state.global_step / max(1, self.args.max_steps),
+            step=self.state.global_step,
+        )
+
+    def _kl(
+        self, term: KlTerm, inputs: dict[str, torch.Tensor], logprobs: torch.Tensor, mask: torch.Tensor
+    ) -> torch.Tensor:
+        per_token = term.per_token(logprobs * mask, inputs["ref_per_token_logps"] * mask)
+        kl = self._reduced(per_token, "token_mean", inputs, mask)
+        self._metrics["train"]["kl"].append(kl.item() * self.args.gradient_accumulation_steps)
+        if self.kl_controller is None:
+            return term.coef * kl
+        coef = self.kl_controller.coef
+        self._metrics["train"]["kl_coef"].append(coef)
+        self._kl_of_step += kl.item()
+        if self.accelerator.sync_gradients:  # the last micro-batch: the next step has another coefficient
+            self.kl_controller.update(self._kl_of_step, int(inputs["num_rows_in_batch"]))
+            self._kl_of_step = 0.0
+        return coef * kl
+
+    def _reduced(
+        self, per_token: torch.Tensor, kind: Aggregation, inputs: dict[str, torch.Tensor], mask: torch.Tensor
+    ) -> torch.Tensor:
+        return aggregate(
+            per_token,
+            mask,
+            kind,
+            tokens=inputs["num_items_in_batch"],
+            rows=inputs["num_rows_in_batch"],
+            world=self.accelerator.num_processes,
+        )
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        super()._save_checkpoint(model, trial)
+        if self.kl_controller is not None:
+            folder = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
+            (folder / KL_FILE).write_text(json.dumps(self.kl_controller.state_dict()))
 
     def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         """One micro-batch, forward and backward.
@@ -185,3 +299,17 @@ class ExperienceGRPOTrainer(GRPOTrainer):
         loss: torch.Tensor = super().training_step(*args, **kwargs)
         require_finite("loss", loss)
         return loss
+
+
+def _one_step(args: GRPOConfig) -> Dataset:
+    """Rows of which one pass is exactly one optimizer step, so every step ends an epoch."""
+    return Dataset.from_dict({"prompt": [""] * (args.generation_batch_size // args.num_generations)})
+
+
+def _sequence(batch: dict[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor, int]:
+    """Token ids and attention (R, P + C), and C."""
+    return (
+        torch.cat([batch["prompt_ids"], batch["completion_ids"]], dim=1),
+        torch.cat([batch["prompt_mask"], batch["completion_mask"]], dim=1),
+        batch["completion_ids"].shape[1],
+    )

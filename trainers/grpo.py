@@ -1,4 +1,4 @@
-"""GRPO as a step-wise trainer: one leased batch in, one optimizer step done.
+"""Policy gradients as a step-wise trainer: one leased batch in, one optimizer step done.
 
 TRL owns its loop, so `train()` runs in one thread that is parked between steps. The trainer knows
 no buffer and no explorer; when weights are published and leases settled is the run loop's business.
@@ -24,10 +24,11 @@ from rft_data.errors import ResumeError, TrainingError
 from rft_data.protocols import LeasedBatch
 from rft_data.rows import StepReport
 from trainers.disk import writing
-from trainers.experience_grpo import ExperienceGRPOTrainer, full_batch
+from trainers.experience_grpo import KL_FILE, ExperienceGRPOTrainer, full_batch
 from trainers.finite import FiniteGradients
 from trainers.grpo_config import grpo_config
 from trainers.loop_hooks import CheckpointOrder, LoopHooks, StepOrder
+from trainers.objective import objective_of
 from trainers.off_policy import off_policy_of
 from trainers.threads import every_core, torch_threads
 from trainers.weights import load_model, load_tokenizer, write_weights
@@ -59,6 +60,8 @@ class GrpoTrainer:
         seed: of the run.
         resume_from: a folder that `checkpoint_dir` named; continues exactly.
         off_policy: the recipe's `off_policy: {...}`, fields of OffPolicy.
+        objective: the stage's `loss`, `batch_ops`, `kl`, and `reference`, the folder of the model that
+            the KL terms and teachers' logprobs are of; None: `model_path`.
     Raises: RecipeError for bad options; MissingFileError, ResumeError for bad folders.
     """
 
@@ -72,11 +75,14 @@ class GrpoTrainer:
         seed: int,
         resume_from: Path | None = None,
         off_policy: Mapping[str, Any] | None = None,
+        objective: Mapping[str, Any] | None = None,
         limits: Limits = NO_LIMITS,
     ) -> None:
         """Load the model."""
         config = grpo_config(output_dir, steps=steps, rows_per_step=rows_per_step, options=options, seed=seed)
         corrections = off_policy_of(off_policy or {}, config)
+        settings = objective or {}
+        self._objective = objective_of(settings, options, config)
         self._output_dir, self._resume_from, self._steps = output_dir, resume_from, steps
         self._steps_done = self._steps_before = 0 if resume_from is None else _steps_of(resume_from)
         # the newest step whose checkpoint is complete and of this run
@@ -85,13 +91,17 @@ class GrpoTrainer:
         self._hooks = LoopHooks("grpo trainer", self._train, limits.deadline_s)
         self._tokenizer = load_tokenizer(model_path)
         self._trainer = ExperienceGRPOTrainer(
-            _policy(model_path, resume_from, options),
+            _policy(resume_from or model_path, Path(settings.get("reference") or model_path), options),
             config,
             self._tokenizer,
             self._hooks.batch,
             corrections,
             [FiniteGradients(), self._hooks],
+            self._objective,
         )
+        self._controller = self._trainer.kl_controller
+        if self._controller is not None and resume_from is not None:
+            self._controller.load_state_dict(json.loads((resume_from / KL_FILE).read_text()))
         # It would print a line per step on stdout.
         self._trainer.remove_callback(PrinterCallback)
         _require_one_process(self._trainer.accelerator.num_processes)
@@ -120,7 +130,13 @@ class GrpoTrainer:
                 raise TrainingError(
                     f"all {self._steps} steps of this run are done; raise 'steps' in the recipe's stage."
                 )
-            rows = full_batch(batch.table, self._trainer.args, self._tokenizer.pad_token_id)
+            rows = full_batch(
+                batch.table,
+                self._trainer.args,
+                self._tokenizer.pad_token_id,
+                self._objective,
+                batch.lease.version,
+            )
             groups = ", ".join(batch.lease.group_ids)
             where = f"optimizer step {self._steps_done + 1}", f"(lease of groups {groups})"
             self._carry_out(StepOrder(rows, checkpoint), *where)
@@ -208,11 +224,11 @@ class GrpoTrainer:
             self._alone.release()
 
 
-def _policy(model_path: Path, resume_from: Path | None, options: Mapping[str, Any]) -> PreTrainedModel:
+def _policy(model_path: Path, reference: Path, options: Mapping[str, Any]) -> PreTrainedModel:
     """The model to train: as it was at the checkpoint, or before training."""
-    model = load_model(resume_from or model_path, **(options.get("model_init_kwargs") or {}))
+    model = load_model(model_path, **(options.get("model_init_kwargs") or {}))
     # TRL loads the reference model from here; a resumed policy must not be its own reference.
-    model.config._name_or_path = str(model_path)
+    model.config._name_or_path = str(reference)
     return model
 
 

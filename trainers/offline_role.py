@@ -1,4 +1,4 @@
-"""Offline work as a role: supervised fine-tuning on stored rows, and weights that were never trained online.
+"""Offline work as a role: stages that train on stored rows, what models prefer, weights of other folders.
 
 It trains on what the buffer holds and asks no explorer for anything.
 """
@@ -6,10 +6,11 @@ It trains on what the buffer holds and asks no explorer for anything.
 from __future__ import annotations
 
 import logging
+import shutil
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from rft_data.filters import And, Compare
 from rft_data.manifest import write_manifest
 
 log = logging.getLogger(__name__)
@@ -19,22 +20,62 @@ class OfflineRole:
     """One stage at a time."""
 
     def __init__(self, buffer: Any) -> None:
-        """`buffer`: has `read(table, columns, where)`."""
+        """`buffer`: a buffer, or a client of its hub."""
         self._buffer = buffer
 
-    def sft(self, model: str, output: str, options: dict[str, Any], seed: int, run_id: str) -> int:
-        """Fine-tune `model` on the run's expert rows into the folder `output`.
+    def train(
+        self,
+        algorithm: str,
+        model: str,
+        output: str,
+        options: dict[str, Any],
+        data: dict[str, Any],
+        seed: int,
+        heldout: float,
+        header: dict[str, Any],
+    ) -> dict[str, Any]:
+        """Train `model` by a stage of `offline_stage.STAGES` into the folder `output`, emptied before.
 
-        Returns: how many rows there were.
-        Raises: what `trainers.sft.train_sft` raises.
+        Args: header: what the folder's manifest has to say beside what it was trained on.
+        Returns: the fields of `StageReport`, and `manifest`, the manifest's digest.
+        Raises: what `trainers.offline_stage.run_stage` raises.
         """
-        from trainers.sft import train_sft
+        from trainers.offline_stage import StageInput, run_stage
 
-        mine = And((Compare("source", "eq", "expert"), Compare("run_id", "eq", run_id)))
-        rows = self._buffer.read("experiences", where=mine)
-        log.info("SFT on %d stored experiences", rows.num_rows)
-        train_sft(Path(model), rows, Path(output), options=options, seed=seed)
-        return int(rows.num_rows)
+        folder = Path(output)
+        shutil.rmtree(folder, ignore_errors=True)  # what a stopped run left there
+        given = StageInput(Path(model), folder, options, data, seed, heldout)
+        report = asdict(run_stage(self._buffer, algorithm, given))
+        facts = {**header, "examples": report["examples"], "trained_on": report["digest"]}
+        return {**report, "manifest": write_manifest(folder, facts)}
+
+    def sft(self, model: str, output: str, options: dict[str, Any], seed: int, run_id: str) -> int:
+        """`train` on the expert rows of a run; returns how many there were."""
+        data = {"sources": ["expert"], "run": run_id}
+        report = self.train("sft", model, output, options, data, seed, 0.0, {"run_id": run_id})
+        return int(report["examples"])
+
+    def prefer(
+        self, algorithm: str, model: str, base: str, data: dict[str, Any], heldout: float, limit: int
+    ) -> dict[str, Any]:
+        """How well `model` tells better from worse on held-out pairs; `base` is what its rewards refer to.
+
+        Args:
+            algorithm: `reward_model` for a model with a score; anything else is a policy.
+            data: fields of `stored_examples.PairChoice`. limit: at most so many pairs, spread evenly.
+        Returns: figures of `trainers.preference_accuracy`.
+        Raises: TrainingError when there is no such pair.
+        """
+        from trainers.offline_stage import pair_tokens
+        from trainers.preference_accuracy import policy_accuracy, scorer_accuracy
+        from trainers.stored_examples import PairChoice, chosen_pairs
+
+        pairs = chosen_pairs(self._buffer, PairChoice(**data), heldout, inside=True).pairs
+        pairs = [pairs[i * len(pairs) // limit] for i in range(limit)] if len(pairs) > limit else pairs
+        _, tokens, _ = pair_tokens(self._buffer, pairs, Path(base))
+        if algorithm == "reward_model":
+            return scorer_accuracy(Path(model), tokens)
+        return policy_accuracy(Path(model), Path(base), tokens)
 
     def publishable(self, model: str, directory: str, header: dict[str, Any]) -> str:
         """Write the model in `model` as a weight directory into an existing empty folder.

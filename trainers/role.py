@@ -94,14 +94,12 @@ def grpo_role(
     resume_from: str | None,
     pipeline_hash: str,
     off_policy: Mapping[str, Any],
-    deadline_s: float,
-    threads: int | None = None,
+    objective: Mapping[str, Any],
+    limits: Mapping[str, Any],
 ) -> TrainerRole:
-    """GRPO as a role: `GrpoTrainer` with JSON arguments.
+    """Policy gradients as a role: `GrpoTrainer` with JSON arguments.
 
-    Args:
-        deadline_s: longest wait for a step or a checkpoint.
-        threads: CPU threads; None: one for each core, right where roles take turns.
+    Args: limits: fields of `Limits`.
     Raises: what GrpoTrainer does.
     """
     trainer = GrpoTrainer(
@@ -113,6 +111,7 @@ def grpo_role(
         seed=seed,
         resume_from=None if resume_from is None else Path(resume_from),
         off_policy=off_policy,
-        limits=Limits(deadline_s, threads),
+        objective=objective,
+        limits=Limits(**limits),
     )
     return TrainerRole(buffer, trainer, pipeline_hash)

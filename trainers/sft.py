@@ -6,9 +6,6 @@ with the model's chat template. Offline: one call, one trained model folder.
 
 from __future__ import annotations
 
-import json
-import logging
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,22 +13,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from datasets import Dataset
-from transformers import (
-    PreTrainedTokenizerBase,
-    PrinterCallback,
-    TrainerCallback,
-    TrainerControl,
-    TrainerState,
-)
+from transformers import PreTrainedTokenizerBase
 from trl import SFTConfig, SFTTrainer
 
 from rft_data.errors import RowError, TrainingError
-from trainers.finite import FiniteGradients
+from trainers.answers import spoken_row
+from trainers.offline_fit import Fitted, built, callbacks, fit, save
 from trainers.options import OWNED, build_config, check_options, refused
-from trainers.threads import every_core
 from trainers.weights import load_model, load_tokenizer
-
-log = logging.getLogger(__name__)
 
 SFT_OWNED: Mapping[str, str] = {
     **OWNED,
@@ -47,25 +36,16 @@ _IGNORED = -100
 """PyTorch's label for a token that is not trained on."""
 
 
-class _Progress(TrainerCallback):  # type: ignore[misc]
-    """A line for each tenth of the steps."""
-
-    def on_log(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        every = max(1, state.max_steps // 10)
-        if "loss" in kwargs["logs"] and state.global_step % every == 0:
-            log.info("sft step %d/%d  loss %.3f", state.global_step, state.max_steps, kwargs["logs"]["loss"])
-
-
 def train_sft(
     model_path: Path, table: pa.Table, output_dir: Path, *, options: Mapping[str, Any], seed: int
-) -> dict[str, float]:
+) -> Fitted:
     """Train the model in `model_path` on the rows' sampled tokens and write it to `output_dir`.
 
     Args:
         table: EXPERIENCES rows; those without `token_ids` must have `messages` that end with the
             assistant's.
         options: the recipe's `trl: {...}`, fields of TRL's SFTConfig.
-    Returns: `loss_first`, `loss_last` (nats per token), `steps` and `wall_s`.
+    Returns: its losses are nats per token.
     Raises: RecipeError for bad options, RowError for bad rows, TrainingError when there is no row or
         the loss or a gradient is not finite.
     """
@@ -73,30 +53,20 @@ def train_sft(
     if table.num_rows == 0:
         raise TrainingError("there is no experience to train on; loosen the recipe's filters.")
     tokenizer = load_tokenizer(model_path)
-    trainer = SFTTrainer(
-        model=load_model(model_path, **(options.get("model_init_kwargs") or {})),
-        args=config,
-        train_dataset=sft_dataset(table, tokenizer),
-        processing_class=tokenizer,
-        callbacks=[FiniteGradients(), _Progress()],
+    rows = sft_dataset(table, tokenizer)
+    trainer = built(
+        lambda: SFTTrainer(
+            model=load_model(model_path, **(options.get("model_init_kwargs") or {})),
+            args=config,
+            train_dataset=rows,
+            processing_class=tokenizer,
+            callbacks=callbacks("sft"),
+        ),
+        "SFTTrainer",
     )
-    trainer.remove_callback(PrinterCallback)
-    started = time.perf_counter()
-    try:
-        with every_core():
-            trainer.train()
-    except TrainingError as err:
-        step = trainer.state.global_step + 1
-        raise TrainingError(f"optimizer step {step}: {err}. No model is written.") from err
-    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
-    trainer.accelerator.unwrap_model(trainer.model).save_pretrained(output_dir)
-    tokenizer.save_pretrained(output_dir)
-    return {
-        "loss_first": losses[0],
-        "loss_last": losses[-1],
-        "steps": float(len(losses)),
-        "wall_s": time.perf_counter() - started,
-    }
+    fitted = fit(trainer)
+    save(trainer, tokenizer, output_dir)
+    return fitted
 
 
 def sft_config(output_dir: Path, *, options: Mapping[str, Any], seed: int) -> SFTConfig:
@@ -117,7 +87,7 @@ def sft_dataset(table: pa.Table, tokenizer: PreTrainedTokenizerBase) -> Dataset:
     stored = np.asarray(table.column("token_ids").is_valid())
     order = np.concatenate([np.flatnonzero(stored), np.flatnonzero(~stored)])
     parts = pa.concat_tables(
-        [_stored(table.filter(pa.array(stored))), _expert(table.filter(pa.array(~stored)), tokenizer)]
+        [_stored(table.filter(pa.array(stored))), _spoken(table.filter(pa.array(~stored)), tokenizer)]
     )
     return Dataset(parts.take(pa.array(np.argsort(order))))
 
@@ -138,23 +108,14 @@ def _stored(table: pa.Table) -> pa.Table:
     )
 
 
-def _expert(table: pa.Table, tokenizer: PreTrainedTokenizerBase) -> pa.Table:
-    """Rows with messages only: prompt by the chat template, completion = last message and end of sequence."""
+def _spoken(table: pa.Table, tokenizer: PreTrainedTokenizerBase) -> pa.Table:
+    """Rows with messages only: labels are the ids of what the assistant says after the prompt."""
     input_ids, labels = [], []
-    for name, text in zip(
-        table.column("experience_id").to_pylist(), table.column("messages").to_pylist(), strict=True
-    ):
-        messages = json.loads(text)
-        if len(messages) < 2 or messages[-1]["role"] != "assistant":
-            raise RowError(
-                f"experience '{name}' has no token_ids and its messages do not end with an assistant's "
-                "answer to train on; filter it out."
-            )
-        prompt = tokenizer.apply_chat_template(messages[:-1], add_generation_prompt=True, return_dict=False)
-        answer = tokenizer(messages[-1]["content"], add_special_tokens=False)["input_ids"]
-        answer.append(tokenizer.eos_token_id)
-        input_ids.append([*prompt, *answer])
-        labels.append([_IGNORED] * len(prompt) + answer)
+    names = ("experience_id", "messages", "prompt_messages", "tools", "metadata")
+    for row in table.select(names).to_pylist():
+        answer = spoken_row(tokenizer, row)
+        input_ids.append(answer.ids)
+        labels.append([i if kept else _IGNORED for i, kept in zip(answer.ids, answer.mask, strict=True)])
     return _columns(pa.array(input_ids, pa.list_(pa.int32())), pa.array(labels, pa.list_(pa.int32())))
 
 

@@ -7,6 +7,8 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, PrivateAttr, model_validator
 
+from rft_data.algorithms import algorithm_of
+from rft_data.recipe.presets import sets_advantage, with_preset
 from rft_data.recipe.running import Component, Deadlines, Monitor, OperatorLimits, PlacementSection, Sync
 from rft_data.recipe.section import Section
 from rft_data.recipe.sections import (
@@ -14,10 +16,10 @@ from rft_data.recipe.sections import (
     Evaluation,
     Experts,
     ExplorerSection,
-    GrpoStage,
     Model,
     Operators,
     RewardComponent,
+    RlStage,
     Rollouts,
     SelectorSection,
     Stage,
@@ -120,14 +122,15 @@ class OnlineRecipe(PlayingRecipe):
     task_upkeep: TaskUpkeep | None = None
     evaluation: Evaluation
 
+    @model_validator(mode="before")
+    @classmethod
+    def _preset(cls, tree: Any) -> Any:
+        return with_preset(tree, explores=True)
+
     @model_validator(mode="after")
     def _upkeep_at_checkpoints(self) -> OnlineRecipe:
         last = self.stages[-1]
-        if (
-            self.task_upkeep
-            and isinstance(last, GrpoStage)
-            and self.task_upkeep.every % last.checkpoint_every
-        ):
+        if self.task_upkeep and isinstance(last, RlStage) and self.task_upkeep.every % last.checkpoint_every:
             raise ValueError(
                 f"'task_upkeep.every' is {self.task_upkeep.every}; give a multiple of 'checkpoint_every' "
                 f"({last.checkpoint_every}), so that a resumed run plays the same tasks"
@@ -137,19 +140,20 @@ class OnlineRecipe(PlayingRecipe):
     @model_validator(mode="after")
     def _coherent(self) -> OnlineRecipe:
         kinds = [stage.algorithm for stage in self.stages]
-        if kinds[-1] != "grpo" or "grpo" in kinds[:-1]:
-            raise ValueError(f"'stages' must be sft stages and then one grpo stage, found {kinds}")
+        *before, last = self.stages
+        if not isinstance(last, RlStage) or any(isinstance(stage, RlStage) for stage in before):
+            raise ValueError(f"'stages' must be offline stages and then one that explores, found {kinds}")
         if "sft" in kinds and not self.experts:
             raise ValueError("an 'sft' stage needs 'experts' to make the solutions it trains on")
         named = {taskset.name for taskset in self.tasks}
         unknown = {name for section in self.experts for name in section.tasksets} - named
         if unknown:
             raise ValueError(f"'experts' names tasksets {sorted(unknown)}; there are {sorted(named)}")
-        if self.explorer.group_size < 2:
-            raise ValueError(
-                "'explorer.group_size' is 1; grpo compares rollouts of one task: give at least 2"
-            )
-        own_temperature(self.stages[-1].trl)
+        fits_algorithm(last, self.explorer.group_size)
+        if "experts" in algorithm_of(last.algorithm).needs and not self.experts:
+            raise ValueError(f"'{last.algorithm}' imitates experts beside its own rollouts; give 'experts'")
+        if not any(map(sets_advantage, self.experience_ops)):
+            raise ValueError("'experience_ops' has no advantage operator; end it with one")
         return self
 
 
@@ -170,7 +174,7 @@ class TrainRecipe(RunRecipe):
     model: Model
     explored_by: str
     """Name of the run that explored; its books are continued."""
-    group_size: int = Field(ge=2)
+    group_size: int = Field(ge=1)
     """Rollouts per group there."""
     temperature: float = Field(default=1.0, gt=0)
     """At which they were sampled."""
@@ -178,16 +182,21 @@ class TrainRecipe(RunRecipe):
     """The same as there: they name the verdicts that are trained on."""
     sampler: Component = Component(use="fifo")
     monitor: Monitor = Field(default_factory=Monitor)
-    stages: list[GrpoStage] = Field(min_length=1, max_length=1)
+    stages: list[RlStage] = Field(min_length=1, max_length=1)
 
     @property
     def books(self) -> str:
         """The exploring run's."""
         return self.explored_by
 
+    @model_validator(mode="before")
+    @classmethod
+    def _preset(cls, tree: Any) -> Any:
+        return with_preset(tree, explores=False)
+
     @model_validator(mode="after")
     def _coherent(self) -> TrainRecipe:
-        own_temperature(self.stages[0].trl)
+        fits_algorithm(self.stages[0], self.group_size)
         return self
 
 
@@ -231,9 +240,15 @@ def unique_rewards(components: list[RewardComponent]) -> None:
         raise ValueError(f"'reward' uses one component twice: {names}")
 
 
-def own_temperature(trl: Mapping[str, Any]) -> None:
-    """Raises: ValueError when the trainer is given another temperature than the rollouts'."""
-    if "temperature" in trl:
+def fits_algorithm(stage: RlStage, group_size: int) -> None:
+    """Raises: ValueError when the stage's algorithm cannot work on such groups, or has a temperature."""
+    least = algorithm_of(stage.algorithm).least_group
+    if group_size < least:
+        raise ValueError(
+            f"'group_size' is {group_size}; {stage.algorithm} compares rollouts of one task: "
+            f"give at least {least}"
+        )
+    if "temperature" in stage.trl:
         raise ValueError("the trainer's temperature is that of the rollouts; remove it from 'trl'")
 
 

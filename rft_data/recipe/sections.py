@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Discriminator, Field, Tag, model_validator
 
+from rft_data.algorithms import algorithm_of
 from rft_data.errors import RftError
+from rft_data.recipe.presets import OFFLINE
 from rft_data.recipe.running import Component, OffPolicy
 from rft_data.recipe.section import Section
 
@@ -189,10 +191,22 @@ class SftStage(Section):
     """Passed through to TRL's SFTConfig."""
 
 
-class GrpoStage(Section):
-    """Online GRPO (arXiv:2402.03300) on leased experiences."""
+class KlSection(Section):
+    """KL to a reference model, added to the loss; see docs/trainers.md."""
 
-    algorithm: Literal["grpo"]
+    coef: float = Field(gt=0)
+    estimator: str = "k3"
+    target: float | None = Field(default=None, gt=0)
+    """Nats a token to steer to by changing `coef` (arXiv:1909.08593)."""
+    horizon: int = Field(default=10_000, ge=1)
+    """Rows."""
+
+
+class RlStage(Section):
+    """Policy-gradient training on leased experiences. What is not given comes from the algorithm's preset."""
+
+    algorithm: str
+    """A name of docs/algorithms.md, or `package.module:NAME`."""
     groups_per_step: int = Field(ge=1)
     steps: int = Field(ge=1)
     checkpoint_every: int = Field(default=25, ge=1)
@@ -200,11 +214,35 @@ class GrpoStage(Section):
     max_explored: float = Field(default=4.0, ge=1)
     """Groups explored per step, in multiples of groups_per_step, before a step goes ahead with fewer."""
     off_policy: OffPolicy = OffPolicy()
+    loss: Component | None = None
+    """One of ours; without it, TRL's (`trl.loss_type`)."""
+    batch_ops: Operators = Field(default_factory=list)
+    """Advantage functions over the whole lease, in order."""
+    kl: KlSection | None = None
+    critic: dict[str, Any] | None = None
+    """With it a critic is trained beside the policy; see docs/trainers.md."""
+    teacher: str | None = None
+    """Folder of the model whose logprobs are the reference's; without it, the stage's first policy."""
     trl: dict[str, Any] = Field(default_factory=dict)
     """Passed through to TRL's GRPOConfig."""
 
+    @model_validator(mode="after")
+    def _known(self) -> RlStage:
+        try:
+            preset = algorithm_of(self.algorithm)
+        except RftError as err:
+            raise ValueError(f"{err} Offline stages: {', '.join(OFFLINE)}.") from err
+        if "teacher" in preset.needs and self.teacher is None:
+            raise ValueError(f"'{self.algorithm}' learns from a teacher; give 'teacher', a model's folder")
+        return self
 
-Stage = Annotated[SftStage | GrpoStage, Field(discriminator="algorithm")]
+
+def _kind(stage: Any) -> str:
+    name = stage.get("algorithm") if isinstance(stage, dict) else getattr(stage, "algorithm", None)
+    return str(name) if name in OFFLINE else "rl"
+
+
+Stage = Annotated[Annotated[SftStage, Tag("sft")] | Annotated[RlStage, Tag("rl")], Discriminator(_kind)]
 
 
 class Evaluation(Section):

@@ -41,6 +41,7 @@ EXAMPLES = {
         {"reward_shaping_mapper": {"weights": SHAPING, "normalize": "group"}},
     ],
     "pass_rate_mapper": [{"pass_rate_mapper": {}}],
+    "reward_advantage_mapper": [{"reward_advantage_mapper": {}}],
     "rloo_advantage_mapper": [{"rloo_advantage_mapper": {}}],
     "reinforce_baseline_advantage_mapper": [{"reinforce_baseline_advantage_mapper": {}}],
     "remax_advantage_mapper": [{"remax_advantage_mapper": {}}],

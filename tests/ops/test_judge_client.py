@@ -186,8 +186,9 @@ def test_another_endpoint_is_asked_anew_although_its_model_has_the_same_name(tmp
 def test_a_cache_without_a_file_forgets_the_oldest_replies(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(judge_cache, "_IN_MEMORY", 3)
     cache = JudgeCache(None)
-    for key in "abcde":
-        cache.add(key, key.upper(), 1)
+    with cache.adding() as add:
+        for key in "abcde":
+            add(key, key.upper(), 1)
     assert cache.find(list("abcde")) == {"c": "C", "d": "D", "e": "E"}
 
 
@@ -196,8 +197,9 @@ def test_many_keys_and_several_processes_worth_of_writers_share_a_cache(tmp_path
 
     def write(first):
         cache = JudgeCache(path)
-        for number in range(first, first + 60):
-            cache.add(f"key{number}", f"text{number}", 1)
+        with cache.adding() as add:
+            for number in range(first, first + 60):
+                add(f"key{number}", f"text{number}", 1)
 
     threads = [threading.Thread(target=write, args=(first,)) for first in (0, 30, 60)]
     for thread in threads:

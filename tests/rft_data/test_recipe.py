@@ -52,7 +52,7 @@ def test_recipe_parses(path: Path) -> None:
 def test_good_recipe_loads_with_yaml_1_2_numbers(tmp_path: Path) -> None:
     recipe = load_recipe(write(tmp_path, GOOD))
     assert isinstance(recipe, OnlineRecipe)
-    assert recipe.stages[0].trl == {"learning_rate": 1e-3}
+    assert recipe.stages[0].trl["learning_rate"] == 1e-3
     assert type(recipe.stages[0].trl["learning_rate"]) is float
     assert recipe.sync.max_staleness == 0
 
@@ -111,11 +111,11 @@ def test_bad_recipe_gets_one_clear_error(tmp_path: Path, old: str, new: str, mes
         load_recipe(write(tmp_path, GOOD.replace(old, new)))
 
 
-def test_sft_stage_needs_experts_and_grpo_comes_last(tmp_path: Path) -> None:
+def test_sft_stage_needs_experts_and_the_exploring_stage_comes_last(tmp_path: Path) -> None:
     sft = GOOD.replace("stages:\n", "stages:\n  - {algorithm: sft}\n")
     with pytest.raises(RecipeError, match="needs 'experts'"):
         load_recipe(write(tmp_path, sft))
-    with pytest.raises(RecipeError, match="sft stages and then one grpo stage"):
+    with pytest.raises(RecipeError, match="offline stages and then one that explores"):
         load_recipe(write(tmp_path, GOOD), ["stages.0={algorithm: sft}"])
 
 

@@ -48,6 +48,7 @@ def rows_table() -> Callable[..., pa.Table]:
             rows.append(
                 {
                     "seq": i,
+                    "group_id": f"run/g-{i // 2}",
                     "prompt_length": prompt,
                     "token_ids": rng.integers(5, 100, total).tolist(),
                     "action_mask": mask.astype(int).tolist(),

@@ -80,8 +80,8 @@ def role(buffer: Buffer, model_path: Path, out: Path, **changes: object) -> Trai
         "resume_from": None,
         "pipeline_hash": PIPELINE,
         "off_policy": {"old_logprobs": "recompute", "importance": "masked", "cap": 1.5},
-        "deadline_s": 60.0,
-        "threads": 1,
+        "objective": {},
+        "limits": {"deadline_s": 60.0, "threads": 1},
     }
     return grpo_role(buffer, **{**arguments, **changes})
 

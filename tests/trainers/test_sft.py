@@ -72,7 +72,7 @@ def test_first_loss_equals_the_hand_loss_and_falls(model_path: Path, tmp_path: P
             if label != -100:
                 total -= float(logprobs[t - 1, label])
                 count += 1
-    metrics = train_sft(model_path, table, tmp_path, options=OPTIONS, seed=0)
+    metrics = train_sft(model_path, table, tmp_path, options=OPTIONS, seed=0).metrics
     assert metrics["loss_first"] == pytest.approx(total / count, rel=1e-6)
     assert metrics["loss_last"] < metrics["loss_first"]
     assert metrics["steps"] == 4.0
@@ -97,7 +97,7 @@ def test_long_rows_are_not_cut(model_path: Path, tmp_path: Path) -> None:
     ids = [5 + i % 90 for i in range(1100)]
     row = experience("long", token_ids=ids, prompt_length=1090, action_mask=[0] * 1090 + [1] * 10)
     metrics = train_sft(model_path, to_table([row], EXPERIENCES), tmp_path, options={"max_steps": 1}, seed=0)
-    assert metrics["loss_first"] > 0
+    assert metrics.metrics["loss_first"] > 0
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,120 @@
+"""A run that trains on what its buffer holds: imitation, preferences, a reward model. It explores nothing."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from rft_data import build, build_roles
+from rft_data.control import RunControl
+from rft_data.errors import Stopped
+from rft_data.lookup import need
+from rft_data.offline_stages import measure_preferences, stage_folder, stage_name, train_stage
+from rft_data.preparation import publish_folder
+from rft_data.recipe.offline import KtoStage, RewardModelStage, SftStage
+from rft_data.recipe.offline_mode import OfflineRecipe
+from rft_data.report import package_versions
+from rft_data.run import Run
+
+log = logging.getLogger(__name__)
+
+
+class OfflineRun:
+    """One start of an offline run; stages that a stopped one had completed are skipped."""
+
+    def __init__(self, run: Run, recipe: OfflineRecipe) -> None:
+        """Check options and that every stage finds something, then record the start.
+
+        Raises: RecipeError; TrainingError saying what the buffer has when a stage finds nothing.
+        """
+        self.run = run
+        self.recipe = recipe
+        need("trl", "train", "training")
+        check_stages(recipe, run)
+        self.base = build.model_folder(recipe.model, run.directory, recipe.seed)
+        run.begin()
+
+    def execute(self, control: RunControl) -> dict[str, Any]:
+        """Train every stage that is not trained yet; returns the summary.
+
+        Raises: Stopped, between two stages, when somebody asked for it.
+        """
+        run, recipe, model = self.run, self.recipe, self.base
+        with ExitStack() as opened:
+            self.placement = build_roles.placement_of(recipe, run.run_id, run.buffer, opened)
+            for warning in self.placement.preflight([build_roles.trainer_place(recipe)]):
+                log.warning("%s", warning)
+            if recipe.heldout is not None:
+                control.phase("measuring the start model")
+                run.once("start", lambda: self._measure(self.base, "start"))
+            for number, stage in enumerate(recipe.stages):
+                if control.stop_requested:
+                    raise Stopped(f"stopped before stage {number}; the stages before it are complete")
+                control.phase(f"stage {number}: {stage.algorithm}")
+                run.once(stage_name(number, stage), lambda n=number, m=model: self._stage(n, m))
+                if not isinstance(stage, RewardModelStage):
+                    model = stage_folder(run, number, stage)
+            if model != self.base:
+                run.once("publish", lambda: self._publish(model))
+        return self._summary(model)
+
+    def _stage(self, number: int, model: Path) -> None:
+        run, recipe = self.run, self.recipe
+        stage, heldout = recipe.stages[number], recipe.heldout
+        share = heldout.fraction if heldout else 0.0
+        train_stage(run, recipe, self.placement, stage, number, model, share)
+        if heldout is not None:
+            self._measure(stage_folder(run, number, stage), stage_name(number, stage), stage.algorithm)
+
+    def _measure(self, model: Path, label: str, algorithm: str = "") -> None:
+        heldout = self.recipe.heldout
+        if heldout is not None:
+            measure_preferences(
+                self.run, self.recipe, self.placement, heldout, self.base, model, label, algorithm
+            )
+
+    def _publish(self, model: Path) -> None:
+        publish_folder(self.recipe, self.placement, self.run.versions, model)
+
+    def _summary(self, model: Path) -> dict[str, Any]:
+        run = self.run
+        return {
+            "run_id": run.run_id,
+            "seed": self.recipe.seed,
+            "model": str(model),
+            "preferences": run.progress.get("preferences", {}),
+            "stages": run.progress.get("stages", {}),
+            "buffer_rows": run.buffer.counts(),
+            "seconds": {k: round(v, 1) for k, v in run.seconds.items()},
+            "policy_version": run.versions.latest,
+            "recipe_hash": run.hash,
+            "versions": package_versions(),
+        }
+
+
+def check_stages(recipe: OfflineRecipe, run: Run) -> None:
+    """Build every stage's TRL config and look whether the buffer has what it chooses.
+
+    Raises: RecipeError for options; TrainingError saying what there is where a stage would find nothing.
+    """
+    from trainers.offline_stage import check_stage
+    from trainers.stored_examples import PairChoice, RowChoice, require_pairs, require_rows
+
+    chosen = [stage.data for stage in recipe.stages]
+    for stage in recipe.stages:
+        check_stage(stage.algorithm, run.directory, options=stage.trl, seed=recipe.seed)
+    if run.attempt:
+        return  # a resumed run may have stages done whose rows are gone
+    for stage, data in zip(recipe.stages, chosen, strict=True):
+        if data is None:
+            continue
+        given = data.model_dump(exclude={"threshold"})
+        if isinstance(stage, SftStage | KtoStage):
+            require_rows(run.buffer, RowChoice(**given))
+        else:
+            require_pairs(run.buffer, PairChoice(**given))
+    if recipe.heldout is not None:
+        given = recipe.heldout.model_dump(exclude={"fraction", "limit"})
+        require_pairs(run.buffer, PairChoice(**given))

@@ -1,0 +1,134 @@
+"""Sections of the stages that train on what the buffer holds, and of the pairs that are held out.
+
+Filters are checked here, against the schema; whether anything is stored that fits is seen when the run starts.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+
+from rft_data.errors import RecipeError
+from rft_data.filters import parse_text
+from rft_data.recipe.section import Section
+from rft_data.schema import EXPERIENCES, PREFERENCES
+
+TrainedSource = Literal["rollout", "import", "expert"]
+
+
+class RowsSection(Section):
+    """Which stored experiences a stage trains on. Evaluation and probe rows are never among them."""
+
+    run: str | None = None
+    """Only this run's; left out: those of every run in the buffer."""
+    sources: list[TrainedSource] = Field(default=["rollout", "import", "expert"], min_length=1)
+    where: str | None = None
+    """A filter, for example `finish_reason = 'stop' and version_min >= 3`; see docs/reading.md."""
+    feedback: str | None = None
+    """A key of the feedback table: what was said last under it is the row's score, before its reward."""
+
+    @model_validator(mode="after")
+    def _readable(self) -> RowsSection:
+        _check_filter(self.where, "experiences")
+        return self
+
+
+class SftRows(RowsSection):
+    """Which stored experiences are imitated."""
+
+    min_reward: float | None = None
+    """Only rows whose score is at least this."""
+    best_of: int | None = Field(default=None, ge=1)
+    """Only so many of each group, by score; of equal ones those stored first."""
+
+
+class KtoRows(RowsSection):
+    """Which stored experiences are judged one by one; those without a score are left out."""
+
+    threshold: float = 0.5
+    """A row is desirable when its score is at least this."""
+
+
+class PairsSection(Section):
+    """Which preference pairs a stage trains on."""
+
+    pairs: Literal["stored", "mined"] = "stored"
+    """The table `preferences`, or the best and the worst row of each group."""
+    run: str | None = None
+    """Mined: only this run's groups."""
+    where: str | None = None
+    """A filter: over the table `preferences` where pairs are stored, over `experiences` where they are mined."""
+    margin: float = Field(default=0.0, ge=0)
+    """Mined: the two rewards differ by more than this."""
+
+    @model_validator(mode="after")
+    def _coherent(self) -> PairsSection:
+        _check_filter(self.where, "experiences" if self.pairs == "mined" else "preferences")
+        if self.pairs == "stored" and (self.run is not None or self.margin):
+            raise ValueError(
+                "'run' and 'margin' choose what pairs are mined from; stored pairs are chosen by 'where', for "
+                "example source = 'human'"
+            )
+        return self
+
+
+class HeldoutPairs(PairsSection):
+    """Pairs that nothing is trained on: preference accuracy is measured on them."""
+
+    fraction: float = Field(gt=0, lt=1)
+    """Share of prompts, by content hash: the same prompts in every run, and those of a taskset of that
+    `heldout`. No stage trains on any row with such a prompt."""
+    limit: int = Field(default=500, ge=1)
+    """At most so many pairs are measured, spread evenly."""
+
+
+class SftStage(Section):
+    """Supervised fine-tuning on stored experiences."""
+
+    algorithm: Literal["sft"]
+    data: SftRows | None = None
+    """Left out: the solutions that this run's `experts` made."""
+    trl: dict[str, Any] = Field(default_factory=dict)
+    """Passed through to TRL's SFTConfig."""
+
+
+class DpoStage(Section):
+    """Direct preference optimisation (arXiv:2305.18290) or one of TRL's other losses on pairs."""
+
+    algorithm: Literal["dpo"]
+    data: PairsSection = Field(default_factory=PairsSection)
+    trl: dict[str, Any] = Field(default_factory=dict)
+    """Passed through to TRL's DPOConfig."""
+
+
+class KtoStage(Section):
+    """Kahneman-Tversky optimisation (arXiv:2402.01306): answers that are desirable or not, no pairs."""
+
+    algorithm: Literal["kto"]
+    data: KtoRows = Field(default_factory=KtoRows)
+    trl: dict[str, Any] = Field(default_factory=dict)
+    """Passed through to TRL's KTOConfig."""
+
+
+class RewardModelStage(Section):
+    """A reward model out of the policy before it, on pairs; the policy itself stays as it is."""
+
+    algorithm: Literal["reward_model"]
+    data: PairsSection = Field(default_factory=PairsSection)
+    trl: dict[str, Any] = Field(default_factory=dict)
+    """Passed through to TRL's RewardConfig."""
+
+
+AnyOfflineStage = SftStage | DpoStage | KtoStage | RewardModelStage
+OfflineStage = Annotated[AnyOfflineStage, Field(discriminator="algorithm")]
+
+
+def _check_filter(where: str | None, table: Literal["experiences", "preferences"]) -> None:
+    """Raises: ValueError when the text is no filter over that table."""
+    if where is None:
+        return
+    try:
+        parse_text(where, EXPERIENCES if table == "experiences" else PREFERENCES)
+    except RecipeError as err:
+        raise ValueError(f"'where' over {table}: {err}") from err

@@ -1,0 +1,71 @@
+"""An algorithm's preset, put under what a recipe says. Everything the recipe sets wins.
+
+It works on the parsed tree, before the sections are checked; a tree it cannot read is left to them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rft_data.algorithms import Algorithm, algorithm_of
+from rft_data.errors import RftError
+
+OFFLINE = ("sft", "dpo", "kto", "reward_model")
+"""Stages that train on what is stored; every other `algorithm` is a policy-gradient preset."""
+_OF_THE_STAGE = ("loss", "batch_ops", "kl", "critic", "off_policy")
+
+
+def with_preset(tree: Any, *, explores: bool) -> Any:
+    """The recipe's tree and what the preset of its last stage adds.
+
+    Args: explores: whether rollouts are made, so that operators, sampler and group size are chosen too.
+    """
+    if not (isinstance(tree, dict) and isinstance(tree.get("stages"), list) and tree["stages"]):
+        return tree
+    *before, last = tree["stages"]
+    if not isinstance(last, dict) or last.get("algorithm") in OFFLINE:
+        return tree
+    try:
+        algorithm = algorithm_of(str(last.get("algorithm")))
+    except RftError:
+        return tree  # the stage's own check says what is wrong
+    out = {**tree, "stages": [*before, _stage(last, algorithm, tree)]}
+    if explores:
+        out["experience_ops"] = _operators(tree.get("experience_ops", []), algorithm)
+        if isinstance(explorer := tree.get("explorer"), dict):
+            out["explorer"] = {"group_size": algorithm.group_size, **explorer}
+    if algorithm.sampler is not None:
+        out.setdefault("sampler", algorithm.sampler)
+    return out
+
+
+def _operators(given: Any, algorithm: Algorithm) -> Any:
+    if not isinstance(given, list) or any(sets_advantage(entry) for entry in given):
+        return given
+    known = {name for entry in given if isinstance(entry, dict) for name in entry}
+    return [*given, *(entry for entry in algorithm.advantage if known.isdisjoint(entry))]
+
+
+def sets_advantage(entry: Any) -> bool:
+    """Whether an entry of an operator list is an advantage operator, by its name."""
+    return isinstance(entry, dict) and any("advantage" in str(name) for name in entry)
+
+
+def _stage(given: dict[str, Any], algorithm: Algorithm, tree: dict[str, Any]) -> dict[str, Any]:
+    preset = {name: getattr(algorithm, name) for name in _OF_THE_STAGE if getattr(algorithm, name)}
+    if algorithm.critic is not None:
+        preset["critic"] = algorithm.critic
+    stage = {**preset, **given}
+    options = given.get("trl", {})
+    if isinstance(options, dict):
+        of_loss = {} if stage.get("loss") else algorithm.trl_loss
+        stage["trl"] = {**_length(of_loss, tree), **of_loss, **algorithm.trl, **options}
+    return stage
+
+
+def _length(of_loss: Any, tree: dict[str, Any]) -> dict[str, Any]:
+    """The constant that Dr. GRPO divides by: the explorers' longest completion."""
+    explorer = tree.get("explorer")
+    if of_loss.get("loss_type") != "dr_grpo" or not isinstance(explorer, dict):
+        return {}
+    return {"max_completion_length": explorer["max_tokens"]} if "max_tokens" in explorer else {}

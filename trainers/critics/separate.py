@@ -1,0 +1,84 @@
+"""A critic that is a model of its own: the policy's backbone as it was before training, with a head."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModel
+
+from trainers.critics.value_head import ValueHead
+from trainers.weights import load_model
+
+
+class SeparateCritic:
+    """Values from a second model, which leaves the policy's weights alone.
+
+    It has no dropout: noise in values is noise in advantages. Every process holds a copy; the trainer
+    averages its gradients (see `trainers.critic.OwnGradients`).
+    """
+
+    reads_policy_pass = False
+    detached = False
+
+    def __init__(
+        self, model_path: Path, folder: Path | None, options: Mapping[str, Any], rows_at_once: int
+    ) -> None:
+        """Load it.
+
+        Args:
+            model_path: the policy's folder, whose backbone it starts from; folder: where `save` wrote it.
+            options: `model_init_kwargs` of the policy.
+            rows_at_once: rows of one forward pass without a gradient.
+        """
+        source = model_path if folder is None else folder
+        config = AutoConfig.from_pretrained(source)
+        for name, value in vars(config.get_text_config()).items():
+            if "drop" in name and isinstance(value, float):
+                setattr(config.get_text_config(), name, 0.0)
+        if folder is None:
+            # By way of the whole model: AutoModel would complain of the head that it does not use.
+            self.backbone = load_model(source, **options, config=config).base_model
+        else:
+            self.backbone = AutoModel.from_pretrained(
+                source, **{"dtype": torch.float32, **options}, config=config
+            )
+        self.head = ValueHead(config.get_text_config().hidden_size)
+        if folder is not None:
+            self.head.load(folder)
+        self._rows_at_once = rows_at_once
+
+    def place(self, device: torch.device, *, gradient_checkpointing: bool) -> None:
+        """Move to the trainer's device."""
+        self.backbone.to(device)
+        self.head.to(device)
+        self.backbone.train()  # gradient checkpointing asks for it; there is no dropout
+        if gradient_checkpointing:
+            self.backbone.gradient_checkpointing_enable({"use_reentrant": False})
+
+    def values(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        """(R, C) values before each token, with a gradient where the caller's context has one."""
+        ids = torch.cat([batch["prompt_ids"], batch["completion_ids"]], dim=1)
+        attention = torch.cat([batch["prompt_mask"], batch["completion_mask"]], dim=1)
+        columns = batch["completion_ids"].shape[1]
+        at_once = len(ids) if torch.is_grad_enabled() else self._rows_at_once
+        passes = []
+        for some, seen in zip(ids.split(at_once), attention.split(at_once), strict=True):
+            hidden = self.backbone(input_ids=some, attention_mask=seen, use_cache=False).last_hidden_state
+            passes.append(self.head(hidden[:, -columns - 1 : -1]))
+        return torch.cat(passes)
+
+    def parameters(self) -> list[torch.nn.Parameter]:
+        """All of them."""
+        return [*self.backbone.parameters(), *self.head.parameters()]
+
+    def beside_policy(self) -> list[torch.nn.Parameter]:
+        """All of them: the policy model has none."""
+        return self.parameters()
+
+    def save(self, folder: Path) -> None:
+        """Write backbone and head."""
+        self.backbone.save_pretrained(folder)
+        self.head.save(folder)

@@ -1,0 +1,62 @@
+"""The KL term of a stage: to the reference model, added to whatever policy loss there is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from rft_data.errors import RecipeError
+from rft_data.lookup import suggest
+from trainers.kl import KL_ESTIMATORS, AdaptiveKl
+
+
+@dataclass(frozen=True, slots=True)
+class KlTerm:
+    """coef * mean over trained tokens of an estimate of KL(policy || reference), nats.
+
+    Raises: RecipeError for values that make no sense.
+    """
+
+    coef: float
+    estimator: str = "k3"
+    target: float | None = None
+    """Nats a token at which `coef` is held by a controller (arXiv:1909.08593); None: `coef` is constant."""
+    horizon: int = 10_000
+    """Rows over which the controller may double or halve `coef`, about."""
+
+    def __post_init__(self) -> None:
+        if self.estimator not in KL_ESTIMATORS:
+            raise RecipeError(
+                f"kl.estimator is '{self.estimator}';{suggest(self.estimator, KL_ESTIMATORS)} there are "
+                f"{', '.join(sorted(KL_ESTIMATORS))}."
+            )
+        if self.estimator == "k1":
+            raise RecipeError(
+                "kl.estimator is 'k1', whose gradient in a loss is zero on average; take k2 or k3, or give "
+                "it as a penalty in the reward (batch_ops: kl_penalty)."
+            )
+        if not (math.isfinite(self.coef) and self.coef > 0):
+            raise RecipeError(
+                f"kl.coef is {self.coef}, must be a finite number above 0; leave 'kl' out for none."
+            )
+        if (self.target is not None and not self.target > 0) or self.horizon < 1:
+            raise RecipeError(
+                f"kl.target is {self.target} and kl.horizon {self.horizon}; both must be above 0."
+            )
+
+    def per_token(self, logprobs: torch.Tensor, ref: torch.Tensor) -> torch.Tensor:
+        """(B, C) estimates, with a gradient."""
+        return KL_ESTIMATORS[self.estimator](logprobs, ref)
+
+    def controller(self) -> AdaptiveKl | None:
+        """What changes `coef` while training goes on."""
+        return None if self.target is None else AdaptiveKl(self.coef, self.target, self.horizon)
+
+
+def kl_term(settings: Mapping[str, Any]) -> KlTerm:
+    """The term that a stage's `kl` describes. Raises: RecipeError."""
+    return KlTerm(**settings)

@@ -1,0 +1,126 @@
+"""KTO on stored answers that are desirable or not, with TRL's KTOTrainer (arXiv:2402.01306).
+
+Answers come as ids with masks; the reference is the model that the stage starts from. No pairs are needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from datasets import Dataset
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from trl import KTOConfig, KTOTrainer
+
+from rft_data.errors import RecipeError, TrainingError
+from rft_data.lookup import suggest
+from trainers.answers import Answer
+from trainers.dpo import PREFERENCE_OWNED
+from trainers.offline_fit import Fitted, built, callbacks, fit, save
+from trainers.options import build_config, check_options, refused
+from trainers.preference_data import KL_COLUMNS, KTO_COLUMNS, KtoBatches, kto_dataset, kto_order
+from trainers.weights import load_model, load_tokenizer
+
+KTO_LOSSES = ("kto", "apo_zero_unpaired")
+"""TRL's loss types; the second has no KL term."""
+KTO_OWNED: Mapping[str, str] = {
+    **PREFERENCE_OWNED,
+    **refused("rows are shuffled once, and batches keep their order", "train_sampling_strategy"),
+}
+
+
+class StoredKTOTrainer(KTOTrainer):
+    """TRL's trainer on rows that need no preparation."""
+
+    def _prepare_dataset(self, dataset: Dataset, *_: Any) -> Dataset:
+        return dataset
+
+    def _set_signature_columns_if_needed(self) -> None:
+        self._signature_columns = [*KTO_COLUMNS, *KL_COLUMNS, "ref_logps", "ref_KL_logps"]
+
+
+def kto_config(output_dir: Path, *, options: Mapping[str, Any], seed: int) -> KTOConfig:
+    """The real KTOConfig of one stage; nothing is cut unless the recipe gives `max_length`.
+
+    Raises: RecipeError when an option or the loss type is unknown or not the recipe's to set, or the KL
+        term has batches of one row.
+    """
+    check_options(options, KTOConfig, KTO_OWNED)
+    config = build_config(KTOConfig, output_dir, {"max_length": None, **options}, {"seed": seed})
+    if config.loss_type not in KTO_LOSSES:
+        raise RecipeError(
+            f"trl.loss_type '{config.loss_type}' is not known;{suggest(str(config.loss_type), KTO_LOSSES)} "
+            f"KTO has {', '.join(KTO_LOSSES)}."
+        )
+    if config.loss_type == "kto" and config.per_device_train_batch_size < 2:
+        raise RecipeError(
+            "trl.per_device_train_batch_size is 1; the KL term of loss_type 'kto' compares rows of one "
+            "batch: give at least 2, or loss_type 'apo_zero_unpaired'."
+        )
+    return config
+
+
+def kto_trainer(
+    model: PreTrainedModel,
+    reference: PreTrainedModel | None,
+    config: KTOConfig,
+    answers: Sequence[Answer],
+    labels: Sequence[bool],
+    tokenizer: PreTrainedTokenizerBase,
+) -> KTOTrainer:
+    """The trainer, ready to `train` on the rows in the order given.
+
+    `reference` None: its logprobs are computed before the first step.
+    Raises: RecipeError when TRL refuses the options together.
+    """
+    rotate = config.per_device_train_batch_size if config.loss_type == "kto" else None
+    return built(
+        lambda: StoredKTOTrainer(
+            model=model,
+            ref_model=reference,
+            args=config,
+            train_dataset=kto_dataset(answers, labels, rotate=rotate),
+            data_collator=KtoBatches(tokenizer.pad_token_id, config.pad_to_multiple_of),
+            processing_class=tokenizer,
+            callbacks=callbacks("kto"),
+        ),
+        "KTOTrainer",
+    )
+
+
+def train_kto(
+    model_path: Path,
+    answers: Sequence[Answer],
+    labels: Sequence[bool],
+    output_dir: Path,
+    *,
+    options: Mapping[str, Any],
+    seed: int,
+) -> Fitted:
+    """Train the model in `model_path` on answers, desirable where the label is True, and write it.
+
+    Args: options: the stage's `trl: {...}`, fields of TRL's KTOConfig.
+    Raises: RecipeError for bad options; TrainingError when there are fewer than two rows, or a loss or a
+        gradient is not finite.
+    """
+    config = kto_config(output_dir, options=options, seed=seed)
+    if len(answers) < 2:
+        raise TrainingError(f"kto needs at least two rows, found {len(answers)}; loosen the stage's 'data'.")
+    tokenizer = load_tokenizer(model_path)
+    loading = options.get("model_init_kwargs") or {}
+    batch = config.per_device_train_batch_size if config.loss_type == "kto" else 1
+    order = kto_order(len(answers), batch, seed)
+    # TRL would load the reference from the path in the model's config, which need not be this folder
+    reference = None if config.precompute_ref_log_probs else load_model(model_path, **loading)
+    trainer = kto_trainer(
+        load_model(model_path, **loading),
+        reference,
+        config,
+        [answers[place] for place in order],
+        [labels[place] for place in order],
+        tokenizer,
+    )
+    fitted = fit(trainer)
+    save(trainer, tokenizer, output_dir)
+    return fitted

@@ -1,0 +1,261 @@
+"""Starts the other processes of a data-parallel trainer, and is what they run: `python -m trainers.launch`.
+
+Either as children of the trainer on this machine, or as torchrun started them. What they do is in
+`trainers.grpo`; how orders reach them, in `trainers.ranks`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from rft_data.errors import RftError, RoleDiedError, StalledError, TrainingError
+
+if TYPE_CHECKING:
+    from trainers.ranks import Ranks
+
+SET_ASIDE = "RFT_TRAINER_RANK"
+"""Environment variable of a run under torchrun: what torchrun told rank 0, for its trainer alone."""
+_TOLD = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+_READY = b"ready"
+_END_S = 10.0
+_PR_SET_PDEATHSIG = 1
+
+
+class RankProcesses:
+    """The other ranks of a trainer as children of this process, which becomes rank 0."""
+
+    def __init__(self, count: int, deadline_s: float) -> None:
+        """Start `count` - 1 processes and meet them.
+
+        Sets RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, ... of this process until `close`, since accelerate
+        reads them wherever it looks how many processes there are.
+
+        Args: deadline_s: longest wait for them to start, for each other in a collective, and for an answer.
+        Raises: TrainingError where torch.distributed is in use already (an engine in this process);
+            RoleDiedError for one that ends before it is ready; StalledError past the deadline.
+        """
+        from torch.distributed import TCPStore, is_initialized
+
+        from trainers.ranks import Ranks
+
+        if is_initialized():
+            raise TrainingError(
+                "this process already belongs to a torch.distributed group (an engine runs in it), so it "
+                "cannot be rank 0 of a trainer; use placement 'local' or 'ray', where each role has its own."
+            )
+        store = TCPStore("127.0.0.1", 0, count, is_master=True, wait_for_workers=False)
+        self._before = {name: os.environ.get(name) for name in _TOLD}
+        os.environ.update(_told(0, count, store.port))
+        self._others = [_Other(rank, count, store.port) for rank in range(1, count)]
+        try:
+            end = time.monotonic() + deadline_s
+            for other in self._others:
+                other.wait_until_ready(end)
+            self.ranks: Ranks = Ranks.join(deadline_s, store)
+        except BaseException:
+            self.close(now=True)
+            raise
+
+    @property
+    def pids(self) -> list[int]:
+        """Of ranks 1, 2, ..."""
+        return [other.popen.pid for other in self._others]
+
+    def close(self, *, now: bool = False) -> None:
+        """End them; `now`: without asking. Idempotent."""
+        others, self._others = self._others, []
+        if others and not now:
+            with contextlib.suppress(RftError), self.ranks.together({"do": "end"}):
+                pass
+        for other in others:
+            other.end(0.0 if now else _END_S)
+        if others:
+            _leave(self._before)
+
+
+class _Other:
+    """One child and our end of the line to it: it says that it is ready, and ends when we hang up."""
+
+    def __init__(self, rank: int, world: int, port: int) -> None:
+        self._rank = rank
+        self._line, theirs = socket.socketpair()
+        command = [sys.executable, "-u", "-m", "trainers.launch", str(theirs.fileno()), str(os.getpid())]
+        with theirs:
+            self.popen = subprocess.Popen(  # noqa: S603 - our own module
+                command,
+                stdin=subprocess.DEVNULL,
+                pass_fds=(theirs.fileno(),),
+                env={**os.environ, **_told(rank, world, port), "PYTHONPATH": os.pathsep.join(sys.path)},
+            )
+
+    def wait_until_ready(self, end: float) -> None:
+        what = f"rank {self._rank} of the trainer (pid {self.popen.pid})"
+        if not select.select([self._line], [], [], max(0.0, end - time.monotonic()))[0]:
+            raise StalledError(f"{what} was not ready within the deadline; look at its log (stderr).")
+        if self._line.recv(len(_READY)) != _READY:
+            code = self.popen.wait()
+            raise RoleDiedError(f"{what} ended with exit code {code} before it was ready; see its log (stderr).")
+
+    def end(self, wait_s: float) -> None:
+        """Hang up, and kill it when it has not ended by itself."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.popen.wait(wait_s)
+        self._line.close()
+        self.popen.kill()
+        self.popen.wait()
+
+
+def _told(rank: int, world: int, port: int) -> dict[str, str]:
+    values = (rank, world, rank, world, "127.0.0.1", port)
+    return dict(zip(_TOLD, map(str, values), strict=True))
+
+
+def _leave(before: Mapping[str, str | None]) -> None:
+    """Make this process one that is alone again."""
+    from accelerate.state import AcceleratorState
+    from torch import distributed as dist
+
+    if dist.is_initialized():
+        dist.destroy_process_group()
+    AcceleratorState._reset_state(reset_partial_state=True)
+    for name, value in before.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+
+
+# --- torchrun --------------------------------------------------------------------------------------
+
+
+def torchrun_rank() -> int | None:
+    """This process's rank if torchrun started it among several; None otherwise."""
+    several = int(os.environ.get("WORLD_SIZE", "1")) > 1 and "RANK" in os.environ
+    return int(os.environ["RANK"]) if several else None
+
+
+def set_aside() -> None:
+    """In rank 0 of torchrun: keep what it told us from everything in this run but the trainer.
+
+    Explorers would otherwise take themselves for a rank of the trainer. Roles in child processes inherit
+    `SET_ASIDE`, which only `ranks_from_outside` reads.
+    """
+    names = [name for name in os.environ if name in _TOLD or name.startswith("TORCHELASTIC_")]
+    os.environ[SET_ASIDE] = json.dumps({name: os.environ.pop(name) for name in names})
+
+
+def ranks_from_outside(processes: int, deadline_s: float) -> Ranks | None:
+    """In the trainer's process: its place among the ranks that torchrun started; None without torchrun.
+
+    Raises: TrainingError when they are not `processes`; StalledError when they do not come.
+    """
+    told = os.environ.pop(SET_ASIDE, None)
+    if told is None:
+        return None
+    os.environ.update(json.loads(told))
+    if int(os.environ["WORLD_SIZE"]) != processes:
+        raise TrainingError(
+            f"torchrun started {os.environ['WORLD_SIZE']} processes, the recipe's placement.trainer.processes "
+            f"is {processes}; make them equal."
+        )
+    from trainers.ranks import Ranks
+
+    return Ranks.join(deadline_s)
+
+
+def serve_torchrun(deadline_s: float) -> None:
+    """In the other ranks of torchrun: meet rank 0's trainer and carry out its orders until it ends.
+
+    Raises: StalledError when rank 0 has made no trainer within `deadline_s`; RoleDiedError when it is gone.
+    """
+    from trainers.ranks import Ranks
+
+    serve(Ranks.join(deadline_s))
+
+
+# --- what the other ranks do -----------------------------------------------------------------------
+
+
+def serve(ranks: Ranks) -> None:
+    """Carry out rank 0's orders until it says `end`.
+
+    Raises: what an order raised, after rank 0 was told; RoleDiedError when rank 0 is gone.
+    """
+    trainer: Any = None
+    while True:
+        order, batch = ranks.told()
+        try:
+            if order["do"] == "make":
+                from trainers.role import make_trainer
+
+                trainer = make_trainer(order["arguments"], ranks)
+            elif order["do"] != "end":
+                trainer.follow(order, batch)
+        except Exception as err:  # whatever broke here, rank 0 must hear of it
+            ranks.answer(f"{type(err).__name__}: {err}")
+            raise
+        ranks.answer()
+        if order["do"] == "end":
+            return
+
+
+def main() -> None:
+    """The process of one rank on this machine; it ends with the process that started it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the conductor, which then asks us
+    fd, parent = (int(argument) for argument in sys.argv[1:3])
+    _end_with(parent)
+    line = socket.socket(fileno=fd)
+    from trainers.ranks import Ranks
+    from trainers.role import make_trainer  # noqa: F401 - brings TRL in, before anybody waits for us
+
+    line.sendall(_READY)
+    threading.Thread(target=_end_when_hung_up, args=(line,), daemon=True).start()
+    status = 0
+    try:
+        serve(Ranks.join(_START_S, _store()))
+    except BaseException:  # noqa: BLE001 - this process's edge
+        traceback.print_exc()
+        status = 1
+    sys.stderr.flush()
+    os._exit(status)  # its threads may wait in a collective that nobody else will join
+
+
+_START_S = 600.0
+"""How long rank 0 is waited for once all are ready."""
+
+
+def _store() -> Any:
+    from torch.distributed import TCPStore
+
+    return TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), int(os.environ["WORLD_SIZE"]))
+
+
+def _end_when_hung_up(line: socket.socket) -> None:
+    line.recv(1)
+    os._exit(1)
+
+
+def _end_with(parent: int) -> None:
+    """Have the kernel end this process with the one that started it, even if it is stopped."""
+    if sys.platform == "linux":
+        import ctypes
+
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,37 @@
+"""What is known of a policy loss before it runs: its function, its reduction, its source, what it needs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from trainers.losses.context import LossContext
+
+Aggregation = Literal["token_mean", "row_mean", "row_sum"]
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """A loss that a recipe can name.
+
+    `function(context, **args)` returns (B, C): each token's term, to be minimised. It is multiplied by the
+    mask and reduced over the optimizer step as `aggregation` says.
+    """
+
+    function: Callable[..., torch.Tensor]
+    paper: str
+    """arXiv id, or another source."""
+    aggregation: Aggregation = "token_mean"
+    """token_mean: over all trained tokens of the step; row_mean: the mean over rows of each row's token
+    mean; row_sum: the mean over rows of each row's token sum. Rows: those of the lease, never padding."""
+    needs: frozenset[str] = frozenset()
+    """Which of `ref`, `prox`, `rewards`, `versions_behind` and `expert_share` it reads."""
+    formula: str = ""
+    """A token's term in the symbols of docs/algorithms.md."""
+
+    def __call__(self, context: LossContext) -> torch.Tensor:
+        """The tokens' terms (B, C), with the arguments that `make_loss` bound."""
+        return self.function(context)

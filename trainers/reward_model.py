@@ -1,0 +1,85 @@
+"""A Bradley-Terry reward model on stored preference pairs, with TRL's stock RewardTrainer.
+
+It is the start model with one score in place of its vocabulary, read at the last token. No explorer uses it
+here, and it is no policy: later stages go on from the model before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import (
+    AutoModelForSequenceClassification,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    set_seed,
+)
+from trl import RewardConfig, RewardTrainer
+
+from trainers.answers import AnswerPair
+from trainers.dpo import PREFERENCE_OWNED
+from trainers.offline_fit import Fitted, built, callbacks, fit
+from trainers.options import build_config, check_options
+from trainers.preference_data import pair_dataset
+from trainers.weights import load_tokenizer
+
+
+def reward_config(output_dir: Path, *, options: Mapping[str, Any], seed: int) -> RewardConfig:
+    """The real RewardConfig of one stage; nothing is left out for its length unless `max_length` is given.
+
+    Raises: RecipeError when an option is unknown or not the recipe's to set.
+    """
+    check_options(options, RewardConfig, PREFERENCE_OWNED)
+    return build_config(RewardConfig, output_dir, {"max_length": None, **options}, {"seed": seed})
+
+
+def load_scorer(model_path: Path, **kwargs: object) -> PreTrainedModel:
+    """The model in a folder with one score; a head that is not stored there is random, by torch's seed."""
+    given = {"dtype": torch.float32, **kwargs, "num_labels": 1}
+    return AutoModelForSequenceClassification.from_pretrained(model_path, **given)
+
+
+def reward_trainer(
+    model: PreTrainedModel,
+    config: RewardConfig,
+    pairs: Sequence[AnswerPair],
+    tokenizer: PreTrainedTokenizerBase,
+) -> RewardTrainer:
+    """The trainer, ready to `train`.
+
+    Raises: RecipeError when TRL refuses the options together.
+    """
+    rows = pair_dataset(pairs).select_columns(["chosen_ids", "rejected_ids"])
+    return built(
+        lambda: RewardTrainer(
+            model=model,
+            args=config,
+            train_dataset=rows,
+            processing_class=tokenizer,
+            callbacks=callbacks("reward_model"),
+        ),
+        "RewardTrainer",
+    )
+
+
+def train_reward_model(
+    model_path: Path, pairs: Sequence[AnswerPair], output_dir: Path, *, options: Mapping[str, Any], seed: int
+) -> Fitted:
+    """Train a scorer from the model in `model_path` and write it to `output_dir`.
+
+    Its loss is -log sigmoid(score of the better - score of the worse).
+    Args: options: the stage's `trl: {...}`, fields of TRL's RewardConfig.
+    Raises: RecipeError for bad options; TrainingError when a loss or a gradient is not finite.
+    """
+    config = reward_config(output_dir, options=options, seed=seed)
+    tokenizer = load_tokenizer(model_path)
+    set_seed(seed)
+    model = load_scorer(model_path, **(options.get("model_init_kwargs") or {}))
+    trainer = reward_trainer(model, config, pairs, tokenizer)
+    fitted = fit(trainer)
+    trainer.accelerator.unwrap_model(trainer.model).save_pretrained(output_dir)
+    tokenizer.save_pretrained(output_dir)
+    return fitted
