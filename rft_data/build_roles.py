@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from rft_data import expert_groups
 from rft_data.buffer import Buffer
 from rft_data.build import PROCESS_ENVIRONMENT
 from rft_data.judge import stored_groups
@@ -18,7 +19,7 @@ from rft_data.ledger import CONSUMER, Ledger
 from rft_data.lookup import need
 from rft_data.protocols import Placement, RoleSpec, Sampler
 from rft_data.recipe.modes import EvalRecipe, OnlineRecipe, PlayingRecipe, RunRecipe, TrainRecipe
-from rft_data.recipe.sections import ExplorerSection, RlStage, SftStage
+from rft_data.recipe.sections import ExplorerSection, RlStage
 from rft_data.resume import Position
 from rft_data.sampler import make_policy, make_sampler
 from rft_data.sampler.mix import OWN
@@ -131,9 +132,19 @@ def max_uses_of(recipe: RunRecipe) -> int:
 
 
 def mixed_in(recipe: OnlineRecipe | TrainRecipe) -> list[str]:
-    """The other runs whose groups the sampler mixes in."""
+    """The books of other groups that the sampler mixes in: other runs', and this run's experts'."""
     parts = recipe.sampler.args.get("parts", {}) if recipe.sampler.use == "mix" else {}
-    return sorted({name.partition("/")[0] for name in parts} - {OWN})
+    experts = {expert_groups.book_of(recipe.books)} if expert_groups.PART in parts else set()
+    return sorted({name.partition("/")[0] for name in parts} - {OWN, expert_groups.PART} | experts)
+
+
+def _sampler_arguments(recipe: OnlineRecipe | TrainRecipe) -> dict[str, Any]:
+    """The sampler's arguments, with the part `experts` under the name that its groups begin with."""
+    args = dict(recipe.sampler.args)
+    if recipe.sampler.use == "mix" and expert_groups.PART in args.get("parts", {}):
+        named = {expert_groups.PART: expert_groups.beginning_of(recipe.books)}
+        args["parts"] = {named.get(name, name): share for name, share in args["parts"].items()}
+    return args
 
 
 def sampler_of(
@@ -148,7 +159,7 @@ def sampler_of(
     others = [group for run_id in mixed_in(recipe) for group in stored_groups(buffer, run_id)]
     sampler = make_sampler(
         recipe.sampler.use,
-        recipe.sampler.args,
+        _sampler_arguments(recipe),
         ledger=ledger,
         versions=versions,
         consumer=CONSUMER,
@@ -185,13 +196,13 @@ def check_stages(recipe: OnlineRecipe | TrainRecipe) -> None:
     from trainers.grpo_config import grpo_config
     from trainers.objective import objective_of
     from trainers.off_policy import off_policy_of
-    from trainers.sft import sft_config
+    from trainers.offline_stage import check_stage
 
     folder = Path(recipe.run_dir)
     group_size = recipe.group_size if isinstance(recipe, TrainRecipe) else recipe.explorer.group_size
     for stage in recipe.stages:
-        if isinstance(stage, SftStage):
-            sft_config(folder, options=stage.trl, seed=recipe.seed)
+        if not isinstance(stage, RlStage):
+            check_stage(stage.algorithm, folder, options=stage.trl, seed=recipe.seed)
         else:
             rows = stage.groups_per_step * group_size
             config = grpo_config(

@@ -12,7 +12,7 @@ from typing import Any
 
 from rft_data.buffer import Buffer
 from rft_data.errors import IntegrityError
-from rft_data.filters import And, Compare, In
+from rft_data.filters import And, Compare, Filter, In
 from rft_data.ledger import STALE, Ledger
 from rft_data.rows import Lease
 
@@ -105,7 +105,10 @@ def conservation(buffer: Buffer, ledger: Ledger, consumer: str, others: Sequence
 
 
 def _rollouts(buffer: Buffer, mine: In) -> dict[int, dict[str, Any]]:
-    where = And((mine, Compare("source", "eq", "rollout")))
+    return _rows(buffer, And((mine, Compare("source", "eq", "rollout"))))
+
+
+def _rows(buffer: Buffer, where: Filter) -> dict[int, dict[str, Any]]:
     rows = buffer.read("experiences", ["seq", "group_id", "reward"], where).to_pylist()
     return {row["seq"]: row for row in rows}
 
@@ -113,11 +116,11 @@ def _rollouts(buffer: Buffer, mine: In) -> dict[int, dict[str, Any]]:
 def _readmitted(
     buffer: Buffer, groups: Mapping[str, Mapping[str, Any]], known: Collection[int]
 ) -> dict[int, dict[str, Any]]:
-    """Rows that a book's groups name and another run sampled: `rft data readmit` enters such groups."""
+    """Rows that a book's groups name and that are no rollouts of its run: experts', and readmitted ones."""
     seqs = sorted({seq for group in groups.values() for seq in group["seqs"]}.difference(known))
     found: dict[int, dict[str, Any]] = {}
     for start in range(0, len(seqs), _ASKED_TOGETHER):
-        found |= _rollouts(buffer, In("seq", tuple(seqs[start : start + _ASKED_TOGETHER])))
+        found |= _rows(buffer, In("seq", tuple(seqs[start : start + _ASKED_TOGETHER])))
     return found
 
 

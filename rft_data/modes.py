@@ -9,8 +9,16 @@ from rft_data import build
 from rft_data.control import RunControl
 from rft_data.eval_run import EvalRun
 from rft_data.explore_run import ExploreRun
+from rft_data.offline_run import OfflineRun
 from rft_data.online import OnlineRun
-from rft_data.recipe.modes import EvalRecipe, ExploreRecipe, OnlineRecipe, RunRecipe, TrainRecipe
+from rft_data.recipe.modes import (
+    EvalRecipe,
+    ExploreRecipe,
+    OfflineRecipe,
+    OnlineRecipe,
+    RunRecipe,
+    TrainRecipe,
+)
 from rft_data.run import Run
 from rft_data.train_run import TrainRun
 
@@ -52,6 +60,8 @@ def _of_mode(run: Run, recipe: RunRecipe) -> ModeRun:
         return ExploreRun(run, recipe)
     if isinstance(recipe, TrainRecipe):
         return TrainRun(run, recipe)
+    if isinstance(recipe, OfflineRecipe):
+        return OfflineRun(run, recipe)
     if isinstance(recipe, EvalRecipe):
         return EvalRun(run, recipe)
     raise TypeError(f"no run for a recipe of type {type(recipe).__name__}")

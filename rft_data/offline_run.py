@@ -9,12 +9,11 @@ from typing import Any
 
 from rft_data import build, build_roles
 from rft_data.control import RunControl
-from rft_data.errors import Stopped
 from rft_data.lookup import need
 from rft_data.offline_stages import measure_preferences, stage_folder, stage_name, train_stage
 from rft_data.preparation import publish_folder
+from rft_data.recipe.modes import OfflineRecipe
 from rft_data.recipe.offline import KtoStage, RewardModelStage, SftStage
-from rft_data.recipe.offline_mode import OfflineRecipe
 from rft_data.report import package_versions
 from rft_data.run import Run
 
@@ -50,8 +49,6 @@ class OfflineRun:
                 control.phase("measuring the start model")
                 run.once("start", lambda: self._measure(self.base, "start"))
             for number, stage in enumerate(recipe.stages):
-                if control.stop_requested:
-                    raise Stopped(f"stopped before stage {number}; the stages before it are complete")
                 control.phase(f"stage {number}: {stage.algorithm}")
                 run.once(stage_name(number, stage), lambda n=number, m=model: self._stage(n, m))
                 if not isinstance(stage, RewardModelStage):
@@ -100,17 +97,15 @@ def check_stages(recipe: OfflineRecipe, run: Run) -> None:
     Raises: RecipeError for options; TrainingError saying what there is where a stage would find nothing.
     """
     from trainers.offline_stage import check_stage
-    from trainers.stored_examples import PairChoice, RowChoice, require_pairs, require_rows
+    from trainers.stored_pairs import PairChoice, require_pairs
+    from trainers.stored_rows import RowChoice, require_rows
 
-    chosen = [stage.data for stage in recipe.stages]
     for stage in recipe.stages:
         check_stage(stage.algorithm, run.directory, options=stage.trl, seed=recipe.seed)
     if run.attempt:
         return  # a resumed run may have stages done whose rows are gone
-    for stage, data in zip(recipe.stages, chosen, strict=True):
-        if data is None:
-            continue
-        given = data.model_dump(exclude={"threshold"})
+    for stage in recipe.stages:
+        given = {} if stage.data is None else stage.data.model_dump(exclude={"threshold"})
         if isinstance(stage, SftStage | KtoStage):
             require_rows(run.buffer, RowChoice(**given))
         else:

@@ -62,6 +62,7 @@ def train_stage(
             seed=recipe.seed,
             heldout=heldout,
             header={"run_id": run.run_id, "stage": name},
+            threads=_threads(recipe),
         )
     log.info("%s: trained on %d examples", name, report["examples"])
     history = report.pop("history")
@@ -97,6 +98,7 @@ def measure_preferences(
             data=pairs.model_dump(include=set(_CHOICE)),
             heldout=pairs.fraction,
             limit=pairs.limit,
+            threads=_threads(recipe),
         )
     done = run.progress.setdefault("preferences", {})
     done[label] = found
@@ -116,6 +118,12 @@ def _data(stage: AnyOfflineStage, run_id: str) -> dict[str, Any]:
         return {"sources": ["expert"], "run": run_id}
     assert stage.data is not None  # noqa: S101 - only sft may leave it out
     return stage.data.model_dump()
+
+
+def _threads(recipe: RunRecipe) -> int | None:
+    """As many as the trainer was given; where roles take turns, every core."""
+    place = recipe.placement
+    return None if place.use == "inline" else max(1, int(place.trainer.cpus))
 
 
 def _record(run: Run, role: str, numbers: Mapping[tuple[int, str], float]) -> None:

@@ -16,9 +16,11 @@ from rft_data.curation import curator_of
 from rft_data.dispatch import Dispatcher
 from rft_data.evaluation import evaluation_tasks
 from rft_data.ledger import CONSUMER
-from rft_data.preparation import measure, offline, publish_folder, read_tasks, start_fleet
+from rft_data.offline_stages import stage_folder, stage_name, train_stage
+from rft_data.preparation import measure, publish_folder, read_tasks, start_fleet
 from rft_data.recipe.modes import OnlineRecipe
-from rft_data.recipe.sections import RlStage, SftStage
+from rft_data.recipe.offline import AnyOfflineStage, RewardModelStage
+from rft_data.recipe.sections import RlStage
 from rft_data.reinforce import reinforce
 from rft_data.report import draw, package_versions
 from rft_data.run import Run
@@ -66,10 +68,10 @@ class OnlineRun:
             model = self.base
             for number, stage in enumerate(recipe.stages):
                 control.phase(f"stage {number}: {stage.algorithm}")
-                if isinstance(stage, SftStage):
-                    model = self._sft(stage, number, model)
-                else:
+                if isinstance(stage, RlStage):
                     self._grpo(stage, model, control)
+                else:
+                    model = self._offline(stage, number, model)
         return self._summary()
 
     def _store_tasks(self) -> None:
@@ -79,25 +81,20 @@ class OnlineRun:
             stored = run.buffer.append(build.expert_rows(section, member, self.tasks, run.run_id))
             log.info("%d solutions by %s, %d of them new", len(stored.seqs), section.use, stored.stored)
 
-    def _sft(self, stage: SftStage, number: int, model: Path) -> Path:
-        run = self.run
-        output = run.directory / "stages" / f"{number}-sft"
-        arguments = {
-            "model": str(model.absolute()),
-            "output": str(output.absolute()),
-            "options": stage.trl,
-            "seed": self.recipe.seed,
-            "run_id": run.run_id,
-        }
+    def _offline(self, stage: AnyOfflineStage, number: int, model: Path) -> Path:
+        """Train `model` on stored rows; returns the policy that the next stage goes on from."""
+        run, output = self.run, stage_folder(self.run, number, stage)
+        of_its_kind = sum(other.algorithm == stage.algorithm for other in self.recipe.stages)
+        label = stage.algorithm if of_its_kind == 1 else stage_name(number, stage)
+        is_policy = not isinstance(stage, RewardModelStage)
 
         def act() -> None:
-            with Stopwatch(run.seconds, "sft"):
-                rows = offline(self.recipe, self.placement, "sft", int, **arguments)
-            log.info("SFT on %d stored experiences", rows)
-            self._publish_and_evaluate(output, "sft")
+            train_stage(run, self.recipe, self.placement, stage, number, model)
+            if is_policy:
+                self._publish_and_evaluate(output, label)
 
-        run.once(f"{number}-sft", act)
-        return output
+        run.once(stage_name(number, stage), act)
+        return output if is_policy else model
 
     def _grpo(self, stage: RlStage, model: Path, control: RunControl) -> None:
         run = self.run
@@ -150,6 +147,7 @@ class OnlineRun:
             "heldout_accuracy": run.progress["heldout_accuracy"],
             "by_difficulty": run.progress["by_difficulty"],
             "pass_at_k": run.progress.get("pass_at_k", {}),
+            "stages": run.progress.get("stages", {}),
             "tasks": self.task_report,
             "groups": run.progress["groups"],
             "rows": run.progress["rows"],

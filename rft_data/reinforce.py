@@ -14,6 +14,7 @@ from rft_data.conservation import check_conservation
 from rft_data.control import RunControl
 from rft_data.dispatch import Dispatcher
 from rft_data.errors import RftError
+from rft_data.expert_groups import book_of, open_expert_groups
 from rft_data.exploring import Exploring
 from rft_data.fleet import Fleet
 from rft_data.ledger import CONSUMER
@@ -118,6 +119,8 @@ def _taken_up(
     """Everything but the trainer, where the run stopped; what a former trainer did from now on is fenced."""
     least_members = recipe.group_size if isinstance(recipe, TrainRecipe) else recipe.explorer.least_members
     pipeline = build.experience_pipeline(recipe, run.buffer)
+    if book_of(recipe.books) in build_roles.mixed_in(recipe):
+        open_expert_groups(run.buffer, recipe.books, pipeline.pipeline_hash, run.attempt)
     run.ledger.attach(CONSUMER)
     at = take_up(
         run.buffer,

@@ -23,7 +23,14 @@ LORA_OWNED: Mapping[str, str] = {
     **refused(
         "published weights are the base weights plus one product of matrices for each linear layer",
         *("use_dora", "modules_to_save", "trainable_token_indices", "layer_replication", "target_parameters"),
-        *("megatron_config", "megatron_core", "eva_config", "corda_config", "use_qalora", "alora_invocation_tokens"),
+        *(
+            "megatron_config",
+            "megatron_core",
+            "eva_config",
+            "corda_config",
+            "use_qalora",
+            "alora_invocation_tokens",
+        ),
     ),
 }
 """Fields of LoraConfig that no recipe may set, and the reason."""
@@ -60,6 +67,19 @@ def read_adapter(model: Any, checkpoint: Path) -> None:
     peft = need("peft", "lora", "a stage with 'lora'")
     state = peft.load_peft_weights(str(checkpoint), device="cpu")
     peft.set_peft_model_state_dict(model, state, adapter_name=_ADAPTER)
+
+
+def merged_model(
+    model: Any, state: dict[str, torch.Tensor] | None
+) -> tuple[Any, dict[str, torch.Tensor] | None]:
+    """The base model and its tensors with the adapter merged in; without an adapter, what was given.
+
+    Args: state: the model's whole state dict where its ranks hold parts of it; None: `model` holds it.
+    """
+    scales = scales_of(model)
+    if not scales:
+        return model, state
+    return model.get_base_model(), merged(model.state_dict() if state is None else state, scales)
 
 
 def scales_of(model: torch.nn.Module) -> dict[str, float]:

@@ -17,7 +17,7 @@ from transformers import PreTrainedTokenizerBase
 from rft_data.errors import RowError
 from rft_data.formats.records import PLAIN
 from rft_data.rows import Message, PreferencePair
-from trainers.stored_examples import prompt_of, shared_length
+from trainers.stored_pairs import prompt_of, shared_length
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,87 +1,34 @@
-"""The critic of PPO and A2C: its settings, its loss, its place in TRL's loop. What makes values is in `critics/`.
+"""The critic of PPO and A2C as the trainer holds it: settings, loss, optimizer group, files.
 
-The trainer asks it for values of a batch, without a gradient at the start of a step (advantages) and with
-one in the loss. It knows no advantage function.
+The trainer asks it for values of a batch, without a gradient at the start of a step (advantages are made of
+them) and with one in the loss. How values are made is in `critics/`; advantages are `batch_ops`.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
-import torch.distributed as dist
-from transformers import TrainerCallback, TrainerControl, TrainerState
 
 from rft_data.errors import RecipeError
-from rft_data.lookup import suggest
-from trainers.finite import require_finite
+from trainers.batch_ops import BatchOp
+from trainers.critics.loss import explained_variance, value_loss
+from trainers.critics.own_gradients import OwnGradients
+from trainers.critics.separate import SeparateCritic
+from trainers.critics.settings import CriticSettings, critic_settings_of
+from trainers.critics.shared import SharedCritic
 
 CRITIC_FOLDER = "critic"
 """In a checkpoint."""
 
-_KINDS = ("shared", "separate")
+Batch = dict[str, torch.Tensor]
 
 
-@dataclass(frozen=True, slots=True)
-class CriticSettings:
-    """The stage's `critic: {...}`, checked.
-
-    Raises: RecipeError for values that make no sense.
-    """
-
-    use: str = "shared"
-    """`shared`: a head on the policy's own hidden states; `separate`: a second model."""
-    learning_rate: float = 1e-5
-    """Of the head (shared) or of the whole critic (separate); it follows the policy's schedule."""
-    coef: float = 0.1
-    """What the value loss is multiplied by; with `shared` it weighs what the backbone learns."""
-    clip: float | None = 0.2
-    """Furthest, in units of reward, that a step gains from moving a value; None: as far as it likes."""
-    warmup_steps: int = 0
-    """First optimizer steps of the run that train the critic alone."""
-
-    def __post_init__(self) -> None:
-        if self.use not in _KINDS:
-            raise RecipeError(
-                f"critic.use is '{self.use}', must be one of {', '.join(_KINDS)}."
-                f"{suggest(str(self.use), _KINDS)}"
-            )
-        positive = {"learning_rate": self.learning_rate, "coef": self.coef, "clip": self.clip}
-        for name, value in positive.items():
-            if not (value is None and name == "clip") and not _is_positive(value):
-                raise RecipeError(f"critic.{name} is {value!r}, must be a finite number above 0.")
-        if (
-            not isinstance(self.warmup_steps, int)
-            or isinstance(self.warmup_steps, bool)
-            or self.warmup_steps < 0
-        ):
-            raise RecipeError(f"critic.warmup_steps is {self.warmup_steps!r}, must be a whole number >= 0.")
-
-
-def _is_positive(value: Any) -> bool:
-    return (
-        isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value > 0
-    )
-
-
-def critic_settings_of(settings: Mapping[str, Any]) -> CriticSettings:
-    """What a stage's `critic` says.
-
-    Raises: RecipeError for unknown keys and bad values.
-    """
-    known = [field.name for field in dataclasses.fields(CriticSettings)]
-    unknown = [f"'{name}';{suggest(str(name), known)}" for name in settings if name not in known]
-    if unknown:
-        raise RecipeError(f"critic has no {', '.join(unknown)} It has {', '.join(known)}.")
-    return CriticSettings(**settings)
-
-
-class Critic(Protocol):
+class ValueModel(Protocol):
     """What makes values."""
 
     reads_policy_pass: bool
@@ -89,8 +36,8 @@ class Critic(Protocol):
     detached: bool
     """While set, the value loss changes no weight of the policy."""
 
-    def values(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
-        """(R, C): [:, t] is the value before completion token t is sampled, in units of reward."""
+    def values(self, batch: Batch) -> torch.Tensor:
+        """(B, C): [:, t] is the value before completion token t is sampled, in units of reward."""
         ...
 
     def parameters(self) -> Sequence[torch.nn.Parameter]:
@@ -106,74 +53,108 @@ class Critic(Protocol):
         ...
 
 
-def value_loss(
-    values: torch.Tensor, old: torch.Tensor, returns: torch.Tensor, clip: float | None
-) -> torch.Tensor:
-    """(B, C): 0.5 * max((V - R)^2, (old + clamp(V - old, -clip, clip) - R)^2).
+class Critic:
+    """A value model in training."""
 
-    The clipped value loss of PPO's implementation (arXiv:1707.06347; openai/baselines ppo2; TRL had the
-    same): past `clip` from the value at the step's start, moving on towards the return gains nothing. The
-    0.5 makes the gradient V - R. `clip` None: the squared error alone. All arguments are (B, C), in units
-    of reward.
-    """
-    errors = (values - returns).square()
-    if clip is not None:
-        clipped = old + (values - old).clamp(-clip, clip)
-        errors = torch.maximum(errors, (clipped - returns).square())
-    return 0.5 * errors
+    def __init__(self, settings: CriticSettings, model: ValueModel) -> None:
+        """`model`: in place, on the trainer's device."""
+        self.settings = settings
+        self.model = model
+        self.callbacks = [OwnGradients(beside)] if (beside := list(model.beside_policy())) else []
+        """What the trainer's loop must call."""
 
+    def start_step(self, step: int) -> None:
+        """Say how many optimizer steps are done; in warm-up the value loss spares the policy."""
+        self.model.detached = self.in_warmup(step)
 
-def explained_variance(values: torch.Tensor, returns: torch.Tensor, mask: torch.Tensor) -> float:
-    """1 - Var(returns - values) / Var(returns) over the tokens of the mask; NaN where returns do not vary."""
-    tokens = mask > 0
-    targets = returns[tokens].double()
-    if len(targets) < 2 or not targets.var() > 0:
-        return math.nan
-    return float(1 - (targets - values[tokens].double()).var() / targets.var())
+    def in_warmup(self, step: int) -> bool:
+        """Whether, after so many optimizer steps, the critic still trains alone."""
+        return step < self.settings.warmup_steps
 
+    def loss(self, inputs: Batch) -> torch.Tensor:
+        """(B, C) terms of the value loss of a micro-batch, times `coef`.
 
-def give_own_rate(optimizer: torch.optim.Optimizer, critic: Critic, learning_rate: float) -> None:
-    """Move the critic's parameters into a parameter group of their own, last, without weight decay.
-
-    The optimizer has taken no step yet.
-    """
-    own = list(critic.parameters())
-    ids = {id(p) for p in own}
-    for group in optimizer.param_groups:
-        group["params"] = [p for p in group["params"] if id(p) not in ids]
-    optimizer.add_param_group({"params": own, "lr": learning_rate, "weight_decay": 0.0})
-
-
-class OwnGradients(TrainerCallback):  # type: ignore[misc]
-    """Averages, clips, checks and clears the gradients that TRL's loop does not: of a separate critic.
-
-    The loop clips and clears those of `model.parameters()` only, and only the policy is wrapped for several
-    processes. Its norm is clipped by itself, to trl.max_grad_norm.
-    """
-
-    def __init__(self, critic: Critic) -> None:
-        self._parameters = list(critic.beside_policy())
-
-    def on_pre_optimizer_step(
-        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        """Called by the training loop between clipping and the optimizer's step.
-
-        Raises: TrainingError when the gradient is not finite.
+        `inputs` has the step's `values` and `returns` (B, C).
         """
-        gradients = [p.grad for p in self._parameters if p.grad is not None]
-        if dist.is_initialized() and dist.get_world_size() > 1:
-            for gradient in gradients:
-                dist.all_reduce(gradient)
-                gradient /= dist.get_world_size()
-        norm = torch.nn.utils.get_total_norm(gradients)
-        require_finite("critic's gradient norm", norm)
-        if args.max_grad_norm > 0:
-            torch.nn.utils.clip_grads_with_norm_(self._parameters, args.max_grad_norm, norm)
+        values = self.model.values(inputs)
+        terms = value_loss(values, inputs["values"], inputs["returns"], self.settings.clip)
+        return self.settings.coef * terms
 
-    def on_optimizer_step(
-        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        """Called right after the optimizer's step."""
-        for p in self._parameters:
-            p.grad = None
+    def metrics(self, batch: Batch, mask: torch.Tensor) -> dict[str, float]:
+        """Of the values at a step's start, over the tokens of the mask (R, C); NaN where there are none."""
+        values, returns = batch["values"], batch["returns"]
+        return {
+            "critic/value": float(values[mask > 0].mean()),
+            "critic/return": float(returns[mask > 0].mean()),
+            "critic/explained_variance": explained_variance(values, returns, mask),
+        }
+
+    def give_own_rate(self, optimizer: torch.optim.Optimizer) -> None:
+        """Move the critic's parameters into a parameter group of their own, last, without weight decay.
+
+        The optimizer has taken no step yet.
+        """
+        own = list(self.model.parameters())
+        ids = {id(p) for p in own}
+        for group in optimizer.param_groups:
+            group["params"] = [p for p in group["params"] if id(p) not in ids]
+        optimizer.add_param_group({"params": own, "lr": self.settings.learning_rate, "weight_decay": 0.0})
+
+    def save(self, checkpoint: Path) -> None:
+        """Write its weights into a checkpoint's folder; the optimizer's state is the trainer's to save."""
+        self.model.save(checkpoint / CRITIC_FOLDER)
+
+
+@dataclass(frozen=True, slots=True)
+class CriticPlan:
+    """All that is needed to make a critic, once the trainer has its policy."""
+
+    settings: CriticSettings
+    model_path: Path
+    """The policy's folder before training."""
+    resume_from: Path | None = None
+    """The checkpoint to take the critic's weights from."""
+    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    """`model_init_kwargs` of the policy."""
+
+    def build(self, model: Any, args: Any, device: torch.device) -> Critic:
+        """The critic of `model`, as TRL's trainer has patched it; `args` are the trainer's.
+
+        Raises: ResumeError when the checkpoint has no such critic.
+        """
+        folder = None if self.resume_from is None else self.resume_from / CRITIC_FOLDER
+        if self.settings.use == "shared":
+            return Critic(self.settings, SharedCritic(model, folder))
+        separate = SeparateCritic(self.model_path, folder, self.options)
+        separate.place(device, gradient_checkpointing=args.gradient_checkpointing)
+        return Critic(self.settings, separate)
+
+
+def critic_plan(
+    settings: Mapping[str, Any] | None,
+    batch_ops: Sequence[BatchOp],
+    model_path: Path,
+    resume_from: Path | None,
+    options: Mapping[str, Any],
+) -> CriticPlan | None:
+    """The critic that a stage's `critic: {...}` asks for; None where it has none.
+
+    Args: options: the recipe's `trl: {...}`; the others as of CriticPlan.
+    Raises: RecipeError for bad settings, and for batch operators that lack a critic, or a critic that lacks
+        them.
+    """
+    reads = any("values" in op.needs for op in batch_ops)
+    if settings is None:
+        if reads:
+            raise RecipeError(
+                "the stage's batch_ops read a critic's values (gae does), and it has no critic; add "
+                "'critic: {}', or make advantages without one (returns_to_go)."
+            )
+        return None
+    checked = critic_settings_of(settings)
+    if not reads or not any("returns" in op.sets for op in batch_ops):
+        raise RecipeError(
+            "the stage has a critic, and no operator in its batch_ops gives it returns to learn; add 'gae' "
+            "to batch_ops, or remove 'critic'."
+        )
+    return CriticPlan(checked, model_path, resume_from, options.get("model_init_kwargs") or {})

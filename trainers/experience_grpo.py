@@ -18,18 +18,20 @@ import pyarrow.compute as pc
 import torch
 from datasets import Dataset
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback
-from trl import GRPOConfig, GRPOTrainer
+from trl import GRPOConfig
 
 from rft_data.errors import TrainingError
 from trainers.collate import NO_VERSION, collate
+from trainers.dealt_grpo import DealtGRPOTrainer, sequence
 from trainers.drift import Drift
-from trainers.finite import require_finite
 from trainers.kl_term import KlTerm
-from trainers.losses.aggregation import aggregate
+from trainers.losses.aggregation import aggregate, expert_share
 from trainers.losses.context import LossContext
 from trainers.losses.loss import Aggregation, Loss
+from trainers.micro_batches import deal, dealing_of
 from trainers.objective import TRLS, Objective
 from trainers.off_policy import OffPolicy
+from trainers.ranks import gathered
 from trainers.whole_lease import advantages_of
 
 KL_FILE = "kl_controller.json"
@@ -63,7 +65,7 @@ def _padding_obstacle(args: GRPOConfig) -> str:
     mean_over_rows = args.loss_type in _MEAN_OVER_ROWS
     if mean_over_rows and args.beta != 0.0:
         return f"loss_type '{args.loss_type}' averages the KL term over rows"
-    if args.gradient_accumulation_steps == 1:
+    if args.generation_batch_size == args.per_device_train_batch_size:  # one micro-batch, one process
         return ""
     if not mean_over_rows and args.loss_type not in _SUM_OVER_TOKENS:
         return f"loss_type '{args.loss_type}' averages over the tokens of each micro-batch"
@@ -85,12 +87,12 @@ def full_batch(
     A lease of which every row is masked makes a step without a gradient.
 
     Args: version: the trainer's policy version; None: the newest of the rows.
-    Returns: what `collate` does, `versions_behind` (R,), and the 0-dim `advantage_factor` that undoes what
-        padding does to TRL's losses.
+    Returns: what `collate` and `deal` do, `versions_behind` (R,), and the 0-dim `advantage_factor` that
+        undoes what padding does to TRL's losses.
     Raises: RowError for a row that cannot be trained on; TrainingError when the rows are too many, too
         few for this loss, or hold no token to train on though not all are masked.
     """
-    experts = "experts" in objective.needs
+    experts = "expert_share" in objective.needs
     batch = collate(table, rows=args.generation_batch_size, pad_id=pad_id, experts=experts)
     if batch["num_items_in_batch"] == 0 and not _all_masked(table):
         raise TrainingError(
@@ -102,7 +104,9 @@ def full_batch(
     oldest = batch["version_min"]
     newest = oldest.max() if version is None else version
     batch["versions_behind"] = torch.where(oldest == NO_VERSION, 0, newest - oldest).clamp(min=0)
-    return batch
+    dealing = dealing_of(args, own_loss=objective.loss is not None)
+    accumulate, ranks = args.gradient_accumulation_steps, args.world_size
+    return batch | deal(batch, dealing, micro_batches=accumulate, ranks=ranks, seed=args.seed)
 
 
 def _all_masked(table: pa.Table) -> bool:
@@ -112,7 +116,7 @@ def _all_masked(table: pa.Table) -> bool:
     return masked
 
 
-class ExperienceGRPOTrainer(GRPOTrainer):
+class ExperienceGRPOTrainer(DealtGRPOTrainer):
     """GRPO, and every other policy-gradient objective, on the batches that `next_batch` hands out."""
 
     def __init__(
@@ -124,8 +128,12 @@ class ExperienceGRPOTrainer(GRPOTrainer):
         off_policy: OffPolicy,
         callbacks: list[TrainerCallback],
         objective: Objective = TRLS,
+        lora: Any = None,
     ) -> None:
-        """`next_batch` is called once for each optimizer step and returns that step's `full_batch`."""
+        """`next_batch` is called once for each optimizer step and returns that step's `full_batch`, dealt.
+
+        `lora`: PEFT's LoraConfig; None: every weight is trained.
+        """
         self._next_batch = next_batch
         self._off_policy = off_policy
         self._objective = objective
@@ -142,6 +150,7 @@ class ExperienceGRPOTrainer(GRPOTrainer):
             train_dataset=_one_step(args),
             processing_class=tokenizer,
             callbacks=callbacks,
+            peft_config=lora,
         )
         self.beta = args.beta = beta
 
@@ -161,7 +170,14 @@ class ExperienceGRPOTrainer(GRPOTrainer):
         if self._off_policy.weighted and prox is not None:
             batch["advantages"] = self._weighted_advantages(batch, prox)
         batch["advantages"] = batch["advantages"] * batch.pop("advantage_factor")
-        # TRL shuffles rows with the process-wide generator, which other parts of the process may have
+        if "expert_share" in self._objective.needs and self._objective.loss is not None:
+            batch["expert_share"] = expert_share(
+                (batch["completion_mask"] * batch["tool_mask"]).float(),
+                batch["is_expert"],
+                self._objective.loss.aggregation,
+                rows=batch["num_rows_in_batch"],
+            )
+        # Dropout draws from the process-wide generator, which other parts of the process may have
         # advanced; seeding it by step keeps a resumed run exact.
         torch.manual_seed(self.args.seed + self.state.global_step)
         return batch
@@ -183,18 +199,6 @@ class ExperienceGRPOTrainer(GRPOTrainer):
         advantages = batch["advantages"]
         return (advantages.unsqueeze(1) if advantages.dim() == 1 else advantages) * weights
 
-    @torch.no_grad()
-    def _logprobs(self, model: Any, batch: dict[str, torch.Tensor]) -> torch.Tensor:
-        """(R, C) log probabilities of the completions under `model` without dropout, nats."""
-        was_training = model.training
-        model.eval()
-        logprobs, _, _ = self._get_per_token_logps_and_entropies(
-            model, *_sequence(batch), batch_size=self.args.per_device_train_batch_size
-        )
-        model.train(was_training)
-        out: torch.Tensor = logprobs
-        return out
-
     def _get_per_token_logps_and_entropies(self, *args: Any, **kwargs: Any) -> Any:
         scored = super()._get_per_token_logps_and_entropies(*args, **kwargs)
         self._scored = scored[0]
@@ -208,14 +212,16 @@ class ExperienceGRPOTrainer(GRPOTrainer):
             logprobs = self._scored
         else:
             logprobs, entropies, _ = self._get_per_token_logps_and_entropies(
-                model, *_sequence(inputs), compute_entropy=True
+                model, *sequence(inputs), compute_entropy=True
             )
             loss = self._own_loss(own, inputs, logprobs, entropies)
         mask = inputs["completion_mask"] * inputs["tool_mask"]
         if term is not None:
             loss = loss + self._kl(term, inputs, logprobs, mask)
         rollouts = mask * ~inputs["is_expert"].unsqueeze(1)
-        self.drift.add(logprobs - inputs["sampling_per_token_logps"], rollouts, inputs["version_min"])
+        moved = logprobs.detach() - inputs["sampling_per_token_logps"]
+        facts = (moved, rollouts, inputs["version_min"])
+        self.drift.add(*(gathered(fact, self.accelerator) for fact in facts))
         del self._scored
         return loss
 
@@ -229,9 +235,10 @@ class ExperienceGRPOTrainer(GRPOTrainer):
         """Ours, reduced over the whole optimizer step, and the entropy bonus (nats a token)."""
         context = self._context(inputs, logprobs, entropies)
         loss = self._reduced(own.function(context), own.aggregation, inputs, context.mask)
-        self._metrics["train"]["policy_loss"].append(loss.item())
+        self._metrics["train"]["policy_loss"].append(self._over_ranks(loss))
         entropy = self._reduced(entropies, "token_mean", inputs, context.mask)
-        self._metrics["train"]["entropy"].append(entropy.item() * self.args.gradient_accumulation_steps)
+        of_step = self._over_ranks(entropy) * self.args.gradient_accumulation_steps
+        self._metrics["train"]["entropy"].append(of_step)
         return loss - self.args.entropy_coef * entropy if self.args.entropy_coef else loss
 
     def _context(
@@ -253,6 +260,7 @@ class ExperienceGRPOTrainer(GRPOTrainer):
             prox=prox,
             rewards=inputs["rewards"],
             versions_behind=inputs["versions_behind"],
+            expert_share=inputs.get("expert_share"),
             progress=self.state.global_step / max(1, self.args.max_steps),
             step=self.state.global_step,
         )
@@ -260,14 +268,16 @@ class ExperienceGRPOTrainer(GRPOTrainer):
     def _kl(
         self, term: KlTerm, inputs: dict[str, torch.Tensor], logprobs: torch.Tensor, mask: torch.Tensor
     ) -> torch.Tensor:
-        per_token = term.per_token(logprobs * mask, inputs["ref_per_token_logps"] * mask)
+        old = inputs.get("old_per_token_logps", logprobs.detach())
+        per_token = term.per_token(logprobs * mask, old * mask, inputs["ref_per_token_logps"] * mask)
         kl = self._reduced(per_token, "token_mean", inputs, mask)
-        self._metrics["train"]["kl"].append(kl.item() * self.args.gradient_accumulation_steps)
+        of_step = self._over_ranks(kl)
+        self._metrics["train"]["kl"].append(of_step * self.args.gradient_accumulation_steps)
         if self.kl_controller is None:
             return term.coef * kl
         coef = self.kl_controller.coef
         self._metrics["train"]["kl_coef"].append(coef)
-        self._kl_of_step += kl.item()
+        self._kl_of_step += of_step
         if self.accelerator.sync_gradients:  # the last micro-batch: the next step has another coefficient
             self.kl_controller.update(self._kl_of_step, int(inputs["num_rows_in_batch"]))
             self._kl_of_step = 0.0
@@ -287,29 +297,11 @@ class ExperienceGRPOTrainer(GRPOTrainer):
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         super()._save_checkpoint(model, trial)
-        if self.kl_controller is not None:
+        if self.kl_controller is not None and self.accelerator.is_main_process:
             folder = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
             (folder / KL_FILE).write_text(json.dumps(self.kl_controller.state_dict()))
-
-    def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
-        """One micro-batch, forward and backward.
-
-        Raises: TrainingError when its loss is not finite, before any weight changes.
-        """
-        loss: torch.Tensor = super().training_step(*args, **kwargs)
-        require_finite("loss", loss)
-        return loss
 
 
 def _one_step(args: GRPOConfig) -> Dataset:
     """Rows of which one pass is exactly one optimizer step, so every step ends an epoch."""
     return Dataset.from_dict({"prompt": [""] * (args.generation_batch_size // args.num_generations)})
-
-
-def _sequence(batch: dict[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor, int]:
-    """Token ids and attention (R, P + C), and C."""
-    return (
-        torch.cat([batch["prompt_ids"], batch["completion_ids"]], dim=1),
-        torch.cat([batch["prompt_mask"], batch["completion_mask"]], dim=1),
-        batch["completion_ids"].shape[1],
-    )

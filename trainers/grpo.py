@@ -8,30 +8,32 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.compute as pc
 import torch
-from transformers import PreTrainedModel, PrinterCallback
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, PrinterCallback
 
 from rft_data.errors import ResumeError, TrainingError
 from rft_data.protocols import LeasedBatch
 from rft_data.rows import StepReport
+from trainers.adapters import lora_config, merged_model, read_adapter
+from trainers.batch_metrics import batch_metrics
 from trainers.disk import writing
 from trainers.experience_grpo import KL_FILE, ExperienceGRPOTrainer, full_batch
 from trainers.finite import FiniteGradients
-from trainers.grpo_config import grpo_config
 from trainers.loop_hooks import CheckpointOrder, LoopHooks, StepOrder
 from trainers.objective import objective_of
 from trainers.off_policy import off_policy_of
+from trainers.ranked_config import ranked_config
+from trainers.ranks import ALONE, Ranks
 from trainers.threads import every_core, torch_threads
-from trainers.weights import load_model, load_tokenizer, write_weights
+from trainers.weights import gathered_state, load_model, load_tokenizer, write_weights
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,8 @@ class Limits:
     threads: int | None = None
     """CPU threads of torch; None: one for each core of the process. The order of sums, and so the last
     bits of the weights, depends on it."""
+    processes: int = 1
+    """Data-parallel processes of the trainer."""
 
 
 NO_LIMITS = Limits()
@@ -61,8 +65,10 @@ class GrpoTrainer:
         resume_from: a folder that `checkpoint_dir` named; continues exactly.
         off_policy: the recipe's `off_policy: {...}`, fields of OffPolicy.
         objective: the stage's `loss`, `batch_ops`, `kl`, and `reference`, the folder of the model that
-            the KL terms and teachers' logprobs are of; None: `model_path`.
-    Raises: RecipeError for bad options; MissingFileError, ResumeError for bad folders.
+            the KL terms and teachers' logprobs are of; None: `model_path`. Also `lora`, fields of PEFT's
+            LoraConfig; None: every weight is trained.
+        ranks: the trainer's processes, each of which makes the same trainer; orders come from the first.
+    Raises: RecipeError for bad options; MissingFileError, ResumeError for bad folders; MissingExtraError.
     """
 
     def __init__(
@@ -77,12 +83,15 @@ class GrpoTrainer:
         off_policy: Mapping[str, Any] | None = None,
         objective: Mapping[str, Any] | None = None,
         limits: Limits = NO_LIMITS,
+        ranks: Ranks = ALONE,
     ) -> None:
         """Load the model."""
-        config = grpo_config(output_dir, steps=steps, rows_per_step=rows_per_step, options=options, seed=seed)
+        config = ranked_config(output_dir, steps, rows_per_step, options, seed, ranks, limits.deadline_s)
         corrections = off_policy_of(off_policy or {}, config)
         settings = objective or {}
         self._objective = objective_of(settings, options, config)
+        adapter = None if settings.get("lora") is None else lora_config(settings["lora"])
+        self._ranks = ranks
         self._output_dir, self._resume_from, self._steps = output_dir, resume_from, steps
         self._steps_done = self._steps_before = 0 if resume_from is None else _steps_of(resume_from)
         # the newest step whose checkpoint is complete and of this run
@@ -91,20 +100,31 @@ class GrpoTrainer:
         self._hooks = LoopHooks("grpo trainer", self._train, limits.deadline_s)
         self._tokenizer = load_tokenizer(model_path)
         self._trainer = ExperienceGRPOTrainer(
-            _policy(resume_from or model_path, Path(settings.get("reference") or model_path), options),
+            _policy(
+                resume_from if resume_from and adapter is None else model_path,
+                Path(settings.get("reference") or model_path),
+                options,
+            ),
             config,
             self._tokenizer,
             self._hooks.batch,
             corrections,
             [FiniteGradients(), self._hooks],
             self._objective,
+            adapter,
         )
+        if adapter is not None and resume_from is not None:
+            read_adapter(self._trainer.model, resume_from)
         self._controller = self._trainer.kl_controller
         if self._controller is not None and resume_from is not None:
             self._controller.load_state_dict(json.loads((resume_from / KL_FILE).read_text()))
         # It would print a line per step on stdout.
         self._trainer.remove_callback(PrinterCallback)
-        _require_one_process(self._trainer.accelerator.num_processes)
+
+    @property
+    def tokenizer(self) -> PreTrainedTokenizerBase:
+        """The policy's."""
+        return self._tokenizer
 
     @property
     def steps_done(self) -> int:
@@ -144,7 +164,7 @@ class GrpoTrainer:
             if checkpoint:
                 self._saved = self._steps_done
             drift = self._trainer.drift.take()
-            found = {**self._hooks.metrics, **drift.metrics, **_batch_metrics(batch.table)}
+            found = {**self._hooks.metrics, **drift.metrics, **batch_metrics(batch.table)}
             found["tokens"] = float(rows["num_items_in_batch"])
         return StepReport({k: v for k, v in found.items() if math.isfinite(v)}, drift.ess)
 
@@ -170,10 +190,12 @@ class GrpoTrainer:
 
         Raises: TrainingError during a step, and after a failed one; DiskFullError.
         """
-        with self._exclusive("saving weights"):
+        with self._exclusive("saving weights"), writing("the weight directory", directory):
+            with self._ranks.together({"do": "weights"}):
+                state = self._state()
             model = self._trainer.accelerator.unwrap_model(self._trainer.model)
-            with writing("the weight directory", directory):
-                write_weights(model, self._tokenizer, directory)
+            model, state = merged_model(model, state)
+            write_weights(model, self._tokenizer, directory, state)
 
     def checkpoint_dir(self, step: int) -> Path:
         """Where the checkpoint of `step` is (or would be)."""
@@ -184,8 +206,27 @@ class GrpoTrainer:
 
         Raises: StalledError when a step is still running past the deadline.
         """
-        self._ended_by = self._ended_by or "close()"
-        self._hooks.close()
+        ended_before, self._ended_by = self._ended_by, self._ended_by or "close()"
+        with nullcontext() if ended_before else self._ranks.together({"do": "close"}):
+            self._hooks.close()
+
+    def follow(self, order: Mapping[str, Any], batch: dict[str, torch.Tensor]) -> None:
+        """In the other ranks: this process's part of what rank 0's trainer does.
+
+        Raises: what that does.
+        """
+        if order["do"] == "step":
+            self._hooks.carry_out(StepOrder(batch, order["checkpoint"]))
+            self._trainer.drift.take()
+        elif order["do"] == "checkpoint":
+            self._hooks.carry_out(CheckpointOrder())
+        elif order["do"] == "weights":
+            self._state()
+        else:
+            self._hooks.close()
+
+    def _state(self) -> dict[str, torch.Tensor] | None:
+        return gathered_state(self._trainer.model, self._trainer.model_wrapped, self._trainer.accelerator)
 
     def _train(self) -> None:
         """TRL's own loop, from the first order to the last, in the hooks' thread."""
@@ -196,8 +237,16 @@ class GrpoTrainer:
             self._trainer.train(resume_from_checkpoint=resume)
 
     def _carry_out(self, order: StepOrder | CheckpointOrder, what: str, where: str) -> None:
+        step = isinstance(order, StepOrder)
+        if not step or order.checkpoint:
+            # What a killed attempt left there would mix with the new files.
+            shutil.rmtree(self.checkpoint_dir(self._steps_done + step), ignore_errors=True)
+        told = {"do": "step", "checkpoint": order.checkpoint} if step else {"do": "checkpoint"}
         try:
-            with writing("the checkpoint", self._output_dir):
+            with (
+                writing("the checkpoint", self._output_dir),
+                self._ranks.together(told, order.batch if step else {}),
+            ):
                 self._hooks.carry_out(order)
         except TrainingError as err:
             self._ended_by = str(err)
@@ -232,13 +281,6 @@ def _policy(model_path: Path, reference: Path, options: Mapping[str, Any]) -> Pr
     return model
 
 
-def _require_one_process(processes: int) -> None:
-    if processes != 1:
-        raise TrainingError(
-            "GrpoTrainer runs in one process for now; start it without torchrun or accelerate."
-        )
-
-
 def _steps_of(checkpoint: Path) -> int:
     """Optimizer steps behind a checkpoint.
 
@@ -250,20 +292,3 @@ def _steps_of(checkpoint: Path) -> int:
             f"'{checkpoint}' is not a trainer checkpoint: it has no {state.name}; resume from another."
         )
     return int(json.loads(state.read_text())["global_step"])
-
-
-def _batch_metrics(table: pa.Table) -> dict[str, float]:
-    """Means over the rows that have a value, and the number of rows."""
-    means = {
-        name: pc.mean(table.column(name)).as_py()
-        for name in ("reward", "shaped_reward")
-        if name in table.schema.names
-    }
-    if "masked" in table.column_names:
-        means["masked"] = pc.mean(pc.fill_null(table.column("masked"), False).cast(pa.float64())).as_py()
-    length = pc.subtract(pc.list_value_length(table.column("token_ids")), table.column("prompt_length"))
-    return {
-        **{name: float(mean) for name, mean in means.items() if mean is not None},
-        "completion_tokens": float(pc.mean(length).as_py()),
-        "rows": float(table.num_rows),
-    }

@@ -13,7 +13,6 @@ from typing import Any
 import torch
 
 from rft_data.errors import RecipeError, TrainingError
-from rft_data.lookup import lookup
 
 MAX_NATS = 60.0
 """log(ref / pi) is held below it: its exponential stays finite in float32."""
@@ -22,7 +21,11 @@ KlEstimator = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 def k1(logprobs: torch.Tensor, ref: torch.Tensor) -> torch.Tensor:
-    """log pi - log ref: unbiased, may be negative. Its gradient has mean 0: for the reward, not the loss."""
+    """log pi - log ref: unbiased, may be negative.
+
+    On policy its gradient is the score function, whose mean is 0: noise and no pull to `ref`. It belongs
+    into the reward; in a loss only with `bias_corrected`.
+    """
     return logprobs - ref
 
 
@@ -35,7 +38,7 @@ def k3(logprobs: torch.Tensor, ref: torch.Tensor) -> torch.Tensor:
     """ref / pi - 1 - log(ref / pi): unbiased, never negative.
 
     Its own gradient is, on policy, that of KL(ref || pi), the other direction (equal to second order where
-    the two are close); times the ratio to the policy that sampled (`kl_terms` with `old`) it is that of
+    the two are close); times the ratio to the policy that sampled (`bias_corrected`) it is that of
     KL(pi || ref). Above MAX_NATS the gradient is 0.
     """
     nats = (ref - logprobs).clamp(max=MAX_NATS)
@@ -57,36 +60,16 @@ KL_ESTIMATORS: dict[str, KlEstimator] = {"k1": k1, "k2": k2, "k3": k3, "abs": ab
 """(logprobs, ref) -> estimates of KL(pi || ref), nats, of one shape, by the name in `kl: {estimator}`."""
 
 
-def check_kl_in_loss(estimator: str, *, bias_correction: bool) -> None:
-    """Refuse what would not pull the policy to the reference.
+def bias_corrected(kl: torch.Tensor, logprobs: torch.Tensor, old: torch.Tensor) -> torch.Tensor:
+    """Estimates for a loss on what `old` sampled: times the differentiable ratio pi / old.
 
-    Raises: UnknownComponentError for an unknown estimator; RecipeError for k1 without bias correction.
-    """
-    lookup(estimator, KL_ESTIMATORS, "KL estimator")
-    if estimator == "k1" and not bias_correction:
-        raise RecipeError(
-            "kl.estimator is 'k1' in the loss: its gradient is the score function, whose mean is 0: it would add "
-            "noise and no pull to the reference. Use k2 or k3, or put k1 into the reward "
-            "(batch_ops: kl_penalty)."
-        )
-
-
-def kl_terms(
-    estimator: str, logprobs: torch.Tensor, ref: torch.Tensor, old: torch.Tensor | None = None
-) -> torch.Tensor:
-    """The tokens' KL terms of a loss; with `old`, corrected for the policy that sampled.
-
-    The correction multiplies by the differentiable ratio pi / old (DeepSeek-V3.2, arXiv:2512.02556; TRL's
-    use_bias_correction_kl): for k1 and k3 the gradient is then exactly that of KL(pi || ref) in expectation
-    over old's samples. k2's is right on policy without it.
+    DeepSeek-V3.2, arXiv:2512.02556 (TRL's use_bias_correction_kl). With k1 and k3 the gradient is then that
+    of KL(pi || ref) in expectation over old's samples; k2's is right on policy without it.
 
     Args:
-        logprobs, ref, old: one shape, finite, equal (say 0) where a token is masked.
+        kl: an estimator's values at `logprobs`; all three of one shape, finite.
     """
-    terms = KL_ESTIMATORS[estimator](logprobs, ref)
-    if old is None:
-        return terms
-    return (logprobs - old).clamp(-MAX_NATS, MAX_NATS).exp() * terms
+    return (logprobs - old).clamp(-MAX_NATS, MAX_NATS).exp() * kl
 
 
 class AdaptiveKl:

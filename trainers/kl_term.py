@@ -10,8 +10,8 @@ from typing import Any
 import torch
 
 from rft_data.errors import RecipeError
-from rft_data.lookup import suggest
-from trainers.kl import KL_ESTIMATORS, AdaptiveKl
+from rft_data.lookup import lookup
+from trainers.kl import KL_ESTIMATORS, AdaptiveKl, bias_corrected
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,29 +28,26 @@ class KlTerm:
     horizon: int = 10_000
     """Rows over which the controller may double or halve `coef`, about."""
 
+    bias_correction: bool = False
+    """Times the ratio to the old policy, which makes the gradient right off policy (arXiv:2512.02556)."""
+
     def __post_init__(self) -> None:
-        if self.estimator not in KL_ESTIMATORS:
+        lookup(self.estimator, KL_ESTIMATORS, "KL estimator")
+        if self.estimator == "k1" and not self.bias_correction:
             raise RecipeError(
-                f"kl.estimator is '{self.estimator}';{suggest(self.estimator, KL_ESTIMATORS)} there are "
-                f"{', '.join(sorted(KL_ESTIMATORS))}."
-            )
-        if self.estimator == "k1":
-            raise RecipeError(
-                "kl.estimator is 'k1', whose gradient in a loss is zero on average; take k2 or k3, or give "
-                "it as a penalty in the reward (batch_ops: kl_penalty)."
+                "kl.estimator is 'k1', whose gradient in a loss is zero on average: no pull to the "
+                "reference. Take k2 or k3, or give it as a penalty in the reward (batch_ops: kl_penalty)."
             )
         if not (math.isfinite(self.coef) and self.coef > 0):
             raise RecipeError(
                 f"kl.coef is {self.coef}, must be a finite number above 0; leave 'kl' out for none."
             )
-        if (self.target is not None and not self.target > 0) or self.horizon < 1:
-            raise RecipeError(
-                f"kl.target is {self.target} and kl.horizon {self.horizon}; both must be above 0."
-            )
+        self.controller()
 
-    def per_token(self, logprobs: torch.Tensor, ref: torch.Tensor) -> torch.Tensor:
+    def per_token(self, logprobs: torch.Tensor, old: torch.Tensor, ref: torch.Tensor) -> torch.Tensor:
         """(B, C) estimates, with a gradient."""
-        return KL_ESTIMATORS[self.estimator](logprobs, ref)
+        terms = KL_ESTIMATORS[self.estimator](logprobs, ref)
+        return bias_corrected(terms, logprobs, old) if self.bias_correction else terms
 
     def controller(self) -> AdaptiveKl | None:
         """What changes `coef` while training goes on."""
@@ -58,5 +55,5 @@ class KlTerm:
 
 
 def kl_term(settings: Mapping[str, Any]) -> KlTerm:
-    """The term that a stage's `kl` describes. Raises: RecipeError."""
+    """The term that a stage's `kl` describes. Raises: RecipeError, UnknownComponentError."""
     return KlTerm(**settings)

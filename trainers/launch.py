@@ -18,9 +18,10 @@ import threading
 import time
 import traceback
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from rft_data.errors import RftError, RoleDiedError, StalledError, TrainingError
+from rft_data.failpoints import failpoint
 
 if TYPE_CHECKING:
     from trainers.ranks import Ranks
@@ -31,6 +32,29 @@ _TOLD = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", 
 _READY = b"ready"
 _END_S = 10.0
 _PR_SET_PDEATHSIG = 1
+
+
+class OtherRanks(Protocol):
+    """The other ranks of a trainer, as rank 0 has them."""
+
+    @property
+    def ranks(self) -> Ranks:
+        """How they are given orders."""
+        ...
+
+    def close(self, *, now: bool = False) -> None:
+        """End them; `now`: without asking. Idempotent."""
+        ...
+
+
+def other_ranks(processes: int, deadline_s: float) -> OtherRanks | None:
+    """The other ranks of a trainer of so many processes: torchrun's, or children; None if there are none.
+
+    Raises: what making them does.
+    """
+    if SET_ASIDE in os.environ:
+        return RanksFromOutside(processes, deadline_s)
+    return RankProcesses(processes, deadline_s) if processes > 1 else None
 
 
 class RankProcesses:
@@ -77,8 +101,7 @@ class RankProcesses:
         """End them; `now`: without asking. Idempotent."""
         others, self._others = self._others, []
         if others and not now:
-            with contextlib.suppress(RftError), self.ranks.together({"do": "end"}):
-                pass
+            _ask_to_end(self.ranks)
         for other in others:
             other.end(0.0 if now else _END_S)
         if others:
@@ -106,7 +129,9 @@ class _Other:
             raise StalledError(f"{what} was not ready within the deadline; look at its log (stderr).")
         if self._line.recv(len(_READY)) != _READY:
             code = self.popen.wait()
-            raise RoleDiedError(f"{what} ended with exit code {code} before it was ready; see its log (stderr).")
+            raise RoleDiedError(
+                f"{what} ended with exit code {code} before it was ready; see its log (stderr)."
+            )
 
     def end(self, wait_s: float) -> None:
         """Hang up, and kill it when it has not ended by itself."""
@@ -150,29 +175,41 @@ def set_aside() -> None:
     """In rank 0 of torchrun: keep what it told us from everything in this run but the trainer.
 
     Explorers would otherwise take themselves for a rank of the trainer. Roles in child processes inherit
-    `SET_ASIDE`, which only `ranks_from_outside` reads.
+    `SET_ASIDE`, which only the trainer reads.
     """
     names = [name for name in os.environ if name in _TOLD or name.startswith("TORCHELASTIC_")]
     os.environ[SET_ASIDE] = json.dumps({name: os.environ.pop(name) for name in names})
 
 
-def ranks_from_outside(processes: int, deadline_s: float) -> Ranks | None:
-    """In the trainer's process: its place among the ranks that torchrun started; None without torchrun.
+class RanksFromOutside:
+    """The other ranks of a trainer as torchrun started them; this process is rank 0's trainer."""
 
-    Raises: TrainingError when they are not `processes`; StalledError when they do not come.
-    """
-    told = os.environ.pop(SET_ASIDE, None)
-    if told is None:
-        return None
-    os.environ.update(json.loads(told))
-    if int(os.environ["WORLD_SIZE"]) != processes:
-        raise TrainingError(
-            f"torchrun started {os.environ['WORLD_SIZE']} processes, the recipe's placement.trainer.processes "
-            f"is {processes}; make them equal."
-        )
-    from trainers.ranks import Ranks
+    def __init__(self, processes: int, deadline_s: float) -> None:
+        """Meet them.
 
-    return Ranks.join(deadline_s)
+        Raises: TrainingError when they are not `processes`; StalledError when they do not come.
+        """
+        os.environ.update(json.loads(os.environ.pop(SET_ASIDE)))
+        if int(os.environ["WORLD_SIZE"]) != processes:
+            raise TrainingError(
+                f"torchrun started {os.environ['WORLD_SIZE']} processes, the recipe's "
+                f"placement.trainer.processes is {processes}; make them equal."
+            )
+        from trainers.ranks import Ranks
+
+        self.ranks: Ranks = Ranks.join(deadline_s)
+        self._open = True
+
+    def close(self, *, now: bool = False) -> None:
+        """Ask them to end; torchrun itself ends them when this process fails. Idempotent."""
+        if self._open and not now:
+            _ask_to_end(self.ranks)
+        self._open = False
+
+
+def _ask_to_end(ranks: Ranks) -> None:
+    with contextlib.suppress(RftError), ranks.together({"do": "end"}):
+        pass
 
 
 def serve_torchrun(deadline_s: float) -> None:
@@ -197,6 +234,7 @@ def serve(ranks: Ranks) -> None:
     while True:
         order, batch = ranks.told()
         try:
+            failpoint("rank.order")
             if order["do"] == "make":
                 from trainers.role import make_trainer
 

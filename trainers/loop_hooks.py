@@ -6,10 +6,8 @@ order where the loop stands between two steps. They know nothing of batches' con
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -77,7 +75,7 @@ class LoopHooks(TrainerCallback):
     def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Have the step's checkpoint written, when its order wants one."""
         if isinstance(self._order, StepOrder) and self._order.checkpoint:
-            self._save(args, state, control)
+            control.should_save = True
 
     def on_log(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Keep the step's metrics."""
@@ -91,7 +89,7 @@ class LoopHooks(TrainerCallback):
         """Between two steps."""
         self._park(control)
         if isinstance(self._order, CheckpointOrder):
-            self._save(args, state, control)
+            control.should_save = True
 
     def on_save(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Between two steps again, when the checkpoint was an order of its own."""
@@ -102,8 +100,3 @@ class LoopHooks(TrainerCallback):
         self._order = self._thread.park()
         if self._order is None:
             control.should_training_stop = True
-
-    def _save(self, args: Any, state: TrainerState, control: TrainerControl) -> None:
-        # What a killed attempt left there would mix with the new files.
-        shutil.rmtree(Path(args.output_dir) / f"checkpoint-{state.global_step}", ignore_errors=True)
-        control.should_save = True

@@ -81,7 +81,9 @@ def deal(
     else:
         sizes = [slots // micro_batches] * micro_batches
     owner = torch.arange(ranks).repeat(slots, 1)
-    owner[1::2] = owner[1::2].flip(1)  # there and back: whoever got the longest row of a turn gets the shortest next
+    owner[1::2] = owner[1::2].flip(
+        1
+    )  # there and back: whoever got the longest row of a turn gets the shortest next
     turn = torch.repeat_interleave(torch.arange(micro_batches), torch.tensor(sizes))
     dealt = torch.empty(2, rows, dtype=torch.int64)
     dealt[0, order] = owner.flatten()

@@ -9,12 +9,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from transformers import PreTrainedTokenizerBase, PrinterCallback, Trainer, TrainerCallback
-from transformers import TrainerControl, TrainerState
+from transformers import (
+    PreTrainedTokenizerBase,
+    PrinterCallback,
+    Trainer,
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+)
 
 from rft_data.errors import RecipeError, RftError, TrainingError
 from trainers.finite import FiniteGradients
-from trainers.threads import every_core
 from trainers.weights import write_weights
 
 log = logging.getLogger(__name__)
@@ -63,11 +68,9 @@ def built(make: Callable[[], Made], what: str) -> Made:
     try:
         return make()
     except (ValueError, NotImplementedError) as err:
-        if isinstance(err, RecipeError):
+        if isinstance(err, RftError):
             raise
-        raise RecipeError(
-            f"trl: {what} refuses the stage's options: {err} Change the stage's 'trl'."
-        ) from err
+        raise RecipeError(f"trl: {what} refuses its options: {err} Change the stage's 'trl'.") from err
 
 
 def fit(trainer: Trainer) -> Fitted:
@@ -78,8 +81,7 @@ def fit(trainer: Trainer) -> Fitted:
     trainer.remove_callback(PrinterCallback)
     started = time.perf_counter()
     try:
-        with every_core():
-            trainer.train()
+        trainer.train()
     except TrainingError as err:
         step = trainer.state.global_step + 1
         raise TrainingError(f"optimizer step {step}: {err}. No model is written.") from err

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import shutil
+from contextlib import AbstractContextManager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -33,10 +34,13 @@ class OfflineRole:
         seed: int,
         heldout: float,
         header: dict[str, Any],
+        threads: int | None,
     ) -> dict[str, Any]:
         """Train `model` by a stage of `offline_stage.STAGES` into the folder `output`, emptied before.
 
-        Args: header: what the folder's manifest has to say beside what it was trained on.
+        Args:
+            header: what the folder's manifest has to say beside what it was trained on.
+            threads: cores that torch uses; None: all.
         Returns: the fields of `StageReport`, and `manifest`, the manifest's digest.
         Raises: what `trainers.offline_stage.run_stage` raises.
         """
@@ -45,37 +49,41 @@ class OfflineRole:
         folder = Path(output)
         shutil.rmtree(folder, ignore_errors=True)  # what a stopped run left there
         given = StageInput(Path(model), folder, options, data, seed, heldout)
-        report = asdict(run_stage(self._buffer, algorithm, given))
+        with _cores(threads):
+            report = asdict(run_stage(self._buffer, algorithm, given))
         facts = {**header, "examples": report["examples"], "trained_on": report["digest"]}
         return {**report, "manifest": write_manifest(folder, facts)}
 
-    def sft(self, model: str, output: str, options: dict[str, Any], seed: int, run_id: str) -> int:
-        """`train` on the expert rows of a run; returns how many there were."""
-        data = {"sources": ["expert"], "run": run_id}
-        report = self.train("sft", model, output, options, data, seed, 0.0, {"run_id": run_id})
-        return int(report["examples"])
-
     def prefer(
-        self, algorithm: str, model: str, base: str, data: dict[str, Any], heldout: float, limit: int
+        self,
+        algorithm: str,
+        model: str,
+        base: str,
+        data: dict[str, Any],
+        heldout: float,
+        limit: int,
+        threads: int | None,
     ) -> dict[str, Any]:
         """How well `model` tells better from worse on held-out pairs; `base` is what its rewards refer to.
 
         Args:
             algorithm: `reward_model` for a model with a score; anything else is a policy.
-            data: fields of `stored_examples.PairChoice`. limit: at most so many pairs, spread evenly.
+            data: fields of `stored_pairs.PairChoice`. limit: at most so many pairs, spread evenly.
+            threads: cores that torch uses; None: all.
         Returns: figures of `trainers.preference_accuracy`.
         Raises: TrainingError when there is no such pair.
         """
         from trainers.offline_stage import pair_tokens
         from trainers.preference_accuracy import policy_accuracy, scorer_accuracy
-        from trainers.stored_examples import PairChoice, chosen_pairs
+        from trainers.stored_pairs import PairChoice, chosen_pairs
 
         pairs = chosen_pairs(self._buffer, PairChoice(**data), heldout, inside=True).pairs
         pairs = [pairs[i * len(pairs) // limit] for i in range(limit)] if len(pairs) > limit else pairs
         _, tokens, _ = pair_tokens(self._buffer, pairs, Path(base))
-        if algorithm == "reward_model":
-            return scorer_accuracy(Path(model), tokens)
-        return policy_accuracy(Path(model), Path(base), tokens)
+        with _cores(threads):
+            if algorithm == "reward_model":
+                return scorer_accuracy(Path(model), tokens)
+            return policy_accuracy(Path(model), Path(base), tokens)
 
     def publishable(self, model: str, directory: str, header: dict[str, Any]) -> str:
         """Write the model in `model` as a weight directory into an existing empty folder.
@@ -89,6 +97,12 @@ class OfflineRole:
 
     def close(self) -> None:
         """Nothing is held."""
+
+
+def _cores(threads: int | None) -> AbstractContextManager[None]:
+    from trainers.threads import every_core, torch_threads
+
+    return every_core() if threads is None else torch_threads(threads)
 
 
 def offline_role(buffer: Any) -> OfflineRole:

@@ -1,6 +1,6 @@
 """One offline stage from its choice of stored rows to a model folder that says what it was trained on.
 
-Which rows is `stored_examples.py`'s business, how they are trained on that of the trainer's module.
+Which rows is `stored_rows.py`'s and `stored_pairs.py`'s business; training is each trainer's.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from trainers.kto import kto_config, train_kto
 from trainers.offline_fit import Fitted
 from trainers.reward_model import reward_config, train_reward_model
 from trainers.sft import sft_config, train_sft
-from trainers.stored_examples import PairChoice, RowChoice, chosen_pairs, chosen_rows, sampled_rows
+from trainers.stored_pairs import PairChoice, chosen_pairs, sampled_rows
+from trainers.stored_rows import RowChoice, chosen_rows
 from trainers.weights import load_tokenizer
 
 log = logging.getLogger(__name__)

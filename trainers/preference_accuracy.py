@@ -16,7 +16,6 @@ from transformers import PreTrainedModel
 
 from trainers.answers import Answer, AnswerPair
 from trainers.reward_model import load_scorer
-from trainers.threads import every_core
 from trainers.weights import load_model, load_tokenizer
 
 _ROWS = 8
@@ -88,10 +87,9 @@ def _scored(
     answers = [answer for pair in pairs for answer in pair]
     order = sorted(range(len(answers)), key=lambda i: len(answers[i].ids))  # little padding
     scores = np.zeros(len(answers))
-    with every_core():
-        for start in range(0, len(order), _ROWS):
-            places = order[start : start + _ROWS]
-            scores[places] = score(model, [answers[i] for i in places])
+    for start in range(0, len(order), _ROWS):
+        places = order[start : start + _ROWS]
+        scores[places] = score(model, [answers[i] for i in places])
     return scores.reshape(-1, 2)
 
 

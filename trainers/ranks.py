@@ -69,10 +69,10 @@ class Ranks:
         self._tell(order, batch or {}, end)
         try:
             yield
-        except (RuntimeError, StalledError) as err:
-            patience = _EXPLAIN_S if not isinstance(err, RftError) else _ASK_S
-            if isinstance(err, TrainingError):
-                raise  # a loss that is not finite, say: all have seen it
+        except TrainingError:
+            raise  # a loss that is not finite, say: every rank has seen it
+        except (RuntimeError, StalledError) as err:  # a collective broke, or hangs: because of whom?
+            patience = _ASK_S if isinstance(err, StalledError) else _EXPLAIN_S
             try:
                 self._collect(time.monotonic() + patience)
             except RftError as cause:

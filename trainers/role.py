@@ -16,14 +16,27 @@ from rft_data.manifest import flush, write_manifest
 from rft_data.protocols import BufferClient
 from rft_data.rows import FileFacts, Lease, StepReport
 from trainers.disk import writing
+from trainers.expert_rows import with_ids
 from trainers.grpo import GrpoTrainer, Limits
+from trainers.launch import OtherRanks, other_ranks
+from trainers.ranks import ALONE, Ranks
 
 
 class TrainerRole:
     """A step-wise trainer that fetches its own rows."""
 
-    def __init__(self, buffer: BufferClient, trainer: GrpoTrainer, pipeline_hash: str) -> None:
-        """`pipeline_hash` names the operators whose advantages are trained on."""
+    def __init__(
+        self,
+        buffer: BufferClient,
+        trainer: GrpoTrainer,
+        pipeline_hash: str,
+        others: OtherRanks | None = None,
+    ) -> None:
+        """`pipeline_hash` names the operators whose advantages are trained on.
+
+        `others`: the trainer's other ranks, which end with it.
+        """
+        self._others = others
         self._buffer = buffer
         self._trainer = trainer
         self._pipeline_hash = pipeline_hash
@@ -41,7 +54,9 @@ class TrainerRole:
                 "a lease is trained once: resume the run."
             )
         started = time.perf_counter()
-        batch = self._buffer.leased(lease, self._pipeline_hash)
+        batch = with_ids(
+            self._buffer.leased(lease, self._pipeline_hash), self._buffer, self._trainer.tokenizer
+        )
         loaded = time.perf_counter()
         report = self._trainer.train_on(batch, checkpoint=checkpoint)
         seconds = {"load_s": loaded - started, "step_s": time.perf_counter() - loaded}
@@ -78,8 +93,12 @@ class TrainerRole:
         return str(self._trainer.checkpoint_dir(step))
 
     def close(self) -> None:
-        """End training; idempotent."""
-        self._trainer.close()
+        """End training, and the other ranks; idempotent."""
+        try:
+            self._trainer.close()
+        finally:
+            if self._others is not None:
+                self._others.close()
 
 
 def grpo_role(
@@ -99,19 +118,44 @@ def grpo_role(
 ) -> TrainerRole:
     """Policy gradients as a role: `GrpoTrainer` with JSON arguments.
 
-    Args: limits: fields of `Limits`.
+    Args:
+        limits: fields of `Limits`. Of its processes this is the first; the others are children of it, or
+            those that torchrun started.
+    Raises: what GrpoTrainer does, in whichever rank; RoleDiedError, StalledError when one does not come.
+    """
+    arguments = {
+        "model_path": model,
+        "output_dir": output_dir,
+        "steps": steps,
+        "rows_per_step": rows_per_step,
+        "options": dict(options),
+        "seed": seed,
+        "resume_from": resume_from,
+        "off_policy": dict(off_policy),
+        "objective": dict(objective),
+        "limits": dict(limits),
+    }
+    others = other_ranks(limits.get("processes", 1), limits["deadline_s"])
+    if others is None:
+        return TrainerRole(buffer, make_trainer(arguments, ALONE), pipeline_hash)
+    try:
+        with others.ranks.together({"do": "make", "arguments": arguments}):
+            trainer = make_trainer(arguments, others.ranks)
+    except BaseException:
+        others.close(now=True)
+        raise
+    return TrainerRole(buffer, trainer, pipeline_hash, others)
+
+
+def make_trainer(arguments: Mapping[str, Any], ranks: Ranks) -> GrpoTrainer:
+    """A rank's trainer: `GrpoTrainer` of JSON arguments, its paths as text and its limits as a mapping.
+
     Raises: what GrpoTrainer does.
     """
-    trainer = GrpoTrainer(
-        model_path=Path(model),
-        output_dir=Path(output_dir),
-        steps=steps,
-        rows_per_step=rows_per_step,
-        options=options,
-        seed=seed,
-        resume_from=None if resume_from is None else Path(resume_from),
-        off_policy=off_policy,
-        objective=objective,
-        limits=Limits(**limits),
-    )
-    return TrainerRole(buffer, trainer, pipeline_hash)
+    resume_from = arguments["resume_from"]
+    paths = {
+        "model_path": Path(arguments["model_path"]),
+        "output_dir": Path(arguments["output_dir"]),
+        "resume_from": None if resume_from is None else Path(resume_from),
+    }
+    return GrpoTrainer(**{**arguments, **paths, "limits": Limits(**arguments["limits"])}, ranks=ranks)

@@ -7,10 +7,13 @@ not number or publish them.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+from torch.distributed.tensor import DTensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils.logging import disable_progress_bar
 
@@ -48,11 +51,39 @@ def publishable(model_path: Path, directory: Path) -> None:
     write_weights(load_model(model_path), load_tokenizer(model_path), directory)
 
 
-def write_weights(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, directory: Path) -> None:
-    """Write safetensors, config, tokenizer and the probe into the existing folder `directory`."""
-    model.save_pretrained(directory)
+def write_weights(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    directory: Path,
+    state: dict[str, torch.Tensor] | None = None,
+) -> None:
+    """Write safetensors, config, tokenizer and the probe into the existing folder `directory`.
+
+    `state`: the tensors to write where they are not the model's own (gathered, or merged); the probe is then
+    of what was written, read back.
+    """
+    model.save_pretrained(directory, state_dict=state)
     tokenizer.save_pretrained(directory)
-    write_probe(model, tokenizer, directory)
+    write_probe(model if state is None else load_model(directory), tokenizer, directory)
+
+
+def gathered_state(
+    model: torch.nn.Module, wrapped: torch.nn.Module, accelerator: Any
+) -> dict[str, torch.Tensor] | None:
+    """All tensors of a model whose ranks hold parts of it (FSDP2, ZeRO-3); None of one that each holds whole.
+
+    Every rank must call it; with FSDP2 only rank 0 is given the tensors, the others an empty dict.
+
+    Args: wrapped: what accelerate made of `model`.
+    """
+    if any(isinstance(parameter, DTensor) for parameter in model.parameters()):
+        options = StateDictOptions(full_state_dict=True, cpu_offload=True)
+        state: dict[str, torch.Tensor] = get_model_state_dict(model, options=options)
+        return state
+    if any(hasattr(parameter, "ds_id") for parameter in model.parameters()):  # ZeRO-3
+        gathered: dict[str, torch.Tensor] = accelerator.get_state_dict(wrapped)
+        return gathered
+    return None
 
 
 def write_probe(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, directory: Path) -> None:

@@ -7,7 +7,7 @@ sampled is the policy at the start. It times nothing.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,8 @@ class Size:
     """Timed optimizer steps of a round; one more warms up."""
     rounds: int
     """Every contender has its turn in each, in a process of its own."""
+    sft_rows: int = 0
+    """Ragged rows of the packing part; 0: not measured at this size."""
     shape: Mapping[str, int] | None = None
 
     def build(self, folder: Path) -> None:
@@ -59,8 +61,10 @@ _100M = {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12,
 _500M = {"hidden_size": 1024, "num_hidden_layers": 27, "num_attention_heads": 16, "num_key_value_heads": 4}
 _READS = {"vocab_size": 32_000, "max_position_embeddings": 512}
 SIZES = {
-    "tiny": Size("tiny", steps=60, rounds=3),
-    "100m": Size("100m", steps=4, rounds=3, shape={**_100M, **_READS, "intermediate_size": 2048}),
+    "tiny": Size("tiny", steps=60, rounds=3, sft_rows=1024),
+    "100m": Size(
+        "100m", steps=4, rounds=3, sft_rows=64, shape={**_100M, **_READS, "intermediate_size": 2048}
+    ),
     "500m": Size("500m", steps=2, rounds=3, shape={**_500M, **_READS, "intermediate_size": 4864}),
 }
 """110 and 508 million parameters; the quickstart's has 0.7 million."""
@@ -108,23 +112,27 @@ def write_case(size: Size, folder: Path) -> Case:
     # arXiv:2402.03300 with TRL's 1e-4 under the division
     advantages = (rewards - rewards.mean(1, keepdims=True)) / (rewards.std(1, ddof=1, keepdims=True) + 1e-4)
     mask = (np.arange(TOKENS) >= PROMPT_TOKENS).astype(int).tolist()
-    rows = [
+    table = experiences(
         {
             "seq": row,
+            "group_id": f"group-{row // GROUP}",
             "prompt_length": PROMPT_TOKENS,
             "token_ids": ids[row].tolist(),
             "action_mask": mask,
             "logprobs": logprobs[row].tolist(),
-            "advantage": [advantages.flat[row]],
             "reward": rewards.flat[row],
             "version_min": 0,
         }
         for row in range(ROWS)
-    ]
-    advantage = pa.field("advantage", pa.list_(pa.float32()))
-    fields = [advantage if name == advantage.name else EXPERIENCES.field(name) for name in rows[0]]
-    table = pa.Table.from_pylist(rows, schema=pa.schema(fields))
+    )
+    advantage = pa.array(advantages.reshape(-1, 1).tolist(), pa.list_(pa.float32()))
+    table = table.append_column("advantage", advantage)
     with pa.OSFile(str(folder / "rows.arrow"), "wb") as file, pa.ipc.new_file(file, table.schema) as out:
         out.write_table(table)
     (folder / "facts.json").write_text(json.dumps({"parameters": model.num_parameters()}))
     return case
+
+
+def experiences(rows: Iterable[Mapping[str, Any]]) -> pa.Table:
+    """Rows of EXPERIENCES, null where nothing is given."""
+    return pa.Table.from_pylist(list(rows), schema=EXPERIENCES)

@@ -59,7 +59,19 @@ def _turn(contender: str, folder: str, steps: int) -> dict[str, Any]:
     return {**asdict(turn), "peak_mb": peak_mb()}
 
 
-TASKS = {"prepare": _prepare, "turn": _turn}
+def _packing(folder: str, rows: int) -> dict[str, Any]:
+    from benchmarks.trainer.case import Case
+    from benchmarks.trainer.packing import obstacle, tokens_per_s
+
+    case = Case(Path(folder))
+    reason = obstacle(case)
+    found: dict[str, Any] = {"obstacle": reason, "padded": tokens_per_s(case, rows, "padded")}
+    if not reason:
+        found["packed"] = tokens_per_s(case, rows, "packed")
+    return found
+
+
+TASKS = {"prepare": _prepare, "turn": _turn, "packing": _packing}
 
 
 def main() -> None:

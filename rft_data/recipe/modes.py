@@ -8,6 +8,7 @@ from typing import Any, Literal, Self
 from pydantic import Field, PrivateAttr, model_validator
 
 from rft_data.algorithms import algorithm_of
+from rft_data.recipe.offline import HeldoutPairs, OfflineStage, SftStage
 from rft_data.recipe.presets import sets_advantage, with_preset
 from rft_data.recipe.running import Component, Deadlines, Monitor, OperatorLimits, PlacementSection, Sync
 from rft_data.recipe.section import Section
@@ -143,8 +144,11 @@ class OnlineRecipe(PlayingRecipe):
         *before, last = self.stages
         if not isinstance(last, RlStage) or any(isinstance(stage, RlStage) for stage in before):
             raise ValueError(f"'stages' must be offline stages and then one that explores, found {kinds}")
-        if "sft" in kinds and not self.experts:
-            raise ValueError("an 'sft' stage needs 'experts' to make the solutions it trains on")
+        if not self.experts and any(isinstance(s, SftStage) and s.data is None for s in before):
+            raise ValueError(
+                "an 'sft' stage needs 'experts' to make the solutions it trains on, or 'data' to choose "
+                "stored rows"
+            )
         named = {taskset.name for taskset in self.tasks}
         unknown = {name for section in self.experts for name in section.tasksets} - named
         if unknown:
@@ -197,6 +201,27 @@ class TrainRecipe(RunRecipe):
     @model_validator(mode="after")
     def _coherent(self) -> TrainRecipe:
         fits_algorithm(self.stages[0], self.group_size)
+        return self
+
+
+class OfflineRecipe(RunRecipe):
+    """Train on what the buffer holds; nothing is explored."""
+
+    mode: Literal["offline"]
+    model: Model
+    heldout: HeldoutPairs | None = None
+    """Measured before the first stage and after each; left out: nothing is held out."""
+    stages: list[OfflineStage] = Field(min_length=1)
+    """One after the other; each goes on from the policy before it."""
+
+    @model_validator(mode="after")
+    def _chosen(self) -> OfflineRecipe:
+        for number, stage in enumerate(self.stages):
+            if isinstance(stage, SftStage) and stage.data is None:
+                raise ValueError(
+                    f"stage {number} ('sft') needs 'data', which says what to imitate; for example "
+                    "data: {min_reward: 1.0}"
+                )
         return self
 
 
@@ -256,6 +281,7 @@ MODES: Mapping[str, type[Recipe]] = {
     "online": OnlineRecipe,
     "explore": ExploreRecipe,
     "train": TrainRecipe,
+    "offline": OfflineRecipe,
     "eval": EvalRecipe,
     "data": DataRecipe,
 }

@@ -1,6 +1,6 @@
 """Sections of the stages that train on what the buffer holds, and of the pairs that are held out.
 
-Filters are checked here, against the schema; whether anything is stored that fits is seen when the run starts.
+Filters are checked here, against the schema; whether anything stored fits is seen when the run starts.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class PairsSection(Section):
     run: str | None = None
     """Mined: only this run's groups."""
     where: str | None = None
-    """A filter: over the table `preferences` where pairs are stored, over `experiences` where they are mined."""
+    """A filter: over `preferences` where pairs are stored, over `experiences` where they are mined."""
     margin: float = Field(default=0.0, ge=0)
     """Mined: the two rewards differ by more than this."""
 
@@ -67,8 +67,8 @@ class PairsSection(Section):
         _check_filter(self.where, "experiences" if self.pairs == "mined" else "preferences")
         if self.pairs == "stored" and (self.run is not None or self.margin):
             raise ValueError(
-                "'run' and 'margin' choose what pairs are mined from; stored pairs are chosen by 'where', for "
-                "example source = 'human'"
+                "'run' and 'margin' choose what pairs are mined from; stored pairs are chosen by 'where', "
+                "for example source = 'human'"
             )
         return self
 

@@ -11,6 +11,7 @@ from pydantic import Discriminator, Field, Tag, model_validator
 
 from rft_data.algorithms import algorithm_of
 from rft_data.errors import RftError
+from rft_data.recipe.offline import DpoStage, KtoStage, RewardModelStage, SftStage
 from rft_data.recipe.presets import OFFLINE
 from rft_data.recipe.running import Component, OffPolicy
 from rft_data.recipe.section import Section
@@ -183,14 +184,6 @@ class ExplorerSection(Section):
         return int(self.limits.get("min_members") or self.group_size)
 
 
-class SftStage(Section):
-    """Supervised fine-tuning on the experts' stored experiences."""
-
-    algorithm: Literal["sft"]
-    trl: dict[str, Any] = Field(default_factory=dict)
-    """Passed through to TRL's SFTConfig."""
-
-
 class KlSection(Section):
     """KL to a reference model, added to the loss; see docs/trainers.md."""
 
@@ -199,7 +192,9 @@ class KlSection(Section):
     target: float | None = Field(default=None, gt=0)
     """Nats a token to steer to by changing `coef` (arXiv:1909.08593)."""
     horizon: int = Field(default=10_000, ge=1)
-    """Rows."""
+    """Rows in which `coef` moves by a fifth at most."""
+    bias_correction: bool = False
+    """Weigh by the ratio to the old policy: right off policy (arXiv:2512.02556)."""
 
 
 class RlStage(Section):
@@ -242,7 +237,14 @@ def _kind(stage: Any) -> str:
     return str(name) if name in OFFLINE else "rl"
 
 
-Stage = Annotated[Annotated[SftStage, Tag("sft")] | Annotated[RlStage, Tag("rl")], Discriminator(_kind)]
+Stage = Annotated[
+    Annotated[SftStage, Tag("sft")]
+    | Annotated[DpoStage, Tag("dpo")]
+    | Annotated[KtoStage, Tag("kto")]
+    | Annotated[RewardModelStage, Tag("reward_model")]
+    | Annotated[RlStage, Tag("rl")],
+    Discriminator(_kind),
+]
 
 
 class Evaluation(Section):

@@ -87,7 +87,7 @@ def test_all_problems_are_reported_at_once_with_their_place(tmp_path: Path) -> N
         (
             "mode: online",
             "mode: onlin",
-            "3:1 mode: found 'onlin'; one of online, explore, train, eval, data is needed",
+            "3:1 mode: found 'onlin'; one of online, explore, train, offline, eval, data is needed",
         ),
         ("recipe: 1", "recipe: 2", "1:1 recipe: Input should be 1"),
         ("group_size: 4", "group_size: 1", "give at least 2"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Annotated
 
@@ -13,12 +12,7 @@ from rft_data.lookup import suggest
 from trainers.batch_ops.batch_op import BatchOp
 from trainers.batch_ops.state import BatchState
 from trainers.batch_ops.tokens import needed, sampled_rows
-
-KL_ESTIMATORS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
-    "k1": lambda logp, ref: logp - ref,
-    "k2": lambda logp, ref: 0.5 * (logp - ref).square(),
-    "k3": lambda logp, ref: torch.expm1(ref - logp) - (ref - logp),
-}
+from trainers.kl import KL_ESTIMATORS
 
 
 def _known(estimator: str) -> str:
@@ -39,10 +33,11 @@ Coefficient = Annotated[float, Field(ge=0)]
 def kl_penalty(state: BatchState, coef: Coefficient = 0.001, estimator: Estimator = "k1") -> BatchState:
     """r_t = r_t - coef * KL_t at each trained token, KL_t estimated from sampling policy and reference.
 
-    arXiv:2203.02155, equation 2 (estimator k1), token by token as in arXiv:1909.08593. It stands before
-    the operator that reads token rewards (`gae`, `returns_to_go`). The policy is the one that sampled, of
-    whose distribution the tokens are draws. Rows of experts, masked and padding rows keep theirs; a row
-    without a reward is left out by the operators that follow. Groups are not read.
+    arXiv:2203.02155, equation 2 (estimator k1), token by token as in arXiv:1909.08593; estimators are those
+    of `trainers.kl`. It stands before the operator that reads token rewards (`gae`, `returns_to_go`). The
+    policy is the one that sampled, of whose distribution the tokens are draws. Rows of experts, masked and
+    padding rows keep theirs; a row without a reward is left out by the operators that follow. Groups are
+    not read.
     """
     reference = needed(state.ref, "ref").double()
     learning = (state.mask > 0) & sampled_rows(state).unsqueeze(1)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModel
 
-from trainers.critics.value_head import ValueHead
+from trainers.critics.value_head import ValueHead, require_head
 from trainers.weights import load_model
 
 
@@ -17,23 +17,22 @@ class SeparateCritic:
     """Values from a second model, which leaves the policy's weights alone.
 
     It has no dropout: noise in values is noise in advantages. Every process holds a copy; the trainer
-    averages its gradients (see `trainers.critic.OwnGradients`).
+    averages its gradients (see `OwnGradients`).
     """
 
     reads_policy_pass = False
     detached = False
 
-    def __init__(
-        self, model_path: Path, folder: Path | None, options: Mapping[str, Any], rows_at_once: int
-    ) -> None:
+    def __init__(self, model_path: Path, folder: Path | None, options: Mapping[str, Any]) -> None:
         """Load it.
 
         Args:
             model_path: the policy's folder, whose backbone it starts from; folder: where `save` wrote it.
             options: `model_init_kwargs` of the policy.
-            rows_at_once: rows of one forward pass without a gradient.
         """
         source = model_path if folder is None else folder
+        if folder is not None:
+            require_head(folder)
         config = AutoConfig.from_pretrained(source)
         for name, value in vars(config.get_text_config()).items():
             if "drop" in name and isinstance(value, float):
@@ -48,7 +47,6 @@ class SeparateCritic:
         self.head = ValueHead(config.get_text_config().hidden_size)
         if folder is not None:
             self.head.load(folder)
-        self._rows_at_once = rows_at_once
 
     def place(self, device: torch.device, *, gradient_checkpointing: bool) -> None:
         """Move to the trainer's device."""
@@ -59,16 +57,13 @@ class SeparateCritic:
             self.backbone.gradient_checkpointing_enable({"use_reentrant": False})
 
     def values(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
-        """(R, C) values before each token, with a gradient where the caller's context has one."""
+        """(B, C) values before each token, with a gradient where the caller's context has one."""
         ids = torch.cat([batch["prompt_ids"], batch["completion_ids"]], dim=1)
         attention = torch.cat([batch["prompt_mask"], batch["completion_mask"]], dim=1)
         columns = batch["completion_ids"].shape[1]
-        at_once = len(ids) if torch.is_grad_enabled() else self._rows_at_once
-        passes = []
-        for some, seen in zip(ids.split(at_once), attention.split(at_once), strict=True):
-            hidden = self.backbone(input_ids=some, attention_mask=seen, use_cache=False).last_hidden_state
-            passes.append(self.head(hidden[:, -columns - 1 : -1]))
-        return torch.cat(passes)
+        hidden = self.backbone(input_ids=ids, attention_mask=attention, use_cache=False).last_hidden_state
+        values: torch.Tensor = self.head(hidden[:, -columns - 1 : -1])
+        return values
 
     def parameters(self) -> list[torch.nn.Parameter]:
         """All of them."""

@@ -11,6 +11,7 @@ import torch
 from transformers import PreTrainedModel
 from transformers.utils import ModelOutput
 
+from rft_data.errors import TrainingError
 from trainers.critics.value_head import ValueHead
 
 
@@ -29,21 +30,21 @@ class SharedCritic:
         if folder is not None:
             self.head.load(folder)
         base.value_head = self.head.to(base.device)
-        self._passes: list[torch.Tensor] = []
         self._hidden: torch.Tensor | None = None
+        self._values: torch.Tensor | None = None
         self.detached = False
         """While set, the value loss trains the head alone."""
         base.base_model.register_forward_hook(self._keep)
         base.forward = types.MethodType(self._with_values(base.forward), base)
 
     def values(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
-        """(R, C) values before each token, of the policy's last pass over these R rows; each pass once."""
-        rows, columns = batch["completion_ids"].shape
-        passes: list[torch.Tensor] = []
-        while sum(map(len, passes)) < rows:
-            passes.insert(0, self._passes.pop())
-        self._passes.clear()
-        return torch.cat([values[:, -columns:] for values in passes])
+        """(B, C) values before each token, of the policy's last pass, which was over these rows."""
+        if self._values is None or len(self._values) != len(batch["completion_ids"]):
+            raise TrainingError(
+                "the shared critic has no pass of the policy over these rows; this is a defect."
+            )
+        values, self._values = self._values, None
+        return values[:, -batch["completion_ids"].shape[1] :]
 
     def parameters(self) -> list[torch.nn.Parameter]:
         """What the critic's learning rate is for: the head."""
@@ -67,7 +68,7 @@ class SharedCritic:
             assert self._hidden is not None  # noqa: S101 - the backbone has run
             hidden, self._hidden = self._hidden[:, :-1], None
             values = self.head(hidden.detach() if self.detached else hidden)
-            self._passes.append(values)
+            self._values = values
             if isinstance(outputs, ModelOutput):
                 # DistributedDataParallel looks for used parameters in what forward returns.
                 outputs["values"] = values

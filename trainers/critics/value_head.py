@@ -1,4 +1,4 @@
-"""The linear layer that makes one value of each hidden state, kept apart from the policy's weights on disk."""
+"""The linear layer that makes one value of each hidden state; on disk it is not with the policy's weights."""
 
 from __future__ import annotations
 
@@ -11,6 +11,18 @@ from safetensors.torch import load_file, save_file
 from rft_data.errors import ResumeError
 
 HEAD_FILE = "value_head.safetensors"
+
+
+def require_head(folder: Path) -> None:
+    """Check that a critic was written into `folder`.
+
+    Raises: ResumeError when none was.
+    """
+    if not (folder / HEAD_FILE).is_file():
+        raise ResumeError(
+            f"'{folder}' has no {HEAD_FILE}: the checkpoint was written without a critic. Resume with the "
+            "'critic' of the run that wrote it, or start anew."
+        )
 
 
 class ValueHead(torch.nn.Linear):
@@ -44,11 +56,7 @@ class ValueHead(torch.nn.Linear):
 
         Raises: ResumeError when it is not there.
         """
-        if not (folder / HEAD_FILE).is_file():
-            raise ResumeError(
-                f"'{folder}' has no {HEAD_FILE}: the checkpoint was written without this critic. Resume with "
-                "the 'critic' of the run that wrote it, or start anew."
-            )
+        require_head(folder)
         tensors = load_file(folder / HEAD_FILE)
         with torch.no_grad():
             for name, p in self.named_parameters():

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
-import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 
 from rft_data.errors import RecipeError
 from rft_data.lookup import lookup
-from trainers.losses.arguments import check_arguments
+from trainers.batch_ops.bind import wrong_values
+from trainers.binding import bound
 from trainers.losses.clipped import dual_clip, ppo_clip, sequence_masking
 from trainers.losses.context import LossContext
 from trainers.losses.decoupled import decoupled_ppo, loglinear_ppo
@@ -26,42 +25,50 @@ from trainers.losses.supervised import raft, sft
 _CLIPPED = "-min(r A, clip(r, 1-ε_low, 1+ε_high) A)"
 
 LOSSES: dict[str, Loss] = {
-    "ppo_clip": Loss(ppo_clip, "1707.06347", formula=_CLIPPED),
-    "dual_clip": Loss(dual_clip, "1912.09729", formula="A < 0: min(ppo_clip, -c A); else ppo_clip"),
+    "ppo_clip": Loss(ppo_clip, "arXiv:1707.06347", formula=_CLIPPED),
+    "dual_clip": Loss(dual_clip, "arXiv:1912.09729", formula="A < 0: min(ppo_clip, -c A); else ppo_clip"),
     "sequence_masking": Loss(
-        sequence_masking, "2512.02556", formula="ppo_clip · 1[A ≥ 0 or mean_t(log μ - log π) ≤ δ]"
+        sequence_masking, "arXiv:2512.02556", formula="ppo_clip · 1[A ≥ 0 or mean_t(log μ - log π) ≤ δ]"
     ),
-    "policy_gradient": Loss(policy_gradient, "1602.01783", formula="-A log π"),
+    "policy_gradient": Loss(policy_gradient, "arXiv:1602.01783", formula="-A log π"),
     "importance_sampling": Loss(
         importance_sampling, "doi:10.1198/106186008X320456", formula="-sg(min(r, cap)) A log π"
     ),
-    "topr": Loss(topr, "2503.14286", formula="-sg(A < 0: min(Π r, 1); else 1) A log π"),
-    "opmd": Loss(opmd, "2505.17826", formula="-A log π / (1+τ); kimi: -A log π + τ/2 d_t Σ_s d_s"),
-    "sppo": Loss(sppo, "2108.05828", formula="-A log clip(r, 1/(1+ε), 1+ε)"),
-    "rec": Loss(rec, "2509.24203", formula="-sg(w 1[r in range]) A log π + k2 d²"),
-    "m2po": Loss(m2po, "2510.01161", formula="-M r A, M = 0 on the largest d² until mean d² ≤ τ"),
-    "sft": Loss(sft, "2508.05629", formula="-sg(w) log π, w = 1, π or π(1-π)"),
+    "topr": Loss(topr, "arXiv:2503.14286", formula="-sg(A < 0: min(Π r, 1); else 1) A log π"),
+    "opmd": Loss(opmd, "arXiv:2505.17826", formula="-A log π / (1+τ); kimi: -A log π + τ/2 d_t Σ_s d_s"),
+    "sppo": Loss(sppo, "arXiv:2108.05828", formula="-A log clip(r, 1/(1+ε), 1+ε)"),
+    "rec": Loss(rec, "arXiv:2509.24203", formula="-sg(w 1[r in range]) A log π + k2 d²"),
+    "m2po": Loss(m2po, "arXiv:2510.01161", formula="-M r A, M = 0 on the largest d² until mean d² ≤ τ"),
+    "sft": Loss(
+        sft, "arXiv:2508.05629", needs=frozenset({"experts"}), formula="-sg(w) log π, w = 1, π or π(1-π)"
+    ),
     "raft": Loss(
-        raft, "2304.06767", needs=frozenset({"rewards"}), formula="-sg(w) log π · 1[reward > threshold]"
+        raft,
+        "arXiv:2304.06767",
+        needs=frozenset({"rewards", "experts"}),
+        formula="-sg(w) log π · 1[reward > threshold]",
     ),
     "mix": Loss(
-        mix, "2505.17826", needs=frozenset({"expert_share"}), formula="(1-μ) mean ppo_clip + μ mean(-log π*)"
+        mix,
+        "arXiv:2505.17826",
+        needs=frozenset({"experts", "expert_share"}),
+        formula="(1-μ) mean ppo_clip + μ mean(-log π*)",
     ),
     "chord": Loss(
         chord,
-        "2508.11408",
-        needs=frozenset({"expert_share"}),
+        "arXiv:2508.11408",
+        needs=frozenset({"experts", "expert_share"}),
         formula="(1-μ_step) mean ppo_clip + μ_step mean(-sg(π*(1-π*)) log π*)",
     ),
     "decoupled_ppo": Loss(
         decoupled_ppo,
-        "2110.00641",
+        "arXiv:2110.00641",
         needs=frozenset({"prox"}),
         formula="min(prox/μ, cap) · ppo_clip with r = π/prox",
     ),
     "loglinear_ppo": Loss(
         loglinear_ppo,
-        "2512.06547",
+        "arXiv:2512.06547",
         needs=frozenset({"versions_behind"}),
         formula="decoupled_ppo with log prox = sg(log μ / d + (1 - 1/d) log π)",
     ),
@@ -84,21 +91,22 @@ def make_loss(use: str, args: Mapping[str, Any]) -> Loss:
             raise RecipeError(
                 f"loss '{use}' is a {type(found).__name__}; wanted a function of a LossContext, or a Loss."
             )
-        found = Loss(found, paper="")
-    check_arguments(use, found.function, args)
-    bound = dataclasses.replace(found, function=functools.partial(found.function, **args))
-    _rehearse(use, bound.function, found.needs)
-    return bound
+        found = Loss(found, paper=use)
+    loss = bound(use, args, {use: found}, "loss")
+    if mistakes := wrong_values(found.function, args):
+        raise RecipeError(f"loss '{use}' does not accept its args: {'; '.join(mistakes)}.")
+    _rehearse(use, loss)
+    return loss
 
 
-def _rehearse(use: str, function: Callable[..., torch.Tensor], needs: frozenset[str]) -> None:
+def _rehearse(use: str, loss: Loss) -> None:
     """Run a loss once on two tiny rows.
 
     Raises: RecipeError when it fails, or returns something else than (2, 3) terms with a gradient.
     """
-    context = _two_rows(needs)
+    context = _two_rows(loss.needs)
     try:
-        terms = function(context)
+        terms = loss(context)
     # A loss may be the user's own code.
     except Exception as err:
         raise RecipeError(

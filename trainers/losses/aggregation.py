@@ -6,13 +6,13 @@ the ranks as DDP averages gradients, add up to the value of the step's rows take
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import TypeAlias
 
 import torch
 
 from trainers.losses.loss import Aggregation
 
-Count = torch.Tensor | float
+Count: TypeAlias = torch.Tensor | float
 
 
 def aggregate(
@@ -44,26 +44,19 @@ def aggregate(
 
 
 def expert_share(
-    mask: torch.Tensor,
-    is_expert: torch.Tensor,
-    kind: Aggregation,
-    *,
-    rows: Count,
-    total: Callable[[torch.Tensor], torch.Tensor] = lambda value: value,
+    mask: torch.Tensor, is_expert: torch.Tensor, kind: Aggregation, *, rows: Count
 ) -> torch.Tensor:
     """The experts' share of what `aggregate` averages over in one optimizer step, a scalar in [0, 1].
 
     Args:
-        mask: (R, C) of this rank's part of the step.
+        mask: (R, C) of all rows of the step, of all ranks.
         is_expert: (R,) bool, false for padding.
-        rows: rows of the step's lease, all ranks.
-        total: sums a tensor over the ranks.
+        rows: rows of the step's lease.
     Returns: 0 for a step without experts, or without anything.
     """
-    if kind != "token_mean":
-        return total(is_expert.to(mask.dtype).sum()) / _at_least_one(rows)
-    counts = total(torch.stack([mask[is_expert].sum(), mask.sum()]))
-    return counts[0] / counts[1].clamp(min=1)
+    if kind == "token_mean":
+        return mask[is_expert].sum() / mask.sum().clamp(min=1)
+    return is_expert.to(mask.dtype).sum() / _at_least_one(rows)
 
 
 def _at_least_one(count: Count) -> Count:

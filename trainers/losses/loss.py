@@ -28,7 +28,8 @@ class Loss:
     """token_mean: over all trained tokens of the step; row_mean: the mean over rows of each row's token
     mean; row_sum: the mean over rows of each row's token sum. Rows: those of the lease, never padding."""
     needs: frozenset[str] = frozenset()
-    """Which of `ref`, `prox`, `rewards`, `versions_behind` and `expert_share` it reads."""
+    """Which of `ref`, `prox`, `rewards`, `versions_behind` and `expert_share` it reads, and `experts` where
+    it trains on rows of experts: of another loss they would be wasted, and are refused."""
     formula: str = ""
     """A token's term in the symbols of docs/algorithms.md."""
 

@@ -84,7 +84,7 @@ def test_own_operators_come_by_import_path(monkeypatch: pytest.MonkeyPatch) -> N
         (
             [{"kl_penalty": {"estimator": "k4"}}, "gae"],
             RecipeError,
-            "must be one of k1, k2, k3, got .k4.",
+            "must be one of k1, k2, k3, abs, low_var, got 'k4'",
         ),
         ([{"gae": 1}], RecipeError, "wanted a mapping of arguments"),
         ([{"gae": {}, "whiten": {}}], RecipeError, "wanted one operator name"),

@@ -128,7 +128,9 @@ def kl_penalty(state: BatchState, coef: float = 0.001, estimator: str = "k1") ->
     for i in range(len(out)):
         for t in trained_columns(state, i, scored=False):
             r = float(state.ref[i, t] - state.sampled[i, t])
-            out[i][t] -= coef * {"k1": -r, "k2": r * r / 2, "k3": math.exp(r) - 1 - r}[estimator]
+            k3 = math.exp(r) - 1 - r  # r is in [-6, 6]
+            kl = {"k1": -r, "k2": r * r / 2, "k3": k3, "abs": abs(r), "low_var": min(k3, 10.0)}
+            out[i][t] -= coef * kl[estimator]
     return {"token_rewards": out}
 
 
@@ -161,7 +163,10 @@ REFERENCES: dict[str, tuple[Callable[..., dict[str, Rows]], dict[str, st.SearchS
     "batch_std": (batch_std, {"eps": st.sampled_from([1e-4, 0.5])}),
     "kl_penalty": (
         kl_penalty,
-        {"coef": st.sampled_from([0.0, 0.3]), "estimator": st.sampled_from(["k1", "k2", "k3"])},
+        {
+            "coef": st.sampled_from([0.0, 0.3]),
+            "estimator": st.sampled_from(["k1", "k2", "k3", "abs", "low_var"]),
+        },
     ),
     "distill": (distill, {"coef": st.sampled_from([1.0, 0.3])}),
     "jsd": (jsd, {"coef": st.sampled_from([1.0, 0.3]), "beta": st.sampled_from([0.0, 0.1, 0.5, 1.0])}),

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.trainers.losses.proof import Batch, batches, check
+from tests.trainers.losses.proof import SOME, Batch, batches, check
 from trainers.losses import LOSSES
 from trainers.losses.clipped import dual_clip, ppo_clip, sequence_masking
 
@@ -66,6 +66,7 @@ REFERENCES = {
         ("sequence_masking", {"threshold": 0.0}),
     ],
 )
+@SOME
 @given(batch=batches())
 def test_clipped_losses_equal_their_formulas(name: str, args: dict[str, float], batch: Batch) -> None:
     check(LOSSES[name].function, REFERENCES[name], batch, **args)
@@ -103,13 +104,16 @@ def test_a_ratio_beyond_sixty_nats_is_finite_and_has_no_gradient() -> None:
     assert gradient.item() == 0.0
 
 
+@SOME
 @given(batch=batches(experts=False), delta=st.none() | st.sampled_from([1.5, 3.0]))
 def test_clipping_equals_trls_dapo(batch: Batch, delta: float | None) -> None:
     """TRL's own `_compute_loss`, fed with these log probabilities instead of a model's."""
     context = batch.context()
     ours = dual_clip(context, max_ratio=delta) if delta else ppo_clip(context)
     tokens = context.mask.sum().clamp(min=1)
-    assert torch.allclose((ours * context.mask).sum() / tokens, _trl_dapo(batch, delta), rtol=1e-12, atol=1e-12)
+    assert torch.allclose(
+        (ours * context.mask).sum() / tokens, _trl_dapo(batch, delta), rtol=1e-12, atol=1e-12
+    )
 
 
 def _trl_dapo(batch: Batch, delta: float | None) -> torch.Tensor:
