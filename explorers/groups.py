@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Coroutine, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from explorers.limits import Limits
@@ -29,8 +30,12 @@ class GroupPlayer:
         sampling: Sampling,
         limits: Limits,
         meter: Meter,
+        greedy_member: bool = False,
     ) -> None:
-        """`run_id`, `attempt` and `explorer_id` name the experiences; evaluation samples greedily."""
+        """`run_id`, `attempt` and `explorer_id` name the experiences; evaluation samples greedily.
+
+        greedy_member: whether member 0 of every group is decoded greedily, for baselines (ReMax).
+        """
         self._rollouts = rollouts
         self._run_id = run_id
         self._attempt = attempt
@@ -39,15 +44,16 @@ class GroupPlayer:
         self._sampling = sampling
         self._limits = limits
         self._meter = meter
+        self._greedy = greedy_member
 
     async def play(self, ticket: Ticket, task: Task) -> Group:
         """Play one group: start `extra` rollouts more than its size, keep the first that arrive.
 
-        A failed group keeps its good rollouts.
+        A failed group keeps its good rollouts; one without its greedy member has failed.
         Raises: RftError that is not about one row (ParityError, EngineError): no rollout could succeed.
         """
         started = self._group_size + self._limits.extra
-        contexts = [self._context(ticket.group_id, n, "rollout", self._sampling) for n in range(started)]
+        contexts = [self._context(ticket.group_id, n, "rollout", self._of(n)) for n in range(started)]
         members = {asyncio.create_task(self._rollouts.play(task, ctx)): ctx.member for ctx in contexts}
         arrived: dict[int, list[Experience]] = {}
         errors: list[str] = []
@@ -59,7 +65,7 @@ class GroupPlayer:
                     outcome = one.result()
                     if isinstance(outcome, Exception):
                         errors.append(described(outcome))
-                    elif len(arrived) < self._group_size:
+                    elif self._has_place(members[one], arrived):
                         arrived[members[one]] = outcome
                     else:
                         self._meter.count("rollouts_surplus")
@@ -68,10 +74,19 @@ class GroupPlayer:
         rows = tuple(row for member in sorted(arrived) for row in arrived[member])
         if len(arrived) == self._group_size:
             return Group(ticket, task, rows, "arrived")
-        if len(arrived) >= (self._limits.min_members or self._group_size):
+        whole = 0 in arrived or not self._greedy
+        if whole and len(arrived) >= (self._limits.min_members or self._group_size):
             self._meter.count("groups_salvaged")
             return Group(ticket, task, rows, "arrived")
         return Group(ticket, task, rows, "failed", f"{len(errors)} of {started}: {errors[0]}")
+
+    def _of(self, member: int) -> Sampling:
+        return replace(self._sampling, temperature=0.0) if self._greedy and member == 0 else self._sampling
+
+    def _has_place(self, member: int, arrived: Collection[int]) -> bool:
+        """Whether the group has room for a member; the greedy one's place is kept for it."""
+        kept = self._greedy and member != 0 and 0 not in arrived
+        return len(arrived) + kept < self._group_size
 
     @property
     def sampling(self) -> Sampling:

@@ -149,6 +149,7 @@ def explorer_role(
     reward: list[Mapping[str, Any]],
     workflow: Mapping[str, Any],
     limits: Mapping[str, Any],
+    greedy_member: bool = False,
 ) -> ExplorerRole:
     """Build an explorer from JSON values.
 
@@ -159,6 +160,7 @@ def explorer_role(
         reward: `{"use", "weight", "args"}` each, as `make_rewards` takes them.
         workflow: `use` (a name in WORKFLOWS, or an import path) and `args`; see `make_workflow`.
         limits: fields of `Limits`, those that differ from the defaults.
+        greedy_member: whether member 0 of every group is decoded greedily.
 
     Raises: RecipeError, UnknownComponentError, MissingExtraError; whatever was started is ended then.
     """
@@ -178,6 +180,7 @@ def explorer_role(
             sampling=Sampling(**sampling),
             limits=bounds,
             meter=meter,
+            greedy_member=greedy_member,
         )
         role = ExplorerRole(buffer, served, player, rewards, meter)
         undo.pop_all()

@@ -38,6 +38,7 @@ class Algorithm:
     off_policy: Settings | None = None
     sampler: Settings | None = None
     group_size: int = 8
+    greedy_member: bool = False
     least_group: int = 2
     """Smallest group that gives anything to learn from."""
     needs: frozenset[str] = frozenset()
@@ -112,6 +113,14 @@ ALGORITHMS: Mapping[str, Algorithm] = {
     ),
     "rloo": Algorithm(
         "leave-one-out baseline", "arXiv:2402.14740", [{"rloo_advantage_mapper": {}}], _TOKEN_MEAN
+    ),
+    "remax": Algorithm(
+        "the reward of a greedy answer as the baseline",
+        "arXiv:2310.10505",
+        [{"remax_advantage_mapper": {}}],
+        loss=_ours("policy_gradient"),
+        group_size=2,
+        greedy_member=True,
     ),
     "reinforce": Algorithm(
         "the reward itself as the advantage, no ratio",

@@ -34,7 +34,7 @@ def beginning_of(run_id: str) -> str:
 
 
 def open_expert_groups(buffer: Buffer, run_id: str, pipeline_hash: str, attempt: int) -> int:
-    """Let the run's expert rows be leased as groups, one for each task; those that can already are left alone.
+    """Let the run's expert rows be leased as groups, one for each task; those that can be already stay.
 
     Returns: how many groups were added.
     """

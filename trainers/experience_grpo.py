@@ -22,6 +22,7 @@ from trl import GRPOConfig
 
 from rft_data.errors import TrainingError
 from trainers.collate import NO_VERSION, collate
+from trainers.critic import Critic, CriticPlan
 from trainers.dealt_grpo import DealtGRPOTrainer, sequence
 from trainers.drift import Drift
 from trainers.kl_term import KlTerm
@@ -140,6 +141,7 @@ class ExperienceGRPOTrainer(DealtGRPOTrainer):
         self.kl_controller = None if objective.kl is None else objective.kl.controller()
         self._kl_of_step = 0.0
         self.drift = Drift()
+        self.critic: Critic | None = None
         beta = args.beta
         if objective.needs_reference and not beta:
             args.beta = 1.0  # only then does TRL load a reference model
@@ -154,6 +156,15 @@ class ExperienceGRPOTrainer(DealtGRPOTrainer):
         )
         self.beta = args.beta = beta
 
+    def train_critic(self, plan: CriticPlan) -> None:
+        """Train a critic beside the policy; called once, before training.
+
+        Raises: ResumeError when the checkpoint to continue from has none.
+        """
+        self.critic = plan.build(self.model, self.args, self.accelerator.device)
+        for callback in self.critic.callbacks:
+            self.add_callback(callback)
+
     def _generate_and_score_completions(self, inputs: Any) -> dict[str, torch.Tensor]:
         """The batch of one optimizer step, in the form TRL's loss reads."""
         batch = {name: tensor.to(self.accelerator.device) for name, tensor in self._next_batch().items()}
@@ -161,12 +172,12 @@ class ExperienceGRPOTrainer(DealtGRPOTrainer):
             # Without this key TRL takes the logprobs of the loss's own forward pass. All micro-batches of
             # a step see the weights of its start, so that is prox, to the last bit.
             del batch["old_per_token_logps"]
-        prox = None
-        if self._off_policy.weighted or "prox" in self._needed_before:
-            prox = self._logprobs(self.model, batch)
+        prox, values = self._before_step(batch)
         if self.beta != 0.0 or self._objective.needs_reference:
             batch["ref_per_token_logps"] = self._logprobs(self.ref_model, batch)
-        batch |= advantages_of(batch, self._objective.batch_ops, prox)
+        batch |= advantages_of(batch, self._objective.batch_ops, prox, values)
+        if self.critic is not None and values is not None:
+            self._note_values(self.critic, batch, values)
         if self._off_policy.weighted and prox is not None:
             batch["advantages"] = self._weighted_advantages(batch, prox)
         batch["advantages"] = batch["advantages"] * batch.pop("advantage_factor")
@@ -181,6 +192,35 @@ class ExperienceGRPOTrainer(DealtGRPOTrainer):
         # advanced; seeding it by step keeps a resumed run exact.
         torch.manual_seed(self.args.seed + self.state.global_step)
         return batch
+
+    def _before_step(self, batch: dict[str, torch.Tensor]) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+        """(R, C) logprobs of the policy and values of the critic at the step's start, where needed."""
+        critic = self.critic
+        wants_prox = self._off_policy.weighted or "prox" in self._needed_before
+        if critic is None:
+            return (self._logprobs(self.model, batch) if wants_prox else None), None
+        critic.start_step(self.state.global_step)
+        reads_policy = wants_prox or critic.model.reads_policy_pass
+
+        def score(part: dict[str, torch.Tensor]) -> list[torch.Tensor]:
+            prox = [self._scored_tokens(self.model, part)] if reads_policy else []
+            return [*prox, self._values(critic, part)]
+
+        was_training = self.model.training
+        self.model.eval()
+        *prox, values = self._over_lease(batch, score)
+        self.model.train(was_training)
+        return (prox[0] if prox else None), values
+
+    def _values(self, critic: Critic, part: dict[str, torch.Tensor]) -> torch.Tensor:
+        with self.accelerator.autocast():
+            return critic.model.values(part)
+
+    def _note_values(self, critic: Critic, batch: dict[str, torch.Tensor], values: torch.Tensor) -> None:
+        """Keep the values for the loss, and say how good they are."""
+        batch["values"] = values
+        for name, value in critic.metrics(batch, _judged(batch)).items():
+            self._metrics["train"][name].append(value)
 
     @property
     def _needed_before(self) -> frozenset[str]:
@@ -218,6 +258,8 @@ class ExperienceGRPOTrainer(DealtGRPOTrainer):
         mask = inputs["completion_mask"] * inputs["tool_mask"]
         if term is not None:
             loss = loss + self._kl(term, inputs, logprobs, mask)
+        if self.critic is not None:
+            loss = self._with_value_loss(self.critic, loss, inputs)
         rollouts = mask * ~inputs["is_expert"].unsqueeze(1)
         moved = logprobs.detach() - inputs["sampling_per_token_logps"]
         facts = (moved, rollouts, inputs["version_min"])
@@ -283,6 +325,25 @@ class ExperienceGRPOTrainer(DealtGRPOTrainer):
             self._kl_of_step = 0.0
         return coef * kl
 
+    def _with_value_loss(
+        self, critic: Critic, policy_loss: torch.Tensor, inputs: dict[str, torch.Tensor]
+    ) -> torch.Tensor:
+        with self.accelerator.autocast():
+            terms = critic.loss(inputs)
+        loss = self._reduced(terms, "token_mean", inputs, _judged(inputs))
+        of_step = self._over_ranks(loss) * self.args.gradient_accumulation_steps
+        self._metrics["train"]["critic/loss"].append(of_step)
+        # Not left out: DistributedDataParallel waits for a gradient of every parameter.
+        return loss + (policy_loss * 0.0 if critic.in_warmup(self.state.global_step) else policy_loss)
+
+    def create_optimizer(self, *args: Any, **kwargs: Any) -> torch.optim.Optimizer:
+        """TRL's, with the critic's parameters in a group of their own."""
+        is_new = self.optimizer is None
+        optimizer = super().create_optimizer(*args, **kwargs)
+        if is_new and self.critic is not None:
+            self.critic.give_own_rate(optimizer)
+        return optimizer
+
     def _reduced(
         self, per_token: torch.Tensor, kind: Aggregation, inputs: dict[str, torch.Tensor], mask: torch.Tensor
     ) -> torch.Tensor:
@@ -296,6 +357,8 @@ class ExperienceGRPOTrainer(DealtGRPOTrainer):
         )
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        if self.critic is not None and self.accelerator.is_main_process:
+            self.critic.save(Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}")
         super()._save_checkpoint(model, trial)
         if self.kl_controller is not None and self.accelerator.is_main_process:
             folder = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
@@ -305,3 +368,8 @@ class ExperienceGRPOTrainer(DealtGRPOTrainer):
 def _one_step(args: GRPOConfig) -> Dataset:
     """Rows of which one pass is exactly one optimizer step, so every step ends an epoch."""
     return Dataset.from_dict({"prompt": [""] * (args.generation_batch_size // args.num_generations)})
+
+
+def _judged(batch: dict[str, torch.Tensor]) -> torch.Tensor:
+    """(B, C), 1 where a token of a policy of ours is trained on: what a critic learns from."""
+    return batch["completion_mask"] * batch["tool_mask"] * ~batch["is_expert"].unsqueeze(1)

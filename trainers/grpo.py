@@ -24,6 +24,7 @@ from rft_data.protocols import LeasedBatch
 from rft_data.rows import StepReport
 from trainers.adapters import lora_config, merged_model, read_adapter
 from trainers.batch_metrics import batch_metrics
+from trainers.critic import critic_plan
 from trainers.disk import writing
 from trainers.experience_grpo import KL_FILE, ExperienceGRPOTrainer, full_batch
 from trainers.finite import FiniteGradients
@@ -90,6 +91,9 @@ class GrpoTrainer:
         corrections = off_policy_of(off_policy or {}, config)
         settings = objective or {}
         self._objective = objective_of(settings, options, config)
+        critic = critic_plan(
+            settings.get("critic"), self._objective.batch_ops, model_path, resume_from, options
+        )
         adapter = None if settings.get("lora") is None else lora_config(settings["lora"])
         self._ranks = ranks
         self._output_dir, self._resume_from, self._steps = output_dir, resume_from, steps
@@ -115,6 +119,8 @@ class GrpoTrainer:
         )
         if adapter is not None and resume_from is not None:
             read_adapter(self._trainer.model, resume_from)
+        if critic is not None:
+            self._trainer.train_critic(critic)
         self._controller = self._trainer.kl_controller
         if self._controller is not None and resume_from is not None:
             self._controller.load_state_dict(json.loads((resume_from / KL_FILE).read_text()))

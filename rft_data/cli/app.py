@@ -77,6 +77,15 @@ def validate(recipe: RecipePath, overrides: Overrides = None) -> None:
         typer.echo(f"{recipe}: valid ({loaded.mode} recipe '{loaded.name}')")
 
 
+@recipe_app.command()
+def explain(recipe: RecipePath, overrides: Overrides = None) -> None:
+    """Every value a run would have, and whether the recipe, its algorithm's preset or a default set it."""
+    with edge():
+        from rft_data.recipe.explain import explain as explained
+
+        typer.echo("\n".join(explained(recipe, overrides or [])))
+
+
 def main() -> None:
     """Entry point of the `rft` script."""
     app()

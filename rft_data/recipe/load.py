@@ -30,10 +30,18 @@ def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
     Args: overrides: `a.b.0.c=value` strings, the value read as YAML.
     Raises: MissingFileError, or RecipeError listing every problem as `file:line:column key: what`.
     """
-    tree = _parse(path)
+    return _checked(read_tree(path, overrides), path)
+
+
+def read_tree(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
+    """A recipe's tree as it is written, with the overrides: nothing checked, no reference filled in.
+
+    Raises: MissingFileError; RecipeError when it is no YAML map, or an override leads nowhere.
+    """
+    tree: dict[str, Any] = _parse(path)
     for override in overrides:
         _override(tree, override)
-    return _checked(tree, path)
+    return tree
 
 
 def load_run(run_dir: Path) -> RunRecipe:

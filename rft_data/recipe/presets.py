@@ -33,10 +33,15 @@ def with_preset(tree: Any, *, explores: bool) -> Any:
     if explores:
         out["experience_ops"] = _operators(tree.get("experience_ops", []), algorithm)
         if isinstance(explorer := tree.get("explorer"), dict):
-            out["explorer"] = {"group_size": algorithm.group_size, **explorer}
+            out["explorer"] = {**_groups(algorithm), **explorer}
     if algorithm.sampler is not None:
         out.setdefault("sampler", algorithm.sampler)
     return out
+
+
+def _groups(algorithm: Algorithm) -> dict[str, Any]:
+    greedy = {"greedy_member": True} if algorithm.greedy_member else {}
+    return {"group_size": algorithm.group_size, **greedy}
 
 
 def _operators(given: Any, algorithm: Algorithm) -> Any:

@@ -170,6 +170,8 @@ class ExplorerSection(Section):
     engine: EngineSection
     group_size: int = Field(ge=1)
     """Rollouts per task."""
+    greedy_member: bool = False
+    """Decode member 0 of every group greedily: a baseline (remax), which is not trained on."""
     temperature: float = Field(default=1.0, gt=0)
     max_tokens: int = Field(ge=1)
     """Longest completion, in tokens."""

@@ -19,7 +19,7 @@ from explorers.rollouts import Rollouts
 from explorers.scoring import Rewards
 from rft_data.errors import EngineError, ParityError, RecipeError
 from rft_data.protocols import Group, Sampling
-from rft_data.rows import Task, Ticket, WeightRef, experience_id_of
+from rft_data.rows import Experience, Task, Ticket, WeightRef, experience_id_of
 from tests.explorers.toys import ScriptedEngine, ScriptedWorkflow, task
 
 T = TypeVar("T")
@@ -37,7 +37,7 @@ def quick_retries() -> Iterator[None]:
 class House:
     """A group player with its parts at hand."""
 
-    def __init__(self, *, group_size: int = 3, **limits: Any) -> None:
+    def __init__(self, *, group_size: int = 3, greedy_member: bool = False, **limits: Any) -> None:
         self.meter = Meter()
         self.engine = ScriptedEngine(Path())
         self.engine.load_weights(WeightRef("run", 4, 0, ""))
@@ -53,6 +53,7 @@ class House:
             sampling=Sampling(8, 0.7),
             limits=bounds,
             meter=self.meter,
+            greedy_member=greedy_member,
         )
 
     def play(self, *tasks: Task) -> list[Group]:
@@ -84,6 +85,28 @@ def test_a_group_has_its_members_in_order_under_names_that_repeat() -> None:
     assert [r.experience_id for g in House().play(task("ok")) for r in g.experiences] == [
         r.experience_id for r in first.experiences
     ]
+
+
+def test_the_greedy_member_alone_is_decoded_greedily() -> None:
+    house, asked = House(greedy_member=True), []
+    play = house.workflow.run
+
+    async def listening(one: Task, engine: Any, ctx: Any) -> list[Experience]:
+        asked.append((ctx.member, ctx.sampling.temperature))
+        return await play(one, engine, ctx)
+
+    house.workflow.run = listening  # type: ignore[method-assign]
+    [group] = house.play(task("ok"))
+    assert group.outcome == "arrived"
+    assert sorted(asked) == [(0, 0.0), (1, 0.7), (2, 0.7)]
+
+
+def test_a_group_waits_for_its_greedy_member_and_fails_without_it() -> None:
+    house = House(greedy_member=True, extra=2, min_members=1, retries=1)
+    late, lost = house.play(task("flaky", "ok"), task("fail", "ok", name="u"))
+    assert late.experiences[0].member == 0
+    assert len(late.experiences) == 3
+    assert (lost.outcome, lost.error) == ("failed", "1 of 5: ZeroDivisionError: no such sum")
 
 
 def test_a_rollout_that_raises_fails_its_group_and_no_other() -> None:

@@ -10,6 +10,7 @@ from rft_data.build import experience_pipeline
 from rft_data.build_roles import check_stages
 from rft_data.errors import RecipeError, UnknownComponentError
 from rft_data.recipe import load_recipe
+from rft_data.recipe.explain import explain
 from rft_data.recipe.modes import OnlineRecipe
 
 RECIPE = """\
@@ -140,3 +141,26 @@ def test_options_of_trls_losses_are_refused_with_a_loss_of_ours(tmp_path: Path) 
     recipe = recipe_of(tmp_path, "stages.0.algorithm=opmd", "stages.0.trl={epsilon: 0.3}")
     with pytest.raises(RecipeError, match="epsilon only change TRL's losses"):
         check_stages(recipe)
+
+
+def test_explain_says_who_set_what(tmp_path: Path) -> None:
+    recipe_of(tmp_path, stage=", trl: {epsilon: 0.3}")
+    lines = explain(tmp_path / "recipe.yaml", ["stages.0.algorithm=dapo", "seed=3"])
+    assert lines[0].startswith("# dapo: groups of one outcome refilled")
+    assert "seed = 3  # recipe" in lines
+    assert "stages.0.trl.epsilon = 0.3  # recipe" in lines
+    assert "stages.0.trl.epsilon_high = 0.28  # preset" in lines
+    assert "explorer.group_size = 8  # preset" in lines
+    assert "experience_ops.0.dynamic_sampling_filter = {}  # preset" in lines
+    assert "stages.0.checkpoint_every = 25  # default" in lines
+
+
+def test_explain_shows_references_and_not_what_they_hold(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SECRET_KEY", "hush")
+    recipe_of(tmp_path)
+    override = 'explorer.reward=[{use: exact_answer, args: {key: "${env:SECRET_KEY}"}}]'
+    lines = explain(tmp_path / "recipe.yaml", [override])
+    assert 'explorer.reward.0.args.key = "${env:SECRET_KEY}"  # recipe' in lines
+    assert "hush" not in "\n".join(lines)
