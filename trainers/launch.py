@@ -100,10 +100,11 @@ class RankProcesses:
     def close(self, *, now: bool = False) -> None:
         """End them; `now`: without asking. Idempotent."""
         others, self._others = self._others, []
-        if others and not now:
+        ask = not now and self.ranks.sound
+        if others and ask:
             _ask_to_end(self.ranks)
         for other in others:
-            other.end(0.0 if now else _END_S)
+            other.end(_END_S if ask else 0.0)
         if others:
             _leave(self._before)
 
@@ -202,7 +203,7 @@ class RanksFromOutside:
 
     def close(self, *, now: bool = False) -> None:
         """Ask them to end; torchrun itself ends them when this process fails. Idempotent."""
-        if self._open and not now:
+        if self._open and not now and self.ranks.sound:
             _ask_to_end(self.ranks)
         self._open = False
 

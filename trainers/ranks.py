@@ -36,6 +36,8 @@ class Ranks:
         self.rank = rank
         self.world = world
         self.deadline_s = deadline_s
+        self.sound = True
+        """Whether every order so far was carried out; else the others may be at anything."""
         self._group: Any = None
 
     @classmethod
@@ -66,19 +68,25 @@ class Ranks:
             yield
             return
         end = time.monotonic() + self.deadline_s
+        self.sound = False
         self._tell(order, batch or {}, end)
         try:
             yield
-        except TrainingError:
-            raise  # a loss that is not finite, say: every rank has seen it
-        except (RuntimeError, StalledError) as err:  # a collective broke, or hangs: because of whom?
+        except Exception as err:
             patience = _ASK_S if isinstance(err, StalledError) else _EXPLAIN_S
-            try:
-                self._collect(time.monotonic() + patience)
-            except RftError as cause:
-                raise cause from err
+            self._explain(err, time.monotonic() + patience)
             raise
         self._collect(end)
+        self.sound = True
+
+    def _explain(self, error: Exception, end: float) -> None:
+        """Raise another rank's error instead, if that is why this one failed."""
+        try:
+            self._collect(end)
+        except RftError as cause:
+            # a loss that is not finite, say, is found by all ranks; and a full disk is nobody else's fault
+            if isinstance(error, StalledError) or not isinstance(error, RftError | OSError):
+                raise cause from error
 
     def _tell(self, order: Mapping[str, Any], batch: Tensors, end: float) -> None:
         parts = [json.dumps(dict(order)).encode(), save(batch) if batch else b""]

@@ -233,11 +233,15 @@ def moved(a: list[torch.Tensor], b: list[torch.Tensor]) -> bool:
     return not all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
 
 
-@KINDS
+@pytest.mark.parametrize(
+    ("use", "lora"),
+    [("shared", None), ("separate", None), ("shared", {"r": 4})],
+    ids=["shared", "separate", "shared-lora"],
+)
 def test_resumed_run_equals_the_uninterrupted_one_bit_for_bit(
-    model_path: Path, tmp_path: Path, rows_table: Rows, leased: Leased, use: str
+    model_path: Path, tmp_path: Path, rows_table: Rows, leased: Leased, use: str, lora: Any
 ) -> None:
-    settings = with_critic(KL_IN_REWARD, use, learning_rate=5e-3)
+    settings = {**with_critic(KL_IN_REWARD, use, learning_rate=5e-3), "lora": lora}
     batches = [leased(rows_table(seed, 8), seed) for seed in range(4)]
     with closing(trainer(model_path, tmp_path / "straight", settings)) as straight:
         metrics = [straight.step(batch) for batch in batches]
@@ -350,14 +354,17 @@ def lease_of(rows_table: Rows, ids: torch.Tensor, logprobs: torch.Tensor) -> pa.
 
 
 @pytest.mark.slow
-@KINDS
-@pytest.mark.parametrize("settings", [PPO, A2C], ids=["ppo", "a2c"])
+@pytest.mark.parametrize(
+    ("settings", "use"),
+    [(PPO, "shared"), (PPO, "separate"), (A2C, "shared")],
+    ids=["ppo-shared", "ppo-separate", "a2c-shared"],
+)
 def test_policy_learns_to_say_what_is_rewarded(
-    model_path: Path, tmp_path: Path, rows_table: Rows, leased: Leased, use: str, settings: dict[str, Any]
+    model_path: Path, tmp_path: Path, rows_table: Rows, leased: Leased, settings: dict[str, Any], use: str
 ) -> None:
-    settings = with_critic(settings, use, learning_rate=3e-3)
-    steps = 40
-    options = {"learning_rate": 3e-3, "lr_scheduler_type": "constant"}
+    settings = with_critic(settings, use, learning_rate=1e-2)
+    steps = 25
+    options = {"learning_rate": 1e-2, "lr_scheduler_type": "constant"}
     rewards = []
     with closing(
         GrpoTrainer(model_path, tmp_path, steps, 16, options, 0, objective=settings, limits=Limits(threads=1))
@@ -366,6 +373,5 @@ def test_policy_learns_to_say_what_is_rewarded(
             table = lease_of(rows_table, *rollouts(learner._trainer.model, step))
             rewards.append(learner.step(leased(table, step))["reward"])
     start, end = sum(rewards[:5]) / 5, sum(rewards[-5:]) / 5
-    print(settings['critic']['use'], start, end)
     assert start < 0.25
     assert end > 0.6

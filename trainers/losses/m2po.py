@@ -6,7 +6,7 @@ import torch
 
 from trainers.losses.arguments import Positive
 from trainers.losses.context import LossContext
-from trainers.losses.ratio import exponentiate, log_ratio, own_mask
+from trainers.losses.ratio import exponentiate, log_ratio
 
 
 def m2po(context: LossContext, threshold: Positive = 0.04) -> torch.Tensor:
@@ -21,7 +21,7 @@ def m2po(context: LossContext, threshold: Positive = 0.04) -> torch.Tensor:
     later in the batch stay. Experts' tokens are not counted and add nothing.
     """
     nats = log_ratio(context, context.old)
-    kept = _kept(nats.detach(), context.advantages * own_mask(context), threshold)
+    kept = _kept(nats.detach(), context.advantages, threshold)
     return -exponentiate(nats) * context.advantages * kept
 
 

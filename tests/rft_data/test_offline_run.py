@@ -1,0 +1,325 @@
+"""Runs that train on stored rows: books, resume, held-out preferences, GSM8K's own solutions, hybrids."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+from transformers import (
+    AutoModelForSequenceClassification,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen2Tokenizer,
+    set_seed,
+)
+
+from rft_data.buffer import Buffer
+from rft_data.curation import curate
+from rft_data.errors import MissingFileError, RecipeError, ResumeError, TrainingError
+from rft_data.manifest import read_manifest
+from rft_data.modes import run_recipe
+from rft_data.recipe import load_recipe
+from rft_data.rows import Experience, PreferencePair, TaskKey, content_id, experience_id_of
+from tests.rft_data.test_online import write_recipe as write_online
+from trainers.tiny_model import ASSISTANT, CHAT_TEMPLATE, END, PAD, USER
+
+RECIPE = """\
+recipe: 1
+name: offline
+mode: offline
+run_dir: {root}/run
+buffer: {{uri: {root}/buffer}}
+model:
+  build: {{use: tiny_qwen2, hidden_size: 64, num_layers: 2, num_heads: 2, intermediate_size: 128}}
+heldout: {{fraction: 0.3, pairs: mined}}
+stages:
+  - algorithm: sft
+    data: {{min_reward: 1.0}}
+    trl: {{max_steps: 8, per_device_train_batch_size: 16, learning_rate: 3.0e-3}}
+  - algorithm: dpo
+    data: {{pairs: mined}}
+    trl: {{max_steps: 12, per_device_train_batch_size: 16, learning_rate: 1.0e-3, beta: 0.1}}
+  - algorithm: reward_model
+    data: {{pairs: mined}}
+    trl: {{max_steps: 12, per_device_train_batch_size: 16, learning_rate: 1.0e-3}}
+  - algorithm: kto
+    data: {{threshold: 0.5}}
+    trl: {{max_steps: 2, per_device_train_batch_size: 8, learning_rate: 1.0e-4}}
+"""
+
+
+def write(root: Path, text: str = RECIPE, **values: object) -> Path:
+    path = root / "offline.yaml"
+    path.write_text(text.format(root=root, **values))
+    return path
+
+
+def rollouts(tasks: int) -> list[Experience]:
+    """Two answers a question; the right one ends in 'so yes.', which a model can learn to prefer."""
+    rows = []
+    for number in range(tasks):
+        task = TaskKey("sums", content_id(number))
+        for member, (ending, reward) in enumerate((("so yes.", 1.0), ("or not?", 0.0))):
+            group = f"earlier/g{number}"
+            said = f"{number * 7 % 10} {ending}"
+            rows.append(
+                Experience(
+                    experience_id_of("earlier", task, 0, group, member),
+                    source="import",
+                    run_id="earlier",
+                    taskset=task.taskset,
+                    task_id=task.task_id,
+                    group_id=group,
+                    member=member,
+                    messages=(
+                        {"role": "user", "content": f"What is {number}?"},
+                        {"role": "assistant", "content": said},
+                    ),
+                    prompt_messages=1,
+                    completion_text=said,
+                    reward=reward,
+                )
+            )
+    return rows
+
+
+@pytest.fixture
+def stored(tmp_path: Path) -> Path:
+    with Buffer(tmp_path / "buffer") as buffer:
+        buffer.append(rollouts(60))
+    return tmp_path
+
+
+def test_run_trains_every_stage_measures_each_and_publishes_the_last_policy(stored: Path) -> None:
+    summary = run_recipe(load_recipe(write(stored)))
+    found = summary["preferences"]
+    assert list(found) == ["start", "0-sft", "1-dpo", "2-reward_model", "3-kto"]
+    assert len({figures["pairs"] for figures in found.values()}) == 1
+    assert found["start"]["reward_accuracy"] == 0.5
+    assert found["1-dpo"]["reward_accuracy"] >= 0.9
+    assert found["1-dpo"]["margin"] > found["start"]["margin"]
+    stages = summary["stages"]
+    pairs = 60 - int(found["start"]["pairs"])
+    assert [stage["examples"] for stage in stages.values()] == [pairs, pairs, pairs, 2 * pairs]
+    for name, stage in stages.items():
+        folder = stored / "run" / "stages" / name
+        lines = (folder / "trained_on.jsonl").read_text().splitlines()
+        assert content_id([json.loads(line) for line in lines]) == stage["digest"]
+        manifest = read_manifest(folder)
+        assert (manifest["stage"], manifest["trained_on"]) == (name, stage["digest"])
+        assert {"model.safetensors", "trained_on.jsonl", "config.json"} <= set(manifest["files"])
+    assert summary["model"].endswith("3-kto")
+    scorer = stored / "run" / "stages" / "2-reward_model"
+    assert AutoModelForSequenceClassification.from_pretrained(scorer).config.num_labels == 1
+    with Buffer(stored / "buffer", read_only=True) as buffer:
+        [version] = buffer.read("versions").to_pylist()
+        metrics = buffer.read("metrics").to_pylist()
+        assert buffer.counts()["preferences"] == 0  # mined pairs are nobody's statement
+    assert (stored / "run" / "weights" / version["path"] / "manifest.json").is_file()
+    losses = [row["step"] for row in metrics if row["key"] == "1-dpo/loss"]
+    assert losses == list(range(1, 13))
+    measured = [row["value"] for row in metrics if row["key"] == "heldout/accuracy"]
+    assert measured == [figures["accuracy"] for figures in found.values()]
+    assert run_recipe(load_recipe(write(stored))) == summary  # it is complete
+
+
+def test_stopped_run_goes_on_with_the_stage_that_failed(stored: Path) -> None:
+    text = RECIPE.replace("fraction: 0.3", "fraction: 0.5").replace("max_steps: 12", "max_steps: 2")
+    broken = text.replace("learning_rate: 1.0e-3, beta: 0.1", "learning_rate: 1.0e+30, max_grad_norm: 0.0")
+    with pytest.raises(TrainingError, match="No model is written"):
+        run_recipe(load_recipe(write(stored, broken)))
+    done = stored / "run" / "stages" / "0-sft" / "model.safetensors"
+    before = done.stat().st_mtime_ns
+    with pytest.raises(ResumeError, match=r"stages\.1\.trl\.learning_rate"):
+        run_recipe(load_recipe(write(stored, text)))
+    progress = json.loads((stored / "run" / "progress.json").read_text())
+    assert progress["done"] == ["start", "0-sft"]
+    with pytest.raises(TrainingError, match="No model is written"):
+        run_recipe(load_recipe(write(stored, broken)))
+    assert done.stat().st_mtime_ns == before
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "error", "message"),
+    [
+        (
+            "data: {{min_reward: 1.0}}",
+            "data: {{run: nobody}}",
+            TrainingError,
+            "0 of run 'nobody' from rollout",
+        ),
+        ("fraction: 0.3, pairs: mined", "fraction: 0.3", TrainingError, "rft data annotate --pairwise"),
+        ("beta: 0.1", "bta: 0.1", RecipeError, "'bta' is not an option of TRL's DPOConfig"),
+    ],
+)
+def test_what_cannot_work_is_said_before_anything_is_recorded(
+    stored: Path, old: str, new: str, error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        run_recipe(load_recipe(write(stored, RECIPE.replace(old, new))))
+    assert not (stored / "run" / "recipe.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("    data: {{min_reward: 1.0}}\n", "", r"stage 0 \('sft'\) needs 'data'"),
+        ("data: {{min_reward: 1.0}}", "data: {{where: rewrd > 1}}", "'where' over experiences: .*rewrd"),
+        ("data: {{pairs: mined}}", "data: {{margin: 0.5}}", "stored pairs are chosen by 'where'"),
+        ("data: {{pairs: mined}}", "data: {{where: author = 'x', pairs: mined}}", "over experiences"),
+        ("sources", "sources", ""),
+    ],
+)
+def test_bad_sections_are_recipe_errors(tmp_path: Path, old: str, new: str, message: str) -> None:
+    text = RECIPE.replace(old, new, 1)
+    if not message:
+        text = RECIPE.replace("min_reward: 1.0", "sources: [eval]")
+        message = "stages.0.sft.data.sources"
+    with pytest.raises(RecipeError, match=message):
+        load_recipe(write(tmp_path, text))
+
+
+# --- GSM8K -----------------------------------------------------------------------------------------------
+
+SOLUTIONS = """\
+recipe: 1
+name: solutions
+mode: data
+buffer: {{uri: {root}/buffer}}
+tasks:
+  - name: gsm8k
+    source: {{use: jsonl, path: {gsm8k}/test.jsonl}}
+rollouts:
+  - name: solutions
+    source: {{use: jsonl, path: {gsm8k}/example_model_solutions.jsonl}}
+    taskset: gsm8k
+    completions:
+      - {{name: reference, text: ground_truth}}
+      - {{name: 6b_finetuning, text: 6b_finetuning.solution}}
+      - {{name: 6b_verification, text: 6b_verification.solution}}
+reward:
+  - use: math_verify
+"""
+
+PREFERENCES = """\
+recipe: 1
+name: preferences
+mode: offline
+run_dir: {root}/run
+buffer: {{uri: {root}/buffer}}
+placement: {{use: local}}
+model: {{path: {root}/model}}
+heldout: {{fraction: 0.25, pairs: mined, limit: 200}}
+stages:
+  - algorithm: sft
+    data: {{min_reward: 1.0, best_of: 1}}
+    trl: {{max_steps: 20, per_device_train_batch_size: 8, learning_rate: 2.0e-3}}
+  - algorithm: dpo
+    data: {{pairs: mined}}
+    trl: {{max_length: 256, per_device_train_batch_size: 8, learning_rate: 2.0e-3, num_train_epochs: 1}}
+"""
+
+
+def build_model(folder: Path, texts: list[str]) -> None:
+    """A tiny model whose tokenizer was made for the texts: a token for each byte would be slow."""
+    core = Tokenizer(models.BPE())
+    core.pre_tokenizer = Qwen2Tokenizer().backend_tokenizer.pre_tokenizer
+    special, alphabet = [PAD, END, USER, ASSISTANT], sorted(pre_tokenizers.ByteLevel.alphabet())
+    core.train_from_iterator(
+        texts,
+        trainers.BpeTrainer(
+            vocab_size=800, special_tokens=special, initial_alphabet=alphabet, show_progress=False
+        ),
+    )
+    learned = json.loads(core.to_str())["model"]
+    tokenizer = Qwen2Tokenizer(
+        vocab=learned["vocab"],
+        merges=[tuple(pair) for pair in learned["merges"]],
+        unk_token=PAD,
+        pad_token=PAD,
+        eos_token=END,
+        extra_special_tokens=[USER, ASSISTANT],
+        chat_template=CHAT_TEMPLATE,
+    )
+    set_seed(0)
+    config = Qwen2Config(
+        vocab_size=len(tokenizer),
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        initializer_range=0.06,
+        bos_token_id=None,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    Qwen2ForCausalLM(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif("RFT_GSM8K_DIR" not in os.environ, reason="RFT_GSM8K_DIR names no GSM8K folder")
+def test_right_gsm8k_solutions_come_to_be_preferred_on_problems_nobody_trained_on(tmp_path: Path) -> None:
+    gsm8k = Path(os.environ["RFT_GSM8K_DIR"])
+    data = tmp_path / "solutions.yaml"
+    data.write_text(SOLUTIONS.format(root=tmp_path, gsm8k=gsm8k))
+    curate(load_recipe(data))
+    lines = (gsm8k / "test.jsonl").read_text().splitlines()[:400]
+    build_model(
+        tmp_path / "model", [f"{json.loads(x)['question']}\n{json.loads(x)['answer']}" for x in lines]
+    )
+    summary = run_recipe(load_recipe(write(tmp_path, PREFERENCES)))
+    start, trained = summary["preferences"]["start"], summary["preferences"]["1-dpo"]
+    assert start["pairs"] == 200
+    # a coin's standard deviation is 0.035 at 200 pairs
+    assert start["reward_accuracy"] == 0.5
+    assert trained["reward_accuracy"] > 0.5 + 3 * 0.035
+    assert trained["margin"] > start["margin"]
+    losses = summary["stages"]["0-sft"]["metrics"]
+    assert losses["loss_last"] < losses["loss_first"]
+
+
+# --- hybrid ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_preferences_may_come_before_exploring(tmp_path: Path) -> None:
+    path = write_online(tmp_path, steps=2)
+    text = path.read_text()
+    assert "  - algorithm: grpo\n" in text
+    stage = (
+        "  - algorithm: dpo\n"
+        "    data: {where: \"source = 'human'\"}\n"
+        "    trl: {max_steps: 2, per_device_train_batch_size: 4}\n"
+    )
+    path.write_text(text.replace("  - algorithm: grpo\n", stage + "  - algorithm: grpo\n"))
+    question = {"role": "user", "content": "1 + 2 ="}
+    with Buffer(tmp_path / "run" / "buffer") as buffer:
+        buffer.add_preferences(
+            [
+                PreferencePair(
+                    "human",
+                    "sums",
+                    f"t{i}",
+                    [{"role": "assistant", "content": f"{i}"}],
+                    [{"role": "assistant", "content": f"{i} {i}"}],
+                    messages=[question],
+                )
+                for i in range(6)
+            ]
+        )
+    summary = run_recipe(load_recipe(path))
+    assert list(summary["heldout_accuracy"]) == ["start", "sft", "dpo", "final"]
+    assert summary["stages"]["1-dpo"]["examples"] == 6
+    assert summary["consumed_steps"] == 2
+
+
+def test_model_that_is_not_there_is_named(stored: Path) -> None:
+    built = RECIPE[RECIPE.index("  build:") : RECIPE.index("heldout:")]
+    text = RECIPE.replace(built, "  path: {root}/nowhere\n")
+    with pytest.raises(MissingFileError, match="nowhere"):
+        run_recipe(load_recipe(write(stored, text)))
