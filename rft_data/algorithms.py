@@ -162,12 +162,12 @@ ALGORITHMS: Mapping[str, Algorithm] = {
         "one-sided clipping of REINFORCE with importance weights",
         "arXiv:2509.24203",
         [{"grpo_advantage_mapper": {"scale": "none"}}],
-        loss=_ours("rec"),
+        loss=_ours("rec", weight="importance"),
     ),
     "topr": Algorithm(
         "tapered importance weights on what went wrong, none on what went right",
         "arXiv:2503.14286",
-        _REWARD,
+        [{"grpo_advantage_mapper": {"scale": "none"}}],
         loss=_ours("topr"),
     ),
     "sppo": Algorithm(
@@ -193,6 +193,24 @@ ALGORITHMS: Mapping[str, Algorithm] = {
         "arXiv:2505.24298",
         _GRPO,
         loss=_ours("decoupled_ppo"),
+    ),
+    "loglinear_ppo": Algorithm(
+        "decoupled, with the proximal policy interpolated by staleness instead of computed",
+        "arXiv:2512.06547",
+        _GRPO,
+        loss=_ours("loglinear_ppo"),
+    ),
+    "sequence_masking": Algorithm(
+        "rows with negative advantages that have drifted far are left out",
+        "arXiv:2512.02556",
+        _GRPO,
+        loss=_ours("sequence_masking"),
+    ),
+    "importance_sampling": Algorithm(
+        "policy gradient with truncated importance weights",
+        "doi:10.1198/106186008X320456",
+        _GRPO,
+        loss=_ours("importance_sampling"),
     ),
     "multi_step_grpo": Algorithm(
         "every turn gets its rollout's group-relative advantage",

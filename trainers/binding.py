@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import functools
 import inspect
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, get_type_hints
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from rft_data.errors import RecipeError
 from rft_data.lookup import lookup, suggest
@@ -27,9 +30,8 @@ R = TypeVar("R", bound=Registered)
 def bound(use: str, args: Mapping[str, Any], table: Mapping[str, R], kind: str) -> R:
     """The entry `use` of `table`, or what the import path `use` names, its function bound to `args`.
 
-    Raises: UnknownComponentError for an unknown name; RecipeError for arguments that it does not take,
-        lacks, or refuses (a function may have a `check` attribute, called with all its arguments, that
-        raises ValueError).
+    Raises: UnknownComponentError for an unknown name; RecipeError for arguments that it does not take or
+        lacks, or that are not of the type (and, in an Annotated one, the range) that it annotates.
     """
     entry = lookup(use, table, kind)
     _, *parameters = inspect.signature(entry.function).parameters.values()
@@ -40,12 +42,30 @@ def bound(use: str, args: Mapping[str, Any], table: Mapping[str, R], kind: str) 
     given = {p.name: p.default for p in parameters if p.default is not inspect.Parameter.empty} | dict(args)
     if missing := [name for name in known if name not in given]:
         raise RecipeError(f"{kind} '{use}' needs the argument {', '.join(missing)}; give it in its 'args'.")
-    try:
-        getattr(entry.function, "check", _unchecked)(**given)
-    except (ValueError, TypeError) as err:
-        raise RecipeError(f"{kind} '{use}': {err}") from err
+    if mistakes := _wrong_values(entry.function, args):
+        raise RecipeError(f"{kind} '{use}' does not accept its arguments: {'; '.join(mistakes)}.")
     return replace(entry, function=functools.partial(entry.function, **given))  # type: ignore[type-var]
 
 
-def _unchecked(**_: Any) -> None:
-    """For functions that take any values."""
+def _wrong_values(function: Callable[..., Any], args: Mapping[str, Any]) -> list[str]:
+    try:
+        hints = get_type_hints(function, include_extras=True)
+    except NameError:  # somebody's own function, annotated with what only a type checker imports
+        return []
+    return [
+        f"{name}: {mistake}, got {value!r}"
+        for name, value in args.items()
+        if (mistake := _type_mistake(value, hints.get(name, Any)))
+    ]
+
+
+def _type_mistake(value: Any, kind: Any) -> str | None:
+    # Strict JSON rules: "1" is not a number, but 1 does for a float.
+    adapter: TypeAdapter[Any] = TypeAdapter(kind, config=ConfigDict(arbitrary_types_allowed=True))
+    try:
+        adapter.validate_json(json.dumps(value, allow_nan=False), strict=True)
+    except ValidationError as err:
+        return str(err.errors()[0]["msg"]).removeprefix("Value error, ")
+    except (TypeError, ValueError):
+        return "must be a JSON value (text, finite number, true or false, null, list or mapping)"
+    return None

@@ -48,8 +48,8 @@ class ValueModel(Protocol):
         """Those of them that the policy model does not have."""
         ...
 
-    def save(self, folder: Path) -> None:
-        """Write the weights."""
+    def save(self, folder: Path, *, write: bool) -> None:
+        """Write the weights; every rank calls it, one of them with `write`."""
         ...
 
 
@@ -100,9 +100,12 @@ class Critic:
             group["params"] = [p for p in group["params"] if id(p) not in ids]
         optimizer.add_param_group({"params": own, "lr": self.settings.learning_rate, "weight_decay": 0.0})
 
-    def save(self, checkpoint: Path) -> None:
-        """Write its weights into a checkpoint's folder; the optimizer's state is the trainer's to save."""
-        self.model.save(checkpoint / CRITIC_FOLDER)
+    def save(self, checkpoint: Path, *, write: bool) -> None:
+        """Write its weights into a checkpoint's folder; the optimizer's state is the trainer's to save.
+
+        Every rank calls it, one of them with `write`.
+        """
+        self.model.save(checkpoint / CRITIC_FOLDER, write=write)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +123,14 @@ class CriticPlan:
     def build(self, model: Any, args: Any, device: torch.device) -> Critic:
         """The critic of `model`, as TRL's trainer has patched it; `args` are the trainer's.
 
-        Raises: ResumeError when the checkpoint has no such critic.
+        Raises: ResumeError when the checkpoint has no such critic; RecipeError for a separate critic where
+            the policy is spread over ranks.
         """
+        if self.settings.use == "separate" and (args.deepspeed or args.fsdp):
+            raise RecipeError(
+                "critic.use is 'separate' with trl.deepspeed or trl.fsdp: they shard and save the policy's "
+                "parameters only, and a second model would be left out. Set critic.use to 'shared'."
+            )
         folder = None if self.resume_from is None else self.resume_from / CRITIC_FOLDER
         if self.settings.use == "shared":
             return Critic(self.settings, SharedCritic(model, folder))

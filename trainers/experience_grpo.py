@@ -93,7 +93,7 @@ def full_batch(
     Raises: RowError for a row that cannot be trained on; TrainingError when the rows are too many, too
         few for this loss, or hold no token to train on though not all are masked.
     """
-    experts = "expert_share" in objective.needs
+    experts = "experts" in objective.needs
     batch = collate(table, rows=args.generation_batch_size, pad_id=pad_id, experts=experts)
     if batch["num_items_in_batch"] == 0 and not _all_masked(table):
         raise TrainingError(
@@ -357,8 +357,9 @@ class ExperienceGRPOTrainer(DealtGRPOTrainer):
         )
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
-        if self.critic is not None and self.accelerator.is_main_process:
-            self.critic.save(Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}")
+        if self.critic is not None:
+            folder = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
+            self.critic.save(folder, write=self.accelerator.is_main_process)
         super()._save_checkpoint(model, trial)
         if self.kl_controller is not None and self.accelerator.is_main_process:
             folder = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"

@@ -86,8 +86,9 @@ def run_stage(store: Any, algorithm: str, given: StageInput) -> StageReport:
     (given.output / TRAINED_ON).write_text("\n".join([*lines, ""]))
     for reason, count in trained.left_out.items():
         log.info("%s: %d left out: %s", algorithm, count, reason)
+    left_out = dict(trained.left_out)
     return StageReport(
-        len(names), content_id(names), trained.left_out, trained.fitted.metrics, trained.fitted.history
+        len(names), content_id(names), left_out, trained.fitted.metrics, trained.fitted.history
     )
 
 

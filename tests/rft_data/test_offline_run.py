@@ -210,7 +210,6 @@ name: preferences
 mode: offline
 run_dir: {root}/run
 buffer: {{uri: {root}/buffer}}
-placement: {{use: local}}
 model: {{path: {root}/model}}
 heldout: {{fraction: 0.25, pairs: mined, limit: 200}}
 stages:

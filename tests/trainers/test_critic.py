@@ -205,7 +205,9 @@ def test_saved_critic_comes_back_exactly(model_path: Path, tmp_path: Path, use: 
     with torch.no_grad():
         for p in critic.parameters():
             p.add_(0.01)
-    critic.save(tmp_path / "critic")
+    critic.save(tmp_path / "other", write=False)  # as the other ranks
+    assert not (tmp_path / "other").exists()
+    critic.save(tmp_path / "critic", write=True)
     again, _ = critic_of(use, model_path, tmp_path / "critic")
     assert all(torch.equal(a, b) for a, b in zip(critic.parameters(), again.parameters(), strict=True))
     with pytest.raises(ResumeError, match=r"has no value_head.safetensors: .* written without a critic"):
@@ -262,3 +264,11 @@ def test_critic_and_operators_that_read_values_need_each_other(tmp_path: Path) -
         RecipeError, match="no operator in its batch_ops gives it returns to learn; add 'gae'"
     ):
         critic_plan({}, plain, tmp_path, None, {})
+
+
+def test_separate_critic_is_refused_where_the_policy_is_sharded(model_path: Path) -> None:
+    plan = critic_plan({"use": "separate"}, make_batch_ops(["gae"]), model_path, None, {})
+    assert plan is not None
+    args = type("Args", (), {"deepspeed": {"zero_optimization": {"stage": 2}}, "fsdp": None})
+    with pytest.raises(RecipeError, match=r"Set critic\.use to 'shared'"):
+        plan.build(None, args, torch.device("cpu"))

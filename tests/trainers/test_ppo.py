@@ -233,15 +233,11 @@ def moved(a: list[torch.Tensor], b: list[torch.Tensor]) -> bool:
     return not all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
 
 
-@pytest.mark.parametrize(
-    ("use", "lora"),
-    [("shared", None), ("separate", None), ("shared", {"r": 4})],
-    ids=["shared", "separate", "shared-lora"],
-)
+@KINDS
 def test_resumed_run_equals_the_uninterrupted_one_bit_for_bit(
-    model_path: Path, tmp_path: Path, rows_table: Rows, leased: Leased, use: str, lora: Any
+    model_path: Path, tmp_path: Path, rows_table: Rows, leased: Leased, use: str
 ) -> None:
-    settings = {**with_critic(KL_IN_REWARD, use, learning_rate=5e-3), "lora": lora}
+    settings = with_critic(KL_IN_REWARD, use, learning_rate=5e-3)
     batches = [leased(rows_table(seed, 8), seed) for seed in range(4)]
     with closing(trainer(model_path, tmp_path / "straight", settings)) as straight:
         metrics = [straight.step(batch) for batch in batches]

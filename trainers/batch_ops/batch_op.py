@@ -23,3 +23,5 @@ class BatchOp:
     where an operator must have set them."""
     sets: frozenset[str] = frozenset({"advantages"})
     """Which of `advantages`, `returns` and `token_rewards` it writes."""
+    formula: str = ""
+    """What it sets, in the symbols of docs/algorithms.md."""

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, get_type_hints
-
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from typing import Any
 
 from rft_data.errors import RecipeError
 from rft_data.lookup import lookup
@@ -40,16 +37,6 @@ def bind(specs: Sequence[BatchOpSpec], known: Mapping[str, BatchOp]) -> tuple[Ba
     return tuple(ops)
 
 
-def wrong_values(function: Callable[..., Any], args: Mapping[str, Any]) -> list[str]:
-    """Which arguments are not of the type (and, in an Annotated one, the range) that `function` annotates."""
-    hints = get_type_hints(function, include_extras=True)
-    return [
-        f"{name}: {mistake}, got {value!r}"
-        for name, value in args.items()
-        if (mistake := _type_mistake(value, hints.get(name, Any)))
-    ]
-
-
 def _bound(spec: BatchOpSpec, known: Mapping[str, BatchOp], where: str) -> tuple[str, BatchOp]:
     name, args = _name_and_arguments(spec, where)
     found = lookup(name, known, _KIND)
@@ -60,10 +47,7 @@ def _bound(spec: BatchOpSpec, known: Mapping[str, BatchOp], where: str) -> tuple
                 "trainers.batch_ops.BatchOp."
             )
         found = BatchOp(found, paper=name, needs=_OF_EVERY_BATCH)
-    op = bound(name, args, {name: found}, _KIND)
-    if mistakes := wrong_values(found.function, args):
-        raise RecipeError("; ".join(f"{where}.{name}.{mistake}" for mistake in mistakes) + ".")
-    return name, op
+    return name, bound(name, args, {name: found}, _KIND)
 
 
 def _name_and_arguments(spec: BatchOpSpec, where: str) -> tuple[str, Mapping[str, Any]]:
@@ -93,15 +77,3 @@ def _order_mistakes(ops: Sequence[tuple[str, BatchOp]]) -> list[str]:
                 f"'{name}' sets advantages, which an operator after it sets anew; keep one of the two"
             )
     return mistakes
-
-
-def _type_mistake(value: Any, kind: Any) -> str | None:
-    # Strict JSON rules: "1" is not a number, but 1 does for a float.
-    adapter: TypeAdapter[Any] = TypeAdapter(kind, config=ConfigDict(arbitrary_types_allowed=True))
-    try:
-        adapter.validate_json(json.dumps(value, allow_nan=False), strict=True)
-    except ValidationError as err:
-        return str(err.errors()[0]["msg"]).removeprefix("Value error, ")
-    except (TypeError, ValueError):
-        return "must be a JSON value (text, finite number, true or false, null, list or mapping)"
-    return None

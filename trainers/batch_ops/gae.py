@@ -45,5 +45,13 @@ def returns_to_go(state: BatchState, gamma: Discount = 1.0) -> BatchState:
     return replace(state, advantages=sums.to(state.token_rewards.dtype))
 
 
-GAE = BatchOp(gae, "1506.02438", frozenset({"values", "token_rewards"}), frozenset({"advantages", "returns"}))
-RETURNS_TO_GO = BatchOp(returns_to_go, "2501.03262", frozenset({"token_rewards"}))
+GAE = BatchOp(
+    gae,
+    "1506.02438",
+    frozenset({"values", "token_rewards"}),
+    frozenset({"advantages", "returns"}),
+    formula="A_t = Σ_k (gamma λ)^k δ_(t+k), δ_t = r_t + gamma V_(t+1) - V_t",
+)
+RETURNS_TO_GO = BatchOp(
+    returns_to_go, "2501.03262", frozenset({"token_rewards"}), formula="A_t = Σ_k gamma^k r_(t+k)"
+)

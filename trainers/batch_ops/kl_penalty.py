@@ -46,4 +46,10 @@ def kl_penalty(state: BatchState, coef: Coefficient = 0.001, estimator: Estimato
     return replace(state, token_rewards=rewards.to(state.token_rewards.dtype))
 
 
-KL_PENALTY = BatchOp(kl_penalty, "2203.02155", frozenset({"ref"}), frozenset({"token_rewards"}))
+KL_PENALTY = BatchOp(
+    kl_penalty,
+    "2203.02155",
+    frozenset({"ref"}),
+    frozenset({"token_rewards"}),
+    formula="r_t - c KL_t(μ, ref)",
+)

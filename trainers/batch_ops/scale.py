@@ -77,5 +77,7 @@ def _std(rewards: torch.Tensor, scored: torch.Tensor, sums: torch.Tensor, state:
     return (squares / (count - 1.0).clamp(min=1.0)).sqrt()
 
 
-WHITEN = BatchOp(whiten, "2501.03262", frozenset({"advantages"}))
-BATCH_STD = BatchOp(batch_std, "2508.08221")
+WHITEN = BatchOp(
+    whiten, "2501.03262", frozenset({"advantages"}), formula="(A_t - mean A) / sqrt(var A + 1e-8)"
+)
+BATCH_STD = BatchOp(batch_std, "2508.08221", formula="(r - mean_group r) / (std_batch r + ε)")

@@ -73,7 +73,8 @@ class SeparateCritic:
         """All of them: the policy model has none."""
         return self.parameters()
 
-    def save(self, folder: Path) -> None:
-        """Write backbone and head."""
-        self.backbone.save_pretrained(folder)
-        self.head.save(folder)
+    def save(self, folder: Path, *, write: bool) -> None:
+        """Write backbone and head, where `write`."""
+        if write:
+            self.backbone.save_pretrained(folder)
+        self.head.save(folder, write=write)

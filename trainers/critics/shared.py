@@ -54,9 +54,9 @@ class SharedCritic:
         """Parameters that are not the policy model's: none."""
         return []
 
-    def save(self, folder: Path) -> None:
-        """Write the head."""
-        self.head.save(folder)
+    def save(self, folder: Path, *, write: bool) -> None:
+        """Write the head; every rank calls it, one with `write`."""
+        self.head.save(folder, write=write)
 
     def _keep(self, module: Any, args: Any, output: Any) -> None:
         self._hidden = output.last_hidden_state

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
+from torch.distributed.tensor import DTensor
 
 from rft_data.errors import ResumeError
 
@@ -45,11 +46,12 @@ class ValueHead(torch.nn.Linear):
         with torch.autocast(hidden.device.type, enabled=False):
             return super().forward(hidden.float()).squeeze(-1)
 
-    def save(self, folder: Path) -> None:
-        """Write the head into a folder, which is made if need be."""
-        folder.mkdir(parents=True, exist_ok=True)
-        tensors = {name: p.detach().cpu().contiguous() for name, p in self.named_parameters()}
-        save_file(tensors, folder / HEAD_FILE)
+    def save(self, folder: Path, *, write: bool) -> None:
+        """Gather the head, on every rank, and where `write` write it into a folder, made if need be."""
+        tensors = {name: _whole(p.detach()).cpu().contiguous() for name, p in self.named_parameters()}
+        if write:
+            folder.mkdir(parents=True, exist_ok=True)
+            save_file(tensors, folder / HEAD_FILE)
 
     def load(self, folder: Path) -> None:
         """Take the head that `save` wrote.
@@ -67,3 +69,8 @@ class ValueHead(torch.nn.Linear):
 
     def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
         """Nothing."""
+
+
+def _whole(tensor: torch.Tensor) -> torch.Tensor:
+    """All of a tensor of which FSDP2 gave this rank a part."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor

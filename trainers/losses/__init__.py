@@ -9,7 +9,6 @@ import torch
 
 from rft_data.errors import RecipeError
 from rft_data.lookup import lookup
-from trainers.batch_ops.bind import wrong_values
 from trainers.binding import bound
 from trainers.losses.clipped import dual_clip, ppo_clip, sequence_masking
 from trainers.losses.context import LossContext
@@ -93,8 +92,6 @@ def make_loss(use: str, args: Mapping[str, Any]) -> Loss:
             )
         found = Loss(found, paper=use)
     loss = bound(use, args, {use: found}, "loss")
-    if mistakes := wrong_values(found.function, args):
-        raise RecipeError(f"loss '{use}' does not accept its args: {'; '.join(mistakes)}.")
     _rehearse(use, loss)
     return loss
 

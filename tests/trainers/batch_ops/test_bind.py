@@ -64,7 +64,7 @@ def test_own_operators_come_by_import_path(monkeypatch: pytest.MonkeyPatch) -> N
     assert state.advantages.tolist() == [[0.0, 1.5]]
     with pytest.raises(RecipeError, match="'tests_of_bind:STATE' is a BatchState; wanted a function"):
         make_batch_ops([f"{here}:STATE"])
-    with pytest.raises(RecipeError, match=r"doubled.times: .*integer, got 'x'"):
+    with pytest.raises(RecipeError, match=r"times: .*integer, got 'x'"):
         make_batch_ops([{f"{here}:doubled": {"times": "x"}}])
 
 
@@ -72,19 +72,15 @@ def test_own_operators_come_by_import_path(monkeypatch: pytest.MonkeyPatch) -> N
     ("specs", "error", "words"),
     [
         (["gea"], UnknownComponentError, "batch operator 'gea' is not known; did you mean 'gae'"),
-        ([{"gae": {"lambda": 1}}], RecipeError, "'gae' has no argument 'lambda'.* gamma, lam"),
-        (
-            [{"gae": {"lam": -1, "gamma": 3}}],
-            RecipeError,
-            r"\[0\].gae.lam: .*got -1; .*gamma: .*got 3",
-        ),
-        ([{"gae": {"lam": 1.5}}], RecipeError, "gae.lam: .*less than or equal to 1, got 1.5"),
-        ([{"gae": {"gamma": "1"}}], RecipeError, "gae.gamma: .*valid number, got '1'"),
-        ([{"jsd": {"coef": float("nan")}}], RecipeError, "coef: must be a JSON value"),
+        ([{"gae": {"lambda": 1}}], RecipeError, "'gae'.* 'lambda'.* gamma, lam"),
+        ([{"gae": {"lam": -1, "gamma": 3}}], RecipeError, "'gae'.* lam.*greater than.*gamma.*less than"),
+        ([{"gae": {"lam": 1.5}}], RecipeError, "'gae'.* lam.*less than or equal to 1"),
+        ([{"gae": {"gamma": "1"}}], RecipeError, "'gae'.* gamma.*valid number"),
+        ([{"jsd": {"coef": float("nan")}}], RecipeError, "'jsd'.* coef.*must be a .*finite number"),
         (
             [{"kl_penalty": {"estimator": "k4"}}, "gae"],
             RecipeError,
-            "must be one of k1, k2, k3, abs, low_var, got 'k4'",
+            "must be one of k1, k2, k3, abs, low_var",
         ),
         ([{"gae": 1}], RecipeError, "wanted a mapping of arguments"),
         ([{"gae": {}, "whiten": {}}], RecipeError, "wanted one operator name"),

@@ -174,9 +174,9 @@ REFERENCES: dict[str, tuple[Callable[..., dict[str, Rows]], dict[str, st.SearchS
 """Each operator's reference, and its arguments as they are drawn."""
 
 
-def test_every_batch_operator_has_a_reference_and_a_paper() -> None:
+def test_every_batch_operator_has_a_reference_a_formula_and_a_paper() -> None:
     assert BATCH_OPS.keys() == REFERENCES.keys()
-    assert all(op.paper for op in BATCH_OPS.values())
+    assert all(op.paper and op.formula for op in BATCH_OPS.values())
 
 
 @pytest.mark.parametrize("name", sorted(REFERENCES))
