@@ -209,5 +209,5 @@ def check_stages(recipe: OnlineRecipe | TrainRecipe) -> None:
             config = grpo_config(
                 folder, steps=stage.steps, rows_per_step=rows, options=stage.trl, seed=recipe.seed
             )
-            off_policy_of(stage.off_policy.model_dump(), config)
-            objective_of(objective_settings(stage), stage.trl, config)
+            corrections = off_policy_of(stage.off_policy.model_dump(), config)
+            objective_of(objective_settings(stage), stage.trl, config, corrections)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -50,11 +51,11 @@ class OfflineRun:
                 run.once("start", lambda: self._measure(self.base, "start"))
             for number, stage in enumerate(recipe.stages):
                 control.phase(f"stage {number}: {stage.algorithm}")
-                run.once(stage_name(number, stage), lambda n=number, m=model: self._stage(n, m))
+                run.once(stage_name(number, stage), partial(self._stage, number, model))
                 if not isinstance(stage, RewardModelStage):
                     model = stage_folder(run, number, stage)
             if model != self.base:
-                run.once("publish", lambda: self._publish(model))
+                run.once("publish", partial(self._publish, model))
         return self._summary(model)
 
     def _stage(self, number: int, model: Path) -> None:

@@ -39,12 +39,20 @@ _PREFIX = "base_model.model."
 _ADAPTER = "default"
 
 
-def lora_config(settings: Mapping[str, Any]) -> Any:
-    """PEFT's LoraConfig of a stage's `lora: {r, lora_alpha, target_modules, lora_dropout, ...}`.
+def lora_config(objective: Mapping[str, Any]) -> Any:
+    """PEFT's LoraConfig of a stage's `lora: {r, lora_alpha, target_modules, lora_dropout, ...}`, or None.
 
     Raises: MissingExtraError without PEFT; RecipeError for a field that it does not have, that cannot be
-        set here, or that PEFT refuses.
+        set here, or that PEFT refuses, and for another model as `reference`.
     """
+    settings = objective.get("lora")
+    if settings is None:
+        return None
+    if objective.get("reference"):
+        raise RecipeError(
+            "the stage has 'lora' and 'teacher'; with an adapter the reference is the model without it. "
+            "Remove one."
+        )
     peft = need("peft", "lora", "a stage with 'lora'")
     known = {field.name for field in dataclasses.fields(peft.LoraConfig)} - set(LORA_OWNED)
     problems = [

@@ -54,8 +54,8 @@ stages:
 
 Symbols: π policy being trained, μ policy that sampled, prox policy at the step's start, ref reference or
 teacher, π* policy on an expert's token; r ratio π / old policy in a loss, reward in an advantage;
-d = log(π / old); A advantage; V critic's value; sg() carries no gradient. Sums over t are over a row's trained
-tokens; r and A are the token's.
+d = log(π / old); A advantage; V critic's value; sg() carries no gradient. Sums over t are over a row's
+trained tokens; r and A are the token's.
 """
 
 

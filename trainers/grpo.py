@@ -90,11 +90,11 @@ class GrpoTrainer:
         config = ranked_config(output_dir, steps, rows_per_step, options, seed, ranks, limits.deadline_s)
         corrections = off_policy_of(off_policy or {}, config)
         settings = objective or {}
-        self._objective = objective_of(settings, options, config)
+        self._objective = objective_of(settings, options, config, corrections)
         critic = critic_plan(
             settings.get("critic"), self._objective.batch_ops, model_path, resume_from, options
         )
-        adapter = None if settings.get("lora") is None else lora_config(settings["lora"])
+        adapter = lora_config(settings)
         self._ranks = ranks
         self._output_dir, self._resume_from, self._steps = output_dir, resume_from, steps
         self._steps_done = self._steps_before = 0 if resume_from is None else _steps_of(resume_from)

@@ -20,7 +20,7 @@ import traceback
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
-from rft_data.errors import RftError, RoleDiedError, StalledError, TrainingError
+from rft_data.errors import RecipeError, RftError, RoleDiedError, StalledError, TrainingError
 from rft_data.failpoints import failpoint
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def other_ranks(processes: int, deadline_s: float) -> OtherRanks | None:
     Raises: what making them does.
     """
     if SET_ASIDE in os.environ:
-        return RanksFromOutside(processes, deadline_s)
+        return RanksFromOutside(deadline_s)
     return RankProcesses(processes, deadline_s) if processes > 1 else None
 
 
@@ -82,7 +82,7 @@ class RankProcesses:
         store = TCPStore("127.0.0.1", 0, count, is_master=True, wait_for_workers=False)
         self._before = {name: os.environ.get(name) for name in _TOLD}
         os.environ.update(_told(0, count, store.port))
-        self._others = [_Other(rank, count, store.port) for rank in range(1, count)]
+        self._others = [_Other(rank, count, store.port, deadline_s) for rank in range(1, count)]
         try:
             end = time.monotonic() + deadline_s
             for other in self._others:
@@ -112,10 +112,11 @@ class RankProcesses:
 class _Other:
     """One child and our end of the line to it: it says that it is ready, and ends when we hang up."""
 
-    def __init__(self, rank: int, world: int, port: int) -> None:
+    def __init__(self, rank: int, world: int, port: int, deadline_s: float) -> None:
         self._rank = rank
         self._line, theirs = socket.socketpair()
-        command = [sys.executable, "-u", "-m", "trainers.launch", str(theirs.fileno()), str(os.getpid())]
+        arguments = map(str, (theirs.fileno(), os.getpid(), deadline_s))
+        command = [sys.executable, "-u", "-m", "trainers.launch", *arguments]
         with theirs:
             self.popen = subprocess.Popen(  # noqa: S603 - our own module
                 command,
@@ -166,36 +167,41 @@ def _leave(before: Mapping[str, str | None]) -> None:
 # --- torchrun --------------------------------------------------------------------------------------
 
 
-def torchrun_rank() -> int | None:
-    """This process's rank if torchrun started it among several; None otherwise."""
-    several = int(os.environ.get("WORLD_SIZE", "1")) > 1 and "RANK" in os.environ
-    return int(os.environ["RANK"]) if several else None
+def served_torchrun(processes: int, deadline_s: float) -> bool:
+    """At the start of a run: whether this process was one of torchrun's other ranks, and has served.
 
+    In rank 0 the run goes on; what torchrun told it is kept from everything but the trainer, since explorers
+    would otherwise take themselves for a rank of it. Without torchrun nothing happens.
 
-def set_aside() -> None:
-    """In rank 0 of torchrun: keep what it told us from everything in this run but the trainer.
-
-    Explorers would otherwise take themselves for a rank of the trainer. Roles in child processes inherit
-    `SET_ASIDE`, which only the trainer reads.
+    Args: processes: what the recipe says; deadline_s: how long rank 0's trainer is waited for.
+    Raises: RecipeError when torchrun started another number of processes; what `serve` and `join` raise.
     """
-    names = [name for name in os.environ if name in _TOLD or name.startswith("TORCHELASTIC_")]
-    os.environ[SET_ASIDE] = json.dumps({name: os.environ.pop(name) for name in names})
+    world, rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
+    if world == 1:
+        return False
+    if world != processes:
+        raise RecipeError(
+            f"torchrun started {world} processes, placement.trainer.processes is {processes}; make them equal."
+        )
+    if rank == 0:
+        names = [name for name in os.environ if name in _TOLD or name.startswith("TORCHELASTIC_")]
+        os.environ[SET_ASIDE] = json.dumps({name: os.environ.pop(name) for name in names})
+        return False
+    from trainers.ranks import Ranks
+
+    serve(Ranks.join(deadline_s))
+    return True
 
 
 class RanksFromOutside:
     """The other ranks of a trainer as torchrun started them; this process is rank 0's trainer."""
 
-    def __init__(self, processes: int, deadline_s: float) -> None:
+    def __init__(self, deadline_s: float) -> None:
         """Meet them.
 
-        Raises: TrainingError when they are not `processes`; StalledError when they do not come.
+        Raises: StalledError when they do not come.
         """
         os.environ.update(json.loads(os.environ.pop(SET_ASIDE)))
-        if int(os.environ["WORLD_SIZE"]) != processes:
-            raise TrainingError(
-                f"torchrun started {os.environ['WORLD_SIZE']} processes, the recipe's "
-                f"placement.trainer.processes is {processes}; make them equal."
-            )
         from trainers.ranks import Ranks
 
         self.ranks: Ranks = Ranks.join(deadline_s)
@@ -211,16 +217,6 @@ class RanksFromOutside:
 def _ask_to_end(ranks: Ranks) -> None:
     with contextlib.suppress(RftError), ranks.together({"do": "end"}):
         pass
-
-
-def serve_torchrun(deadline_s: float) -> None:
-    """In the other ranks of torchrun: meet rank 0's trainer and carry out its orders until it ends.
-
-    Raises: StalledError when rank 0 has made no trainer within `deadline_s`; RoleDiedError when it is gone.
-    """
-    from trainers.ranks import Ranks
-
-    serve(Ranks.join(deadline_s))
 
 
 # --- what the other ranks do -----------------------------------------------------------------------
@@ -253,9 +249,9 @@ def serve(ranks: Ranks) -> None:
 def main() -> None:
     """The process of one rank on this machine; it ends with the process that started it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the conductor, which then asks us
-    fd, parent = (int(argument) for argument in sys.argv[1:3])
-    _end_with(parent)
-    line = socket.socket(fileno=fd)
+    fd, parent, deadline_s = sys.argv[1:4]
+    _end_with(int(parent))
+    line = socket.socket(fileno=int(fd))
     from trainers.ranks import Ranks
     from trainers.role import make_trainer  # noqa: F401 - brings TRL in, before anybody waits for us
 
@@ -263,16 +259,12 @@ def main() -> None:
     threading.Thread(target=_end_when_hung_up, args=(line,), daemon=True).start()
     status = 0
     try:
-        serve(Ranks.join(_START_S, _store()))
+        serve(Ranks.join(float(deadline_s), _store()))
     except BaseException:  # noqa: BLE001 - this process's edge
         traceback.print_exc()
         status = 1
     sys.stderr.flush()
     os._exit(status)  # its threads may wait in a collective that nobody else will join
-
-
-_START_S = 600.0
-"""How long rank 0 is waited for once all are ready."""
 
 
 def _store() -> Any:

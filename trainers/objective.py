@@ -17,6 +17,7 @@ from trainers.batch_ops.batch_op import BatchOp
 from trainers.kl_term import KlTerm, kl_term
 from trainers.losses import make_loss
 from trainers.losses.loss import Loss
+from trainers.off_policy import UNCORRECTED, OffPolicy
 
 _OF_TRLS_LOSSES: Mapping[str, Any] = {
     "loss_type": None,
@@ -57,12 +58,18 @@ class Objective:
 TRLS = Objective()
 
 
-def objective_of(settings: Mapping[str, Any], options: Mapping[str, Any], config: GRPOConfig) -> Objective:
+def objective_of(
+    settings: Mapping[str, Any],
+    options: Mapping[str, Any],
+    config: GRPOConfig,
+    off_policy: OffPolicy = UNCORRECTED,
+) -> Objective:
     """The objective that a stage's `loss`, `batch_ops` and `kl` describe.
 
     Args:
         settings: those three, each missing or None where there is none.
         options: the recipe's `trl: {...}`; config: what was made of it.
+        off_policy: the stage's corrections.
     Raises: RecipeError, UnknownComponentError for what is not known, does not fit, or would have no effect.
     """
     given: Mapping[str, Any] | None = settings.get("loss")
@@ -74,6 +81,11 @@ def objective_of(settings: Mapping[str, Any], options: Mapping[str, Any], config
     )
     if given is not None:
         _refuse_options_without_effect(given["use"], options)
+    if objective.loss is not None and objective.loss.weighs and off_policy.weighted:
+        raise RecipeError(
+            f"off_policy.importance is '{off_policy.importance}', and the loss has weights of its own: "
+            "rows would be weighted twice. Set importance to 'none', or choose another loss."
+        )
     if objective.kl is not None and config.beta != 0.0:
         raise RecipeError(
             f"the stage has 'kl' and trl.beta {config.beta:g}: two KL terms. Remove one; 'kl' works with "

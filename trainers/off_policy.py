@@ -87,6 +87,10 @@ class OffPolicy:
         return weights.clamp(max=self.cap).to(log_ratio.dtype)
 
 
+UNCORRECTED = OffPolicy()
+"""The ratio to the policy that sampled, and nothing beside it."""
+
+
 def off_policy_of(settings: Mapping[str, Any], config: GRPOConfig) -> OffPolicy:
     """The recipe's `off_policy` section for a trainer of `config`.
 

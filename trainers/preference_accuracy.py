@@ -25,19 +25,17 @@ Scores = npt.NDArray[np.float64]
 
 
 def policy_accuracy(model_path: Path, base_path: Path, pairs: Sequence[AnswerPair]) -> dict[str, float]:
-    """What the policy in `model_path` prefers, by itself and against `base_path`.
+    """What the policy in `model_path` has come to prefer since it was `base_path`.
 
-    Returns: `accuracy` and `margin` of log pi (nats, summed over the answer's tokens): the share of pairs
-        whose better answer is likelier, a tie counting half, and the mean difference; `reward_accuracy` and
-        `reward_margin` of log pi - log pi_base, DPO's implicit reward without its beta (0.5 and 0.0 for the
-        base itself); `pairs`.
+    Returns: `accuracy` and `margin` of log pi - log pi_base (nats, summed over the answer's tokens), DPO's
+        implicit reward without its beta: the share of pairs whose better answer has more of it, a tie
+        counting half, and the mean difference; 0.5 and 0.0 for the base itself. `logp_accuracy` and
+        `logp_margin`: the same of log pi alone, where short answers have an advantage. `pairs`.
     """
     policy = _scored(load_model(model_path), sequence_logprobs, pairs)
     base = policy if model_path == base_path else _scored(load_model(base_path), sequence_logprobs, pairs)
-    by_reward = _preference(policy - base)
-    return {**_preference(policy), **{f"reward_{name}": value for name, value in by_reward.items()}} | {
-        "pairs": float(len(pairs))
-    }
+    alone = {f"logp_{name}": value for name, value in _preference(policy).items()}
+    return {**_preference(policy - base), **alone, "pairs": float(len(pairs))}
 
 
 def scorer_accuracy(model_path: Path, pairs: Sequence[AnswerPair]) -> dict[str, float]:

@@ -7,6 +7,7 @@ no deadline; gradients go over torch's default group. It knows orders only as JS
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -67,6 +68,8 @@ class Ranks:
         if self.world == 1:
             yield
             return
+        if not self.sound:
+            raise RoleDiedError("the trainer's ranks are out of step since an order failed; resume the run.")
         end = time.monotonic() + self.deadline_s
         self.sound = False
         self._tell(order, batch or {}, end)
@@ -176,8 +179,6 @@ def _make_default_group(deadline_s: float, store: dist.Store | None) -> None:
         if store is None:
             dist.init_process_group(backend, timeout=wait)
         else:
-            import os
-
             place = {"rank": int(os.environ["RANK"]), "world_size": int(os.environ["WORLD_SIZE"])}
             dist.init_process_group(backend, timeout=wait, store=store, **place)
     except (RuntimeError, ValueError) as err:

@@ -143,6 +143,13 @@ def test_options_of_trls_losses_are_refused_with_a_loss_of_ours(tmp_path: Path) 
         check_stages(recipe)
 
 
+def test_rows_are_not_weighted_twice(tmp_path: Path) -> None:
+    twice = ", off_policy: {old_logprobs: recompute, importance: masked}"
+    with pytest.raises(RecipeError, match="weighted twice"):
+        check_stages(recipe_of(tmp_path, "stages.0.algorithm=decoupled_ppo", stage=twice))
+    check_stages(recipe_of(tmp_path, "stages.0.algorithm=dapo", stage=twice))
+
+
 def test_explain_says_who_set_what(tmp_path: Path) -> None:
     recipe_of(tmp_path, stage=", trl: {epsilon: 0.3}")
     lines = explain(tmp_path / "recipe.yaml", ["stages.0.algorithm=dapo", "seed=3"])

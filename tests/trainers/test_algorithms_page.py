@@ -1,4 +1,4 @@
-"""The page of algorithms is written from the registries, names what exists, and docs/ holds its present form."""
+"""The page of algorithms is made from the registries, names what exists, and docs/ holds its present form."""
 
 from __future__ import annotations
 

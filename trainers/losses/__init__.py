@@ -31,9 +31,9 @@ LOSSES: dict[str, Loss] = {
     ),
     "policy_gradient": Loss(policy_gradient, "arXiv:1602.01783", formula="-A log π"),
     "importance_sampling": Loss(
-        importance_sampling, "doi:10.1198/106186008X320456", formula="-sg(min(r, cap)) A log π"
+        importance_sampling, "doi:10.1198/106186008X320456", weighs=True, formula="-sg(min(r, cap)) A log π"
     ),
-    "topr": Loss(topr, "arXiv:2503.14286", formula="-sg(A < 0: min(Π r, 1); else 1) A log π"),
+    "topr": Loss(topr, "arXiv:2503.14286", weighs=True, formula="-sg(A < 0: min(Π r, 1); else 1) A log π"),
     "opmd": Loss(opmd, "arXiv:2505.17826", formula="-A log π / (1+τ); kimi: -A log π + τ/2 d_t Σ_s d_s"),
     "sppo": Loss(sppo, "arXiv:2108.05828", formula="-A log clip(r, 1/(1+ε), 1+ε)"),
     "rec": Loss(rec, "arXiv:2509.24203", formula="-sg(w 1[r in range]) A log π + k2 d²"),
@@ -63,12 +63,14 @@ LOSSES: dict[str, Loss] = {
         decoupled_ppo,
         "arXiv:2110.00641",
         needs=frozenset({"prox"}),
+        weighs=True,
         formula="min(prox/μ, cap) · ppo_clip with r = π/prox",
     ),
     "loglinear_ppo": Loss(
         loglinear_ppo,
         "arXiv:2512.06547",
         needs=frozenset({"versions_behind"}),
+        weighs=True,
         formula="decoupled_ppo with log prox = sg(log μ / d + (1 - 1/d) log π)",
     ),
 }

@@ -30,6 +30,8 @@ class Loss:
     needs: frozenset[str] = frozenset()
     """Which of `ref`, `prox`, `rewards`, `versions_behind` and `expert_share` it reads, and `experts` where
     it trains on rows of experts: of another loss they would be wasted, and are refused."""
+    weighs: bool = False
+    """Whether it has importance weights of its own, so that those of `off_policy` would be a second time."""
     formula: str = ""
     """A token's term in the symbols of docs/algorithms.md."""
 

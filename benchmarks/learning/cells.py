@@ -1,0 +1,214 @@
+"""One run of the grid: the quickstart's online stage with another algorithm, and what came of it.
+
+A cell changes nothing but the algorithm's name and what that algorithm cannot do without; the rest follows
+from its preset. All cells of a seed start from one supervised model.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from benchmarks.selectors.cells import RECIPE
+from benchmarks.selectors.cells import Cell as SelectorCell
+from benchmarks.selectors.cells import Scale as SelectorScale
+from benchmarks.selectors.records import code_version
+from rft_data.algorithms import ALGORITHMS, Algorithm
+from rft_data.recipe import load_recipe
+from rft_data.rows import content_id
+
+EXPERTS = {
+    "use": "recipes.arithmetic:worked_solution",
+    "tasksets": ["terms-3", "terms-4", "terms-5"],
+    "limit": 600,
+}
+"""Solutions that show their work, which the supervised model seldom does."""
+EXPERIENCE_OPS = [{"reward_range_filter": {"min_reward": 0.0, "max_reward": 1.0}}]
+"""The preset appends its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """How large the runs are."""
+
+    name: str = "full"
+    pool: int = 3000
+    """Tasks read of each number of terms; the held-out share of them is 1/8."""
+    steps: int = 20
+    rows: int = 128
+    """Rollouts of an optimizer step, whatever the size of a group."""
+    heldout: int = 450
+    prepared: bool = True
+    """Whether a supervised model comes first; else the model is as it was built and knows nothing."""
+
+    @staticmethod
+    def tiny() -> Scale:
+        """Two steps: whether a cell runs at all."""
+        return Scale("tiny", pool=40, steps=2, rows=16, heldout=6, prepared=False)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of the grid."""
+
+    algorithm: str
+    seed: int
+    engine: str = "vllm"
+    scale: Scale = Scale()
+
+    @property
+    def name(self) -> str:
+        """Of its folder."""
+        return f"{self.algorithm}-{self.seed}-{self.engine}-{self.scale.name}"
+
+    @property
+    def command(self) -> str:
+        """What runs it alone."""
+        quick = "" if self.scale.prepared else " --quick"
+        return (
+            f"python -m benchmarks.learning --engine {self.engine}{quick} --only {self.algorithm},{self.seed}"
+        )
+
+    @property
+    def preset(self) -> Algorithm:
+        """The algorithm's."""
+        return ALGORITHMS[self.algorithm]
+
+    @cached_property
+    def recipe_hash(self) -> str:
+        """Of the recipe as its preset completes it, and of what prepares it."""
+        recipe = load_recipe(RECIPE, self.changes(Path("model"), Path("teacher"), Path("root")))
+        return content_id(asdict(self.scale), recipe.saved(), EXPERTS)
+
+    @cached_property
+    def code_hash(self) -> str:
+        """Of the code of the preset's own parts; the trainer around them is the same for all."""
+        return code_version(sorted({__name__, *parts_of(self.preset)}), within=())
+
+    def changes(self, model: Path, teacher: Path, root: Path) -> list[str]:
+        """What the cell changes in the quickstart's recipe.
+
+        Args:
+            model: the supervised model; teacher: a better one. Used where they are needed.
+        """
+        recipe: dict[str, Any] = load_recipe(RECIPE).model_dump(mode="json")
+        folder, preset = root / self.name, self.preset
+        stage = {
+            "algorithm": self.algorithm,
+            "steps": self.scale.steps,
+            "groups_per_step": self.scale.rows // preset.group_size,
+            "checkpoint_every": 10,
+            "trl": {"learning_rate": 1e-4, "lr_scheduler_type": "constant"},
+        }
+        changes = {
+            "name": folder.name,
+            "run_dir": str(folder),
+            "buffer.uri": str(folder / "buffer"),
+            "seed": self.seed,
+            "tasks": _resized(recipe["tasks"], self.scale.pool),
+            "experts": [EXPERTS] if "experts" in preset.needs else [],
+            "explorer.engine.use": self.engine,
+            "explorer.group_size": preset.group_size,
+            "experience_ops": EXPERIENCE_OPS,
+            "stages": [{**stage, **({"teacher": str(teacher)} if "teacher" in preset.needs else {})}],
+            "evaluation.limit": self.scale.heldout,
+        }
+        if self.scale.prepared:
+            changes["model"] = {"path": str(model)}
+        return [f"{key}={json.dumps(value)}" for key, value in changes.items()]
+
+
+def _resized(tasksets: Sequence[dict[str, Any]], size: int) -> list[dict[str, Any]]:
+    return [{**taskset, "source": {**taskset["source"], "size": size}} for taskset in tasksets]
+
+
+def parts_of(preset: Algorithm) -> set[str]:
+    """Modules of the preset's operators, loss, batch operators, critic and sampler."""
+    from trainers.batch_ops import BATCH_OPS
+    from trainers.losses import LOSSES
+
+    found = {f"ops.{name}" for entry in preset.advantage for name in entry}
+    found |= {BATCH_OPS[name].function.__module__ for entry in preset.batch_ops for name in entry}
+    if preset.loss is not None:
+        found.add(LOSSES[preset.loss["use"]].function.__module__)
+    if preset.critic is not None:
+        found.add("trainers.critic")
+    if preset.sampler is not None:
+        found.add(f"rft_data.sampler.{preset.sampler['use']}")
+    return found
+
+
+def play(cell: Cell, root: Path) -> dict[str, Any]:
+    """Prepare and run a cell, each unless it was done before; its record.
+
+    Raises: RuntimeError with the end of the log when a run fails.
+    """
+    root = root.absolute()
+    root.mkdir(parents=True, exist_ok=True)
+    began = time.monotonic()
+    model, teacher = _prepared(cell, root)
+    prepared = time.monotonic()
+    summary = _run(cell.changes(model, teacher, root), root / cell.name)
+    accuracy = summary["heldout_accuracy"]
+    return {
+        "algorithm": cell.algorithm,
+        "seed": cell.seed,
+        "engine": cell.engine,
+        "scale": cell.scale.name,
+        "start": accuracy["start"],
+        "end": accuracy["final"],
+        "heldout": cell.scale.heldout,
+        "steps": cell.scale.steps,
+        "rollouts": summary["buffer_rows"]["experiences"],
+        "prepare_s": round(prepared - began, 1),
+        "seconds": round(time.monotonic() - prepared, 1),
+        "command": cell.command,
+        "recipe_hash": cell.recipe_hash,
+        "code_hash": cell.code_hash,
+    }
+
+
+def _prepared(cell: Cell, root: Path) -> tuple[Path, Path]:
+    """The seed's supervised model, and a teacher where the algorithm needs one."""
+    if not cell.scale.prepared:
+        from trainers.tiny_model import build_tiny_model
+
+        teacher = root / "teacher-tiny"
+        if not teacher.is_dir():
+            build_tiny_model(teacher, seed=cell.seed + 1)
+        return teacher, teacher
+    model = _supervised(root / f"prepare-{cell.seed}-{cell.engine}", cell, cell.seed, [])
+    if "teacher" not in cell.preset.needs:
+        return model, model
+    return model, _supervised(root / f"teacher-{cell.engine}", cell, 0, [f"experts={json.dumps([EXPERTS])}"])
+
+
+def _supervised(folder: Path, cell: Cell, seed: int, more: Sequence[str]) -> Path:
+    """The model after the quickstart's supervised stage; the selectors' study prepares its own like this."""
+    prepared = SelectorCell("uniform", seed, "plain", cell.engine, SelectorScale())
+    if not (folder / "summary.json").is_file():
+        _run([*prepared.preparation(folder), *more], folder)
+    return folder / "stages" / "0-sft"
+
+
+def _run(changes: Sequence[str], folder: Path) -> dict[str, Any]:
+    """`rft run` of the quickstart with `changes`, in a process of its own; its summary."""
+    log = folder.with_name(f"{folder.name}.log")
+    code = "from rft_data.cli.app import main; main()"
+    command = [sys.executable, "-c", code, "run", str(RECIPE), *changes]
+    with log.open("a") as out:
+        done = subprocess.run(  # noqa: S603 - our own command
+            command, stdout=out, stderr=subprocess.STDOUT, env={**os.environ, "OMP_NUM_THREADS": "1"}
+        )
+    if done.returncode:
+        raise RuntimeError(f"{folder.name} ended with {done.returncode}:\n{log.read_text()[-3000:]}")
+    summary: dict[str, Any] = json.loads((folder / "summary.json").read_text())
+    return summary
