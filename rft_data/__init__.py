@@ -3,4 +3,4 @@
 Importing this package loads neither torch nor vllm, trl, ray or data_juicer.
 """
 
-__version__ = "0.4.0"
+__version__ = "0.5.0"

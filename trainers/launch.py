@@ -181,7 +181,8 @@ def served_torchrun(processes: int, deadline_s: float) -> bool:
         return False
     if world != processes:
         raise RecipeError(
-            f"torchrun started {world} processes, placement.trainer.processes is {processes}; make them equal."
+            f"torchrun started {world} processes, placement.trainer.processes is {processes}; "
+            "make them equal."
         )
     if rank == 0:
         names = [name for name in os.environ if name in _TOLD or name.startswith("TORCHELASTIC_")]

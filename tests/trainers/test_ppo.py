@@ -290,6 +290,7 @@ def test_warm_up_trains_the_critic_alone(
             assert same(weights(ppo, tmp_path / str(step)), before) == (step < 2)
 
 
+@pytest.mark.slow
 @KINDS
 def test_critic_learns_returns_it_can_know(
     model_path: Path, tmp_path: Path, rows_table: Rows, leased: Leased, use: str
@@ -297,7 +298,7 @@ def test_critic_learns_returns_it_can_know(
     settings = with_critic(PPO, use, learning_rate=1e-2, coef=1.0, clip=None)
     batch = leased(rows_table(0, 8), 0)
     with closing(trainer(model_path, tmp_path / "run", settings, steps=25)) as ppo:
-        metrics = [ppo.step(LeasedBatch(batch.lease, batch.table)) for _ in range(25)]
+        metrics = [ppo.step(batch) for _ in range(25)]
     assert metrics[-1]["critic/loss"] < 0.5 * metrics[0]["critic/loss"]
     assert metrics[-1]["critic/explained_variance"] > metrics[0]["critic/explained_variance"] + 0.3
 

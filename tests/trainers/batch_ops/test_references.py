@@ -183,7 +183,7 @@ def test_every_batch_operator_has_a_reference_a_formula_and_a_paper() -> None:
 def test_batch_operator_equals_its_formula(name: str) -> None:
     reference, arguments = REFERENCES[name]
 
-    @settings(max_examples=60)
+    @settings(max_examples=40)
     @given(states(), st.fixed_dictionaries({}, optional=arguments))
     def check(state: BatchState, args: dict[str, Any]) -> None:
         before = {field: tensor.clone() for field, tensor in tensors(state).items()}

@@ -1,0 +1,118 @@
+"""The learning grid: cells are valid recipes of their preset alone, verdicts follow from records."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.learning.__main__ import cells, main, missing
+from benchmarks.learning.cells import RECIPE, Cell, Scale, parts_of
+from benchmarks.learning.verdicts import REASONS, bar, learned, noise, table
+from benchmarks.selectors.records import Records
+from rft_data.algorithms import ALGORITHMS
+from rft_data.recipe import load_recipe
+from rft_data.recipe.modes import OnlineRecipe
+
+
+def resolved(name: str, folder: Path) -> OnlineRecipe:
+    recipe = load_recipe(RECIPE, Cell(name, 1).changes(folder / "model", folder / "teacher", folder))
+    assert isinstance(recipe, OnlineRecipe)
+    return recipe
+
+
+@pytest.mark.parametrize("name", sorted(ALGORITHMS))
+def test_every_preset_is_what_its_cell_trains_with(name: str, tmp_path: Path) -> None:
+    recipe, preset = resolved(name, tmp_path), ALGORITHMS[name]
+    (stage,) = recipe.stages
+    assert stage.algorithm == name
+    operators = [key for entry in recipe.experience_ops for key in entry]
+    assert operators[1:] == [key for entry in preset.advantage for key in entry]
+    assert recipe.explorer.group_size == preset.group_size
+    assert stage.groups_per_step * preset.group_size == Scale().rows
+    if preset.loss is None:
+        assert stage.loss is None
+        assert preset.trl_loss.items() <= stage.trl.items()
+    else:
+        assert stage.loss is not None
+        assert stage.loss.use == preset.loss["use"]
+    assert [dict(op) for op in stage.batch_ops] == [dict(op) for op in preset.batch_ops]
+    assert bool(recipe.experts) == ("experts" in preset.needs)
+    assert (stage.teacher is not None) == ("teacher" in preset.needs)
+
+
+def test_cells_of_a_seed_differ_in_what_their_preset_needs_and_nothing_else(tmp_path: Path) -> None:
+    def rest(name: str) -> dict[str, Any]:
+        tree = resolved(name, tmp_path).model_dump(mode="json")
+        return {key: tree[key] for key in ("seed", "model", "tasks", "selector", "evaluation", "sync")}
+
+    assert all(rest(name) == rest("grpo") for name in ("ppo", "mix", "on_policy_distill", "remax"))
+
+
+def test_a_cell_is_named_by_its_recipe_and_its_presets_code() -> None:
+    one, seed, other = Cell("grpo", 0), Cell("grpo", 1), Cell("rloo", 0)
+    assert len({cell.recipe_hash for cell in (one, seed, other)}) == 3
+    assert one.recipe_hash == Cell("grpo", 0).recipe_hash
+    assert one.code_hash == seed.code_hash != other.code_hash
+    assert parts_of(ALGORITHMS["opmd"]) == {"ops.opmd_advantage_mapper", "trainers.losses.mirror"}
+
+
+def rows_of(name: str, pairs: list[tuple[float, float]], heldout: int = 450) -> list[dict[str, Any]]:
+    return [
+        {"algorithm": name, "seed": seed, "start": start, "end": end, "heldout": heldout}
+        for seed, (start, end) in enumerate(pairs)
+    ]
+
+
+def test_learning_is_more_than_the_noise_of_held_out_answers() -> None:
+    rows = rows_of("grpo", [(0.5, 0.6), (0.5, 0.6)], heldout=100)
+    # two seeds, of each two counts of a hundred answers
+    assert noise(rows) == pytest.approx(2 * ((4 * 0.5 * 0.5 - 2 * 0.01) / 100) ** 0.5 / 2)
+    assert not learned(rows)
+    assert learned(rows_of("grpo", [(0.5, 0.7), (0.5, 0.7)], heldout=100))
+    assert not learned([])
+
+
+def test_the_bar_counts_algorithms_that_learn_or_say_why_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [*rows_of("grpo", [(0.3, 0.6)]), *rows_of("ppo", [(0.3, 0.3)]), *rows_of("opmd", [(0.3, 0.2)])]
+    names = ["grpo", "ppo", "opmd", "rec"]
+    assert bar(rows, names).value == 0.25
+    monkeypatch.setattr(
+        "benchmarks.learning.verdicts.REASONS", {"ppo": "its critic is new", "rec": "never ran"}
+    )
+    assert bar(rows, names).value == 0.5
+    lines = table(rows, names).splitlines()
+    assert lines[2] == "| `grpo` | 30.0% | 60.0% | +30.0 ± 6.3 | 0 | yes |"
+    assert lines[3].endswith("| its critic is new |")
+    assert lines[4].endswith("| no |")
+    assert lines[5].endswith("| not measured |")
+
+
+def test_reasons_are_given_for_known_algorithms_only() -> None:
+    assert set(REASONS) <= set(ALGORITHMS)
+
+
+def test_cells_go_seed_by_seed_and_recorded_ones_are_not_missing(tmp_path: Path) -> None:
+    grid = cells(Scale.tiny(), "transformers")
+    assert [cell.seed for cell in grid] == [0] * len(ALGORITHMS) + [1] * len(ALGORITHMS)
+    records = Records(tmp_path / "r.jsonl")
+    records.append({"recipe_hash": grid[0].recipe_hash, "code_hash": grid[0].code_hash})
+    records.append({"recipe_hash": grid[1].recipe_hash, "code_hash": "of older code"})
+    assert missing(grid[:3], records) == grid[1:3]
+
+
+@pytest.mark.slow
+def test_a_tiny_cell_runs_is_recorded_and_is_not_run_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["--quick", "--engine", "transformers", "--only", "opmd,0"]
+    arguments += ["--records", str(tmp_path / "r.jsonl"), "--root", str(tmp_path / "runs")]
+    main([*arguments, "--minutes", "1"])
+    assert "not started" in capsys.readouterr().out
+    main(arguments)
+    (record,) = Records(tmp_path / "r.jsonl").rows()
+    assert (record["algorithm"], record["steps"], record["rollouts"]) == ("opmd", 2, 32)
+    assert record["command"] == "python -m benchmarks.learning --engine transformers --quick --only opmd,0"
+    main([*arguments, "--list"])
+    assert capsys.readouterr().out.splitlines()[-1].startswith("{"), "nothing is listed after the report"
