@@ -199,6 +199,20 @@ class KlSection(Section):
     """Weigh by the ratio to the old policy: right off policy (arXiv:2512.02556)."""
 
 
+class CriticSection(Section):
+    """A critic beside the policy; see docs/ppo.md."""
+
+    use: str = "shared"
+    """`shared`: a head on the policy; `separate`: a second model."""
+    learning_rate: float = 1e-5
+    coef: float = 0.1
+    """What the value loss is multiplied by."""
+    clip: float | None = 0.2
+    """Furthest, in units of reward, that one step gains from moving a value."""
+    warmup_steps: int = Field(default=0, ge=0)
+    """First optimizer steps, which train the critic alone."""
+
+
 class RlStage(Section):
     """Policy-gradient training on leased experiences. What is not given comes from the algorithm's preset."""
 
@@ -216,8 +230,7 @@ class RlStage(Section):
     batch_ops: Operators = Field(default_factory=list)
     """Advantage functions over the whole lease, in order."""
     kl: KlSection | None = None
-    critic: dict[str, Any] | None = None
-    """With it a critic is trained beside the policy; see docs/trainers.md."""
+    critic: CriticSection | None = None
     teacher: str | None = None
     """Folder of the model whose logprobs are the reference's; without it, the stage's first policy."""
     trl: dict[str, Any] = Field(default_factory=dict)

@@ -69,7 +69,8 @@ def test_learning_is_more_than_the_noise_of_held_out_answers() -> None:
     rows = rows_of("grpo", [(0.5, 0.6), (0.5, 0.6)], heldout=100)
     # two seeds, of each two counts of a hundred answers
     assert noise(rows) == pytest.approx(2 * ((4 * 0.5 * 0.5 - 2 * 0.01) / 100) ** 0.5 / 2)
-    assert not learned(rows)
+    assert learned(rows)
+    assert not learned(rows_of("grpo", [(0.5, 0.59), (0.5, 0.59)], heldout=100))
     assert learned(rows_of("grpo", [(0.5, 0.7), (0.5, 0.7)], heldout=100))
     assert not learned([])
 

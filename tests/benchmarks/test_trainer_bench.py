@@ -1,4 +1,4 @@
-"""The trainer's benchmark: contenders do the same update, packed rows see no other, bars follow from rounds."""
+"""The trainer's benchmark: contenders make one update, packed rows see no other, bars follow from rounds."""
 
 from __future__ import annotations
 

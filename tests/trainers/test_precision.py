@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 
 from rft_data.protocols import LeasedBatch
 from trainers.grpo import GrpoTrainer, Limits
+from trainers.sft import train_sft
 
 Rows = Callable[..., pa.Table]
 Leased = Callable[[pa.Table, int], LeasedBatch]
@@ -56,3 +57,23 @@ def test_update_is_that_of_float32_without_checkpointing(
     assert off <= tolerance
     if "bf16" in options:
         assert off > 1e-4  # it was not ignored
+
+
+@pytest.mark.parametrize("packed", [{"padding_free": True}, {"packing": True, "max_length": 64}])
+def test_rows_without_padding_see_no_other_row(
+    model_path: Path, tmp_path: Path, rows_table: Rows, packed: dict[str, Any]
+) -> None:
+    """Without flash attention too: transformers tells packed rows apart by their positions."""
+    table = rows_table(0, 12)
+    options = {
+        **{"learning_rate": 0.5, "optim": "sgd", "max_grad_norm": 0.0, "max_steps": 1},
+        "per_device_train_batch_size": 12,
+    }
+    updates = []
+    before = load_file(model_path / "model.safetensors")
+    for name, extra in (("padded", {}), ("packed", packed)):
+        train_sft(model_path, table, tmp_path / name, options={**options, **extra}, seed=0)
+        after = load_file(tmp_path / name / "model.safetensors")
+        updates.append(torch.cat([(after[key] - before[key]).flatten() for key in sorted(before)]))
+    want, got = updates
+    assert float((got - want).norm() / want.norm()) <= 1e-5
