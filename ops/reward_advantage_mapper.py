@@ -5,10 +5,8 @@ For algorithms that compute advantages on the whole lease (`batch_ops`, a critic
 
 from __future__ import annotations
 
-from typing import Any
-
 import pyarrow as pa
-from data_juicer.ops.base_op import OPERATORS
+from data_juicer.ops.base_op import OPERATORS, Mapper
 
 from ops.advantages import ADVANTAGE_COLUMNS, with_advantage
 from ops.base import ArrowMapper
@@ -16,7 +14,7 @@ from ops.rewards import effective_rewards
 
 
 @OPERATORS.register_module("reward_advantage_mapper")
-class RewardAdvantageMapper(ArrowMapper):
+class RewardAdvantageMapper(ArrowMapper, Mapper):
     """A = r, the shaped reward where an operator made one (Williams 1992, doi:10.1007/BF00992696).
 
     A row at a time, so a group of one is like any other; a missing reward gives no advantage.
@@ -25,10 +23,6 @@ class RewardAdvantageMapper(ArrowMapper):
 
     required_columns = ("reward",)
     optional_columns = ADVANTAGE_COLUMNS
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        """No arguments of its own."""
-        super().__init__(*args, **kwargs)
 
     def process_table(self, table: pa.Table) -> pa.Table:
         """Add the advantage, in fp64."""

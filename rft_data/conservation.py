@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from rft_data.awaiting import TO_COME_COLUMNS, to_come
 from rft_data.buffer import Buffer
 from rft_data.errors import IntegrityError
 from rft_data.filters import And, Compare, Filter, In
@@ -44,6 +45,8 @@ class Conservation:
     """In a group that failed, was cancelled, or was set aside (by a resume or a repair)."""
     unjudged: int = 0
     """Stored, but their group is not closed yet."""
+    awaiting: int = 0
+    """The same, while rewards of the group are to come; pending, but not ready."""
     lost: int = 0
     """Leased once and taken out by a repair since; not among the rollouts stored."""
     reused: int = 0
@@ -54,8 +57,10 @@ class Conservation:
     @property
     def residual(self) -> int:
         """Rows not accounted for; 0 in a sound buffer."""
-        places = (self.trained, self.leased, self.pending, self.quarantined, self.unscored, self.stale)
-        return self.produced - sum(places) - self.filtered.total() - self.cancelled - self.unjudged
+        used = (self.trained, self.leased, self.pending)
+        waiting = (self.unjudged, self.awaiting)
+        gone = (self.filtered.total(), self.quarantined, self.unscored, self.stale, self.cancelled)
+        return self.produced - sum(used) - sum(waiting) - sum(gone)
 
     def as_dict(self) -> dict[str, Any]:
         """The counts as JSON values."""
@@ -72,12 +77,14 @@ def conservation(buffer: Buffer, ledger: Ledger, consumer: str, others: Sequence
     groups = {row["group_id"]: row for row in buffer.read("groups", where=mine).to_pylist()}
     rows = _rollouts(buffer, mine)
     rows |= _readmitted(buffer, groups, rows.keys())
+    _enter_late_rewards(rows, groups)
     verdicts = _own_verdicts(buffer)
     uses = _uses(ledger, consumer, counts)
     retired = ledger.retired(consumer)
     lost = buffer.lost_rows()
     counts.lost = sum(uses.pop(seq, None) is not None for seq in list(uses) if seq in lost)
     counts.produced = len(rows)
+    not_closed = []
     for seq, row in rows.items():
         group = groups.get(row["group_id"])
         if seq in uses:
@@ -86,22 +93,39 @@ def conservation(buffer: Buffer, ledger: Ledger, consumer: str, others: Sequence
             counts.leased += trained == 0
             counts.reused += max(trained - 1, 0)
         elif group is None:
-            counts.unjudged += 1
-        elif group["outcome"] != "arrived":
-            counts.cancelled += 1
-        elif seq in group["seqs"]:
-            why = retired.get(row["group_id"])
-            counts.pending += why is None
-            counts.stale += why == STALE
-            counts.cancelled += why not in (None, STALE)
+            not_closed.append(seq)
         else:
-            _place_dropped(counts, row, group, verdicts.get(seq))
+            _place_closed(counts, row, group, retired.get(row["group_id"]), verdicts.get(seq))
+    counts.awaiting = _awaiting(buffer, not_closed)
+    counts.unjudged = len(not_closed) - counts.awaiting
     if uses:
         counts.faults.append(
             f"leases name {len(uses)} rows that are not rollouts of the run, first {min(uses)}"
         )
     _check_whole_groups(ledger.leases(consumer), groups, lost, counts)
     return counts
+
+
+def _enter_late_rewards(rows: Mapping[int, dict[str, Any]], groups: Mapping[str, Mapping[str, Any]]) -> None:
+    """Rewards that came as feedback are in the rows of `groups` only."""
+    stored: dict[str, list[int]] = {}
+    for seq in sorted(rows):
+        stored.setdefault(rows[seq]["group_id"], []).append(seq)
+    for name, seqs in stored.items():
+        rewards = groups[name]["rewards"] if name in groups else ()
+        if len(rewards) == len(seqs):  # else a repair took some of them out
+            for seq, reward in zip(seqs, rewards, strict=True):
+                rows[seq]["reward"] = reward
+
+
+def _awaiting(buffer: Buffer, seqs: Sequence[int]) -> int:
+    """How many of these rows are in a group whose rewards are to come."""
+    members: dict[str, list[dict[str, Any]]] = {}
+    for start in range(0, len(seqs), _ASKED_TOGETHER):
+        where = In("seq", tuple(seqs[start : start + _ASKED_TOGETHER]))
+        for row in buffer.read("experiences", [*TO_COME_COLUMNS, "group_id"], where).to_pylist():
+            members.setdefault(row["group_id"], []).append(row)
+    return sum(len(group) for group in members.values() if to_come(group))
 
 
 def _rollouts(buffer: Buffer, mine: In) -> dict[int, dict[str, Any]]:
@@ -153,14 +177,21 @@ def _uses(ledger: Ledger, consumer: str, counts: Conservation) -> dict[int, int]
     return uses
 
 
-def _place_dropped(
+def _place_closed(
     counts: Conservation,
     row: Mapping[str, Any],
     group: Mapping[str, Any],
+    retired: str | None,
     verdict: Mapping[str, Any] | None,
 ) -> None:
-    """A row of an arrived group that training may not use."""
-    if verdict is not None and verdict["verdict"] == "quarantined":
+    """A row of a closed group that is in no lease; `retired`: why the group is, if it is."""
+    if group["outcome"] != "arrived":
+        counts.cancelled += 1
+    elif row["seq"] in group["seqs"]:
+        counts.pending += retired is None
+        counts.stale += retired == STALE
+        counts.cancelled += retired not in (None, STALE)
+    elif verdict is not None and verdict["verdict"] == "quarantined":
         counts.quarantined += 1
     elif row["reward"] is None:
         counts.unscored += 1

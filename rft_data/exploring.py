@@ -10,6 +10,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from rft_data.awaiting import Awaiting
 from rft_data.buffer import Buffer
 from rft_data.dispatch import Dispatcher
 from rft_data.failpoints import failpoint
@@ -32,6 +33,8 @@ class Exploring:
     pipeline: Pipeline
     least_members: int
     """Fewest rollouts of a group that may be trained on."""
+    awaiting: Awaiting | None = None
+    """Keeps groups whose rewards come later; None: every group is judged when it is home."""
     closed: int = 0
     """Groups that came home, lost ones aside; the loop counts from where it likes."""
     last_error: str = ""
@@ -50,14 +53,21 @@ class Exploring:
                 failpoint("explore.started")
                 room -= len(tickets)
 
+    @property
+    def waiting(self) -> int:
+        """Groups at home whose rewards are to come; their tickets are out until then."""
+        return 0 if self.awaiting is None else len(self.awaiting)
+
     def collect(self) -> None:
-        """Take in whatever has come home.
+        """Take in whatever has come home, or has waited there long enough.
 
         Raises: what an explorer raised that starting it again does not mend.
         """
         played, lost = self.fleet.collect()
         if lost:
             played += self._salvage(lost)
+        if self.awaiting is not None:
+            played = self.awaiting.sift(played)
         if played:
             self._arrive(played)
 
@@ -70,6 +80,8 @@ class Exploring:
         """Judge groups whose rows are stored, and only then close their tickets."""
         began = time.perf_counter()
         rows = self.buffer.take([seq for group in played for seq in group.seqs])
+        if self.awaiting is not None:
+            rows = self.awaiting.with_rewards(rows)
         of_run = self.ledger.run_id, self.ledger.attempt
         results = judge(played, rows, self.pipeline, self.buffer, *of_run)
         self.judge_s += time.perf_counter() - began

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Container, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 
@@ -23,6 +23,18 @@ from rft_data.rows import GroupResult, Played, TaskKey, Ticket
 _OF_A_TICKET = re.compile(r"-\d+$")
 _NO_ROUND = -1
 """The round of a group whose ticket was lost with its explorer."""
+
+
+class Waiting(Protocol):
+    """What keeps groups until their rewards have come (`rft_data.awaiting.Awaiting`)."""
+
+    def sift(self, played: Sequence[Played]) -> list[Played]:
+        """Those to be judged now."""
+        ...
+
+    def with_rewards(self, rows: pa.Table) -> pa.Table:
+        """Stored rows with the rewards that came later."""
+        ...
 
 
 def judge(
@@ -136,12 +148,17 @@ def recover_groups(
     buffer: Buffer,
     run_id: str,
     attempt: int,
+    awaiting: Waiting | None = None,
 ) -> list[GroupResult]:
-    """Judge the groups whose rows a killed run had stored but not closed."""
+    """Judge the groups whose rows a killed run had stored but not closed, but for those that are to wait."""
     found = unjudged(buffer, run_id, least_members, tasks)
+    if awaiting is not None:
+        found = awaiting.sift(found)
     if not found:
         return []
     rows = buffer.take([seq for group in found for seq in group.seqs])
+    if awaiting is not None:
+        rows = awaiting.with_rewards(rows)
     try:
         return judge(found, rows, pipeline, buffer, run_id, attempt)
     except ConflictError:
@@ -149,4 +166,4 @@ def recover_groups(
         if closed.isdisjoint(group.ticket.group_id for group in found):
             raise
         # a call of the killed run was still on its way to the hub, and closed some of them: look again
-        return recover_groups(tasks, least_members, pipeline, buffer, run_id, attempt)
+        return recover_groups(tasks, least_members, pipeline, buffer, run_id, attempt, awaiting)

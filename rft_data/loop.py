@@ -7,6 +7,7 @@ finish, and looks again. Where nothing overlaps, that is explore, then train.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
@@ -25,7 +26,7 @@ from rft_data.versions import VersionRegistry
 log = logging.getLogger(__name__)
 
 LOOK_S = 1.0
-"""How long a wait lasts before stop requests are looked at."""
+"""How long a wait lasts before stop requests, and feedback, are looked at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +85,9 @@ class OnlineLoop:
                 self.collect()
             elif stopping:
                 self.stop()
+            elif self.exploring.waiting:
+                time.sleep(LOOK_S)
+                self.collect()
             else:
                 self.go_with_fewer()
 

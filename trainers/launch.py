@@ -102,7 +102,7 @@ class RankProcesses:
         others, self._others = self._others, []
         ask = not now and self.ranks.sound
         if others and ask:
-            _ask_to_end(self.ranks)
+            ask_to_end(self.ranks)
         for other in others:
             other.end(_END_S if ask else 0.0)
         if others:
@@ -211,11 +211,12 @@ class RanksFromOutside:
     def close(self, *, now: bool = False) -> None:
         """Ask them to end; torchrun itself ends them when this process fails. Idempotent."""
         if self._open and not now and self.ranks.sound:
-            _ask_to_end(self.ranks)
+            ask_to_end(self.ranks)
         self._open = False
 
 
-def _ask_to_end(ranks: Ranks) -> None:
+def ask_to_end(ranks: Ranks) -> None:
+    """Tell the other ranks that no order will come any more."""
     with contextlib.suppress(RftError), ranks.together({"do": "end"}):
         pass
 

@@ -156,7 +156,10 @@ def play(cell: Cell, root: Path) -> dict[str, Any]:
     began = time.monotonic()
     model, teacher = _prepared(cell, root)
     prepared = time.monotonic()
-    summary = _run(cell.changes(model, teacher, root), root / cell.name)
+    # a run of another recipe or code is not continued
+    home = root / f"{cell.recipe_hash[:8]}-{cell.code_hash[:8]}"
+    home.mkdir(exist_ok=True)
+    summary = _run(cell.changes(model, teacher, home), home / cell.name)
     accuracy = summary["heldout_accuracy"]
     return {
         "algorithm": cell.algorithm,

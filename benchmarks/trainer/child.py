@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ def in_child(what: str, threads: int, **given: Any) -> dict[str, Any]:
         **os.environ,
         "OMP_NUM_THREADS": str(threads),
         "MKL_NUM_THREADS": str(threads),
+        "CUDA_VISIBLE_DEVICES": "",  # contenders are compared on the CPU, wherever this runs
         "HF_HUB_OFFLINE": "1",
         "TRL_EXPERIMENTAL_SILENCE": "1",
     }
@@ -71,7 +73,7 @@ def _packing(folder: str, rows: int) -> dict[str, Any]:
     return found
 
 
-TASKS = {"prepare": _prepare, "turn": _turn, "packing": _packing}
+TASKS: Mapping[str, Callable[..., dict[str, Any]]] = {"prepare": _prepare, "turn": _turn, "packing": _packing}
 
 
 def main() -> None:

@@ -115,7 +115,7 @@ def stock(case: Case, steps: int, folder: Path) -> Turn:
     rows = case.table().to_pylist()
     turn = Turn()
 
-    class Clock(TrainerCallback):
+    class Clock(TrainerCallback):  # type: ignore[misc]
         def on_train_begin(self, *_: Any, **__: Any) -> None:
             self.began = _clock()
 

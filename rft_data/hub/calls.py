@@ -20,7 +20,7 @@ from rft_data.filters import In, parse_filter
 from rft_data.hub.books import Books
 from rft_data.hub.wire import Rows
 from rft_data.lookup import suggest
-from rft_data.rows import Lease
+from rft_data.rows import Feedback, Lease
 from rft_data.schema import EXPERIENCES, TABLES, TASKS
 
 ROW_TABLES = ("runs", "task_state", "groups", "versions", "metrics", "tags", "quarantine")
@@ -44,6 +44,7 @@ class Calls:
         }
         asking: dict[str, Callable[..., Any]] = {
             "add_rows": self.add_rows,
+            "add_feedback": self.add_feedback,
             "take": self.take,
             "read": self.read,
             "tail": self.tail,
@@ -126,6 +127,10 @@ class Calls:
         else:
             with self._rows_lock:
                 self._buffer.add_rows(name, self._not_stored(name, key, rows))
+
+    def add_feedback(self, feedback: list[Feedback]) -> int:
+        """`Buffer.add_feedback`; sent again it is not new."""
+        return self._buffer.add_feedback(feedback)
 
     def _not_stored(self, name: str, key: str, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         """Those of the rows whose key is not stored yet."""

@@ -23,9 +23,11 @@ from rft_data.filters import Filter, to_json
 from rft_data.hub.connection import Connection, Locate
 from rft_data.hub.remote_ledger import RemoteLedger
 from rft_data.protocols import LeasedBatch
-from rft_data.rows import Experience, Lease, Task
+from rft_data.rows import Experience, Feedback, Lease, Task
 from rft_data.schema import EXPERIENCES, TASKS
 
+HUB_TOKEN = "RFT_HUB_TOKEN"  # noqa: S105 - its name, not the token
+"""Environment variable with the token of a hub that people reach."""
 DEADLINE_S = 60.0
 STREAM_DEADLINE_S = 600.0
 """For all batches of an answer; shorter than the hub's clean-up leaves the files of an old version alone."""
@@ -127,6 +129,15 @@ class HubClient:
         if not tasks:
             return 0
         return int(self._connection.call("add_tasks", {}, to_table(tasks, TASKS), deadline_s=deadline_s))
+
+    def add_feedback(self, feedback: Sequence[Feedback], *, deadline_s: float = DEADLINE_S) -> int:
+        """`Buffer.add_feedback`, all of it or none; a run that waits for it goes on within a second.
+
+        Raises: as there; RowError for more than 16 MiB in one call.
+        """
+        if not feedback:
+            return 0
+        return int(self._connection.call("add_feedback", {"feedback": list(feedback)}, deadline_s=deadline_s))
 
     # --- reading -----------------------------------------------------------------------------------
 

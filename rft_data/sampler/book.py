@@ -11,6 +11,8 @@ OPEN, READY, LEASED, TRAINED = "open", "ready", "leased", "trained"
 DROPPED, STALE, FAILED, CANCELLED = "dropped", "stale", "failed", "cancelled"
 STATES = (OPEN, READY, LEASED, TRAINED, DROPPED, STALE, FAILED, CANCELLED)
 UNKNOWN = "unknown"
+AWAITING = "awaiting"
+"""Outcome, in a sampler's history only, of a group that is stored while rewards of it are to come: open."""
 _OUTSTANDING = (OPEN, READY, LEASED)
 
 

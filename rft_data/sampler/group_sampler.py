@@ -12,7 +12,18 @@ from typing import Any
 
 from rft_data.errors import ConflictError
 from rft_data.rows import GroupResult, Lease, Ticket
-from rft_data.sampler.book import CANCELLED, DROPPED, FAILED, LEASED, OPEN, READY, STALE, TRAINED, UNKNOWN
+from rft_data.sampler.book import (
+    AWAITING,
+    CANCELLED,
+    DROPPED,
+    FAILED,
+    LEASED,
+    OPEN,
+    READY,
+    STALE,
+    TRAINED,
+    UNKNOWN,
+)
 from rft_data.sampler.books import Books, Versions
 from rft_data.sampler.gauges import Gauges
 from rft_data.sampler.policy import Moment, Policy
@@ -45,6 +56,7 @@ class GroupSampler:
     ) -> None:
         """Rebuild the book from `history`: stored groups of this run, and of others that may be trained on.
 
+        A group of this run whose outcome there is `awaiting` is open, as it was before the restart.
         Groups leased for a step below `settled_steps` are trained; leases from there on will be
         redelivered, because the checkpoint the run resumes from does not hold them.
         """
@@ -269,8 +281,11 @@ class GroupSampler:
             if self._is_own(result):
                 self._stock.book.enter_own(group_id, result.ticket.ordinal, state)
                 self._rounds = max(self._rounds, result.ticket.round + 1)
-                self._gauges.closed(result)
-                step = self._versions.step_of(result.version_min) if state == READY else None
+                step = self._versions.step_of(result.version_min) if state in (OPEN, READY) else None
+                if state == OPEN:
+                    self._stock.expect(group_id, step or 0)
+                else:
+                    self._gauges.closed(result)
             else:
                 self._stock.book.enter_other(group_id, state)
             if state == READY:
@@ -292,6 +307,8 @@ class GroupSampler:
 
 
 def _arrival_state(result: GroupResult) -> str:
+    if result.outcome == AWAITING:
+        return OPEN
     if result.outcome != "arrived":
         return FAILED if result.outcome == "failed" else CANCELLED
     return READY if result.seqs else DROPPED

@@ -54,6 +54,10 @@ class Stock:
     def open(self, group_id: str, step: int) -> None:
         """A ticket was given, for an engine with weights of this many optimizer steps."""
         self.book.open(group_id)
+        self.expect(group_id, step)
+
+    def expect(self, group_id: str, step: int) -> None:
+        """A group that is open in the book takes its place in the order of admission."""
         self._open[group_id] = place = next(self._places)
         self._policy.opened(place, step)
 

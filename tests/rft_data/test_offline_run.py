@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,12 +17,12 @@ from transformers import (
 )
 
 from rft_data.buffer import Buffer
-from rft_data.curation import curate
 from rft_data.errors import MissingFileError, RecipeError, ResumeError, TrainingError
 from rft_data.manifest import read_manifest
 from rft_data.modes import run_recipe
 from rft_data.recipe import load_recipe
 from rft_data.rows import Experience, PreferencePair, TaskKey, content_id, experience_id_of
+from tests.ops.real_rollouts import gsm8k_rollouts, gsm8k_tasks, needs_gsm8k
 from tests.rft_data.test_online import write_recipe as write_online
 from trainers.tiny_model import ASSISTANT, CHAT_TEMPLATE, END, PAD, USER
 
@@ -180,26 +180,6 @@ def test_bad_sections_are_recipe_errors(tmp_path: Path, old: str, new: str, mess
 
 # --- GSM8K -----------------------------------------------------------------------------------------------
 
-SOLUTIONS = """\
-recipe: 1
-name: solutions
-mode: data
-buffer: {{uri: {root}/buffer}}
-tasks:
-  - name: gsm8k
-    source: {{use: jsonl, path: {gsm8k}/test.jsonl}}
-rollouts:
-  - name: solutions
-    source: {{use: jsonl, path: {root}/solved.jsonl}}
-    taskset: gsm8k
-    completions:
-      - {{name: reference, text: ground_truth}}
-      - {{name: 6b_finetuning, text: 6b_finetuning.solution}}
-      - {{name: 6b_verification, text: 6b_verification.solution}}
-reward:
-  - use: math_verify
-"""
-
 PREFERENCES = """\
 recipe: 1
 name: preferences
@@ -207,14 +187,14 @@ mode: offline
 run_dir: {root}/run
 buffer: {{uri: {root}/buffer}}
 model: {{path: {root}/model}}
-heldout: {{fraction: 0.25, pairs: mined, limit: 200}}
+heldout: {{fraction: 0.25, pairs: mined, limit: 150}}
 stages:
   - algorithm: sft
     data: {{min_reward: 1.0, best_of: 1}}
-    trl: {{max_steps: 20, per_device_train_batch_size: 8, learning_rate: 2.0e-3}}
+    trl: {{max_steps: 12, per_device_train_batch_size: 8, learning_rate: 1.0e-3}}
   - algorithm: dpo
     data: {{pairs: mined}}
-    trl: {{max_length: 256, per_device_train_batch_size: 8, learning_rate: 2.0e-3, num_train_epochs: 1}}
+    trl: {{max_length: 320, per_device_train_batch_size: 8, learning_rate: 2.0e-3, num_train_epochs: 1}}
 """
 
 
@@ -256,19 +236,31 @@ def build_model(folder: Path, texts: list[str]) -> None:
     tokenizer.save_pretrained(folder)
 
 
+def solutions() -> list[Experience]:
+    """Three solutions of each problem as a group: two models', right or wrong, and the reference."""
+    rows = gsm8k_rollouts(1319)
+    written = [
+        replace(
+            row,
+            experience_id=f"{row.group_id}-reference",
+            member=2,
+            messages=[*row.messages[:1], {"role": "assistant", "content": task.answer}],
+            completion_text=task.answer,
+            reward=1.0,
+        )
+        for row, task in zip(rows[::2], gsm8k_tasks(1319), strict=True)
+    ]
+    return [*rows, *written]
+
+
+@needs_gsm8k
 @pytest.mark.slow
-@pytest.mark.skipif("RFT_GSM8K_DIR" not in os.environ, reason="RFT_GSM8K_DIR names no GSM8K folder")
+@pytest.mark.timeout(900)
 def test_right_gsm8k_solutions_come_to_be_preferred_on_problems_nobody_trained_on(tmp_path: Path) -> None:
-    gsm8k = Path(os.environ["RFT_GSM8K_DIR"])
-    data = tmp_path / "solutions.yaml"
-    data.write_text(SOLUTIONS.format(root=tmp_path, gsm8k=gsm8k))
-    solved = (gsm8k / "example_model_solutions.jsonl").read_text().splitlines(keepends=True)
-    (tmp_path / "solved.jsonl").write_text("".join(solved[:800]))
-    curate(load_recipe(data))
-    lines = (gsm8k / "test.jsonl").read_text().splitlines()[:400]
-    build_model(
-        tmp_path / "model", [f"{json.loads(x)['question']}\n{json.loads(x)['answer']}" for x in lines]
-    )
+    rows = solutions()
+    with Buffer(tmp_path / "buffer") as buffer:
+        buffer.append(rows)
+    build_model(tmp_path / "model", [row.completion_text for row in rows[::9]])
     summary = run_recipe(load_recipe(write(tmp_path, PREFERENCES)))
     start, trained = summary["preferences"]["start"], summary["preferences"]["1-dpo"]
     assert start["accuracy"] == 0.5
@@ -276,7 +268,6 @@ def test_right_gsm8k_solutions_come_to_be_preferred_on_problems_nobody_trained_o
     assert trained["accuracy"] > 0.5 + 3 * 0.5 / start["pairs"] ** 0.5
     assert trained["margin"] > 1.0
     assert trained["logp_margin"] > start["logp_margin"]
-    print(summary["preferences"], summary["seconds"], summary["stages"])
     losses = summary["stages"]["0-sft"]["metrics"]
     assert losses["loss_last"] < losses["loss_first"]
 

@@ -23,13 +23,15 @@ TASKS = [Task("sums", ({"role": "user", "content": f"{i}+1="},), str(i + 1)) for
 OPERATORS = [{"reward_range_filter": {}}, {"reward_variance_filter": {}}, {"grpo_advantage_mapper": {}}]
 
 
-def reward_of(rule: str, task: Task, member: int) -> float:
+def reward_of(rule: str, task: Task, member: int) -> float | None:
     """`mixed`: every third task has one outcome; `one`: only the first task has two; `same`: none has;
-    `two`: each has.
+    `two`: each has; `late`: of every other task nobody knows yet.
 
     With `broken` an explorer never gets so far.
     """
-    if rule == "two":
+    if rule == "late" and int(task.answer or 0) % 2:
+        return None
+    if rule in ("two", "late"):
         return float(member == 0)
     if rule == "mixed":
         return float(member == 0 or int(task.answer or 0) % 3 == 0)

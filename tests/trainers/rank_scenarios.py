@@ -1,4 +1,4 @@
-"""Rank 0 of a trainer of two processes, run by test_ranks: `python rank_scenarios.py FOLDER`.
+"""What trainers of two processes train in the tests, and rank 0 of one: `python rank_scenarios.py FOLDER`.
 
 FOLDER/scenarios.json lists what is trained; weights and reports are written beside it. Not a test itself.
 """
@@ -13,13 +13,53 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import torch
+from safetensors.torch import load_file
 
 from rft_data.errors import RftError
 from rft_data.protocols import LeasedBatch
 from rft_data.rows import Lease
 from trainers.grpo import GrpoTrainer
 from trainers.launch import OtherRanks, RankProcesses
+from trainers.ranks import ALONE
 from trainers.role import make_trainer
+
+SGD = {"learning_rate": 0.5, "optim": "sgd", "max_grad_norm": 0.0, "lr_scheduler_type": "constant"}
+OBJECTIVES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "trl-token-mean": ({"loss_type": "dapo", "beta": 0.1}, {}),
+    "trl-row-mean": ({"loss_type": "grpo"}, {}),
+    "own-token-mean": ({}, {"loss": {"use": "ppo_clip"}, "kl": {"coef": 0.1}, "batch_ops": [{"whiten": {}}]}),
+    "own-row-mean": ({}, {"loss": {"use": "tests.trainers.row_mean_loss:LOSS"}}),
+}
+"""By name: the recipe's `trl` and its objective."""
+EQUAL = [(name, accumulate) for name in OBJECTIVES for accumulate in (1, 2)]
+
+
+def scenario(folder: Path, model_path: Path, name: str, accumulate: int, /, **changed: Any) -> dict[str, Any]:
+    """Two steps: a full lease of 16 rows, and a ragged one."""
+    trl, objective = OBJECTIVES[name]
+    arguments = {
+        "model_path": str(model_path),
+        "output_dir": str(folder / f"checkpoints-{name}-{accumulate}"),
+        "steps": 4,
+        "rows_per_step": 16,
+        "options": {**SGD, **trl, "gradient_accumulation_steps": accumulate},
+        "seed": 0,
+        "resume_from": None,
+        "off_policy": {"old_logprobs": "recompute", "importance": "token_truncated"}
+        if accumulate == 2
+        else {},
+        "objective": objective,
+        "limits": {"deadline_s": 120.0, "threads": 1},
+    }
+    tables = ["full", "full" if "beta" in trl else "ragged"]
+    return {"name": f"{name}-{accumulate}", "arguments": arguments, "tables": tables, **changed}
+
+
+def write_table(folder: Path, name: str, table: pa.Table) -> None:
+    """Where a scenario's `tables` are looked for."""
+    with pa.ipc.new_file(folder / f"{name}.arrow", table.schema) as file:
+        file.write_table(table)
 
 
 def batches(folder: Path, scenario: dict[str, Any]) -> list[LeasedBatch]:
@@ -42,6 +82,24 @@ def run(trainer: GrpoTrainer, folder: Path, scenario: dict[str, Any]) -> list[di
     out.mkdir()
     trainer.save_weights(out)
     return reports
+
+
+def alone(folder: Path, wanted: dict[str, Any], out: str) -> tuple[dict[str, torch.Tensor], Any]:
+    """The same trained by one process."""
+    arguments = {**wanted["arguments"], "output_dir": str(folder / f"{out}-checkpoints")}
+    trainer = make_trainer(arguments, ALONE)
+    reports = run(trainer, folder, {**wanted, "name": out})
+    trainer.close()
+    return load_file(folder / out / "model.safetensors"), reports
+
+
+def relative(
+    got: dict[str, torch.Tensor], want: dict[str, torch.Tensor], before: dict[str, torch.Tensor]
+) -> float:
+    """Norm of the difference of two parameter updates over the norm of the second."""
+    off = sum(float((got[n] - want[n]).double().square().sum()) for n in want)
+    update = sum(float((want[n] - before[n]).double().square().sum()) for n in want)
+    return float((off / update) ** 0.5)
 
 
 def made(others: OtherRanks, scenario: dict[str, Any]) -> GrpoTrainer:

@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import load_file
 
 from rft_data.protocols import LeasedBatch
+from rft_data.schema import EXPERIENCES
 from trainers.grpo import GrpoTrainer, Limits
 from trainers.sft import train_sft
 
@@ -64,9 +65,12 @@ def test_rows_without_padding_see_no_other_row(
     model_path: Path, tmp_path: Path, rows_table: Rows, packed: dict[str, Any]
 ) -> None:
     """Without flash attention too: transformers tells packed rows apart by their positions."""
-    table = rows_table(0, 12)
+    table = pa.Table.from_pylist(rows_table(0, 12).to_pylist(), schema=EXPERIENCES)
     options = {
-        **{"learning_rate": 0.5, "optim": "sgd", "max_grad_norm": 0.0, "max_steps": 1},
+        "learning_rate": 0.5,
+        "optim": "sgd",
+        "max_grad_norm": 0.0,
+        "max_steps": 1,
         "per_device_train_batch_size": 12,
     }
     updates = []

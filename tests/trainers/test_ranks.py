@@ -19,43 +19,11 @@ import torch
 from safetensors.torch import load_file
 
 from tests.trainers import rank_scenarios
-from trainers.ranks import ALONE
-from trainers.role import make_trainer
+from tests.trainers.rank_scenarios import EQUAL, alone, relative, scenario, write_table
 
 pytestmark = pytest.mark.slow
 
 Rows = Callable[..., pa.Table]
-
-SGD = {"learning_rate": 0.5, "optim": "sgd", "max_grad_norm": 0.0, "lr_scheduler_type": "constant"}
-OBJECTIVES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-    "trl-token-mean": ({"loss_type": "dapo", "beta": 0.1}, {}),
-    "trl-row-mean": ({"loss_type": "grpo"}, {}),
-    "own-token-mean": ({}, {"loss": {"use": "ppo_clip"}, "kl": {"coef": 0.1}, "batch_ops": [{"whiten": {}}]}),
-    "own-row-mean": ({}, {"loss": {"use": "tests.trainers.row_mean_loss:LOSS"}}),
-}
-"""By name: the recipe's `trl` and its objective."""
-EQUAL = [(name, accumulate) for name in OBJECTIVES for accumulate in (1, 2)]
-
-
-def scenario(folder: Path, model_path: Path, name: str, accumulate: int, /, **changed: Any) -> dict[str, Any]:
-    """Two steps: a full lease of 16 rows, and a ragged one."""
-    trl, objective = OBJECTIVES[name]
-    arguments = {
-        "model_path": str(model_path),
-        "output_dir": str(folder / f"checkpoints-{name}-{accumulate}"),
-        "steps": 4,
-        "rows_per_step": 16,
-        "options": {**SGD, **trl, "gradient_accumulation_steps": accumulate},
-        "seed": 0,
-        "resume_from": None,
-        "off_policy": {"old_logprobs": "recompute", "importance": "token_truncated"}
-        if accumulate == 2
-        else {},
-        "objective": objective,
-        "limits": {"deadline_s": 120.0, "threads": 1},
-    }
-    tables = ["full", "full" if "beta" in trl else "ragged"]
-    return {"name": f"{name}-{accumulate}", "arguments": arguments, "tables": tables, **changed}
 
 
 @pytest.fixture(scope="module")
@@ -67,8 +35,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory, model_path: Path, rows_table:
     broken = [{**row, "advantage": [float("nan")] if i == 3 else [1.0]} for i, row in enumerate(rank_1s)]
     nan = pa.Table.from_pylist(broken, schema=rows_table(0, 16).schema)
     for name, table in (("full", full), ("ragged", ragged), ("nan", nan)):
-        with pa.ipc.new_file(folder / f"{name}.arrow", table.schema) as file:
-            file.write_table(table)
+        write_table(folder, name, table)
     first, step = EQUAL[0]
     kept = scenario(folder, model_path, first, step, name="kept", checkpoint=True, tables=["full"])
     again = scenario(folder, model_path, first, step, name="again", tables=["full"], first_step=1)
@@ -89,24 +56,6 @@ def runs(tmp_path_factory: pytest.TempPathFactory, model_path: Path, rows_table:
     done = subprocess.run(command, capture_output=True, text=True, timeout=280, env=environment, cwd=root)
     assert done.returncode == 0, done.stderr[-6000:]
     return folder, json.loads((folder / "told.json").read_text())
-
-
-def alone(folder: Path, wanted: dict[str, Any], out: str) -> tuple[dict[str, torch.Tensor], Any]:
-    """The same trained by one process."""
-    arguments = {**wanted["arguments"], "output_dir": str(folder / f"{out}-checkpoints")}
-    trainer = make_trainer(arguments, ALONE)
-    reports = rank_scenarios.run(trainer, folder, {**wanted, "name": out})
-    trainer.close()
-    return load_file(folder / out / "model.safetensors"), reports
-
-
-def relative(
-    got: dict[str, torch.Tensor], want: dict[str, torch.Tensor], before: dict[str, torch.Tensor]
-) -> float:
-    """Norm of the difference of two parameter updates over the norm of the second."""
-    off = sum(float((got[n] - want[n]).double().square().sum()) for n in want)
-    update = sum(float((want[n] - before[n]).double().square().sum()) for n in want)
-    return float((off / update) ** 0.5)
 
 
 @pytest.mark.parametrize(("name", "accumulate"), EQUAL)

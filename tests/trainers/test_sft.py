@@ -10,7 +10,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 import torch
+from datasets import Dataset
 from transformers import AutoModelForCausalLM, AutoTokenizer
+from trl import SFTConfig, SFTTrainer
 
 from rft_data.codec import to_table
 from rft_data.errors import RecipeError, RowError, TrainingError
@@ -78,6 +80,58 @@ def test_first_loss_equals_the_hand_loss_and_falls(model_path: Path, tmp_path: P
     assert metrics["steps"] == 4.0
     assert metrics["wall_s"] > 0
     assert all(isinstance(value, float) for value in metrics.values())
+
+
+def test_first_update_equals_stock_trl_on_the_same_conversations(model_path: Path, tmp_path: Path) -> None:
+    texts = [("2+3=", "The sum is 5."), ("Name a tree.", "Oak, or elm."), ("x + 4 = 9, x?", "5")]
+    rows = [
+        {
+            "prompt": [{"role": "user", "content": prompt}],
+            "completion": [{"role": "assistant", "content": answer}],
+        }
+        for prompt, answer in texts
+    ]
+    stored = [experience(f"e{i}", messages=(*r["prompt"], *r["completion"])) for i, r in enumerate(rows)]
+    options = {
+        "learning_rate": 1e-2,
+        "max_steps": 1,
+        "optim": "sgd",
+        "per_device_train_batch_size": 3,
+        "max_grad_norm": 0.0,
+    }
+    train_sft(model_path, to_table(stored, EXPERIENCES), tmp_path / "ours", options=options, seed=0)
+    stock = SFTTrainer(
+        model=AutoModelForCausalLM.from_pretrained(model_path, dtype=torch.float32),
+        args=SFTConfig(
+            str(tmp_path / "stock"),
+            seed=0,
+            report_to="none",
+            use_cpu=True,
+            bf16=False,
+            gradient_checkpointing=False,
+            save_strategy="no",
+            **options,
+        ),
+        train_dataset=Dataset.from_list(rows),
+        processing_class=AutoTokenizer.from_pretrained(model_path),
+    )
+    stock.train()
+    start = AutoModelForCausalLM.from_pretrained(model_path).state_dict()
+    after = AutoModelForCausalLM.from_pretrained(tmp_path / "ours").state_dict()
+    wanted = stock.model.state_dict()
+    moved = max(float((wanted[name] - start[name]).abs().max()) for name in start)
+    assert moved > 1e-6
+    for name in start:
+        assert torch.allclose(after[name], wanted[name], rtol=0, atol=1e-6 * moved)
+
+
+def test_every_answer_after_the_prompt_is_imitated_in_text_of_many_turns(model_path: Path) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(model_path)
+    messages = (*CHAT, {"role": "user", "content": "sure?"}, {"role": "assistant", "content": "yes"})
+    for split, said in ((1, "5<|eos|>yes<|eos|>"), (3, "yes<|eos|>")):
+        row = experience("m", messages=messages, prompt_messages=split)
+        [found] = sft_dataset(to_table([row], EXPERIENCES), tokenizer)
+        assert tokenizer.decode([i for i in found["labels"] if i != -100]) == said
 
 
 def test_trained_model_loads_from_the_output_folder(

@@ -1,0 +1,88 @@
+"""Ranks that torchrun or Ray Train started train as one process does."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from safetensors.torch import load_file
+
+from rft_data.errors import RecipeError
+from tests.trainers import torchrun_scenario
+from tests.trainers.rank_scenarios import alone, relative, scenario, write_table
+from tests.trainers.ray_work import FOLDER
+from trainers.launch import other_ranks, served_torchrun
+
+ROOT = Path(__file__).parents[2]
+Rows = Callable[..., pa.Table]
+
+
+@pytest.fixture(scope="module")
+def wanted(
+    tmp_path_factory: pytest.TempPathFactory, model_path: Path, rows_table: Rows
+) -> tuple[Path, dict[str, Any]]:
+    folder = tmp_path_factory.mktemp("launch")
+    write_table(folder, "full", rows_table(0, 16, per_token=True))
+    return folder, scenario(folder, model_path, "trl-token-mean", 2)
+
+
+def _check(folder: Path, wanted: dict[str, Any]) -> None:
+    one, _ = alone(folder, wanted, f"alone-{wanted['name']}")
+    before = load_file(Path(wanted["arguments"]["model_path"]) / "model.safetensors")
+    assert relative(load_file(folder / wanted["name"] / "model.safetensors"), one, before) <= 1e-5
+
+
+def _environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+
+
+@pytest.mark.slow
+def test_torchruns_ranks_train_as_one_process_does(wanted: tuple[Path, dict[str, Any]]) -> None:
+    folder, what = wanted
+    what = {**what, "name": "torchrun"}
+    (folder / "scenario.json").write_text(json.dumps(what))
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+    command += [torchrun_scenario.__file__, str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200, env=_environment(), cwd=ROOT)
+    assert done.returncode == 0, done.stderr[-6000:]
+    _check(folder, what)
+    # nothing else in rank 0's run takes itself for a rank
+    assert json.loads((folder / "told.json").read_text()) == {"seen": []}
+
+
+@pytest.mark.slow
+def test_workers_of_ray_train_train_as_one_process_does(wanted: tuple[Path, dict[str, Any]]) -> None:
+    folder, what = wanted
+    what = {**what, "name": "ray"}
+    (folder / "scenario.json").write_text(json.dumps(what))
+    program = (
+        "import json, ray; from trainers.launch_ray import train_on_ray\n"
+        "ray.init(address='local', num_cpus=2, include_dashboard=False, object_store_memory=256 << 20)\n"
+        f"told = json.load(open({str(folder / 'scenario.json')!r}))['arguments']\n"
+        f"train_on_ray('tests.trainers.ray_work:work', told, workers=2, storage={str(folder / 'ray_results')!r})\n"
+        "ray.shutdown()\n"
+    )
+    environment = {**_environment(), FOLDER: str(folder), "RAY_USAGE_STATS_ENABLED": "0"}
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=280, env=environment, cwd=ROOT)
+    assert done.returncode == 0, done.stderr[-6000:]
+    _check(folder, what)
+
+
+def test_run_without_torchrun_has_no_ranks_to_serve() -> None:
+    assert not served_torchrun(1, 1.0)
+    assert other_ranks(1, 1.0) is None
+
+
+def test_torchrun_with_another_number_of_processes_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    monkeypatch.setenv("RANK", "0")
+    with pytest.raises(RecipeError, match=r"torchrun started 4 processes, placement.trainer.processes is 2"):
+        served_torchrun(2, 1.0)
