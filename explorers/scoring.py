@@ -122,8 +122,9 @@ def make_rewards(
 def reward_columns(weights: Mapping[str, float], values: Mapping[str, float | Unscored]) -> dict[str, Any]:
     """`reward`, `reward_parts` and `unscored_reason` from what each component said."""
     parts = {name: value for name, value in values.items() if not isinstance(value, Unscored)}
-    reasons = [f"reward '{name}': {v.reason}" for name, v in values.items() if isinstance(v, Unscored)]
-    total = None if reasons else sum(part * weights[name] for name, part in parts.items())
+    unscored = {name: value.reason for name, value in values.items() if isinstance(value, Unscored)}
+    reasons = [f"reward '{name}': {reason}" for name, reason in unscored.items() if reason]
+    total = None if unscored else sum(part * weights[name] for name, part in parts.items())
     return {"reward": total, "reward_parts": parts, "unscored_reason": "; ".join(reasons) or None}
 
 

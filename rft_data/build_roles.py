@@ -5,6 +5,7 @@ Roles are named by import path; what they import is imported where they live.
 
 from __future__ import annotations
 
+import logging
 import os
 from contextlib import ExitStack
 from dataclasses import replace
@@ -12,8 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from rft_data import expert_groups
+from rft_data.awaiting import Awaiting, Delayed
 from rft_data.buffer import Buffer
 from rft_data.build import PROCESS_ENVIRONMENT
+from rft_data.errors import RecipeError
+from rft_data.hub.client import HUB_TOKEN
 from rft_data.judge import stored_groups
 from rft_data.ledger import CONSUMER, Ledger
 from rft_data.lookup import need
@@ -25,6 +29,8 @@ from rft_data.sampler import make_policy, make_sampler
 from rft_data.sampler.mix import OWN
 from rft_data.versions import VersionRegistry
 
+log = logging.getLogger(__name__)
+
 _PASSED_ON = ("HF_HUB_OFFLINE", "HF_HOME", "CUDA_VISIBLE_DEVICES")
 
 
@@ -33,13 +39,17 @@ def placement_of(recipe: RunRecipe, run_id: str, buffer: Buffer, opened: ExitSta
     from rft_data.placement import Surroundings, make_placement
 
     hub = None
-    if recipe.placement.use != "inline":
+    late = recipe.rewards if isinstance(recipe, OnlineRecipe) else None
+    if recipe.placement.use != "inline" or late is not None:
         from rft_data.hub.server import HubServer
 
-        server = HubServer(buffer, host=_hub_host(recipe.placement.use))
+        port, token = (0, None) if late is None else (late.port, _feedback_token())
+        server = HubServer(buffer, host=_hub_host(recipe.placement.use), port=port, token=token)
         opened.callback(server.close)
         server.start()
         hub = (server.address, server.token)
+        if late is not None:
+            log.info("feedback is taken in at %s", server.address)
     environment = {
         **PROCESS_ENVIRONMENT,
         **{name: os.environ[name] for name in _PASSED_ON if name in os.environ},
@@ -48,6 +58,26 @@ def placement_of(recipe: RunRecipe, run_id: str, buffer: Buffer, opened: ExitSta
     # Ctrl-C for the second time means now
     opened.push(lambda kind, *_: placement.close(now=kind is KeyboardInterrupt))
     return placement
+
+
+def awaiting_of(recipe: OnlineRecipe | TrainRecipe, buffer: Buffer) -> Awaiting | None:
+    """What keeps groups open until their rewards have come; None where they are judged as they come home."""
+    if not isinstance(recipe, OnlineRecipe) or recipe.rewards is None:
+        return None
+    join = recipe.feedback_join or {}
+    named = {name: join[name] for name in ("key", "how") if name in join}
+    return Awaiting(buffer, Delayed(recipe.rewards.wait_s, **named))
+
+
+def _feedback_token() -> str:
+    """Raises: RecipeError without one."""
+    token = os.environ.get(HUB_TOKEN, "")
+    if not token:
+        raise RecipeError(
+            f"'rewards' takes feedback in by the run's hub, whose token is to be in the environment variable "
+            f"{HUB_TOKEN}; set it to a secret of your own, for the run and for who gives feedback."
+        )
+    return token
 
 
 def _hub_host(placement: str) -> str:

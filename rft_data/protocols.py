@@ -68,6 +68,7 @@ class Unscored:
     """A reward that could not be computed; never confused with a reward of zero."""
 
     reason: str
+    """Why; empty when it comes later, as feedback."""
 
 
 class Reward(Protocol):

@@ -122,6 +122,7 @@ def _taken_up(
     if book_of(recipe.books) in build_roles.mixed_in(recipe):
         open_expert_groups(run.buffer, recipe.books, pipeline.pipeline_hash, run.attempt)
     run.ledger.attach(CONSUMER)
+    awaiting = build_roles.awaiting_of(recipe, run.buffer)
     at = take_up(
         run.buffer,
         run.ledger,
@@ -131,6 +132,7 @@ def _taken_up(
         checkpoints=checkpoints,
         least_members=least_members,
         synchronous=isinstance(recipe, OnlineRecipe) and recipe.sync.synchronous,
+        awaiting=awaiting,
     )
     exploring = Exploring(
         buffer=run.buffer,
@@ -140,6 +142,7 @@ def _taken_up(
         fleet=fleet,
         pipeline=pipeline,
         least_members=least_members,
+        awaiting=awaiting,
     )
     return exploring, at
 

@@ -35,7 +35,7 @@ def _draw_reward(curves: Mapping[str, Mapping[int, float]], path: Path) -> None:
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(figsize=(7, 4), layout="constrained")
-    reward = curves["reward"]
+    reward = curves.get("reward", {})  # none where all rewards came as feedback: rows do not have those
     axes.plot(list(reward), list(reward.values()), lw=1, color="0.6", label="reward of the groups trained on")
     for name in sorted(key for key in curves if key.startswith("pass_rate/")):
         label = f"pass rate, {name.removeprefix('pass_rate/')}"

@@ -16,12 +16,14 @@ from pathlib import Path
 from typing import Any
 
 from rft_data import checkpoint
+from rft_data.awaiting import Awaiting
 from rft_data.buffer import Buffer
 from rft_data.dispatch import Dispatcher
 from rft_data.judge import recover_groups, stored_groups
 from rft_data.ledger import CONSUMER, Ledger
 from rft_data.protocols import Pipeline
 from rft_data.rows import GroupResult
+from rft_data.sampler.book import AWAITING
 from rft_data.tasks.curator import TaskCurator
 from rft_data.versions import VersionRegistry
 
@@ -42,7 +44,7 @@ class Position:
     state: Mapping[str, Any]
     """What was sealed with it."""
     history: Sequence[GroupResult]
-    """Every group of the run that is closed."""
+    """Every group of the run that is closed, and those that wait for rewards (outcome `awaiting`)."""
 
 
 def take_up(
@@ -55,17 +57,21 @@ def take_up(
     checkpoints: Path,
     least_members: int,
     synchronous: bool,
+    awaiting: Awaiting | None = None,
 ) -> Position:
     """Close what a kill left open and bring the dispatcher to where the training stopped.
 
-    `synchronous`: weights go out after every step and nothing older is trained.
+    Args:
+        synchronous: weights go out after every step and nothing older is trained.
+        awaiting: takes in the groups that wait for rewards; not for a synchronous run, which explores a
+            step that it was killed in anew.
     """
     # first, as it brings back tasks that the run had made: open groups of them are judged then
     at = _newest(checkpoints, dispatcher)
-    _close_open_groups(buffer, ledger, pipeline, dispatcher, least_members)
+    _close_open_groups(buffer, ledger, pipeline, dispatcher, least_members, awaiting)
     if at.directory is not None:
         ledger.consume(CONSUMER, at.step)
-    history = stored_groups(buffer, ledger.run_id)
+    history = stored_groups(buffer, ledger.run_id) + ([] if awaiting is None else awaiting.history())
     if synchronous:
         again = _resume_synchronous(dispatcher, history, versions, ledger, at.step)
     else:
@@ -93,11 +99,19 @@ def take_up_exploring(
 
 
 def _close_open_groups(
-    buffer: Buffer, ledger: Ledger, pipeline: Pipeline, dispatcher: Dispatcher, least_members: int
+    buffer: Buffer,
+    ledger: Ledger,
+    pipeline: Pipeline,
+    dispatcher: Dispatcher,
+    least_members: int,
+    awaiting: Awaiting | None = None,
 ) -> None:
-    found = recover_groups(dispatcher.tasks, least_members, pipeline, buffer, ledger.run_id, ledger.attempt)
+    of_run = ledger.run_id, ledger.attempt
+    found = recover_groups(dispatcher.tasks, least_members, pipeline, buffer, *of_run, awaiting)
     if found:
         log.info("%d groups had been stored but not judged; they are now", len(found))
+    if awaiting:
+        log.info("%d groups wait for their rewards", len(awaiting))
 
 
 def _newest(checkpoints: Path, dispatcher: Dispatcher) -> Position:
@@ -146,6 +160,7 @@ def _resume_asynchronous(
 ) -> int:
     """Observe what arrived since the checkpoint; give back the tasks whose tickets were lost.
 
+    Tickets of groups that wait for rewards stay out.
     The selector draws again what it drew since; a task that has no group of its own is one that was lost.
     Returns: tasks to be played again.
     """
@@ -154,7 +169,7 @@ def _resume_asynchronous(
     was_open = [result for result in live if result.ticket.ordinal in dispatcher.open]
     since = [result for result in live if result.ticket.ordinal >= dispatcher.admitted]
     lost = [key for ordinal, key in dispatcher.open.items() if ordinal not in home]
-    dispatcher.open.clear()
+    dispatcher.open = {r.ticket.ordinal: r.task for r in live if r.outcome == AWAITING}
     played = Counter(result.task for result in since)
     last = max((result.ticket.ordinal for result in history), default=-1)
     for _ in range(last + 1 - dispatcher.admitted):
@@ -170,5 +185,6 @@ def _resume_asynchronous(
             lost.append(key)
     dispatcher.admitted = max(dispatcher.admitted, last + 1)
     dispatcher.give_back(lost)
-    dispatcher.selector.observe([r for r in (*was_open, *since) if r.ticket.group_id not in retired])
+    closed = [r for r in (*was_open, *since) if r.outcome != AWAITING]
+    dispatcher.selector.observe([r for r in closed if r.ticket.group_id not in retired])
     return len(lost)

@@ -73,7 +73,7 @@ class StepLog:
 
     def _numbers(self, loop: OnlineLoop, lease: Lease, report: StepReport) -> Numbers:
         parts = self._parts
-        sampler = {**parts.sampler.metrics(), **parts.sampler.conservation()}
+        sampler = {**parts.sampler.metrics(), **parts.sampler.conservation(), "awaiting": parts.waiting}
         explorers = parts.fleet.metrics()
         busy = {**parts.fleet.busy_seconds(), "trainer": sum(loop.training.seconds.values())}
         busy["trainer"] -= loop.training.seconds.get("idle", 0.0)

@@ -67,7 +67,7 @@ class DealtGRPOTrainer(GRPOTrainer):
     def _over_ranks(self, loss: torch.Tensor) -> float:
         """The mean over ranks of a 0-dim loss, which is scaled so that it is the micro-batch's."""
         mean: torch.Tensor = self.accelerator.reduce(loss.detach(), reduction="mean")
-        return mean.item()
+        return float(mean)
 
     def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         """One micro-batch, forward and backward.

@@ -243,15 +243,15 @@ class GrpoTrainer:
             self._trainer.train(resume_from_checkpoint=resume)
 
     def _carry_out(self, order: StepOrder | CheckpointOrder, what: str, where: str) -> None:
-        step = isinstance(order, StepOrder)
-        if not step or order.checkpoint:
+        step = order if isinstance(order, StepOrder) else None
+        if step is None or step.checkpoint:
             # What a killed attempt left there would mix with the new files.
-            shutil.rmtree(self.checkpoint_dir(self._steps_done + step), ignore_errors=True)
-        told = {"do": "step", "checkpoint": order.checkpoint} if step else {"do": "checkpoint"}
+            shutil.rmtree(self.checkpoint_dir(self._steps_done + (step is not None)), ignore_errors=True)
+        told = {"do": "step", "checkpoint": step.checkpoint} if step else {"do": "checkpoint"}
         try:
             with (
                 writing("the checkpoint", self._output_dir),
-                self._ranks.together(told, order.batch if step else {}),
+                self._ranks.together(told, step.batch if step else {}),
             ):
                 self._hooks.carry_out(order)
         except TrainingError as err:

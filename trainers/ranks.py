@@ -133,7 +133,7 @@ class Ranks:
         content = torch.empty(int(size), dtype=torch.uint8)
         if content.numel():
             self._finished(rank, end, lambda: dist.irecv(content, rank, group=self._group))
-        return content.numpy().tobytes()
+        return bytes(content.numpy())
 
     def _finished(self, rank: int, end: float | None, start: Any) -> None:
         """Do one transfer and wait for it.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -12,6 +13,7 @@ from rft_data.cli.edge import edge, show
 if TYPE_CHECKING:
     from rft_data.buffer import Buffer
     from rft_data.filters import Filter
+    from rft_data.hub.client import HubClient
 
 BufferUri = Annotated[str, typer.Option("--buffer", help="The buffer's folder or object-store URL.")]
 RunId = Annotated[str | None, typer.Option("--run", help="Only this run's rows.")]
@@ -45,7 +47,7 @@ def add(
         given = {"--experience": experience, "--author": author, "--key": key, "--text": text or ""}
         for name, words in given.items():
             storable(words, name)
-        with _owning(buffer) as opened:
+        with _taking_feedback(buffer) as opened:
             new = opened.add_feedback([Feedback(experience, author, key, value, text, now())])
         show({"new": new}, "stored", as_json=as_json)
 
@@ -67,7 +69,7 @@ def import_(
                 f"there is no file {file}; name one with a line of JSON for each feedback."
             )
         said = read_feedback(file, author)
-        with _owning(buffer) as opened:
+        with _taking_feedback(buffer) as opened:
             new = opened.add_feedback(said)
         show({"read": len(said), "new": new}, f"{len(said)} read, {new} new", as_json=as_json)
 
@@ -156,6 +158,15 @@ def annotate(
         counts = {key: count for key, count in session.counts.items() if count}
         text = ", ".join(f"{count} {key}" for key, count in counts.items()) or "nothing answered"
         show({**counts, "pairs_new": pairs}, f"{text}; {pairs} new preference pairs", as_json=as_json)
+
+
+def _taking_feedback(uri: str) -> Buffer | HubClient:
+    """A buffer to write to; or the hub of the run that has it open (`grpc://...`, token in RFT_HUB_TOKEN)."""
+    if not uri.startswith("grpc://"):
+        return _owning(uri)
+    from rft_data.hub.client import HUB_TOKEN, HubClient
+
+    return HubClient(uri, os.environ.get(HUB_TOKEN, ""))
 
 
 def _owning(uri: str) -> Buffer:

@@ -10,7 +10,15 @@ from pydantic import Field, PrivateAttr, model_validator
 from rft_data.algorithms import algorithm_of
 from rft_data.recipe.offline import HeldoutPairs, OfflineStage, SftStage
 from rft_data.recipe.presets import sets_advantage, with_preset
-from rft_data.recipe.running import Component, Deadlines, Monitor, OperatorLimits, PlacementSection, Sync
+from rft_data.recipe.running import (
+    Component,
+    Deadlines,
+    LateRewards,
+    Monitor,
+    OperatorLimits,
+    PlacementSection,
+    Sync,
+)
 from rft_data.recipe.section import Section
 from rft_data.recipe.sections import (
     BufferSection,
@@ -117,6 +125,8 @@ class OnlineRecipe(PlayingRecipe):
     sync: Sync = Field(default_factory=Sync)
     sampler: Component = Component(use="fifo")
     """Which groups train next; see docs/sampler.md."""
+    rewards: LateRewards | None = None
+    """Keep groups open whose rewards come later; without it they are judged as they come home."""
     monitor: Monitor = Field(default_factory=Monitor)
     stages: list[Stage] = Field(min_length=1)
     """Offline stages first, then one online stage."""
@@ -127,6 +137,30 @@ class OnlineRecipe(PlayingRecipe):
     @classmethod
     def _preset(cls, tree: Any) -> Any:
         return with_preset(tree, explores=True)
+
+    @property
+    def feedback_join(self) -> Mapping[str, Any] | None:
+        """The arguments of the operator that fills rewards from feedback; None without one."""
+        found = [
+            args or {} for op in self.experience_ops for name, args in op.items() if name == "feedback_mapper"
+        ]
+        return next((args for args in found if args.get("into", "reward") == "reward"), None)
+
+    @model_validator(mode="after")
+    def _rewards_can_come_later(self) -> OnlineRecipe:
+        if self.rewards is None:
+            return self
+        if self.feedback_join is None:
+            raise ValueError(
+                "'rewards' waits for feedback that no operator joins; put 'feedback_mapper: {}' first in "
+                "'experience_ops'"
+            )
+        if self.sync.max_staleness < 1:
+            raise ValueError(
+                "'rewards' needs 'sync.max_staleness' of at least 1: a synchronous run that is broken off "
+                "explores its step anew, and what was said about the first rollouts would be lost"
+            )
+        return self
 
     @model_validator(mode="after")
     def _upkeep_at_checkpoints(self) -> OnlineRecipe:

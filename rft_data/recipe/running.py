@@ -78,6 +78,15 @@ class PlacementSection(Section):
     trainer: TrainerPlace = Field(default_factory=TrainerPlace)
 
 
+class LateRewards(Section):
+    """Rewards that come as feedback while the run goes on; see docs/feedback.md."""
+
+    wait_s: float = Field(gt=0)
+    """How long a group is kept open for them, from when its last rollout was made; then it goes without."""
+    port: int = Field(default=0, ge=0, le=65535)
+    """Where the run's hub takes feedback in, its token in RFT_HUB_TOKEN; 0: any port (the log says which)."""
+
+
 class Deadlines(Section):
     """Longest waits for the parts of a run, in seconds."""
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from ops.pipeline import OperatorPipeline
+from rft_data.awaiting import Awaiting, Delayed
 from rft_data.buffer import Buffer
 from rft_data.conservation import check_conservation
 from rft_data.dispatch import Dispatcher
@@ -50,9 +51,12 @@ class House:
         groups: int = 2,
         steps: int = 6,
         checkpoint_every: int = 3,
+        wait_s: float | None = None,
     ) -> None:
         self.buffer = Buffer(root / "buffer")
-        pipeline = OperatorPipeline(OPERATORS, name="experience_ops")
+        operators = OPERATORS if wait_s is None else [{"feedback_mapper": {}}, *OPERATORS]
+        pipeline = OperatorPipeline(operators, name="experience_ops", store=self.buffer)
+        awaiting = None if wait_s is None else Awaiting(self.buffer, Delayed(wait_s))
         self.ledger = Ledger(self.buffer, "run", attempt)
         self.versions = VersionRegistry(self.buffer, "run", root / "weights")
         self.dispatcher = Dispatcher(Shuffle(TASKS, seed=0), {task.key: task for task in TASKS})
@@ -66,6 +70,7 @@ class House:
             checkpoints=root / "checkpoints",
             least_members=SIZE,
             synchronous=synchronous,
+            awaiting=awaiting,
         )
         self.sampler = make_sampler(
             "fifo",
@@ -99,6 +104,7 @@ class House:
                 fleet=Fleet([self.explorer], self.versions, whole_rounds=True, deadline_s=60),
                 pipeline=pipeline,
                 least_members=SIZE,
+                awaiting=awaiting,
             ),
             training=Training(self.trainer, self.versions, publish_due=schedule.publish_due, deadline_s=60),
             versions=self.versions,
