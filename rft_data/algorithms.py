@@ -57,7 +57,7 @@ def _ours(use: str, **args: Any) -> Settings:
 
 ALGORITHMS: Mapping[str, Algorithm] = {
     "grpo": Algorithm(
-        "group-relative advantages, clipped ratios, mean over each row's tokens",
+        "group-relative advantages, clipped ratios, mean over each row's tokens; no KL (the paper: 0.04)",
         "arXiv:2402.03300",
         _GRPO,
         {"loss_type": "grpo", "epsilon": 0.2},
@@ -131,7 +131,7 @@ ALGORITHMS: Mapping[str, Algorithm] = {
         least_group=1,
     ),
     "reinforce_plus_plus": Algorithm(
-        "returns of the tokens, whitened over the whole batch",
+        "returns of the tokens, whitened over the batch; no KL (the paper: kl_penalty in batch_ops)",
         "arXiv:2501.03262",
         _REWARD,
         _TOKEN_MEAN,
@@ -235,6 +235,7 @@ ALGORITHMS: Mapping[str, Algorithm] = {
         "arXiv:2508.10751",
         [{"pass_at_k_advantage_mapper": {"k": 4}}],
         _TOKEN_MEAN,
+        least_group=5,
     ),
     "lite_ppo": Algorithm(
         "the group's mean and the batch's std",

@@ -216,28 +216,3 @@ def check_explorer(section: ExplorerSection) -> None:
     for reward in section.reward:
         if ":" not in reward.use or is_trusted(reward.use):  # other people's code stays out of this process
             make_reward(reward.use, reward.args)
-
-
-def check_stages(recipe: OnlineRecipe | TrainRecipe) -> None:
-    """Build every stage's TRL config, so that a mistake shows before any work.
-
-    Raises: RecipeError.
-    """
-    need("trl", "train", "training")
-    from trainers.grpo_config import grpo_config
-    from trainers.objective import objective_of
-    from trainers.off_policy import off_policy_of
-    from trainers.offline_stage import check_stage
-
-    folder = Path(recipe.run_dir)
-    group_size = recipe.group_size if isinstance(recipe, TrainRecipe) else recipe.explorer.group_size
-    for stage in recipe.stages:
-        if not isinstance(stage, RlStage):
-            check_stage(stage.algorithm, folder, options=stage.trl, seed=recipe.seed)
-        else:
-            rows = stage.groups_per_step * group_size
-            config = grpo_config(
-                folder, steps=stage.steps, rows_per_step=rows, options=stage.trl, seed=recipe.seed
-            )
-            corrections = off_policy_of(stage.off_policy.model_dump(), config)
-            objective_of(objective_settings(stage), stage.trl, config, corrections)

@@ -24,6 +24,7 @@ from rft_data.recipe.sections import RlStage
 from rft_data.reinforce import reinforce
 from rft_data.report import draw, package_versions
 from rft_data.run import Run
+from rft_data.stage_checks import check_stages
 from rft_data.stopwatch import Stopwatch
 
 log = logging.getLogger(__name__)
@@ -41,7 +42,7 @@ class OnlineRun:
             if recipe.task_upkeep is not None:
                 build.task_pipeline(recipe, recipe.task_upkeep.ops, "task_upkeep.ops", run.buffer)
             build_roles.check_explorer(recipe.explorer)
-            build_roles.check_stages(recipe)
+            check_stages(recipe)
         with Stopwatch(run.seconds, "tasks"):
             self.tasks, self.task_report = read_tasks(recipe, ("train", "heldout"), run.buffer)
             self.base = build.model_folder(recipe.model, run.directory, recipe.seed)

@@ -18,6 +18,7 @@ from rft_data.reinforce import reinforce
 from rft_data.report import package_versions
 from rft_data.run import Run
 from rft_data.selectors import Nothing
+from rft_data.stage_checks import check_stages
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +34,7 @@ class TrainRun:
         self.run = run
         self.recipe = recipe
         build.experience_pipeline(recipe, run.buffer)
-        build_roles.check_stages(recipe)
+        check_stages(recipe)
         if run.attempt == 0:
             self._check_groups()
         self.base = build.model_folder(recipe.model, run.directory, recipe.seed)

@@ -131,7 +131,9 @@ class _Grid:
         """(R, C), 0 for experts."""
         column = self.table.column("logprobs")
         given = np.asarray(column.is_valid())
-        _require(self.table, given | self.experts, "has no logprobs; it cannot be trained on by this trainer")
+        # A row that a policy of ours sampled must have them: an expert's is imitated, whatever its reward.
+        expert = ~np.asarray(self.table.column("version_min").is_valid()) & self.experts
+        _require(self.table, given | expert, "has no logprobs; it cannot be trained on by this trainer")
         sizes = np.asarray(pc.fill_null(pc.list_value_length(column), 0))
         _require(self.table, (sizes == self.lengths) | ~given, "needs as many logprobs as token_ids")
         values = np.zeros(int(self.lengths.sum()), np.float32)

@@ -13,15 +13,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.compute as pc
 import torch
 from datasets import Dataset
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback
 from trl import GRPOConfig
 
-from rft_data.errors import TrainingError
-from trainers.collate import NO_VERSION, collate
 from trainers.critic import Critic, CriticPlan
 from trainers.dealt_grpo import DealtGRPOTrainer, sequence
 from trainers.drift import Drift
@@ -29,7 +25,6 @@ from trainers.kl_term import KlTerm
 from trainers.losses.aggregation import aggregate, expert_share
 from trainers.losses.context import LossContext
 from trainers.losses.loss import Aggregation, Loss
-from trainers.micro_batches import deal, dealing_of
 from trainers.objective import TRLS, Objective
 from trainers.off_policy import OffPolicy
 from trainers.ranks import gathered
@@ -37,84 +32,11 @@ from trainers.whole_lease import advantages_of
 
 KL_FILE = "kl_controller.json"
 """In a checkpoint: the state of the controller of the KL coefficient."""
-_SUM_OVER_TOKENS = frozenset({"dapo", "cispo", "vespo"})
-_MEAN_OVER_ROWS = frozenset({"grpo", "sapo", "dr_grpo", "luspo"})
-
-
-def padding_factor(args: GRPOConfig, rows: int) -> float:
-    """What to multiply advantages by so that padding `rows` rows to the full batch changes no gradient.
-
-    Losses that divide by the batch's sampled tokens ignore padding; those that average over rows are
-    linear in the advantage, so full / rows undoes the larger divisor. Exact for dense models.
-
-    Raises: TrainingError when no factor makes the padded gradient equal to the unpadded one.
-    """
-    full = args.generation_batch_size
-    if rows == full:
-        return 1.0
-    obstacle = _padding_obstacle(args)
-    if obstacle:
-        raise TrainingError(
-            f"the lease has {rows} rows and the trainer's batch {full}; {obstacle}, so padding would change "
-            "the gradient. Use trl.loss_type 'dapo', or keep every group whole so that leases are full."
-        )
-    return full / rows if args.loss_type in _MEAN_OVER_ROWS else 1.0
-
-
-def _padding_obstacle(args: GRPOConfig) -> str:
-    """Why padding cannot be undone under these options; empty when it can."""
-    mean_over_rows = args.loss_type in _MEAN_OVER_ROWS
-    if mean_over_rows and args.beta != 0.0:
-        return f"loss_type '{args.loss_type}' averages the KL term over rows"
-    if args.generation_batch_size == args.per_device_train_batch_size:  # one micro-batch, one process
-        return ""
-    if not mean_over_rows and args.loss_type not in _SUM_OVER_TOKENS:
-        return f"loss_type '{args.loss_type}' averages over the tokens of each micro-batch"
-    if args.entropy_coef != 0.0 or args.use_adaptive_entropy or args.top_entropy_quantile < 1.0:
-        return "the entropy terms average over the tokens of each micro-batch"
-    return ""
 
 
 def _no_reward(prompts: list[Any], **_: Any) -> list[float]:
     """TRL demands a reward function; rewards were given when the experiences were made."""
     return [0.0] * len(prompts)
-
-
-def full_batch(
-    table: pa.Table, args: GRPOConfig, pad_id: int, objective: Objective = TRLS, version: int | None = None
-) -> dict[str, torch.Tensor]:
-    """The batch of one optimizer step, in the form TRL's loss reads, from the rows of its lease.
-
-    A lease of which every row is masked makes a step without a gradient.
-
-    Args: version: the trainer's policy version; None: the newest of the rows.
-    Returns: what `collate` and `deal` do, `versions_behind` (R,), and the 0-dim `advantage_factor` that
-        undoes what padding does to TRL's losses.
-    Raises: RowError for a row that cannot be trained on; TrainingError when the rows are too many, too
-        few for this loss, or hold no token to train on though not all are masked.
-    """
-    experts = "experts" in objective.needs
-    batch = collate(table, rows=args.generation_batch_size, pad_id=pad_id, experts=experts)
-    if batch["num_items_in_batch"] == 0 and not _all_masked(table):
-        raise TrainingError(
-            f"none of the lease's {table.num_rows} rows has a sampled token (action_mask 1 after the "
-            "prompt); drop such rows with an operator before they are leased."
-        )
-    factor = padding_factor(args, table.num_rows) if objective.loss is None else 1.0
-    batch["advantage_factor"] = torch.tensor(factor)
-    oldest = batch["version_min"]
-    newest = oldest.max() if version is None else version
-    batch["versions_behind"] = torch.where(oldest == NO_VERSION, 0, newest - oldest).clamp(min=0)
-    dealing = dealing_of(args, own_loss=objective.loss is not None)
-    accumulate, ranks = args.gradient_accumulation_steps, args.world_size
-    return batch | deal(batch, dealing, micro_batches=accumulate, ranks=ranks, seed=args.seed)
-
-
-def _all_masked(table: pa.Table) -> bool:
-    if "masked" not in table.column_names:
-        return False
-    masked: bool = pc.all(pc.fill_null(table.column("masked"), False)).as_py()
-    return masked
 
 
 class ExperienceGRPOTrainer(DealtGRPOTrainer):
@@ -251,18 +173,18 @@ class ExperienceGRPOTrainer(DealtGRPOTrainer):
             loss: torch.Tensor = super()._compute_loss(model, inputs)
             logprobs = self._scored
         else:
-            logprobs, entropies, _ = self._get_per_token_logps_and_entropies(
-                model, *sequence(inputs), compute_entropy=True
+            logprobs, entropies, balance = self._get_per_token_logps_and_entropies(
+                model, *sequence(inputs), compute_entropy=True, compute_aux_loss=self.aux_loss_enabled
             )
             loss = self._own_loss(own, inputs, logprobs, entropies)
-        mask = inputs["completion_mask"] * inputs["tool_mask"]
+            if balance is not None:  # of a mixture of experts, a mean over micro-batches as TRL has it
+                loss = loss + self.router_aux_loss_coef * balance / self.args.gradient_accumulation_steps
         if term is not None:
-            loss = loss + self._kl(term, inputs, logprobs, mask)
+            loss = loss + self._kl(term, inputs, logprobs)
         if self.critic is not None:
             loss = self._with_value_loss(self.critic, loss, inputs)
-        rollouts = mask * ~inputs["is_expert"].unsqueeze(1)
         moved = logprobs.detach() - inputs["sampling_per_token_logps"]
-        facts = (moved, rollouts, inputs["version_min"])
+        facts = (moved, _judged(inputs), inputs["version_min"])
         self.drift.add(*(gathered(fact, self.accelerator) for fact in facts))
         del self._scored
         return loss
@@ -274,11 +196,11 @@ class ExperienceGRPOTrainer(DealtGRPOTrainer):
         logprobs: torch.Tensor,
         entropies: torch.Tensor,
     ) -> torch.Tensor:
-        """Ours, reduced over the whole optimizer step, and the entropy bonus (nats a token)."""
+        """Ours, reduced over the whole optimizer step, and the entropy bonus (nats a token of rollouts)."""
         context = self._context(inputs, logprobs, entropies)
         loss = self._reduced(own.function(context), own.aggregation, inputs, context.mask)
         self._metrics["train"]["policy_loss"].append(self._over_ranks(loss))
-        entropy = self._reduced(entropies, "token_mean", inputs, context.mask)
+        entropy = self._reduced(entropies, "token_mean", inputs, _judged(inputs))
         of_step = self._over_ranks(entropy) * self.args.gradient_accumulation_steps
         self._metrics["train"]["entropy"].append(of_step)
         return loss - self.args.entropy_coef * entropy if self.args.entropy_coef else loss
@@ -307,11 +229,10 @@ class ExperienceGRPOTrainer(DealtGRPOTrainer):
             step=self.state.global_step,
         )
 
-    def _kl(
-        self, term: KlTerm, inputs: dict[str, torch.Tensor], logprobs: torch.Tensor, mask: torch.Tensor
-    ) -> torch.Tensor:
-        old = inputs.get("old_per_token_logps", logprobs.detach())
-        per_token = term.per_token(logprobs * mask, old * mask, inputs["ref_per_token_logps"] * mask)
+    def _kl(self, term: KlTerm, inputs: dict[str, torch.Tensor], logprobs: torch.Tensor) -> torch.Tensor:
+        mask = _judged(inputs)
+        sampled, ref = inputs["sampling_per_token_logps"], inputs["ref_per_token_logps"]
+        per_token = term.per_token(logprobs * mask, sampled * mask, ref * mask)
         kl = self._reduced(per_token, "token_mean", inputs, mask)
         of_step = self._over_ranks(kl)
         self._metrics["train"]["kl"].append(of_step * self.args.gradient_accumulation_steps)

@@ -26,8 +26,9 @@ from trainers.adapters import lora_config, merged_model, read_adapter
 from trainers.batch_metrics import batch_metrics
 from trainers.critic import critic_plan
 from trainers.disk import writing
-from trainers.experience_grpo import KL_FILE, ExperienceGRPOTrainer, full_batch
+from trainers.experience_grpo import KL_FILE, ExperienceGRPOTrainer
 from trainers.finite import FiniteGradients
+from trainers.full_batch import full_batch
 from trainers.loop_hooks import CheckpointOrder, LoopHooks, StepOrder
 from trainers.objective import objective_of
 from trainers.off_policy import off_policy_of
@@ -103,12 +104,9 @@ class GrpoTrainer:
         self._threads, self._alone, self._ended_by = limits.threads, threading.Lock(), ""
         self._hooks = LoopHooks("grpo trainer", self._train, limits.deadline_s)
         self._tokenizer = load_tokenizer(model_path)
+        source = resume_from if resume_from and adapter is None else model_path
         self._trainer = ExperienceGRPOTrainer(
-            _policy(
-                resume_from if resume_from and adapter is None else model_path,
-                Path(settings.get("reference") or model_path),
-                options,
-            ),
+            _policy(source, Path(settings.get("reference") or model_path), options),
             config,
             self._tokenizer,
             self._hooks.batch,

@@ -26,7 +26,7 @@ class KlTerm:
     target: float | None = None
     """Nats a token at which `coef` is held by a controller (arXiv:1909.08593); None: `coef` is constant."""
     horizon: int = 10_000
-    """Rows over which the controller may double or halve `coef`, about."""
+    """Rows in which the controller moves `coef` by a fifth at most."""
 
     bias_correction: bool = False
     """Times the ratio to the old policy, which makes the gradient right off policy (arXiv:2512.02556)."""

@@ -29,6 +29,14 @@ _OF_TRLS_LOSSES: Mapping[str, Any] = {
     "top_entropy_quantile": 1.0,
     "off_policy_mask_threshold": None,
     "use_adaptive_entropy": False,
+    "use_bias_correction_kl": True,
+    "max_completion_length": None,
+    "sapo_temperature_pos": None,
+    "sapo_temperature_neg": None,
+    "vespo_k_pos": None,
+    "vespo_lambda_pos": None,
+    "vespo_k_neg": None,
+    "vespo_lambda_neg": None,
 }
 """Options of `trl` that only TRL's own losses read, and the values that ask for nothing."""
 
@@ -81,17 +89,28 @@ def objective_of(
     )
     if given is not None:
         _refuse_options_without_effect(given["use"], options)
-    if objective.loss is not None and objective.loss.weighs and off_policy.weighted:
-        raise RecipeError(
-            f"off_policy.importance is '{off_policy.importance}', and the loss has weights of its own: "
-            "rows would be weighted twice. Set importance to 'none', or choose another loss."
-        )
+    if objective.loss is not None:
+        _refuse_corrections(objective.loss, off_policy)
     if objective.kl is not None and config.beta != 0.0:
         raise RecipeError(
             f"the stage has 'kl' and trl.beta {config.beta:g}: two KL terms. Remove one; 'kl' works with "
             "every loss."
         )
     return objective
+
+
+def _refuse_corrections(loss: Loss, off_policy: OffPolicy) -> None:
+    """Raises: RecipeError for corrections that the loss would apply twice, or not at all."""
+    if loss.weighs and off_policy.weighted:
+        raise RecipeError(
+            f"off_policy.importance is '{off_policy.importance}', and the loss has weights of its own, "
+            "or reads no advantages to weigh. Set importance to 'none', or choose another loss."
+        )
+    if loss.of_sampler and off_policy.old_logprobs == "recompute":
+        raise RecipeError(
+            "off_policy.old_logprobs is 'recompute', and the stage's loss weighs or clips by the ratio to "
+            "the policy that sampled, which 'recompute' replaces by 1. Set old_logprobs to 'rollout'."
+        )
 
 
 def _refuse_options_without_effect(loss: str, options: Mapping[str, Any]) -> None:

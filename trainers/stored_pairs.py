@@ -62,6 +62,11 @@ def chosen_pairs(
             left_out["the prompt is held out" if not inside else "the prompt is trained on"] += 1
         else:
             pairs.append(pair)
+    if not pairs and inside and left_out["the prompt is trained on"]:
+        raise TrainingError(
+            f"no preference pair is held out{reasons_of(left_out)}: raise 'heldout.fraction', which is "
+            f"{heldout:g}, or bring in pairs of more prompts."
+        )
     if not pairs:
         raise TrainingError(_no_pairs(store, choice, left_out))
     return ChosenPairs(pairs, dict(left_out))

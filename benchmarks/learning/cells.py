@@ -170,7 +170,7 @@ def play(cell: Cell, root: Path) -> dict[str, Any]:
         "end": accuracy["final"],
         "heldout": cell.scale.heldout,
         "steps": cell.scale.steps,
-        "rollouts": summary["buffer_rows"]["experiences"],
+        "trained_rows": summary["rows"]["trained"],
         "prepare_s": round(prepared - began, 1),
         "seconds": round(time.monotonic() - prepared, 1),
         "command": cell.command,

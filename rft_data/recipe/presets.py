@@ -45,10 +45,15 @@ def _groups(algorithm: Algorithm) -> dict[str, Any]:
 
 
 def _operators(given: Any, algorithm: Algorithm) -> Any:
-    if not isinstance(given, list) or any(sets_advantage(entry) for entry in given):
+    """The recipe's operators and the preset's that it lacks, filters before the recipe's advantage operator."""
+    if not isinstance(given, list):
         return given
     known = {name for entry in given if isinstance(entry, dict) for name in entry}
-    return [*given, *(entry for entry in algorithm.advantage if known.isdisjoint(entry))]
+    added = [entry for entry in algorithm.advantage if known.isdisjoint(entry)]
+    own = next((place for place, entry in enumerate(given) if sets_advantage(entry)), None)
+    if own is None:
+        return [*given, *added]
+    return [*given[:own], *(entry for entry in added if not sets_advantage(entry)), *given[own:]]
 
 
 def sets_advantage(entry: Any) -> bool:
@@ -64,7 +69,7 @@ def _stage(given: dict[str, Any], algorithm: Algorithm, tree: dict[str, Any]) ->
     options = given.get("trl", {})
     if isinstance(options, dict):
         of_loss = {} if stage.get("loss") else algorithm.trl_loss
-        stage["trl"] = {**_length(of_loss, tree), **of_loss, **algorithm.trl, **options}
+        stage["trl"] = {**_length({**of_loss, **options}, tree), **of_loss, **algorithm.trl, **options}
     return stage
 
 

@@ -113,7 +113,7 @@ def test_a_tiny_cell_runs_is_recorded_and_is_not_run_again(
     assert "not started" in capsys.readouterr().out
     main(arguments)
     (record,) = Records(tmp_path / "r.jsonl").rows()
-    assert (record["algorithm"], record["steps"], record["rollouts"]) == ("opmd", 2, 32)
+    assert (record["algorithm"], record["steps"], record["trained_rows"]) == ("opmd", 2, 32)
     assert record["command"] == "python -m benchmarks.learning --engine transformers --quick --only opmd,0"
     main([*arguments, "--list"])
     assert capsys.readouterr().out.splitlines()[-1].startswith("{"), "nothing is listed after the report"

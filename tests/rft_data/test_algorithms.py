@@ -7,11 +7,11 @@ import pytest
 
 from rft_data.algorithms import ALGORITHMS, Algorithm, algorithm_of
 from rft_data.build import experience_pipeline
-from rft_data.build_roles import check_stages
-from rft_data.errors import RecipeError, UnknownComponentError
+from rft_data.errors import MissingFileError, RecipeError, UnknownComponentError
 from rft_data.recipe import load_recipe
 from rft_data.recipe.explain import explain
 from rft_data.recipe.modes import OnlineRecipe
+from rft_data.stage_checks import check_stages
 
 RECIPE = """\
 recipe: 1
@@ -55,6 +55,7 @@ def test_one_word_makes_a_recipe_that_passes_every_check(name: str, tmp_path: Pa
     preset = ALGORITHMS[name]
     overrides = [f"stages.0.algorithm={name}"]
     if "teacher" in preset.needs:
+        (tmp_path / "config.json").write_text("{}")
         overrides.append(f"stages.0.teacher={tmp_path}")
     recipe = recipe_of(tmp_path, *overrides)
     pipeline = experience_pipeline(recipe, None)
@@ -88,7 +89,7 @@ def test_what_the_recipe_says_wins(tmp_path: Path) -> None:
         stage=", trl: {epsilon_high: 0.4}",
     )
     assert recipe.explorer.group_size == 3
-    assert recipe.experience_ops == [{"rloo_advantage_mapper": {}}]
+    assert recipe.experience_ops == [{"dynamic_sampling_filter": {}}, {"rloo_advantage_mapper": {}}]
     assert recipe.sampler.use == "windowed"
     assert recipe.stages[0].trl == {"loss_type": "dapo", "epsilon": 0.2, "epsilon_high": 0.4}
 
@@ -143,11 +144,51 @@ def test_options_of_trls_losses_are_refused_with_a_loss_of_ours(tmp_path: Path) 
         check_stages(recipe)
 
 
-def test_rows_are_not_weighted_twice(tmp_path: Path) -> None:
+def test_corrections_that_a_loss_would_apply_twice_or_never_are_refused(tmp_path: Path) -> None:
     twice = ", off_policy: {old_logprobs: recompute, importance: masked}"
-    with pytest.raises(RecipeError, match="weighted twice"):
+    with pytest.raises(RecipeError, match="weights of its own"):
         check_stages(recipe_of(tmp_path, "stages.0.algorithm=decoupled_ppo", stage=twice))
     check_stages(recipe_of(tmp_path, "stages.0.algorithm=dapo", stage=twice))
+    with pytest.raises(RecipeError, match="which 'recompute' replaces by 1"):
+        check_stages(
+            recipe_of(tmp_path, "stages.0.algorithm=topr", stage=", off_policy: {old_logprobs: recompute}")
+        )
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["stages.0.algorithm=ppo", "stages.0.critic=null"], "read a critic's values"),
+        (["stages.0.algorithm=ppo", "stages.0.critic={use: sharred}"], "did you mean 'shared'"),
+        (["stages.0.algorithm=ppo", "stages.0.batch_ops=[whiten: {}]"], "no operator in its batch_ops"),
+        (["stages.0.critic={}"], "add 'gae'"),
+        (["stages.0.teacher=nowhere"], "a 'teacher' that nothing reads"),
+        (["stages.0.teacher=nowhere", "stages.0.kl={coef: 0.1}"], "no folder of a model"),
+        (["stages.0.batch_ops=[distill: {}]"], "and the stage no 'teacher'"),
+        (["stages.0.algorithm=mix", "sampler={use: fifo}"], "the sampler brings none"),
+        (["stages.0.algorithm=mix", "stages.0.loss={use: ppo_clip}"], "cannot train on such"),
+        (["sampler={use: mix, args: {parts: {own: 3, experts: 1}}}"], "cannot train on such"),
+        (
+            [
+                "stages.0.loss={use: loglinear_ppo}",
+                "sampler={use: mix, args: {parts: {own: 3, 'old/': 1}}}",
+            ],
+            "whose versions are not this run's",
+        ),
+        (
+            ["stages.0.algorithm=lite_ppo", "experience_ops=[{grpo_advantage_mapper: {}}]"],
+            "would take those advantages for rewards",
+        ),
+        (["stages.0.algorithm=remax", "explorer.greedy_member=false"], "Have both or neither"),
+        (["explorer.greedy_member=true"], "Have both or neither"),
+        (["stages.0.algorithm=pass_at_k", "explorer.group_size=4"], "at least 5|every advantage would"),
+    ],
+)
+def test_sections_that_do_not_go_together_are_refused_before_any_work(
+    tmp_path: Path, overrides: list[str], message: str
+) -> None:
+    with pytest.raises((RecipeError, MissingFileError), match=message):
+        check_stages(recipe_of(tmp_path, *overrides))
 
 
 def test_explain_says_who_set_what(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import typer
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 from transformers import (
     AutoModelForSequenceClassification,
@@ -15,8 +16,10 @@ from transformers import (
     Qwen2Tokenizer,
     set_seed,
 )
+from typer.testing import CliRunner
 
 from rft_data.buffer import Buffer
+from rft_data.cli.train import train
 from rft_data.errors import MissingFileError, RecipeError, ResumeError, TrainingError
 from rft_data.manifest import read_manifest
 from rft_data.modes import run_recipe
@@ -124,6 +127,31 @@ def test_run_trains_every_stage_measures_each_and_publishes_the_last_policy(stor
     measured = [row["value"] for row in metrics if row["key"] == "heldout/accuracy"]
     assert measured == [figures["accuracy"] for figures in found.values()]
     assert run_recipe(load_recipe(write(stored))) == summary  # it is complete
+
+
+@pytest.mark.slow
+def test_stage_in_a_process_of_its_own_learns_the_same(stored: Path) -> None:
+    only = RECIPE[: RECIPE.index("heldout:")] + "stages:\n" + RECIPE[RECIPE.index("  - algorithm: dpo") :]
+    only = only[: only.index("  - algorithm: reward_model")].replace("max_steps: 12", "max_steps: 3")
+    here = run_recipe(load_recipe(write(stored, only)))
+    there = only.replace("name: offline", "name: apart").replace("{root}/run", "{root}/apart")
+    apart = run_recipe(load_recipe(write(stored, there), ["placement.use=local"]))
+    [one], [other] = here["stages"].values(), apart["stages"].values()
+    assert (one["digest"], one["examples"]) == (other["digest"], 60)
+    assert other["metrics"]["loss_last"] == pytest.approx(one["metrics"]["loss_last"], rel=1e-4)
+    assert one["metrics"]["loss_first"] == pytest.approx(0.693147, abs=1e-5)
+
+
+def test_train_command_takes_recipes_that_explore_nothing(stored: Path) -> None:
+    app = typer.Typer()
+    app.command()(train)
+    refused = CliRunner().invoke(app, [str(write_online(stored))])
+    assert refused.exit_code == 2
+    assert "has mode 'online'; this command takes the modes offline and train" in refused.output
+    broken = RECIPE.replace("pairs: mined}}", "pairs: mined, where: reward > 5}}", 1)
+    nothing = CliRunner().invoke(app, [str(write(stored, broken))])
+    assert nothing.exit_code == 1
+    assert "no preference pair could be mined" in nothing.output
 
 
 def test_stopped_run_goes_on_with_the_stage_that_failed(stored: Path) -> None:

@@ -60,10 +60,11 @@ def test_every_loss_equals_its_papers_float64_value(
     found = {}
     for name in DPO_LOSSES:
         trainer.loss_types = [name]
-        found[name] = float(loss_of(trainer))
+        found[name] = loss_of(trainer).item()
     assert found == pytest.approx(wanted, rel=2e-5)
     trainer.loss_types, trainer.loss_weights = ["sigmoid", "sft"], [0.8, 0.2]
-    assert float(loss_of(trainer)) == pytest.approx(0.8 * wanted["sigmoid"] + 0.2 * wanted["sft"], rel=2e-5)
+    mixture = 0.8 * wanted["sigmoid"] + 0.2 * wanted["sft"]
+    assert loss_of(trainer).item() == pytest.approx(mixture, rel=2e-5)
 
 
 def test_gradient_is_that_of_the_assistants_tokens_alone(

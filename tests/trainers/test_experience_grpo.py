@@ -12,7 +12,8 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 
 from rft_data.errors import TrainingError
-from trainers.experience_grpo import ExperienceGRPOTrainer, full_batch
+from trainers.experience_grpo import ExperienceGRPOTrainer
+from trainers.full_batch import full_batch
 from trainers.grpo_config import grpo_config
 from trainers.off_policy import OffPolicy
 from trainers.weights import load_model

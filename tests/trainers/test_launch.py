@@ -12,13 +12,16 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+import torch
 from safetensors.torch import load_file
 
 from rft_data.errors import RecipeError
+from rft_data.probe import Probe
 from tests.trainers import torchrun_scenario
 from tests.trainers.rank_scenarios import alone, relative, scenario, write_table
 from tests.trainers.ray_work import FOLDER
 from trainers.launch import other_ranks, served_torchrun
+from trainers.weights import publishable
 
 ROOT = Path(__file__).parents[2]
 Rows = Callable[..., pa.Table]
@@ -55,6 +58,15 @@ def test_torchruns_ranks_train_as_one_process_does(wanted: tuple[Path, dict[str,
     _check(folder, what)
     # nothing else in rank 0's run takes itself for a rank
     assert json.loads((folder / "told.json").read_text()) == {"seen": []}
+    # weights split over the ranks were published whole
+    model_path = Path(what["arguments"]["model_path"])
+    whole = load_file(model_path / "model.safetensors")
+    got = load_file(folder / "sharded" / "model.safetensors")
+    assert all(torch.equal(got[name], whole[name]) for name in whole)
+    plain = folder / "plain"
+    plain.mkdir()
+    publishable(model_path, plain)
+    assert Probe.load(folder / "sharded").check(Probe.load(plain).logprobs, 1e-6, "sharded") <= 1e-6
 
 
 @pytest.mark.slow
@@ -66,7 +78,8 @@ def test_workers_of_ray_train_train_as_one_process_does(wanted: tuple[Path, dict
         "import json, ray; from trainers.launch_ray import train_on_ray\n"
         "ray.init(address='local', num_cpus=2, include_dashboard=False, object_store_memory=256 << 20)\n"
         f"told = json.load(open({str(folder / 'scenario.json')!r}))['arguments']\n"
-        f"train_on_ray('tests.trainers.ray_work:work', told, workers=2, storage={str(folder / 'ray_results')!r})\n"
+        f"kept = {str(folder / 'ray_results')!r}\n"
+        "train_on_ray('tests.trainers.ray_work:work', told, workers=2, storage=kept)\n"
         "ray.shutdown()\n"
     )
     environment = {**_environment(), FOLDER: str(folder), "RAY_USAGE_STATS_ENABLED": "0"}

@@ -152,7 +152,9 @@ def _update(
     trl, objective = LOSSES[name]
     options = {
         **trl,
-        "learning_rate": 0.5, "optim": "sgd", "max_grad_norm": 0.0,
+        "learning_rate": 0.5,
+        "optim": "sgd",
+        "max_grad_norm": 0.0,
         "gradient_accumulation_steps": accumulate,
     }
     with closing(

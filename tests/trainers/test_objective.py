@@ -12,15 +12,16 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from rft_data.errors import RecipeError, UnknownComponentError
+from rft_data.errors import RecipeError, RowError, UnknownComponentError
 from tests.trainers.test_experience_grpo import BASE, CaptureGradient, Gradient, relative_difference
-from trainers.experience_grpo import ExperienceGRPOTrainer, full_batch
+from trainers.experience_grpo import ExperienceGRPOTrainer
+from trainers.full_batch import full_batch
 from trainers.grpo_config import grpo_config
 from trainers.kl import KL_ESTIMATORS
 from trainers.losses import LOSSES
 from trainers.losses.context import LossContext
 from trainers.objective import objective_of
-from trainers.off_policy import OffPolicy
+from trainers.off_policy import UNCORRECTED, OffPolicy
 from trainers.weights import load_model
 
 Rows = Callable[..., pa.Table]
@@ -28,7 +29,13 @@ VERSION = 4
 
 
 def got_gradient(
-    model_path: Path, table: pa.Table, rows: int, settings: dict[str, Any], options: dict[str, Any], out: Path
+    model_path: Path,
+    table: pa.Table,
+    rows: int,
+    settings: dict[str, Any],
+    options: dict[str, Any],
+    out: Path,
+    off_policy: OffPolicy = UNCORRECTED,
 ) -> Gradient:
     """The gradient of the trainer's first step, in a padded batch of `rows` rows."""
     options = {**BASE, **options}
@@ -38,7 +45,7 @@ def got_gradient(
     capture = CaptureGradient()
     tokenizer = AutoTokenizer.from_pretrained(model_path)
     batch = full_batch(table, config, tokenizer.pad_token_id, objective, VERSION)
-    ExperienceGRPOTrainer(model, config, tokenizer, lambda: batch, OffPolicy(), [capture], objective).train()
+    ExperienceGRPOTrainer(model, config, tokenizer, lambda: batch, off_policy, [capture], objective).train()
     return capture.gradient
 
 
@@ -79,7 +86,7 @@ def contexts(policy: Any, reference: Any, table: pa.Table) -> list[LossContext]:
                 ref=scored(reference, ids, start)[0].detach() * mask,
                 prox=logprob.detach() * mask,
                 rewards=torch.tensor([row["reward"]]),
-                versions_behind=torch.tensor([VERSION - row["version_min"]]),
+                versions_behind=torch.tensor([0 if expert else VERSION - row["version_min"]]),
                 expert_share=torch.tensor(of_experts / sum(trained), dtype=torch.float64),
             )
         )
@@ -130,11 +137,6 @@ def test_first_gradient_of_every_loss_equals_the_rows_one_by_one(
     loss = LOSSES[name]
     if "expert_share" in loss.needs:
         table = with_experts(table, [1, 4])
-        table = table.set_column(
-            table.schema.get_field_index("version_min"),
-            table.schema.field("version_min"),
-            pa.array([v if v is not None else VERSION for v in table["version_min"].to_pylist()], pa.int64()),
-        )
     settings = {"loss": {"use": name, "args": {}}}
     got = got_gradient(model_path, table, 12, settings, {"gradient_accumulation_steps": 3}, tmp_path)
     want = wanted_gradient(model_path, table, loss.function, loss.aggregation)
@@ -238,3 +240,63 @@ def test_objective_that_cannot_be_is_refused(
     config = grpo_config(tmp_path, steps=1, rows_per_step=4, options=options, seed=0)
     with pytest.raises((RecipeError, UnknownComponentError), match=message):
         objective_of(settings, options, config)
+
+
+def test_lease_of_more_rows_than_the_batch_has_its_own_gradient(
+    model_path: Path, tmp_path: Path, rows_table: Rows
+) -> None:
+    table = rows_table(4, 11)
+    settings = {"loss": {"use": "ppo_clip"}}
+    got = got_gradient(model_path, table, 4, settings, {"gradient_accumulation_steps": 2}, tmp_path)
+    assert relative_difference(got, wanted_gradient(model_path, table, LOSSES["ppo_clip"].function)) < 1e-5
+
+
+def test_experts_rows_have_no_part_in_kl_and_entropy(
+    model_path: Path, tmp_path: Path, rows_table: Rows
+) -> None:
+    table = with_experts(rows_table(4, 6), [0, 3])
+    options = {"entropy_coef": 0.2}
+    settings = {"loss": {"use": "mix"}, "kl": {"coef": 0.3}}
+    got = got_gradient(model_path, table, 6, settings, options, tmp_path)
+
+    def terms(context: LossContext) -> torch.Tensor:
+        assert context.ref is not None
+        beside = 0.3 * KL_ESTIMATORS["k3"](context.logprobs, context.ref) - 0.2 * context.entropies
+        return LOSSES["mix"].function(context) + beside * ~context.is_expert.unsqueeze(1)
+
+    assert relative_difference(got, wanted_gradient(model_path, table, terms)) < 1e-5
+
+
+@pytest.mark.parametrize("old", ["rollout", "recompute"])
+def test_bias_correction_is_by_the_ratio_to_the_policy_that_sampled(
+    old: str, model_path: Path, tmp_path: Path, rows_table: Rows
+) -> None:
+    table = rows_table(4, 6)
+    settings = {
+        "loss": {"use": "policy_gradient"},
+        "kl": {"coef": 0.3, "estimator": "k3", "bias_correction": True},
+    }
+    got = got_gradient(model_path, table, 6, settings, {}, tmp_path, OffPolicy(old))
+
+    def terms(context: LossContext) -> torch.Tensor:
+        assert context.ref is not None
+        kl = KL_ESTIMATORS["k3"](context.logprobs, context.ref)
+        return (
+            LOSSES["policy_gradient"].function(context)
+            + 0.3 * kl * (context.logprobs - context.sampled).exp()
+        )
+
+    assert relative_difference(got, wanted_gradient(model_path, table, terms)) < 1e-5
+
+
+def test_own_row_without_logprobs_is_never_taken_for_an_experts(
+    model_path: Path, tmp_path: Path, rows_table: Rows
+) -> None:
+    table = with_experts(rows_table(4, 6), [2])
+    ours = table.set_column(
+        table.schema.get_field_index("version_min"),
+        table.schema.field("version_min"),
+        pa.array([1] * 6, pa.int64()),
+    )
+    with pytest.raises(RowError, match="experience row 2 has no logprobs"):
+        got_gradient(model_path, ours, 6, {"loss": {"use": "raft"}}, {}, tmp_path)

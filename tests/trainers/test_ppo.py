@@ -17,7 +17,8 @@ from transformers import AutoModel, AutoModelForCausalLM, AutoTokenizer, Trainer
 from rft_data.errors import RecipeError, ResumeError
 from rft_data.protocols import LeasedBatch
 from trainers.critic import CRITIC_FOLDER, critic_plan
-from trainers.experience_grpo import ExperienceGRPOTrainer, full_batch
+from trainers.experience_grpo import ExperienceGRPOTrainer
+from trainers.full_batch import full_batch
 from trainers.grpo import GrpoTrainer, Limits
 from trainers.grpo_config import grpo_config
 from trainers.objective import objective_of

@@ -117,6 +117,8 @@ def test_held_out_prompts_are_in_nobodys_training_and_the_split_is_complete(buff
     assert not kept & held
     assert len(inside.pairs) + len(outside.pairs) == 40
     assert outside.left_out == {"the prompt is held out": len(held)}
+    with pytest.raises(TrainingError, match=r"no preference pair is held out \(40 x .* which is 1e-06"):
+        chosen_pairs(buffer, PairChoice("mined"), 1e-6, inside=True)
     assert is_heldout([USER], 0.999999)
     assert not is_heldout([USER], 0.0)
 

@@ -31,20 +31,37 @@ LOSSES: dict[str, Loss] = {
     ),
     "policy_gradient": Loss(policy_gradient, "arXiv:1602.01783", formula="-A log π"),
     "importance_sampling": Loss(
-        importance_sampling, "doi:10.1198/106186008X320456", weighs=True, formula="-sg(min(r, cap)) A log π"
+        importance_sampling,
+        "doi:10.1198/106186008X320456",
+        weighs=True,
+        of_sampler=True,
+        formula="-sg(min(r, cap)) A log π",
     ),
-    "topr": Loss(topr, "arXiv:2503.14286", weighs=True, formula="-sg(A < 0: min(Π r, 1); else 1) A log π"),
+    "topr": Loss(
+        topr,
+        "arXiv:2503.14286",
+        weighs=True,
+        of_sampler=True,
+        formula="-sg(A < 0: min(Π r, 1); else 1) A log π",
+    ),
     "opmd": Loss(opmd, "arXiv:2505.17826", formula="-A log π / (1+τ); kimi: -A log π + τ/2 d_t Σ_s d_s"),
-    "sppo": Loss(sppo, "arXiv:2108.05828", formula="-A log clip(r, 1/(1+ε), 1+ε)"),
-    "rec": Loss(rec, "arXiv:2509.24203", formula="-sg(w 1[r in range]) A log π + k2 d²"),
-    "m2po": Loss(m2po, "arXiv:2510.01161", formula="-M r A, M = 0 on the largest d² until mean d² ≤ τ"),
+    "sppo": Loss(sppo, "arXiv:2108.05828", of_sampler=True, formula="-A log clip(r, 1/(1+ε), 1+ε)"),
+    "rec": Loss(rec, "arXiv:2509.24203", of_sampler=True, formula="-sg(w 1[r in range]) A log π + k2 d²"),
+    "m2po": Loss(
+        m2po, "arXiv:2510.01161", of_sampler=True, formula="-M r A, M = 0 on the largest d² until mean d² ≤ τ"
+    ),
     "sft": Loss(
-        sft, "arXiv:2508.05629", needs=frozenset({"experts"}), formula="-sg(w) log π, w = 1, π or π(1-π)"
+        sft,
+        "arXiv:2508.05629",
+        needs=frozenset({"experts"}),
+        weighs=True,
+        formula="-sg(w) log π, w = 1, π or π(1-π)",
     ),
     "raft": Loss(
         raft,
         "arXiv:2304.06767",
         needs=frozenset({"rewards", "experts"}),
+        weighs=True,
         formula="-sg(w) log π · 1[reward > threshold]",
     ),
     "mix": Loss(

@@ -31,7 +31,10 @@ class Loss:
     """Which of `ref`, `prox`, `rewards`, `versions_behind` and `expert_share` it reads, and `experts` where
     it trains on rows of experts: of another loss they would be wasted, and are refused."""
     weighs: bool = False
-    """Whether it has importance weights of its own, so that those of `off_policy` would be a second time."""
+    """Whether importance weights on the advantages (`off_policy.importance`) would be a second time, because
+    it has its own, or would go nowhere, because it reads no advantages."""
+    of_sampler: bool = False
+    """Whether its ratio must be to the policy that sampled; to the one at the step's start it is 1."""
     formula: str = ""
     """A token's term in the symbols of docs/algorithms.md."""
 
