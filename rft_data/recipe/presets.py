@@ -45,7 +45,7 @@ def _groups(algorithm: Algorithm) -> dict[str, Any]:
 
 
 def _operators(given: Any, algorithm: Algorithm) -> Any:
-    """The recipe's operators and the preset's that it lacks, filters before the recipe's advantage operator."""
+    """The recipe's operators and what it lacks of the preset's, filters before its advantage operator."""
     if not isinstance(given, list):
         return given
     known = {name for entry in given if isinstance(entry, dict) for name in entry}
