@@ -128,7 +128,7 @@ def trainer_spec(
 ) -> RoleSpec:
     """The trainer of the online stage, from a checkpoint if there is one."""
     sampled = recipe if isinstance(recipe, TrainRecipe) else recipe.explorer
-    inline = recipe.placement.use == "inline"
+    inline, place = recipe.placement.use == "inline", recipe.placement.trainer
     arguments = {
         "model": str(model.absolute()),
         "output_dir": str(checkpoints.absolute()),
@@ -143,7 +143,8 @@ def trainer_spec(
         "limits": {
             "deadline_s": recipe.deadlines.step_s,
             # where roles take turns the trainer has every core; else as many as it was given
-            "threads": None if inline else max(1, int(recipe.placement.trainer.cpus)),
+            "threads": None if inline else max(1, int(place.cpus) // place.processes),
+            "processes": place.processes,
         },
     }
     return replace(trainer_place(recipe), arguments=arguments)
@@ -151,7 +152,7 @@ def trainer_spec(
 
 def objective_settings(stage: RlStage) -> dict[str, Any]:
     """What the stage says of its loss, as the trainer takes it."""
-    settings = stage.model_dump(include={"loss", "batch_ops", "kl", "critic"})
+    settings = stage.model_dump(include={"loss", "batch_ops", "kl", "critic", "lora"})
     return {**settings, "reference": stage.teacher}
 
 

@@ -53,7 +53,7 @@ def lora_config(objective: Mapping[str, Any]) -> Any:
             "the stage has 'lora' and 'teacher'; with an adapter the reference is the model without it. "
             "Remove one."
         )
-    peft = need("peft", "lora", "a stage with 'lora'")
+    peft = need("peft", "train", "a stage with 'lora'")
     known = {field.name for field in dataclasses.fields(peft.LoraConfig)} - set(LORA_OWNED)
     problems = [
         f"'{name}' cannot be set here: {LORA_OWNED[name]}"
@@ -72,7 +72,7 @@ def lora_config(objective: Mapping[str, Any]) -> Any:
 
 def read_adapter(model: Any, checkpoint: Path) -> None:
     """Give a PEFT model the adapter's weights of a checkpoint."""
-    peft = need("peft", "lora", "a stage with 'lora'")
+    peft = need("peft", "train", "a stage with 'lora'")
     state = peft.load_peft_weights(str(checkpoint), device="cpu")
     peft.set_peft_model_state_dict(model, state, adapter_name=_ADAPTER)
 

@@ -43,11 +43,16 @@ def run(
         from rft_data.cli.runs import move_aside, run_to_end
         from rft_data.errors import RecipeError
         from rft_data.recipe import load_recipe
-        from rft_data.recipe.modes import RunRecipe
+        from rft_data.recipe.modes import OnlineRecipe, RunRecipe, TrainRecipe
 
         loaded = load_recipe(recipe, overrides or [])
         if not isinstance(loaded, RunRecipe):
             raise RecipeError(f"{recipe} has mode '{loaded.mode}'; run it with: rft data run {recipe}")
+        if isinstance(loaded, OnlineRecipe | TrainRecipe):
+            from trainers.launch import served_torchrun
+
+            if served_torchrun(loaded.placement.trainer.processes, loaded.deadlines.stage_s):
+                return
         if fresh:
             move_aside(loaded)
         again = " ".join(["run", str(recipe), *map(shlex.quote, overrides or [])])
@@ -89,3 +94,7 @@ def explain(recipe: RecipePath, overrides: Overrides = None) -> None:
 def main() -> None:
     """Entry point of the `rft` script."""
     app()
+
+
+if __name__ == "__main__":  # as torchrun and accelerate start it: -m rft_data.cli.app
+    main()

@@ -64,10 +64,13 @@ class Explorers(Section):
 
 
 class TrainerPlace(Section):
-    """What the trainer gets."""
+    """What the trainer gets, all its processes together."""
 
     cpus: float = Field(default=1.0, ge=0)
     gpus: float = Field(default=0.0, ge=0)
+    processes: int = Field(default=1, ge=1)
+    """Data-parallel processes of one trainer, on its machine, or as many as torchrun starts; see
+    docs/scale.md. With GPUs, one of them for each process."""
 
 
 class PlacementSection(Section):
@@ -76,6 +79,21 @@ class PlacementSection(Section):
     use: Literal["inline", "local", "ray"] = "inline"
     explorers: Explorers = Field(default_factory=Explorers)
     trainer: TrainerPlace = Field(default_factory=TrainerPlace)
+
+    @model_validator(mode="after")
+    def _feasible(self) -> PlacementSection:
+        place = self.trainer
+        if place.processes > 1 and self.use == "inline":
+            raise ValueError(
+                f"'trainer.processes' is {place.processes} with 'use: inline', where the trainer shares its "
+                "process with everything else; use local or ray"
+            )
+        if place.gpus and place.gpus < place.processes:
+            raise ValueError(
+                f"'trainer.gpus' {place.gpus:g} is less than 'trainer.processes' {place.processes}; each "
+                "process needs a GPU of its own"
+            )
+        return self
 
 
 class LateRewards(Section):

@@ -93,7 +93,7 @@ needs_peft = pytest.mark.skipif(not _has_peft(), reason="needs the package peft"
 
 @pytest.mark.skipif(_has_peft(), reason="peft is installed")
 def test_lora_without_peft_names_the_extra() -> None:
-    with pytest.raises(MissingExtraError, match=r"rft-data\[lora\]"):
+    with pytest.raises(MissingExtraError, match=r"rft-data\[train\]"):
         lora_config({"lora": LORA})
 
 

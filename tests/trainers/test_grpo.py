@@ -168,7 +168,6 @@ def test_lease_that_cannot_be_trained_is_refused_and_the_next_one_is_trained(
     refused = [
         (replace_column(table, "logprobs", [None] * 8), RowError, "row 0 has no logprobs"),
         (table.drop_columns(["advantage"]), KeyError, "advantage"),
-        (rows_table(0, 9), TrainingError, "the lease has 9 rows, the trainer takes 1 to 8"),
         (table.slice(0, 0), TrainingError, "the lease has 0 rows"),
         (
             replace_column(table, "action_mask", masks),
