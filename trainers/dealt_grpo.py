@@ -15,6 +15,7 @@ from trl import GRPOTrainer
 
 from trainers.finite import require_finite
 from trainers.micro_batches import micro_batches_of, rows_of, trimmed
+from trainers.scoring import has_plain_head, score
 
 Tensors = dict[str, torch.Tensor]
 
@@ -63,6 +64,17 @@ class DealtGRPOTrainer(GRPOTrainer):
     def _scored_tokens(self, model: Any, part: Tensors) -> torch.Tensor:
         logprobs: torch.Tensor = self._get_per_token_logps_and_entropies(model, *sequence(part))[0]
         return logprobs
+
+    def _get_per_token_logps_and_entropies(
+        self, model: Any, input_ids: torch.Tensor, attention_mask: torch.Tensor, kept: int, **kwargs: Any
+    ) -> Any:
+        plain = self.accelerator.unwrap_model(model)
+        if self.aux_loss_enabled or not has_plain_head(plain):
+            return super()._get_per_token_logps_and_entropies(
+                model, input_ids, attention_mask, kept, **kwargs
+            )
+        head = plain.get_output_embeddings().weight
+        return *score(model, head, input_ids, attention_mask, kept, self.temperature), None
 
     def _over_ranks(self, loss: torch.Tensor) -> float:
         """The mean over ranks of a 0-dim loss, which is scaled so that it is the micro-batch's."""

@@ -12,6 +12,7 @@ from rft_data.cli.buffer import buffer_app
 from rft_data.cli.data import data_app
 from rft_data.cli.edge import edge
 from rft_data.cli.run_status import run_status_app
+from rft_data.cli.train import train
 
 RecipePath = Annotated[Path, typer.Argument(help="A recipe file, for example recipes/quickstart.yaml.")]
 Overrides = Annotated[list[str] | None, typer.Argument(help="Changes to the recipe: key.path=value ...")]
@@ -70,6 +71,9 @@ def resume(
         from rft_data.recipe.load import load_run
 
         typer.echo(run_to_end(load_run(run_dir), f"resume {run_dir}"))
+
+
+app.command()(train)
 
 
 @recipe_app.command()
