@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import PreTrainedModel, PreTrainedTokenizerBase, PrinterCallback
+from transformers import PreTrainedTokenizerBase, PrinterCallback
 
 from rft_data.errors import ResumeError, TrainingError
 from rft_data.protocols import LeasedBatch
@@ -35,7 +35,7 @@ from trainers.off_policy import off_policy_of
 from trainers.ranked_config import ranked_config
 from trainers.ranks import ALONE, Ranks
 from trainers.threads import every_core, torch_threads
-from trainers.weights import gathered_state, load_model, load_tokenizer, write_weights
+from trainers.weights import gathered_state, load_policy, load_tokenizer, write_weights
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ class GrpoTrainer:
         self._tokenizer = load_tokenizer(model_path)
         source = resume_from if resume_from and adapter is None else model_path
         self._trainer = ExperienceGRPOTrainer(
-            _policy(source, Path(settings.get("reference") or model_path), options),
+            load_policy(source, self._tokenizer, Path(settings.get("reference") or model_path), options),
             config,
             self._tokenizer,
             self._hooks.batch,
@@ -275,14 +275,6 @@ class GrpoTrainer:
             yield
         finally:
             self._alone.release()
-
-
-def _policy(model_path: Path, reference: Path, options: Mapping[str, Any]) -> PreTrainedModel:
-    """The model to train: as it was at the checkpoint, or before training."""
-    model = load_model(model_path, **(options.get("model_init_kwargs") or {}))
-    # TRL loads the reference model from here; a resumed policy must not be its own reference.
-    model.config._name_or_path = str(reference)
-    return model
 
 
 def _steps_of(checkpoint: Path) -> int:

@@ -6,6 +6,7 @@ not number or publish them.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from torch.distributed.tensor import DTensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils.logging import disable_progress_bar
 
-from rft_data.errors import MissingFileError
+from rft_data.errors import MissingFileError, RecipeError
 from rft_data.probe import Probe
 
 # One bar per file read or written would bury the run's own progress.
@@ -44,6 +45,26 @@ def load_tokenizer(model_path: Path) -> PreTrainedTokenizerBase:
     """
     _require_folder(model_path)
     return AutoTokenizer.from_pretrained(model_path)
+
+
+def load_policy(
+    source: Path, tokenizer: PreTrainedTokenizerBase, reference: Path, options: Mapping[str, Any]
+) -> PreTrainedModel:
+    """The model to train, as it is in `source`; TRL will take the one in `reference` as its reference.
+
+    Args: tokenizer: the policy's. options: the recipe's `trl: {...}`.
+    Raises: MissingFileError when there is no such folder; RecipeError when the reference's token ids mean
+        something else, so that its logprobs would be of other tokens.
+    """
+    if tokenizer.get_vocab() != load_tokenizer(reference).get_vocab():
+        raise RecipeError(
+            f"the model in '{reference}' has another vocabulary than the policy; give a teacher with the "
+            "same tokenizer."
+        )
+    model = load_model(source, **(options.get("model_init_kwargs") or {}))
+    # TRL loads the reference model from here; a resumed policy must not be its own reference.
+    model.config._name_or_path = str(reference)
+    return model
 
 
 def publishable(model_path: Path, directory: Path) -> None:

@@ -91,7 +91,7 @@ class Cell:
 
     def changes(self, model: Path, root: Path) -> list[str]:
         """What the cell changes in the quickstart's recipe."""
-        recipe: dict[str, Any] = load_recipe(RECIPE).model_dump(mode="json")
+        recipe = _said()
         scale = self.scale
         stage = recipe["stages"][-1] | {"steps": scale.steps, "groups_per_step": scale.groups_per_step}
         stage["trl"] = {**stage["trl"], "learning_rate": scale.learning_rate}
@@ -108,7 +108,7 @@ class Cell:
 
     def preparation(self, folder: Path) -> list[str]:
         """The same for the run that makes the model: its supervised stage, and an online step nobody uses."""
-        recipe: dict[str, Any] = load_recipe(RECIPE).model_dump(mode="json")
+        recipe = _said()
         scale = self.scale
         changes = {
             **self._common(folder, recipe),
@@ -149,6 +149,12 @@ def _longer(taskset: Mapping[str, Any], terms: int) -> dict[str, Any]:
     args = {**source["args"], "min_terms": terms, "max_terms": terms}
     changed = {**source, "args": args, "seed": 1000 * terms}
     return {**taskset, "name": f"terms-{terms}", "difficulty": terms, "heldout": 0.0, "source": changed}
+
+
+@cache
+def _said() -> dict[str, Any]:
+    """The quickstart's recipe without what is default, so that a new default changes no hash."""
+    return load_recipe(RECIPE).model_dump(mode="json", exclude_defaults=True)
 
 
 @cache

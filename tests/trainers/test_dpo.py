@@ -15,6 +15,7 @@ from trl import DPOConfig, DPOTrainer
 from rft_data.errors import RecipeError
 from rft_data.rows import PreferencePair
 from tests.trainers import preference_reference as reference
+from tests.trainers.stock import STOCK, require_same_update
 from trainers.answers import Answer, AnswerPair, answer_pair
 from trainers.dpo import DPO_LOSSES, dpo_config, dpo_trainer, train_dpo
 from trainers.tiny_model import build_tiny_model
@@ -118,25 +119,14 @@ def test_first_update_equals_stock_trl_on_the_same_conversations(
         args=DPOConfig(
             str(tmp_path / "stock"),
             per_device_train_batch_size=3,
-            seed=0,
-            report_to="none",
-            use_cpu=True,
-            bf16=False,
-            gradient_checkpointing=False,
-            save_strategy="no",
+            **STOCK,
             **options,
         ),
         train_dataset=Dataset.from_list(rows),
         processing_class=load_tokenizer(model_path),
     )
     start = load_model(model_path).state_dict()
-    for trainer in (ours, stock):
-        trainer.train()
-    after, wanted = ours.model.state_dict(), stock.model.state_dict()
-    moved = max(float((wanted[name] - start[name]).abs().max()) for name in start)
-    assert moved > 1e-5
-    for name in start:
-        assert torch.allclose(after[name], wanted[name], rtol=0, atol=1e-6 * moved)
+    require_same_update(ours, stock, start, least=1e-5)
 
 
 def test_reference_is_the_stages_start_wherever_its_folder_came_from(

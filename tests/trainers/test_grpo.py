@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -16,7 +18,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
-from rft_data.errors import ResumeError, RowError, StalledError, TrainingError
+from rft_data.errors import RecipeError, ResumeError, RowError, StalledError, TrainingError
 from rft_data.probe import Probe
 from rft_data.protocols import LeasedBatch
 from trainers.grpo import GrpoTrainer, Limits
@@ -301,3 +303,15 @@ def test_close_ends_the_thread_and_is_idempotent(
 def test_resume_from_a_folder_without_state_is_refused(model_path: Path, tmp_path: Path) -> None:
     with pytest.raises(ResumeError, match=r"is not a trainer checkpoint: it has no trainer_state\.json"):
         trainer(model_path, tmp_path, resume_from=tmp_path)
+
+
+def test_teacher_of_other_tokens_is_refused(model_path: Path, tmp_path: Path) -> None:
+    teacher = tmp_path / "teacher"
+    shutil.copytree(model_path, teacher)
+    tokenizer = json.loads((teacher / "tokenizer.json").read_text())
+    vocabulary = tokenizer["model"]["vocab"]
+    first, second, *_ = vocabulary
+    vocabulary[first], vocabulary[second] = vocabulary[second], vocabulary[first]
+    (teacher / "tokenizer.json").write_text(json.dumps(tokenizer))
+    with pytest.raises(RecipeError, match="another vocabulary"):
+        trainer(model_path, tmp_path / "run", objective={"reference": str(teacher)})

@@ -13,6 +13,7 @@ from trl import RewardConfig, RewardTrainer
 
 from rft_data.errors import RecipeError
 from tests.trainers import preference_reference as reference
+from tests.trainers.stock import STOCK, require_same_update
 from trainers.answers import Answer, spoken_answer
 from trainers.preference_accuracy import scorer_accuracy
 from trainers.reward_model import load_scorer, reward_config, reward_trainer, train_reward_model
@@ -70,25 +71,14 @@ def test_first_update_equals_stock_trl_on_the_same_conversations(model_path: Pat
         args=RewardConfig(
             str(tmp_path / "stock"),
             per_device_train_batch_size=2,
-            seed=0,
-            report_to="none",
-            use_cpu=True,
-            bf16=False,
-            gradient_checkpointing=False,
-            save_strategy="no",
+            **STOCK,
             **options,
         ),
         train_dataset=Dataset.from_list(rows),
         processing_class=load_tokenizer(model_path),
     )
     start = scorer(model_path).state_dict()
-    for trainer in (ours, stock):
-        trainer.train()
-    after, wanted = ours.model.state_dict(), stock.model.state_dict()
-    moved = max(float((wanted[name] - start[name]).abs().max()) for name in start)
-    assert moved > 1e-6
-    for name in start:
-        assert torch.allclose(after[name], wanted[name], rtol=0, atol=1e-6 * moved)
+    require_same_update(ours, stock, start, least=1e-6)
 
 
 def test_trained_scorer_loads_as_a_classifier_and_tells_better_from_worse(
