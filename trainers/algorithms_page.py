@@ -39,7 +39,7 @@ TRL_LOSSES: Mapping[str, tuple[str, str]] = {
 """TRL's own, by `trl.loss_type`: a token's term, and what it is averaged over."""
 _REDUCED = {"token_mean": "step's tokens", "row_mean": "rows' token means, averaged"}
 _REDUCED["row_sum"] = "rows' token sums, averaged"
-_TRL_TEST = "tests/trainers/test_experience_grpo.py"
+_TRL_TEST = "tests/trainers/test_trls_losses.py"
 
 _INTRODUCTION = """
 A recipe names an algorithm in one word, and everything the recipe itself sets wins over what is here:
