@@ -108,6 +108,8 @@ class Cell:
             "checkpoint_every": 10,
             "trl": {"learning_rate": 1e-4, "lr_scheduler_type": "constant"},
         }
+        if preset.critic is not None:
+            stage["critic"] = {"learning_rate": 1e-3}  # as the policy's, a hundred times that of large models
         changes = {
             "name": folder.name,
             "run_dir": str(folder),
