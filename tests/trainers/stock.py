@@ -17,12 +17,24 @@ STOCK: dict[str, Any] = {
 }
 
 
-def require_same_update(ours: Any, stock: Any, start: Mapping[str, torch.Tensor], *, least: float) -> None:
-    """Train both and see that they moved `start` alike, to 1e-6 of the largest change, of over `least`."""
+def require_same_update(
+    ours: Any,
+    stock: Any,
+    start: Mapping[str, torch.Tensor],
+    *,
+    least: float,
+    tolerance: float = 1e-6,
+) -> None:
+    """Train both and see that they moved `start` alike.
+
+    Args:
+        least: what the largest change must exceed.
+        tolerance: largest difference, as a part of the largest change.
+    """
     for trainer in (ours, stock):
         trainer.train()
     after, wanted = ours.model.state_dict(), stock.model.state_dict()
     moved = max(float((wanted[name] - start[name]).abs().max()) for name in start)
     assert moved > least
     for name in start:
-        assert torch.allclose(after[name], wanted[name], rtol=0, atol=1e-6 * moved)
+        assert torch.allclose(after[name], wanted[name], rtol=0, atol=tolerance * moved)

@@ -300,3 +300,38 @@ def test_own_row_without_logprobs_is_never_taken_for_an_experts(
     )
     with pytest.raises(RowError, match="experience row 2 has no logprobs"):
         got_gradient(model_path, ours, 6, {"loss": {"use": "raft"}}, {}, tmp_path)
+
+
+@pytest.mark.parametrize("name", ["ppo_clip", "dual_clip", "policy_gradient", "opmd"])
+def test_gradient_through_the_model_is_that_of_finite_differences(
+    name: str, model_path: Path, tmp_path: Path, rows_table: Rows
+) -> None:
+    table = rows_table(4, 6)
+    settings = {"loss": {"use": name}, "kl": {"coef": 0.3}}
+    got = got_gradient(model_path, table, 6, settings, {"entropy_coef": 0.2}, tmp_path)
+    policy = moved(AutoModelForCausalLM.from_pretrained(model_path, dtype=torch.float64))
+    reference = AutoModelForCausalLM.from_pretrained(model_path, dtype=torch.float64)
+    generator = torch.Generator().manual_seed(0)
+    random = {n: torch.randn(p.shape, generator=generator).double() for n, p in policy.named_parameters()}
+    sizes = [sum(float((x[n].double() ** 2).sum()) for n in x) ** 0.5 for x in (got, random)]
+    way = {n: got[n].double() / sizes[0] + random[n] / sizes[1] for n in got}
+
+    @torch.no_grad()
+    def loss_at(distance: float) -> float:
+        for n, p in policy.named_parameters():
+            p.add_(way[n], alpha=distance)
+        found = contexts(policy, reference, table)
+        for n, p in policy.named_parameters():
+            p.sub_(way[n], alpha=distance)
+        total = sum(
+            (LOSSES[name].function(c) + 0.3 * KL_ESTIMATORS["k3"](c.logprobs, c.ref) - 0.2 * c.entropies)
+            .mul(c.mask)
+            .sum()
+            for c in found
+        )
+        return float(total) / sum(float(c.mask.sum()) for c in found)
+
+    step = 1e-3  # parts of the model compute in float32 whatever its dtype: smaller steps drown in that
+    slope = (loss_at(step) - loss_at(-step)) / (2 * step)
+    along = sum(float((got[n].double() * way[n]).sum()) for n in way)
+    assert along == pytest.approx(slope, rel=5e-4)
