@@ -11,7 +11,7 @@ from typing import Any
 from rft_data import build, build_roles
 from rft_data.control import RunControl
 from rft_data.lookup import need
-from rft_data.offline_stages import measure_preferences, stage_folder, stage_name, train_stage
+from rft_data.offline_stages import check_folder, measure_preferences, stage_folder, stage_name, train_stage
 from rft_data.preparation import publish_folder
 from rft_data.recipe.modes import OfflineRecipe
 from rft_data.recipe.offline import KtoStage, RewardModelStage, SftStage
@@ -51,9 +51,13 @@ class OfflineRun:
                 run.once("start", lambda: self._measure(self.base, "start"))
             for number, stage in enumerate(recipe.stages):
                 control.phase(f"stage {number}: {stage.algorithm}")
-                run.once(stage_name(number, stage), partial(self._stage, number, model))
+                name, folder = stage_name(number, stage), stage_folder(run, number, stage)
+                run.once(name, partial(self._stage, number, model))
+                check_folder(run, number, stage)
+                if recipe.heldout is not None:
+                    run.once(f"{name} measured", partial(self._measure, folder, name, stage.algorithm))
                 if not isinstance(stage, RewardModelStage):
-                    model = stage_folder(run, number, stage)
+                    model = folder
             if model != self.base:
                 run.once("publish", partial(self._publish, model))
         return self._summary(model)
@@ -63,8 +67,6 @@ class OfflineRun:
         stage, heldout = recipe.stages[number], recipe.heldout
         share = heldout.fraction if heldout else 0.0
         train_stage(run, recipe, self.placement, stage, number, model, share)
-        if heldout is not None:
-            self._measure(stage_folder(run, number, stage), stage_name(number, stage), stage.algorithm)
 
     def _measure(self, model: Path, label: str, algorithm: str = "") -> None:
         heldout = self.recipe.heldout

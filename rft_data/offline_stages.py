@@ -11,10 +11,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from rft_data.errors import IntegrityError
+from rft_data.manifest import manifest_bytes, read_manifest
 from rft_data.preparation import offline
 from rft_data.protocols import Placement
 from rft_data.recipe.modes import RunRecipe
 from rft_data.recipe.offline import AnyOfflineStage, HeldoutPairs, SftStage
+from rft_data.rows import bytes_id
 from rft_data.run import Run
 from rft_data.stopwatch import Stopwatch
 
@@ -70,6 +73,20 @@ def train_stage(
     points[(int(report["metrics"]["steps"]), f"{name}/examples")] = float(report["examples"])
     _record(run, "trainer", points)
     run.progress.setdefault("stages", {})[name] = {**report, "folder": str(folder)}
+
+
+def check_folder(run: Run, number: int, stage: AnyOfflineStage) -> None:
+    """See that a trained stage's folder is what was written.
+
+    Raises: IntegrityError naming what is missing or differs.
+    """
+    name, folder = stage_name(number, stage), stage_folder(run, number, stage)
+    if bytes_id(manifest_bytes(folder)) != run.progress["stages"][name]["manifest"]:
+        raise IntegrityError(
+            f"{folder} is not what stage '{name}' of run '{run.run_id}' wrote: its manifest is another. Put "
+            "it back, or run again with --fresh."
+        )
+    read_manifest(folder)
 
 
 def measure_preferences(

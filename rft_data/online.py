@@ -16,10 +16,10 @@ from rft_data.curation import curator_of
 from rft_data.dispatch import Dispatcher
 from rft_data.evaluation import evaluation_tasks
 from rft_data.ledger import CONSUMER
-from rft_data.offline_stages import stage_folder, stage_name, train_stage
+from rft_data.offline_stages import check_folder, stage_folder, stage_name, train_stage
 from rft_data.preparation import measure, publish_folder, read_tasks, start_fleet
 from rft_data.recipe.modes import OnlineRecipe
-from rft_data.recipe.offline import AnyOfflineStage, RewardModelStage
+from rft_data.recipe.offline import AnyOfflineStage, RewardModelStage, SftStage
 from rft_data.recipe.sections import RlStage
 from rft_data.reinforce import reinforce
 from rft_data.report import draw, package_versions
@@ -89,12 +89,17 @@ class OnlineRun:
         label = stage.algorithm if of_its_kind == 1 else stage_name(number, stage)
         is_policy = not isinstance(stage, RewardModelStage)
 
+        # rows of others may answer held-out tasks; experts' never do
+        chooses = not isinstance(stage, SftStage) or stage.data is not None
+        heldout = max(taskset.heldout for taskset in self.recipe.tasks) if chooses else 0.0
+
         def act() -> None:
-            train_stage(run, self.recipe, self.placement, stage, number, model)
+            train_stage(run, self.recipe, self.placement, stage, number, model, heldout)
             if is_policy:
                 self._publish_and_evaluate(output, label)
 
         run.once(stage_name(number, stage), act)
+        check_folder(run, number, stage)
         return output if is_policy else model
 
     def _grpo(self, stage: RlStage, model: Path, control: RunControl) -> None:

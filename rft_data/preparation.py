@@ -99,10 +99,10 @@ def start_fleet(
 
 
 def offline(recipe: RunRecipe, placement: Placement, method: str, returns: Any, **arguments: Any) -> Any:
-    """One call of the offline role, which lives as long as the call, in the trainer's place."""
-    role = placement.start(
-        replace(build_roles.trainer_place(recipe), factory="trainers.offline_role:offline_role")
-    )
+    """One call of the offline role, one process on one GPU at most, which lives as long as the call."""
+    place = build_roles.trainer_place(recipe)
+    one = replace(place, factory="trainers.offline_role:offline_role", gpus=min(place.gpus, 1.0))
+    role = placement.start(one)
     try:
         return role.call(method, returns, deadline_s=recipe.deadlines.stage_s, **arguments).result()
     finally:

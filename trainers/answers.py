@@ -131,7 +131,8 @@ def answer_pair(
     """Both answers of a pair: by the stored ids of the experiences it came from, else by its messages.
 
     Args: stored: answers by experience id.
-    Raises: RowError when an answer is missing, the two are the same tokens, or no token of one counts.
+    Raises: RowError when an answer is missing, the two are the same tokens or stand behind different
+        prompts, or no token of one counts.
     """
     better = stored.get(pair.chosen_experience_id or "") or _spoken_half(tokenizer, pair, pair.chosen)
     worse = stored.get(pair.rejected_experience_id or "") or _spoken_half(tokenizer, pair, pair.rejected)
@@ -139,6 +140,9 @@ def answer_pair(
         raise RowError("both answers are the same tokens")
     if not any(better.mask) or not any(worse.mask):
         raise RowError("an answer has no token that the assistant wrote")
+    shared = min(better.prompt_length, worse.prompt_length)
+    if list(better.ids[:shared]) != list(worse.ids[:shared]):
+        raise RowError("its answers stand behind different prompts (stored ids against rendered text)")
     return better, worse
 
 

@@ -20,7 +20,7 @@ from trainers.answers import AnswerPair
 from trainers.offline_fit import Fitted, built, callbacks, fit, save
 from trainers.options import OWNED, build_config, check_options, refused
 from trainers.preference_data import PAIR_COLUMNS, PairBatches, pair_dataset
-from trainers.weights import load_model, load_tokenizer
+from trainers.weights import load_model, load_tokenizer, pad_id_of
 
 DPO_LOSSES = (
     *("sigmoid", "hinge", "ipo", "exo_pair", "nca_pair", "robust", "bco_pair", "sppo_hard", "aot"),
@@ -87,7 +87,7 @@ def dpo_trainer(
             ref_model=reference,
             args=config,
             train_dataset=pair_dataset(pairs),
-            data_collator=PairBatches(tokenizer.pad_token_id, config.pad_to_multiple_of),
+            data_collator=PairBatches(pad_id_of(tokenizer), config.pad_to_multiple_of),
             processing_class=tokenizer,
             callbacks=callbacks("dpo"),
         ),

@@ -5,17 +5,16 @@ Rows that have ids are left as they are. What an expert's row is worth is the lo
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from transformers import PreTrainedTokenizerBase
 
-from rft_data.errors import RowError
 from rft_data.protocols import BufferClient, LeasedBatch
-from trainers.answers import Answer, spoken_answer
+from trainers.answers import spoken_row
+
+_READ = ["experience_id", "messages", "prompt_messages", "tools", "metadata"]
 
 
 def with_ids(batch: LeasedBatch, buffer: BufferClient, tokenizer: PreTrainedTokenizerBase) -> LeasedBatch:
@@ -28,7 +27,7 @@ def with_ids(batch: LeasedBatch, buffer: BufferClient, tokenizer: PreTrainedToke
         return batch
     told = batch.table.filter(pa.array(~stored))
     rows = buffer.take(told.column("seq").to_pylist()).select(_READ).to_pylist()
-    answers = [_answer(row, tokenizer) for row in rows]
+    answers = [spoken_row(tokenizer, row) for row in rows]
     for name, values in {
         "token_ids": [answer.ids for answer in answers],
         "action_mask": [answer.mask for answer in answers],
@@ -39,13 +38,3 @@ def with_ids(batch: LeasedBatch, buffer: BufferClient, tokenizer: PreTrainedToke
     order = np.concatenate([np.flatnonzero(stored), np.flatnonzero(~stored)])
     parts = pa.concat_tables([batch.table.filter(pa.array(stored)), told])
     return replace(batch, table=parts.take(pa.array(np.argsort(order))))
-
-
-_READ = ["experience_id", "messages", "prompt_messages"]
-
-
-def _answer(row: dict[str, Any], tokenizer: PreTrainedTokenizerBase) -> Answer:
-    try:
-        return spoken_answer(tokenizer, json.loads(row["messages"]), row["prompt_messages"])
-    except RowError as err:
-        raise RowError(f"experience '{row['experience_id']}': {err}; filter it out.") from err

@@ -20,7 +20,7 @@ from trainers.dpo import PREFERENCE_OWNED
 from trainers.offline_fit import Fitted, built, callbacks, fit, save
 from trainers.options import build_config, check_options, refused
 from trainers.preference_data import KL_COLUMNS, KTO_COLUMNS, KtoBatches, kto_dataset, kto_order
-from trainers.weights import load_model, load_tokenizer
+from trainers.weights import load_model, load_tokenizer, pad_id_of
 
 KTO_LOSSES = ("kto", "apo_zero_unpaired")
 """TRL's loss types; the second has no KL term."""
@@ -81,7 +81,7 @@ def kto_trainer(
             ref_model=reference,
             args=config,
             train_dataset=kto_dataset(answers, labels, rotate=rotate),
-            data_collator=KtoBatches(tokenizer.pad_token_id, config.pad_to_multiple_of),
+            data_collator=KtoBatches(pad_id_of(tokenizer), config.pad_to_multiple_of),
             processing_class=tokenizer,
             callbacks=callbacks("kto"),
         ),

@@ -67,7 +67,7 @@ def built(make: Callable[[], Made], what: str) -> Made:
     """
     try:
         return make()
-    except (ValueError, NotImplementedError) as err:
+    except (ValueError, TypeError, ImportError, NotImplementedError) as err:
         if isinstance(err, RftError):
             raise
         raise RecipeError(f"trl: {what} refuses its options: {err} Change the stage's 'trl'.") from err
@@ -78,6 +78,8 @@ def fit(trainer: Trainer) -> Fitted:
 
     Raises: TrainingError when a loss or a gradient is not finite; no model is written then.
     """
+    if not len(trainer.train_dataset):
+        raise TrainingError("no example is left after 'trl.max_length'; raise it, or choose shorter rows.")
     trainer.remove_callback(PrinterCallback)
     started = time.perf_counter()
     try:
@@ -85,6 +87,10 @@ def fit(trainer: Trainer) -> Fitted:
     except TrainingError as err:
         step = trainer.state.global_step + 1
         raise TrainingError(f"optimizer step {step}: {err}. No model is written.") from err
+    except (ValueError, TypeError, ImportError) as err:
+        raise TrainingError(
+            f"TRL cannot train with the stage's 'trl' options: {err} No model is written."
+        ) from err
     logged = [entry for entry in trainer.state.log_history if "loss" in entry]
     if not logged:
         raise TrainingError("no optimizer step was taken; give 'trl.max_steps' or 'trl.num_train_epochs'.")

@@ -95,8 +95,12 @@ def run_stage(store: Any, algorithm: str, given: StageInput) -> StageReport:
 def _sft(store: Any, given: StageInput) -> _Trained:
     chosen = chosen_rows(store, RowChoice(**given.data), given.heldout)
     _require_vocabulary(given.model, chosen.table)
-    fitted = train_sft(given.model, chosen.table, given.output, options=given.options, seed=given.seed)
-    return _Trained(_named(chosen.table["experience_id"].to_pylist()), chosen.left_out, fitted)
+    spoken = [mask is None or any(mask) for mask in chosen.table["action_mask"].to_pylist()]
+    table, left_out = chosen.table.filter(pa.array(spoken)), Counter(chosen.left_out)
+    if silent := spoken.count(False):
+        left_out["an answer has no token that the assistant wrote"] += silent
+    fitted = train_sft(given.model, table, given.output, options=given.options, seed=given.seed)
+    return _Trained(_named(table["experience_id"].to_pylist()), left_out, fitted)
 
 
 def _kto(store: Any, given: StageInput) -> _Trained:

@@ -16,10 +16,12 @@ from transformers import PreTrainedModel
 
 from trainers.answers import Answer, AnswerPair
 from trainers.reward_model import load_scorer
-from trainers.weights import load_model, load_tokenizer
+from trainers.weights import load_model, load_tokenizer, pad_id_of
 
 _ROWS = 8
-"""Sequences in one forward pass."""
+"""Sequences in one forward pass, at most."""
+_LOGITS = 1 << 28
+"""Logits of one forward pass, at most, wherever that leaves a row."""
 
 Scores = npt.NDArray[np.float64]
 
@@ -41,7 +43,7 @@ def policy_accuracy(model_path: Path, base_path: Path, pairs: Sequence[AnswerPai
 def scorer_accuracy(model_path: Path, pairs: Sequence[AnswerPair]) -> dict[str, float]:
     """What a reward model prefers: `accuracy`, a tie counting half, `margin` of its scores, and `pairs`."""
     model = load_scorer(model_path)
-    pad_id = load_tokenizer(model_path).pad_token_id
+    pad_id = pad_id_of(load_tokenizer(model_path))
     model.config.get_text_config().pad_token_id = pad_id
 
     def score(model: PreTrainedModel, answers: Sequence[Answer]) -> Scores:
@@ -83,10 +85,13 @@ def _scored(
     """(P, 2) scores of the better and the worse answers."""
     model.to("cuda" if torch.cuda.is_available() else "cpu").eval()
     answers = [answer for pair in pairs for answer in pair]
-    order = sorted(range(len(answers)), key=lambda i: len(answers[i].ids))  # little padding
+    # little padding; the longest first, so that what is too much shows at once
+    order = sorted(range(len(answers)), key=lambda i: -len(answers[i].ids))
     scores = np.zeros(len(answers))
-    for start in range(0, len(order), _ROWS):
-        places = order[start : start + _ROWS]
+    logits = max(len(answer.ids) for answer in answers) * model.config.get_text_config().vocab_size
+    rows = max(1, min(_ROWS, _LOGITS // logits))
+    for start in range(0, len(order), rows):
+        places = order[start : start + rows]
         scores[places] = score(model, [answers[i] for i in places])
     return scores.reshape(-1, 2)
 

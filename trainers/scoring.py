@@ -12,13 +12,15 @@ from typing import Any
 
 import torch
 
+from rft_data.errors import TrainingError
+
 _TILE_BYTES = 1 << 25
 """Logits of so many tokens are made at a time."""
 _KEPT_BYTES = 1 << 28
 """Probabilities kept for the backward pass; a batch with more makes them again there."""
 _ADJUSTED = (
     *("final_logit_softcapping", "logit_scale", "output_multiplier"),
-    *("lm_head_multiplier", "logits_scaling"),
+    *("lm_head_multiplier", "logits_scaling", "logits_soft_cap", "output_logit_soft_cap"),
 )
 """Configuration fields of models that change the logits after the linear map."""
 
@@ -30,6 +32,8 @@ def has_plain_head(model: Any) -> bool:
         type(head) is torch.nn.Linear
         and head.bias is None
         and head.weight.device.type == "cpu"
+        and type(head.weight) is torch.nn.Parameter  # not spread over ranks
+        and not hasattr(head.weight, "ds_id")
         and head.weight.dtype == torch.float32
         and not torch.is_autocast_enabled("cpu")
         and all(getattr(config, name, None) in (None, 1) for name in _ADJUSTED)
@@ -48,16 +52,29 @@ def score(
         attended: (B, T), 1 where there is a token; elsewhere both results are 0.
         temperature: logits are divided by it.
     Returns: (B, kept) twice, with gradients.
+    Raises: TrainingError when the model does more to its logits than the linear map.
     """
     out = model(
         input_ids=ids, attention_mask=attended, logits_to_keep=1, output_hidden_states=True, use_cache=False
     )
+    _require_plain(out, head)
     hidden = out.hidden_states[-1][:, -kept - 1 : -1]
     del out  # every layer's hidden states
     real = attended[:, -kept:] == 1
     logprobs, entropies = _Scores.apply(hidden[real], head, ids[:, -kept:][real], temperature)
     empty = torch.zeros(real.shape, dtype=hidden.dtype)
     return empty.masked_scatter(real, logprobs), empty.masked_scatter(real, entropies)
+
+
+@torch.no_grad()
+def _require_plain(out: Any, head: torch.Tensor) -> None:
+    """One row's last logits, which the model has made, against the linear map."""
+    expected = out.hidden_states[-1][:1, -1] @ head.t()
+    if not torch.allclose(out.logits[:1, -1], expected, rtol=1e-3, atol=1e-3):
+        raise TrainingError(
+            "the model changes its logits after the linear head, in a way its configuration does not tell; "
+            "train it on a GPU, or with trl: {bf16: true}, where TRL's own head is used."
+        )
 
 
 class _Scores(torch.autograd.Function):

@@ -47,6 +47,11 @@ def load_tokenizer(model_path: Path) -> PreTrainedTokenizerBase:
     return AutoTokenizer.from_pretrained(model_path)
 
 
+def pad_id_of(tokenizer: PreTrainedTokenizerBase) -> int:
+    """The id that stands where masks are 0: the tokenizer's own, else its end of sequence."""
+    return int(tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id)
+
+
 def load_policy(
     source: Path, tokenizer: PreTrainedTokenizerBase, reference: Path, options: Mapping[str, Any]
 ) -> PreTrainedModel:

@@ -41,19 +41,16 @@ def run(
 ) -> None:
     """Run a recipe to its end; continues it if it was stopped, shows it if it is done."""
     with edge():
-        from rft_data.cli.runs import move_aside, run_to_end
+        from rft_data.cli.runs import move_aside, run_to_end, served_rank
         from rft_data.errors import RecipeError
         from rft_data.recipe import load_recipe
-        from rft_data.recipe.modes import OnlineRecipe, RunRecipe, TrainRecipe
+        from rft_data.recipe.modes import RunRecipe
 
         loaded = load_recipe(recipe, overrides or [])
         if not isinstance(loaded, RunRecipe):
             raise RecipeError(f"{recipe} has mode '{loaded.mode}'; run it with: rft data run {recipe}")
-        if isinstance(loaded, OnlineRecipe | TrainRecipe):
-            from trainers.launch import served_torchrun
-
-            if served_torchrun(loaded.placement.trainer.processes, loaded.deadlines.stage_s):
-                return
+        if served_rank(loaded):
+            return
         if fresh:
             move_aside(loaded)
         again = " ".join(["run", str(recipe), *map(shlex.quote, overrides or [])])
@@ -67,10 +64,12 @@ def resume(
 ) -> None:
     """Continue a run from its own stored recipe."""
     with edge(again=f"Continue with: rft resume {run_dir}"):
-        from rft_data.cli.runs import run_to_end
+        from rft_data.cli.runs import run_to_end, served_rank
         from rft_data.recipe.load import load_run
 
-        typer.echo(run_to_end(load_run(run_dir), f"resume {run_dir}"))
+        loaded = load_run(run_dir)
+        if not served_rank(loaded):
+            typer.echo(run_to_end(loaded, f"resume {run_dir}"))
 
 
 app.command()(train)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import shutil
 import sys
 from pathlib import Path
@@ -12,8 +13,9 @@ from rft_data.buffer import Buffer
 from rft_data.conductor import conduct
 from rft_data.errors import RecipeError
 from rft_data.modes import run_recipe
-from rft_data.recipe.modes import OnlineRecipe, RunRecipe
+from rft_data.recipe.modes import OnlineRecipe, RunRecipe, TrainRecipe
 from rft_data.report import next_steps, table
+from trainers.launch import served_torchrun
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +36,18 @@ def run_to_end(recipe: RunRecipe, again: str) -> str:
             next_steps(program(), again, str(directory), buffer),
         ]
     )
+
+
+def served_rank(recipe: RunRecipe) -> bool:
+    """Under torchrun: whether this process was another rank of the run's trainer, and has served.
+
+    Raises: RecipeError when torchrun started something that is one process, or another number of them.
+    """
+    if isinstance(recipe, OnlineRecipe | TrainRecipe):
+        return served_torchrun(recipe.placement.trainer.processes, recipe.deadlines.stage_s)
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise RecipeError(f"mode '{recipe.mode}' is one process; start it without torchrun.")
+    return False
 
 
 def move_aside(recipe: RunRecipe) -> None:

@@ -22,7 +22,7 @@ def train(
 ) -> None:
     """Train on stored experiences, to the end; continues what was stopped, shows what is done."""
     with edge():
-        from rft_data.cli.runs import move_aside, run_to_end
+        from rft_data.cli.runs import move_aside, run_to_end, served_rank
         from rft_data.errors import RecipeError
         from rft_data.recipe import load_recipe
         from rft_data.recipe.modes import OfflineRecipe, TrainRecipe
@@ -33,6 +33,8 @@ def train(
                 f"{recipe} has mode '{loaded.mode}'; this command takes the modes offline and train. Run it "
                 f"with: rft {'data ' if loaded.mode == 'data' else ''}run {recipe}"
             )
+        if served_rank(loaded):
+            return
         if fresh:
             move_aside(loaded)
         again = " ".join(["train", str(recipe), *map(shlex.quote, overrides or [])])

@@ -164,7 +164,7 @@ def test_stopped_run_goes_on_with_the_stage_that_failed(stored: Path) -> None:
     with pytest.raises(ResumeError, match=r"stages\.1\.trl\.learning_rate"):
         run_recipe(load_recipe(write(stored, text)))
     progress = json.loads((stored / "run" / "progress.json").read_text())
-    assert progress["done"] == ["start", "0-sft"]
+    assert progress["done"] == ["start", "0-sft", "0-sft measured"]
     with pytest.raises(TrainingError, match="No model is written"):
         run_recipe(load_recipe(write(stored, broken)))
     assert done.stat().st_mtime_ns == before

@@ -184,3 +184,23 @@ def test_pair_of_equal_tokens_or_without_a_counted_token_is_refused(model_path: 
         answer_pair(tokenizer, pair, {"x": same, "y": same})
     with pytest.raises(ValueError, match="no token that the assistant wrote"):
         answer_pair(tokenizer, pair, {"x": same, "y": silent})
+
+
+def test_tokenizer_without_a_pad_token_will_do(model_path: Path, other_path: Path, tmp_path: Path) -> None:
+    tokenizer = load_tokenizer(model_path)
+    made = [
+        answer_pair(tokenizer, PreferencePair("human", "t", "t", [better], [worse], messages=prompt), {})
+        for prompt, better, worse in (
+            ([{"role": "user", "content": p}], answer(b), answer(w)) for p, b, w in TEXTS
+        )
+    ]
+    tokenizer.pad_token = None
+    config = dpo_config(tmp_path, options={"max_steps": 1}, seed=0)
+    trainer = dpo_trainer(load_model(model_path), load_model(other_path), config, made, tokenizer)
+    trainer.train()
+    assert trainer.state.global_step == 1
+
+
+def answer(text: str) -> dict[str, str]:
+    """The assistant's."""
+    return {"role": "assistant", "content": text}

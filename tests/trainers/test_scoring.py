@@ -7,6 +7,7 @@ import torch
 from transformers import AutoModelForCausalLM, Gemma2Config, Gemma2ForCausalLM
 from trl.trainer.utils import add_fused_lm_head
 
+from rft_data.errors import TrainingError
 from trainers import scoring
 from trainers.scoring import has_plain_head, score
 
@@ -100,3 +101,19 @@ def test_heads_that_do_more_than_one_linear_map_are_left_to_trl(model_path):
     small = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 2}
     capped = Gemma2ForCausalLM(Gemma2Config(vocab_size=64, head_dim=16, intermediate_size=32, **small))
     assert not has_plain_head(capped)
+
+
+def test_model_that_changes_its_logits_unknown_to_us_is_refused(model_path, batch):
+    model = AutoModelForCausalLM.from_pretrained(model_path)
+    model.lm_head.weight.data.mul_(50)
+    plain_forward = model.forward
+
+    def capped(*args, **kwargs):
+        out = plain_forward(*args, **kwargs)
+        out.logits = 3 * torch.tanh(out.logits / 3)
+        return out
+
+    model.forward = capped
+    assert has_plain_head(model)
+    with pytest.raises(TrainingError, match="changes its logits after the linear head"):
+        score(model, model.lm_head.weight, *batch, KEPT, 1.0)
