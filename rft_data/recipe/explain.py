@@ -27,12 +27,18 @@ def explain(path: Path, overrides: Sequence[str] = ()) -> list[str]:
             algorithm = algorithm_of(stage.algorithm)
             lines.append(f"# {stage.algorithm}: {algorithm.summary} ({algorithm.paper})")
     for key, value in _leaves(recipe.saved()):
-        origin = "default"
-        if _has(preset, key):
-            origin = "recipe" if _has(written, key) else "preset"
         name = ".".join(str(part) for part in key)
+        origin = _origin(key, written, preset)
         lines.append(f"{name} = {json.dumps(value, ensure_ascii=False)}  # {origin}")
     return lines
+
+
+def _origin(key: Sequence[Any], written: Any, preset: Any) -> str:
+    if key[0] == "experience_ops" and len(key) > 2:  # a preset may move them
+        return "recipe" if any(key[2] in entry for entry in written.get("experience_ops", [])) else "preset"
+    if not _has(preset, key):
+        return "default"
+    return "recipe" if _has(written, key) else "preset"
 
 
 def _leaves(node: Any, key: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:

@@ -203,6 +203,14 @@ def test_explain_says_who_set_what(tmp_path: Path) -> None:
     assert "stages.0.checkpoint_every = 25  # default" in lines
 
 
+def test_explain_knows_the_recipes_operators_wherever_they_come_to_stand(tmp_path: Path) -> None:
+    recipe_of(tmp_path)
+    override = "experience_ops=[{grpo_advantage_mapper: {}}]"
+    lines = explain(tmp_path / "recipe.yaml", ["stages.0.algorithm=dapo", override])
+    assert "experience_ops.0.dynamic_sampling_filter = {}  # preset" in lines
+    assert "experience_ops.1.grpo_advantage_mapper = {}  # recipe" in lines
+
+
 def test_explain_shows_references_and_not_what_they_hold(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
