@@ -69,7 +69,8 @@ class DealtGRPOTrainer(GRPOTrainer):
         self, model: Any, input_ids: torch.Tensor, attention_mask: torch.Tensor, kept: int, **kwargs: Any
     ) -> Any:
         plain = self.accelerator.unwrap_model(model)
-        if self.aux_loss_enabled or not has_plain_head(plain):
+        mixed = self.accelerator.mixed_precision != "no"  # the model's forward computes in another precision
+        if self.aux_loss_enabled or mixed or not has_plain_head(plain):
             return super()._get_per_token_logps_and_entropies(
                 model, input_ids, attention_mask, kept, **kwargs
             )
