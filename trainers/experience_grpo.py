@@ -225,7 +225,6 @@ class ExperienceGRPOTrainer(DealtGRPOTrainer):
             rewards=inputs["rewards"],
             versions_behind=inputs["versions_behind"],
             expert_share=inputs.get("expert_share"),
-            progress=self.state.global_step / max(1, self.args.max_steps),
             step=self.state.global_step,
         )
 

@@ -24,7 +24,7 @@ Eps = Annotated[float, Field(ge=0)]
 def whiten(state: BatchState, shift_mean: bool = True) -> BatchState:
     """A_t = (A_t - m) / sqrt(v + 1e-8); with shift_mean=False m is added again.
 
-    m and v (unbiased) are over the trained tokens of all rows of all ranks, as in PPO's implementations
+    m and v (unbiased) are over the trained tokens of all rows, as in PPO's implementations
     and REINFORCE++ (arXiv:2501.03262, equation 9). Rows of experts, and rows that have neither a reward
     nor an advantage other than 0, take no part and keep 0. Fewer than two tokens: v counts as 0. Equal
     advantages become 0. A group of one is nothing special.
@@ -32,11 +32,11 @@ def whiten(state: BatchState, shift_mean: bool = True) -> BatchState:
     given = needed(state.advantages, "advantages").double()
     part = sampled_rows(state) & (scored_rows(state) | (given != 0).any(dim=1))
     weight = (state.mask > 0).double() * part.unsqueeze(1)
-    count, total = state.total(torch.stack([weight.sum(), (given * weight).sum()]))
-    mean = total / count.clamp(min=1.0)
+    count = weight.sum()
+    mean = (given * weight).sum() / count.clamp(min=1.0)
     centred = (given - mean) * weight
     # A second pass: the difference of two large sums would lose a small variance.
-    variance = state.total(centred.square().sum()) / (count - 1.0).clamp(min=1.0)
+    variance = centred.square().sum() / (count - 1.0).clamp(min=1.0)
     scaled = centred * torch.rsqrt(variance + _WHITEN_EPS)
     out = scaled if shift_mean else scaled + mean * weight
     return replace(state, advantages=out.to(state.token_rewards.dtype))
@@ -45,36 +45,28 @@ def whiten(state: BatchState, shift_mean: bool = True) -> BatchState:
 def batch_std(state: BatchState, eps: Eps = 1e-4) -> BatchState:
     """A = (r - mean of the group) / (std of all rewards + eps), the same for each trained token of a row.
 
-    std has ddof=1 and counts the rows of all ranks (Lite PPO, arXiv:2508.08221): for the lease what
-    `grpo_advantage_mapper` with scale="batch" does for a batch of the pipeline. A group of one, and one of
-    equal rewards, gets 0; a row without a reward, or of an expert, takes no part and gets 0. A group may
-    lie on several ranks if its number is the same on them.
+    std has ddof=1 (Lite PPO, arXiv:2508.08221): for the lease what `grpo_advantage_mapper` with
+    scale="batch" does for a batch of the pipeline. A group of one, and one of equal rewards, gets 0; a row
+    without a reward, or of an expert, takes no part and gets 0.
     """
     scored = scored_rows(state) & (state.groups >= 0)
     rewards = torch.where(scored, state.rewards, 0.0).double()
-    here = state.groups.max().clamp(min=-1) + 1
-    # Ranks may number different groups; the sum of their sizes bounds each of them, and is the same on all.
-    size = int(state.total(here))
     index = state.groups.clamp(min=0)
-    sums = torch.zeros(2, size + 1, dtype=torch.float64, device=rewards.device)
+    sums = torch.zeros(2, int(index.max()) + 1, dtype=torch.float64, device=rewards.device)
     sums[0].index_add_(0, index, rewards)
     sums[1].index_add_(0, index, scored.double())
-    sums = state.total(sums)
     means = (sums[0] / sums[1].clamp(min=1.0))[index]
     # The mean of equal rewards is off by rounding, which must not become an advantage.
     differs = scored & ((rewards - means).abs() > _ROUNDING * means.abs())
-    std = _std(rewards, scored, sums, state)
+    std = _std(rewards[scored])
     per_row = torch.where(differs, (rewards - means) / (std + eps), 0.0)
     advantages = torch.where(state.mask > 0, per_row.unsqueeze(1), 0.0)
     return replace(state, advantages=advantages.to(state.token_rewards.dtype))
 
 
-def _std(rewards: torch.Tensor, scored: torch.Tensor, sums: torch.Tensor, state: BatchState) -> torch.Tensor:
-    """0-dim standard deviation (ddof=1) of the scored rewards of all ranks; 0 for fewer than two."""
-    count = sums[1].sum()
-    mean = sums[0].sum() / count.clamp(min=1.0)
-    squares = state.total(torch.where(scored, (rewards - mean).square(), 0.0).sum())
-    return (squares / (count - 1.0).clamp(min=1.0)).sqrt()
+def _std(rewards: torch.Tensor) -> torch.Tensor:
+    """0-dim standard deviation (ddof=1); 0 for fewer than two."""
+    return rewards.std() if len(rewards) > 1 else rewards.new_zeros(())
 
 
 WHITEN = BatchOp(

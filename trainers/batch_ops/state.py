@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-
-
-def _alone(totals: torch.Tensor) -> torch.Tensor:
-    return totals
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,5 +33,3 @@ class BatchState:
     """(R, C) the critic's values before each token, where needed."""
     is_expert: torch.Tensor | None = None
     """(R,) bool; experts' advantages stay 0."""
-    total: Callable[[torch.Tensor], torch.Tensor] = _alone
-    """Sums a tensor over the ranks; the identity in one process."""

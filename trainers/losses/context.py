@@ -39,7 +39,5 @@ class LossContext:
     expert_share: torch.Tensor | None = None
     """() the experts' share, in [0, 1], of what the reduction averages over in this optimizer step (trained
     tokens for `token_mean`, else rows), over all micro-batches and ranks; where the loss needs it."""
-    progress: float = 0.0
-    """Share of the stage's optimizer steps that are done, in [0, 1)."""
     step: int = 0
     """Optimizer steps done."""

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import threading
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -83,44 +81,6 @@ def test_whiten_has_mean_zero_and_variance_one_and_leaves_unscored_rows_at_zero(
     one = state_of([1.0], [0], columns=1, advantages=torch.ones(1, 1, dtype=torch.float64))
     assert run("whiten", one).item() == 0.0
     assert run("whiten", one, shift_mean=False).item() == 1.0
-
-
-def on_ranks(name: str, parts: list[BatchState]) -> list[torch.Tensor]:
-    """The operator in one thread for each part, their `total` summing over the threads."""
-    barrier, shared = threading.Barrier(len(parts)), [torch.zeros(())] * len(parts)
-    out: list[Any] = [None] * len(parts)
-
-    def total_of(rank: int) -> Callable[[torch.Tensor], torch.Tensor]:
-        def total(tensor: torch.Tensor) -> torch.Tensor:
-            shared[rank] = tensor
-            barrier.wait(timeout=60)
-            summed = torch.stack(list(shared)).sum(dim=0)
-            barrier.wait(timeout=60)
-            return summed
-
-        return total
-
-    def work(rank: int) -> None:
-        out[rank] = run(name, replace(parts[rank], total=total_of(rank)))
-
-    threads = [threading.Thread(target=work, args=(rank,)) for rank in range(len(parts))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return out
-
-
-@pytest.mark.parametrize("name", ["whiten", "batch_std"])
-def test_two_ranks_give_what_one_gives(name: str) -> None:
-    # Group 1 lies on both ranks.
-    advantages = torch.arange(10, dtype=torch.float64).reshape(5, 2) ** 2
-    whole = state_of([1.0, 0.0, 0.5, 0.25, math.nan], [0, 0, 1, 1, 2], columns=2, advantages=advantages)
-    parts = [
-        state_of([1.0, 0.0, 0.5], [0, 0, 1], columns=2, advantages=advantages[:3]),
-        state_of([0.25, math.nan], [1, 2], columns=2, advantages=advantages[3:]),
-    ]
-    torch.testing.assert_close(torch.cat(on_ranks(name, parts)), run(name, whole), rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("beta", [0.0, 0.3, 0.5, 1.0])
