@@ -6,11 +6,9 @@ rewards print goes to stderr. It runs them in its main thread, so signal-based t
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import resource
-import signal
 import socket
 import sys
 import time
@@ -21,17 +19,16 @@ from typing import Any
 
 from explorers.rewards import judged, make_reward
 from rft_data.errors import RftError
+from rft_data.parent import end_with_parent
 from rft_data.protocols import Reward, Unscored
 from rft_data.rows import Task
-
-_PR_SET_PDEATHSIG = 1
 
 
 def main() -> None:
     """Build the rewards of the first line, then answer each further one, until the parent hangs up."""
     channel = socket.socket(fileno=int(sys.argv[1]))
     channel.set_inheritable(False)
-    _die_with(int(sys.argv[2]))
+    end_with_parent(int(sys.argv[2]), status=0)
     lines = channel.makefile("rb")
     request = json.loads(lines.readline())
     try:
@@ -64,14 +61,6 @@ def _answer(rewards: Mapping[str, Reward], call: dict[str, Any], memory_bytes: i
 
 def _send(channel: socket.socket, answer: Mapping[str, Any]) -> None:
     channel.sendall(json.dumps(answer).encode() + b"\n")
-
-
-def _die_with(parent: int) -> None:
-    """End with the parent even while a reward hangs, where the system can do that; else at the next call."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        sys.exit(0)
 
 
 def _limit_memory(more_bytes: int) -> None:

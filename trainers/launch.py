@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from rft_data.errors import RecipeError, RftError, RoleDiedError, StalledError, TrainingError
 from rft_data.failpoints import failpoint
+from rft_data.parent import end_with_parent
 
 if TYPE_CHECKING:
     from trainers.ranks import Ranks
@@ -31,7 +32,6 @@ SET_ASIDE = "RFT_TRAINER_RANK"
 _TOLD = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _READY = b"ready"
 _END_S = 10.0
-_PR_SET_PDEATHSIG = 1
 
 
 class OtherRanks(Protocol):
@@ -252,7 +252,7 @@ def main() -> None:
     """The process of one rank on this machine; it ends with the process that started it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the conductor, which then asks us
     fd, parent, deadline_s = sys.argv[1:4]
-    _end_with(int(parent))
+    end_with_parent(int(parent))
     line = socket.socket(fileno=int(fd))
     from trainers.ranks import Ranks
     from trainers.role import make_trainer  # noqa: F401 - brings TRL in, before anybody waits for us
@@ -278,16 +278,6 @@ def _store() -> Any:
 def _end_when_hung_up(line: socket.socket) -> None:
     line.recv(1)
     os._exit(1)
-
-
-def _end_with(parent: int) -> None:
-    """Have the kernel end this process with the one that started it, even if it is stopped."""
-    if sys.platform == "linux":
-        import ctypes
-
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        sys.exit(1)
 
 
 if __name__ == "__main__":

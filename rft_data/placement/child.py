@@ -18,18 +18,17 @@ from typing import NoReturn
 
 from rft_data.errors import RftError
 from rft_data.hub.wire import encode_result
+from rft_data.parent import end_with_parent
 from rft_data.placement.calls import Birth, encode_failure
 from rft_data.placement.channel import BEAT_S, HEARTBEAT, Line
 from rft_data.placement.host import Host
-
-_PR_SET_PDEATHSIG = 1
 
 
 def main() -> None:
     """Make the role, then answer calls until there is nobody to ask."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the conductor, which then asks us
     fd, parent = (int(argument) for argument in sys.argv[1:3])
-    _end_with(parent)
+    end_with_parent(parent)
     os.set_inheritable(fd, False)
     line = Line(socket.socket(fileno=fd))
     calls = line.received()
@@ -76,16 +75,6 @@ def _beat(line: Line) -> NoReturn:
         except OSError:
             os._exit(1)
         time.sleep(BEAT_S)
-
-
-def _end_with(parent: int) -> None:
-    """Have the kernel end this process with the parent's thread that started it, even if it is stopped."""
-    if sys.platform == "linux":
-        import ctypes
-
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        sys.exit(1)
 
 
 if __name__ == "__main__":
