@@ -65,6 +65,11 @@ def collate(table: pa.Table, *, rows: int, pad_id: int, experts: bool = False) -
     return {name: torch.from_numpy(array) for name, array in arrays.items()}
 
 
+def trained(batch: dict[str, torch.Tensor]) -> torch.Tensor:
+    """(B, C) int64, 1 where a token of a collated batch enters a loss."""
+    return batch["completion_mask"] * batch["tool_mask"]
+
+
 @dataclass(frozen=True, slots=True)
 class _Grid:
     """The table, and which cells of the padded arrays its tokens fill, in row order."""

@@ -11,7 +11,7 @@ import torch
 from rft_data.metrics.facts import ess_fraction
 from rft_data.rows import StepReport
 from trainers.collate import NO_VERSION
-from trainers.off_policy import MAX_NATS
+from trainers.nats import MAX_NATS
 
 
 class Drift:

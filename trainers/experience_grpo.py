@@ -18,6 +18,7 @@ from datasets import Dataset
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback
 from trl import GRPOConfig
 
+from trainers.collate import trained
 from trainers.critic import Critic, CriticPlan
 from trainers.dealt_grpo import DealtGRPOTrainer, sequence
 from trainers.drift import Drift
@@ -105,7 +106,7 @@ class ExperienceGRPOTrainer(DealtGRPOTrainer):
         batch["advantages"] = batch["advantages"] * batch.pop("advantage_factor")
         if "expert_share" in self._objective.needs and self._objective.loss is not None:
             batch["expert_share"] = expert_share(
-                (batch["completion_mask"] * batch["tool_mask"]).float(),
+                trained(batch).float(),
                 batch["is_expert"],
                 self._objective.loss.aggregation,
                 rows=batch["num_rows_in_batch"],
@@ -155,7 +156,7 @@ class ExperienceGRPOTrainer(DealtGRPOTrainer):
         The weights are not negative, so min(u A w, clip(u) A w) = w min(u A, clip(u) A): no loss of
         TRL's has to know of them.
         """
-        mask = batch["completion_mask"] * batch["tool_mask"]
+        mask = trained(batch)
         weights = self._off_policy.weights(prox - batch["sampling_per_token_logps"], mask)
         self.drift.weighted(weights[mask == 1], self._off_policy.cap)
         advantages = batch["advantages"]
@@ -208,7 +209,7 @@ class ExperienceGRPOTrainer(DealtGRPOTrainer):
     def _context(
         self, inputs: dict[str, torch.Tensor], logprobs: torch.Tensor, entropies: torch.Tensor
     ) -> LossContext:
-        mask = (inputs["completion_mask"] * inputs["tool_mask"]).to(logprobs.dtype)
+        mask = trained(inputs).to(logprobs.dtype)
         advantages = inputs["advantages"]
         advantages = advantages.unsqueeze(1) if advantages.dim() == 1 else advantages
         prox = logprobs.detach() * mask
@@ -293,4 +294,4 @@ def _one_step(args: GRPOConfig) -> Dataset:
 
 def _judged(batch: dict[str, torch.Tensor]) -> torch.Tensor:
     """(B, C), 1 where a token of a policy of ours is trained on: what a critic learns from."""
-    return batch["completion_mask"] * batch["tool_mask"] * ~batch["is_expert"].unsqueeze(1)
+    return trained(batch) * ~batch["is_expert"].unsqueeze(1)

@@ -9,11 +9,8 @@ from trl import GRPOConfig
 
 from rft_data.errors import TrainingError
 from trainers.collate import NO_VERSION, collate
-from trainers.micro_batches import deal, dealing_of
+from trainers.micro_batches import MEAN_OVER_ROWS, SUM_OVER_TOKENS, deal, dealing_of
 from trainers.objective import TRLS, Objective
-
-_SUM_OVER_TOKENS = frozenset({"dapo", "cispo", "vespo"})
-_MEAN_OVER_ROWS = frozenset({"grpo", "sapo", "dr_grpo", "luspo"})
 
 
 def padding_factor(args: GRPOConfig, rows: int, padded: int) -> float:
@@ -32,17 +29,17 @@ def padding_factor(args: GRPOConfig, rows: int, padded: int) -> float:
             f"the lease has {rows} rows and the trainer's batch {padded}; {obstacle}, so padding would "
             "change the gradient. Use trl.loss_type 'dapo', or keep groups whole so that leases are full."
         )
-    return padded / rows if args.loss_type in _MEAN_OVER_ROWS else 1.0
+    return padded / rows if args.loss_type in MEAN_OVER_ROWS else 1.0
 
 
 def _padding_obstacle(args: GRPOConfig) -> str:
     """Why padding cannot be undone under these options; empty when it can."""
-    mean_over_rows = args.loss_type in _MEAN_OVER_ROWS
+    mean_over_rows = args.loss_type in MEAN_OVER_ROWS
     if mean_over_rows and args.beta != 0.0:
         return f"loss_type '{args.loss_type}' averages the KL term over rows"
     if args.generation_batch_size == args.per_device_train_batch_size:  # one micro-batch, one process
         return ""
-    if not mean_over_rows and args.loss_type not in _SUM_OVER_TOKENS:
+    if not mean_over_rows and args.loss_type not in SUM_OVER_TOKENS:
         return f"loss_type '{args.loss_type}' averages over the tokens of each micro-batch"
     if args.entropy_coef != 0.0 or args.use_adaptive_entropy or args.top_entropy_quantile < 1.0:
         return "the entropy terms average over the tokens of each micro-batch"

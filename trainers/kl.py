@@ -13,9 +13,7 @@ from typing import Any
 import torch
 
 from rft_data.errors import RecipeError, TrainingError
-
-MAX_NATS = 60.0
-"""log(ref / pi) is held below it: its exponential stays finite in float32."""
+from trainers.nats import MAX_NATS
 
 KlEstimator = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 

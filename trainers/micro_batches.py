@@ -17,8 +17,10 @@ RANK, MICRO_BATCH = "rank", "micro_batch"
 """(R,) tensors of a dealt batch: which rank trains on a row, and in which of its micro-batches."""
 
 _OF_PROMPTS = ("prompt_ids", "prompt_mask")
-_MEAN_OVER_TOKENS = frozenset({"bnpo"})
-_MEAN_OVER_ROWS = frozenset({"grpo", "sapo", "dr_grpo", "luspo"})
+MEAN_OVER_ROWS = frozenset({"grpo", "sapo", "dr_grpo", "luspo"})
+"""TRL's losses that average over the rows of each micro-batch."""
+SUM_OVER_TOKENS = frozenset({"dapo", "cispo", "vespo"})
+"""Those that divide by the tokens of the whole step. The others average over each micro-batch's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +40,9 @@ def dealing_of(args: GRPOConfig, *, own_loss: bool) -> Dealing:
     which rows are together; those that average over its rows only on how many there are.
     """
     entropy = args.entropy_coef != 0.0 and not own_loss
-    averaged = args.loss_type in _MEAN_OVER_TOKENS and not own_loss
+    averaged = args.loss_type not in MEAN_OVER_ROWS | SUM_OVER_TOKENS and not own_loss
     by_length = not (averaged or entropy or args.use_adaptive_entropy or args.top_entropy_quantile < 1.0)
-    return Dealing(by_length, not own_loss and (not by_length or args.loss_type in _MEAN_OVER_ROWS))
+    return Dealing(by_length, not own_loss and (not by_length or args.loss_type in MEAN_OVER_ROWS))
 
 
 def padded_rows(rows: int, *, micro_batches: int, ranks: int) -> int:

@@ -17,13 +17,12 @@ from trl import GRPOConfig
 
 from rft_data.errors import RecipeError
 from rft_data.lookup import suggest
+from trainers.nats import MAX_NATS
 
 _CHOICES: Mapping[str, tuple[str, ...]] = {
     "old_logprobs": ("rollout", "recompute"),
     "importance": ("none", "token_truncated", "sequence_truncated", "masked"),
 }
-MAX_NATS = 60.0
-"""Log ratios are held within it: their exponentials, products and squares stay finite in float64."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ import torch
 
 from trainers.batch_ops.batch_op import BatchOp
 from trainers.batch_ops.state import BatchState
+from trainers.collate import trained
 
 
 def advantages_of(
@@ -35,7 +36,7 @@ def advantages_of(
 def _state_of(
     batch: dict[str, torch.Tensor], prox: torch.Tensor | None, values: torch.Tensor | None
 ) -> BatchState:
-    mask = (batch["completion_mask"] * batch["tool_mask"]).float()
+    mask = trained(batch).float()
     given = batch["advantages"]
     if given.dim() == 1:
         advantages = given.unsqueeze(1) * mask

@@ -14,9 +14,7 @@ from pydantic import Field
 from trainers.batch_ops.batch_op import BatchOp
 from trainers.batch_ops.state import BatchState
 from trainers.batch_ops.tokens import needed, sampled_rows
-
-_MAX_NATS = 60.0
-"""Log ratios are held within it, so that their exponentials stay finite."""
+from trainers.nats import MAX_NATS
 
 Coefficient = Annotated[float, Field(ge=0)]
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -58,7 +56,7 @@ def _teacher_less_policy(state: BatchState) -> torch.Tensor:
     """(R, C) float64 log ratio at the trained tokens of the policy's rows, 0 elsewhere."""
     teacher = needed(state.ref, "ref").double()
     learning = (state.mask > 0) & sampled_rows(state).unsqueeze(1)
-    gap = (teacher - state.sampled.double()).clamp(-_MAX_NATS, _MAX_NATS)
+    gap = (teacher - state.sampled.double()).clamp(-MAX_NATS, MAX_NATS)
     return torch.where(learning, gap, 0.0)
 
 

@@ -9,10 +9,7 @@ from __future__ import annotations
 import torch
 
 from trainers.losses.context import LossContext
-
-MAX_NATS = 60.0
-"""Log ratios are held within it before they are exponentiated, so that float32 stays finite; a token
-beyond it has a ratio of e^±60 and no gradient through it."""
+from trainers.nats import MAX_NATS
 
 
 def own_mask(context: LossContext) -> torch.Tensor:
