@@ -52,8 +52,8 @@ class OfflineRun:
             for number, stage in enumerate(recipe.stages):
                 control.phase(f"stage {number}: {stage.algorithm}")
                 name, folder = stage_name(number, stage), stage_folder(run, number, stage)
-                run.once(name, partial(self._stage, number, model))
-                check_folder(run, number, stage)
+                if not run.once(name, partial(self._stage, number, model)):
+                    check_folder(run, number, stage)
                 if recipe.heldout is not None:
                     run.once(f"{name} measured", partial(self._measure, folder, name, stage.algorithm))
                 if not isinstance(stage, RewardModelStage):

@@ -76,7 +76,7 @@ def train_stage(
 
 
 def check_folder(run: Run, number: int, stage: AnyOfflineStage) -> None:
-    """See that a trained stage's folder is what was written.
+    """See that the folder of a stage that a former start trained is what it wrote.
 
     Raises: IntegrityError naming what is missing or differs.
     """

@@ -98,8 +98,8 @@ class OnlineRun:
             if is_policy:
                 self._publish_and_evaluate(output, label)
 
-        run.once(stage_name(number, stage), act)
-        check_folder(run, number, stage)
+        if not run.once(stage_name(number, stage), act):
+            check_folder(run, number, stage)
         return output if is_policy else model
 
     def _grpo(self, stage: RlStage, model: Path, control: RunControl) -> None:

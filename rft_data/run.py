@@ -101,12 +101,14 @@ class Run:
         }
         self.buffer.add_rows("runs", [row])
 
-    def once(self, phase: str, act: Callable[[], None]) -> None:
-        """Do a phase unless a former start of this run completed it."""
-        if phase not in self.progress["done"]:
+    def once(self, phase: str, act: Callable[[], None]) -> bool:
+        """Do a phase unless a former start of this run completed it; returns whether it was done now."""
+        new = phase not in self.progress["done"]
+        if new:
             act()
             self.progress["done"].append(phase)
         write_text(self.directory / "progress.json", canonical_json(self.progress))
+        return new
 
     def finish(self, summary: dict[str, Any]) -> None:
         """Write `summary.json`: from now on the run is complete."""

@@ -31,7 +31,7 @@ from trainers.off_policy import OffPolicy
 from trainers.ranks import gathered
 from trainers.whole_lease import advantages_of
 
-KL_FILE = "kl_controller.json"
+_KL_FILE = "kl_controller.json"
 """In a checkpoint: the state of the controller of the KL coefficient."""
 
 
@@ -61,7 +61,7 @@ class ExperienceGRPOTrainer(DealtGRPOTrainer):
         self._next_batch = next_batch
         self._off_policy = off_policy
         self._objective = objective
-        self.kl_controller = None if objective.kl is None else objective.kl.controller()
+        self._kl_controller = None if objective.kl is None else objective.kl.controller()
         self._kl_of_step = 0.0
         self.drift = Drift()
         self.critic: Critic | None = None
@@ -236,13 +236,13 @@ class ExperienceGRPOTrainer(DealtGRPOTrainer):
         kl = self._reduced(per_token, "token_mean", inputs, mask)
         of_step = self._over_ranks(kl)
         self._metrics["train"]["kl"].append(of_step * self.args.gradient_accumulation_steps)
-        if self.kl_controller is None:
+        if self._kl_controller is None:
             return term.coef * kl
-        coef = self.kl_controller.coef
+        coef = self._kl_controller.coef
         self._metrics["train"]["kl_coef"].append(coef)
         self._kl_of_step += of_step
         if self.accelerator.sync_gradients:  # the last micro-batch: the next step has another coefficient
-            self.kl_controller.update(self._kl_of_step, int(inputs["num_rows_in_batch"]))
+            self._kl_controller.update(self._kl_of_step, int(inputs["num_rows_in_batch"]))
             self._kl_of_step = 0.0
         return coef * kl
 
@@ -277,14 +277,18 @@ class ExperienceGRPOTrainer(DealtGRPOTrainer):
             world=self.accelerator.num_processes,
         )
 
+    def read_controller(self, checkpoint: Path) -> None:
+        """Go on with the KL coefficient that a checkpoint holds, where the objective's is adaptive."""
+        if self._kl_controller is not None:
+            self._kl_controller.load_state_dict(json.loads((checkpoint / _KL_FILE).read_text()))
+
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        folder = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
         if self.critic is not None:
-            folder = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
             self.critic.save(folder, write=self.accelerator.is_main_process)
         super()._save_checkpoint(model, trial)
-        if self.kl_controller is not None and self.accelerator.is_main_process:
-            folder = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
-            (folder / KL_FILE).write_text(json.dumps(self.kl_controller.state_dict()))
+        if self._kl_controller is not None and self.accelerator.is_main_process:
+            (folder / _KL_FILE).write_text(json.dumps(self._kl_controller.state_dict()))
 
 
 def _one_step(args: GRPOConfig) -> Dataset:

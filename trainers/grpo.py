@@ -26,7 +26,7 @@ from trainers.adapters import lora_config, merged_model, read_adapter
 from trainers.batch_metrics import batch_metrics
 from trainers.critic import critic_plan
 from trainers.disk import writing
-from trainers.experience_grpo import KL_FILE, ExperienceGRPOTrainer
+from trainers.experience_grpo import ExperienceGRPOTrainer
 from trainers.finite import FiniteGradients
 from trainers.full_batch import full_batch
 from trainers.loop_hooks import CheckpointOrder, LoopHooks, StepOrder
@@ -106,7 +106,7 @@ class GrpoTrainer:
         self._tokenizer = load_tokenizer(model_path)
         source = resume_from if resume_from and adapter is None else model_path
         self._trainer = ExperienceGRPOTrainer(
-            load_policy(source, self._tokenizer, Path(settings.get("reference") or model_path), options),
+            load_policy(source, model_path, settings.get("reference"), options),
             config,
             self._tokenizer,
             self._hooks.batch,
@@ -119,9 +119,8 @@ class GrpoTrainer:
             read_adapter(self._trainer.model, resume_from)
         if critic is not None:
             self._trainer.train_critic(critic)
-        self._controller = self._trainer.kl_controller
-        if self._controller is not None and resume_from is not None:
-            self._controller.load_state_dict(json.loads((resume_from / KL_FILE).read_text()))
+        if resume_from is not None:
+            self._trainer.read_controller(resume_from)
         # It would print a line per step on stdout.
         self._trainer.remove_callback(PrinterCallback)
 

@@ -47,14 +47,13 @@ def _worker(told: dict[str, Any]) -> None:
     """One rank; Ray has made torch's default group."""
     from trainers.launch import ask_to_end, serve
     from trainers.ranks import Ranks
-    from trainers.role import make_trainer
+    from trainers.role import lead_trainer
 
     ranks = Ranks.join(told["deadline_s"])
     if ranks.rank:
         serve(ranks)
         return
-    with ranks.together({"do": "make", "arguments": told["trainer"]}):
-        trainer = make_trainer(told["trainer"], ranks)
+    trainer = lead_trainer(told["trainer"], ranks)
     try:
         load(told["work"], "work")(trainer)
         trainer.close()

@@ -136,15 +136,22 @@ def grpo_role(
         "limits": dict(limits),
     }
     others = other_ranks(limits.get("processes", 1), limits["deadline_s"])
-    if others is None:
-        return TrainerRole(buffer, make_trainer(arguments, ALONE), pipeline_hash)
     try:
-        with others.ranks.together({"do": "make", "arguments": arguments}):
-            trainer = make_trainer(arguments, others.ranks)
+        trainer = lead_trainer(arguments, ALONE if others is None else others.ranks)
     except BaseException:
-        others.close(now=True)
+        if others is not None:
+            others.close(now=True)
         raise
     return TrainerRole(buffer, trainer, pipeline_hash, others)
+
+
+def lead_trainer(arguments: Mapping[str, Any], ranks: Ranks) -> GrpoTrainer:
+    """Rank 0's trainer, made while the other ranks make theirs of the same arguments.
+
+    Raises: what making one does, in whichever rank.
+    """
+    with ranks.together({"do": "make", "arguments": dict(arguments)}):
+        return make_trainer(arguments, ranks)
 
 
 def make_trainer(arguments: Mapping[str, Any], ranks: Ranks) -> GrpoTrainer:

@@ -53,22 +53,22 @@ def pad_id_of(tokenizer: PreTrainedTokenizerBase) -> int:
 
 
 def load_policy(
-    source: Path, tokenizer: PreTrainedTokenizerBase, reference: Path, options: Mapping[str, Any]
+    source: Path, model_path: Path, teacher: str | None, options: Mapping[str, Any]
 ) -> PreTrainedModel:
-    """The model to train, as it is in `source`; TRL will take the one in `reference` as its reference.
+    """The model to train, as it is in `source`; TRL will take `teacher`, else `model_path`, as its reference.
 
-    Args: tokenizer: the policy's. options: the recipe's `trl: {...}`.
-    Raises: MissingFileError when there is no such folder; RecipeError when the reference's token ids mean
+    Args: model_path: the policy before training. options: the recipe's `trl: {...}`.
+    Raises: MissingFileError when there is no such folder; RecipeError when the teacher's token ids mean
         something else, so that its logprobs would be of other tokens.
     """
-    if tokenizer.get_vocab() != load_tokenizer(reference).get_vocab():
+    if teacher and load_tokenizer(model_path).get_vocab() != load_tokenizer(Path(teacher)).get_vocab():
         raise RecipeError(
-            f"the model in '{reference}' has another vocabulary than the policy; give a teacher with the "
+            f"the model in '{teacher}' has another vocabulary than the policy; give a teacher with the "
             "same tokenizer."
         )
     model = load_model(source, **(options.get("model_init_kwargs") or {}))
     # TRL loads the reference model from here; a resumed policy must not be its own reference.
-    model.config._name_or_path = str(reference)
+    model.config._name_or_path = str(teacher or model_path)
     return model
 
 
