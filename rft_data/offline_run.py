@@ -32,7 +32,7 @@ class OfflineRun:
         self.run = run
         self.recipe = recipe
         need("trl", "train", "training")
-        check_stages(recipe, run)
+        check_offline_stages(recipe, run)
         self.base = build.model_folder(recipe.model, run.directory, recipe.seed)
         run.begin()
 
@@ -94,7 +94,7 @@ class OfflineRun:
         }
 
 
-def check_stages(recipe: OfflineRecipe, run: Run) -> None:
+def check_offline_stages(recipe: OfflineRecipe, run: Run) -> None:
     """Build every stage's TRL config and look whether the buffer has what it chooses.
 
     Raises: RecipeError for options; TrainingError saying what there is where a stage would find nothing.

@@ -19,7 +19,7 @@ from rft_data.sampler.mix import OWN
 
 _REWARD = "reward_advantage_mapper"
 """The operator that brings the rewards themselves to the lease."""
-_READ_REWARDS = frozenset({"gae", "returns_to_go", "kl_penalty", "batch_std"})
+_REWARDS = frozenset({"rewards", "token_rewards"})
 _GREEDY = "remax_advantage_mapper"
 
 
@@ -51,7 +51,7 @@ def _check_rl_stage(recipe: OnlineRecipe | TrainRecipe, stage: RlStage) -> None:
     objective = objective_of(objective_settings(stage), stage.trl, config, corrections)
     critic = None if stage.critic is None else stage.critic.model_dump()
     critic_plan(critic, objective.batch_ops, folder, None, stage.trl)
-    _check_reference(stage, needed=objective.needs_reference or config.beta != 0.0)
+    _check_teacher(stage, objective.needs, read=objective.needs_reference or config.beta != 0.0)
     _check_operators(recipe, stage)
     _check_parts(recipe, stage, objective.needs)
     if config.loss_type == "dr_grpo" and objective.loss is None and "max_completion_length" not in stage.trl:
@@ -61,15 +61,15 @@ def _check_rl_stage(recipe: OnlineRecipe | TrainRecipe, stage: RlStage) -> None:
         )
 
 
-def _check_reference(stage: RlStage, *, needed: bool) -> None:
-    """Whether there is a teacher where one is read, and something that reads it."""
+def _check_teacher(stage: RlStage, needs: frozenset[str], *, read: bool) -> None:
+    """Whether there is a teacher where one is needed, and something that reads it."""
     if stage.teacher is None:
-        taught = [name for operator in stage.batch_ops for name in operator if name in ("distill", "jsd")]
-        if taught:
+        if "teacher" in needs:
+            names = ", ".join(name for operator in stage.batch_ops for name in operator)
             raise RecipeError(
-                f"batch_ops has {taught[0]}, and the stage no 'teacher'; give the folder of its model."
+                f"batch_ops has {names}, and the stage no 'teacher'; give the folder of its model."
             )
-    elif not needed:
+    elif not read:
         raise RecipeError(
             "the stage has a 'teacher' that nothing reads; remove it, or add batch_ops (distill, kl_penalty) "
             "or 'kl'."
@@ -82,11 +82,14 @@ def _check_reference(stage: RlStage, *, needed: bool) -> None:
 
 def _check_operators(recipe: OnlineRecipe | TrainRecipe, stage: RlStage) -> None:
     """Whether the operators bring what the stage takes the stored advantages for."""
+    from trainers.batch_ops import BATCH_OPS
+
     names = [name for operator in recipe.experience_ops for name in operator]
     ours = [name for name in names if name.endswith("_advantage_mapper")]
     if not any("advantage" in name for name in names):
         raise RecipeError("'experience_ops' has no advantage operator; end it with one.")
-    readers = [name for operator in stage.batch_ops for name in operator if name in _READ_REWARDS]
+    of_stage = [name for operator in stage.batch_ops for name in operator]
+    readers = [name for name in of_stage if name in BATCH_OPS and BATCH_OPS[name].needs & _REWARDS]
     if readers and ours and ours[-1] != _REWARD:
         raise RecipeError(
             f"batch_ops has {readers[0]}, which makes advantages of rewards, and 'experience_ops' ends with "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -12,10 +13,12 @@ from rft_data.cli.buffer import buffer_app
 from rft_data.cli.data import data_app
 from rft_data.cli.edge import edge
 from rft_data.cli.run_status import run_status_app
-from rft_data.cli.train import train
 
 RecipePath = Annotated[Path, typer.Argument(help="A recipe file, for example recipes/quickstart.yaml.")]
 Overrides = Annotated[list[str] | None, typer.Argument(help="Changes to the recipe: key.path=value ...")]
+Fresh = Annotated[
+    bool, typer.Option("--fresh", help="Move an earlier run of this name aside and start over.")
+]
 
 app = typer.Typer(
     name="rft",
@@ -32,30 +35,15 @@ app.add_typer(run_status_app)
 
 
 @app.command()
-def run(
-    recipe: RecipePath,
-    overrides: Overrides = None,
-    fresh: Annotated[
-        bool, typer.Option(help="Move an earlier run of this name aside and start over.")
-    ] = False,
-) -> None:
+def run(recipe: RecipePath, overrides: Overrides = None, fresh: Fresh = False) -> None:
     """Run a recipe to its end; continues it if it was stopped, shows it if it is done."""
-    with edge():
-        from rft_data.cli.runs import move_aside, run_to_end, served_rank
-        from rft_data.errors import RecipeError
-        from rft_data.recipe import load_recipe
-        from rft_data.recipe.modes import RunRecipe
+    _run("run", ("online", "explore", "train", "offline", "eval"), recipe, overrides or [], fresh=fresh)
 
-        loaded = load_recipe(recipe, overrides or [])
-        if not isinstance(loaded, RunRecipe):
-            raise RecipeError(f"{recipe} has mode '{loaded.mode}'; run it with: rft data run {recipe}")
-        if served_rank(loaded):
-            return
-        if fresh:
-            move_aside(loaded)
-        again = " ".join(["run", str(recipe), *map(shlex.quote, overrides or [])])
-        with edge(again=f"Continue with: rft resume {loaded.run_dir}"):
-            typer.echo(run_to_end(loaded, again))
+
+@app.command()
+def train(recipe: RecipePath, overrides: Overrides = None, fresh: Fresh = False) -> None:
+    """`rft run`, for recipes that explore nothing: train on stored experiences, to the end."""
+    _run("train", ("train", "offline"), recipe, overrides or [], fresh=fresh)
 
 
 @app.command()
@@ -70,9 +58,6 @@ def resume(
         loaded = load_run(run_dir)
         if not served_rank(loaded):
             typer.echo(run_to_end(loaded, f"resume {run_dir}"))
-
-
-app.command()(train)
 
 
 @recipe_app.command()
@@ -92,6 +77,30 @@ def explain(recipe: RecipePath, overrides: Overrides = None) -> None:
         from rft_data.recipe.explain import explain as explained
 
         typer.echo("\n".join(explained(recipe, overrides or [])))
+
+
+def _run(command: str, modes: Sequence[str], path: Path, overrides: Sequence[str], *, fresh: bool) -> None:
+    """`rft COMMAND PATH`, which takes recipes of these modes."""
+    with edge():
+        from rft_data.cli.runs import move_aside, run_to_end, served_rank
+        from rft_data.errors import RecipeError
+        from rft_data.recipe import load_recipe
+        from rft_data.recipe.modes import RunRecipe
+
+        recipe = load_recipe(path, overrides)
+        if not isinstance(recipe, RunRecipe) or recipe.mode not in modes:
+            instead = "data run" if recipe.mode == "data" else "run"
+            raise RecipeError(
+                f"{path} has mode '{recipe.mode}', and rft {command} takes the modes {', '.join(modes)}; "
+                f"run it with: rft {instead} {path}"
+            )
+        if served_rank(recipe):
+            return
+        if fresh:
+            move_aside(recipe)
+        again = " ".join([command, str(path), *map(shlex.quote, overrides)])
+        with edge(again=f"Continue with: rft resume {recipe.run_dir}"):
+            typer.echo(run_to_end(recipe, again))
 
 
 def main() -> None:

@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import typer
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 from transformers import (
     AutoModelForSequenceClassification,
@@ -19,7 +18,7 @@ from transformers import (
 from typer.testing import CliRunner
 
 from rft_data.buffer import Buffer
-from rft_data.cli.train import train
+from rft_data.cli.app import app
 from rft_data.errors import MissingFileError, RecipeError, ResumeError, TrainingError
 from rft_data.manifest import read_manifest
 from rft_data.modes import run_recipe
@@ -143,13 +142,11 @@ def test_stage_in_a_process_of_its_own_learns_the_same(stored: Path) -> None:
 
 
 def test_train_command_takes_recipes_that_explore_nothing(stored: Path) -> None:
-    app = typer.Typer()
-    app.command()(train)
-    refused = CliRunner().invoke(app, [str(write_online(stored))])
+    refused = CliRunner().invoke(app, ["train", str(write_online(stored))])
     assert refused.exit_code == 2
-    assert "has mode 'online'; this command takes the modes offline and train" in refused.output
+    assert "has mode 'online', and rft train takes the modes train, offline" in refused.output
     broken = RECIPE.replace("pairs: mined}}", "pairs: mined, where: reward > 5}}", 1)
-    nothing = CliRunner().invoke(app, [str(write(stored, broken))])
+    nothing = CliRunner().invoke(app, ["train", str(write(stored, broken))])
     assert nothing.exit_code == 1
     assert "no preference pair could be mined" in nothing.output
 

@@ -19,8 +19,8 @@ class BatchOp:
     paper: str
     """arXiv id, or another source."""
     needs: frozenset[str] = frozenset()
-    """Which of `prox`, `ref` and `values` it reads, `token_rewards` where it reads them, and `advantages`
-    where an operator must have set them."""
+    """Which of `prox`, `ref`, `values`, `rewards` and `token_rewards` it reads, `advantages` where an
+    operator must have set them, and `teacher` where `ref` must be another model's."""
     sets: frozenset[str] = frozenset({"advantages"})
     """Which of `advantages`, `returns` and `token_rewards` it writes."""
     formula: str = ""

@@ -15,7 +15,7 @@ BatchOpSpec = str | Mapping[str, Mapping[str, Any] | None]
 """As recipes write one: `{gae: {lam: 0.95}}`, `{whiten: null}` or `whiten`."""
 
 _KIND = "batch operator"
-_OF_EVERY_BATCH = frozenset({"token_rewards"})
+_OF_EVERY_BATCH = frozenset({"rewards", "token_rewards"})
 
 
 def bind(specs: Sequence[BatchOpSpec], known: Mapping[str, BatchOp]) -> tuple[BatchOp, ...]:

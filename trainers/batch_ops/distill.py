@@ -60,5 +60,9 @@ def _teacher_less_policy(state: BatchState) -> torch.Tensor:
     return torch.where(learning, gap, 0.0)
 
 
-DISTILL = BatchOp(distill, "2306.13649", frozenset({"ref"}), formula="A_t = c (log teacher_t - log μ_t)")
-JSD = BatchOp(jsd, "2306.13649", frozenset({"ref"}), formula="A_t = c log(1 - β + β teacher_t / μ_t) / β")
+DISTILL = BatchOp(
+    distill, "2306.13649", frozenset({"ref", "teacher"}), formula="A_t = c (log teacher_t - log μ_t)"
+)
+JSD = BatchOp(
+    jsd, "2306.13649", frozenset({"ref", "teacher"}), formula="A_t = c log(1 - β + β teacher_t / μ_t) / β"
+)

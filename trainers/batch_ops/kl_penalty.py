@@ -49,7 +49,7 @@ def kl_penalty(state: BatchState, coef: Coefficient = 0.001, estimator: Estimato
 KL_PENALTY = BatchOp(
     kl_penalty,
     "2203.02155",
-    frozenset({"ref"}),
+    frozenset({"ref", "token_rewards"}),
     frozenset({"token_rewards"}),
     formula="r_t - c KL_t(μ, ref)",
 )

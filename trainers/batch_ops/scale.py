@@ -72,4 +72,6 @@ def _std(rewards: torch.Tensor) -> torch.Tensor:
 WHITEN = BatchOp(
     whiten, "2501.03262", frozenset({"advantages"}), formula="(A_t - mean A) / sqrt(var A + 1e-8)"
 )
-BATCH_STD = BatchOp(batch_std, "2508.08221", formula="(r - mean_group r) / (std_batch r + ε)")
+BATCH_STD = BatchOp(
+    batch_std, "2508.08221", frozenset({"rewards"}), formula="(r - mean_group r) / (std_batch r + ε)"
+)
