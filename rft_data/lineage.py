@@ -7,7 +7,7 @@ the same for a whole group.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 import pyarrow as pa
@@ -71,6 +71,17 @@ class Use:
 
 
 @dataclass(frozen=True, slots=True)
+class Stage:
+    """An offline stage that was trained on the experience, alone or as half of a pair."""
+
+    run_id: str
+    stage: str
+    """Its number and algorithm, for example `1-dpo`."""
+    digest: str
+    """Content hash of all its examples; the manifest of the stage's folder has it as `trained_on`."""
+
+
+@dataclass(frozen=True, slots=True)
 class Retired:
     """A consumer that will never be handed the experience's group."""
 
@@ -93,6 +104,8 @@ class Lineage:
     judgements: tuple[Judgement, ...]
     uses: tuple[Use, ...]
     """In the order granted."""
+    stages: tuple[Stage, ...]
+    """In the order trained."""
     retired: tuple[Retired, ...]
     feedback: tuple[dict[str, Any], ...]
     """Rows of `feedback`, oldest first."""
@@ -123,6 +136,7 @@ def lineage(buffer: Buffer, experience: str | int) -> Lineage:
         sampled_by=tuple(sampled_by),
         judgements=tuple(judgements(buffer, [row["seq"]]).get(row["seq"], ())),
         uses=tuple(uses),
+        stages=tuple(_stages(buffer, row["experience_id"])),
         retired=tuple(retired),
         feedback=tuple(buffer.read("feedback", where=about).to_pylist()),
         preferences=tuple(buffer.read("preferences", ["preference_id"], pairs).column(0).to_pylist()),
@@ -221,13 +235,27 @@ def _uses(buffer: Buffer, seq: int, group_id: str) -> tuple[list[Use], list[Reti
     return [_settled(buffer, use) for use in uses], retired
 
 
+def _stages(buffer: Buffer, experience_id: str) -> Iterator[Stage]:
+    """Offline stages that were trained on the row; a stage trained anew counts as it was trained last."""
+    columns = [field.name for field in fields(Stage)]
+    last: dict[tuple[str, str], tuple[Stage, bool]] = {}
+    for batch in buffer.batches("stage_rows", [*columns, "experience_ids"]):
+        naming = set(_naming(batch.column("experience_ids"), experience_id).to_pylist())
+        for place, row in enumerate(batch.select(columns).to_pylist()):
+            last[row["run_id"], row["stage"]] = (Stage(**row), place in naming)
+    return (stage for stage, used in last.values() if used)
+
+
 def _events_of(buffer: Buffer, group_id: str) -> Iterator[dict[str, Any]]:
     """Events of the lease log that name the group, oldest first."""
     columns = ["kind", "run_id", "consumer", "step", "epoch", "version", "seqs", "group_ids", "reason"]
     for batch in buffer.batches("leases", columns, Compare("kind", "ne", "attach")):
-        groups = batch.column("group_ids")
-        named = pc.list_parent_indices(groups).filter(pc.equal(pc.list_flatten(groups), group_id))
-        yield from batch.take(pc.unique(named)).to_pylist()
+        yield from batch.take(_naming(batch.column("group_ids"), group_id)).to_pylist()
+
+
+def _naming(lists: pa.ListArray, name: str) -> pa.Array:
+    """Places of the lists that hold `name`, ascending."""
+    return pc.unique(pc.list_parent_indices(lists).filter(pc.equal(pc.list_flatten(lists), name)))
 
 
 def _settled(buffer: Buffer, use: Use) -> Use:

@@ -41,8 +41,12 @@ def _lineage_lines(line: Lineage) -> Iterator[str]:
     yield f"  reward    {_reward(row['reward'], row['unscored_reason'])}  {escaped(str(row['reward_parts']))}"
     yield f"  sampled   {', '.join(map(_weights, line.sampled_by)) or 'by no recorded version'}"
     yield "judged      " + ("; ".join(map(_judgement, line.judgements)) or "by no operator")
-    yield "used        " + ("" if line.uses else "in no lease")
+    yield "used        " + ("" if line.uses or line.stages else "in no lease, by no stage")
     yield from (f"  {_use(use)}" for use in line.uses)
+    yield from (
+        f"  by stage {escaped(at.stage)} of run {escaped(at.run_id)} (examples {at.digest})"
+        for at in line.stages
+    )
     for mark in line.retired:
         who = f"{escaped(mark.consumer) or 'anyone'} of run {escaped(mark.run_id)}"
         yield f"  never by {who}: {shown(mark.reason)}"

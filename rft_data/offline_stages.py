@@ -1,11 +1,12 @@
 """Offline stages of a run, in recipes with and without exploring: one call of the offline role each.
 
-What a stage trained on is in its folder (`trained_on.jsonl`), and by digest in the folder's manifest, the
-run's progress and its summary.
+What a stage trained on is in the table `stage_rows` and in its folder (`trained_on.jsonl`), and by digest in
+the folder's manifest, the run's progress and its summary.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Mapping
 from pathlib import Path
@@ -24,6 +25,7 @@ from rft_data.stopwatch import Stopwatch
 log = logging.getLogger(__name__)
 
 _CHOICE = ("pairs", "run", "where", "margin")
+_ROW_KEYS = ("experience_id", "chosen_experience_id", "rejected_experience_id")
 
 
 def stage_name(number: int, stage: AnyOfflineStage) -> str:
@@ -68,6 +70,7 @@ def train_stage(
             threads=_threads(recipe),
         )
     log.info("%s: trained on %d examples", name, report["examples"])
+    run.buffer.add_rows("stage_rows", [_examples(run.run_id, name, folder, report["digest"])])
     history = report.pop("history")
     points = {(int(p["step"]), f"{name}/{k}"): v for p in history for k, v in p.items() if k != "step"}
     points[(int(report["metrics"]["steps"]), f"{name}/examples")] = float(report["examples"])
@@ -135,6 +138,17 @@ def _data(stage: AnyOfflineStage, run_id: str) -> dict[str, Any]:
         return {"sources": ["expert"], "run": run_id}
     assert stage.data is not None  # noqa: S101 - only sft may leave it out
     return stage.data.model_dump()
+
+
+def _examples(run_id: str, stage: str, folder: Path, digest: str) -> dict[str, Any]:
+    """A row of `stage_rows`, of what the stage's folder says it was trained on."""
+    from trainers.offline_stage import TRAINED_ON
+
+    names = [json.loads(line) for line in (folder / TRAINED_ON).read_text().splitlines()]
+    rows = {name[key] for name in names for key in _ROW_KEYS if name.get(key) is not None}
+    pairs = {name["preference_id"] for name in names if "preference_id" in name}
+    ids = {"experience_ids": sorted(rows), "preference_ids": sorted(pairs)}
+    return {"run_id": run_id, "stage": stage, "digest": digest, **ids}
 
 
 def _threads(recipe: RunRecipe) -> int | None:

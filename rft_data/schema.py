@@ -251,6 +251,17 @@ CONSUMED = pa.schema(
     ]
 )
 
+STAGE_ROWS = pa.schema(
+    [
+        _text("run_id", "run it belongs to"),
+        _text("stage", "the stage: its number and algorithm, for example 1-dpo"),
+        _text("digest", "content hash of its examples, which the stage's folder names too"),
+        _list("experience_ids", pa.string(), "rows it was trained on, alone or as halves of a pair"),
+        _list("preference_ids", pa.string(), "stored or mined pairs it was trained on"),
+        _CREATED,
+    ]
+)
+
 FEEDBACK = pa.schema(
     [
         _text(
@@ -331,6 +342,7 @@ TABLES: Mapping[str, tuple[pa.Schema, str | None]] = {
     "annotations": (ANNOTATIONS, None),
     "leases": (LEASES, "event_id"),
     "consumed": (CONSUMED, "lease_id"),
+    "stage_rows": (STAGE_ROWS, None),
     "feedback": (FEEDBACK, "feedback_id"),
     "versions": (VERSIONS, None),
     "metrics": (METRICS, None),

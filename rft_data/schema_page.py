@@ -18,6 +18,7 @@ _ABOUT = {
     "annotations": ("what one operator pipeline decided about one experience; newest wins", "operators"),
     "leases": ("the log of who was handed which groups for which step", "ledger"),
     "consumed": ("which leases are part of a checkpoint", "ledger"),
+    "stage_rows": ("what each offline stage was trained on; newest wins", "run"),
     "feedback": (
         "what was said about an experience later: delayed rewards, scores, edits",
         "person or program",

@@ -139,7 +139,7 @@ def test_lineage_by_number_id_and_group(uri):
     line = as_json("lineage", uri, "3")
     assert line["experience"]["seq"] == 3
     assert as_json("lineage", uri, line["experience"]["experience_id"])["experience"]["seq"] == 3
-    assert "used        in no lease" in rft("lineage", uri, "3")
+    assert "used        in no lease, by no stage" in rft("lineage", uri, "3")
     assert len(as_json("lineage", uri, "--group", "run/g0")["members"]) >= 10
     assert "reward" in rft("lineage", uri, "--group", "run/g0")
     assert "no experience with row number 4000" in rft("lineage", uri, "4000", code=2)

@@ -20,6 +20,7 @@ from typer.testing import CliRunner
 from rft_data.buffer import Buffer
 from rft_data.cli.app import app
 from rft_data.errors import MissingFileError, RecipeError, ResumeError, TrainingError
+from rft_data.lineage import lineage
 from rft_data.manifest import read_manifest
 from rft_data.modes import run_recipe
 from rft_data.recipe import load_recipe
@@ -139,6 +140,29 @@ def test_stage_in_a_process_of_its_own_learns_the_same(stored: Path) -> None:
     assert (one["digest"], one["examples"]) == (other["digest"], 60)
     assert other["metrics"]["loss_last"] == pytest.approx(one["metrics"]["loss_last"], rel=1e-4)
     assert one["metrics"]["loss_first"] == pytest.approx(0.693147, abs=1e-5)
+
+
+def test_lineage_tells_which_stages_a_row_was_trained_in(stored: Path) -> None:
+    short = RECIPE.replace("max_steps: 12", "max_steps: 1")
+    summary = run_recipe(load_recipe(write(stored, short)))
+    folder = stored / "run" / "stages" / "1-dpo"
+    [one, *_] = [json.loads(line) for line in (folder / "trained_on.jsonl").read_text().splitlines()]
+    with Buffer(stored / "buffer") as buffer:
+        better, worse = (
+            lineage(buffer, one[f"{half}_experience_id"]).stages for half in ("chosen", "rejected")
+        )
+        known = {row["stage"]: row for row in buffer.read("stage_rows").to_pylist()}
+        halves = {name for row in known.values() for name in row["experience_ids"]}
+        heldout = set(buffer.read("experiences", ["experience_id"]).column(0).to_pylist()) - halves
+        assert [lineage(buffer, name).stages for name in heldout] == [()] * len(heldout) != []
+        # a stage that is trained anew counts as it was trained last
+        buffer.add_rows("stage_rows", [{**known["1-dpo"], "digest": "other", "experience_ids": []}])
+        left = lineage(buffer, one["chosen_experience_id"]).stages
+    assert [at.stage for at in better] == ["0-sft", "1-dpo", "2-reward_model", "3-kto"]
+    assert [at.stage for at in worse] == ["1-dpo", "2-reward_model", "3-kto"]
+    assert {at.stage: at.digest for at in better} == {n: s["digest"] for n, s in summary["stages"].items()}
+    assert known["1-dpo"]["preference_ids"] != [] == known["0-sft"]["preference_ids"]
+    assert [at.stage for at in left] == ["0-sft", "2-reward_model", "3-kto"]
 
 
 def test_train_command_takes_recipes_that_explore_nothing(stored: Path) -> None:
