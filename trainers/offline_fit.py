@@ -19,6 +19,7 @@ from transformers import (
 )
 
 from rft_data.errors import RecipeError, RftError, TrainingError
+from trainers.adapters import merged_model, scales_of
 from trainers.finite import FiniteGradients
 from trainers.weights import write_weights
 
@@ -70,14 +71,18 @@ def built(make: Callable[[], Made], what: str) -> Made:
     except (ValueError, TypeError, ImportError, NotImplementedError) as err:
         if isinstance(err, RftError):
             raise
-        raise RecipeError(f"trl: {what} refuses its options: {err} Change the stage's 'trl'.") from err
+        raise RecipeError(
+            f"trl: {what} refuses its options: {err} Change the stage's 'trl' or 'lora'."
+        ) from err
 
 
 def fit(trainer: Trainer) -> Fitted:
     """Train to the last step.
 
-    Raises: TrainingError when a loss or a gradient is not finite; no model is written then.
+    Raises: TrainingError when a loss or a gradient is not finite; no model is written then. RecipeError,
+        before the first step, for an adapter that cannot be merged.
     """
+    scales_of(trainer.model)
     if not len(trainer.train_dataset):
         raise TrainingError("no example is left after 'trl.max_length'; raise it, or choose shorter rows.")
     trainer.remove_callback(PrinterCallback)
@@ -110,6 +115,10 @@ def _point(entry: Mapping[str, Any]) -> dict[str, float]:
 
 
 def save(trainer: Trainer, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
-    """Write the trained policy into `folder`, made if need be, as a weight directory without a manifest."""
+    """Write the trained policy into `folder`, made if need be, as a weight directory without a manifest.
+
+    An adapter is merged into the weights that are written.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    write_weights(trainer.accelerator.unwrap_model(trainer.model), tokenizer, folder)
+    model, state = merged_model(trainer.accelerator.unwrap_model(trainer.model), None)
+    write_weights(model, tokenizer, folder, state)
