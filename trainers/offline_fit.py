@@ -19,6 +19,7 @@ from transformers import (
 )
 
 from rft_data.errors import RecipeError, RftError, TrainingError
+from rft_data.failpoints import failpoint
 from trainers.adapters import merged_model, scales_of
 from trainers.finite import FiniteGradients
 from trainers.weights import write_weights
@@ -50,8 +51,10 @@ class Progress(TrainerCallback):  # type: ignore[misc]
 
     def on_log(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Called with the numbers of each step."""
-        every = max(1, state.max_steps // 10)
-        if "loss" in kwargs["logs"] and state.global_step % every == 0:
+        if "loss" not in kwargs["logs"]:
+            return
+        failpoint("stage.step")
+        if state.global_step % max(1, state.max_steps // 10) == 0:
             loss = kwargs["logs"]["loss"]
             log.info("%s step %d/%d  loss %.3f", self._label, state.global_step, state.max_steps, loss)
 
