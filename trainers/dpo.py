@@ -102,6 +102,16 @@ def dpo_trainer(
     )
 
 
+def start_models(
+    model_path: Path, options: Mapping[str, Any], adapter: Any
+) -> tuple[PreTrainedModel, PreTrainedModel | None]:
+    """What the stage starts from, to train and as the reference; no second one where TRL can do without."""
+    loading = options.get("model_init_kwargs") or {}
+    alone = adapter is not None or options.get("precompute_ref_log_probs")
+    # TRL would load the reference from the path in the model's config, which need not be this folder
+    return load_model(model_path, **loading), None if alone else load_model(model_path, **loading)
+
+
 def train_dpo(
     model_path: Path,
     pairs: Sequence[AnswerPair],
@@ -120,11 +130,8 @@ def train_dpo(
     """
     config, adapter = dpo_config(output_dir, options=options, seed=seed), adapter_config(lora)
     tokenizer = load_tokenizer(model_path)
-    loading = options.get("model_init_kwargs") or {}
-    alone = adapter is not None or config.precompute_ref_log_probs
-    # TRL would load the reference from the path in the model's config, which need not be this folder
-    reference = None if alone else load_model(model_path, **loading)
-    trainer = dpo_trainer(load_model(model_path, **loading), reference, config, pairs, tokenizer, adapter)
+    model, reference = start_models(model_path, options, adapter)
+    trainer = dpo_trainer(model, reference, config, pairs, tokenizer, adapter)
     fitted = fit(trainer)
     save(trainer, tokenizer, output_dir)
     return fitted

@@ -18,11 +18,11 @@ from rft_data.errors import RecipeError, TrainingError
 from rft_data.lookup import suggest
 from trainers.adapters import adapter_config
 from trainers.answers import Answer
-from trainers.dpo import PREFERENCE_OWNED
+from trainers.dpo import PREFERENCE_OWNED, start_models
 from trainers.offline_fit import Fitted, built, callbacks, fit, save
 from trainers.options import build_config, check_options, refused
 from trainers.preference_data import KL_COLUMNS, KTO_COLUMNS, KtoBatches, kto_dataset, kto_order
-from trainers.weights import load_model, load_tokenizer, pad_id_of
+from trainers.weights import load_tokenizer, pad_id_of
 
 KTO_LOSSES = ("kto", "apo_zero_unpaired")
 """TRL's loss types; the second has no KL term."""
@@ -115,14 +115,11 @@ def train_kto(
     if len(answers) < 2:
         raise TrainingError(f"kto needs at least two rows, found {len(answers)}; loosen the stage's 'data'.")
     tokenizer = load_tokenizer(model_path)
-    loading = options.get("model_init_kwargs") or {}
     batch = config.per_device_train_batch_size if config.loss_type == "kto" else 1
     order = kto_order(len(answers), batch, seed)
-    alone = adapter is not None or config.precompute_ref_log_probs
-    # TRL would load the reference from the path in the model's config, which need not be this folder
-    reference = None if alone else load_model(model_path, **loading)
+    model, reference = start_models(model_path, options, adapter)
     trainer = kto_trainer(
-        load_model(model_path, **loading),
+        model,
         reference,
         config,
         [answers[place] for place in order],
