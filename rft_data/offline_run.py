@@ -95,7 +95,7 @@ class OfflineRun:
 
 
 def check_offline_stages(recipe: OfflineRecipe, run: Run) -> None:
-    """Build every stage's TRL config and look whether the buffer has what it chooses.
+    """Build every stage's TRL and PEFT configs and look whether the buffer has what it chooses.
 
     Raises: RecipeError for options; TrainingError saying what there is where a stage would find nothing.
     """
@@ -104,7 +104,7 @@ def check_offline_stages(recipe: OfflineRecipe, run: Run) -> None:
     from trainers.stored_rows import RowChoice, require_rows
 
     for stage in recipe.stages:
-        check_stage(stage.algorithm, run.directory, options=stage.trl, seed=recipe.seed)
+        check_stage(stage.algorithm, run.directory, options=stage.trl, seed=recipe.seed, lora=stage.lora)
     if run.attempt:
         return  # a resumed run may have stages done whose rows are gone
     for stage in recipe.stages:

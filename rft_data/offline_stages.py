@@ -62,10 +62,13 @@ def train_stage(
             algorithm=stage.algorithm,
             model=str(model.absolute()),
             output=str(folder.absolute()),
-            options=stage.trl,
-            data=_data(stage, run.run_id),
-            seed=recipe.seed,
-            heldout=heldout,
+            given={
+                "options": stage.trl,
+                "data": _data(stage, run.run_id),
+                "seed": recipe.seed,
+                "heldout": heldout,
+                "lora": stage.lora,
+            },
             header={"run_id": run.run_id, "stage": name},
             threads=_threads(recipe),
         )

@@ -35,7 +35,9 @@ def check_stages(recipe: OnlineRecipe | TrainRecipe) -> None:
         if isinstance(stage, RlStage):
             _check_rl_stage(recipe, stage)
         else:
-            check_stage(stage.algorithm, Path(recipe.run_dir), options=stage.trl, seed=recipe.seed)
+            check_stage(
+                stage.algorithm, Path(recipe.run_dir), options=stage.trl, seed=recipe.seed, lora=stage.lora
+            )
 
 
 def _check_rl_stage(recipe: OnlineRecipe | TrainRecipe, stage: RlStage) -> None:

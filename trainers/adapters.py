@@ -31,10 +31,17 @@ LORA_OWNED: Mapping[str, str] = {
             "use_qalora",
             "alora_invocation_tokens",
         ),
+        *("lora_bias", "use_bdlora", "arrow_config", "kasa_config", "monteclora_config"),
     ),
+    **refused("'init_lora_weights' may not change the model's own weights", "loftq_config", "lora_ga_config"),
 }
 """Fields of LoraConfig that no recipe may set, and the reason."""
 
+_LEAVES_THE_MODEL: Mapping[str, tuple[Any, ...]] = {
+    "bias": ("none",),
+    "init_lora_weights": (True, "gaussian", "orthogonal", "mica"),
+}
+"""Values with which the model without its adapter is the start model, and the adapter begins as nothing."""
 _PREFIX = "base_model.model."
 _ADAPTER = "default"
 
@@ -42,17 +49,25 @@ _ADAPTER = "default"
 def lora_config(objective: Mapping[str, Any]) -> Any:
     """PEFT's LoraConfig of a stage's `lora: {r, lora_alpha, target_modules, lora_dropout, ...}`, or None.
 
-    Raises: MissingExtraError without PEFT; RecipeError for a field that it does not have, that cannot be
-        set here, or that PEFT refuses, and for another model as `reference`.
+    Raises: what `adapter_config` raises; RecipeError for another model as `reference`.
     """
-    settings = objective.get("lora")
-    if settings is None:
-        return None
-    if objective.get("reference"):
+    if objective.get("lora") is not None and objective.get("reference"):
         raise RecipeError(
             "the stage has 'lora' and 'teacher'; with an adapter the reference is the model without it. "
             "Remove one."
         )
+    return adapter_config(objective.get("lora"))
+
+
+def adapter_config(settings: Mapping[str, Any] | None, task_type: str = "CAUSAL_LM") -> Any:
+    """PEFT's LoraConfig of these settings, or None.
+
+    Args: task_type: with `SEQ_CLS` PEFT trains the model's score too, whole, beside the adapter.
+    Raises: MissingExtraError without PEFT; RecipeError for a field that it does not have, that cannot be
+        set here, or that PEFT refuses.
+    """
+    if settings is None:
+        return None
     peft = need("peft", "train", "a stage with 'lora'")
     known = {field.name for field in dataclasses.fields(peft.LoraConfig)} - set(LORA_OWNED)
     problems = [
@@ -62,10 +77,16 @@ def lora_config(objective: Mapping[str, Any]) -> Any:
         for name in settings
         if name not in known
     ]
+    problems += [
+        f"'{name}' is {settings[name]!r}, and the model must be the start model without its adapter, and "
+        f"with it at first: give {', '.join(str(value).lower() for value in allowed)}"
+        for name, allowed in _LEAVES_THE_MODEL.items()
+        if name in settings and settings[name] not in allowed
+    ]
     if problems:
         raise RecipeError("lora: " + "; ".join(problems) + ". Correct or remove these keys.")
     try:
-        return peft.LoraConfig(**settings, task_type="CAUSAL_LM")
+        return peft.LoraConfig(**settings, task_type=task_type)
     except (TypeError, ValueError) as err:
         raise RecipeError(f"lora: {err} Change these keys of the recipe.") from err
 
@@ -112,6 +133,8 @@ def scales_of(model: torch.nn.Module) -> dict[str, float]:
 def merged(state: Mapping[str, torch.Tensor], scales: Mapping[str, float]) -> dict[str, torch.Tensor]:
     """The base model's tensors, with W + scale * B A in place of each W that has an adapter.
 
+    Of a module that is trained whole beside the adapter (a score), the trained tensors.
+
     Args:
         state: a PEFT model's whole state dict (gathered, where it is sharded); it stays as it is.
         scales: what `scales_of` said of that model.
@@ -119,8 +142,9 @@ def merged(state: Mapping[str, torch.Tensor], scales: Mapping[str, float]) -> di
     """
     out = {}
     for name, tensor in state.items():
-        if ".lora_" not in name:
-            out[name.removeprefix(_PREFIX).replace(".base_layer.", ".")] = tensor
+        if ".lora_" not in name and ".original_module." not in name:
+            plain = name.removeprefix(_PREFIX).replace(".base_layer.", ".")
+            out[plain.replace(f".modules_to_save.{_ADAPTER}.", ".")] = tensor
     for layer, scale in scales.items():
         down = state[f"{layer}.lora_A.{_ADAPTER}.weight"].float()
         up = state[f"{layer}.lora_B.{_ADAPTER}.weight"].float()

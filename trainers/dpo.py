@@ -1,7 +1,8 @@
 """DPO and its relatives on stored preference pairs, with TRL's DPOTrainer (arXiv:2305.18290).
 
 Every loss type of TRL's. Pairs come as ids with masks, so that in conversations of many turns only the
-assistant's tokens count; the reference is the model that the stage starts from.
+assistant's tokens count; the reference is the model that the stage starts from: a second one, or with LoRA
+the same one without its adapter.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from trl import DPOConfig, DPOTrainer
 
 from rft_data.errors import RecipeError
 from rft_data.lookup import suggest
+from trainers.adapters import adapter_config
 from trainers.answers import AnswerPair
 from trainers.offline_fit import Fitted, built, callbacks, fit, save
 from trainers.options import OWNED, build_config, check_options, refused
@@ -76,9 +78,13 @@ def dpo_trainer(
     config: DPOConfig,
     pairs: Sequence[AnswerPair],
     tokenizer: PreTrainedTokenizerBase,
+    adapter: Any = None,
 ) -> DPOTrainer:
-    """The trainer, ready to `train`. `reference` None: its logprobs are computed before the first step.
+    """The trainer, ready to `train`.
 
+    Args:
+        reference: None: the model without its adapter; or, without one, its logprobs before the first step.
+        adapter: PEFT's LoraConfig; None: every weight is trained.
     Raises: RecipeError when TRL refuses the options together.
     """
     return built(
@@ -90,25 +96,42 @@ def dpo_trainer(
             data_collator=PairBatches(pad_id_of(tokenizer), config.pad_to_multiple_of),
             processing_class=tokenizer,
             callbacks=callbacks("dpo"),
+            peft_config=adapter,
         ),
         "DPOTrainer",
     )
 
 
+def start_models(
+    model_path: Path, options: Mapping[str, Any], adapter: Any
+) -> tuple[PreTrainedModel, PreTrainedModel | None]:
+    """What the stage starts from, to train and as the reference; no second one where TRL can do without."""
+    loading = options.get("model_init_kwargs") or {}
+    alone = adapter is not None or options.get("precompute_ref_log_probs")
+    # TRL would load the reference from the path in the model's config, which need not be this folder
+    return load_model(model_path, **loading), None if alone else load_model(model_path, **loading)
+
+
 def train_dpo(
-    model_path: Path, pairs: Sequence[AnswerPair], output_dir: Path, *, options: Mapping[str, Any], seed: int
+    model_path: Path,
+    pairs: Sequence[AnswerPair],
+    output_dir: Path,
+    *,
+    options: Mapping[str, Any],
+    seed: int,
+    lora: Mapping[str, Any] | None = None,
 ) -> Fitted:
     """Train the model in `model_path` on pairs and write it to `output_dir`.
 
-    Args: options: the stage's `trl: {...}`, fields of TRL's DPOConfig.
+    Args:
+        options: the stage's `trl: {...}`, fields of TRL's DPOConfig.
+        lora: the stage's `lora: {...}`, fields of PEFT's LoraConfig; None: every weight is trained.
     Raises: RecipeError for bad options; TrainingError when a loss or a gradient is not finite.
     """
-    config = dpo_config(output_dir, options=options, seed=seed)
+    config, adapter = dpo_config(output_dir, options=options, seed=seed), adapter_config(lora)
     tokenizer = load_tokenizer(model_path)
-    loading = options.get("model_init_kwargs") or {}
-    # TRL would load the reference from the path in the model's config, which need not be this folder
-    reference = None if config.precompute_ref_log_probs else load_model(model_path, **loading)
-    trainer = dpo_trainer(load_model(model_path, **loading), reference, config, pairs, tokenizer)
+    model, reference = start_models(model_path, options, adapter)
+    trainer = dpo_trainer(model, reference, config, pairs, tokenizer, adapter)
     fitted = fit(trainer)
     save(trainer, tokenizer, output_dir)
     return fitted

@@ -1,6 +1,7 @@
 """KTO on stored answers that are desirable or not, with TRL's KTOTrainer (arXiv:2402.01306).
 
-Answers come as ids with masks; the reference is the model that the stage starts from. No pairs are needed.
+Answers come as ids with masks; the reference is the model that the stage starts from, with LoRA the same one
+without its adapter. No pairs are needed.
 """
 
 from __future__ import annotations
@@ -15,12 +16,13 @@ from trl import KTOConfig, KTOTrainer
 
 from rft_data.errors import RecipeError, TrainingError
 from rft_data.lookup import suggest
+from trainers.adapters import adapter_config
 from trainers.answers import Answer
-from trainers.dpo import PREFERENCE_OWNED
+from trainers.dpo import PREFERENCE_OWNED, start_models
 from trainers.offline_fit import Fitted, built, callbacks, fit, save
 from trainers.options import build_config, check_options, refused
 from trainers.preference_data import KL_COLUMNS, KTO_COLUMNS, KtoBatches, kto_dataset, kto_order
-from trainers.weights import load_model, load_tokenizer, pad_id_of
+from trainers.weights import load_tokenizer, pad_id_of
 
 KTO_LOSSES = ("kto", "apo_zero_unpaired")
 """TRL's loss types; the second has no KL term."""
@@ -68,10 +70,11 @@ def kto_trainer(
     answers: Sequence[Answer],
     labels: Sequence[bool],
     tokenizer: PreTrainedTokenizerBase,
+    adapter: Any = None,
 ) -> KTOTrainer:
     """The trainer, ready to `train` on the rows in the order given.
 
-    `reference` None: its logprobs are computed before the first step.
+    Args: reference, adapter: as in `dpo_trainer`.
     Raises: RecipeError when TRL refuses the options together.
     """
     rotate = config.per_device_train_batch_size if config.loss_type == "kto" else None
@@ -84,6 +87,7 @@ def kto_trainer(
             data_collator=KtoBatches(pad_id_of(tokenizer), config.pad_to_multiple_of),
             processing_class=tokenizer,
             callbacks=callbacks("kto"),
+            peft_config=adapter,
         ),
         "KTOTrainer",
     )
@@ -97,29 +101,31 @@ def train_kto(
     *,
     options: Mapping[str, Any],
     seed: int,
+    lora: Mapping[str, Any] | None = None,
 ) -> Fitted:
     """Train the model in `model_path` on answers, desirable where the label is True, and write it.
 
-    Args: options: the stage's `trl: {...}`, fields of TRL's KTOConfig.
+    Args:
+        options: the stage's `trl: {...}`, fields of TRL's KTOConfig.
+        lora: the stage's `lora: {...}`, fields of PEFT's LoraConfig; None: every weight is trained.
     Raises: RecipeError for bad options; TrainingError when there are fewer than two rows, or a loss or a
         gradient is not finite.
     """
-    config = kto_config(output_dir, options=options, seed=seed)
+    config, adapter = kto_config(output_dir, options=options, seed=seed), adapter_config(lora)
     if len(answers) < 2:
         raise TrainingError(f"kto needs at least two rows, found {len(answers)}; loosen the stage's 'data'.")
     tokenizer = load_tokenizer(model_path)
-    loading = options.get("model_init_kwargs") or {}
     batch = config.per_device_train_batch_size if config.loss_type == "kto" else 1
     order = kto_order(len(answers), batch, seed)
-    # TRL would load the reference from the path in the model's config, which need not be this folder
-    reference = None if config.precompute_ref_log_probs else load_model(model_path, **loading)
+    model, reference = start_models(model_path, options, adapter)
     trainer = kto_trainer(
-        load_model(model_path, **loading),
+        model,
         reference,
         config,
         [answers[place] for place in order],
         [labels[place] for place in order],
         tokenizer,
+        adapter,
     )
     fitted = fit(trainer)
     save(trainer, tokenizer, output_dir)

@@ -19,6 +19,8 @@ from transformers import (
 )
 
 from rft_data.errors import RecipeError, RftError, TrainingError
+from rft_data.failpoints import failpoint
+from trainers.adapters import merged_model, scales_of
 from trainers.finite import FiniteGradients
 from trainers.weights import write_weights
 
@@ -49,8 +51,10 @@ class Progress(TrainerCallback):  # type: ignore[misc]
 
     def on_log(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Called with the numbers of each step."""
-        every = max(1, state.max_steps // 10)
-        if "loss" in kwargs["logs"] and state.global_step % every == 0:
+        if "loss" not in kwargs["logs"]:
+            return
+        failpoint("stage.step")
+        if state.global_step % max(1, state.max_steps // 10) == 0:
             loss = kwargs["logs"]["loss"]
             log.info("%s step %d/%d  loss %.3f", self._label, state.global_step, state.max_steps, loss)
 
@@ -70,14 +74,18 @@ def built(make: Callable[[], Made], what: str) -> Made:
     except (ValueError, TypeError, ImportError, NotImplementedError) as err:
         if isinstance(err, RftError):
             raise
-        raise RecipeError(f"trl: {what} refuses its options: {err} Change the stage's 'trl'.") from err
+        raise RecipeError(
+            f"trl: {what} refuses its options: {err} Change the stage's 'trl' or 'lora'."
+        ) from err
 
 
 def fit(trainer: Trainer) -> Fitted:
     """Train to the last step.
 
-    Raises: TrainingError when a loss or a gradient is not finite; no model is written then.
+    Raises: TrainingError when a loss or a gradient is not finite; no model is written then. RecipeError,
+        before the first step, for an adapter that cannot be merged.
     """
+    scales_of(trainer.model)
     if not len(trainer.train_dataset):
         raise TrainingError("no example is left after 'trl.max_length'; raise it, or choose shorter rows.")
     trainer.remove_callback(PrinterCallback)
@@ -110,6 +118,10 @@ def _point(entry: Mapping[str, Any]) -> dict[str, float]:
 
 
 def save(trainer: Trainer, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
-    """Write the trained policy into `folder`, made if need be, as a weight directory without a manifest."""
+    """Write the trained policy into `folder`, made if need be, as a weight directory without a manifest.
+
+    An adapter is merged into the weights that are written.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    write_weights(trainer.accelerator.unwrap_model(trainer.model), tokenizer, folder)
+    model, state = merged_model(trainer.accelerator.unwrap_model(trainer.model), None)
+    write_weights(model, tokenizer, folder, state)

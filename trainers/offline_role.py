@@ -29,16 +29,14 @@ class OfflineRole:
         algorithm: str,
         model: str,
         output: str,
-        options: dict[str, Any],
-        data: dict[str, Any],
-        seed: int,
-        heldout: float,
+        given: dict[str, Any],
         header: dict[str, Any],
         threads: int | None,
     ) -> dict[str, Any]:
         """Train `model` by a stage of `offline_stage.STAGES` into the folder `output`, emptied before.
 
         Args:
+            given: the other fields of `StageInput`.
             header: what the folder's manifest has to say beside what it was trained on.
             threads: cores that torch uses; None: all.
         Returns: the fields of `StageReport`, and `manifest`, the manifest's digest.
@@ -48,9 +46,9 @@ class OfflineRole:
 
         folder = Path(output)
         shutil.rmtree(folder, ignore_errors=True)  # what a stopped run left there
-        given = StageInput(Path(model), folder, options, data, seed, heldout)
+        told = StageInput(Path(model), folder, **given)
         with _cores(threads):
-            report = asdict(run_stage(self._buffer, algorithm, given))
+            report = asdict(run_stage(self._buffer, algorithm, told))
         facts = {**header, "examples": report["examples"], "trained_on": report["digest"]}
         return {**report, "manifest": write_manifest(folder, facts)}
 

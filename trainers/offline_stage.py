@@ -20,6 +20,7 @@ from transformers import AutoConfig, PreTrainedTokenizerBase
 
 from rft_data.errors import RowError, TrainingError
 from rft_data.rows import PreferencePair, content_id
+from trainers.adapters import adapter_config
 from trainers.answers import Answer, AnswerPair, answer_pair, spoken_row, stored_answers
 from trainers.dpo import dpo_config, train_dpo
 from trainers.kto import kto_config, train_kto
@@ -49,6 +50,13 @@ class StageInput:
     seed: int
     heldout: float
     """Share of prompts that are not trained on."""
+    lora: Mapping[str, Any] | None = None
+    """The stage's `lora`; None: every weight is trained."""
+
+    @property
+    def training(self) -> Mapping[str, Any]:
+        """How the trainer trains, whatever on."""
+        return {"options": self.options, "seed": self.seed, "lora": self.lora}
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +107,7 @@ def _sft(store: Any, given: StageInput) -> _Trained:
     table, left_out = chosen.table.filter(pa.array(spoken)), Counter(chosen.left_out)
     if silent := spoken.count(False):
         left_out["an answer has no token that the assistant wrote"] += silent
-    fitted = train_sft(given.model, table, given.output, options=given.options, seed=given.seed)
+    fitted = train_sft(given.model, table, given.output, **given.training)
     return _Trained(_named(table["experience_id"].to_pylist()), left_out, fitted)
 
 
@@ -123,7 +131,7 @@ def _kto(store: Any, given: StageInput) -> _Trained:
         names.append(name)
     if len(set(labels)) == 1:
         log.warning("kto: all %d rows are %sdesirable", len(labels), "" if labels[0] else "un")
-    fitted = train_kto(given.model, answers, labels, given.output, options=given.options, seed=given.seed)
+    fitted = train_kto(given.model, answers, labels, given.output, **given.training)
     return _Trained(_named(names), left_out, fitted)
 
 
@@ -133,7 +141,7 @@ def _pairs(train: Callable[..., Fitted]) -> Callable[[Any, StageInput], _Trained
         pairs, tokens, refused = pair_tokens(
             store, chosen.pairs, given.model, limit=given.options.get("max_length")
         )
-        fitted = train(given.model, tokens, given.output, options=given.options, seed=given.seed)
+        fitted = train(given.model, tokens, given.output, **given.training)
         return _Trained([_pair_name(pair) for pair in pairs], {**chosen.left_out, **refused}, fitted)
 
     return act
@@ -156,12 +164,20 @@ _CONFIGS: Mapping[str, Callable[..., object]] = {
 }
 
 
-def check_stage(algorithm: str, folder: Path, *, options: Mapping[str, Any], seed: int) -> None:
-    """Build a stage's TRL config, so that a mistake shows before any work.
+def check_stage(
+    algorithm: str,
+    folder: Path,
+    *,
+    options: Mapping[str, Any],
+    seed: int,
+    lora: Mapping[str, Any] | None = None,
+) -> None:
+    """Build a stage's TRL config, and PEFT's, so that a mistake shows before any work.
 
-    Raises: RecipeError.
+    Raises: RecipeError; MissingExtraError for `lora` without PEFT.
     """
     _CONFIGS[algorithm](folder, options=options, seed=seed)
+    adapter_config(lora)
 
 
 def row_answers(table: pa.Table, tokenizer: PreTrainedTokenizerBase) -> list[Answer]:

@@ -19,6 +19,7 @@ from transformers import (
 )
 from trl import RewardConfig, RewardTrainer
 
+from trainers.adapters import adapter_config, merged_model
 from trainers.answers import AnswerPair
 from trainers.dpo import PREFERENCE_OWNED
 from trainers.offline_fit import Fitted, built, callbacks, fit
@@ -47,9 +48,11 @@ def reward_trainer(
     config: RewardConfig,
     pairs: Sequence[AnswerPair],
     tokenizer: PreTrainedTokenizerBase,
+    adapter: Any = None,
 ) -> RewardTrainer:
     """The trainer, ready to `train`.
 
+    Args: adapter: PEFT's LoraConfig for a classifier; None: every weight is trained.
     Raises: RecipeError when TRL refuses the options together.
     """
     rows = pair_dataset(pairs).select_columns(["chosen_ids", "rejected_ids"])
@@ -60,26 +63,38 @@ def reward_trainer(
             train_dataset=rows,
             processing_class=tokenizer,
             callbacks=callbacks("reward_model"),
+            peft_config=adapter,
         ),
         "RewardTrainer",
     )
 
 
 def train_reward_model(
-    model_path: Path, pairs: Sequence[AnswerPair], output_dir: Path, *, options: Mapping[str, Any], seed: int
+    model_path: Path,
+    pairs: Sequence[AnswerPair],
+    output_dir: Path,
+    *,
+    options: Mapping[str, Any],
+    seed: int,
+    lora: Mapping[str, Any] | None = None,
 ) -> Fitted:
     """Train a scorer from the model in `model_path` and write it to `output_dir`.
 
     Its loss is -log sigmoid(score of the better - score of the worse).
-    Args: options: the stage's `trl: {...}`, fields of TRL's RewardConfig.
+    Args:
+        options: the stage's `trl: {...}`, fields of TRL's RewardConfig.
+        lora: the stage's `lora: {...}`, fields of PEFT's LoraConfig: the score is trained whole beside the
+            adapter; None: every weight is trained.
     Raises: RecipeError for bad options; TrainingError when a loss or a gradient is not finite.
     """
     config = reward_config(output_dir, options=options, seed=seed)
+    adapter = adapter_config(lora, "SEQ_CLS")
     tokenizer = load_tokenizer(model_path)
     set_seed(seed)
     model = load_scorer(model_path, **(options.get("model_init_kwargs") or {}))
-    trainer = reward_trainer(model, config, pairs, tokenizer)
+    trainer = reward_trainer(model, config, pairs, tokenizer, adapter)
     fitted = fit(trainer)
-    trainer.accelerator.unwrap_model(trainer.model).save_pretrained(output_dir)
+    model, state = merged_model(trainer.accelerator.unwrap_model(trainer.model), None)
+    model.save_pretrained(output_dir, state_dict=state)
     tokenizer.save_pretrained(output_dir)
     return fitted

@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from datasets import Dataset
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from trl import SFTConfig, SFTTrainer
 
 from rft_data.errors import RowError, TrainingError
+from trainers.adapters import adapter_config
 from trainers.answers import spoken_row
 from trainers.offline_fit import Fitted, built, callbacks, fit, save
 from trainers.options import OWNED, build_config, check_options, refused
@@ -37,7 +38,13 @@ _IGNORED = -100
 
 
 def train_sft(
-    model_path: Path, table: pa.Table, output_dir: Path, *, options: Mapping[str, Any], seed: int
+    model_path: Path,
+    table: pa.Table,
+    output_dir: Path,
+    *,
+    options: Mapping[str, Any],
+    seed: int,
+    lora: Mapping[str, Any] | None = None,
 ) -> Fitted:
     """Train the model in `model_path` on the rows' sampled tokens and write it to `output_dir`.
 
@@ -45,28 +52,46 @@ def train_sft(
         table: EXPERIENCES rows; those without `token_ids` must have `messages` that end with the
             assistant's.
         options: the recipe's `trl: {...}`, fields of TRL's SFTConfig.
+        lora: the stage's `lora: {...}`, fields of PEFT's LoraConfig; None: every weight is trained.
     Returns: its losses are nats per token.
     Raises: RecipeError for bad options, RowError for bad rows, TrainingError when there is no row or
         the loss or a gradient is not finite.
     """
-    config = sft_config(output_dir, options=options, seed=seed)
+    config, adapter = sft_config(output_dir, options=options, seed=seed), adapter_config(lora)
     if table.num_rows == 0:
         raise TrainingError("there is no experience to train on; loosen the recipe's filters.")
     tokenizer = load_tokenizer(model_path)
     rows = sft_dataset(table, tokenizer)
-    trainer = built(
+    model = load_model(model_path, **(options.get("model_init_kwargs") or {}))
+    trainer = sft_trainer(model, config, rows, tokenizer, adapter)
+    fitted = fit(trainer)
+    save(trainer, tokenizer, output_dir)
+    return fitted
+
+
+def sft_trainer(
+    model: PreTrainedModel,
+    config: SFTConfig,
+    rows: Dataset,
+    tokenizer: PreTrainedTokenizerBase,
+    adapter: Any = None,
+) -> SFTTrainer:
+    """The trainer, ready to `train`.
+
+    Args: rows: as `sft_dataset` makes them. adapter: PEFT's LoraConfig; None: every weight is trained.
+    Raises: RecipeError when TRL refuses the options together.
+    """
+    return built(
         lambda: SFTTrainer(
-            model=load_model(model_path, **(options.get("model_init_kwargs") or {})),
+            model=model,
             args=config,
             train_dataset=rows,
             processing_class=tokenizer,
             callbacks=callbacks("sft"),
+            peft_config=adapter,
         ),
         "SFTTrainer",
     )
-    fitted = fit(trainer)
-    save(trainer, tokenizer, output_dir)
-    return fitted
 
 
 def sft_config(output_dir: Path, *, options: Mapping[str, Any], seed: int) -> SFTConfig:

@@ -17,6 +17,10 @@ from rft_data.schema import EXPERIENCES, PREFERENCES
 TrainedSource = Literal["rollout", "import", "expert"]
 
 
+Lora = Annotated[dict[str, Any] | None, Field(exclude_if=lambda given: given is None)]
+"""Fields of PEFT's LoraConfig; a saved recipe without has no such key, so that its hash stays as it was."""
+
+
 class RowsSection(Section):
     """Which stored experiences a stage trains on. Evaluation and probe rows are never among them."""
 
@@ -91,6 +95,8 @@ class SftStage(Section):
     """Left out: the solutions that this run's `experts` made."""
     trl: dict[str, Any] = Field(default_factory=dict)
     """Passed through to TRL's SFTConfig."""
+    lora: Lora = None
+    """Passed through to PEFT's LoraConfig: only an adapter is trained; the stage's model has it merged in."""
 
 
 class DpoStage(Section):
@@ -100,6 +106,8 @@ class DpoStage(Section):
     data: PairsSection = Field(default_factory=PairsSection)
     trl: dict[str, Any] = Field(default_factory=dict)
     """Passed through to TRL's DPOConfig."""
+    lora: Lora = None
+    """Passed through to PEFT's LoraConfig: only an adapter is trained; the stage's model has it merged in."""
 
 
 class KtoStage(Section):
@@ -109,6 +117,8 @@ class KtoStage(Section):
     data: KtoRows = Field(default_factory=KtoRows)
     trl: dict[str, Any] = Field(default_factory=dict)
     """Passed through to TRL's KTOConfig."""
+    lora: Lora = None
+    """Passed through to PEFT's LoraConfig: only an adapter is trained; the stage's model has it merged in."""
 
 
 class RewardModelStage(Section):
@@ -118,6 +128,8 @@ class RewardModelStage(Section):
     data: PairsSection = Field(default_factory=PairsSection)
     trl: dict[str, Any] = Field(default_factory=dict)
     """Passed through to TRL's RewardConfig."""
+    lora: Lora = None
+    """Passed through to PEFT's LoraConfig: an adapter and the score are trained; it is merged in."""
 
 
 AnyOfflineStage = SftStage | DpoStage | KtoStage | RewardModelStage
