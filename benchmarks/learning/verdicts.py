@@ -12,9 +12,6 @@ from typing import Any
 
 from benchmarks.report import Bar
 
-REASONS: Mapping[str, str] = {}
-"""Why an algorithm does not learn in this grid, by its name; only what was found out."""
-
 Rows = Sequence[Mapping[str, Any]]
 
 
@@ -30,8 +27,8 @@ def learned(rows: Rows) -> bool:
 
 
 def bar(rows: Rows, algorithms: Sequence[str]) -> Bar:
-    """The share of the algorithms that learn, or of which it is known why not."""
-    fine = [name for name in algorithms if learned(_of(rows, name)) or (name in REASONS and _of(rows, name))]
+    """The share of the algorithms that learn."""
+    fine = [name for name in algorithms if learned(_of(rows, name))]
     return Bar("algorithms_that_learn", len(fine) / len(algorithms), 1.0)
 
 
@@ -46,7 +43,7 @@ def table(rows: Rows, algorithms: Sequence[str]) -> str:
         starts, ends = (", ".join(f"{row[at]:.1%}" for row in found) for at in ("start", "end"))
         gain = mean(row["end"] - row["start"] for row in found)
         seeds = ", ".join(str(row["seed"]) for row in found)
-        verdict = "yes" if learned(found) else REASONS.get(name, "no")
+        verdict = "yes" if learned(found) else "no"
         cells = (f"`{name}`", starts, ends, f"{100 * gain:+.1f} ± {100 * noise(found):.1f}", seeds, verdict)
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
