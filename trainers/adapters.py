@@ -1,21 +1,27 @@
 """LoRA (arXiv:2106.09685) through PEFT: its settings, an adapter read back, and weights with it merged in.
 
-Engines are given merged weights: every engine serves them and proves them by the same probe, and nothing
-of the adapter's format leaves the trainer. The model that trains is never merged in place.
+A version is the adapter alone, in PEFT's files; engines merge it into the base as they load it
+(`rft_data.adapter`). The model that trains is never merged in place.
 """
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import save_file
+from transformers import PreTrainedTokenizerBase
 
+from rft_data.adapter import ADAPTER, ADAPTER_FILE, adapted_tensor, adapter_facts
+from rft_data.adapter import merged as merged_tensors
 from rft_data.errors import RecipeError
 from rft_data.lookup import need, suggest
 from trainers.options import refused
+from trainers.weights import load_merged, write_probe
 
 LORA_OWNED: Mapping[str, str] = {
     **refused("the run decides it", "task_type", "inference_mode", "base_model_name_or_path", "revision"),
@@ -24,18 +30,30 @@ LORA_OWNED: Mapping[str, str] = {
         "published weights are the base weights plus one product of matrices for each linear layer",
         *("use_dora", "modules_to_save", "trainable_token_indices", "layer_replication", "target_parameters"),
         *(
+            "bias",
+            "lora_bias",
             "megatron_config",
             "megatron_core",
             "eva_config",
             "corda_config",
+            "loftq_config",
+            "lora_ga_config",
+            "kasa_config",
+            "monteclora_config",
+            "velora_config",
+            "arrow_config",
+            "use_bdlora",
             "use_qalora",
+            "qalora_group_size",
             "alora_invocation_tokens",
         ),
     ),
 }
 """Fields of LoraConfig that no recipe may set, and the reason."""
 
-_PREFIX = "base_model.model."
+INITIAL = (True, False, "gaussian", "orthogonal")
+"""Values of `init_lora_weights` that leave the base model's weights as they are."""
+
 _ADAPTER = "default"
 
 
@@ -62,6 +80,10 @@ def lora_config(objective: Mapping[str, Any]) -> Any:
         for name in settings
         if name not in known
     ]
+    if (start := settings.get("init_lora_weights", True)) not in INITIAL:
+        problems.append(
+            f"'init_lora_weights' is {start!r}, which may change the base; wanted one of {INITIAL}"
+        )
     if problems:
         raise RecipeError("lora: " + "; ".join(problems) + ". Correct or remove these keys.")
     try:
@@ -117,13 +139,46 @@ def merged(state: Mapping[str, torch.Tensor], scales: Mapping[str, float]) -> di
         scales: what `scales_of` said of that model.
     Returns: new tensors where they differ, computed in float32 and kept in the base's dtype.
     """
-    out = {}
-    for name, tensor in state.items():
-        if ".lora_" not in name:
-            out[name.removeprefix(_PREFIX).replace(".base_layer.", ".")] = tensor
-    for layer, scale in scales.items():
-        down = state[f"{layer}.lora_A.{_ADAPTER}.weight"].float()
-        up = state[f"{layer}.lora_B.{_ADAPTER}.weight"].float()
-        name = layer.removeprefix(_PREFIX) + ".weight"
-        out[name] = (out[name].float() + scale * (up @ down)).to(out[name].dtype)
-    return out
+    base = {_in_base(name): tensor for name, tensor in state.items() if ".lora_" not in name}
+    adapter = {
+        name.replace(f".{_ADAPTER}.", "."): tensor for name, tensor in state.items() if ".lora_" in name
+    }
+    by_tensor = {adapted_tensor(layer): scale for layer, scale in scales.items()}
+    found = merged_tensors(base.items(), adapter, by_tensor)
+    return {name: tensor.to(base[name].dtype) for name, tensor in found}
+
+
+def write_adapter(
+    model: Any,
+    base: Path,
+    tokenizer: PreTrainedTokenizerBase,
+    directory: Path,
+    state: dict[str, torch.Tensor] | None,
+) -> dict[str, Any]:
+    """Write a PEFT model's adapter, in PEFT's files, and the probe into the existing folder `directory`.
+
+    Args:
+        base: folder of the model that the adapter is of. tokenizer: makes the probe; it is not written.
+        state: the gathered tensors where the model's ranks hold parts of it; else None.
+    Returns: what the folder's manifest has to say of it.
+    Raises: RecipeError for an adapter that cannot be merged into the base's files.
+    """
+    scales = {adapted_tensor(layer): scale for layer, scale in scales_of(model).items()}
+    facts = adapter_facts(base, scales)
+    peft = need("peft", "train", "a stage with 'lora'")
+    found = peft.get_peft_model_state_dict(
+        model, state_dict=state, adapter_name=_ADAPTER, save_embedding_layers=False
+    )
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in found.items()}
+    save_file(tensors, directory / ADAPTER_FILE, metadata={"format": "pt"})
+    config = copy.copy(model.peft_config[_ADAPTER])
+    config.base_model_name_or_path, config.inference_mode = str(base), True
+    config.save_pretrained(directory)
+    # Each rank of a sharded model would have to take part in a forward pass of it.
+    probed = model.get_base_model() if state is None else load_merged(base, tensors, scales)
+    write_probe(probed, tokenizer, directory)
+    return {ADAPTER: facts}
+
+
+def _in_base(name: str) -> str:
+    return name.removeprefix("base_model.model.").replace(".base_layer.", ".")
