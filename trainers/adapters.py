@@ -55,6 +55,8 @@ INITIAL = (True, False, "gaussian", "orthogonal")
 """Values of `init_lora_weights` that leave the base model's weights as they are."""
 
 _ADAPTER = "default"
+_CHECKPOINTED = "_checkpoint_wrapped_module."
+"""What activation checkpointing puts into names of modules; names of gathered tensors are without."""
 
 
 def lora_config(objective: Mapping[str, Any]) -> Any:
@@ -127,7 +129,7 @@ def scales_of(model: torch.nn.Module) -> dict[str, float]:
                 f"lora: layer '{name}' is a {type(layer).__name__}; only linear layers can be merged into "
                 "published weights: give target_modules that are linear."
             )
-        scales[name] = float(module.scaling[_ADAPTER])  # type: ignore[index]
+        scales[name.replace(_CHECKPOINTED, "")] = float(module.scaling[_ADAPTER])  # type: ignore[index]
     return scales
 
 
@@ -140,11 +142,8 @@ def merged(state: Mapping[str, torch.Tensor], scales: Mapping[str, float]) -> di
     Returns: new tensors where they differ, computed in float32 and kept in the base's dtype.
     """
     base = {_in_base(name): tensor for name, tensor in state.items() if ".lora_" not in name}
-    adapter = {
-        name.replace(f".{_ADAPTER}.", "."): tensor for name, tensor in state.items() if ".lora_" in name
-    }
     by_tensor = {adapted_tensor(layer): scale for layer, scale in scales.items()}
-    found = merged_tensors(base.items(), adapter, by_tensor)
+    found = merged_tensors(base.items(), _adapter_of(state), by_tensor)
     return {name: tensor.to(base[name].dtype) for name, tensor in found}
 
 
@@ -165,11 +164,8 @@ def write_adapter(
     """
     scales = {adapted_tensor(layer): scale for layer, scale in scales_of(model).items()}
     facts = adapter_facts(base, scales)
-    peft = need("peft", "train", "a stage with 'lora'")
-    found = peft.get_peft_model_state_dict(
-        model, state_dict=state, adapter_name=_ADAPTER, save_embedding_layers=False
-    )
-    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in found.items()}
+    found = _adapter_of(model.state_dict() if state is None else state)
+    tensors = {name: tensor.cpu().contiguous() for name, tensor in found.items()}
     save_file(tensors, directory / ADAPTER_FILE, metadata={"format": "pt"})
     config = copy.copy(model.peft_config[_ADAPTER])
     config.base_model_name_or_path, config.inference_mode = str(base), True
@@ -178,6 +174,11 @@ def write_adapter(
     probed = model.get_base_model() if state is None else load_merged(base, tensors, scales)
     write_probe(probed, tokenizer, directory)
     return {ADAPTER: facts}
+
+
+def _adapter_of(state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The adapter's tensors in a PEFT model's state dict, under the names that PEFT's files have."""
+    return {name.replace(f".{_ADAPTER}.", "."): tensor for name, tensor in state.items() if ".lora_" in name}
 
 
 def _in_base(name: str) -> str:

@@ -128,7 +128,7 @@ def gathered_state(
 
     Args:
         wrapped: what accelerate made of `model`.
-        trained_only: leave out what is frozen, where that saves gathering it (FSDP2).
+        trained_only: leave out what is frozen, a tied head apart, where that saves gathering it (FSDP2).
     """
     if any(isinstance(parameter, DTensor) for parameter in model.parameters()):
         options = StateDictOptions(full_state_dict=True, cpu_offload=True, ignore_frozen_params=trained_only)
