@@ -201,14 +201,16 @@ class TransformersEngine:
         for request in self._queue:
             request.segments.cut(version, len(request.token_ids))
         self._stale = self._swap.mode == "recompute"
-        tied = self._proof.tied
-        tensors = {name: tensor for name, tensor in open_source(source) if not (tied and name == TIED_HEAD)}
-        outcome = self._model.load_state_dict(tensors, strict=False)
-        missing = set(outcome.missing_keys) - ({TIED_HEAD} if tied else set())
-        if missing or outcome.unexpected_keys:
+        tied = {TIED_HEAD} if self._proof.tied else set()
+        held, found = self._model.state_dict(), set()
+        for name, tensor in open_source(source):  # one at a time: merged ones are copies
+            if name in held and name not in tied:
+                held[name].copy_(tensor)
+            found.add(name)
+        if differ := (held.keys() ^ found) - tied:
             raise IntegrityError(
-                f"{dict(source)} names its tensors otherwise than transformers does in memory (for example "
-                f"{sorted(missing | set(outcome.unexpected_keys))[0]}); use the vllm engine for this model."
+                f"{source['use']} weights name their tensors otherwise than transformers does in memory (for "
+                f"example {min(differ)}); use the vllm engine for this model."
             )
 
     @torch.no_grad()

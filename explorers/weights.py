@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 from safetensors import SafetensorError, safe_open
 
+from rft_data.adapter import ADAPTER, check_base, merged
 from rft_data.errors import IntegrityError
 from rft_data.manifest import Tensors, parse_manifest
 from rft_data.probe import PROBE_FILE, Probe
@@ -98,9 +99,35 @@ def manifest_of(data: bytes, ref: WeightRef, where: object) -> dict[str, Any]:
     return manifest
 
 
-def tensors_named(manifest: Mapping[str, Any]) -> Tensors:
-    """The tensors a manifest lists."""
+def tensors_of_files(manifest: Mapping[str, Any]) -> Tensors:
+    """The tensors that a manifest's files hold."""
     return {name: (dtype, tuple(shape)) for name, (dtype, shape) in manifest["tensors"].items()}
+
+
+def tensors_named(manifest: Mapping[str, Any]) -> Tensors:
+    """The tensors that an engine is given: those of the files, or what an adapter makes of its base."""
+    return tensors_of_files(manifest.get(ADAPTER, manifest))
+
+
+def on_base(manifest: Mapping[str, Any], source: Source) -> Source:
+    """The source of a version's files as that of its tensors; the base of an adapter is checked.
+
+    Raises: MissingFileError, IntegrityError when the base cannot be read or is another.
+    """
+    adapter = manifest.get(ADAPTER)
+    if adapter is None:
+        return source
+    check_base(adapter)
+    return {**source, "base": adapter["base"], "scales": adapter["scales"]}
+
+
+def whole_tensors(
+    tensors: Iterator[tuple[str, torch.Tensor]], source: Source
+) -> Iterator[tuple[str, torch.Tensor]]:
+    """A version's tensors of its files' tensors: the same, or an adapter's merged into its base's."""
+    if "base" not in source:
+        return tensors
+    return merged(iterate_tensors(Path(source["base"])), dict(tensors), source["scales"])
 
 
 def weight_files(directory: Path) -> list[Path]:
@@ -109,17 +136,19 @@ def weight_files(directory: Path) -> list[Path]:
 
 
 def iterate_tensors(directory: Path) -> Iterator[tuple[str, torch.Tensor]]:
-    """Name and tensor of everything in a folder's safetensors files, read one at a time.
+    """Name and tensor of everything in a folder's safetensors files, in order of name, read one at a time.
 
     Raises: IntegrityError if a file is not safetensors or is cut short.
     """
+    where: dict[str, Any] = {}
     for path in weight_files(directory):
         try:
-            with safe_open(path, framework="pt") as file:
-                for name in file.keys():  # noqa: SIM118
-                    yield name, file.get_tensor(name)
+            file = safe_open(path, framework="pt")
+            where |= dict.fromkeys(file.keys(), file)
         except SafetensorError as err:
             raise IntegrityError(f"{path} is not a whole safetensors file ({err}); publish again.") from err
+    for name in sorted(where):
+        yield name, where[name].get_tensor(name)
 
 
 def tensors_in_bytes(data: npt.NDArray[np.uint8]) -> Iterator[tuple[str, torch.Tensor]]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rft_data import build_roles
+from rft_data.adapter import adapter_in
 from rft_data.control import RunControl
 from rft_data.errors import MissingFileError
 from rft_data.evaluation import evaluation_tasks
@@ -39,7 +40,9 @@ class EvalRun:
         run, recipe = self.run, self.recipe
         with ExitStack() as opened:
             placement = build_roles.placement_of(recipe, run.run_id, run.buffer, opened)
-            fleet = start_fleet(recipe, placement, self.models[0], run, whole_rounds=True)
+            adapter = adapter_in(self.models[0])
+            built_from = self.models[0] if adapter is None else Path(adapter["base"])
+            fleet = start_fleet(recipe, placement, built_from, run, whole_rounds=True)
 
             def act(model: Path) -> None:
                 fleet.publish(publish_folder(recipe, placement, run.versions, model))
@@ -61,7 +64,8 @@ class EvalRun:
 
 
 def model_folders(pattern: str) -> list[Path]:
-    """The folders with a model that a path or a pattern names, by step where they end in a number.
+    """The folders with a model, or a version that is an adapter, that a path or a pattern names; by step
+    where they end in a number.
 
     Raises: MissingFileError when there is none.
     """
@@ -69,7 +73,7 @@ def model_folders(pattern: str) -> list[Path]:
     found = (
         [root] if root.is_dir() else list(Path(root.anchor or ".").glob(str(root.relative_to(root.anchor))))
     )
-    models = [folder for folder in found if (folder / "config.json").is_file()]
+    models = [folder for folder in found if (folder / "config.json").is_file() or adapter_in(folder)]
     if not models:
         raise MissingFileError(
             f"models: '{pattern}' names no model folder (no config.json); give a Hugging Face folder, or a "

@@ -26,6 +26,7 @@ from rft_data.report import draw, package_versions
 from rft_data.run import Run
 from rft_data.stage_checks import check_stages
 from rft_data.stopwatch import Stopwatch
+from rft_data.trained_model import trained_model
 
 log = logging.getLogger(__name__)
 
@@ -73,7 +74,9 @@ class OnlineRun:
                     self._grpo(stage, model, control)
                 else:
                     model = self._offline(stage, number, model)
-        return self._summary()
+            control.phase("the final model")
+            trained = trained_model(run, recipe, self.placement)
+        return self._summary(trained)
 
     def _store_tasks(self) -> None:
         run = self.run
@@ -143,7 +146,7 @@ class OnlineRun:
         with Stopwatch(self.run.seconds, "evaluation"):
             measure(self.run, self.fleet, self.recipe, self.heldout, label, label)
 
-    def _summary(self) -> dict[str, Any]:
+    def _summary(self, trained: Path) -> dict[str, Any]:
         run = self.run
         summary = {
             "run_id": run.run_id,
@@ -159,6 +162,7 @@ class OnlineRun:
             "rows": run.progress["rows"],
             "buffer_rows": run.buffer.counts(),
             "seconds": {k: round(v, 1) for k, v in run.seconds.items()},
+            "model": str(trained),
             "policy_version": run.versions.latest,
             "consumed_steps": run.ledger.consumed(CONSUMER),
             "recipe_hash": run.hash,

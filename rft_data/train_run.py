@@ -19,6 +19,7 @@ from rft_data.report import package_versions
 from rft_data.run import Run
 from rft_data.selectors import Nothing
 from rft_data.stage_checks import check_stages
+from rft_data.trained_model import trained_model
 
 log = logging.getLogger(__name__)
 
@@ -80,9 +81,11 @@ class TrainRun:
                 fleet=Fleet([], run.versions, whole_rounds=True, deadline_s=recipe.deadlines.explore_s),
                 control=control,
             )
+            trained = trained_model(run, recipe, placement)
         return {
             "run_id": run.run_id,
             **done,
+            "model": str(trained),
             "policy_version": run.versions.latest,
             "consumed_steps": run.ledger.consumed(CONSUMER),
             "recipe_hash": run.hash,

@@ -1,21 +1,27 @@
 """LoRA (arXiv:2106.09685) through PEFT: its settings, an adapter read back, and weights with it merged in.
 
-Engines are given merged weights: every engine serves them and proves them by the same probe, and nothing
-of the adapter's format leaves the trainer. The model that trains is never merged in place.
+A version is the adapter alone, in PEFT's files; engines merge it into the base as they load it
+(`rft_data.adapter`). The model that trains is never merged in place.
 """
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import save_file
+from transformers import PreTrainedTokenizerBase
 
+from rft_data.adapter import ADAPTER, ADAPTER_FILE, adapted_tensor, adapter_facts
+from rft_data.adapter import merged as merged_tensors
 from rft_data.errors import RecipeError
 from rft_data.lookup import need, suggest
 from trainers.options import refused
+from trainers.weights import load_merged, write_probe
 
 LORA_OWNED: Mapping[str, str] = {
     **refused("the run decides it", "task_type", "inference_mode", "base_model_name_or_path", "revision"),
@@ -24,14 +30,20 @@ LORA_OWNED: Mapping[str, str] = {
         "published weights are the base weights plus one product of matrices for each linear layer",
         *("use_dora", "modules_to_save", "trainable_token_indices", "layer_replication", "target_parameters"),
         *(
+            "lora_bias",
             "megatron_config",
             "megatron_core",
             "eva_config",
             "corda_config",
+            "kasa_config",
+            "monteclora_config",
+            "velora_config",
+            "arrow_config",
+            "use_bdlora",
             "use_qalora",
+            "qalora_group_size",
             "alora_invocation_tokens",
         ),
-        *("lora_bias", "use_bdlora", "arrow_config", "kasa_config", "monteclora_config"),
     ),
     **refused("'init_lora_weights' may not change the model's own weights", "loftq_config", "lora_ga_config"),
 }
@@ -42,8 +54,9 @@ _LEAVES_THE_MODEL: Mapping[str, tuple[Any, ...]] = {
     "init_lora_weights": (True, "gaussian", "orthogonal", "mica"),
 }
 """Values with which the model without its adapter is the start model, and the adapter begins as nothing."""
-_PREFIX = "base_model.model."
 _ADAPTER = "default"
+_CHECKPOINTED = "_checkpoint_wrapped_module."
+"""What activation checkpointing puts into names of modules; names of gathered tensors are without."""
 
 
 def lora_config(objective: Mapping[str, Any]) -> Any:
@@ -98,17 +111,10 @@ def read_adapter(model: Any, checkpoint: Path) -> None:
     peft.set_peft_model_state_dict(model, state, adapter_name=_ADAPTER)
 
 
-def merged_model(
-    model: Any, state: dict[str, torch.Tensor] | None
-) -> tuple[Any, dict[str, torch.Tensor] | None]:
-    """The base model and its tensors with the adapter merged in; without an adapter, what was given.
-
-    Args: state: the model's whole state dict where its ranks hold parts of it; None: `model` holds it.
-    """
+def merged_model(model: Any) -> tuple[Any, dict[str, torch.Tensor] | None]:
+    """The base model, and its tensors with the adapter merged in; `model` and None without an adapter."""
     scales = scales_of(model)
-    if not scales:
-        return model, state
-    return model.get_base_model(), merged(model.state_dict() if state is None else state, scales)
+    return (model.get_base_model(), merged(model.state_dict(), scales)) if scales else (model, None)
 
 
 def scales_of(model: torch.nn.Module) -> dict[str, float]:
@@ -126,7 +132,7 @@ def scales_of(model: torch.nn.Module) -> dict[str, float]:
                 f"lora: layer '{name}' is a {type(layer).__name__}; only linear layers can be merged into "
                 "published weights: give target_modules that are linear."
             )
-        scales[name] = float(module.scaling[_ADAPTER])  # type: ignore[index]
+        scales[name.replace(_CHECKPOINTED, "")] = float(module.scaling[_ADAPTER])  # type: ignore[index]
     return scales
 
 
@@ -136,18 +142,51 @@ def merged(state: Mapping[str, torch.Tensor], scales: Mapping[str, float]) -> di
     Of a module that is trained whole beside the adapter (a score), the trained tensors.
 
     Args:
-        state: a PEFT model's whole state dict (gathered, where it is sharded); it stays as it is.
+        state: a PEFT model's whole state dict; it stays as it is.
         scales: what `scales_of` said of that model.
     Returns: new tensors where they differ, computed in float32 and kept in the base's dtype.
     """
-    out = {}
-    for name, tensor in state.items():
-        if ".lora_" not in name and ".original_module." not in name:
-            plain = name.removeprefix(_PREFIX).replace(".base_layer.", ".")
-            out[plain.replace(f".modules_to_save.{_ADAPTER}.", ".")] = tensor
-    for layer, scale in scales.items():
-        down = state[f"{layer}.lora_A.{_ADAPTER}.weight"].float()
-        up = state[f"{layer}.lora_B.{_ADAPTER}.weight"].float()
-        name = layer.removeprefix(_PREFIX) + ".weight"
-        out[name] = (out[name].float() + scale * (up @ down)).to(out[name].dtype)
-    return out
+    apart = (".lora_", ".original_module.")
+    base = {_in_base(name): t for name, t in state.items() if not any(part in name for part in apart)}
+    by_tensor = {adapted_tensor(layer): scale for layer, scale in scales.items()}
+    found = merged_tensors(base.items(), _adapter_of(state), by_tensor)
+    return {name: tensor.to(base[name].dtype) for name, tensor in found}
+
+
+def write_adapter(
+    model: Any,
+    base: Path,
+    tokenizer: PreTrainedTokenizerBase,
+    directory: Path,
+    state: dict[str, torch.Tensor] | None,
+) -> dict[str, Any]:
+    """Write a PEFT model's adapter, in PEFT's files, and the probe into the existing folder `directory`.
+
+    Args:
+        base: folder of the model that the adapter is of. tokenizer: makes the probe; it is not written.
+        state: the gathered tensors where the model's ranks hold parts of it; else None.
+    Returns: what the folder's manifest has to say of it.
+    Raises: RecipeError for an adapter that cannot be merged into the base's files.
+    """
+    scales = {adapted_tensor(layer): scale for layer, scale in scales_of(model).items()}
+    facts = adapter_facts(base, scales)
+    found = _adapter_of(model.state_dict() if state is None else state)
+    tensors = {name: tensor.cpu().contiguous() for name, tensor in found.items()}
+    save_file(tensors, directory / ADAPTER_FILE, metadata={"format": "pt"})
+    config = copy.copy(model.peft_config[_ADAPTER])
+    config.base_model_name_or_path, config.inference_mode = str(base), True
+    config.save_pretrained(directory)
+    # Each rank of a sharded model would have to take part in a forward pass of it.
+    probed = model.get_base_model() if state is None else load_merged(base, tensors, scales)
+    write_probe(probed, tokenizer, directory)
+    return {ADAPTER: facts}
+
+
+def _adapter_of(state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The adapter's tensors in a PEFT model's state dict, under the names that PEFT's files have."""
+    return {name.replace(f".{_ADAPTER}.", "."): tensor for name, tensor in state.items() if ".lora_" in name}
+
+
+def _in_base(name: str) -> str:
+    plain = name.removeprefix("base_model.model.").replace(".base_layer.", ".")
+    return plain.replace(f".modules_to_save.{_ADAPTER}.", ".")

@@ -22,7 +22,7 @@ from transformers import PreTrainedTokenizerBase, PrinterCallback
 from rft_data.errors import ResumeError, TrainingError
 from rft_data.protocols import LeasedBatch
 from rft_data.rows import StepReport
-from trainers.adapters import lora_config, merged_model, read_adapter
+from trainers.adapters import lora_config, read_adapter, write_adapter
 from trainers.batch_metrics import batch_metrics
 from trainers.critic import critic_plan
 from trainers.disk import writing
@@ -96,7 +96,7 @@ class GrpoTrainer:
             settings.get("critic"), self._objective.batch_ops, model_path, resume_from, options
         )
         adapter = lora_config(settings)
-        self._ranks = ranks
+        self._base, self._adapted, self._ranks = model_path.absolute(), adapter is not None, ranks
         self._output_dir, self._resume_from, self._steps = output_dir, resume_from, steps
         self._steps_done = self._steps_before = 0 if resume_from is None else _steps_of(resume_from)
         # the newest step whose checkpoint is complete and of this run
@@ -188,17 +188,22 @@ class GrpoTrainer:
             self._carry_out(CheckpointOrder(), f"the checkpoint of step {self._steps_done}", "")
             self._saved = self._steps_done
 
-    def save_weights(self, directory: Path) -> None:
-        """Write safetensors, config, tokenizer and the probe into an existing folder.
+    def save_weights(self, directory: Path) -> dict[str, Any]:
+        """Write safetensors, config, tokenizer and the probe into an existing folder; of a model with an
+        adapter only the adapter and the probe.
 
-        Raises: TrainingError during a step, and after a failed one; DiskFullError.
+        Returns: what the folder's manifest has to say of an adapter; else nothing.
+        Raises: TrainingError during a step, and after a failed one; RecipeError for an adapter that cannot
+            be published; DiskFullError.
         """
         with self._exclusive("saving weights"), writing("the weight directory", directory):
             with self._ranks.together({"do": "weights"}):
                 state = self._state()
             model = self._trainer.accelerator.unwrap_model(self._trainer.model)
-            model, state = merged_model(model, state)
+            if self._adapted:
+                return write_adapter(model, self._base, self._tokenizer, directory, state)
             write_weights(model, self._tokenizer, directory, state)
+            return {}
 
     def checkpoint_dir(self, step: int) -> Path:
         """Where the checkpoint of `step` is (or would be)."""
@@ -229,7 +234,8 @@ class GrpoTrainer:
             self._hooks.close()
 
     def _state(self) -> dict[str, torch.Tensor] | None:
-        return gathered_state(self._trainer.model, self._trainer.model_wrapped, self._trainer.accelerator)
+        of = self._trainer
+        return gathered_state(of.model, of.model_wrapped, of.accelerator, trained_only=self._adapted)
 
     def _train(self) -> None:
         """TRL's own loop, from the first order to the last, in the hooks' thread."""

@@ -123,5 +123,5 @@ def save(trainer: Trainer, tokenizer: PreTrainedTokenizerBase, folder: Path) -> 
     An adapter is merged into the weights that are written.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    model, state = merged_model(trainer.accelerator.unwrap_model(trainer.model), None)
+    model, state = merged_model(trainer.accelerator.unwrap_model(trainer.model))
     write_weights(model, tokenizer, folder, state)

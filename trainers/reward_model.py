@@ -94,7 +94,7 @@ def train_reward_model(
     model = load_scorer(model_path, **(options.get("model_init_kwargs") or {}))
     trainer = reward_trainer(model, config, pairs, tokenizer, adapter)
     fitted = fit(trainer)
-    model, state = merged_model(trainer.accelerator.unwrap_model(trainer.model), None)
+    model, state = merged_model(trainer.accelerator.unwrap_model(trainer.model))
     model.save_pretrained(output_dir, state_dict=state)
     tokenizer.save_pretrained(output_dir)
     return fitted

@@ -67,12 +67,12 @@ class TrainerRole:
         """Write weights, probe and, last, a manifest with `header` into an existing empty folder.
 
         Returns: the manifest's digest.
-        Raises: TrainingError during a step, and after a failed one; DiskFullError.
+        Raises: what `GrpoTrainer.save_weights` does.
         """
         folder = Path(directory)
-        self._trainer.save_weights(folder)
+        facts = self._trainer.save_weights(folder)
         with writing("the manifest", folder):
-            return write_manifest(folder, header)
+            return write_manifest(folder, {**header, **facts})
 
     def checkpoint(self) -> dict[str, FileFacts]:
         """Write the trainer's state of `steps_done` now, if it is not written yet; returns its files."""

@@ -13,12 +13,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from safetensors.torch import load_file
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 from torch.distributed.tensor import DTensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils.logging import disable_progress_bar
 
+from rft_data.adapter import ADAPTER_FILE, adapter_in, check_base, merged
 from rft_data.errors import MissingFileError, RecipeError
+from rft_data.manifest import read_manifest
 from rft_data.probe import Probe
 
 # One bar per file read or written would bury the run's own progress.
@@ -73,8 +76,31 @@ def load_policy(
 
 
 def publishable(model_path: Path, directory: Path) -> None:
-    """Write the model in `model_path`, as it is, into the existing folder `directory`, with a probe."""
-    write_weights(load_model(model_path), load_tokenizer(model_path), directory)
+    """Write the model in `model_path` whole into the existing folder `directory`, with a probe.
+
+    Args: model_path: a model folder, or a version that is an adapter.
+    Raises: IntegrityError, MissingFileError for an adapter or a base that is not what was published.
+    """
+    adapter = adapter_in(model_path)
+    if adapter is None:
+        write_weights(load_model(model_path), load_tokenizer(model_path), directory)
+        return
+    read_manifest(model_path)
+    check_base(adapter)
+    base = Path(adapter["base"])
+    model = load_merged(base, load_file(model_path / ADAPTER_FILE), adapter["scales"])
+    write_weights(model, load_tokenizer(base), directory)
+
+
+def load_merged(
+    base: Path, adapter: Mapping[str, torch.Tensor], scales: Mapping[str, float]
+) -> PreTrainedModel:
+    """The model in `base` with an adapter merged in; for its arguments see `rft_data.adapter.merged`."""
+    model = load_model(base)
+    held = model.state_dict()
+    for name, tensor in merged(((name, held[name]) for name in scales), adapter, scales):
+        held[name].copy_(tensor)
+    return model
 
 
 def write_weights(
@@ -94,16 +120,18 @@ def write_weights(
 
 
 def gathered_state(
-    model: torch.nn.Module, wrapped: torch.nn.Module, accelerator: Any
+    model: torch.nn.Module, wrapped: torch.nn.Module, accelerator: Any, *, trained_only: bool = False
 ) -> dict[str, torch.Tensor] | None:
     """All tensors of a model whose ranks hold parts of it (FSDP2, ZeRO-3); None of one that each holds whole.
 
     Every rank must call it; with FSDP2 only rank 0 is given the tensors, the others an empty dict.
 
-    Args: wrapped: what accelerate made of `model`.
+    Args:
+        wrapped: what accelerate made of `model`.
+        trained_only: leave out what is frozen, a tied head apart, where that saves gathering it (FSDP2).
     """
     if any(isinstance(parameter, DTensor) for parameter in model.parameters()):
-        options = StateDictOptions(full_state_dict=True, cpu_offload=True)
+        options = StateDictOptions(full_state_dict=True, cpu_offload=True, ignore_frozen_params=trained_only)
         state: dict[str, torch.Tensor] = get_model_state_dict(model, options=options)
         return state
     if any(hasattr(parameter, "ds_id") for parameter in model.parameters()):  # ZeRO-3

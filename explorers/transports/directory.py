@@ -6,7 +6,16 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from explorers.weights import Arrived, Source, iterate_tensors, manifest_of, tensors_named, weight_files
+from explorers.weights import (
+    Arrived,
+    Source,
+    iterate_tensors,
+    manifest_of,
+    on_base,
+    tensors_named,
+    tensors_of_files,
+    weight_files,
+)
 from rft_data.errors import IntegrityError
 from rft_data.manifest import MANIFEST_FILE, manifest_bytes, read_manifest, tensors_in
 from rft_data.probe import Probe
@@ -24,7 +33,8 @@ class Directory:
     def fetch(self, ref: WeightRef) -> Arrived:
         """Check every file of the folder against its digest (about 1 s per GB and engine).
 
-        Raises: IntegrityError when it is damaged, incomplete, or of another version.
+        Raises: IntegrityError when it is damaged, incomplete, or of another version; MissingFileError when
+            it is an adapter whose base cannot be read.
         """
         directory = Path(ref.path)
         read_manifest(directory)
@@ -35,19 +45,19 @@ class Directory:
 
 
 def opened(directory: Path, ref: WeightRef) -> Arrived:
-    """A folder whose files were checked: still compares its tensors with the manifest's."""
+    """A folder whose files were checked: still compares tensors with the manifest's; checks a base."""
     manifest = manifest_of(manifest_bytes(directory), ref, directory / MANIFEST_FILE)
-    tensors, found = tensors_named(manifest), tensors_in(directory)
-    differ = {name for name, _ in tensors.items() ^ found.items()}
+    differ = {name for name, _ in tensors_of_files(manifest).items() ^ tensors_in(directory).items()}
     differ |= {path.name for path in weight_files(directory)} - manifest["files"].keys()
     if differ:
         raise IntegrityError(
             f"the safetensors files in {directory} do not hold the tensors its manifest lists (for example "
             f"'{min(differ)}'); the version served before is still served: publish again."
         )
-    return Arrived(tensors, Probe.load(directory), {"use": "directory", "path": str(directory)})
+    source = on_base(manifest, {"use": "directory", "path": str(directory)})
+    return Arrived(tensors_named(manifest), Probe.load(directory), source)
 
 
 def read(source: Source) -> Iterator[tuple[str, torch.Tensor]]:
-    """The tensors of a folder, in an engine's worker."""
+    """The tensors of a folder's files, in an engine's worker."""
     return iterate_tensors(Path(source["path"]))

@@ -14,7 +14,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from explorers.weights import Arrived, Source, manifest_of, probe_in_bytes, tensors_in_bytes, tensors_named
+from explorers.weights import (
+    Arrived,
+    Source,
+    manifest_of,
+    on_base,
+    probe_in_bytes,
+    tensors_in_bytes,
+    tensors_named,
+    tensors_of_files,
+)
 from rft_data.errors import EngineError, IntegrityError, StalledError
 from rft_data.lookup import need
 from rft_data.manifest import MANIFEST_FILE, Tensors, manifest_bytes, parse_manifest, tensors_of
@@ -98,7 +107,8 @@ class RayStore:
         """Bring every file to this node and check its digest.
 
         Raises: IntegrityError for other bytes than the manifest's, EngineError for a version that was not
-            offered, StalledError past the deadline.
+            offered, StalledError past the deadline; MissingFileError when it is an adapter whose base cannot
+            be read on this node.
         """
         source = {
             "use": "ray",
@@ -119,21 +129,22 @@ class RayStore:
                 )
             if name != PROBE_FILE:
                 tensors.update(tensors_of(BytesIO(data).read, len(data)))
-        if tensors != tensors_named(manifest):
+        if tensors != tensors_of_files(manifest):
             raise IntegrityError(f"the files of version {ref.version} do not hold the manifest's tensors.")
-        return Arrived(tensors, probe_in_bytes(files[PROBE_FILE].tobytes()), source)
+        probe = probe_in_bytes(files[PROBE_FILE].tobytes())
+        return Arrived(tensors_named(manifest), probe, on_base(manifest, source))
 
     def close(self) -> None:
         """Nothing is held."""
 
 
 def is_needed(name: str) -> bool:
-    """Whether an engine needs a file: the model's tensors and the probe."""
+    """Whether an engine needs a file: tensors, of a model or an adapter, and the probe."""
     return name == PROBE_FILE or (name.endswith(".safetensors") and "/" not in name)
 
 
 def read(source: Source) -> Iterator[tuple[str, torch.Tensor]]:
-    """The tensors of a version, in an engine's worker."""
+    """The tensors of a version's files, in an engine's worker."""
     files = _files(source, None)
     for name in sorted(files.keys() - {PROBE_FILE, MANIFEST_FILE}):
         yield from tensors_in_bytes(files[name])

@@ -19,7 +19,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from safetensors import safe_open
 from vllm.distributed.weight_transfer.base import ParamMeta, TrainerInitInfo, WeightSource
 from vllm.distributed.weight_transfer.factory import WeightTransferTrainerFactory
 from vllm.distributed.weight_transfer.ipc_engine import IPCTrainerInitInfo
@@ -27,9 +26,9 @@ from vllm.distributed.weight_transfer.nccl_engine import NCCLTrainerInitInfo
 
 from explorers.transports import gloo
 from explorers.transports.wire import encode
-from explorers.weights import TORCH_DTYPES, weight_files
+from explorers.weights import TORCH_DTYPES, iterate_tensors, on_base, tensors_named, whole_tensors
 from rft_data.errors import EngineError, RecipeError, StalledError
-from rft_data.manifest import manifest_bytes, tensors_in
+from rft_data.manifest import manifest_bytes, parse_manifest
 from rft_data.probe import PROBE_FILE
 from rft_data.rows import WeightRef
 
@@ -84,7 +83,8 @@ class WeightSender:
         """Start sending a version; engines take part when they load it.
 
         The future ends when the last engine has proved it. It raises EngineError when one failed, and
-        StalledError when not all have come within the deadline; then `regroup` before the next offer.
+        StalledError when not all have come within the deadline; then `regroup` before the next offer. An
+        adapter is merged here, so it raises MissingFileError or IntegrityError for its base.
         """
         return self._pool.submit(self._send, ref)
 
@@ -96,6 +96,7 @@ class WeightSender:
 
     def _send(self, ref: WeightRef) -> None:
         directory = Path(ref.path)
+        source = DirectorySource(directory, "cpu" if self._backend == "gloo" else "cuda")
         client = _StoreClient(self._store, ref.version, self._generation, self._receivers, self._deadline_s)
         offer = {
             "generation": self._generation,
@@ -104,7 +105,6 @@ class WeightSender:
             "probe": base64.b64encode((directory / PROBE_FILE).read_bytes()).decode(),
         }
         self._store.set(f"offer/{ref.version}", json.dumps(offer))
-        source = DirectorySource(directory, "cpu" if self._backend == "gloo" else "cuda")
         if self._engine is None:
             self._engine = WeightTransferTrainerFactory.trainer_init(
                 self._init_info(), client=client, source=source
@@ -126,13 +126,14 @@ class WeightSender:
 
 
 class DirectorySource(WeightSource):
-    """The tensors of a weight directory, in order of name, on `device`."""
+    """The tensors of a weight directory, in order of name, on `device`; an adapter comes merged."""
 
     def __init__(self, directory: Path, device: str) -> None:
-        """Reads only the headers now."""
-        self._device = device
-        self._tensors = tensors_in(directory)
-        self._files = weight_files(directory)
+        """Reads only the manifest now, and checks the base of an adapter."""
+        manifest = parse_manifest(manifest_bytes(directory), directory)
+        self._directory, self._device = directory, device
+        self._tensors = tensors_named(manifest)
+        self._source = on_base(manifest, {})
 
     def metadata(self) -> list[ParamMeta]:
         """Name, dtype and shape of each."""
@@ -143,10 +144,8 @@ class DirectorySource(WeightSource):
 
     def __iter__(self) -> Iterator[tuple[str, torch.Tensor]]:
         """One at a time."""
-        readers = [safe_open(path, framework="pt") for path in self._files]
-        where = {name: reader for reader in readers for name in reader.keys()}  # noqa: SIM118
-        for name in sorted(where):
-            yield name, where[name].get_tensor(name).to(self._device)
+        for name, tensor in whole_tensors(iterate_tensors(self._directory), self._source):
+            yield name, tensor.to(self._device)
 
 
 class _StoreClient:

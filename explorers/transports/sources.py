@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from explorers.transports import directory, ray_store
-from explorers.weights import Source
+from explorers.weights import Source, whole_tensors
 
 if TYPE_CHECKING:
     import torch
@@ -17,5 +17,5 @@ READERS: Mapping[str, Callable[[Source], Tensors]] = {"directory": directory.rea
 
 
 def open_source(source: Source) -> Tensors:
-    """Name and tensor of everything a source holds, one at a time."""
-    return READERS[source["use"]](source)
+    """Name and tensor of everything a version is, one at a time; an adapter comes merged into its base."""
+    return whole_tensors(READERS[source["use"]](source), source)

@@ -234,7 +234,7 @@ class RlStage(Section):
     teacher: str | None = None
     """Folder of the model whose logprobs are the reference's; without it, the stage's first policy."""
     lora: dict[str, Any] | None = None
-    """Passed through to PEFT's LoraConfig: only an adapter is trained; what is published has it merged in."""
+    """Passed through to PEFT's LoraConfig: only an adapter is trained and published; engines merge it."""
     trl: dict[str, Any] = Field(default_factory=dict)
     """Passed through to TRL's GRPOConfig."""
 

@@ -35,6 +35,7 @@ from rft_data.errors import (
 from rft_data.lookup import load
 from rft_data.probe import PROBE_FILE
 from rft_data.rows import WeightRef
+from tests.explorers.test_adapter_versions import adapter_ref
 
 
 def same_as_published(arrived: Arrived, ref: WeightRef) -> bool:
@@ -266,11 +267,14 @@ def test_rays_object_store_brings_what_was_published(tied: Any, ray: Any) -> Non
     stored = {"use": "ray", "actor": "weights", "deadline_s": 60}
     engine = TransformersEngine(tied.base, seed=0, max_model_len=64, options={}, transport=stored)
     assert asyncio.run(engine.swap_weights(second)) <= 1e-4
+    adapter, _ = adapter_ref(tied)
+    sender.offer(adapter)
+    assert asyncio.run(engine.swap_weights(adapter)) <= 1e-4
     broken = damaged(tied.ref("b"))
     sender.offer(broken)
-    with pytest.raises(IntegrityError, match=r"'model.safetensors' of version 3 came through Ray"):
+    with pytest.raises(IntegrityError, match=r"'model.safetensors' of version 4 came through Ray"):
         asyncio.run(engine.swap_weights(broken))
-    assert engine.version == second.version
+    assert engine.version == adapter.version
     engine.close()
     sender.close()
     with pytest.raises((EngineError, StalledError), match="weights"):

@@ -1,4 +1,4 @@
-"""LoRA: the merged weights are the base's plus the product, and a run with an adapter resumes exactly."""
+"""LoRA: what is published merges as PEFT merges it, and a run with an adapter resumes exactly."""
 
 from __future__ import annotations
 
@@ -11,12 +11,17 @@ import pyarrow as pa
 import pytest
 import torch
 from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from rft_data.errors import MissingExtraError, RecipeError
-from rft_data.probe import Probe
+from rft_data.adapter import ADAPTER, ADAPTER_FILE, adapter_in
+from rft_data.adapter import merged as merged_tensors
+from rft_data.errors import IntegrityError, RecipeError
+from rft_data.manifest import write_manifest
+from rft_data.probe import PROBE_FILE, Probe
 from rft_data.protocols import LeasedBatch
-from trainers.adapters import lora_config, merged, merged_model, scales_of
+from trainers.adapters import lora_config, merged, merged_model, scales_of, write_adapter
 from trainers.grpo import GrpoTrainer, Limits
+from trainers.weights import _logprobs, load_model, publishable
 
 Rows = Callable[..., pa.Table]
 Leased = Callable[[pa.Table, int], LeasedBatch]
@@ -66,7 +71,7 @@ def test_merged_weights_compute_what_the_adapted_layer_computes() -> None:
 
 def test_model_without_an_adapter_is_left_as_it_is() -> None:
     model = torch.nn.Linear(2, 2)
-    assert merged_model(model, None) == (model, None)
+    assert merged_model(model) == (model, None)
 
 
 def test_adapter_on_a_layer_that_is_not_linear_is_refused() -> None:
@@ -80,64 +85,108 @@ def test_lora_beside_a_teacher_is_refused() -> None:
     assert lora_config({"lora": None}) is None
 
 
-def _has_peft() -> bool:
-    try:
-        lora_config({"lora": LORA})
-    except MissingExtraError:
-        return False
-    return True
-
-
-needs_peft = pytest.mark.skipif(not _has_peft(), reason="needs the package peft")
-
-
-@pytest.mark.skipif(_has_peft(), reason="peft is installed")
-def test_lora_without_peft_names_the_extra() -> None:
-    with pytest.raises(MissingExtraError, match=r"rft-data\[train\]"):
-        lora_config({"lora": LORA})
-
-
-@needs_peft
 @pytest.mark.parametrize(
-    ("bad", "message"), [({"use_dora": True}, "one product of matrices"), ({"rank": 4}, "not an option")]
+    ("bad", "message"),
+    [
+        ({"use_dora": True}, "one product of matrices"),
+        ({"bias": "all"}, "the start model without its adapter"),
+        ({"init_lora_weights": "pissa"}, "the start model without its adapter"),
+        ({"rank": 4}, "not an option"),
+    ],
 )
 def test_option_that_cannot_be_published_is_refused(bad: dict[str, Any], message: str) -> None:
     with pytest.raises(RecipeError, match=message):
         lora_config({"lora": {**LORA, **bad}})
 
 
-def _trainer(model_path: Path, out: Path, **kwargs: Any) -> GrpoTrainer:
+def _trainer(model_path: Path, out: Path, lora: dict[str, Any] = LORA, **kwargs: Any) -> GrpoTrainer:
     options = {"learning_rate": 1e-2, "beta": 0.1}
     return GrpoTrainer(
-        model_path, out, 4, 8, options, 0, objective={"lora": LORA}, limits=Limits(threads=1), **kwargs
+        model_path, out, 4, 8, options, 0, objective={"lora": lora}, limits=Limits(threads=1), **kwargs
     )
 
 
-def _weights(trainer: GrpoTrainer, folder: Path) -> dict[str, torch.Tensor]:
+def _published(trainer: GrpoTrainer, folder: Path) -> Path:
+    """A version's folder, as the trainer's role makes it."""
     folder.mkdir()
-    trainer.save_weights(folder)
-    return load_file(folder / "model.safetensors")
+    write_manifest(folder, {"run_id": "run", "version": 0, "step": 0, **trainer.save_weights(folder)})
+    return folder
 
 
-@needs_peft
-def test_published_weights_are_the_base_models_with_the_adapter_merged_in(
+def _adapter(trainer: GrpoTrainer, folder: Path) -> dict[str, torch.Tensor]:
+    return load_file(_published(trainer, folder) / ADAPTER_FILE)
+
+
+@pytest.mark.parametrize(
+    "lora",
+    [LORA, {**LORA, "use_rslora": True, "rank_pattern": {"v_proj": 2}, "alpha_pattern": {"q_proj": 3}}],
+    ids=["plain", "patterns"],
+)
+def test_version_is_the_adapter_alone_and_merges_as_peft_does(
+    model_path: Path, tmp_path: Path, rows_table: Rows, leased: Leased, lora: dict[str, Any]
+) -> None:
+    from peft import PeftModel
+
+    with closing(_trainer(model_path, tmp_path / "run", lora)) as trainer:
+        assert "kl" in trainer.step(leased(rows_table(0, 8), 0))
+        trainer.step(leased(rows_table(1, 8), 1))
+        version = _published(trainer, tmp_path / "v")
+    files = {str(path.relative_to(version)) for path in version.rglob("*") if path.is_file()}
+    assert files == {"adapter_config.json", ADAPTER_FILE, PROBE_FILE, "manifest.json"}
+    base = load_model(model_path)
+    loaded = PeftModel.from_pretrained(base, version).eval()
+    probe = Probe.load(version)
+    measured = [_logprobs(loaded.get_base_model(), ids) for ids in probe.token_ids]
+    assert probe.check(measured, 1e-5, "PEFT") <= 1e-5
+
+    adapter = adapter_in(version)
+    assert adapter is not None
+    assert adapter["base"] == loaded.peft_config["default"].base_model_name_or_path == str(model_path)
+    want = dict(loaded.merge_and_unload().named_parameters())
+    files_of_base = load_file(model_path / "model.safetensors")
+    got = dict(merged_tensors(files_of_base.items(), load_file(version / ADAPTER_FILE), adapter["scales"]))
+    assert got.keys() == files_of_base.keys() == adapter["tensors"].keys()
+    assert all(float((got[name] - want[name]).abs().max()) <= 1e-6 for name in got)
+    changed = {name for name in got if not torch.equal(got[name], files_of_base[name])}
+    assert {name.split(".")[-2] for name in changed} == {"q_proj", "v_proj"}
+
+
+def test_published_adapter_is_made_whole_again_for_transformers_alone(
     model_path: Path, tmp_path: Path, rows_table: Rows, leased: Leased
 ) -> None:
     with closing(_trainer(model_path, tmp_path / "run")) as trainer:
-        assert "kl" in trainer.step(leased(rows_table(0, 8), 0))
-        trainer.step(leased(rows_table(1, 8), 1))
-        got = _weights(trainer, tmp_path / "w")
-        merged_by_peft = trainer._trainer.model.merge_and_unload()
-        want = dict(merged_by_peft.named_parameters())
-    base = load_file(model_path / "model.safetensors")
-    assert got.keys() == base.keys()
-    changed = {name for name in got if not torch.equal(got[name], base[name])}
-    assert {name.split(".")[-2] for name in changed} == {"q_proj", "v_proj"}
-    assert all(torch.allclose(got[name], want[name].detach(), atol=1e-6) for name in changed)
-    assert len(Probe.load(tmp_path / "w").token_ids) > 0
+        trainer.step(leased(rows_table(0, 8), 0))
+        version = _published(trainer, tmp_path / "v")
+    whole = tmp_path / "whole"
+    whole.mkdir()
+    publishable(version, whole)
+    model = AutoModelForCausalLM.from_pretrained(whole).eval()
+    assert len(AutoTokenizer.from_pretrained(whole)) == len(AutoTokenizer.from_pretrained(model_path))
+    probe = Probe.load(version)
+    assert probe.check([_logprobs(model, ids) for ids in probe.token_ids], 1e-5, "transformers") <= 1e-5
+    (version / ADAPTER_FILE).write_bytes(b"cut off")
+    with pytest.raises(IntegrityError, match="does not match the digest"):
+        publishable(version, whole)
 
 
-@needs_peft
+def test_sharded_state_gives_the_same_version_as_a_whole_model(
+    model_path: Path, tmp_path: Path, rows_table: Rows, leased: Leased
+) -> None:
+    """Under FSDP2 rank 0 is given the trained tensors, and the probe is made of the files."""
+    with closing(_trainer(model_path, tmp_path / "run")) as trainer:
+        trainer.step(leased(rows_table(0, 8), 0))
+        version = _published(trainer, tmp_path / "v")
+        model = trainer._trainer.model
+        state = {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}
+        gathered = tmp_path / "gathered"
+        gathered.mkdir()
+        facts = write_adapter(model, model_path, trainer.tokenizer, gathered, state)
+    assert facts[ADAPTER] == {**(adapter_in(version) or {}), "tensors": facts[ADAPTER]["tensors"]}
+    assert (gathered / ADAPTER_FILE).read_bytes() == (version / ADAPTER_FILE).read_bytes()
+    found = Probe.load(gathered)
+    assert Probe.load(version).check(found.logprobs, 1e-5, "gathered") <= 1e-5
+
+
 def test_adapter_resumes_bit_for_bit(
     model_path: Path, tmp_path: Path, rows_table: Rows, leased: Leased
 ) -> None:
@@ -145,15 +194,15 @@ def test_adapter_resumes_bit_for_bit(
     with closing(_trainer(model_path, tmp_path / "straight")) as straight:
         for batch in batches:
             straight.step(batch)
-        want = _weights(straight, tmp_path / "want")
+        want = _adapter(straight, tmp_path / "want")
     with closing(_trainer(model_path, tmp_path / "parts")) as first:
         first.step(batches[0])
         first.step(batches[1], checkpoint=True)
-        at_checkpoint = _weights(first, tmp_path / "at")
+        at_checkpoint = _adapter(first, tmp_path / "at")
         checkpoint = first.checkpoint_dir(2)
     with closing(_trainer(model_path, tmp_path / "parts", resume_from=checkpoint)) as second:
-        resumed = _weights(second, tmp_path / "resumed")
+        resumed = _adapter(second, tmp_path / "resumed")
         second.step(batches[2])
-        got = _weights(second, tmp_path / "got")
+        got = _adapter(second, tmp_path / "got")
     assert all(torch.equal(resumed[name], at_checkpoint[name]) for name in resumed)
     assert all(torch.equal(got[name], want[name]) for name in want)

@@ -15,13 +15,16 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from rft_data.adapter import ADAPTER_FILE
 from rft_data.errors import RecipeError
 from rft_data.probe import Probe
 from tests.trainers import torchrun_scenario
 from tests.trainers.rank_scenarios import alone, relative, scenario, write_table
 from tests.trainers.ray_work import FOLDER
+from tests.trainers.torchrun_scenario import adapted
+from trainers.adapters import write_adapter
 from trainers.launch import other_ranks, served_torchrun
-from trainers.weights import publishable
+from trainers.weights import load_tokenizer, publishable
 
 ROOT = Path(__file__).parents[2]
 Rows = Callable[..., pa.Table]
@@ -67,6 +70,13 @@ def test_torchruns_ranks_train_as_one_process_does(wanted: tuple[Path, dict[str,
     plain.mkdir()
     publishable(model_path, plain)
     assert Probe.load(folder / "sharded").check(Probe.load(plain).logprobs, 1e-6, "sharded") <= 1e-6
+    # and so was an adapter, by itself
+    whole_model = folder / "adapter"
+    whole_model.mkdir()
+    write_adapter(adapted(model_path), model_path, load_tokenizer(model_path), whole_model, None)
+    sharded = folder / "sharded-adapter"
+    assert (sharded / ADAPTER_FILE).read_bytes() == (whole_model / ADAPTER_FILE).read_bytes()
+    assert Probe.load(sharded).check(Probe.load(whole_model).logprobs, 1e-5, "sharded") <= 1e-5
 
 
 @pytest.mark.slow
