@@ -117,9 +117,7 @@ def test_imitation_and_then_exploring_both_with_adapters(tmp_path: Path) -> None
     assert summary["consumed_steps"] == 2
     check_books(tmp_path, steps=2)
     whole, imitated = weights(tmp_path, "0-sft"), weights(tmp_path, "1-sft")
-    with Buffer(tmp_path / "run" / "buffer", read_only=True) as buffer:
-        last = buffer.read("versions").to_pylist()[-1]
-    final = load_file(tmp_path / "run" / "weights" / last["path"] / "model.safetensors")
+    final = load_file(Path(summary["model"]) / "model.safetensors")
     for before, after in ((whole, imitated), (imitated, final)):
         changed = {name for name in after if not torch.equal(after[name], before[name])}
         assert changed == {name for name in after if name.endswith("_proj.weight")}
