@@ -1,4 +1,4 @@
-"""Rule-based rewards of one finished completion, by name in `REWARDS`; others by import path.
+"""Rewards of one finished completion by rules, and all built-in ones by name in `REWARDS`.
 
 A reward never raises for bad model output; it returns `Unscored` only when the task cannot be judged. Where
 it runs is not decided here, only whether it may run in the explorer's own process (`trusted`).
@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from numbers import Real
 from typing import Any, ClassVar
 
+from explorers.reward_model import RewardModel
 from rft_data.errors import RecipeError, RftError
 from rft_data.lookup import lookup, need
 from rft_data.protocols import Reward, Unscored
@@ -124,6 +125,7 @@ REWARDS: Mapping[str, type[Reward]] = {
     "exact_answer": ExactAnswer,
     "answer_format": AnswerFormat,
     "math_verify": MathVerify,
+    "reward_model": RewardModel,
     "later": Later,
 }
 

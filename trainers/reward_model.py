@@ -1,7 +1,7 @@
 """A Bradley-Terry reward model on stored preference pairs, with TRL's stock RewardTrainer.
 
-It is the start model with one score in place of its vocabulary, read at the last token. No explorer uses it
-here, and it is no policy: later stages go on from the model before it.
+It is the start model with one score in place of its vocabulary, read at the last token. It is no policy:
+later stages go on from the model before it. Explorers use it as the reward `reward_model`.
 """
 
 from __future__ import annotations
