@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 from safetensors import SafetensorError, safe_open
 
-from rft_data.adapter import ADAPTER, check_base, merged
+from rft_data.adapter import ADAPTER, adapter_of, check_base, merged
 from rft_data.errors import IntegrityError
 from rft_data.manifest import Tensors, parse_manifest
 from rft_data.probe import PROBE_FILE, Probe
@@ -109,12 +109,13 @@ def tensors_named(manifest: Mapping[str, Any]) -> Tensors:
     return tensors_of_files(manifest.get(ADAPTER, manifest))
 
 
-def on_base(manifest: Mapping[str, Any], source: Source) -> Source:
+def on_base(manifest: Mapping[str, Any], version: Path, source: Source) -> Source:
     """The source of a version's files as that of its tensors; the base of an adapter is checked.
 
+    Args: version: the folder that was published.
     Raises: MissingFileError, IntegrityError when the base cannot be read or is another.
     """
-    adapter = manifest.get(ADAPTER)
+    adapter = adapter_of(manifest, version)
     if adapter is None:
         return source
     check_base(adapter)

@@ -5,6 +5,7 @@ The one place that merges, for trainers and engines. It writes nothing and knows
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -24,8 +25,9 @@ _LAYER = "base_model.model."
 """What PEFT puts before a layer's name."""
 
 
-def adapter_facts(base: Path, scales: Mapping[str, float]) -> dict[str, Any]:
-    """The entry of a manifest: `base`, a folder; sizes and digests of its safetensors `files`; `scales`, what
+def adapter_facts(base: Path, scales: Mapping[str, float], version: Path) -> dict[str, Any]:
+    """The entry of a manifest: `base`, a folder, as seen from the folder `version` where both are in one
+    run's folder, so that a run can be moved; sizes and digests of its safetensors `files`; `scales`, what
     each adapted tensor's product of matrices is multiplied by; `tensors`, all that the two make together.
 
     Raises: RecipeError when the base's files have no tensor of an adapted layer's name.
@@ -40,16 +42,29 @@ def adapter_facts(base: Path, scales: Mapping[str, float]) -> dict[str, Any]:
         path.name: {"bytes": path.stat().st_size, "blake2b": _digest(path)} for path in _weight_files(base)
     }
     merged_ones = {name: ("F32", tensors[name][1]) for name in scales}
-    return {"base": str(base), "files": files, "scales": dict(scales), "tensors": tensors | merged_ones}
+    inside = base.is_relative_to(version.absolute().parent.parent)
+    where = os.path.relpath(base, version.absolute()) if inside else str(base)
+    return {"base": where, "files": files, "scales": dict(scales), "tensors": tensors | merged_ones}
 
 
 def adapter_in(folder: Path) -> dict[str, Any] | None:
-    """What a folder's manifest says of its base; None when it holds whole weights, or has no manifest.
+    """`adapter_of` a folder's manifest; None too when there is none.
 
     Raises: IntegrityError when the manifest is damaged.
     """
     path = folder / MANIFEST_FILE
-    return parse_manifest(manifest_bytes(folder), path).get(ADAPTER) if path.is_file() else None
+    return adapter_of(parse_manifest(manifest_bytes(folder), path), folder) if path.is_file() else None
+
+
+def adapter_of(manifest: Mapping[str, Any], version: Path) -> dict[str, Any] | None:
+    """What a manifest says of its base, whose path is absolute now; None where the weights are whole.
+
+    Args: version: the folder that was published, wherever the manifest was read.
+    """
+    adapter = manifest.get(ADAPTER)
+    if adapter is None:
+        return None
+    return {**adapter, "base": os.path.normpath(version.absolute() / adapter["base"])}
 
 
 def check_base(adapter: Mapping[str, Any]) -> None:

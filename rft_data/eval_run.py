@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rft_data import build_roles
-from rft_data.adapter import adapter_in
+from rft_data.adapter import adapter_in, check_base
 from rft_data.control import RunControl
 from rft_data.errors import MissingFileError
 from rft_data.evaluation import evaluation_tasks
@@ -40,8 +40,10 @@ class EvalRun:
         run, recipe = self.run, self.recipe
         with ExitStack() as opened:
             placement = build_roles.placement_of(recipe, run.run_id, run.buffer, opened)
-            adapter = adapter_in(self.models[0])
-            built_from = self.models[0] if adapter is None else Path(adapter["base"])
+            built_from = self.models[0]
+            if (adapter := adapter_in(built_from)) is not None:
+                check_base(adapter)
+                built_from = Path(adapter["base"])
             fleet = start_fleet(recipe, placement, built_from, run, whole_rounds=True)
 
             def act(model: Path) -> None:
@@ -77,7 +79,8 @@ def model_folders(pattern: str) -> list[Path]:
     if not models:
         raise MissingFileError(
             f"models: '{pattern}' names no model folder (no config.json); give a Hugging Face folder, or a "
-            "pattern such as runs/x/checkpoints/checkpoint-*."
+            "pattern such as runs/x/checkpoints/checkpoint-*, of a run with lora runs/x/weights/v* or "
+            "runs/x/final."
         )
     return sorted(models, key=lambda folder: (_number(folder.name), folder.name))
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rft_data import build, build_roles
+from rft_data.adapter import adapter_in, check_base
 from rft_data.conservation import check_conservation
 from rft_data.control import RunControl
 from rft_data.dispatch import Dispatcher
@@ -71,6 +72,8 @@ def _train(
     """Start the trainer where the run stands, and turn the loop to the stage's last step."""
     checkpoints = run.directory / "checkpoints"
     schedule = schedule_of(recipe, stage)
+    if at.directory is not None:
+        _check_adapted(run, model)
     trainer = placement.start(
         build_roles.trainer_spec(
             recipe, stage, model, checkpoints, at.directory, exploring.pipeline.pipeline_hash
@@ -106,6 +109,16 @@ def _train(
                 trainer.close()
         raise
     trainer.close()
+
+
+def _check_adapted(run: Run, model: Path) -> None:
+    """See that a resumed stage's adapter is put on the model it was trained on.
+
+    Raises: MissingFileError, IntegrityError naming the file that cannot be read or differs.
+    """
+    for ref in run.versions.published()[-1:]:
+        if (adapter := adapter_in(Path(ref.path))) is not None:
+            check_base({**adapter, "base": str(model.absolute())})
 
 
 def _taken_up(

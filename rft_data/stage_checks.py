@@ -67,9 +67,9 @@ def _check_teacher(stage: RlStage, needs: frozenset[str], *, read: bool) -> None
     """Whether there is a teacher where one is needed, and something that reads it."""
     if stage.teacher is None:
         if "teacher" in needs:
-            names = ", ".join(name for operator in stage.batch_ops for name in operator)
             raise RecipeError(
-                f"batch_ops has {names}, and the stage no 'teacher'; give the folder of its model."
+                "batch_ops has an operator that learns from a teacher (distill, jsd), and the stage no "
+                "'teacher'; give the folder of its model."
             )
     elif not read:
         raise RecipeError(

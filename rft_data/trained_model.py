@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rft_data.adapter import adapter_in
 from rft_data.failpoints import failpoint
-from rft_data.manifest import fsync
+from rft_data.manifest import fsync, read_manifest
 from rft_data.preparation import offline
 from rft_data.protocols import Placement
 from rft_data.recipe.modes import RunRecipe
@@ -20,7 +20,7 @@ FOLDER = "final"
 def trained_model(run: Run, recipe: RunRecipe, placement: Placement) -> Path:
     """Name the folder; an adapter is merged into whole weights first, unless a former start of the run did.
 
-    Raises: what the offline role raises.
+    Raises: what the offline role raises; IntegrityError when what a former start wrote is not whole any more.
     """
     last = run.versions.published()[-1]
     if adapter_in(Path(last.path)) is None:
@@ -43,5 +43,6 @@ def trained_model(run: Run, recipe: RunRecipe, placement: Placement) -> Path:
         draft.rename(final)
         fsync(run.directory)
 
-    run.once(FOLDER, merge)
+    if not run.once(FOLDER, merge):
+        read_manifest(final)
     return final

@@ -51,7 +51,7 @@ LORA_OWNED: Mapping[str, str] = {
 
 _LEAVES_THE_MODEL: Mapping[str, tuple[Any, ...]] = {
     "bias": ("none",),
-    "init_lora_weights": (True, "gaussian", "orthogonal", "mica"),
+    "init_lora_weights": (True, "gaussian", "orthogonal"),
 }
 """Values with which the model without its adapter is the start model, and the adapter begins as nothing."""
 _ADAPTER = "default"
@@ -169,15 +169,17 @@ def write_adapter(
     Raises: RecipeError for an adapter that cannot be merged into the base's files.
     """
     scales = {adapted_tensor(layer): scale for layer, scale in scales_of(model).items()}
-    facts = adapter_facts(base, scales)
+    facts = adapter_facts(base, scales, directory)
     found = _adapter_of(model.state_dict() if state is None else state)
     tensors = {name: tensor.cpu().contiguous() for name, tensor in found.items()}
     save_file(tensors, directory / ADAPTER_FILE, metadata={"format": "pt"})
     config = copy.copy(model.peft_config[_ADAPTER])
     config.base_model_name_or_path, config.inference_mode = str(base), True
     config.save_pretrained(directory)
-    # Each rank of a sharded model would have to take part in a forward pass of it.
-    probed = model.get_base_model() if state is None else load_merged(base, tensors, scales)
+    # Where the model is in parts, each rank would have to take part in a forward pass of it; where it is
+    # in bfloat16, engines in float32 would not agree with it.
+    here = state is None and all(p.dtype == torch.float32 for p in model.parameters())
+    probed = model.get_base_model() if here else load_merged(base, tensors, scales)
     write_probe(probed, tokenizer, directory)
     return {ADAPTER: facts}
 

@@ -19,8 +19,8 @@ from rft_data.errors import RecipeError
 from rft_data.lookup import suggest
 from trainers.adapters import adapter_config
 from trainers.answers import AnswerPair
-from trainers.offline_fit import Fitted, built, callbacks, fit, save
-from trainers.options import OWNED, build_config, check_options, refused
+from trainers.offline_fit import Fitted, callbacks, fit, save
+from trainers.options import OWNED, build_config, built, check_options, refused
 from trainers.preference_data import PAIR_COLUMNS, PairBatches, pair_dataset
 from trainers.weights import load_model, load_tokenizer, pad_id_of
 

@@ -18,6 +18,7 @@ from datasets import Dataset
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback
 from trl import GRPOConfig
 
+from trainers.adapters import read_adapter, scales_of
 from trainers.collate import trained
 from trainers.critic import Critic, CriticPlan
 from trainers.dealt_grpo import DealtGRPOTrainer, sequence
@@ -277,8 +278,10 @@ class ExperienceGRPOTrainer(DealtGRPOTrainer):
             world=self.accelerator.num_processes,
         )
 
-    def read_controller(self, checkpoint: Path) -> None:
-        """Go on with the KL coefficient that a checkpoint holds, where the objective's is adaptive."""
+    def take_up(self, checkpoint: Path) -> None:
+        """Go on with what a checkpoint holds beside TRL's state: an adapter, an adaptive KL coefficient."""
+        if scales_of(self.model):
+            read_adapter(self.model, checkpoint)
         if self._kl_controller is not None:
             self._kl_controller.load_state_dict(json.loads((checkpoint / _KL_FILE).read_text()))
 

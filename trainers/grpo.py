@@ -22,7 +22,7 @@ from transformers import PreTrainedTokenizerBase, PrinterCallback
 from rft_data.errors import ResumeError, TrainingError
 from rft_data.protocols import LeasedBatch
 from rft_data.rows import StepReport
-from trainers.adapters import lora_config, read_adapter, write_adapter
+from trainers.adapters import lora_config, scales_of, write_adapter
 from trainers.batch_metrics import batch_metrics
 from trainers.critic import critic_plan
 from trainers.disk import writing
@@ -32,6 +32,7 @@ from trainers.full_batch import full_batch
 from trainers.loop_hooks import CheckpointOrder, LoopHooks, StepOrder
 from trainers.objective import objective_of
 from trainers.off_policy import off_policy_of
+from trainers.options import built
 from trainers.ranked_config import ranked_config
 from trainers.ranks import ALONE, Ranks
 from trainers.threads import every_core, torch_threads
@@ -105,22 +106,25 @@ class GrpoTrainer:
         self._hooks = LoopHooks("grpo trainer", self._train, limits.deadline_s)
         self._tokenizer = load_tokenizer(model_path)
         source = resume_from if resume_from and adapter is None else model_path
-        self._trainer = ExperienceGRPOTrainer(
-            load_policy(source, model_path, settings.get("reference"), options),
-            config,
-            self._tokenizer,
-            self._hooks.batch,
-            corrections,
-            [FiniteGradients(), self._hooks],
-            self._objective,
-            adapter,
+        policy = load_policy(source, model_path, settings.get("reference"), options)
+        self._trainer = built(
+            lambda: ExperienceGRPOTrainer(
+                policy,
+                config,
+                self._tokenizer,
+                self._hooks.batch,
+                corrections,
+                [FiniteGradients(), self._hooks],
+                self._objective,
+                adapter,
+            ),
+            "GRPOTrainer",
         )
-        if adapter is not None and resume_from is not None:
-            read_adapter(self._trainer.model, resume_from)
+        scales_of(self._trainer.model)  # refuses an adapter that could not be published
+        if resume_from is not None:
+            self._trainer.take_up(resume_from)
         if critic is not None:
             self._trainer.train_critic(critic)
-        if resume_from is not None:
-            self._trainer.read_controller(resume_from)
         # It would print a line per step on stdout.
         self._trainer.remove_callback(PrinterCallback)
 

@@ -19,8 +19,8 @@ from rft_data.lookup import suggest
 from trainers.adapters import adapter_config
 from trainers.answers import Answer
 from trainers.dpo import PREFERENCE_OWNED, start_models
-from trainers.offline_fit import Fitted, built, callbacks, fit, save
-from trainers.options import build_config, check_options, refused
+from trainers.offline_fit import Fitted, callbacks, fit, save
+from trainers.options import build_config, built, check_options, refused
 from trainers.preference_data import KL_COLUMNS, KTO_COLUMNS, KtoBatches, kto_dataset, kto_order
 from trainers.weights import load_tokenizer, pad_id_of
 

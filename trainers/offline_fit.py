@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from transformers import (
     PreTrainedTokenizerBase,
@@ -18,7 +18,7 @@ from transformers import (
     TrainerState,
 )
 
-from rft_data.errors import RecipeError, RftError, TrainingError
+from rft_data.errors import TrainingError
 from rft_data.failpoints import failpoint
 from trainers.adapters import merged_model, scales_of
 from trainers.finite import FiniteGradients
@@ -26,7 +26,6 @@ from trainers.weights import write_weights
 
 log = logging.getLogger(__name__)
 
-Made = TypeVar("Made")
 _POINTS = 1000
 """Most steps whose numbers are kept."""
 _NOT_METRICS = ("epoch", "num_tokens", "total_flos", "step")
@@ -62,21 +61,6 @@ class Progress(TrainerCallback):  # type: ignore[misc]
 def callbacks(label: str) -> list[TrainerCallback]:
     """What every offline trainer is watched by."""
     return [FiniteGradients(), Progress(label)]
-
-
-def built(make: Callable[[], Made], what: str) -> Made:
-    """Construct a TRL trainer.
-
-    Raises: RecipeError with TRL's own words when it refuses its options or their combination.
-    """
-    try:
-        return make()
-    except (ValueError, TypeError, ImportError, NotImplementedError) as err:
-        if isinstance(err, RftError):
-            raise
-        raise RecipeError(
-            f"trl: {what} refuses its options: {err} Change the stage's 'trl' or 'lora'."
-        ) from err
 
 
 def fit(trainer: Trainer) -> Fitted:

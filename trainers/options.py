@@ -6,16 +6,17 @@ It does not re-declare TRL's fields: it knows only which of them the run decides
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
 
-from rft_data.errors import RecipeError
+from rft_data.errors import RecipeError, RftError
 from rft_data.lookup import suggest
 
 Config = TypeVar("Config")
+Made = TypeVar("Made")
 
 
 def refused(reason: str, *names: str) -> dict[str, str]:
@@ -103,3 +104,18 @@ def build_config(
 def _listed(options: Mapping[str, Any]) -> str:
     pairs: Iterable[str] = (f"{name}={value!r}" for name, value in options.items())
     return ", ".join(pairs) or "its defaults"
+
+
+def built(make: Callable[[], Made], what: str) -> Made:
+    """Construct a TRL trainer.
+
+    Raises: RecipeError with TRL's own words when it refuses its options or their combination.
+    """
+    try:
+        return make()
+    except (ValueError, TypeError, ImportError, NotImplementedError) as err:
+        if isinstance(err, RftError):
+            raise
+        raise RecipeError(
+            f"trl: {what} refuses its options: {err} Change the stage's 'trl' or 'lora'."
+        ) from err

@@ -22,8 +22,8 @@ from trl import RewardConfig, RewardTrainer
 from trainers.adapters import adapter_config, merged_model
 from trainers.answers import AnswerPair
 from trainers.dpo import PREFERENCE_OWNED
-from trainers.offline_fit import Fitted, built, callbacks, fit
-from trainers.options import build_config, check_options
+from trainers.offline_fit import Fitted, callbacks, fit
+from trainers.options import build_config, built, check_options
 from trainers.preference_data import pair_dataset
 from trainers.weights import load_tokenizer
 

@@ -19,8 +19,8 @@ from trl import SFTConfig, SFTTrainer
 from rft_data.errors import RowError, TrainingError
 from trainers.adapters import adapter_config
 from trainers.answers import spoken_row
-from trainers.offline_fit import Fitted, built, callbacks, fit, save
-from trainers.options import OWNED, build_config, check_options, refused
+from trainers.offline_fit import Fitted, callbacks, fit, save
+from trainers.options import OWNED, build_config, built, check_options, refused
 from trainers.weights import load_model, load_tokenizer
 
 SFT_OWNED: Mapping[str, str] = {

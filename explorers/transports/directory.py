@@ -54,7 +54,7 @@ def opened(directory: Path, ref: WeightRef) -> Arrived:
             f"the safetensors files in {directory} do not hold the tensors its manifest lists (for example "
             f"'{min(differ)}'); the version served before is still served: publish again."
         )
-    source = on_base(manifest, {"use": "directory", "path": str(directory)})
+    source = on_base(manifest, Path(ref.path), {"use": "directory", "path": str(directory)})
     return Arrived(tensors_named(manifest), Probe.load(directory), source)
 
 

@@ -132,7 +132,7 @@ class RayStore:
         if tensors != tensors_of_files(manifest):
             raise IntegrityError(f"the files of version {ref.version} do not hold the manifest's tensors.")
         probe = probe_in_bytes(files[PROBE_FILE].tobytes())
-        return Arrived(tensors_named(manifest), probe, on_base(manifest, source))
+        return Arrived(tensors_named(manifest), probe, on_base(manifest, Path(ref.path), source))
 
     def close(self) -> None:
         """Nothing is held."""

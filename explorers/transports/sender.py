@@ -133,7 +133,7 @@ class DirectorySource(WeightSource):
         manifest = parse_manifest(manifest_bytes(directory), directory)
         self._directory, self._device = directory, device
         self._tensors = tensors_named(manifest)
-        self._source = on_base(manifest, {})
+        self._source = on_base(manifest, directory, {})
 
     def metadata(self) -> list[ParamMeta]:
         """Name, dtype and shape of each."""

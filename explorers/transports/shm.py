@@ -59,7 +59,11 @@ class SharedMemory:
             if _is_copy(copy, Path(ref.path)):
                 break
             os.close(lock)
-        arrived = opened(copy, ref)
+        try:
+            arrived = opened(copy, ref)
+        except BaseException:
+            os.close(lock)
+            raise
         return Arrived(arrived.tensors, arrived.probe, arrived.source, done=lambda error: os.close(lock))
 
     def close(self) -> None:

@@ -30,7 +30,7 @@ def run_to_end(recipe: RunRecipe, again: str) -> str:
     return "\n".join(
         [
             table(summary),
-            f"model     {summary.get('model', directory / 'weights')}",
+            *([f"model     {summary['model']}"] if "model" in summary else []),  # since 0.5.0
             f"pictures  {', '.join(summary['pictures'])}",
             f"summary   {directory / 'summary.json'}",
             "",

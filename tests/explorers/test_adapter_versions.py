@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import copy
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import peft
+import psutil
 import pytest
 import torch
 
@@ -48,7 +50,7 @@ def adapter_ref(of: Any, *, seed: int = 0) -> tuple[WeightRef, dict[str, torch.T
     merged = model.merge_and_unload()
     Probe.load(publish(merged, of.folder / f"merged-{version}")).save(directory)
     want = {name: tensor.detach() for name, tensor in merged.state_dict().items()}
-    facts = adapter_facts(of.base, scales)
+    facts = adapter_facts(of.base, scales, directory)
     write_manifest(directory, {"run_id": "run", "version": version, "step": 0, ADAPTER: facts})
     return WeightRef("run", version, 0, str(directory)), want
 
@@ -113,7 +115,9 @@ def kept(bench: Any) -> Iterator[Path]:
     file.write_bytes(data)
 
 
-def test_bad_base_is_one_error_and_the_old_version_is_still_served(bench: Any, kept: Path) -> None:
+def test_bad_base_is_one_error_and_the_old_version_is_still_served(
+    bench: Any, kept: Path, tmp_path: Path
+) -> None:
     served = bench.ref("b")
     bench.engine.load_weights(served)
     ref, _ = adapter_ref(bench)
@@ -127,6 +131,12 @@ def test_bad_base_is_one_error_and_the_old_version_is_still_served(bench: Any, k
     kept.unlink()
     with pytest.raises(MissingFileError, match="cannot be read here; every machine with an explorer"):
         bench.engine.load_weights(ref)
+    with closing(transport_of(use="shm", root=str(tmp_path))) as copied:
+        for _ in range(3):
+            with pytest.raises(MissingFileError, match="cannot be read here"):
+                copied.fetch(ref)
+        held = [file.path for file in psutil.Process().open_files() if file.path.startswith(str(tmp_path))]
+        assert len(held) == 1  # that the run's folder is in use, and no copy
     assert bench.engine.version == served.version
     data[-3] ^= 64
     kept.write_bytes(data)

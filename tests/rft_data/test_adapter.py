@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import save_file
 
-from rft_data.adapter import ADAPTER, adapter_facts, adapter_in, check_base, merged
+from rft_data.adapter import ADAPTER, adapter_facts, adapter_in, adapter_of, check_base, merged
 from rft_data.errors import IntegrityError, MissingFileError, RecipeError
 from rft_data.manifest import write_manifest
 
@@ -48,14 +49,14 @@ def test_merged_tensors_equal_the_float64_product_and_others_pass_through() -> N
 
 
 def test_facts_list_what_base_and_adapter_make_together(base: Path, tmp_path: Path) -> None:
-    facts = adapter_facts(base, SCALES)
+    folder = tmp_path / "version"
+    facts = adapter_facts(base, SCALES, folder)
     assert facts["tensors"] == {
         "a.q.weight": ("F32", (5, 7)),  # merged in float32, whatever the base's dtype
         "a.norm": ("F32", (3,)),
         "b.q.weight": ("F32", (4, 7)),
     }
     assert sorted(facts["files"]) == ["1.safetensors", "2.safetensors"]
-    folder = tmp_path / "version"
     folder.mkdir()
     assert adapter_in(folder) is None
     write_manifest(folder, {"run_id": "r", ADAPTER: facts})
@@ -68,11 +69,28 @@ def test_facts_list_what_base_and_adapter_make_together(base: Path, tmp_path: Pa
 
 def test_layer_of_another_name_than_in_the_files_is_refused(base: Path) -> None:
     with pytest.raises(RecipeError, match=r"'c.q.weight' is not a tensor of the safetensors files in"):
-        adapter_facts(base, {"c.q.weight": 1.0})
+        adapter_facts(base, {"c.q.weight": 1.0}, base.with_name("version"))
+
+
+def test_base_inside_the_run_moves_with_it_and_another_stays_where_it_is(base: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    inside, version = run / "stages" / "0-sft", run / "weights" / "v1"
+    inside.parent.mkdir(parents=True)
+    version.mkdir(parents=True)
+    shutil.copytree(base, inside)
+    for where in (inside, base):
+        write_manifest(version, {ADAPTER: adapter_facts(where, SCALES, version)})
+        run.rename(tmp_path / "moved")
+        found = adapter_in(tmp_path / "moved" / "weights" / "v1")
+        (tmp_path / "moved").rename(run)
+        assert found is not None
+        assert found["base"] == str(base if where == base else tmp_path / "moved" / "stages" / "0-sft")
 
 
 def test_base_that_is_damaged_or_gone_is_named(base: Path) -> None:
-    facts = adapter_facts(base, SCALES)
+    version = base.with_name("version")
+    facts = adapter_of({ADAPTER: adapter_facts(base, SCALES, version)}, version)
+    assert facts is not None
     check_base(facts)
     file = base / "2.safetensors"
     data = bytearray(file.read_bytes())

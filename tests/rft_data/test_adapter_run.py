@@ -14,6 +14,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rft_data.adapter import ADAPTER_FILE
+from rft_data.errors import IntegrityError
 from rft_data.failpoints import armed
 from rft_data.modes import run_recipe
 from rft_data.probe import Probe
@@ -65,7 +66,7 @@ def test_online_run_publishes_adapters_and_ends_with_a_whole_model(tmp_path: Pat
     assert not final.with_name(".draft-final").exists()
     check_books(tmp_path, steps=4)
     manifest = json.loads((last_version(run) / "manifest.json").read_text())
-    assert manifest["adapter"]["base"] == str(run / "stages" / "0-sft")
+    assert manifest["adapter"]["base"] == "../../stages/0-sft"
     assert {path.name for path in last_version(run).iterdir()} == {
         *("adapter_config.json", ADAPTER_FILE, "manifest.json", "probe")
     }
@@ -77,7 +78,15 @@ def test_training_killed_before_its_final_model_is_whole_is_resumed_and_its_adap
     tmp_path: Path,
 ) -> None:
     run_recipe(recipe(tmp_path, EXPLORE, "looking", "explore", groups=6))
-    recipe(tmp_path, TRAIN, "learning", "train", stage=STAGE)
+    learning, run = recipe(tmp_path, TRAIN, "learning", "train", stage=STAGE), tmp_path / "learning"
+    with armed("step.begin", 2), pytest.raises(OSError, match=r"step\.begin"):
+        run_recipe(learning)
+    base = run / "model" / "model.safetensors"
+    data = base.read_bytes()
+    base.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    with pytest.raises(IntegrityError, match="is not the file that the published adapter was trained on"):
+        run_recipe(learning)
+    base.write_bytes(data)
     command = [sys.executable, "-m", "rft_data.cli.app"]
     environment = {**os.environ, "RFT_FAILPOINT": "final.written:1:kill"}
     killed = subprocess.run(
@@ -88,10 +97,9 @@ def test_training_killed_before_its_final_model_is_whole_is_resumed_and_its_adap
         check=False,
     )
     assert killed.returncode == -signal.SIGKILL, killed.stderr
-    run = tmp_path / "learning"
     assert not (run / "final").exists()
     assert run_recipe(load_run(run))["model"] == str(run / "final")
     assert same_as_served(run)
-    versions = f"{run}/weights/v*"
+    versions = f"{run.rename(tmp_path / 'moved')}/weights/v*"
     measured = run_recipe(recipe(tmp_path, EVAL, "measuring", "eval", models=versions))
     assert len(measured["heldout_accuracy"]) == 2

@@ -164,7 +164,7 @@ def test_corrections_that_a_loss_would_apply_twice_or_never_are_refused(tmp_path
         (["stages.0.critic={}"], "add 'gae'"),
         (["stages.0.teacher=nowhere"], "a 'teacher' that nothing reads"),
         (["stages.0.teacher=nowhere", "stages.0.kl={coef: 0.1}"], "no folder of a model"),
-        (["stages.0.batch_ops=[distill: {}]"], "and the stage no 'teacher'"),
+        (["stages.0.batch_ops=[distill: {}]"], "the stage no 'teacher'"),
         (["stages.0.algorithm=mix", "sampler={use: fifo}"], "the sampler brings none"),
         (["stages.0.algorithm=mix", "stages.0.loss={use: ppo_clip}"], "cannot train on such"),
         (["sampler={use: mix, args: {parts: {own: 3, experts: 1}}}"], "cannot train on such"),

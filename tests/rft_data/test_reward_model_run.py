@@ -18,7 +18,7 @@ def test_run_explores_for_the_score_of_a_reward_model_trained_before(tmp_path: P
     with Buffer(tmp_path / "buffer") as buffer:
         buffer.append(rollouts(20))
     first, *_ = RECIPE.partition("  - algorithm: sft")
-    stage = "  - algorithm: reward_model\n    data: {{pairs: mined}}\n    trl: {{max_steps: 2, per_device_train_batch_size: 8}}\n"
+    stage = "  - {{algorithm: reward_model, data: {{pairs: mined}}, trl: {{max_steps: 2}}}}\n"
     run_recipe(load_recipe(write(tmp_path, first + stage)))
     scorer = tmp_path / "run" / "stages" / "0-reward_model"
     (tmp_path / "online").mkdir()

@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from rft_data.adapter import ADAPTER, ADAPTER_FILE, adapter_in
+from rft_data.adapter import ADAPTER, ADAPTER_FILE, adapter_in, adapter_of
 from rft_data.adapter import merged as merged_tensors
 from rft_data.errors import IntegrityError, RecipeError
 from rft_data.manifest import write_manifest
@@ -113,6 +113,39 @@ def _published(trainer: GrpoTrainer, folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.parametrize(
+    ("targets", "message"),
+    [
+        (["qproj"], "GRPOTrainer refuses its options: .*qproj.* 'trl' or 'lora'"),
+        (["lm_head"], "GRPOTrainer refuses its options: .*lm_head.* 'trl' or 'lora'"),
+        (["embed_tokens"], "is a Embedding; only linear layers can be merged"),
+    ],
+)
+def test_layers_that_cannot_have_an_adapter_are_one_clear_error(
+    model_path: Path, tmp_path: Path, targets: list[str], message: str
+) -> None:
+    with pytest.raises(RecipeError, match=message):
+        _trainer(model_path, tmp_path, {**LORA, "target_modules": targets})
+
+
+def test_version_of_a_model_in_bfloat16_is_proved_by_engines_in_float32(
+    model_path: Path, tmp_path: Path, rows_table: Rows, leased: Leased
+) -> None:
+    options = {"learning_rate": 1e-2, "model_init_kwargs": {"dtype": "bfloat16"}}
+    trainer = GrpoTrainer(
+        model_path, tmp_path / "run", 4, 8, options, 0, objective={"lora": LORA}, limits=Limits(threads=1)
+    )
+    with closing(trainer):
+        trainer.step(leased(rows_table(0, 8), 0))
+        version = _published(trainer, tmp_path / "v")
+    whole = tmp_path / "whole"
+    whole.mkdir()
+    publishable(version, whole)
+    model = AutoModelForCausalLM.from_pretrained(whole, dtype=torch.float32).eval()
+    probe = Probe.load(version)
+    assert probe.check([_logprobs(model, ids) for ids in probe.token_ids], 1e-5, "float32") <= 1e-5
+
+
 def _adapter(trainer: GrpoTrainer, folder: Path) -> dict[str, torch.Tensor]:
     return load_file(_published(trainer, folder) / ADAPTER_FILE)
 
@@ -181,7 +214,8 @@ def test_sharded_state_gives_the_same_version_as_a_whole_model(
         gathered = tmp_path / "gathered"
         gathered.mkdir()
         facts = write_adapter(model, model_path, trainer.tokenizer, gathered, state)
-    assert facts[ADAPTER] == {**(adapter_in(version) or {}), "tensors": facts[ADAPTER]["tensors"]}
+    want = {**(adapter_in(version) or {}), "tensors": facts[ADAPTER]["tensors"]}
+    assert adapter_of(facts, gathered) == want
     assert (gathered / ADAPTER_FILE).read_bytes() == (version / ADAPTER_FILE).read_bytes()
     found = Probe.load(gathered)
     assert Probe.load(version).check(found.logprobs, 1e-5, "gathered") <= 1e-5

@@ -157,9 +157,8 @@ def test_first_updates_equal_stock_trls_and_the_base_stays(
         {"use_rslora": True, "rank_pattern": {"q_proj": 8}, "alpha_pattern": {"v_proj": 3}},
         {"init_lora_weights": "gaussian", "lora_dropout": 0.3},
         {"init_lora_weights": "orthogonal"},
-        {"init_lora_weights": "mica", "bias": "none"},
     ],
-    ids=["plain", "patterns", "gaussian", "orthogonal", "mica"],
+    ids=["plain", "patterns", "gaussian", "orthogonal"],
 )
 def test_written_model_is_whole_and_says_what_the_adapted_one_says(
     model_path: Path, tmp_path: Path, extra: dict[str, Any]
