@@ -51,6 +51,8 @@ def reinforce(
     checkpoints = run.directory / "checkpoints"
     exploring, at = _taken_up(run, recipe, stage, dispatcher, fleet, checkpoints)
     with closing(exploring.pipeline):
+        if at.directory is not None:
+            _check_adapted(run, model)
         _train(run, recipe, stage, model, exploring=exploring, at=at, placement=placement, control=control)
     book = exploring.sampler.conservation()
     others = build_roles.mixed_in(recipe)
@@ -72,8 +74,6 @@ def _train(
     """Start the trainer where the run stands, and turn the loop to the stage's last step."""
     checkpoints = run.directory / "checkpoints"
     schedule = schedule_of(recipe, stage)
-    if at.directory is not None:
-        _check_adapted(run, model)
     trainer = placement.start(
         build_roles.trainer_spec(
             recipe, stage, model, checkpoints, at.directory, exploring.pipeline.pipeline_hash

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 from datasets import Dataset
-from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, PrinterCallback, TrainerCallback
 from trl import GRPOConfig
 
 from trainers.adapters import read_adapter, scales_of
@@ -58,6 +58,7 @@ class ExperienceGRPOTrainer(DealtGRPOTrainer):
         """`next_batch` is called once for each optimizer step and returns that step's `full_batch`, dealt.
 
         `lora`: PEFT's LoraConfig; None: every weight is trained.
+        Raises: RecipeError for an adapter of a layer that is not linear.
         """
         self._next_batch = next_batch
         self._off_policy = off_policy
@@ -79,6 +80,8 @@ class ExperienceGRPOTrainer(DealtGRPOTrainer):
             peft_config=lora,
         )
         self.beta = args.beta = beta
+        self.remove_callback(PrinterCallback)  # it would print a line per step on stdout
+        scales_of(self.model)  # refuses an adapter that could not be published
 
     def train_critic(self, plan: CriticPlan) -> None:
         """Train a critic beside the policy; called once, before training.

@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import PreTrainedTokenizerBase, PrinterCallback
+from transformers import PreTrainedTokenizerBase
 
 from rft_data.errors import ResumeError, TrainingError
 from rft_data.protocols import LeasedBatch
 from rft_data.rows import StepReport
-from trainers.adapters import lora_config, scales_of, write_adapter
+from trainers.adapters import lora_config, write_adapter
 from trainers.batch_metrics import batch_metrics
 from trainers.critic import critic_plan
 from trainers.disk import writing
@@ -120,13 +120,10 @@ class GrpoTrainer:
             ),
             "GRPOTrainer",
         )
-        scales_of(self._trainer.model)  # refuses an adapter that could not be published
         if resume_from is not None:
             self._trainer.take_up(resume_from)
         if critic is not None:
             self._trainer.train_critic(critic)
-        # It would print a line per step on stdout.
-        self._trainer.remove_callback(PrinterCallback)
 
     @property
     def tokenizer(self) -> PreTrainedTokenizerBase:

@@ -192,7 +192,7 @@ def test_reward_models_head_is_trained_and_written(model_path: Path, tmp_path: P
     fit(trainer)
     ids, written = torch.tensor([[7, 8, 20, 30, 9, 11]]), load_scorer(tmp_path / "out")
     assert torch.allclose(written(ids).logits, trainer.model.eval()(input_ids=ids).logits, atol=1e-5)
-    assert float((written.score.weight - scorer(model_path).score.weight).abs().max()) > 1e-3
+    assert (written.score.weight - scorer(model_path).score.weight).abs().max().item() > 1e-3
     assert torch.equal(written.model.embed_tokens.weight, scorer(model_path).model.embed_tokens.weight)
     assert not list((tmp_path / "out").glob("adapter*"))
 
