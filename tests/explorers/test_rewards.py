@@ -114,9 +114,12 @@ def test_math_verify_works_outside_the_main_thread() -> None:
     assert scored == [1.0, 1.0]
 
 
-def test_every_reward_is_built_without_arguments() -> None:
-    found = {name: cls()(task("2"), "#### 2") for name, cls in REWARDS.items()}
-    assert found == {**dict.fromkeys(REWARDS, 1.0), "later": Unscored("")}
+def test_every_reward_but_a_model_is_built_without_arguments() -> None:
+    names = REWARDS.keys() - {"reward_model"}
+    found = {name: make_reward(name, {})(task("2"), "#### 2") for name in names}
+    assert found == {**dict.fromkeys(names, 1.0), "later": Unscored("")}
+    with pytest.raises(RecipeError, match="missing 1 required positional argument: 'model'"):
+        make_reward("reward_model", {})
 
 
 def test_only_built_ins_that_say_so_are_trusted() -> None:
