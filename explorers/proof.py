@@ -11,10 +11,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from explorers.weights import weight_files
 from rft_data.errors import EngineError, IntegrityError, MissingFileError, ParityError, RowError
 from rft_data.lookup import need
-from rft_data.manifest import Tensors, tensors_in
+from rft_data.manifest import Tensors, tensors_in, weight_files
 from rft_data.probe import Probe
 from rft_data.rows import WeightRef
 

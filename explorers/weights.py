@@ -20,7 +20,7 @@ from safetensors import SafetensorError, safe_open
 
 from rft_data.adapter import ADAPTER, adapter_of, check_base, merged
 from rft_data.errors import IntegrityError
-from rft_data.manifest import Tensors, parse_manifest
+from rft_data.manifest import Tensors, parse_manifest, weight_files
 from rft_data.probe import PROBE_FILE, Probe
 from rft_data.rows import WeightRef
 
@@ -129,11 +129,6 @@ def whole_tensors(
     if "base" not in source:
         return tensors
     return merged(iterate_tensors(Path(source["base"])), dict(tensors), source["scales"])
-
-
-def weight_files(directory: Path) -> list[Path]:
-    """The model's safetensors files in a folder, in order of name; the probe has a folder of its own."""
-    return sorted(directory.glob("*.safetensors"))
 
 
 def iterate_tensors(directory: Path) -> Iterator[tuple[str, torch.Tensor]]:

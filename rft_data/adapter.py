@@ -12,7 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rft_data.errors import IntegrityError, MissingFileError, RecipeError
-from rft_data.manifest import MANIFEST_FILE, file_digest, manifest_bytes, parse_manifest, tensors_in
+from rft_data.manifest import (
+    MANIFEST_FILE,
+    file_digest,
+    manifest_bytes,
+    parse_manifest,
+    tensors_in,
+    weight_files,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -39,7 +46,7 @@ def adapter_facts(base: Path, scales: Mapping[str, float], version: Path) -> dic
             "are called otherwise in memory, and adapters of them cannot be published. Adapt other layers."
         )
     files = {
-        path.name: {"bytes": path.stat().st_size, "blake2b": _digest(path)} for path in _weight_files(base)
+        path.name: {"bytes": path.stat().st_size, "blake2b": _digest(path)} for path in weight_files(base)
     }
     merged_ones = {name: ("F32", tensors[name][1]) for name in scales}
     inside = base.is_relative_to(version.absolute().parent.parent)
@@ -108,10 +115,6 @@ def merged(
 def adapted_tensor(layer: str) -> str:
     """What the weight of a layer that PEFT has wrapped is called in the base."""
     return layer.removeprefix(_LAYER) + ".weight"
-
-
-def _weight_files(folder: Path) -> list[Path]:
-    return sorted(folder.glob("*.safetensors"))
 
 
 def _digest(path: Path) -> str:

@@ -116,10 +116,15 @@ def read_manifest(directory: Path) -> dict[str, Any]:
     return manifest
 
 
+def weight_files(directory: Path) -> list[Path]:
+    """The safetensors files directly in a folder, in order of name; a probe has a folder of its own."""
+    return sorted(directory.glob("*.safetensors"))
+
+
 def tensors_in(directory: Path) -> Tensors:
-    """What the headers of the safetensors files directly in a folder name."""
+    """What the headers of a folder's `weight_files` name."""
     found: Tensors = {}
-    for path in sorted(directory.glob("*.safetensors")):
+    for path in weight_files(directory):
         with path.open("rb") as file:
             found.update(tensors_of(file.read, path.stat().st_size))
     return found

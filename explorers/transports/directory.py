@@ -14,10 +14,9 @@ from explorers.weights import (
     on_base,
     tensors_named,
     tensors_of_files,
-    weight_files,
 )
 from rft_data.errors import IntegrityError
-from rft_data.manifest import MANIFEST_FILE, manifest_bytes, read_manifest, tensors_in
+from rft_data.manifest import MANIFEST_FILE, manifest_bytes, read_manifest, tensors_in, weight_files
 from rft_data.probe import Probe
 from rft_data.rows import WeightRef
 
