@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -114,8 +114,19 @@ def publish_folder(
 ) -> WeightRef:
     """Make a Hugging Face folder a version of the run, as weights of no optimizer step."""
     header, draft = versions.header(0), versions.draft(0)
-    arguments = {"model": str(model.absolute()), "directory": str(draft.absolute()), "header": header}
-    return versions.finish(0, offline(recipe, placement, "publishable", str, **arguments))
+    return versions.finish(0, write_whole(recipe, placement, model, draft, header))
+
+
+def write_whole(
+    recipe: RunRecipe, placement: Placement, model: Path, folder: Path, header: Mapping[str, Any]
+) -> str:
+    """Write a model, or an adapter with its base, as whole weights into an existing empty folder.
+
+    Returns: the digest of the folder's manifest, which says `header`.
+    """
+    arguments = {"model": str(model.absolute()), "directory": str(folder.absolute()), "header": dict(header)}
+    digest: str = offline(recipe, placement, "publishable", str, **arguments)
+    return digest
 
 
 def measure(

@@ -8,7 +8,7 @@ from pathlib import Path
 from rft_data.adapter import adapter_in
 from rft_data.failpoints import failpoint
 from rft_data.manifest import fsync, read_manifest
-from rft_data.preparation import offline
+from rft_data.preparation import write_whole
 from rft_data.protocols import Placement
 from rft_data.recipe.modes import RunRecipe
 from rft_data.run import Run
@@ -33,12 +33,7 @@ def trained_model(run: Run, recipe: RunRecipe, placement: Placement) -> Path:
             shutil.rmtree(leftover, ignore_errors=True)
         draft.mkdir()
         header = {"run_id": run.run_id, "version": last.version, "step": last.step}
-        arguments = {
-            "model": str(Path(last.path).absolute()),
-            "directory": str(draft.absolute()),
-            "header": header,
-        }
-        offline(recipe, placement, "publishable", str, **arguments)
+        write_whole(recipe, placement, Path(last.path), draft, header)
         failpoint("final.written")
         draft.rename(final)
         fsync(run.directory)
