@@ -2,19 +2,21 @@
 
 A model of 30 million random weights; rank 16 on the four attention projections. Bytes on disk, and medians
 over versions of the seconds to publish one (files, digests, probe) and to load and prove it in the
-transformers engine. It judges nothing.
+transformers engine; then the adapter's share of each. No bar.
 """
 
 from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import closing
+from importlib import metadata
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+from benchmarks.report import finish
 from explorers.transformers_engine import TransformersEngine
 from rft_data.manifest import write_manifest
 from rft_data.rows import WeightRef
@@ -24,35 +26,42 @@ from trainers.tiny_model import build_tiny_model
 from trainers.weights import write_weights
 
 VERSIONS = 5
+SHAPE = {"hidden_size": 512, "num_layers": 9, "num_heads": 8, "intermediate_size": 1536}
 LORA = {"r": 16, "lora_alpha": 32, "target_modules": ["q_proj", "k_proj", "v_proj", "o_proj"]}
 
 
 def main() -> None:
-    """Publish and load the same model both ways; print a line for each."""
+    """Publish and load the same model both ways; print a line for each, the ratios and the JSON line."""
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        base = build_tiny_model(
-            folder / "base", seed=0, hidden_size=512, num_layers=9, num_heads=8, intermediate_size=1536
-        )
-        with closing(GrpoTrainer(base, folder / "run", 1, 8, {}, 0, objective={"lora": LORA})) as trainer:
-
-            def whole(directory: Path) -> dict[str, Any]:
-                write_weights(*_merged(trainer, directory))
-                return {}
-
-            for what, save in (("whole", whole), ("adapter", trainer.save_weights)):
-                print(what, *_measured(save, folder / what, base), sep="  ")
+        found = measure(Path(name), SHAPE, VERSIONS)
+    for what, cost in found.items():
+        print(what, *(f"{key} {value:,.2f}" for key, value in cost.items()), sep="  ")
+    versions = {name: metadata.version(name) for name in ("rft-data", "torch", "transformers", "peft")}
+    finish([], versions, found)
 
 
-def _merged(trainer: GrpoTrainer, directory: Path) -> tuple[Any, Any, Path, Any]:
-    model, state = merged_model(trainer._trainer.model)
-    return model, trainer.tokenizer, directory, state
+def measure(folder: Path, shape: Mapping[str, int], versions: int) -> dict[str, dict[str, float]]:
+    """`bytes`, `publish_s` and `load_s` of a version as `whole` weights, as an `adapter`, and the `ratio`."""
+    base = build_tiny_model(folder / "base", seed=0, **shape)
+    with closing(GrpoTrainer(base, folder / "run", 1, 8, {}, 0, objective={"lora": LORA})) as trainer:
+
+        def whole(directory: Path) -> dict[str, Any]:
+            model, state = merged_model(trainer._trainer.model)
+            write_weights(model, trainer.tokenizer, directory, state)
+            return {}
+
+        ways = {"whole": whole, "adapter": trainer.save_weights}
+        found = {what: _cost(save, folder / what, base, versions) for what, save in ways.items()}
+    ratio = {key: found["adapter"][key] / found["whole"][key] for key in found["whole"]}
+    return {**found, "ratio": ratio}
 
 
-def _measured(save: Callable[[Path], dict[str, Any]], folder: Path, base: Path) -> tuple[str, str, str]:
+def _cost(
+    save: Callable[[Path], dict[str, Any]], folder: Path, base: Path, versions: int
+) -> dict[str, float]:
     published, loaded = [], []
     with closing(TransformersEngine(base, seed=0, max_model_len=64, options={})) as engine:
-        for version in range(VERSIONS):
+        for version in range(versions):
             directory = folder / str(version)
             directory.mkdir(parents=True)
             start = time.perf_counter()
@@ -63,7 +72,7 @@ def _measured(save: Callable[[Path], dict[str, Any]], folder: Path, base: Path) 
             engine.load_weights(WeightRef("run", version, version, str(directory)))
             loaded.append(time.perf_counter() - start)
     size = sum(path.stat().st_size for path in directory.rglob("*") if path.is_file())
-    return f"{size:,} bytes", f"published in {median(published):.2f} s", f"loaded in {median(loaded):.2f} s"
+    return {"bytes": size, "publish_s": median(published), "load_s": median(loaded)}
 
 
 if __name__ == "__main__":
