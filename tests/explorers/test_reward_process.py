@@ -12,13 +12,13 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from explorers.reward_pool import RewardPool, Scored
 from rft_data.errors import RecipeError, RftError, UnknownComponentError
 from rft_data.protocols import Unscored
 from rft_data.rows import Task
+from tests.processes import runs
 
 ACT = "tests.explorers.toys:Act"
 TASK = Task("toys", ({"role": "user", "content": "?"},), answer="1", metadata={"a": [1, None]}, tags=("x",))
@@ -56,13 +56,6 @@ def ask(pool: RewardPool, *completions: str) -> list[float | Unscored]:
     """What the reward says of each, all asked at once."""
     sent: list[Future[Scored]] = [pool.submit(ACT, TASK, text) for text in completions]
     return [future.result(timeout=60).value for future in sent]
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
 
 
 def wait_until(gone: Callable[[], bool]) -> bool:
@@ -118,7 +111,7 @@ def test_a_killed_reward_loses_one_reward_only(pool: RewardPool, act: str, reaso
     assert values[:20] + values[21:41] == [0.5] * 40
     assert pool.restarts == restarts + 1
     assert values[41] != before
-    assert not is_alive(int(before))
+    assert not runs(int(before))
 
 
 def test_memory_that_rewards_leak_little_by_little_is_given_back_by_a_new_process(make: Make) -> None:
@@ -154,7 +147,7 @@ def test_what_a_reward_started_is_killed_with_it(pool: RewardPool, tmp_path: Pat
     note = tmp_path / "pid"
     (value,) = ask(pool, f"hangs_with_child {note}")
     assert isinstance(value, Unscored)
-    assert wait_until(lambda: not is_alive(int(note.read_text())))
+    assert wait_until(lambda: not runs(int(note.read_text())))
 
 
 def test_two_children_share_the_calls(make: Make) -> None:
@@ -176,7 +169,7 @@ def test_close_does_not_wait_for_a_reward_that_hangs(make: Make) -> None:
             future.result(timeout=20)
     with pytest.raises(RftError, match="closed"):
         pool.submit(ACT, TASK, "good")
-    assert not is_alive(pid)
+    assert not runs(pid)
     pool.close()
 
 
@@ -243,8 +236,8 @@ def test_children_end_with_their_owner_even_in_the_middle_of_a_call() -> None:
     )
     pids = [int(word) for word in owner.stdout.readline().split()]
     assert len(pids) == 2
-    assert all(map(is_alive, pids))
+    assert all(map(runs, pids))
     owner.send_signal(signal.SIGKILL)
     owner.wait()
     owner.stdout.close()
-    assert wait_until(lambda: not any(map(is_alive, pids)))
+    assert wait_until(lambda: not any(map(runs, pids)))

@@ -1,6 +1,5 @@
 """The toy role on the path of every process, and placements that are closed in the end."""
 
-import os
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -24,15 +23,6 @@ def wait_for(condition: Callable[[], bool], within_s: float) -> None:
     while not condition():
         assert time.monotonic() < end, f"it did not happen within {within_s} s"
         time.sleep(0.05)
-
-
-def runs(pid: int) -> bool:
-    """Whether a process is there and no zombie."""
-    try:
-        os.kill(pid, 0)
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except (ProcessLookupError, FileNotFoundError):
-        return False
 
 
 @pytest.fixture(scope="package", autouse=True)

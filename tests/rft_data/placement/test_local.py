@@ -19,8 +19,9 @@ from rft_data.placement import process
 from rft_data.placement.calls import Patience
 from rft_data.placement.local import LocalPlacement
 from rft_data.protocols import Role, RoleSpec
+from tests.processes import runs
 from tests.rft_data.conftest import make_experience
-from tests.rft_data.placement.conftest import HERE, runs, spec, wait_for
+from tests.rft_data.placement.conftest import HERE, spec, wait_for
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,8 @@ from rft_data.placement.calls import Patience
 from rft_data.placement.ray import RayPlacement
 from rft_data.placement.ray_role import RoleActor
 from rft_data.protocols import Role, RoleSpec
-from tests.rft_data.placement.conftest import runs, spec, wait_for
+from tests.processes import runs
+from tests.rft_data.placement.conftest import spec, wait_for
 
 ray = pytest.importorskip("ray")
 pytestmark = pytest.mark.slow
