@@ -17,13 +17,13 @@ from statistics import median
 from typing import Any
 
 from benchmarks.report import finish
-from explorers.transformers_engine import TransformersEngine
-from rft_data.manifest import write_manifest
-from rft_data.rows import WeightRef
-from trainers.adapters import merged_model
-from trainers.grpo import GrpoTrainer
-from trainers.tiny_model import build_tiny_model
-from trainers.weights import write_weights
+from explorers.engines.transformers_engine import TransformersEngine
+from rft_data.core.files import write_manifest
+from rft_data.core.rows import WeightRef
+from trainers.models.adapters import merged_model
+from trainers.models.tiny_model import build_tiny_model
+from trainers.models.weights import write_weights
+from trainers.policy.grpo import GrpoTrainer
 
 VERSIONS = 5
 SHAPE = {"hidden_size": 512, "num_layers": 9, "num_heads": 8, "intermediate_size": 1536}

@@ -25,8 +25,8 @@ from benchmarks.peers import ArrowFile, as_objects, sqlite_pickle, sqlite_raw
 from benchmarks.report import Bar, finish
 from benchmarks.rows import GROUP, RowMaker, group_result
 from rft_data.buffer import Buffer
-from rft_data.ledger import Ledger
-from rft_data.schema import INCOMING
+from rft_data.core.schema import INCOMING
+from rft_data.sampler.ledger import Ledger
 
 PARTS = ("append", "lease", "trinity", "growth")
 RUNS = 3

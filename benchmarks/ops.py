@@ -31,8 +31,8 @@ from benchmarks.ops_plain import RULES
 from benchmarks.report import Bar, finish
 from benchmarks.rows import GROUP, RowMaker
 from ops import OPERATOR_MODULES
-from ops.hygiene import host_kept_quiet, registry
-from ops.pipeline import OperatorPipeline
+from ops.runtime.hygiene import host_kept_quiet, registry
+from ops.runtime.pipeline import OperatorPipeline
 
 TOKENS = 1000
 ARGUMENTS: Mapping[str, Mapping[str, Any]] = {

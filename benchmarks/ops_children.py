@@ -109,7 +109,7 @@ def _executor(rows: str, lists: dict[str, Operators], batch: int, batches: int) 
 
 
 def _memory(rows: str, operators: Operators) -> dict[str, float]:
-    from ops.pipeline import OperatorPipeline
+    from ops.runtime.pipeline import OperatorPipeline
 
     run = OperatorPipeline(operators, name="benchmark")
     run.run_tasks(_read(rows).slice(0, 64))  # what is loaded when first used is not the batch's
@@ -128,7 +128,7 @@ def _status_bytes(what: str) -> int:
 
 def _near_dup(stored: int, rows: int) -> dict[str, float]:
     from benchmarks.rows import RowMaker
-    from ops.pipeline import OperatorPipeline
+    from ops.runtime.pipeline import OperatorPipeline
     from rft_data.buffer import Buffer
 
     given = {"scope": "store", "across_tasks": True}
@@ -164,8 +164,8 @@ def _worded(table: pa.Table, rng: np.random.Generator) -> pa.Table:
 
 def _imports(operators: Operators) -> dict[str, float]:
     began = time.perf_counter()
-    from ops.hygiene import registry
-    from ops.pipeline import OperatorPipeline
+    from ops.runtime.hygiene import registry
+    from ops.runtime.pipeline import OperatorPipeline
 
     adapter = time.perf_counter()
     registry()

@@ -9,9 +9,9 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from rft_data.codec import aligned, to_table
-from rft_data.rows import Experience, GroupResult, TaskKey, Ticket, experience_id_of
-from rft_data.schema import INCOMING
+from rft_data.core.codec import aligned, to_table
+from rft_data.core.rows import Experience, GroupResult, TaskKey, Ticket, experience_id_of
+from rft_data.core.schema import INCOMING
 
 GROUP = 8
 

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from benchmarks.report import Bar, finish
-from rft_data.rows import GroupResult, Lease, TaskKey, Ticket
+from rft_data.core.rows import GroupResult, Lease, TaskKey, Ticket
 from rft_data.sampler import GroupSampler, make_sampler
 
 BATCH = 64

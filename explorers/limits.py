@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from rft_data.errors import RecipeError
-from rft_data.lookup import suggest
+from rft_data.core.errors import RecipeError
+from rft_data.core.lookup import suggest
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from rft_data.protocols import Completion, Engine, Sampling
-from rft_data.rows import WeightRef
+from rft_data.core.protocols import Completion, Engine, Sampling
+from rft_data.core.rows import WeightRef
 
 log = logging.getLogger(__name__)
 

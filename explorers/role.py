@@ -14,20 +14,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from explorers.groups import GroupPlayer, together
 from explorers.limits import limits_of
 from explorers.meter import Meter, MeteredEngine
-from explorers.rollouts import Rollouts
-from explorers.scoring import Rewards, make_rewards
-from explorers.single_turn import SingleTurn
-from rft_data.errors import RecipeError, RftError
-from rft_data.lookup import load, lookup, need
-from rft_data.protocols import BufferClient, Engine, Sampling, Workflow
-from rft_data.rows import Assignment, Experience, Played, Task, WeightRef
+from explorers.rewards.scoring import Rewards, make_rewards
+from explorers.workflows.groups import GroupPlayer, together
+from explorers.workflows.rollouts import Rollouts
+from explorers.workflows.single_turn import SingleTurn
+from rft_data.core.errors import RecipeError, RftError
+from rft_data.core.lookup import load, lookup, need
+from rft_data.core.protocols import BufferClient, Engine, Sampling, Workflow
+from rft_data.core.rows import Assignment, Experience, Played, Task, WeightRef
 
 ENGINES: Mapping[str, str] = {
-    "transformers": "explorers.transformers_engine:TransformersEngine",
-    "vllm": "explorers.vllm_engine:VllmEngine",
+    "transformers": "explorers.engines.transformers_engine:TransformersEngine",
+    "vllm": "explorers.engines.vllm_engine:VllmEngine",
 }
 """Import paths: an engine's library is loaded only when it is named."""
 

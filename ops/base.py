@@ -1,7 +1,7 @@
 """The Arrow core of an operator, mixed into Data-Juicer's base classes, and the front door around it.
 
 `class MyFilter(ArrowFilter, Filter)` judges single rows; with `Pipeline` instead of `Filter` and
-`group_key` set, whole groups. Our runtime (`ops.pipeline`), `dj-process` and Data-Juicer on Ray all
+`group_key` set, whole groups. Our runtime (`ops.runtime.pipeline`), `dj-process` and Data-Juicer on Ray all
 call the same core. This module imports no data_juicer, so that any import order registers operators.
 """
 

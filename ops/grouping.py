@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from rft_data.codec import one_array
+from rft_data.core.codec import one_array
 
 
 @dataclass(frozen=True, slots=True)

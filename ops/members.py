@@ -14,9 +14,9 @@ import pyarrow as pa
 
 from ops.base import GROUP_KEY, Judgement
 from ops.grouping import Groups
-from ops.overlap import Bools, Ints, Similarities
 from ops.rollouts import ROLLOUT_COLUMNS, Rollouts, place_in_group
-from ops.shingles import BLOCK_ROWS
+from ops.similarity.overlap import Bools, Ints, Similarities
+from ops.similarity.shingles import BLOCK_ROWS
 
 Floats = npt.NDArray[np.float64]
 

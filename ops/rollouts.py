@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from ops.base import GROUP_KEY
 from ops.grouping import Groups
-from rft_data.codec import one_array
+from rft_data.core.codec import one_array
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from rft_data.errors import RowError
-from rft_data.rows import Task
+from rft_data.core.errors import RowError
+from rft_data.core.rows import Task
 
 _EXPRESSION = re.compile(r"(-?\d+(?: [+-] -?\d+)*) =")
 

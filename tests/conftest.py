@@ -4,7 +4,7 @@ import os
 
 from hypothesis import settings
 
-from rft_data.build import prepare_process
+from rft_data.run.build import prepare_process
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 prepare_process()

@@ -11,15 +11,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rft_data.errors import TrainingError
-from rft_data.manifest import flush, write_manifest
-from rft_data.protocols import BufferClient
-from rft_data.rows import FileFacts, Lease, StepReport
-from trainers.disk import writing
-from trainers.expert_rows import with_ids
-from trainers.grpo import GrpoTrainer, Limits
-from trainers.launch import OtherRanks, other_ranks
-from trainers.ranks import ALONE, Ranks
+from rft_data.core.errors import TrainingError
+from rft_data.core.files import flush, write_manifest
+from rft_data.core.protocols import BufferClient
+from rft_data.core.rows import FileFacts, Lease, StepReport
+from trainers.models.disk import writing
+from trainers.policy.expert_rows import with_ids
+from trainers.policy.grpo import GrpoTrainer, Limits
+from trainers.ranks.launch import OtherRanks, other_ranks
+from trainers.ranks.ranks import ALONE, Ranks
 
 
 class TrainerRole:

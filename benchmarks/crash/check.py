@@ -14,15 +14,15 @@ import pyarrow as pa
 
 from benchmarks.crash.outside import Facts, read_facts
 from benchmarks.crash.rows import CONSUMER, RUN, rows_of
-from rft_data import checkpoint
 from rft_data.buffer import Buffer
-from rft_data.codec import to_table
-from rft_data.conservation import conservation
-from rft_data.errors import IntegrityError
-from rft_data.ledger import Ledger
-from rft_data.manifest import read_manifest
-from rft_data.rows import Lease
-from rft_data.schema import INCOMING
+from rft_data.core.codec import to_table
+from rft_data.core.errors import IntegrityError
+from rft_data.core.files import read_manifest
+from rft_data.core.rows import Lease
+from rft_data.core.schema import INCOMING
+from rft_data.sampler.conservation import conservation
+from rft_data.sampler.ledger import Ledger
+from rft_data.weights import checkpoint
 
 
 @dataclass

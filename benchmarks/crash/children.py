@@ -15,8 +15,8 @@ from typing import Any
 from benchmarks.crash.house import FAULT_EXIT, live, own
 from benchmarks.crash.mutations import MUTATIONS
 from benchmarks.crash.orders import Orders
-from rft_data import failpoints
 from rft_data.buffer import maintenance
+from rft_data.core import failpoints
 
 _COMPACT_EVERY = 4
 _KEEP_VERSIONS_S = 0.5

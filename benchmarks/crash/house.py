@@ -22,16 +22,16 @@ from benchmarks.crash.orders import Orders
 from benchmarks.crash.outside import Facts, Notes, read_facts
 from benchmarks.crash.pipeline import CentredReward
 from benchmarks.crash.rows import CONSUMER, GROUP_SIZE, RUN, TASKS, is_failed, rows_of
-from rft_data import checkpoint
 from rft_data.buffer import Buffer
-from rft_data.conservation import check_conservation
-from rft_data.errors import ConflictError
-from rft_data.hub import HubClient, HubServer
-from rft_data.judge import judge, recover_groups, stored_groups
-from rft_data.ledger import Ledger
-from rft_data.rows import Experience, Lease, Played
+from rft_data.core.errors import ConflictError
+from rft_data.core.rows import Experience, Lease, Played
+from rft_data.loop.closing import judge, recover_groups, stored_groups
+from rft_data.placement.hub import HubClient, HubServer
 from rft_data.sampler import make_sampler
-from rft_data.versions import VersionRegistry
+from rft_data.sampler.conservation import check_conservation
+from rft_data.sampler.ledger import Ledger
+from rft_data.weights import checkpoint
+from rft_data.weights.versions import VersionRegistry
 
 GROUPS_PER_STEP = 2
 CHECKPOINT_EVERY = 3

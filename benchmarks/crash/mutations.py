@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from rft_data.buffer.experiences import Experiences
 from rft_data.buffer.store import Store
-from rft_data.ledger import Ledger
+from rft_data.sampler.ledger import Ledger
 
 _add = Store.add
 

@@ -10,13 +10,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from rft_data.codec import to_table
-from rft_data.rows import content_id, now
-from rft_data.schema import ANNOTATIONS
+from rft_data.core.codec import to_table
+from rft_data.core.rows import content_id, now
+from rft_data.core.schema import ANNOTATIONS
 
 
 class CentredReward:
-    """Implements rft_data.protocols.Pipeline."""
+    """Implements rft_data.core.protocols.Pipeline."""
 
     pipeline_hash = content_id("centred reward")
 

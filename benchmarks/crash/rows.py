@@ -8,7 +8,7 @@ import hashlib
 from collections.abc import Mapping
 from typing import Any
 
-from rft_data.rows import Experience, Task, experience_id_of
+from rft_data.core.rows import Experience, Task, experience_id_of
 
 RUN = "run"
 CONSUMER = "trainer"

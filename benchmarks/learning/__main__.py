@@ -21,7 +21,7 @@ from benchmarks.learning.verdicts import bar, table
 from benchmarks.report import finish
 from benchmarks.selectors.records import Records, newest
 from rft_data import __version__
-from rft_data.algorithms import ALGORITHMS
+from rft_data.recipe.algorithms import ALGORITHMS
 
 RECORDS = Path(__file__).parent / "records" / "learning.jsonl"
 SEEDS = 2

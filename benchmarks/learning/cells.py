@@ -21,9 +21,9 @@ from benchmarks.selectors.cells import RECIPE
 from benchmarks.selectors.cells import Cell as SelectorCell
 from benchmarks.selectors.cells import Scale as SelectorScale
 from benchmarks.selectors.records import code_version
-from rft_data.algorithms import ALGORITHMS, Algorithm
+from rft_data.core.rows import content_id
 from rft_data.recipe import load_recipe
-from rft_data.rows import content_id
+from rft_data.recipe.algorithms import ALGORITHMS, Algorithm
 
 EXPERTS = {
     "use": "recipes.arithmetic:worked_solution",
@@ -134,15 +134,15 @@ def _resized(tasksets: Sequence[dict[str, Any]], size: int) -> list[dict[str, An
 
 def parts_of(preset: Algorithm) -> set[str]:
     """Modules of the preset's operators, loss, batch operators, critic and sampler."""
-    from trainers.batch_ops import BATCH_OPS
-    from trainers.losses import LOSSES
+    from trainers.policy.batch_ops import BATCH_OPS
+    from trainers.policy.losses import LOSSES
 
     found = {f"ops.{name}" for entry in preset.advantage for name in entry}
     found |= {BATCH_OPS[name].function.__module__ for entry in preset.batch_ops for name in entry}
     if preset.loss is not None:
         found.add(LOSSES[preset.loss["use"]].function.__module__)
     if preset.critic is not None:
-        found.add("trainers.critic")
+        found.add("trainers.policy.critic")
     if preset.sampler is not None:
         found.add(f"rft_data.sampler.{preset.sampler['use']}")
     return found
@@ -184,7 +184,7 @@ def play(cell: Cell, root: Path) -> dict[str, Any]:
 def _prepared(cell: Cell, root: Path) -> tuple[Path, Path]:
     """The seed's supervised model, and a teacher where the algorithm needs one."""
     if not cell.scale.prepared:
-        from trainers.tiny_model import build_tiny_model
+        from trainers.models.tiny_model import build_tiny_model
 
         teacher = root / "teacher-tiny"
         if not teacher.is_dir():

@@ -21,10 +21,10 @@ from typing import Any
 
 from benchmarks.selectors.records import code_version
 from rft_data.buffer import Buffer
-from rft_data.manifest import MANIFEST_FILE
+from rft_data.core.files import MANIFEST_FILE
+from rft_data.core.rows import content_id
 from rft_data.recipe import load_recipe
-from rft_data.rows import content_id
-from rft_data.selectors.make import SELECTORS
+from rft_data.tasks.selectors.make import SELECTORS
 
 RECIPE = Path(__file__).parents[2] / "recipes" / "quickstart.yaml"
 TARGET = 0.7
@@ -160,7 +160,7 @@ def _said() -> dict[str, Any]:
 @cache
 def _code(selector: str) -> str:
     module = SELECTORS[_USE.get(selector, selector)].__module__
-    return code_version((module, __name__), within=("rft_data.selectors.",))
+    return code_version((module, __name__), within=("rft_data.tasks.selectors.",))
 
 
 def play(cell: Cell, root: Path) -> dict[str, Any]:

@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks.report import Bar
-from rft_data.rows import GroupResult, Task, TaskKey, Ticket
-from rft_data.selectors import make_selector
+from rft_data.core.rows import GroupResult, Task, TaskKey, Ticket
+from rft_data.tasks.selectors import make_selector
 
 DRAWN = 256
 GROUP = 8

@@ -13,8 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rft_data.errors import IntegrityError
-from rft_data.rows import content_id, now
+from rft_data.core.errors import IntegrityError
+from rft_data.core.rows import content_id, now
 
 FOLDER = Path(__file__).parent / "records"
 """Where the records that ship are."""

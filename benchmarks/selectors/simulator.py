@@ -14,9 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.selectors.world import Floats, Ints, Policy
-from rft_data.protocols import Selector
-from rft_data.rows import GroupResult, TaskKey, Ticket
-from rft_data.selectors.calibration import Calibration
+from rft_data.core.protocols import Selector
+from rft_data.core.rows import GroupResult, TaskKey, Ticket
+from rft_data.tasks.selectors.calibration import Calibration
 
 MAX_EXPLORED = 4.0
 """With refill: groups explored per step, in multiples of a step, as `max_explored` of a run's stage."""

@@ -20,9 +20,9 @@ from benchmarks.selectors.records import FOLDER, Records, code_version, newest
 from benchmarks.selectors.savings import best, calibration, mean_of, share_of_saving, summary
 from benchmarks.selectors.simulator import Oracle, Simulation
 from benchmarks.selectors.world import Policy, Pool, World, make_pool
-from rft_data.protocols import Selector
-from rft_data.rows import Task, content_id
-from rft_data.selectors.make import SELECTORS, make_selector
+from rft_data.core.protocols import Selector
+from rft_data.core.rows import Task, content_id
+from rft_data.tasks.selectors.make import SELECTORS, make_selector
 
 SIZES = (1_000, 4_000, 10_000, 100_000)
 SEEDS = 5
@@ -35,7 +35,7 @@ WORLDS: Mapping[str, World] = {
     "worn": World(wear=0.1),  # a task teaches 10 % less each time it is played again
 }
 _SIZE_OF_BARS = 4_000
-_PACKAGES = ("benchmarks.selectors.", "rft_data.selectors.")
+_PACKAGES = ("benchmarks.selectors.", "rft_data.tasks.selectors.")
 """Whose code a cell depends on."""
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from rft_data.rows import Task
+from rft_data.core.rows import Task
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

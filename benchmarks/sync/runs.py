@@ -14,7 +14,7 @@ import numpy as np
 
 from benchmarks.sync.slow import latency_of
 from rft_data.buffer import Buffer
-from rft_data.metrics.facts import tail_share
+from rft_data.core.facts import tail_share
 
 HERE = Path(__file__).parent
 MODES: Mapping[str, tuple[int, int]] = {"synchronous": (1, 0), "one-step": (1, 1), "asynchronous": (1, 3)}

@@ -6,10 +6,10 @@ import asyncio
 import statistics
 from typing import Any
 
-from explorers.scoring import Rewards
-from explorers.single_turn import SingleTurn
-from rft_data.protocols import Engine, RolloutContext
-from rft_data.rows import Experience, Task
+from explorers.rewards.scoring import Rewards
+from explorers.workflows.single_turn import SingleTurn
+from rft_data.core.protocols import Engine, RolloutContext
+from rft_data.core.rows import Experience, Task
 
 _SPREAD = 1.0
 """Standard deviation of the logarithm of a lognormal wait."""

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from rft_data.schema import EXPERIENCES
+from rft_data.core.schema import EXPERIENCES
 
 GROUPS, GROUP = 2, 4
 PROMPT_TOKENS, COMPLETION_TOKENS = 64, 192
@@ -39,7 +39,7 @@ class Size:
 
     def build(self, folder: Path) -> None:
         """Write the model and the tiny tokenizer into `folder`."""
-        from trainers.tiny_model import build_tiny_model
+        from trainers.models.tiny_model import build_tiny_model
 
         if self.shape is None:
             build_tiny_model(folder, seed=SEED)
@@ -47,7 +47,7 @@ class Size:
         import torch
         from transformers import Qwen2Config, Qwen2ForCausalLM
 
-        from trainers.tiny_model import build_tiny_tokenizer
+        from trainers.models.tiny_model import build_tiny_tokenizer
 
         tokenizer = build_tiny_tokenizer()
         torch.manual_seed(SEED)
@@ -96,7 +96,7 @@ def write_case(size: Size, folder: Path) -> Case:
     """Build the model, and the rows with its logprobs (nats, temperature 1) as those of the rollout."""
     import torch
 
-    from trainers.weights import load_model, load_tokenizer
+    from trainers.models.weights import load_model, load_tokenizer
 
     case = Case(folder)
     size.build(case.model)

@@ -59,7 +59,7 @@ def bare(case: Case, steps: int, folder: Path) -> Turn:
     import torch
     from torch.nn.functional import cross_entropy
 
-    from trainers.weights import load_model
+    from trainers.models.weights import load_model
 
     model = load_model(case.model).train()
     optimizer = torch.optim.AdamW(model.parameters(), **ADAM)
@@ -87,9 +87,9 @@ def ours(case: Case, steps: int, folder: Path) -> Turn:
     """`GrpoTrainer.step`, from leased rows to changed weights."""
     import torch
 
-    from rft_data.protocols import LeasedBatch
-    from rft_data.rows import Lease
-    from trainers.grpo import GrpoTrainer, Limits
+    from rft_data.core.protocols import LeasedBatch
+    from rft_data.core.rows import Lease
+    from trainers.policy.grpo import GrpoTrainer, Limits
 
     limits = Limits(threads=torch.get_num_threads())
     trainer = GrpoTrainer(case.model, folder, steps, ROWS, OPTIONS, SEED, limits=limits)
@@ -110,7 +110,7 @@ def stock(case: Case, steps: int, folder: Path) -> Turn:
     from transformers import PrinterCallback, TrainerCallback
     from trl import GRPOConfig, GRPOTrainer
 
-    from trainers.weights import load_model, load_tokenizer
+    from trainers.models.weights import load_model, load_tokenizer
 
     rows = case.table().to_pylist()
     turn = Turn()

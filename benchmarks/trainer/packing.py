@@ -62,7 +62,7 @@ def obstacle(case: Case) -> str:
 
 
 def _trained(case: Case, table: pa.Table, options: Mapping[str, Any]) -> Mapping[str, float]:
-    from trainers.sft import train_sft
+    from trainers.offline.sft import train_sft
 
     fixed = {"num_train_epochs": 1, "learning_rate": 1e-6}
     with tempfile.TemporaryDirectory() as folder:

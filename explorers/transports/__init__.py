@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from explorers.weights import Transport
-from rft_data.errors import RecipeError
-from rft_data.lookup import load, lookup
+from explorers.transports.arrival import Transport
+from rft_data.core.errors import RecipeError
+from rft_data.core.lookup import load, lookup
 
 TRANSPORTS: Mapping[str, str] = {
     "directory": "explorers.transports.directory:Directory",

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from explorers.weights import (
+from explorers.transports.arrival import (
     Arrived,
     Source,
     iterate_tensors,
@@ -15,10 +15,10 @@ from explorers.weights import (
     tensors_named,
     tensors_of_files,
 )
-from rft_data.errors import IntegrityError
-from rft_data.manifest import MANIFEST_FILE, manifest_bytes, read_manifest, tensors_in, weight_files
-from rft_data.probe import Probe
-from rft_data.rows import WeightRef
+from rft_data.core.errors import IntegrityError
+from rft_data.core.files import MANIFEST_FILE, manifest_bytes, read_manifest, tensors_in, weight_files
+from rft_data.core.rows import WeightRef
+from rft_data.weights.probe import Probe
 
 if TYPE_CHECKING:
     import torch

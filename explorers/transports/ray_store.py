@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from explorers.weights import (
+from explorers.transports.arrival import (
     Arrived,
     Source,
     manifest_of,
@@ -24,11 +24,11 @@ from explorers.weights import (
     tensors_named,
     tensors_of_files,
 )
-from rft_data.errors import EngineError, IntegrityError, StalledError
-from rft_data.lookup import need
-from rft_data.manifest import MANIFEST_FILE, Tensors, manifest_bytes, parse_manifest, tensors_of
-from rft_data.probe import PROBE_FILE
-from rft_data.rows import WeightRef
+from rft_data.core.errors import EngineError, IntegrityError, StalledError
+from rft_data.core.files import MANIFEST_FILE, Tensors, manifest_bytes, parse_manifest, tensors_of
+from rft_data.core.lookup import need
+from rft_data.core.rows import WeightRef
+from rft_data.weights.probe import PROBE_FILE
 
 if TYPE_CHECKING:
     import torch

@@ -25,12 +25,12 @@ from vllm.distributed.weight_transfer.ipc_engine import IPCTrainerInitInfo
 from vllm.distributed.weight_transfer.nccl_engine import NCCLTrainerInitInfo
 
 from explorers.transports import gloo
-from explorers.transports.wire import encode
-from explorers.weights import TORCH_DTYPES, iterate_tensors, on_base, tensors_named, whole_tensors
-from rft_data.errors import EngineError, RecipeError, StalledError
-from rft_data.manifest import manifest_bytes, parse_manifest
-from rft_data.probe import PROBE_FILE
-from rft_data.rows import WeightRef
+from explorers.transports.arrival import TORCH_DTYPES, iterate_tensors, on_base, tensors_named, whole_tensors
+from explorers.transports.transfer_calls import encode
+from rft_data.core.errors import EngineError, RecipeError, StalledError
+from rft_data.core.files import manifest_bytes, parse_manifest
+from rft_data.core.rows import WeightRef
+from rft_data.weights.probe import PROBE_FILE
 
 BACKENDS = ("gloo", "ipc", "nccl")
 _LOOK_S = 0.01

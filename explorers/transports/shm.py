@@ -17,11 +17,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from explorers.transports.arrival import Arrived, manifest_of
 from explorers.transports.directory import opened
-from explorers.weights import Arrived, manifest_of
-from rft_data.errors import DiskFullError, IntegrityError, StalledError
-from rft_data.manifest import MANIFEST_FILE, manifest_bytes
-from rft_data.rows import WeightRef, content_id
+from rft_data.core.errors import DiskFullError, IntegrityError, StalledError
+from rft_data.core.files import MANIFEST_FILE, manifest_bytes
+from rft_data.core.rows import WeightRef, content_id
 
 _MEMORY = "/dev/shm"  # noqa: S108 - that is where it is
 _USERS = "users.lock"

@@ -12,11 +12,11 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
-from explorers.weights import TORCH_DTYPES, Arrived, manifest_of, probe_in_bytes, tensors_named
-from rft_data.errors import EngineError, StalledError
-from rft_data.lookup import need
-from rft_data.manifest import Tensors
-from rft_data.rows import WeightRef
+from explorers.transports.arrival import TORCH_DTYPES, Arrived, manifest_of, probe_in_bytes, tensors_named
+from rft_data.core.errors import EngineError, StalledError
+from rft_data.core.files import Tensors
+from rft_data.core.lookup import need
+from rft_data.core.rows import WeightRef
 
 
 class Transfer:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from rft_data.schema import EXPERIENCES
+from rft_data.core.schema import EXPERIENCES
 
 
 @dataclass(frozen=True, slots=True)

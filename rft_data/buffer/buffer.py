@@ -23,12 +23,12 @@ from rft_data.buffer.maintenance import compact, maintain, remove_orphans
 from rft_data.buffer.side import Side
 from rft_data.buffer.store import Store
 from rft_data.buffer.verdicts import Verdicts, check_annotations
-from rft_data.codec import to_table, to_tasks
-from rft_data.errors import IntegrityError, RftError, RowError
-from rft_data.filters import Filter
-from rft_data.protocols import LeasedBatch
-from rft_data.rows import Experience, Feedback, Lease, PreferencePair, Task, TaskKey, content_id, now
-from rft_data.schema import EXPERIENCES, TABLES
+from rft_data.core.codec import to_table, to_tasks
+from rft_data.core.errors import IntegrityError, RftError, RowError
+from rft_data.core.filters import Filter
+from rft_data.core.protocols import LeasedBatch
+from rft_data.core.rows import Experience, Feedback, Lease, PreferencePair, Task, TaskKey, content_id, now
+from rft_data.core.schema import EXPERIENCES, TABLES
 
 DEADLINE_S = 60.0
 _VERDICT_COLUMNS = ["seq", "pipeline_hash", "verdict", "advantage", "masked"]

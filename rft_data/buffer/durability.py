@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from rft_data.manifest import fsync
+from rft_data.core.files import fsync
 
 Durability = Literal["process", "power"]
 

@@ -20,10 +20,10 @@ from rft_data.buffer.index import IdIndex
 from rft_data.buffer.maintenance import maintain
 from rft_data.buffer.quarantine import Quarantine
 from rft_data.buffer.store import Store
-from rft_data.digests import TRAINED, mismatches
-from rft_data.errors import ConflictError, IntegrityError
-from rft_data.failpoints import failpoint
-from rft_data.schema import EXPERIENCES
+from rft_data.core.digests import TRAINED, mismatches
+from rft_data.core.errors import ConflictError, IntegrityError
+from rft_data.core.failpoints import failpoint
+from rft_data.core.schema import EXPERIENCES
 
 HOT_BYTES = 64 << 20
 """Newest rows kept in memory."""

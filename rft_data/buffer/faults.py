@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from rft_data.errors import DiskFullError, FencedError
+from rft_data.core.errors import DiskFullError, FencedError
 
 RESERVE_BYTES = 64 << 20
 """Room kept free on the disk: without it nothing could be compacted or checkpointed any more."""

@@ -20,11 +20,11 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from rft_data.buffer.appended import Appended
-from rft_data.buffer.door import Refused, admit
-from rft_data.codec import aligned, is_aligned
-from rft_data.digests import row_digests
-from rft_data.errors import RftError, StalledError
-from rft_data.schema import EXPERIENCES
+from rft_data.buffer.validation import Refused, admit
+from rft_data.core.codec import aligned, is_aligned
+from rft_data.core.digests import row_digests
+from rft_data.core.errors import RftError, StalledError
+from rft_data.core.schema import EXPERIENCES
 
 log = logging.getLogger(__name__)
 

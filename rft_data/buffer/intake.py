@@ -9,12 +9,12 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 import pyarrow as pa
 
 from rft_data.buffer.appended import Appended
-from rft_data.buffer.door import conform, encode
 from rft_data.buffer.experiences import Experiences
 from rft_data.buffer.group_commit import GroupCommit, Pending
-from rft_data.errors import StalledError
-from rft_data.rows import Experience
-from rft_data.schema import EXPERIENCES
+from rft_data.buffer.validation import conform, encode
+from rft_data.core.errors import StalledError
+from rft_data.core.rows import Experience
+from rft_data.core.schema import EXPERIENCES
 
 LINGER_S = 0.005
 """How long an append that nobody waits for may wait for company."""

@@ -14,8 +14,8 @@ from rft_data.buffer.faults import storage_errors
 from rft_data.buffer.growth import Growth
 from rft_data.buffer.memory import release_memory
 from rft_data.buffer.store import Store
-from rft_data.errors import FencedError
-from rft_data.failpoints import failpoint
+from rft_data.core.errors import FencedError
+from rft_data.core.failpoints import failpoint
 
 log = logging.getLogger(__name__)
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rft_data.buffer.door import Refused
 from rft_data.buffer.maintenance import maintain
 from rft_data.buffer.store import Store
-from rft_data.codec import to_table
-from rft_data.rows import now
-from rft_data.schema import QUARANTINE
+from rft_data.buffer.validation import Refused
+from rft_data.core.codec import to_table
+from rft_data.core.rows import now
+from rft_data.core.schema import QUARANTINE
 
 
 class Quarantine:

@@ -13,11 +13,11 @@ import pyarrow as pa
 
 from rft_data.buffer.maintenance import maintain
 from rft_data.buffer.store import Store
-from rft_data.codec import to_table
-from rft_data.errors import IntegrityError, RowError
-from rft_data.filters import Compare
-from rft_data.rows import Feedback, PreferencePair, Task, TaskKey, bytes_id, now
-from rft_data.schema import FEEDBACK, PREFERENCES, TABLES, TASKS
+from rft_data.core.codec import to_table
+from rft_data.core.errors import IntegrityError, RowError
+from rft_data.core.filters import Compare
+from rft_data.core.rows import Feedback, PreferencePair, Task, TaskKey, bytes_id, now
+from rft_data.core.schema import FEEDBACK, PREFERENCES, TABLES, TASKS
 
 
 class Side:

@@ -21,12 +21,12 @@ import pyarrow as pa
 from rft_data.buffer.durability import Durability, fsync_commit, fsync_table
 from rft_data.buffer.faults import overtaken, storage_errors
 from rft_data.buffer.growth import Growth
-from rft_data.buffer.home import LocalHome, ObjectHome
-from rft_data.errors import BusyError, RftError
-from rft_data.failpoints import failpoint
-from rft_data.filters import Filter, to_sql
-from rft_data.manifest import fsync
-from rft_data.schema import TABLES
+from rft_data.buffer.location import LocalHome, ObjectHome
+from rft_data.core.errors import BusyError, RftError
+from rft_data.core.failpoints import failpoint
+from rft_data.core.files import fsync
+from rft_data.core.filters import Filter, to_sql
+from rft_data.core.schema import TABLES
 
 _CACHE_BYTES = 32 << 20
 """Lance's metadata cache grows with every version otherwise (1 GB after 5,000 appends, measured)."""

@@ -20,10 +20,10 @@ import numpy as np
 import pyarrow as pa
 
 from rft_data.buffer.buffer import Buffer
-from rft_data.errors import BusyError, IntegrityError, MissingFileError
-from rft_data.manifest import write_text
-from rft_data.rows import canonical_json, content_id
-from rft_data.schema import INCOMING, SCHEMA_VERSION, TABLES
+from rft_data.core.errors import BusyError, IntegrityError, MissingFileError
+from rft_data.core.files import write_text
+from rft_data.core.rows import canonical_json, content_id
+from rft_data.core.schema import INCOMING, SCHEMA_VERSION, TABLES
 
 _BATCH_ROWS = 4096
 

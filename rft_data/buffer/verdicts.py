@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rft_data.errors import RowError
+from rft_data.core.errors import RowError
 
 _UNJUDGED, _KEPT, _NOT_KEPT, _MASKED = 0, 1, 2, 3
 VERDICTS = ("dropped", "kept", "masked", "quarantined")

@@ -83,7 +83,7 @@ def _run(command: str, modes: Sequence[str], path: Path, overrides: Sequence[str
     """`rft COMMAND PATH`, which takes recipes of these modes."""
     with edge():
         from rft_data.cli.runs import move_aside, run_to_end, served_rank
-        from rft_data.errors import RecipeError
+        from rft_data.core.errors import RecipeError
         from rft_data.recipe import load_recipe
         from rft_data.recipe.modes import RunRecipe
 

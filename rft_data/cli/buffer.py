@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import typer
 
-from rft_data.cli import buffer_books, buffer_care, buffer_io, buffer_read
+from rft_data.cli import buffer_accounting, buffer_care, buffer_io, buffer_read
 
 buffer_app = typer.Typer(help="Look into a buffer and look after it.", no_args_is_help=True)
 _COMMANDS: dict[str, Callable[..., None]] = {
@@ -23,8 +23,8 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "repair": buffer_care.repair,
     "compact": buffer_care.compact,
     "quarantine": buffer_care.quarantine,
-    "books": buffer_books.books,
-    "upgrade": buffer_books.upgrade,
+    "books": buffer_accounting.books,
+    "upgrade": buffer_accounting.upgrade,
 }
 for _name, _command in _COMMANDS.items():
     buffer_app.command(_name)(_command)

@@ -24,7 +24,7 @@ def verify(
 ) -> None:
     """Look for damage; exit code 1 if there is any. Reads only, also beside a running owner."""
     with edge():
-        from rft_data.care import verify as look
+        from rft_data.buffer.care import verify as look
 
         report = look(uri, deep=not quick)
         show(report.as_json(), report.text(), as_json=as_json)
@@ -41,7 +41,7 @@ def repair(
 ) -> None:
     """Mend damage: move it aside, put back what can be found, say exactly what is lost. Deletes nothing."""
     with edge():
-        from rft_data.care import repair as mend
+        from rft_data.buffer.care import repair as mend
 
         done = mend(uri, dry_run=dry_run)
         show(done.as_json(), done.text(), as_json=as_json)
@@ -70,8 +70,8 @@ def quarantine(
     """Rows that were refused at the door or taken out by a repair, by reason."""
     with edge():
         from rft_data.buffer import Buffer
-        from rft_data.codec import from_table
-        from rft_data.schema import QUARANTINE
+        from rft_data.core.codec import from_table
+        from rft_data.core.schema import QUARANTINE
 
         with Buffer(uri, read_only=True) as buffer:
             reasons = Counter(
@@ -92,7 +92,7 @@ def quarantine(
 
 def _must_exist(uri: Path) -> None:
     """Opening a buffer for writing would create it."""
-    from rft_data.errors import MissingFileError
+    from rft_data.core.errors import MissingFileError
 
     if not (uri / "schema_version").is_file():
         raise MissingFileError(

@@ -11,8 +11,8 @@ import typer
 from rft_data.cli.edge import edge, show
 
 if TYPE_CHECKING:
-    from rft_data.filters import Filter
-    from rft_data.formats import ExportReport
+    from rft_data.core.filters import Filter
+    from rft_data.exchange.formats import ExportReport
 
 Uri = Annotated[Path, typer.Argument(help="The buffer's folder.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
@@ -35,7 +35,7 @@ def import_(
     """Store rows of a file or dataset; bad rows go to quarantine. Importing again stores nothing twice."""
     with edge():
         from rft_data.buffer import Buffer
-        from rft_data.formats import import_into
+        from rft_data.exchange.formats import import_into
 
         with Buffer(uri) as buffer:
             report = import_into(buffer, source, format=format_, taskset=taskset, split=split, limit=limit)
@@ -78,7 +78,7 @@ def export(
     """Write rows to a file or a dataset folder, with a card that says what they are."""
     with edge():
         from rft_data.buffer import Buffer
-        from rft_data.formats import export as export_rows
+        from rft_data.exchange.formats import export as export_rows
 
         with Buffer(uri, read_only=True) as buffer:
             report = export_rows(
@@ -96,11 +96,11 @@ def export(
 
 def _filter(text: str, format_: str, table: str | None) -> Filter:
     """The filter a line of text describes, over the table that the export reads."""
-    from rft_data.filters import parse_text
-    from rft_data.formats import FORMATS
-    from rft_data.formats.exporting import tables_of
-    from rft_data.lookup import lookup
-    from rft_data.schema import TABLES
+    from rft_data.core.filters import parse_text
+    from rft_data.core.lookup import lookup
+    from rft_data.core.schema import TABLES
+    from rft_data.exchange.formats import FORMATS
+    from rft_data.exchange.formats.exporting import tables_of
 
     names = tables_of(lookup(format_, FORMATS, "format"), table, filtered=True)
     return parse_text(text, TABLES[names[0]][0])

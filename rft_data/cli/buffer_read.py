@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from rft_data.buffer import Buffer
-    from rft_data.filters import Filter
+    from rft_data.core.filters import Filter
 
 Uri = Annotated[str, typer.Argument(help="The buffer's folder or object-store URL.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
@@ -27,10 +27,10 @@ AsOf = Annotated[str | None, typer.Option("--as-of", help="Only the experiences 
 def info(uri: Uri, as_json: Json = False) -> None:
     """Tables, disk, owner, runs, and the experiences in a few numbers."""
     with edge():
-        from rft_data.care.verify import living_owner
+        from rft_data.buffer.care.verify import living_owner
         from rft_data.cli.buffer_text import overview_text
-        from rft_data.overview import overview
-        from rft_data.views import tags
+        from rft_data.reading.overview import overview
+        from rft_data.reading.tags import tags
 
         with _open(uri) as buffer:
             facts, names = overview(buffer), [tag_.name for tag_ in tags(buffer)]
@@ -74,7 +74,7 @@ def query(
     """Ask a question in SQL over the buffer's tables; reads only, in a process of its own."""
     with edge():
         from rft_data.cli.buffer_text import table_text
-        from rft_data.query import query as ask
+        from rft_data.reading.query import query as ask
 
         with _open(uri) as buffer:
             found = ask(
@@ -130,10 +130,10 @@ def lineage(
 ) -> None:
     """Where an experience came from and what became of it."""
     with edge():
-        from rft_data.errors import RecipeError
-        from rft_data.group_view import group_view
-        from rft_data.lineage import lineage as trace
-        from rft_data.lineage_text import group_text, lineage_text
+        from rft_data.cli.lineage_text import group_text, lineage_text
+        from rft_data.core.errors import RecipeError
+        from rft_data.reading.group_view import group_view
+        from rft_data.reading.lineage import lineage as trace
 
         if (experience is None) == (group is None):
             raise RecipeError("name either an experience (id or row number) or --group.")
@@ -159,10 +159,10 @@ def tag(
     """Name the experiences there are now (or some of them), so that they can be read again later."""
     with edge():
         from rft_data.cli.buffer_text import tags_text
-        from rft_data.filters import parse_text
-        from rft_data.schema import EXPERIENCES
-        from rft_data.views import tag as make
-        from rft_data.views import tags
+        from rft_data.core.filters import parse_text
+        from rft_data.core.schema import EXPERIENCES
+        from rft_data.reading.tags import tag as make
+        from rft_data.reading.tags import tags
 
         with _open(uri, write=name is not None) as buffer:
             if name is None:
@@ -184,8 +184,8 @@ def branch(
     with edge():
         from dataclasses import asdict
 
-        from rft_data.branch import branch as copy
-        from rft_data.views import View
+        from rft_data.reading.branch import branch as copy
+        from rft_data.reading.tags import View
 
         with _open(uri) as buffer:
             done = copy(buffer, target, View(None, _restricted(buffer, "experiences", where, as_of)))
@@ -206,9 +206,9 @@ def _open(uri: str, *, write: bool = False) -> Buffer:
 
 
 def _schema(table: str) -> pa.Schema:
-    from rft_data.errors import UnknownComponentError
-    from rft_data.lookup import suggest
-    from rft_data.schema import TABLES
+    from rft_data.core.errors import UnknownComponentError
+    from rft_data.core.lookup import suggest
+    from rft_data.core.schema import TABLES
 
     if table not in TABLES:
         raise UnknownComponentError(
@@ -218,8 +218,8 @@ def _schema(table: str) -> pa.Schema:
 
 
 def _columns(text: str | None, schema: pa.Schema) -> list[str]:
-    from rft_data.errors import UnknownComponentError
-    from rft_data.lookup import suggest
+    from rft_data.core.errors import UnknownComponentError
+    from rft_data.core.lookup import suggest
 
     names = schema.names if text is None else [name.strip() for name in text.split(",") if name.strip()]
     for name in names:
@@ -231,15 +231,15 @@ def _columns(text: str | None, schema: pa.Schema) -> list[str]:
 
 
 def _view_filter(buffer: Buffer, as_of: str | None) -> Filter | None:
-    from rft_data.views import view
+    from rft_data.reading.tags import view
 
     return None if as_of is None else view(buffer, as_of).filter
 
 
 def _restricted(buffer: Buffer, table: str, where: str | None, as_of: str | None) -> Filter | None:
     """`--where` and `--as-of` as one filter."""
-    from rft_data.errors import RecipeError
-    from rft_data.filters import And, parse_text
+    from rft_data.core.errors import RecipeError
+    from rft_data.core.filters import And, parse_text
 
     if as_of is not None and table != "experiences":
         raise RecipeError(f"--as-of names experiences; table '{table}' has no such views.")

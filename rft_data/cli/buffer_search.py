@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from rft_data.buffer import Buffer
-from rft_data.errors import RecipeError
-from rft_data.filters import Filter, In
-from rft_data.search import Hit, embed, fuse, index_text, search_text, similar
+from rft_data.core.errors import RecipeError
+from rft_data.core.filters import Filter, In
+from rft_data.reading.search import Hit, embed, fuse, index_text, search_text, similar
 
 _COLUMNS = ["seq", "experience_id", "reward", "completion_text"]
 _DEEPER = 5

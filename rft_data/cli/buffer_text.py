@@ -6,8 +6,8 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from rft_data.lineage_text import shown
-from rft_data.overview import Overview
+from rft_data.core.text import shown
+from rft_data.reading.overview import Overview
 
 _CELL = 60
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")

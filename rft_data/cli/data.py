@@ -15,10 +15,10 @@ from rft_data.cli.data_people import annotate, feedback_app, label_studio_app
 from rft_data.cli.edge import edge, show
 
 if TYPE_CHECKING:
-    from ops.pipeline import OperatorPipeline
+    from ops.runtime.pipeline import OperatorPipeline
     from rft_data.buffer import Buffer
     from rft_data.recipe.modes import PlayingRecipe, TrainRecipe
-    from rft_data.replay import StoredVerdicts
+    from rft_data.run.rejudge import StoredVerdicts
 
 RecipePath = Annotated[Path, typer.Argument(help="A recipe file, for example recipes/quickstart.yaml.")]
 Overrides = Annotated[list[str] | None, typer.Argument(help="Changes to the recipe: key.path=value ...")]
@@ -44,10 +44,10 @@ data_app.add_typer(label_studio_app, name="label-studio")
 def run(recipe: RecipePath, overrides: Overrides = None, as_json: Json = False) -> None:
     """Run a data recipe: load tasks, clean them, store and score rollouts."""
     with edge():
-        from rft_data.curation import curate, report_text
-        from rft_data.errors import RecipeError
+        from rft_data.core.errors import RecipeError
         from rft_data.recipe import load_recipe
         from rft_data.recipe.modes import DataRecipe
+        from rft_data.run.curate import curate, report_text
 
         loaded = load_recipe(recipe, overrides or [])
         if not isinstance(loaded, DataRecipe):
@@ -73,13 +73,13 @@ def dry_run(
 ) -> None:
     """Say what a recipe's experience_ops would do with stored experiences; writes nothing."""
     with edge():
-        from rft_data.build import experience_pipeline, prepare_process
-        from rft_data.errors import RecipeError
-        from rft_data.filters import parse_text
-        from rft_data.replay import dry_run as replay
-        from rft_data.replay.text import dry_run_text
-        from rft_data.schema import EXPERIENCES
-        from rft_data.whole_groups import whole_groups
+        from rft_data.cli.rejudge_text import dry_run_text
+        from rft_data.core.errors import RecipeError
+        from rft_data.core.filters import parse_text
+        from rft_data.core.schema import EXPERIENCES
+        from rft_data.reading.whole_groups import whole_groups
+        from rft_data.run.build import experience_pipeline, prepare_process
+        from rft_data.run.rejudge import dry_run as replay
 
         prepare_process()
         loaded = _that_writes_nothing(recipe, overrides or [])
@@ -117,10 +117,10 @@ def readmit(
     """Judge a run's rejected groups again, by a recipe; those kept can be trained on (mode: train)."""
     with edge():
         from rft_data.buffer import Buffer
-        from rft_data.build import experience_pipeline, prepare_process
-        from rft_data.replay import check_not_running
-        from rft_data.replay import readmit as admit
-        from rft_data.replay.text import readmitted_text
+        from rft_data.cli.rejudge_text import readmitted_text
+        from rft_data.run.build import experience_pipeline, prepare_process
+        from rft_data.run.rejudge import check_not_running
+        from rft_data.run.rejudge import readmit as admit
 
         prepare_process()
         loaded = _with_operators(recipe, overrides or [])
@@ -149,7 +149,7 @@ def _reading(uri: str) -> Buffer:
 
 def _with_operators(path: Path, overrides: list[str]) -> PlayingRecipe | TrainRecipe:
     """A recipe that has `experience_ops`."""
-    from rft_data.errors import RecipeError
+    from rft_data.core.errors import RecipeError
     from rft_data.recipe import load_recipe
     from rft_data.recipe.modes import PlayingRecipe, TrainRecipe
 
@@ -164,7 +164,7 @@ def _with_operators(path: Path, overrides: list[str]) -> PlayingRecipe | TrainRe
 
 def _that_writes_nothing(path: Path, overrides: list[str]) -> PlayingRecipe | TrainRecipe:
     """A recipe whose `experience_ops` have no sink among them."""
-    from rft_data.errors import RecipeError
+    from rft_data.core.errors import RecipeError
 
     loaded = _with_operators(path, overrides)
     if any(_SINK in entry for entry in loaded.experience_ops):
@@ -184,8 +184,8 @@ def _groups_per_batch(recipe: PlayingRecipe | TrainRecipe) -> int:
 def _other_side(
     against: str | None, opened: Buffer, stack: ExitStack
 ) -> OperatorPipeline | StoredVerdicts | None:
-    from rft_data.build import experience_pipeline
-    from rft_data.replay import StoredVerdicts
+    from rft_data.run.build import experience_pipeline
+    from rft_data.run.rejudge import StoredVerdicts
 
     if against is None:
         return None

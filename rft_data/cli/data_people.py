@@ -12,8 +12,8 @@ from rft_data.cli.edge import edge, show
 
 if TYPE_CHECKING:
     from rft_data.buffer import Buffer
-    from rft_data.filters import Filter
-    from rft_data.hub.client import HubClient
+    from rft_data.core.filters import Filter
+    from rft_data.placement.hub.client import HubClient
 
 BufferUri = Annotated[str, typer.Option("--buffer", help="The buffer's folder or object-store URL.")]
 RunId = Annotated[str | None, typer.Option("--run", help="Only this run's rows.")]
@@ -36,9 +36,9 @@ def add(
 ) -> None:
     """Say something about one stored experience, now: also what was said before."""
     with edge():
-        from rft_data.errors import RecipeError
-        from rft_data.feedback import storable
-        from rft_data.rows import Feedback, now
+        from rft_data.core.errors import RecipeError
+        from rft_data.core.rows import Feedback, now
+        from rft_data.exchange.feedback import storable
 
         if value is None and text is None:
             raise RecipeError("feedback says nothing: give --value, --text or both.")
@@ -61,8 +61,8 @@ def import_(
 ) -> None:
     """Store the feedback of a file, all of it or, if a line is wrong, none."""
     with edge():
-        from rft_data.errors import MissingFileError
-        from rft_data.feedback import read_feedback
+        from rft_data.core.errors import MissingFileError
+        from rft_data.exchange.feedback import read_feedback
 
         if not file.is_file():
             raise MissingFileError(
@@ -92,8 +92,8 @@ def export(
     with edge():
         from dataclasses import asdict
 
-        from rft_data.annotate import export_tasks
         from rft_data.buffer import Buffer
+        from rft_data.exchange.annotate import export_tasks
 
         with Buffer(buffer, read_only=True) as opened:
             done = export_tasks(
@@ -114,8 +114,8 @@ def import_annotations(
 ) -> None:
     """Store Label Studio's annotations: ratings as feedback, choices as preference pairs."""
     with edge():
-        from rft_data.annotate import import_annotations as take_in
-        from rft_data.errors import MissingFileError
+        from rft_data.core.errors import MissingFileError
+        from rft_data.exchange.annotate import import_annotations as take_in
 
         if not file.is_file():
             raise MissingFileError(f"there is no file {file}; export the project from Label Studio as JSON.")
@@ -141,10 +141,10 @@ def annotate(
     with edge(again="What you answered is stored; the same command goes on."):
         import sys
 
-        from rft_data.annotate import Session, comparisons, ratings
-        from rft_data.annotate.terminal import annotate as ask
-        from rft_data.annotate.terminal import keys_of
-        from rft_data.feedback import storable
+        from rft_data.exchange.annotate import Session, comparisons, ratings
+        from rft_data.exchange.annotate.terminal import annotate as ask
+        from rft_data.exchange.annotate.terminal import keys_of
+        from rft_data.exchange.feedback import storable
 
         storable(author, "--author")
         with _owning(buffer) as opened:
@@ -164,7 +164,7 @@ def _taking_feedback(uri: str) -> Buffer | HubClient:
     """A buffer to write to; or the hub of the run that has it open (`grpc://...`, token in RFT_HUB_TOKEN)."""
     if not uri.startswith("grpc://"):
         return _owning(uri)
-    from rft_data.hub.client import HUB_TOKEN, HubClient
+    from rft_data.placement.hub.client import HUB_TOKEN, HubClient
 
     return HubClient(uri, os.environ.get(HUB_TOKEN, ""))
 
@@ -178,7 +178,7 @@ def _owning(uri: str) -> Buffer:
 
 
 def _filter(text: str | None) -> Filter | None:
-    from rft_data.filters import parse_text
-    from rft_data.schema import EXPERIENCES
+    from rft_data.core.filters import parse_text
+    from rft_data.core.schema import EXPERIENCES
 
     return None if text is None else parse_text(text, EXPERIENCES)

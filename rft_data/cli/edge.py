@@ -12,8 +12,8 @@ from typing import Any
 
 import typer
 
-from rft_data.errors import RftError, Stopped
-from rft_data.lineage_text import escaped
+from rft_data.core.errors import RftError, Stopped
+from rft_data.core.text import escaped
 
 INTERRUPTED = 130
 

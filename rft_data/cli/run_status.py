@@ -27,7 +27,7 @@ def stop(
 ) -> None:
     """Ask a run to finish what is under way, write a checkpoint and end; `rft resume` continues it."""
     with edge():
-        from rft_data.run_record import ask_to_stop
+        from rft_data.run.record import ask_to_stop
 
         typer.echo(ask_to_stop(run_dir, now=now))
 
@@ -40,8 +40,8 @@ def logs(
 ) -> None:
     """Print the end of a run's log, and what is added to it until the run ends."""
     with edge():
-        from rft_data.errors import MissingFileError
-        from rft_data.run_record import LOG_FILE, standing
+        from rft_data.core.errors import MissingFileError
+        from rft_data.run.record import LOG_FILE, standing
 
         alive = standing(run_dir).alive
         path = run_dir / LOG_FILE

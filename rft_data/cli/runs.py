@@ -10,12 +10,12 @@ import sys
 from pathlib import Path
 
 from rft_data.buffer import Buffer
-from rft_data.conductor import conduct
-from rft_data.errors import RecipeError
-from rft_data.modes import run_recipe
+from rft_data.core.errors import RecipeError
 from rft_data.recipe.modes import OnlineRecipe, RunRecipe, TrainRecipe
-from rft_data.report import next_steps, table
-from trainers.launch import served_torchrun
+from rft_data.run.conductor import conduct
+from rft_data.run.report import next_steps, table
+from rft_data.run.start import run_recipe
+from trainers.ranks.launch import served_torchrun
 
 log = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ import typer
 from rft_data.cli.edge import edge
 
 if TYPE_CHECKING:
-    from rft_data.status import RunStatus
+    from rft_data.run.status import RunStatus
 
 T = TypeVar("T")
 
@@ -32,8 +32,8 @@ def status(
 ) -> None:
     """What a run is doing: reads its folder and its buffer, also beside a running owner."""
     with edge():
-        from rft_data.status import open_buffer, run_status
-        from rft_data.status_text import status_text
+        from rft_data.cli.status_text import status_text
+        from rft_data.run.status import open_buffer, run_status
 
         buffer = None
         try:
@@ -51,7 +51,7 @@ def status(
 
 def patiently(look: Callable[[], T]) -> T:
     """Look again when the owner rewrote a file while it was being read."""
-    from rft_data.errors import RftError
+    from rft_data.core.errors import RftError
 
     for _ in range(_TRIES - 1):
         try:

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from rft_data.lookup import lookup
+from rft_data.core.lookup import lookup
+from rft_data.core.protocols import BufferClient, Placement
 from rft_data.placement.calls import Patience
 from rft_data.placement.inline import InlinePlacement
 from rft_data.placement.local import LocalPlacement
 from rft_data.placement.ray import RayPlacement
-from rft_data.protocols import BufferClient, Placement
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
-from rft_data.errors import RftError
+from rft_data.core.errors import RftError
 
 T = TypeVar("T")
 

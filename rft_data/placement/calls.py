@@ -19,9 +19,9 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
 from pydantic_core import from_json, to_json
 
-from rft_data.errors import RftError, StalledError
-from rft_data.hub.wire import ERRORS, decode_answer, encode_error
-from rft_data.protocols import RoleSpec
+from rft_data.core.errors import RftError, StalledError
+from rft_data.core.protocols import RoleSpec
+from rft_data.placement.hub.wire import ERRORS, decode_answer, encode_error
 
 START, CLOSE = "(start)", "close"
 """Methods every role has: START is its factory."""

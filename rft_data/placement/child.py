@@ -16,12 +16,12 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import NoReturn
 
-from rft_data.errors import RftError
-from rft_data.hub.wire import encode_result
-from rft_data.parent import end_with_parent
+from rft_data.core.children import end_with_parent
+from rft_data.core.errors import RftError
 from rft_data.placement.calls import Birth, encode_failure
 from rft_data.placement.channel import BEAT_S, HEARTBEAT, Line
 from rft_data.placement.host import Host
+from rft_data.placement.hub.wire import encode_result
 
 
 def main() -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from rft_data.core.protocols import RoleSpec
 from rft_data.placement.devices import share_of
-from rft_data.protocols import RoleSpec
 
 Resources = Mapping[str, float]
 """Amounts by name, `CPU` and `GPU` among them, as Ray has them."""

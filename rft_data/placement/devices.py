@@ -8,7 +8,7 @@ import subprocess
 import threading
 from collections.abc import Mapping
 
-from rft_data.errors import RecipeError
+from rft_data.core.errors import RecipeError
 
 _WHOLE = 10_000
 """Shares are counted in 1/10000 of a GPU, as Ray counts them."""

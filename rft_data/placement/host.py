@@ -14,10 +14,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from rft_data.errors import RftError, UnknownComponentError
-from rft_data.hub.wire import encode_result
-from rft_data.lookup import load, suggest
+from rft_data.core.errors import RftError, UnknownComponentError
+from rft_data.core.lookup import load, suggest
 from rft_data.placement.calls import CLOSE, START, Birth, bounded, decode_call, encode_failure, read_value
+from rft_data.placement.hub.wire import encode_result
 
 
 def make(name: str, factory: str, buffer: Any, arguments: Mapping[str, Any]) -> Any:
@@ -154,6 +154,6 @@ class Host:
 def _client(hub: tuple[str, str] | None) -> Any:
     if hub is None:
         return None
-    from rft_data.hub.client import HubClient  # opens nothing yet, but brings LanceDB in
+    from rft_data.placement.hub.client import HubClient  # opens nothing yet, but brings LanceDB in
 
     return HubClient(*hub)

@@ -9,10 +9,10 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any
 
-from rft_data.errors import RftError, RoleDiedError, StalledError
+from rft_data.core.errors import RftError, RoleDiedError, StalledError
+from rft_data.core.protocols import BufferClient, RoleSpec
 from rft_data.placement.calls import CLOSE, plain_arguments
 from rft_data.placement.host import broken, make, method_of
-from rft_data.protocols import BufferClient, RoleSpec
 
 log = logging.getLogger(__name__)
 _CLOSE_S = 30.0

@@ -8,13 +8,13 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
 
-from rft_data.errors import RftError, RoleDiedError
+from rft_data.core.errors import RftError, RoleDiedError
+from rft_data.core.protocols import RoleSpec
 from rft_data.placement.background import Background
 from rft_data.placement.calls import Awaited, Birth, Patience, encode_call
 from rft_data.placement.devices import Devices
 from rft_data.placement.machine import warnings_for
 from rft_data.placement.process import RoleProcess
-from rft_data.protocols import RoleSpec
 
 
 class LocalRole:

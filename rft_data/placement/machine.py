@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from rft_data.protocols import RoleSpec
+from rft_data.core.protocols import RoleSpec
 
 _ROLE_BYTES = 1 << 30
 """About what a role with torch or vLLM and a small model takes (measured: 0.9 GB)."""

@@ -16,7 +16,7 @@ from collections.abc import Coroutine, Mapping
 from contextlib import suppress
 from typing import Any
 
-from rft_data.errors import RftError, RoleDiedError, StalledError
+from rft_data.core.errors import RftError, RoleDiedError, StalledError
 from rft_data.placement.calls import CLOSE, START, Awaited, Patience, encode_call
 from rft_data.placement.channel import BEAT_S, HEARTBEAT, Messages, message
 

@@ -11,13 +11,13 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rft_data.errors import BusyError, RecipeError, RftError, StalledError
-from rft_data.lookup import need
+from rft_data.core.errors import BusyError, RecipeError, RftError, StalledError
+from rft_data.core.lookup import need
+from rft_data.core.protocols import RoleSpec
 from rft_data.placement.background import Background
 from rft_data.placement.calls import Birth, Patience
 from rft_data.placement.cluster import bundle_of, never_fits
 from rft_data.placement.ray_role import RayRole, RoleActor, close_all
-from rft_data.protocols import RoleSpec
 
 _CALLS_AT_ONCE = 1000
 _OBJECT_STORE_BYTES = 256 << 20

@@ -10,12 +10,12 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
 
-from rft_data.errors import RftError, RoleDiedError, StalledError
-from rft_data.hub.wire import decode_answer, encode_result
-from rft_data.lookup import need
+from rft_data.core.errors import RftError, RoleDiedError, StalledError
+from rft_data.core.lookup import need
 from rft_data.placement.background import Background
 from rft_data.placement.calls import CLOSE, Awaited, Birth, Patience, encode_call, encode_failure
 from rft_data.placement.host import Host
+from rft_data.placement.hub.wire import decode_answer, encode_result
 
 log = logging.getLogger(__name__)
 

@@ -16,8 +16,8 @@ from pydantic import BaseModel, ValidationError
 from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
-from rft_data.errors import MissingFileError, RecipeError, ResumeError
-from rft_data.lookup import suggest
+from rft_data.core.errors import MissingFileError, RecipeError, ResumeError
+from rft_data.core.lookup import suggest
 from rft_data.recipe.modes import MODES, Recipe, RunRecipe
 
 _MAX_BYTES = 1 << 20

@@ -7,7 +7,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, PrivateAttr, model_validator
 
-from rft_data.algorithms import algorithm_of
+from rft_data.recipe.algorithms import algorithm_of
 from rft_data.recipe.offline import HeldoutPairs, OfflineStage, SftStage
 from rft_data.recipe.presets import sets_advantage, with_preset
 from rft_data.recipe.running import (

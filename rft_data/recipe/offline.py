@@ -9,10 +9,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from rft_data.errors import RecipeError
-from rft_data.filters import parse_text
+from rft_data.core.errors import RecipeError
+from rft_data.core.filters import parse_text
+from rft_data.core.schema import EXPERIENCES, PREFERENCES
 from rft_data.recipe.section import Section
-from rft_data.schema import EXPERIENCES, PREFERENCES
 
 TrainedSource = Literal["rollout", "import", "expert"]
 

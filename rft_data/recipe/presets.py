@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from rft_data.algorithms import Algorithm, algorithm_of
-from rft_data.errors import RftError
+from rft_data.core.errors import RftError
+from rft_data.recipe.algorithms import Algorithm, algorithm_of
 
 OFFLINE = ("sft", "dpo", "kto", "reward_model")
 """Stages that train on what is stored; every other `algorithm` is a policy-gradient preset."""

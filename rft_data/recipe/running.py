@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from ops.limits import OnFailure, needs_workers
+from ops.runtime.limits import OnFailure, needs_workers
 from rft_data.recipe.section import Section
 
 

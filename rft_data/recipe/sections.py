@@ -9,8 +9,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
-from rft_data.algorithms import algorithm_of
-from rft_data.errors import RftError
+from rft_data.core.errors import RftError
+from rft_data.recipe.algorithms import algorithm_of
 from rft_data.recipe.offline import DpoStage, KtoStage, RewardModelStage, SftStage
 from rft_data.recipe.presets import OFFLINE
 from rft_data.recipe.running import Component, OffPolicy
@@ -109,7 +109,7 @@ class SelectorSection(Component):
 
     @model_validator(mode="after")
     def _known(self) -> SelectorSection:
-        from rft_data.selectors import check_selector  # loads NumPy, which not every command needs
+        from rft_data.tasks.selectors import check_selector  # loads NumPy, which not every command needs
 
         try:
             check_selector(self.use, self.args)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from rft_data.metrics.facts import lag_histograms
-from rft_data.rows import GroupResult
+from rft_data.core.facts import lag_histograms
+from rft_data.core.rows import GroupResult
 from rft_data.sampler.policy import Candidate
 
 

@@ -10,9 +10,10 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from rft_data.errors import ConflictError
-from rft_data.rows import GroupResult, Lease, Ticket
-from rft_data.sampler.book import (
+from rft_data.core.errors import ConflictError
+from rft_data.core.rows import GroupResult, Lease, Ticket
+from rft_data.sampler.gauges import Gauges
+from rft_data.sampler.group_states import (
     AWAITING,
     CANCELLED,
     DROPPED,
@@ -24,10 +25,9 @@ from rft_data.sampler.book import (
     TRAINED,
     UNKNOWN,
 )
-from rft_data.sampler.books import Books, Versions
-from rft_data.sampler.gauges import Gauges
+from rft_data.sampler.groups import Stock
+from rft_data.sampler.interfaces import Books, Versions
 from rft_data.sampler.policy import Moment, Policy
-from rft_data.sampler.stock import Stock
 
 
 class GroupSampler:

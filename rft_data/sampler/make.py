@@ -6,13 +6,13 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from rft_data.errors import RecipeError
-from rft_data.lookup import lookup
-from rft_data.rows import GroupResult
-from rft_data.sampler.books import Books, Versions
+from rft_data.core.errors import RecipeError
+from rft_data.core.lookup import lookup
+from rft_data.core.rows import GroupResult
 from rft_data.sampler.fifo import fifo
 from rft_data.sampler.fresh_first import FreshFirst
 from rft_data.sampler.group_sampler import GroupSampler
+from rft_data.sampler.interfaces import Books, Versions
 from rft_data.sampler.mix import Mix
 from rft_data.sampler.policy import Policy
 from rft_data.sampler.ready_first import ReadyFirst

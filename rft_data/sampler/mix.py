@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from rft_data.errors import RecipeError
+from rft_data.core.errors import RecipeError
 from rft_data.sampler.policy import Candidate, Moment, Policy
 from rft_data.sampler.pool import Pool
 from rft_data.sampler.windowed import Windowed

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rft_data.rows import GroupResult
+from rft_data.core.rows import GroupResult
 
 
 @dataclass(frozen=True, slots=True)

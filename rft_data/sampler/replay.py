@@ -10,7 +10,7 @@ import math
 import random
 import statistics
 
-from rft_data.errors import RecipeError
+from rft_data.core.errors import RecipeError
 from rft_data.sampler.policy import Candidate, Moment, Policy
 from rft_data.sampler.weighted_pool import WeightedPool
 

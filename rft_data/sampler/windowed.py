@@ -10,7 +10,7 @@ from bisect import bisect, bisect_left, insort
 from collections import OrderedDict
 from collections.abc import Sequence
 
-from rft_data.errors import RecipeError
+from rft_data.core.errors import RecipeError
 from rft_data.sampler.policy import Candidate, Moment, Policy
 from rft_data.sampler.pool import Pool
 

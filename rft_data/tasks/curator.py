@@ -15,12 +15,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from rft_data.codec import to_tasks
-from rft_data.errors import ResumeError
-from rft_data.filters import In
-from rft_data.rows import GroupResult, Task, TaskKey
-from rft_data.selectors.base import OpenSelector
+from rft_data.core.codec import to_tasks
+from rft_data.core.errors import ResumeError
+from rft_data.core.filters import In
+from rft_data.core.rows import GroupResult, Task, TaskKey
 from rft_data.tasks.record import played, tally
+from rft_data.tasks.selectors.base import OpenSelector
 from rft_data.tasks.synthesis import SYNTHESISED, Synthesis, synthesise
 from rft_data.tasks.table import task_table, with_played
 
@@ -78,7 +78,7 @@ class Curated:
 
 @dataclass
 class TaskCurator:
-    """A selector (rft_data.protocols.Selector) whose tasks change as the run goes on.
+    """A selector (rft_data.core.protocols.Selector) whose tasks change as the run goes on.
 
     It hands everything to the selector inside; `curate` alone is its own, and its state is saved with the
     inner one's. Call that at steps where a checkpoint is taken and before its state is: then a resumed

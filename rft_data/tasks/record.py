@@ -14,8 +14,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rft_data.codec import one_array
-from rft_data.filters import And, Compare, Filter, IsNull, Not
+from rft_data.core.codec import one_array
+from rft_data.core.filters import And, Compare, Filter, IsNull, Not
 
 PLAYED = pa.schema(
     [

@@ -14,11 +14,11 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from rft_data.codec import to_experiences
-from rft_data.errors import RowError
-from rft_data.filters import And, In
-from rft_data.lookup import lookup
-from rft_data.rows import Experience, Task, TaskKey
+from rft_data.core.codec import to_experiences
+from rft_data.core.errors import RowError
+from rft_data.core.filters import And, In
+from rft_data.core.lookup import lookup
+from rft_data.core.rows import Experience, Task, TaskKey
 from rft_data.tasks.record import StoredRows
 
 log = logging.getLogger(__name__)

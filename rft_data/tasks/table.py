@@ -15,8 +15,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rft_data.errors import RecipeError
-from rft_data.rows import Message, Task
+from rft_data.core.errors import RecipeError
+from rft_data.core.rows import Message, Task
 from rft_data.tasks.record import PLAYED
 
 _OFFLINE = "offline_difficulty:"

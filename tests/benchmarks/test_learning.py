@@ -11,8 +11,8 @@ from benchmarks.learning.__main__ import cells, main, missing
 from benchmarks.learning.cells import RECIPE, Cell, Scale, parts_of
 from benchmarks.learning.verdicts import bar, learned, noise, table
 from benchmarks.selectors.records import Records
-from rft_data.algorithms import ALGORITHMS
 from rft_data.recipe import load_recipe
+from rft_data.recipe.algorithms import ALGORITHMS
 from rft_data.recipe.modes import OnlineRecipe
 
 
@@ -55,7 +55,10 @@ def test_a_cell_is_named_by_its_recipe_and_its_presets_code() -> None:
     assert len({cell.recipe_hash for cell in (one, seed, other)}) == 3
     assert one.recipe_hash == Cell("grpo", 0).recipe_hash
     assert one.code_hash == seed.code_hash != other.code_hash
-    assert parts_of(ALGORITHMS["opmd"]) == {"ops.opmd_advantage_mapper", "trainers.losses.mirror"}
+    assert parts_of(ALGORITHMS["opmd"]) == {
+        "ops.advantages.opmd_advantage_mapper",
+        "trainers.policy.losses.mirror",
+    }
 
 
 def rows_of(name: str, pairs: list[tuple[float, float]], heldout: int = 450) -> list[dict[str, Any]]:

@@ -7,7 +7,7 @@ from benchmarks import ops as benchmark
 from benchmarks.ops_children import executor_seconds, peak_memory, start_up, write_rows
 from benchmarks.ops_plain import RULES
 from ops import OPERATOR_MODULES
-from ops.pipeline import OperatorPipeline
+from ops.runtime.pipeline import OperatorPipeline
 
 
 @pytest.fixture(scope="module")

@@ -18,11 +18,11 @@ from benchmarks.selectors.records import Records, code_version, newest
 from benchmarks.selectors.savings import best, calibration, ratio, share_of_saving
 from benchmarks.selectors.simulator import Oracle, Simulation
 from benchmarks.selectors.world import Policy, World, make_pool
-from rft_data.errors import IntegrityError
+from rft_data.core.errors import IntegrityError
+from rft_data.core.rows import GroupResult, TaskKey
 from rft_data.recipe import load_recipe
 from rft_data.recipe.modes import OnlineRecipe
-from rft_data.rows import GroupResult, TaskKey
-from rft_data.selectors import Shuffle
+from rft_data.tasks.selectors import Shuffle
 
 WORLD = World()
 

@@ -3,7 +3,7 @@
 import pytest
 
 from benchmarks.selectors.draws import CONTENDERS, bytes_per_task, measure, numbered_tasks
-from rft_data.selectors import SELECTORS
+from rft_data.tasks.selectors import SELECTORS
 
 
 def test_benchmark_covers_every_selector_but_the_one_made_of_others() -> None:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from benchmarks.sync.slow import latency_of
-from rft_data.rows import content_id
+from rft_data.core.rows import content_id
 
 TASKS = [content_id(number) for number in range(4000)]
 

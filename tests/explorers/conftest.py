@@ -14,10 +14,10 @@ import pytest
 import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from rft_data.manifest import write_manifest
-from rft_data.probe import Probe
-from rft_data.protocols import Engine
-from rft_data.rows import WeightRef
+from rft_data.core.files import write_manifest
+from rft_data.core.protocols import Engine
+from rft_data.core.rows import WeightRef
+from rft_data.weights.probe import Probe
 
 VOCABULARY, END = 96, 1
 PROBE_IDS = (tuple(range(5, 25)), tuple(range(60, 30, -1)))
@@ -109,10 +109,10 @@ class Bench(Published):
 def _engine_class(kind: str) -> Callable[..., Engine]:
     if kind == "vllm":
         pytest.importorskip("vllm")
-        from explorers.vllm_engine import VllmEngine
+        from explorers.engines.vllm_engine import VllmEngine
 
         return VllmEngine
-    from explorers.transformers_engine import TransformersEngine
+    from explorers.engines.transformers_engine import TransformersEngine
 
     return TransformersEngine
 

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from explorers.role import ExplorerRole, explorer_role
 from rft_data.buffer import Buffer
-from rft_data.codec import to_experiences
-from rft_data.errors import (
+from rft_data.core.codec import to_experiences
+from rft_data.core.errors import (
     EngineError,
     ParityError,
     RecipeError,
@@ -23,14 +23,14 @@ from rft_data.errors import (
     StalledError,
     UnknownComponentError,
 )
-from rft_data.hub import HubServer
-from rft_data.manifest import write_manifest
+from rft_data.core.files import write_manifest
+from rft_data.core.protocols import RoleSpec
+from rft_data.core.rows import Assignment, Played, Task, Ticket, WeightRef
+from rft_data.placement.hub import HubServer
 from rft_data.placement.local import LocalPlacement
-from rft_data.protocols import RoleSpec
-from rft_data.rows import Assignment, Played, Task, Ticket, WeightRef
 from tests.explorers.toys import SlowBuffer, task
-from trainers.tiny_model import build_tiny_model
-from trainers.weights import publishable
+from trainers.models.tiny_model import build_tiny_model
+from trainers.models.weights import publishable
 
 TOYS = "tests.explorers.toys"
 TASKS = [Task("sums", ({"role": "user", "content": f"{n} + {n} ="},), answer=str(2 * n)) for n in range(4)]

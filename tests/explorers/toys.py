@@ -14,9 +14,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from rft_data.errors import EngineError, ParityError
-from rft_data.protocols import Completion, Engine, RolloutContext, Sampling, Unscored
-from rft_data.rows import Experience, Task, WeightRef, experience_id_of
+from rft_data.core.errors import EngineError, ParityError
+from rft_data.core.protocols import Completion, Engine, RolloutContext, Sampling, Unscored
+from rft_data.core.rows import Experience, Task, WeightRef, experience_id_of
 
 
 class ScriptedEngine:

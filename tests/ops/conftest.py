@@ -7,9 +7,9 @@ import pyarrow as pa
 import pytest
 
 from ops.base import ArrowFilter, ArrowMapper, Judgement, append_or_replace
-from ops.hygiene import registry
-from rft_data import codec, schema
-from rft_data.rows import Experience
+from ops.runtime.hygiene import registry
+from rft_data.core import codec, schema
+from rft_data.core.rows import Experience
 
 
 def _experience(number: int, group: str, reward: float | None, text: str) -> Experience:

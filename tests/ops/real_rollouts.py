@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from rft_data import codec, schema
-from rft_data.rows import Experience, Task
+from rft_data.core import codec, schema
+from rft_data.core.rows import Experience, Task
 
 needs_gsm8k = pytest.mark.skipif(
     "RFT_GSM8K_DIR" not in os.environ, reason="RFT_GSM8K_DIR names no GSM8K folder"

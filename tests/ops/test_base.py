@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 
 from ops.base import ArrowMapper
-from ops.hygiene import registry
-from ops.pipeline import OperatorPipeline
-from rft_data.errors import RecipeError
+from ops.runtime.hygiene import registry
+from ops.runtime.pipeline import OperatorPipeline
+from rft_data.core.errors import RecipeError
 
 ROWS = [
     {"text": f"answer {i}", "group_id": f"g{i % 3}", "reward": reward, "tokens": [i, i + 1]}

@@ -3,9 +3,9 @@ import re
 import pytest
 
 from recipes.arithmetic import short_answer, worked_solution
-from rft_data.errors import RowError
-from rft_data.rows import Task
-from rft_data.sources import reasoning_gym_tasks
+from rft_data.core.errors import RowError
+from rft_data.core.rows import Task
+from rft_data.tasks.sources import reasoning_gym_tasks
 
 ARGUMENTS = {"min_terms": 2, "max_terms": 5, "min_digits": 1, "max_digits": 1}
 

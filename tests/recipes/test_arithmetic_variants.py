@@ -5,8 +5,8 @@ import pytest
 
 from recipes.arithmetic import worked_solution
 from recipes.arithmetic_variants import other_numbers
-from rft_data.errors import RowError
-from rft_data.sources import make_task, reasoning_gym_tasks
+from rft_data.core.errors import RowError
+from rft_data.tasks.sources import make_task, reasoning_gym_tasks
 
 
 def test_variants_of_real_chain_sums_have_the_answer_that_working_them_out_gives():

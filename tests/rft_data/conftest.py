@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from rft_data.buffer import Buffer
-from rft_data.rows import Experience, TaskKey, experience_id_of
+from rft_data.core.rows import Experience, TaskKey, experience_id_of
 
 
 def make_experience(number: int = 0, **changes: object) -> Experience:

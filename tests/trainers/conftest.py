@@ -11,10 +11,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from rft_data.protocols import LeasedBatch
-from rft_data.rows import Lease
-from rft_data.schema import EXPERIENCES
-from trainers.tiny_model import build_tiny_model
+from rft_data.core.protocols import LeasedBatch
+from rft_data.core.rows import Lease
+from rft_data.core.schema import EXPERIENCES
+from trainers.models.tiny_model import build_tiny_model
 
 
 @pytest.fixture(scope="session", autouse=True)

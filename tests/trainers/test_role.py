@@ -12,12 +12,12 @@ import pytest
 from safetensors.numpy import load_file
 
 from rft_data.buffer import Buffer
-from rft_data.codec import to_table
-from rft_data.errors import IntegrityError, RecipeError, TrainingError
-from rft_data.manifest import read_manifest
-from rft_data.probe import Probe
-from rft_data.rows import Experience, Lease, TaskKey, content_id, experience_id_of, now
-from rft_data.schema import ANNOTATIONS
+from rft_data.core.codec import to_table
+from rft_data.core.errors import IntegrityError, RecipeError, TrainingError
+from rft_data.core.files import read_manifest
+from rft_data.core.rows import Experience, Lease, TaskKey, content_id, experience_id_of, now
+from rft_data.core.schema import ANNOTATIONS
+from rft_data.weights.probe import Probe
 from trainers.role import TrainerRole, grpo_role
 
 PIPELINE = "pipeline"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rft_data.protocols import RoleSpec
+from rft_data.core.protocols import RoleSpec
 
 HERE = Path(__file__).parent
 

@@ -2,11 +2,11 @@
 
 import pytest
 
-from rft_data.errors import RecipeError
+from rft_data.core.errors import RecipeError
+from rft_data.core.protocols import RoleSpec
 from rft_data.placement import machine
 from rft_data.placement.cluster import bundle_of, never_fits
 from rft_data.placement.devices import Devices, visible_devices
-from rft_data.protocols import RoleSpec
 
 
 def role(name: str, cpus: float = 1.0, gpus: float = 0.0) -> RoleSpec:

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from pydantic_core import from_json
 
-from rft_data.errors import DiskFullError, RftError
-from rft_data.hub.wire import decode_answer, encode_result
+from rft_data.core.errors import DiskFullError, RftError
 from rft_data.placement.calls import Awaited, Birth, encode_call, encode_failure, read_value
 from rft_data.placement.host import Host, Typed
+from rft_data.placement.hub.wire import decode_answer, encode_result
 from tests.rft_data.placement.conftest import spec
 
 

@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 from rft_data.buffer import Buffer
-from rft_data.errors import RftError, RoleDiedError, StalledError
-from rft_data.hub import HubServer
+from rft_data.core.errors import RftError, RoleDiedError, StalledError
+from rft_data.core.protocols import Role, RoleSpec
 from rft_data.placement import process
 from rft_data.placement.calls import Patience
+from rft_data.placement.hub import HubServer
 from rft_data.placement.local import LocalPlacement
-from rft_data.protocols import Role, RoleSpec
 from tests.processes import runs
 from tests.rft_data.conftest import make_experience
 from tests.rft_data.placement.conftest import HERE, spec, wait_for
@@ -279,7 +279,7 @@ CONDUCTOR = """
     import os, signal, sys, time
     sys.path.insert(0, sys.argv[1])
     from rft_data.placement.local import LocalPlacement
-    from rft_data.protocols import RoleSpec
+    from rft_data.core.protocols import RoleSpec
 
     placement = LocalPlacement()
     roles = [placement.start(RoleSpec(f"toy-{n}", "toy:toy", {})) for n in range(2)]

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from rft_data.errors import BusyError, RecipeError, RftError, RoleDiedError, StalledError
+from rft_data.core.errors import BusyError, RecipeError, RftError, RoleDiedError, StalledError
+from rft_data.core.protocols import Role, RoleSpec
 from rft_data.placement.calls import Patience
 from rft_data.placement.ray import RayPlacement
 from rft_data.placement.ray_role import RoleActor
-from rft_data.protocols import Role, RoleSpec
 from tests.processes import runs
 from tests.rft_data.placement.conftest import spec, wait_for
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from rft_data.errors import (
+from rft_data.core.errors import (
     DiskFullError,
     EngineError,
     RecipeError,
@@ -14,9 +14,9 @@ from rft_data.errors import (
     StalledError,
     UnknownComponentError,
 )
+from rft_data.core.protocols import Placement, Role
+from rft_data.core.rows import StepReport, Task
 from rft_data.placement import PLACEMENTS, Patience, Surroundings, make_placement
-from rft_data.protocols import Placement, Role
-from rft_data.rows import StepReport, Task
 from tests.rft_data.placement.conftest import spec
 
 

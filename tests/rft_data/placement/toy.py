@@ -12,8 +12,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from rft_data.errors import DiskFullError, EngineError, RecipeError
-from rft_data.rows import StepReport, Task
+from rft_data.core.errors import DiskFullError, EngineError, RecipeError
+from rft_data.core.rows import StepReport, Task
 
 
 class OwnEngineError(EngineError):

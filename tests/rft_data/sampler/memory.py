@@ -6,8 +6,8 @@ import dataclasses
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from rft_data.errors import ConflictError
-from rft_data.rows import GroupResult, Lease, TaskKey, Ticket, content_id
+from rft_data.core.errors import ConflictError
+from rft_data.core.rows import GroupResult, Lease, TaskKey, Ticket, content_id
 from rft_data.sampler import GroupSampler, make_sampler
 
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from rft_data.errors import ConflictError, RecipeError, UnknownComponentError
-from rft_data.rows import Ticket
+from rft_data.core.errors import ConflictError, RecipeError, UnknownComponentError
+from rft_data.core.rows import Ticket
 from rft_data.sampler import make_sampler
 from tests.rft_data.sampler.memory import House, MemoryLedger, MemoryVersions, result, stored
 

@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from rft_data.errors import RecipeError
+from rft_data.core.errors import RecipeError
 from rft_data.sampler import Candidate, Moment, Policy, make_policy
 from tests.rft_data.sampler.memory import House, stored
 

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rft_data.buffer import Buffer
-from rft_data.errors import RecipeError
-from rft_data.ledger import Ledger
-from rft_data.rows import Ticket
+from rft_data.core.errors import RecipeError
+from rft_data.core.rows import Ticket
 from rft_data.sampler import Candidate, Moment, make_policy, make_sampler
+from rft_data.sampler.ledger import Ledger
 from rft_data.sampler.pool import Pool
 from rft_data.sampler.weighted_pool import WeightedPool
 from tests.rft_data.sampler.memory import House, MemoryVersions, result, stored

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from rft_data.buffer import Buffer
-from rft_data.rows import Task
+from rft_data.core.rows import Task
 from tests.rft_data.conftest import make_experience
 
 

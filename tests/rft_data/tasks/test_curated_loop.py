@@ -6,26 +6,26 @@ from pathlib import Path
 
 import pytest
 
-from ops.pipeline import OperatorPipeline
+from ops.runtime.pipeline import OperatorPipeline
 from rft_data.buffer import Buffer
-from rft_data.dispatch import Dispatcher
-from rft_data.exploring import Exploring
-from rft_data.fleet import Fleet
-from rft_data.ledger import CONSUMER, Ledger
-from rft_data.loop import OnlineLoop, Schedule
+from rft_data.core.protocols import RoleSpec
+from rft_data.core.rows import Task
+from rft_data.loop.dispatch import Dispatcher
+from rft_data.loop.exploring import Exploring
+from rft_data.loop.fleet import Fleet
+from rft_data.loop.online import OnlineLoop, Schedule
+from rft_data.loop.resume import take_up
+from rft_data.loop.training import Training
 from rft_data.placement.inline import InlinePlacement
-from rft_data.protocols import RoleSpec
-from rft_data.resume import take_up
-from rft_data.rows import Task
 from rft_data.sampler import make_sampler
-from rft_data.selectors.make import make_selector
+from rft_data.sampler.ledger import CONSUMER, Ledger
 from rft_data.tasks.curator import TaskCurator
+from rft_data.tasks.selectors.make import make_selector
 from rft_data.tasks.synthesis import make_synthesis
-from rft_data.training import Training
-from rft_data.versions import VersionRegistry
-from tests.rft_data.toy_run import OPERATORS, SIZE, TASKS
+from rft_data.weights.versions import VersionRegistry
+from tests.rft_data.loop.toy_run import OPERATORS, SIZE, TASKS
 
-TOY = "tests.rft_data.toy_run"
+TOY = "tests.rft_data.loop.toy_run"
 STEPS, EVERY = 9, 3
 OPS = [{"task_pass_rate_filter": {"min_rollouts": 3, "max_pass_rate": 0.5, "window": 20}}]
 

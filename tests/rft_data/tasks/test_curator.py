@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from ops.pipeline import OperatorPipeline
+from ops.runtime.pipeline import OperatorPipeline
 from rft_data.buffer import Buffer
-from rft_data.errors import ResumeError
-from rft_data.rows import TaskKey
-from rft_data.selectors.make import make_selector
+from rft_data.core.errors import ResumeError
+from rft_data.core.rows import TaskKey
 from rft_data.tasks.curator import TaskCurator, made_tasks
+from rft_data.tasks.selectors.make import make_selector
 from rft_data.tasks.synthesis import make_synthesis
 from tests.rft_data.tasks.conftest import make_tasks
 

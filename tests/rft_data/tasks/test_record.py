@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rft_data.buffer import Buffer
-from rft_data.replay import readmit
+from rft_data.run.rejudge import readmit
 from rft_data.tasks.record import PLAYED, played, tally
 from rft_data.tasks.table import task_table
 from tests.rft_data.conftest import make_experience
-from tests.rft_data.replay.explored import LENIENT, explore, pipeline
+from tests.rft_data.run.rejudge.explored import LENIENT, explore, pipeline
 from tests.rft_data.tasks.conftest import make_tasks
 
 

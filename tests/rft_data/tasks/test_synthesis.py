@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from rft_data.buffer import Buffer
-from rft_data.errors import RowError, UnknownComponentError
-from rft_data.rows import Experience, Task
-from rft_data.sources import jsonl_tasks
+from rft_data.core.errors import RowError, UnknownComponentError
+from rft_data.core.rows import Experience, Task
+from rft_data.tasks.sources import jsonl_tasks
 from rft_data.tasks.synthesis import hinted, make_synthesis, synthesise
 from tests.rft_data.conftest import make_experience
 from tests.rft_data.tasks.conftest import make_tasks

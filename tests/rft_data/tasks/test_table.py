@@ -5,8 +5,8 @@ import json
 import pyarrow as pa
 import pytest
 
-from rft_data.errors import RecipeError
-from rft_data.rows import Task
+from rft_data.core.errors import RecipeError
+from rft_data.core.rows import Task
 from rft_data.tasks.table import edited_tasks, task_table
 from tests.rft_data.tasks.conftest import make_tasks
 

@@ -1,0 +1,85 @@
+"""The page about stored data, from the schema itself: `python -m docs.pages.schema > docs/schema.md`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+
+from rft_data.core.schema import SCHEMA_VERSION, TABLES, is_json
+
+_ABOUT = {
+    "runs": ("one row for each start of a run", "run"),
+    "tasks": ("prompts with what is needed to score them; the key is (taskset, task_id)", "task source"),
+    "task_state": ("the selector's state at each checkpoint; newest wins", "loop"),
+    "experiences": ("one row for each trainable step of a rollout; never changed", "explorer"),
+    "preferences": ("pairs of answers, one preferred", "importer, operator or person"),
+    "groups": ("what came of each ticket: the rollouts of one task sampled together", "judge"),
+    "annotations": ("what one operator pipeline decided about one experience; newest wins", "operators"),
+    "leases": ("the log of who was handed which groups for which step", "ledger"),
+    "consumed": ("which leases are part of a checkpoint", "ledger"),
+    "stage_rows": ("what each offline stage was trained on; newest wins", "run"),
+    "feedback": (
+        "what was said about an experience later: delayed rewards, scores, edits",
+        "person or program",
+    ),
+    "versions": ("policy versions and their weight directories", "version registry"),
+    "metrics": ("numbers of a run", "loop"),
+    "payloads": ("images, audio and other large values, stored once", "importer or workflow"),
+    "tags": ("named views: a frontier and a filter over rows that never change", "person"),
+    "quarantine": ("rows that were refused or set aside, and why", "door, operators, repair"),
+}
+
+
+def page() -> str:
+    """The whole page as Markdown."""
+    return "\n".join([*_head(), *(line for name in TABLES for line in _table(name))]) + "\n"
+
+
+def _head() -> list[str]:
+    return [
+        "# What is stored",
+        "",
+        "Written by `python -m docs.pages.schema` from `rft_data/core/schema.py`; a test compares them.",
+        "",
+        f"Schema version {SCHEMA_VERSION}. A package of another version refuses the buffer and says so; an",
+        "older buffer is copied into the present form with `rft buffer upgrade OLD NEW`. Rows are never",
+        "updated: what changes is appended, and the newest row counts. Lists marked T have one value for",
+        "each token.",
+    ]
+
+
+def _table(name: str) -> Iterator[str]:
+    schema, key = TABLES[name]
+    about, filler = _ABOUT[name]
+    yield from (
+        "",
+        f"## {name}",
+        "",
+        f"{about[0].upper()}{about[1:]}." + (f" Key: `{key}`." if key else ""),
+        "",
+    )
+    yield "| column | type | meaning | filled by |"
+    yield "|---|---|---|---|"
+    for field in schema:
+        meta = field.metadata or {}
+        by = meta.get(b"by", filler.encode()).decode()
+        doc = meta[b"doc"].decode().replace("|", "\\|")
+        yield f"| `{field.name}` | {_kind(field)} | {doc} | {by} |"
+
+
+def _kind(field: pa.Field) -> str:
+    kind = "JSON" if is_json(field) else _type(field.type)
+    return f"{kind}, or null" if field.nullable else kind
+
+
+def _type(kind: pa.DataType) -> str:
+    if pa.types.is_list(kind):
+        return f"list of {_type(kind.value_type)}"
+    if pa.types.is_struct(kind):
+        return "(" + ", ".join(f"{f.name} {_type(f.type)}" for f in kind) + ")"
+    return "time, UTC" if pa.types.is_timestamp(kind) else str(kind)
+
+
+if __name__ == "__main__":
+    print(page(), end="")  # noqa: T201 - the page is the output

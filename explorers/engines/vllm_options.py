@@ -1,0 +1,84 @@
+"""What vLLM is started with: our defaults, the recipe's options, and what swaps and transports need."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rft_data.core.errors import EngineError, RecipeError
+from rft_data.core.lookup import suggest
+
+_DEFAULTS: Mapping[str, Any] = {
+    "generation_config": "vllm",  # else the model folder's sampling defaults take part
+    "disable_log_stats": True,
+    "use_tqdm_on_load": False,
+}
+
+_CPU_DEFAULTS: Mapping[str, Any] = {
+    "dtype": "float32",
+    "enforce_eager": True,
+    "kv_cache_memory_bytes": 64 << 20,  # left alone, vLLM claims 92 % of the machine's memory
+    "max_num_seqs": 256,
+}
+
+_OURS = ("model", "seed", "max_model_len", "worker_extension_cls", "logprobs_mode", "skip_tokenizer_init")
+
+
+def engine_arguments(model_path: Path, seed: int, max_model_len: int, options: Mapping[str, Any]) -> Any:
+    """vLLM's `EngineArgs`: the options over our defaults.
+
+    Raises: RecipeError for an option that vLLM does not have or that is the engine's own to set.
+    """
+    from vllm.engine.arg_utils import EngineArgs
+    from vllm.platforms import current_platform
+
+    known = {field.name for field in dataclasses.fields(EngineArgs)}
+    for name in options:
+        if name in _OURS:
+            raise RecipeError(
+                f"explorer.engine.options: '{name}' is set by the engine itself; remove it there."
+            )
+        if name not in known:
+            raise RecipeError(
+                f"explorer.engine.options: vLLM's EngineArgs has no '{name}';{suggest(name, known)}"
+            )
+    return EngineArgs(
+        model=str(model_path),
+        seed=seed,
+        max_model_len=max_model_len,
+        worker_extension_cls="explorers.engines.vllm_worker.WeightExtension",
+        # Of the distribution sampled from; raw ones ignore the temperature (0.84 nats off at 0.7).
+        logprobs_mode="processed_logprobs",
+        skip_tokenizer_init=True,
+        **{**_DEFAULTS, **(_CPU_DEFAULTS if current_platform.is_cpu() else {}), **options},
+    )
+
+
+def needed_options(swap: str, options: Mapping[str, Any], for_transport: Mapping[str, Any]) -> dict[str, Any]:
+    """Options that the swap setting and the transport need.
+
+    Raises: RecipeError when the recipe says otherwise.
+    """
+    needed = dict(for_transport)
+    if swap != "drain":
+        # It computes a step ahead: tokens of the old weights would come out after the swap.
+        needed["async_scheduling"] = False
+    for name, value in needed.items():
+        if options.get(name, value) != value:
+            raise RecipeError(
+                f"explorer.engine.options.{name} is {options[name]!r}, but swap '{swap}' over this transport "
+                f"needs {value!r}; remove the option."
+            )
+    return needed
+
+
+def started(arguments: Any, model_path: Path, options: Mapping[str, Any]) -> Any:
+    """A running `LLMEngine`."""
+    from vllm.v1.engine.llm_engine import LLMEngine
+
+    try:
+        return LLMEngine.from_engine_args(arguments)
+    except (ValueError, TypeError, RuntimeError, OSError, AssertionError) as err:
+        raise EngineError(f"vLLM cannot start on {model_path} with options {dict(options)}: {err}") from err

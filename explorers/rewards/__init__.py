@@ -1,0 +1,1 @@
+"""Rewards of completions, in this process or in killable children."""

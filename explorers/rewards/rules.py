@@ -1,0 +1,208 @@
+"""Rewards of one finished completion by rules, and all built-in ones by name in `REWARDS`.
+
+A reward never raises for bad model output; it returns `Unscored` only when the task cannot be judged. Where
+it runs is not decided here, only whether it may run in the explorer's own process (`trusted`).
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import re
+import threading
+from collections.abc import Mapping
+from numbers import Real
+from typing import Any, ClassVar
+
+from explorers.rewards.reward_model import RewardModel
+from rft_data.core.errors import RecipeError, RftError
+from rft_data.core.lookup import lookup, need
+from rft_data.core.protocols import Reward, Unscored
+from rft_data.core.rows import Task
+
+_NUMBER = r"-?\d[\d,]*(?:\.\d+)?"
+_QUANTITY = re.compile(rf"[$€£]?\s*{_NUMBER}\s*(?:%|[A-Za-z][A-Za-z .]*)?")
+"""A number with a currency sign before or words after it: read as the number alone."""
+_LATEX = re.compile(r"\$.+\$|\\\(|\\\[|\\boxed", re.DOTALL)
+_FINAL = re.compile(r"(?:####|^A:)(?P<line>[^\n]*)|(?P<boxed>\\boxed)", re.MULTILINE)
+_PROSE = re.compile(r"[^\\\d]*[A-Za-z]{3}[^\\\d]*")
+_EXPLODES = re.compile(
+    r"(?:\^|\*\*)[^+\s]*(?:\^|\*\*)|(?:\^|\*\*)\W*\d{4}|\d{4}\s*!|(?:binom|sum|prod|int)\W.*\d{4}"
+)
+"""Towers, huge powers, factorials and sums: evaluating them can take for ever."""
+_LONGEST = 300
+_SECONDS = 2
+_SHOWN = 500
+"""Longest part of a foreign error or value that a reason quotes, in characters."""
+
+
+class ExactAnswer:
+    """1.0 when the text after the last marker equals the task's answer, spaces and commas aside, else 0.0."""
+
+    trusted: ClassVar[bool] = True
+    """Always quick and never fails, so it may run in the explorer\'s own process."""
+
+    def __init__(self, marker: str = "####") -> None:
+        """`marker`: what comes before the final answer, on the same line."""
+        self._marker = marker
+
+    def __call__(self, task: Task, completion: str) -> float | Unscored:
+        """Unscored when the task has no answer. The answer may itself be a solution with the marker."""
+        if task.answer is None:
+            return Unscored("the task has no answer")
+        gold = after_last(self._marker, task.answer)
+        found = after_last(self._marker, completion)
+        return float(found is not None and _bare(found) == _bare(task.answer if gold is None else gold))
+
+
+class AnswerFormat:
+    """1.0 when the completion has the marker exactly once and ends with it and one number, else 0.0."""
+
+    trusted: ClassVar[bool] = True
+    """As `ExactAnswer`."""
+
+    def __init__(self, marker: str = "####") -> None:
+        """`marker`: what comes before the final answer, on the same line."""
+        self._marker = marker
+        self._end = re.compile(rf"{re.escape(marker)}[^\S\n]*{_NUMBER}\s*\Z")
+
+    def __call__(self, task: Task, completion: str) -> float:
+        """The task does not matter."""
+        return float(completion.count(self._marker) == 1 and self._end.search(completion) is not None)
+
+
+class MathVerify:
+    """1.0 when math-verify finds the final answer equal to the task's, else 0.0.
+
+    The final answer is what follows the last `####`, `A:` (at the start of a line) or `\\boxed`, else the
+    last number. It is looked for in the task's answer in the same way.
+    """
+
+    def __init__(self) -> None:
+        """Raises: MissingExtraError without the package math-verify."""
+        self._library = need("math_verify", "train", "the reward math_verify")
+        # It warns at every time-out, and once that there is none.
+        logging.getLogger("math_verify").setLevel(logging.ERROR)
+
+    def __call__(self, task: Task, completion: str) -> float | Unscored:
+        """Unscored when the task's answer is absent or cannot be parsed."""
+        if task.answer is None:
+            return Unscored("the task has no answer")
+        marked = _final(task.answer)
+        answer = _trimmed(task.answer if marked is None else marked)
+        gold = [] if _PROSE.fullmatch(answer) else self._parse(answer)
+        if not gold:
+            return Unscored(f"math-verify cannot parse the task's answer {task.answer[-80:]!r}")
+        marked = _final(completion)
+        text = _trimmed(_last_number(completion) if marked is None else marked)
+        if _EXPLODES.search(text):
+            return 0.0
+        return float(self._library.verify(gold, self._parse(text), timeout_seconds=_time_limit(text)))
+
+    def _parse(self, text: str) -> list[Any]:
+        """math-verify's reading of a final answer; empty when it has none."""
+        if not text:
+            return []
+        plain = _QUANTITY.fullmatch(text) or _LATEX.search(text)
+        parsed: list[Any] = self._library.parse(
+            text if plain else f"${text}$", parsing_timeout=_time_limit(text)
+        )
+        return parsed
+
+
+class Later:
+    """Not known yet: the reward of the rollout, all of it, comes as feedback (docs/feedback.md)."""
+
+    trusted: ClassVar[bool] = True
+    """As `ExactAnswer`."""
+
+    def __call__(self, task: Task, completion: str) -> Unscored:
+        """Whatever the task and the completion are."""
+        return Unscored("")
+
+
+REWARDS: Mapping[str, type[Reward]] = {
+    "exact_answer": ExactAnswer,
+    "answer_format": AnswerFormat,
+    "math_verify": MathVerify,
+    "reward_model": RewardModel,
+    "later": Later,
+}
+
+
+def is_trusted(use: str) -> bool:
+    """Whether a reward may run in the explorer's own process: only built-ins that say so."""
+    return bool(getattr(REWARDS.get(use), "trusted", False))
+
+
+def make_reward(use: str, args: Mapping[str, Any]) -> Reward:
+    """The built-in reward called `use`, or the class `package.module:Class`.
+
+    Raises: UnknownComponentError, RecipeError when it does not take `args` or cannot be built.
+    """
+    kind = lookup(use, REWARDS, "reward")
+    try:
+        reward: Reward = kind(**args)
+    except RftError:
+        raise
+    except Exception as err:  # a reward's constructor is user code
+        raise RecipeError(
+            f"reward '{use}' cannot be built with the arguments {dict(args)} ({type(err).__name__}: {err}); "
+            "mend its 'args' in the recipe."
+        ) from err
+    return reward
+
+
+def judged(reward: Reward, task: Task, completion: str) -> float | Unscored:
+    """What a reward says. Whatever it raises, and any value but a finite number, is Unscored with the reason.
+
+    Raises: MemoryError, after which its process is of no more use.
+    """
+    try:
+        value = reward(task, completion)
+        if isinstance(value, Unscored):
+            return Unscored(str(value.reason)[:_SHOWN])
+        if isinstance(value, Real) and math.isfinite(value):
+            return float(value)
+        return Unscored(f"returned {repr(value)[:_SHOWN]}; wanted a finite number or Unscored(reason)")
+    except MemoryError:
+        raise
+    except (Exception, SystemExit) as err:  # noqa: BLE001 - rewards are user code
+        return Unscored(f"raised {type(err).__name__}: {str(err)[:_SHOWN]}")
+
+
+def after_last(marker: str, text: str) -> str | None:
+    """The rest of the line after the last marker; None when there is no marker."""
+    _, found, rest = text.rpartition(marker)
+    return rest.partition("\n")[0] if found else None
+
+
+def _bare(text: str) -> str:
+    return re.sub(r"[\s,]", "", text)
+
+
+def _final(text: str) -> str | None:
+    """What the last explicitly marked answer says, or more; None when none is marked."""
+    last = None
+    for last in _FINAL.finditer(text):  # noqa: B007 - only the last one counts
+        pass
+    if last is None:
+        return None
+    return text[last.start() :] if last["boxed"] else last["line"]
+
+
+def _trimmed(text: str) -> str:
+    """Without spaces and bold marks around it, and cut to what a final answer can need."""
+    return text[:_LONGEST].strip().strip("*").strip()
+
+
+def _last_number(text: str) -> str:
+    numbers = re.findall(_NUMBER, text)
+    return str(numbers[-1]) if numbers else ""
+
+
+def _time_limit(text: str) -> int | None:
+    """Seconds math-verify may take: none for numbers, nor where its SIGALRM cannot work."""
+    if _QUANTITY.fullmatch(text) or threading.current_thread() is not threading.main_thread():
+        return None
+    return _SECONDS

@@ -1,0 +1,171 @@
+"""Published weights on their way into an engine: what a transport brings, and how tensors are read from it.
+
+It knows files and bytes, but no engine and no transport.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+from safetensors import SafetensorError, safe_open
+
+from rft_data.core.errors import IntegrityError
+from rft_data.core.files import Tensors, parse_manifest, weight_files
+from rft_data.core.rows import WeightRef
+from rft_data.weights.adapter import ADAPTER, adapter_of, check_base, merged
+from rft_data.weights.probe import PROBE_FILE, Probe
+
+if TYPE_CHECKING:
+    import torch
+
+Source = Mapping[str, Any]
+"""Where an engine's worker reads the tensors: JSON values, because the worker may be another process."""
+
+TORCH_DTYPES: Mapping[str, str] = {
+    "F64": "float64",
+    "F32": "float32",
+    "F16": "float16",
+    "BF16": "bfloat16",
+    "I64": "int64",
+    "I32": "int32",
+    "I16": "int16",
+    "I8": "int8",
+    "U8": "uint8",
+    "BOOL": "bool",
+    "F8_E4M3": "float8_e4m3fn",
+    "F8_E5M2": "float8_e5m2",
+}
+"""What torch calls the dtypes of safetensors."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arrived(AbstractContextManager["Arrived"]):
+    """Checked weights, ready to be applied. Leaving the `with` block gives up what holds them."""
+
+    tensors: Tensors
+    """What the manifest says they are."""
+    probe: Probe
+    source: Source
+    done: Callable[[BaseException | None], None] = lambda error: None
+    """Called once at the end, with what went wrong."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Tell whoever brought them how it ended."""
+        self.done(error)
+
+
+class Transport(Protocol):
+    """Brings published weights to an engine; one object per engine, in the engine's process."""
+
+    engine_options: Mapping[str, Any]
+    """Options the engine has to be started with."""
+
+    def fetch(self, ref: WeightRef) -> Arrived:
+        """Bring and check one version; may take long, and runs beside generation.
+
+        Raises: IntegrityError when they are not whole or not of this version.
+        """
+        ...
+
+    def close(self) -> None:
+        """Give up what is held; idempotent."""
+        ...
+
+
+def manifest_of(data: bytes, ref: WeightRef, where: object) -> dict[str, Any]:
+    """A weight directory's manifest, which must be of `ref`.
+
+    Raises: IntegrityError when it is damaged or of other weights.
+    """
+    manifest = parse_manifest(data, where)
+    wanted = {"run_id": ref.run_id, "version": ref.version, "step": ref.step}
+    told = {key: manifest.get(key) for key in wanted}
+    if told != wanted or not isinstance(manifest.get("tensors"), dict):
+        raise IntegrityError(
+            f"{where} is of {told} and names {len(manifest.get('tensors') or ())} tensors; wanted the "
+            f"weights of {wanted}: the version served before is still served; publish again."
+        )
+    return manifest
+
+
+def tensors_of_files(manifest: Mapping[str, Any]) -> Tensors:
+    """The tensors that a manifest's files hold."""
+    return {name: (dtype, tuple(shape)) for name, (dtype, shape) in manifest["tensors"].items()}
+
+
+def tensors_named(manifest: Mapping[str, Any]) -> Tensors:
+    """The tensors that an engine is given: those of the files, or what an adapter makes of its base."""
+    return tensors_of_files(manifest.get(ADAPTER, manifest))
+
+
+def on_base(manifest: Mapping[str, Any], version: Path, source: Source) -> Source:
+    """The source of a version's files as that of its tensors; the base of an adapter is checked.
+
+    Args: version: the folder that was published.
+    Raises: MissingFileError, IntegrityError when the base cannot be read or is another.
+    """
+    adapter = adapter_of(manifest, version)
+    if adapter is None:
+        return source
+    check_base(adapter)
+    return {**source, "base": adapter["base"], "scales": adapter["scales"]}
+
+
+def whole_tensors(
+    tensors: Iterator[tuple[str, torch.Tensor]], source: Source
+) -> Iterator[tuple[str, torch.Tensor]]:
+    """A version's tensors of its files' tensors: the same, or an adapter's merged into its base's."""
+    if "base" not in source:
+        return tensors
+    return merged(iterate_tensors(Path(source["base"])), dict(tensors), source["scales"])
+
+
+def iterate_tensors(directory: Path) -> Iterator[tuple[str, torch.Tensor]]:
+    """Name and tensor of everything in a folder's safetensors files, in order of name, read one at a time.
+
+    Raises: IntegrityError if a file is not safetensors or is cut short.
+    """
+    where: dict[str, Any] = {}
+    for path in weight_files(directory):
+        try:
+            file = safe_open(path, framework="pt")
+            where |= dict.fromkeys(file.keys(), file)
+        except SafetensorError as err:
+            raise IntegrityError(f"{path} is not a whole safetensors file ({err}); publish again.") from err
+    for name in sorted(where):
+        yield name, where[name].get_tensor(name)
+
+
+def tensors_in_bytes(data: npt.NDArray[np.uint8]) -> Iterator[tuple[str, torch.Tensor]]:
+    """The tensors of a safetensors file held in memory, copied one at a time; any dtype torch has."""
+    import torch
+
+    start = 8 + int.from_bytes(data[:8].tobytes(), "little")
+    header = json.loads(data[8:start].tobytes())
+    for name in sorted(header.keys() - {"__metadata__"}):
+        first, end = header[name]["data_offsets"]
+        tensor = torch.empty(header[name]["shape"], dtype=getattr(torch, TORCH_DTYPES[header[name]["dtype"]]))
+        if end > first:
+            content = torch.from_numpy(np.array(data[start + first : start + end]))
+            tensor.reshape(-1).view(torch.uint8).copy_(content)
+        yield name, tensor
+
+
+def probe_in_bytes(data: bytes) -> Probe:
+    """The probe of a weight directory, from its file's bytes."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / PROBE_FILE
+        path.parent.mkdir()
+        path.write_bytes(data)
+        return Probe.load(Path(folder))

@@ -1,0 +1,21 @@
+"""Reading tensors in an engine's worker, from wherever a transport left them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from explorers.transports import directory, ray_store
+from explorers.transports.arrival import Source, whole_tensors
+
+if TYPE_CHECKING:
+    import torch
+
+Tensors = Iterator[tuple[str, "torch.Tensor"]]
+
+READERS: Mapping[str, Callable[[Source], Tensors]] = {"directory": directory.read, "ray": ray_store.read}
+
+
+def open_source(source: Source) -> Tensors:
+    """Name and tensor of everything a version is, one at a time; an adapter comes merged into its base."""
+    return whole_tensors(READERS[source["use"]](source), source)

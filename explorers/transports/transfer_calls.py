@@ -1,0 +1,93 @@
+"""vLLM's own weight-transfer calls, as one call of the worker, and what passes between the two sides as JSON.
+
+IPC handles travel spelled out (no pickle): numbers, bytes, and the names of the few types they mention.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+from typing import Any
+
+from rft_data.core.errors import IntegrityError
+
+_TYPES = ("Tensor", "UntypedStorage", "nn.Parameter")
+
+
+def receive(worker: Any, source: Mapping[str, Any]) -> None:
+    """Join the sender's group if need be, and run a whole weight update: start, receive, finish.
+
+    Between start and finish vLLM's layers are on the meta device, so nothing may be stepped in between.
+    """
+    if getattr(worker, "rft_group", None) != source["generation"]:
+        worker.init_weight_transfer_engine(source["init"])
+        worker.rft_group = source["generation"]
+    worker.start_weight_update()
+    worker.update_weights(decode(source["update"]))
+    worker.finish_weight_update()
+
+
+def encode(value: Any) -> Any:
+    """A value of an update as JSON; everything that is not JSON becomes a one-key object."""
+    import torch
+
+    if isinstance(value, torch.Size):
+        return {"!size": list(value)}
+    if isinstance(value, torch.dtype):
+        return {"!dtype": str(value).removeprefix("torch.")}
+    if isinstance(value, bytes):
+        return {"!bytes": base64.b64encode(value).decode()}
+    if isinstance(value, type):
+        return {"!type": _name_of(value)}
+    if isinstance(value, tuple):
+        return {"!tuple": [encode(item) for item in value]}
+    if isinstance(value, list):
+        return [encode(item) for item in value]
+    if isinstance(value, Mapping):
+        return {key: encode(item) for key, item in value.items()}
+    return value
+
+
+def decode(value: Any) -> Any:
+    """What `encode` was given."""
+    import torch
+
+    if isinstance(value, list):
+        return [decode(item) for item in value]
+    if not isinstance(value, Mapping):
+        return value
+    if len(value) == 1:
+        (tag, content), *_ = value.items()
+        if tag == "!size":
+            return torch.Size(content)
+        if tag == "!dtype":
+            return _known(getattr(torch, content, None), torch.dtype, content)
+        if tag == "!bytes":
+            return base64.b64decode(content)
+        if tag == "!type":
+            return _known(_type_called(content), type, content)
+        if tag == "!tuple":
+            return tuple(decode(item) for item in content)
+    return {key: decode(item) for key, item in value.items()}
+
+
+def _name_of(kind: type) -> str:
+    found = [name for name in _TYPES if _type_called(name) is kind]
+    return _known(found[0] if found else None, str, kind)  # type: ignore[no-any-return]
+
+
+def _type_called(name: str) -> Any:
+    import torch
+
+    known = {
+        "Tensor": torch.Tensor,
+        "UntypedStorage": torch.UntypedStorage,
+        "nn.Parameter": torch.nn.Parameter,
+    }
+    return known.get(name)
+
+
+def _known(value: Any, kind: type, what: object) -> Any:
+    if not isinstance(value, kind):
+        raise IntegrityError(f"a weight update names {what!r}, which no handle may; is the sender ours?")
+    return value

@@ -1,0 +1,1 @@
+"""How a model plays a task: rollouts and the groups they form."""

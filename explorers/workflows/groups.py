@@ -1,0 +1,147 @@
+"""Plays groups of rollouts and evaluations. It neither chooses tasks nor stores what comes back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Coroutine, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from explorers.limits import Limits
+from explorers.meter import Meter
+from explorers.workflows.rollouts import Rollouts, described
+from rft_data.core.protocols import Group, RolloutContext, Sampling
+from rft_data.core.rows import Experience, Task, Ticket, experience_id_of
+
+T = TypeVar("T")
+
+
+class GroupPlayer:
+    """`group_size` rollouts per ticket; the engine batches whatever runs together."""
+
+    def __init__(
+        self,
+        rollouts: Rollouts,
+        *,
+        run_id: str,
+        attempt: int,
+        explorer_id: str,
+        group_size: int,
+        sampling: Sampling,
+        limits: Limits,
+        meter: Meter,
+        greedy_member: bool = False,
+    ) -> None:
+        """`run_id`, `attempt` and `explorer_id` name the experiences; evaluation samples greedily.
+
+        greedy_member: whether member 0 of every group is decoded greedily, for baselines (ReMax).
+        """
+        self._rollouts = rollouts
+        self._run_id = run_id
+        self._attempt = attempt
+        self._explorer_id = explorer_id
+        self._group_size = group_size
+        self._sampling = sampling
+        self._limits = limits
+        self._meter = meter
+        self._greedy = greedy_member
+
+    async def play(self, ticket: Ticket, task: Task) -> Group:
+        """Play one group: start `extra` rollouts more than its size, keep the first that arrive.
+
+        A failed group keeps its good rollouts; one without its greedy member has failed.
+        Raises: RftError that is not about one row (ParityError, EngineError): no rollout could succeed.
+        """
+        started = self._group_size + self._limits.extra
+        contexts = [self._context(ticket.group_id, n, "rollout", self._of(n)) for n in range(started)]
+        members = {asyncio.create_task(self._rollouts.play(task, ctx)): ctx.member for ctx in contexts}
+        arrived: dict[int, list[Experience]] = {}
+        errors: list[str] = []
+        waiting = set(members)
+        try:
+            while waiting and len(arrived) < self._group_size:
+                done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                for one in sorted(done, key=members.__getitem__):
+                    outcome = one.result()
+                    if isinstance(outcome, Exception):
+                        errors.append(described(outcome))
+                    elif self._has_place(members[one], arrived):
+                        arrived[members[one]] = outcome
+                    else:
+                        self._meter.count("rollouts_surplus")
+        finally:
+            await cancelled(members)
+        rows = tuple(row for member in sorted(arrived) for row in arrived[member])
+        if len(arrived) == self._group_size:
+            return Group(ticket, task, rows, "arrived")
+        whole = 0 in arrived or not self._greedy
+        if whole and len(arrived) >= (self._limits.min_members or self._group_size):
+            self._meter.count("groups_salvaged")
+            return Group(ticket, task, rows, "arrived")
+        return Group(ticket, task, rows, "failed", f"{len(errors)} of {started}: {errors[0]}")
+
+    def _of(self, member: int) -> Sampling:
+        return replace(self._sampling, temperature=0.0) if self._greedy and member == 0 else self._sampling
+
+    def _has_place(self, member: int, arrived: Collection[int]) -> bool:
+        """Whether the group has room for a member; the greedy one's place is kept for it."""
+        kept = self._greedy and member != 0 and 0 not in arrived
+        return len(arrived) + kept < self._group_size
+
+    @property
+    def sampling(self) -> Sampling:
+        """How rollouts of groups are sampled."""
+        return self._sampling
+
+    async def answer(self, task: Task, label: str, member: int, sampling: Sampling) -> list[Experience]:
+        """Play a task once: rows of source `eval` and group `{label}-{task_id}`.
+
+        A rollout that fails gives a row without tokens whose `unscored_reason` says why.
+        """
+        group_id = f"{label}-{task.task_id}"
+        outcome = await self._rollouts.play(task, self._context(group_id, member, "eval", sampling))
+        if not isinstance(outcome, Exception):
+            return outcome
+        return [
+            Experience(
+                experience_id=experience_id_of(self._run_id, task.key, self._attempt, group_id, member),
+                source="eval",
+                run_id=self._run_id,
+                taskset=task.taskset,
+                task_id=task.task_id,
+                group_id=group_id,
+                attempt=self._attempt,
+                member=member,
+                explorer_id=self._explorer_id,
+                messages=task.messages,
+                prompt_messages=len(task.messages),
+                unscored_reason=f"rollout failed: {described(outcome)}",
+            )
+        ]
+
+    def _context(self, group_id: str, member: int, source: str, sampling: Sampling) -> RolloutContext:
+        return RolloutContext(
+            run_id=self._run_id,
+            group_id=group_id,
+            member=member,
+            attempt=self._attempt,
+            explorer_id=self._explorer_id,
+            source=source,
+            sampling=sampling,
+        )
+
+
+async def together(work: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
+    """All results, in order; the first error ends the others before it is raised."""
+    tasks = [asyncio.create_task(one) for one in work]
+    try:
+        return list(await asyncio.gather(*tasks))
+    finally:
+        await cancelled(tasks)
+
+
+async def cancelled(tasks: Collection[asyncio.Task[Any]]) -> None:
+    """Cancel those of `tasks` that are not done and wait until all have ended."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

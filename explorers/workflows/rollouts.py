@@ -1,0 +1,152 @@
+"""One rollout, whatever its workflow does: within its deadline, retried where that may help, and checked.
+
+A bad rollout is data, not a crash; only what no rollout could survive (a broken engine) is raised.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+from explorers.limits import Limits
+from explorers.meter import Meter
+from rft_data.core.errors import RftError, RowError
+from rft_data.core.protocols import Engine, RolloutContext, Workflow
+from rft_data.core.rows import Experience, Task, experience_id_of
+
+log = logging.getLogger(__name__)
+
+TRANSIENT = (ConnectionError, TimeoutError)
+"""What a workflow raises for a failure that may pass; it is played again then."""
+_CANCEL_S = 1.0
+"""How long a cancelled workflow may take to end; then it is left behind."""
+_BACKOFF_S = 0.2
+
+
+class Rollouts:
+    """Plays single rollouts of one workflow on one engine."""
+
+    def __init__(self, engine: Engine, workflow: Workflow, limits: Limits, meter: Meter) -> None:
+        """`engine`: what the workflow gets."""
+        self._engine = engine
+        self._workflow = workflow
+        self._limits = limits
+        self._meter = meter
+        self._left_behind: set[asyncio.Task[Any]] = set()
+
+    async def play(self, task: Task, ctx: RolloutContext) -> list[Experience] | Exception:
+        """The rows of one rollout, or what went wrong in it.
+
+        Raises: RftError that is not about one row (ParityError, EngineError): no rollout could succeed.
+        """
+        self._meter.count("rollouts_started")
+        try:
+            with self._meter.during("playing"):
+                outcome = await self._tried(task, ctx)
+        except asyncio.CancelledError:
+            self._meter.count("rollouts_cancelled")
+            raise
+        except RftError as err:
+            self._meter.trouble("rollouts_failed", described(err))
+            raise
+        if isinstance(outcome, Exception):
+            self._meter.trouble("rollouts_failed", described(outcome))
+            return outcome
+        self._meter.count("rollouts_arrived")
+        unscored = next((row.unscored_reason for row in outcome if row.unscored_reason), None)
+        if unscored:
+            self._meter.trouble("rollouts_unscored", unscored)
+        return outcome
+
+    async def _tried(self, task: Task, ctx: RolloutContext) -> list[Experience] | Exception:
+        """The outcome of the last attempt; all of them share one deadline."""
+        now = asyncio.get_running_loop().time
+        end = now() + self._limits.rollout_deadline_s
+        outcome = await self._attempt(task, ctx, end)
+        for retry in range(self._limits.retries):
+            # A workflow's own TimeoutError may pass; ours has used up the time.
+            if not isinstance(outcome, TRANSIENT) or now() >= end:
+                break
+            self._meter.count("rollouts_retried")
+            await asyncio.sleep(min(_BACKOFF_S * 2**retry, max(0.0, end - now())))
+            outcome = await self._attempt(task, ctx, end)
+        return outcome
+
+    async def _attempt(self, task: Task, ctx: RolloutContext, end: float) -> list[Experience] | Exception:
+        loop = asyncio.get_running_loop()
+        running = loop.create_task(self._run(task, ctx))
+        try:
+            await asyncio.wait({running}, timeout=max(0.0, end - loop.time()))
+            late = not running.done()
+        finally:
+            await self._stop(running)
+        if late:
+            return TimeoutError(
+                f"the rollout took longer than {self._limits.rollout_deadline_s:g} s and was cancelled; "
+                "mend the workflow, or raise explorer.limits.rollout_deadline_s"
+            )
+        if running.cancelled():
+            return RuntimeError("the workflow cancelled itself")
+        return running.result()
+
+    async def _stop(self, running: asyncio.Task[Any]) -> None:
+        """Cancel an attempt that is not done, and wait for its end, though not for ever."""
+        if running.done():
+            return
+        running.cancel()
+        await asyncio.wait({running}, timeout=_CANCEL_S)
+        if running.done():
+            if not running.cancelled():
+                running.exception()  # looked at, so that asyncio does not complain
+            return
+        log.warning(
+            "a workflow (%s) does not end when it is cancelled; it is left behind, and may go on using the "
+            "engine",
+            type(self._workflow).__name__,
+        )
+        self._left_behind.add(running)
+        running.add_done_callback(self._left_behind.discard)
+
+    async def _run(self, task: Task, ctx: RolloutContext) -> list[Experience] | Exception:
+        try:
+            rows = await self._workflow.run(task, self._engine, ctx)
+            check_rows(rows, task, ctx)
+        except RowError as err:
+            return err
+        except RftError:
+            raise
+        except SystemExit as err:
+            return RuntimeError(f"the workflow called sys.exit({err.code!r})")
+        except Exception as err:  # noqa: BLE001 - workflows are user code
+            return err
+        return rows
+
+
+def check_rows(rows: Any, task: Task, ctx: RolloutContext) -> None:
+    """See that a workflow returned experiences, at least one, under the names its context gave it.
+
+    Raises: RowError.
+    """
+    if not isinstance(rows, list) or not rows or not all(isinstance(row, Experience) for row in rows):
+        raise RowError(
+            f"the workflow returned {str(rows)[:200]!r}; wanted a list of experiences, at least one."
+        )
+    for row in rows:
+        wanted = experience_id_of(ctx.run_id, task.key, ctx.attempt, ctx.group_id, ctx.member, row.turn)
+        found = (row.experience_id, row.run_id, row.group_id, row.member, row.source)
+        if found != (wanted, ctx.run_id, ctx.group_id, ctx.member, ctx.source):
+            raise RowError(
+                f"the workflow named an experience {found}; wanted the id that experience_id_of gives, and "
+                f"from its context {(ctx.run_id, ctx.group_id, ctx.member, ctx.source)}."
+            )
+    if len({row.turn for row in rows}) < len(rows):
+        raise RowError(
+            f"the workflow returned {len(rows)} experiences with the turns {[row.turn for row in rows]}; "
+            "wanted each turn once."
+        )
+
+
+def described(error: Exception) -> str:
+    """Type and message of an error."""
+    return f"{type(error).__name__}: {error}"

@@ -1,0 +1,76 @@
+"""The simplest workflow: one prompt, one completion, one experience."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any
+
+from explorers.rewards.scoring import Rewards
+from rft_data.core.protocols import Completion, Engine, RolloutContext
+from rft_data.core.rows import Experience, Task, content_id, experience_id_of
+
+
+class SingleTurn:
+    """Asks the task's messages through the chat template and scores the answer."""
+
+    def __init__(self, tokenizer: Any, rewards: Rewards) -> None:
+        """`tokenizer`: of the model, with a chat template."""
+        self._tokenizer = tokenizer
+        self._rewards = rewards
+        self._tokenizer_hash = tokenizer_hash(tokenizer)
+
+    async def run(self, task: Task, engine: Engine, ctx: RolloutContext) -> list[Experience]:
+        """Play one rollout."""
+        prompt_ids = self._tokenizer.apply_chat_template(
+            [dict(message) for message in task.messages], add_generation_prompt=True, return_dict=False
+        )
+        completion = await engine.generate(prompt_ids, ctx.sampling)
+        text = self._tokenizer.decode(completion.token_ids, skip_special_tokens=True)
+        return [
+            Experience(
+                experience_id=experience_id_of(ctx.run_id, task.key, ctx.attempt, ctx.group_id, ctx.member),
+                source=ctx.source,
+                run_id=ctx.run_id,
+                taskset=task.taskset,
+                task_id=task.task_id,
+                group_id=ctx.group_id,
+                attempt=ctx.attempt,
+                member=ctx.member,
+                explorer_id=ctx.explorer_id,
+                **_tokens(prompt_ids, completion),
+                messages=(*task.messages, {"role": "assistant", "content": text}),
+                prompt_messages=len(task.messages),
+                completion_text=text,
+                finish_reason=completion.finish_reason,
+                **await self._rewards.score(task, text),
+                sampling=dataclasses.asdict(ctx.sampling),
+                tokenizer_hash=self._tokenizer_hash,
+            )
+        ]
+
+
+def tokenizer_hash(tokenizer: Any) -> str:
+    """Content hash of what turns messages into ids: vocabulary, rules and chat template.
+
+    Padding and truncation, which callers change as they go, do not count.
+    """
+    core = json.loads(tokenizer.backend_tokenizer.to_str())
+    core.pop("padding", None)
+    core.pop("truncation", None)
+    return content_id(core, tokenizer.chat_template)
+
+
+def _tokens(prompt_ids: list[int], completion: Completion) -> dict[str, Any]:
+    """The token columns of an experience, in coordinates of prompt and completion together."""
+    start, sampled = len(prompt_ids), len(completion.token_ids)
+    versions = [version for version, _, _ in completion.version_spans]
+    return {
+        "token_ids": [*prompt_ids, *completion.token_ids],
+        "prompt_length": start,
+        "action_mask": [0] * start + [1] * sampled,
+        "logprobs": [0.0] * start + list(completion.logprobs),
+        "version_min": min(versions, default=None),
+        "version_max": max(versions, default=None),
+        "version_spans": [(v, first + start, end + start) for v, first, end in completion.version_spans],
+    }

@@ -1,0 +1,1 @@
+"""Advantage mappers, one estimator per file."""

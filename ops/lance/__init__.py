@@ -1,0 +1,1 @@
+"""Reading from and writing to Lance tables from Data-Juicer."""

@@ -1,0 +1,1 @@
+"""Operators on rewards: filters, shaping, formats, feedback, preference pairs."""

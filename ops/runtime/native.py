@@ -1,0 +1,237 @@
+"""Data-Juicer's own operators as stages: its methods called directly on the columns they can read.
+
+Token lists and other wide columns never become Python objects: operators get text, numbers and their
+own stats, and the rest is joined back by row number. No NestedDataset.map, no process pool.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from ops.base import ArrowOperator, append_or_replace
+from ops.runtime.hygiene import host_kept_quiet
+from ops.runtime.stage import ROW, ArrowStage, BatchError, Outcome, Stage, row_numbers, row_parts
+from rft_data.core.errors import OperatorError, RecipeError, RftError
+
+STATS = "__dj__stats__"
+META = "__dj__meta__"
+_OWN = frozenset({STATS, META})
+"""Data-Juicer's struct columns: what filters measured and what mappers tagged."""
+
+Columns = dict[str, list[Any]]
+
+
+def stage_of(name: str, op: Any) -> Stage:
+    """The stage that runs an operator in this process.
+
+    Raises: RecipeError for a kind that cannot keep rows apart (Grouper, Aggregator, Pipeline).
+    """
+    if isinstance(op, ArrowOperator):
+        return ArrowStage(name, op)
+    # data_juicer only inside functions: importing ops.runtime.pipeline must stay cheap and quiet.
+    from data_juicer.ops.base_op import Deduplicator, Filter, Mapper, Selector
+
+    if isinstance(op, Filter):
+        return FilterStage(name, op)
+    if isinstance(op, Mapper):
+        return MapperStage(name, op)
+    if isinstance(op, Deduplicator):
+        return DeduplicatorStage(name, op)
+    if isinstance(op, Selector):
+        return SelectorStage(name, op)
+    raise RecipeError(
+        f"operator '{name}' is a Data-Juicer {type(op).__mro__[1].__name__}, which cannot run here; "
+        "wanted a Mapper, Filter, Deduplicator or Selector: run this one with dj-process."
+    )
+
+
+class MapperStage:
+    """A Mapper: edits text for the operators after it, or adds columns; stored rows do not change."""
+
+    def __init__(self, name: str, op: Any) -> None:
+        self.name = name
+        self._op = op
+
+    def attempt(self, table: pa.Table) -> Outcome:
+        """Call the mapper on all rows at once, or one by one if it is written that way."""
+        columns = _light(table).to_pydict()
+        _start(columns, META, self._op)
+        if self._op.is_batched_op():
+            mapped = self._op.process_batched(_copy(columns))
+        else:
+            mapped = _columns_of([self._op.process_single(row) for row in _rows_of(columns)])
+        return Outcome(_graft(table, columns, mapped, self.name))
+
+    def parts(self, table: pa.Table, count: int) -> Sequence[pa.Table]:
+        """Rows are independent."""
+        return row_parts(table, count)
+
+
+class FilterStage:
+    """A Filter: measures, keeps what it measured under STATS, and drops."""
+
+    def __init__(self, name: str, op: Any) -> None:
+        self.name = name
+        self._op = op
+
+    def attempt(self, table: pa.Table) -> Outcome:
+        """Call the filter's two passes; the reason for a drop is what this filter measured."""
+        columns = _light(table).to_pydict()
+        _start(columns, STATS, self._op)
+        before = _fields(table, STATS)
+        measured, keep = self._judge(_copy(columns))
+        out = _graft(table, columns, measured, self.name)
+        stats = measured.get(STATS, [{}] * len(keep))
+        reasons = {
+            row: ", ".join(f"{key}={value}" for key, value in stat.items() if key not in before)
+            or "did not pass"
+            for row, stat, ok in zip(row_numbers(table).tolist(), stats, keep, strict=True)
+            if not ok
+        }
+        return Outcome(out.filter(pa.array(keep)), reasons)
+
+    def _judge(self, columns: Columns) -> tuple[Mapping[str, list[Any]], list[bool]]:
+        if self._op.is_batched_op():
+            measured = self._op.compute_stats_batched(columns)
+            return measured, [bool(ok) for ok in self._op.process_batched(measured)]
+        rows = [self._op.compute_stats_single(row) for row in _rows_of(columns)]
+        return _columns_of(rows), [bool(self._op.process_single(row)) for row in rows]
+
+    def parts(self, table: pa.Table, count: int) -> Sequence[pa.Table]:
+        """Rows are independent."""
+        return row_parts(table, count)
+
+
+class SelectorStage:
+    """A Selector: chooses among all rows; the order of the input is kept."""
+
+    reason = "not selected"
+
+    def __init__(self, name: str, op: Any) -> None:
+        self.name = name
+        self._op = op
+
+    def attempt(self, table: pa.Table) -> Outcome:
+        """Let the operator choose among the light columns, then take the rows it chose."""
+        return self._choose(table, _light(table), {})
+
+    def parts(self, table: pa.Table, count: int) -> Sequence[pa.Table]:
+        """Rows are judged against each other."""
+        return [table]
+
+    def _choose(self, table: pa.Table, light: pa.Table, failed: dict[int, str]) -> Outcome:
+        from data_juicer.core.data import NestedDataset
+        from datasets import Dataset
+        from datasets.table import InMemoryTable
+
+        try:
+            with host_kept_quiet():
+                chosen = self._op.process(NestedDataset(Dataset(InMemoryTable(light))))
+                chosen = chosen[0] if isinstance(chosen, tuple) else chosen
+                out = chosen.with_format("arrow")[:]
+        except (RftError, MemoryError):
+            raise
+        except Exception as err:  # the edge of user code: no row can be blamed
+            raise BatchError(
+                f"operator '{self.name}' failed on {table.num_rows} rows it compares with each other: "
+                f"{type(err).__name__}: {err}"
+            ) from err
+        kept = table.take(np.searchsorted(row_numbers(table), row_numbers(out)))
+        for column in set(_light(table).column_names) - _OWN:
+            edited = out[column].cast(table.schema.field(column).type)
+            if not edited.equals(kept[column]):
+                kept = append_or_replace(kept, column, edited)
+        gone = set(row_numbers(table).tolist()) - set(row_numbers(out).tolist()) - failed.keys()
+        return Outcome(kept, dict.fromkeys(sorted(gone), self.reason), failed)
+
+
+class DeduplicatorStage(SelectorStage):
+    """A Deduplicator: hashes each row alone, then keeps the first of each set of duplicates."""
+
+    reason = "duplicate of a row that is kept"
+
+    def attempt(self, table: pa.Table) -> Outcome:
+        """Hash row by row, quarantine rows that cannot be hashed, deduplicate the rest."""
+        light = _light(table)
+        hashed, failed = [], {}
+        for row in light.select(self._hashed_columns(light)).to_pylist():
+            number = row[ROW]
+            try:
+                hashed.append(self._op.compute_hash(row))
+            except (RftError, MemoryError):
+                raise
+            except Exception as err:  # noqa: BLE001  the edge of user code: the failure becomes the row's record
+                failed[number] = f"{self.name}: {type(err).__name__}: {err}"
+        if failed:
+            light = light.filter(pa.array([row not in failed for row in row_numbers(light).tolist()]))
+        if not hashed:
+            return Outcome(table.slice(0, 0), {}, failed)
+        for key in hashed[0].keys() - set(light.column_names):
+            light = light.append_column(key, pa.array([row[key] for row in hashed]))
+        return self._choose(table, light, failed)
+
+    def _hashed_columns(self, light: pa.Table) -> list[str]:
+        return [ROW, *({self._op.text_key} & set(light.column_names))]
+
+
+def _light(table: pa.Table) -> pa.Table:
+    """The columns a Data-Juicer text operator can read: text, numbers, flags and its own structs."""
+    return table.select([f.name for f in table.schema if f.name in _OWN or _is_scalar(f.type)])
+
+
+def _is_scalar(kind: pa.DataType) -> bool:
+    tests = (pa.types.is_string, pa.types.is_large_string, pa.types.is_boolean, pa.types.is_integer)
+    return any(test(kind) for test in (*tests, pa.types.is_floating))
+
+
+def _start(columns: Columns, name: str, op: Any) -> None:
+    """Give the operator the empty struct column it expects, as Data-Juicer's `run` would."""
+    from data_juicer.ops.base_op import NON_STATS_FILTERS, TAGGING_OPS
+
+    wanted = op._name in TAGGING_OPS.modules if name == META else op._name not in NON_STATS_FILTERS.modules
+    if wanted and name not in columns:
+        columns[name] = [{} for _ in columns[ROW]]
+
+
+def _fields(table: pa.Table, name: str) -> set[str]:
+    """What a struct column holds already."""
+    return {f.name for f in table.schema.field(name).type} if name in table.column_names else set()
+
+
+def _copy(columns: Columns) -> Columns:
+    """Lists the operator may edit in place, so that an edit shows."""
+    return {
+        name: [dict(value or {}) for value in values] if name in _OWN else list(values)
+        for name, values in columns.items()
+    }
+
+
+def _rows_of(columns: Columns) -> list[dict[str, Any]]:
+    return [dict(zip(columns, values, strict=True)) for values in zip(*_copy(columns).values(), strict=True)]
+
+
+def _columns_of(rows: Sequence[Mapping[str, Any]]) -> Columns:
+    names = dict.fromkeys(name for row in rows for name in row)
+    return {name: [row.get(name) for row in rows] for name in names}
+
+
+def _graft(table: pa.Table, before: Columns, after: Mapping[str, list[Any]], name: str) -> pa.Table:
+    """`table` with the columns an operator changed or added; unchanged ones keep their Arrow data."""
+    if after.get(ROW) != before[ROW]:
+        raise OperatorError(
+            f"operator '{name}' turned {len(before[ROW])} rows into {len(after.get(ROW, []))}; wanted the "
+            "same rows in the same order. Operators that multiply rows cannot run in a pipeline: "
+            "use dj-process."
+        )
+    for column, values in after.items():
+        if column in before and values == before[column] and column in table.column_names:
+            continue
+        kind = None
+        if column in table.column_names and column not in _OWN:
+            kind = table.schema.field(column).type
+        table = append_or_replace(table, column, pa.array(values, kind))
+    return table

@@ -1,0 +1,300 @@
+"""An ordered list of operators over experiences or tasks, as rft_data.core.protocols.Pipeline wants it.
+
+Every row that goes in comes out kept, dropped with a reason, or quarantined with the exception an
+operator raised on it. Data-Juicer's executors are not used: they are too slow for a training step.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from ops.base import ArrowOperator, append_or_replace
+from ops.rollouts import Ints, torn, turns_of
+from ops.runtime.annotations import OperatorReport, annotation_rows, without_advantage
+from ops.runtime.limits import Limits
+from ops.runtime.native import stage_of
+from ops.runtime.specs import OperatorList, Spec, parse
+from ops.runtime.stage import ROW, Outcome, Stage, all_failed, apply, dropped_too, row_numbers, settled
+from ops.runtime.workers import WorkerStage
+from rft_data.core.errors import OperatorError, RecipeError
+from rft_data.core.lookup import suggest
+from rft_data.core.rows import content_id
+
+SAMPLES = 5
+"""Lost rows kept for the run's log, per operator."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdicts:
+    """What the whole list did with N input rows."""
+
+    kept: npt.NDArray[np.int64]
+    """Input row numbers that stay, ascending."""
+    table: pa.Table
+    """Those rows, with the columns operators added or edited."""
+    reports: tuple[OperatorReport, ...]
+    """One for each operator, in order."""
+
+
+@dataclass(frozen=True, slots=True)
+class LostRow:
+    """An experience that an operator dropped or failed on."""
+
+    experience_id: str
+    verdict: str
+    """`dropped`, `quarantined`, or `kept` when it went on unjudged."""
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """An operator of the list."""
+
+    stage: Stage
+    limits: Limits
+    op: Any
+    """The operator itself, which its stage may run elsewhere."""
+
+    @property
+    def ours(self) -> ArrowOperator | None:
+        """The operator, if it is one that says what it works on."""
+        return self.op if isinstance(self.op, ArrowOperator) else None
+
+    @property
+    def tears(self) -> bool:
+        """Whether it judges single rows, so that it may take a turn out of a rollout."""
+        return self.ours is None or self.ours.group_key is None
+
+
+class OperatorPipeline:
+    """Runs operators in this process or in workers; implements rft_data.core.protocols.Pipeline."""
+
+    def __init__(
+        self,
+        operators: OperatorList,
+        *,
+        name: str,
+        text_column: str = "completion_text",
+        allow_unsafe: bool = False,
+        limits: Mapping[str, Limits] | None = None,
+        store: Any = None,
+    ) -> None:
+        """Check and build the operators; workers are started when first needed.
+
+        Args:
+            operators: the recipe's list, `[{operator: {argument: value}}, ...]`.
+            name: its recipe key, for messages.
+            text_column: column that Data-Juicer's own operators read as their text.
+            allow_unsafe: let in operators outside `ops.runtime.allowlist`.
+            limits: how operators are to run, by name; each is somewhere in the list.
+            store: the run's buffer, for operators that read stored rows.
+        Raises: RecipeError, UnknownComponentError, MissingExtraError.
+        """
+        specs = parse(operators, name, allow_unsafe=allow_unsafe)
+        self.name = name
+        self._hash = content_id([[spec.name, dict(spec.args)] for spec in specs])
+        self._text_column = text_column
+        self._store = store
+        self._limits = dict(limits or {})
+        self._check_limits({spec.name for spec in specs})
+        self._steps: list[Step] = []
+        self._reads: set[str] = set()
+        self._reads_text = self._natives = False
+        seen: Counter[str] = Counter()
+        for spec in specs:
+            seen[spec.name] += 1
+            self._add(spec, spec.name if seen[spec.name] == 1 else f"{spec.name}#{seen[spec.name]}")
+        self._metrics: defaultdict[str, float] = defaultdict(float)
+        self._samples: defaultdict[str, list[LostRow]] = defaultdict(list)
+
+    @property
+    def pipeline_hash(self) -> str:
+        """Content hash of the operators' names and arguments."""
+        return self._hash
+
+    @property
+    def batch_wide(self) -> list[str]:
+        """Operators whose verdict on a group depends on which others are judged with it."""
+        return [step.stage.name for step in self._steps if step.ours is not None and step.ours.whole_batch]
+
+    def run(self, experiences: pa.Table) -> pa.Table:
+        """Judge every row: one annotation (schema.ANNOTATIONS) per input row, in input order.
+
+        A row that an advantage operator leaves without one is dropped by it: a lease could not be trained on.
+        A rollout that loses a turn to an operator on single rows goes whole.
+        Raises: OperatorError when an operator breaks its contract or a column it needs is missing.
+        """
+        self._need_columns(experiences, ["seq", "experience_id"])
+        kept, reports = self._through(experiences, trained=True)
+        for report in reports:
+            self._sample(report, experiences["experience_id"])
+        return annotation_rows(experiences, kept, reports, self._hash)
+
+    def run_tasks(self, table: pa.Table) -> Verdicts:
+        """Run the list over any rows, such as tasks, and say what became of each.
+
+        Raises: OperatorError when an operator breaks its contract or a column it needs is missing.
+        """
+        work, reports = self._through(table, trained=False)
+        return Verdicts(row_numbers(work), _widen(table, work), tuple(reports))
+
+    def metrics(self) -> dict[str, float]:
+        """By operator, since the last call: rows, the share that stayed, and seconds.
+
+        `<operator>/rows_in`, `/rows_out`, `/quarantined`, `/unjudged`, `/seconds`, and `/keep_rate` where
+        rows came in.
+        """
+        metrics, self._metrics = dict(self._metrics), defaultdict(float)
+        for key in [key for key, rows in metrics.items() if key.endswith("/rows_in") and rows]:
+            operator = key.removesuffix("/rows_in")
+            metrics[f"{operator}/keep_rate"] = metrics[f"{operator}/rows_out"] / metrics[key]
+        return metrics
+
+    def samples(self) -> dict[str, list[LostRow]]:
+        """By operator, the first few rows of `run` it dropped or failed on since the last call."""
+        samples, self._samples = dict(self._samples), defaultdict(list)
+        return samples
+
+    def close(self) -> None:
+        """End the workers, if any; idempotent."""
+        for step in self._steps:
+            if isinstance(step.stage, WorkerStage):
+                step.stage.close()
+
+    def _check_limits(self, known: set[str]) -> None:
+        for operator in self._limits.keys() - known:
+            raise RecipeError(
+                f"op_limits names operator '{operator}', which '{self.name}' does not have;"
+                f"{suggest(operator, known)}"
+            )
+
+    def _add(self, spec: Spec, label: str) -> None:
+        """Build an operator and put it behind the others."""
+        op = spec.build(self._text_column)
+        limits = self._limits.get(spec.name, Limits())
+        if isinstance(op, ArrowOperator):
+            self._attach(op, label, limits)
+            self._reads.update(op.required_columns, op.optional_columns)
+        else:
+            self._natives = True
+            self._reads_text |= "text_key" not in spec.args
+        stage = stage_of(label, op)
+        if limits.workers:
+            stage = WorkerStage(stage, spec, self._text_column, limits)
+        self._steps.append(Step(stage, limits, op))
+
+    def _attach(self, op: ArrowOperator, label: str, limits: Limits) -> None:
+        if not op.needs_store or op.buffer is not None:
+            return
+        if self._store is None or limits.workers:
+            why = "is not given one here" if self._store is None else "its workers cannot share the run's"
+            raise RecipeError(
+                f"operator '{label}' of '{self.name}' reads stored rows of a buffer, and {why}; "
+                "set its argument 'buffer' to the uri of one."
+            )
+        op.attach(self._store)
+
+    def _through(self, table: pa.Table, *, trained: bool) -> tuple[pa.Table, list[OperatorReport]]:
+        """The rows that stay (narrow, with ROW) and a report for each operator.
+
+        Args: `trained`: no row stays without an advantage, once an operator has given one.
+        """
+        self._need_columns(table, [self._text_column] if self._reads_text else [])
+        work = _narrow(table, self._reads, self._natives)
+        turns = turns_of(table) if any(step.tears for step in self._steps) else None
+        reports: list[OperatorReport] = []
+        unjudged: set[int] = set()
+        for step in self._steps:
+            start = time.perf_counter()
+            outcome = _outcome(step, work, unjudged) if work.num_rows else Outcome(work)
+            if turns is not None and step.tears:
+                outcome = dropped_too(outcome, _torn(outcome, turns))
+            if trained:
+                outcome = dropped_too(outcome, without_advantage(outcome))
+            unjudged.update(outcome.unjudged)
+            reports.append(
+                OperatorReport(
+                    name=step.stage.name,
+                    rows_in=work.num_rows,
+                    rows_out=outcome.table.num_rows,
+                    seconds=time.perf_counter() - start,
+                    dropped=outcome.dropped,
+                    quarantined=outcome.quarantined,
+                    unjudged=outcome.unjudged,
+                )
+            )
+            self._count(reports[-1])
+            work = outcome.table
+        return work, reports
+
+    def _count(self, report: OperatorReport) -> None:
+        self._metrics[f"{report.name}/rows_in"] += report.rows_in
+        self._metrics[f"{report.name}/rows_out"] += report.rows_out
+        self._metrics[f"{report.name}/quarantined"] += len(report.quarantined)
+        self._metrics[f"{report.name}/unjudged"] += len(report.unjudged)
+        self._metrics[f"{report.name}/seconds"] += report.seconds
+
+    def _sample(self, report: OperatorReport, experience_ids: pa.ChunkedArray) -> None:
+        for verdict, rows in {**report.lost, "kept": report.unjudged}.items():
+            room = SAMPLES - len(self._samples.get(report.name, ()))
+            for row, reason in islice(rows.items(), max(0, room)):
+                self._samples[report.name].append(LostRow(experience_ids[row].as_py(), verdict, reason))
+
+    def _need_columns(self, table: pa.Table, names: Sequence[str]) -> None:
+        for name in names:
+            if name not in table.column_names:
+                raise OperatorError(
+                    f"operator list '{self.name}' needs column '{name}', which the rows lack; "
+                    f"they have {table.column_names}."
+                )
+
+
+def _outcome(step: Step, work: pa.Table, unjudged: set[int]) -> Outcome:
+    """What an operator does with `work`; `unjudged`: rows that an earlier one failed on, and let go on."""
+    needs = step.ours.required_columns if step.ours is not None else ()
+    missing = [name for name in needs if name not in work.column_names]
+    if missing and unjudged.issuperset(row_numbers(work).tolist()):
+        # Nobody could add the column, as in an outage of a judge: not the list is wrong, these rows are.
+        why = f"{step.stage.name}: needs column '{missing[0]}', and the operators before failed on every row"
+        return settled(step.stage, work, all_failed(work, why), step.limits.on_failure)
+    return apply(step.stage, work, step.limits.on_failure)
+
+
+def _torn(outcome: Outcome, turns: Ints) -> dict[int, str]:
+    """Kept rows of which an operator on single rows took another turn away."""
+    return torn(turns, row_numbers(outcome.table), {**outcome.dropped, **outcome.quarantined})
+
+
+def _narrow(table: pa.Table, wanted: set[str], natives: bool) -> pa.Table:
+    """`table` numbered by ROW, without what nobody reads: copying texts and token lists is most of the cost.
+
+    Data-Juicer's own operators (`natives`) do not say what they read: any text or number it may be.
+    """
+    if natives:
+        heavy = (pa.types.is_nested, pa.types.is_temporal)
+        light = [field.name for field in table.schema if not any(test(field.type) for test in heavy)]
+        wanted = wanted.union(light)
+    names = [name for name in table.column_names if name in wanted]
+    return pa.table({**{name: table[name] for name in names}, ROW: np.arange(table.num_rows)})
+
+
+def _widen(table: pa.Table, work: pa.Table) -> pa.Table:
+    """The kept rows of `table`, with what operators edited or added."""
+    given = dict(zip(work.column_names, work.columns, strict=True))
+    rows = given.pop(ROW)
+    if len(rows) == table.num_rows:  # all are there, in order: nothing is copied
+        for name, column in given.items():
+            table = append_or_replace(table, name, column)
+        return table
+    rest = table.select([name for name in table.column_names if name not in given]).take(rows)
+    columns = {name: given.pop(name) if name in given else rest[name] for name in table.column_names}
+    return pa.table({**columns, **given})

@@ -1,0 +1,1 @@
+"""Near-duplicates and diversity, by words and by meaning."""

@@ -1,0 +1,1 @@
+"""Operators on tasks: normalisation, decontamination, difficulty, priority."""

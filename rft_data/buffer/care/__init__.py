@@ -1,0 +1,8 @@
+"""Finding and mending damage in a buffer's folder, also one that no longer opens."""
+
+from rft_data.buffer.care.damage import Finding, Report
+from rft_data.buffer.care.repair import repair
+from rft_data.buffer.care.repair_report import Repaired
+from rft_data.buffer.care.verify import verify
+
+__all__ = ["Finding", "Repaired", "Report", "repair", "verify"]

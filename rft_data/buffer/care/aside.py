@@ -1,0 +1,48 @@
+"""Where a repair puts what it takes out of the tables: `<buffer>/repair/<UTC time>/`. Nothing is deleted."""
+
+from __future__ import annotations
+
+import os
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pyarrow as pa
+
+from rft_data.core.files import fsync
+
+REPAIR_FOLDER = "repair"
+
+
+class Aside:
+    """The folder of one repair, made when the first thing goes into it."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
+        self.path = root / REPAIR_FOLDER / stamp
+
+    def move(self, path: Path) -> Path:
+        """Move a file or folder of the buffer here, under the same relative path."""
+        target = self.path / path.relative_to(self.root)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        path.rename(target)
+        fsync(target.parent)
+        fsync(path.parent)
+        return target
+
+    def link(self, path: Path) -> None:
+        """Give a file a second name here, so that it stays when a janitor takes it from its table."""
+        target = self.path / path.relative_to(self.root)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        os.link(path, target)
+        fsync(target.parent)
+
+    def keep(self, name: str, rows: pa.Table) -> Path:
+        """Write rows here as an Arrow file."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        number = sum(1 for _ in self.path.glob(f"{name}-*.arrow"))
+        path = self.path / f"{name}-{number}.arrow"
+        with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, rows.schema) as writer:
+            writer.write_table(rows)
+        fsync(path)
+        return path

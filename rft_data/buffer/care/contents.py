@@ -1,0 +1,226 @@
+"""What the rows of one table say about themselves: digests, ids, JSON. Batch by batch, in bounded memory.
+
+Lance keeps no checksum of its own, so a flipped bit shows only where a row carries a digest.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import xxhash
+
+from rft_data.buffer.care.folder import FileFault, Snapshot, TableFolder, attempt
+from rft_data.buffer.care.fragment_rows import FragmentRows
+from rft_data.buffer.care.ranges import Numbers, among
+from rft_data.core.codec import to_preferences, to_tasks
+from rft_data.core.digests import row_digests
+from rft_data.core.rows import bytes_id, content_id
+from rft_data.core.schema import TABLES, is_json
+
+_EPOCH = pa.scalar(0, pa.timestamp("us", tz="UTC"))
+"""The time in rows that a repair writes to keep a place and removes again."""
+ONCE = ("experiences", "leases")
+"""Tables in which the same id twice is damage; elsewhere a repeated row only says the same again."""
+
+
+@dataclass(slots=True)
+class Contents:
+    """What a look at every row of a table found."""
+
+    row_ids: Numbers = field(default_factory=lambda: np.empty(0, np.int64))
+    """Row ids of the rows that can be read, sorted."""
+    keys: npt.NDArray[np.uint64] = field(default_factory=lambda: np.empty(0, np.uint64))
+    """xxh3-64 of the primary key of each of these rows (zeros in a table without one)."""
+    bad: dict[int, tuple[str, str]] = field(default_factory=dict)
+    """Row id to (kind of finding, what is wrong) of rows that are there and not to be trusted."""
+    faults: dict[int, FileFault] = field(default_factory=dict)
+    """Fragments that do not decode as a whole."""
+    unreadable: dict[int, Numbers] = field(default_factory=dict)
+    """Row ids in these fragments that cannot be read alone either."""
+
+    def keys_of(self, row_ids: Numbers) -> npt.NDArray[np.uint64]:
+        """Key hashes of rows that are there; 0 for the others."""
+        if not len(self.row_ids):
+            return np.zeros(len(row_ids), np.uint64)
+        at = np.minimum(np.searchsorted(self.row_ids, row_ids), len(self.row_ids) - 1)
+        return np.where(self.row_ids[at] == row_ids, self.keys[at], np.uint64(0))
+
+    def has(self, row_ids: Numbers) -> npt.NDArray[np.bool_]:
+        """Which rows are there and sound."""
+        there = among(row_ids, self.row_ids)
+        if self.bad:
+            there &= np.array([int(row_id) not in self.bad for row_id in row_ids], np.bool_)
+        return there
+
+
+def look(folder: TableFolder, broken: set[int], *, deep: bool) -> Contents:
+    """Check the rows of all fragments but the `broken` ones; without `deep` only numbers and ids."""
+    found = Contents()
+    ids, keys = [found.row_ids], [found.keys]
+    if folder.head is None:
+        return found
+    columns = columns_to_read(folder, deep=deep)
+    for number in folder.fragments:
+        if number in broken:
+            continue
+        rows = FragmentRows(folder.head, number, columns)
+        for batch in rows:
+            row_ids = np.asarray(batch.column("_rowid")).astype(np.int64)
+            ids.append(row_ids)
+            keys.append(_key_hashes(folder.name, batch))
+            found.bad |= bad_rows(folder.name, batch, row_ids, deep=deep)
+        if not rows.decodes:
+            found.faults[number] = FileFault(number, "unreadable_rows", folder.data_path(number))
+            found.unreadable[number] = rows.unreadable
+    found.row_ids, found.keys = np.concatenate(ids), np.concatenate(keys)
+    order = np.argsort(found.row_ids, kind="stable")
+    found.row_ids, found.keys = found.row_ids[order], found.keys[order]
+    if folder.name in ONCE:
+        _mark_duplicates(folder.head, str(TABLES[folder.name][1]), found)
+    return found
+
+
+def columns_to_read(folder: TableFolder, *, deep: bool) -> list[str]:
+    """Every column of a table, or its row number and primary key."""
+    stored = [] if folder.head is None else folder.head.names
+    if deep or folder.name not in TABLES:
+        return stored
+    wanted = ("seq", TABLES[folder.name][1])
+    return [column for column in stored if column in wanted] or stored[:1]
+
+
+def _key_hashes(name: str, batch: pa.Table) -> npt.NDArray[np.uint64]:
+    key = TABLES[name][1] if name in TABLES else None
+    if key is None or key not in batch.column_names:
+        return np.zeros(batch.num_rows, np.uint64)
+    texts = batch.column(key).cast(pa.binary()).to_pylist()
+    return np.fromiter((xxhash.xxh3_64_intdigest(text or b"") for text in texts), np.uint64, len(texts))
+
+
+def key_hash(key: str) -> int:
+    """The hash of one primary key, as `Contents.keys` holds it."""
+    return xxhash.xxh3_64_intdigest(key.encode())
+
+
+def _mark_duplicates(head: Snapshot, key: str, found: Contents) -> None:
+    """Every row but the first with the same id is bad; hashes that meet are confirmed on the ids."""
+    order = np.argsort(found.keys, kind="stable")
+    hashes = found.keys[order]
+    repeats = np.flatnonzero(hashes[1:] == hashes[:-1])
+    if not len(repeats):
+        return
+    suspects = np.unique(found.row_ids[order[np.concatenate([repeats, repeats + 1])]])
+    first: dict[str, int] = {}
+    for row_id in suspects.tolist():
+        rows = attempt(lambda row_id=row_id: head.dataset._take_rows([row_id], [key]))
+        for text in () if rows is None else rows.column(0).to_pylist():
+            if first.setdefault(text, row_id) != row_id:
+                found.bad[row_id] = ("duplicate", f"same {key} as row {first[text]}")
+
+
+# --- one batch --------------------------------------------------------------------------------------
+
+
+def bad_rows(name: str, batch: pa.Table, row_ids: Numbers, *, deep: bool) -> dict[int, tuple[str, str]]:
+    """Row id to (kind of finding, what is wrong) of the batch's rows that are not to be trusted."""
+    bad: dict[int, tuple[str, str]] = {}
+    if name == "experiences" and "seq" in batch.column_names:
+        seqs = batch.column("seq").to_pylist()
+        for row_id, seq in zip(row_ids.tolist(), seqs, strict=True):
+            if row_id != seq:
+                bad[row_id] = ("seq", f"seq is {seq}")
+    if not deep or name not in TABLES:
+        return bad
+    for place, (kind, why) in (_digests(batch) if name == "experiences" else _values(name, batch)).items():
+        bad[int(row_ids[place])] = (kind, why)
+    return bad
+
+
+def _digests(batch: pa.Table) -> dict[int, tuple[str, str]]:
+    """Place to finding, for experiences that do not match their digest."""
+    actual = attempt(lambda: row_digests(batch))
+    stored = attempt(lambda: batch.column("digest").to_pylist())
+    if actual is None or stored is None:
+        if batch.num_rows == 1:
+            return {0: ("digest", "its bytes make no row")}
+        half = batch.num_rows // 2
+        second = _digests(batch.slice(half))
+        return _digests(batch.slice(0, half)) | {half + place: why for place, why in second.items()}
+    return {
+        place: ("digest", f"stored {stored[place]}, computed {digest}")
+        for place, digest in enumerate(actual)
+        if digest != stored[place]
+    }
+
+
+def _values(name: str, batch: pa.Table) -> dict[int, tuple[str, str]]:
+    """Place to finding, for rows of a small table."""
+    own = OWN_DIGESTS.get(name)
+    whole = attempt(lambda: _check(name, own, batch))
+    if whole is True:
+        return {}
+    bad = {}
+    for place in range(batch.num_rows):
+        verdict = attempt(lambda place=place: _check(name, own, batch.slice(place, 1)))
+        if verdict is None:
+            bad[place] = ("value", "text that is not UTF-8 or JSON that does not parse")
+        elif not verdict:
+            bad[place] = ("digest", "its own id or digest does not match it")
+    return bad
+
+
+def _check(name: str, own: Callable[[pa.Table], bool] | None, rows: pa.Table) -> bool:
+    """Whether rows match their own digests; raises when a value is not what its column may hold."""
+    rows = rows.select([column for column in rows.column_names if column != "_rowid"])
+    rows.validate(full=True)
+    if "created_at" in rows.column_names and pc.any(pc.equal(rows.column("created_at"), _EPOCH)).as_py():
+        return False
+    for f in TABLES[name][0]:
+        if is_json(f):
+            for text in rows.column(f.name).to_pylist():
+                if text is not None:
+                    json.loads(text)
+    return own is None or own(rows)
+
+
+def _leases(rows: pa.Table) -> bool:
+    pairs = zip(rows.column("seqs").to_pylist(), rows.column("digest").to_pylist(), strict=True)
+    return all(content_id(seqs) == digest for seqs, digest in pairs)
+
+
+def _payloads(rows: pa.Table) -> bool:
+    return all(
+        bytes_id(row["data"]) == row["payload_id"] and len(row["data"]) == row["size"]
+        for row in rows.select(["payload_id", "size", "data"]).to_pylist()
+    )
+
+
+def _tasks(rows: pa.Table) -> bool:
+    return [task.task_id for task in to_tasks(rows)] == list(rows.column("task_id").to_pylist())
+
+
+def _preferences(rows: pa.Table) -> bool:
+    return [pair.preference_id for pair in to_preferences(rows)] == list(
+        rows.column("preference_id").to_pylist()
+    )
+
+
+def _consumed(rows: pa.Table) -> bool:
+    names = [f"{r['run_id']}/{r['consumer']}/{r['step']}" for r in rows.to_pylist()]
+    return names == list(rows.column("lease_id").to_pylist())
+
+
+OWN_DIGESTS: Mapping[str, Callable[[pa.Table], bool]] = {
+    "leases": _leases,
+    "payloads": _payloads,
+    "tasks": _tasks,
+    "preferences": _preferences,
+    "consumed": _consumed,
+}
+"""Small tables whose rows carry a hash or a repetition of themselves: do all rows match it?"""

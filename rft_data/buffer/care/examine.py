@@ -1,0 +1,229 @@
+"""One table looked at: its files, then its rows; and what was found, as findings."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from rft_data.buffer.care.contents import Contents, columns_to_read, look
+from rft_data.buffer.care.damage import Finding
+from rft_data.buffer.care.folder import FileFault, Snapshot, TableFolder, fits
+from rft_data.buffer.care.fragment_rows import FragmentRows
+from rft_data.buffer.care.ranges import Numbers, ranges_of, size
+from rft_data.buffer.care.salvage import of_lost_commits, read_files
+from rft_data.buffer.care.trial import Part, lethal
+from rft_data.core.schema import TABLES
+
+REPAIR = "rft buffer repair"
+
+
+@dataclass(frozen=True, slots=True)
+class Examined:
+    """A table and what is wrong with it."""
+
+    folder: TableFolder
+    deep: bool
+    faults: dict[int, FileFault]
+    """Fragments with a missing, empty or cut file, or one that kills who decodes it."""
+    contents: Contents
+
+    def rows(self, columns: Sequence[str]) -> Iterator[pa.Table]:
+        """Sound rows with their `_rowid`, batch by batch, in the order written."""
+        bad = pa.array(sorted(self.contents.bad), pa.uint64())
+        head = self.folder.head
+        for number in self.folder.fragments:
+            if number in self.faults or head is None:
+                continue
+            for batch in FragmentRows(head, number, columns):
+                keep = np.isin(np.asarray(batch.column("_rowid")), np.asarray(bad), invert=True)
+                yield batch if keep.all() else batch.filter(pa.array(keep))
+
+    def lost_rows(self) -> dict[int, Numbers]:
+        """Row ids that cannot be read, by fragment."""
+        head = self.folder.head
+        lost = {} if head is None else {number: head.row_ids(number) for number in self.faults}
+        return lost | self.contents.unreadable
+
+
+def examine(folder: TableFolder, *, deep: bool) -> Examined:
+    """Look at one table."""
+    return examine_each([folder], deep=deep)[0]
+
+
+def examine_each(folders: Sequence[TableFolder], *, deep: bool, tried: bool = False) -> list[Examined]:
+    """Look at tables; `tried`: it is known that their files can be decoded without harm.
+
+    A table whose newest manifest seems damaged is seen as the version before has it.
+    """
+    return [_doubt(table) for table in as_they_are(folders, deep=deep, tried=tried)]
+
+
+def as_they_are(folders: Sequence[TableFolder], *, deep: bool, tried: bool = False) -> list[Examined]:
+    """The same, taking each table's newest manifest at its word."""
+    faults = [{fault.fragment: fault for fault in folder.file_faults()} for folder in folders]
+    parts = {
+        Part(str(folder.path), folder.head.version, number, tuple(columns_to_read(folder, deep=deep))): place
+        for place, folder in enumerate(folders)
+        if folder.head is not None and not tried
+        for number in folder.fragments
+        if number not in faults[place]
+    }
+    for part in lethal(list(parts)):
+        place, number = parts[part], part.fragment
+        faults[place][number] = FileFault(number, "unreadable_rows", folders[place].data_path(number))
+    return [
+        Examined(folder, deep, broken, look(folder, set(broken), deep=deep))
+        for folder, broken in zip(folders, faults, strict=True)
+    ]
+
+
+def _doubt(table: Examined) -> Examined:
+    """The table as the version before sees it, if that one reads what the newest cannot.
+
+    Then not the files are damaged but the newest manifest: it has no checksum either, and a bit flipped
+    in it (a path, a column's number, row ids) makes sound rows look lost.
+    """
+    folder, doubtful = table.folder, _doubtful(table)
+    if not doubtful or folder.head is None:
+        return table
+    before = TableFolder(folder.root, folder.name, folder.head.version)
+    if before.head is None:
+        return table
+    (previous,) = as_they_are([before], deep=table.deep, tried=False)
+    if previous.faults or previous.contents.faults or previous.contents.bad:
+        return table
+    if doubtful.intersection(before.fragments):
+        return previous
+    if folder.name not in TABLES or any(fault.kind == "unreadable_rows" for fault in table.faults.values()):
+        return table
+    rows = read_files(folder.name, of_lost_commits(before))
+    sound = rows.num_rows == sum(folder.fragments[number].physical_rows for number in doubtful)
+    if (
+        sound and folder.name == "experiences"
+    ):  # rows that were numbered wrongly when written are no manifest's fault
+        sound = rows.column("seq")[0].as_py() == before.next_row_id
+    return previous if sound else table
+
+
+def _doubtful(table: Examined) -> set[int]:
+    """Fragments whose trouble may come from the manifest: an empty file is no manifest's fault."""
+    faults = (table.faults | table.contents.faults).items()
+    numbers = {number for number, fault in faults if fault.kind != "empty_file"}
+    wrong = [row_id for row_id, (kind, _) in table.contents.bad.items() if kind in ("seq", "digest", "value")]
+    return numbers | table.folder.fragments_of(wrong)
+
+
+def findings(table: Examined) -> Iterator[Finding]:
+    """What was found in a table, as findings."""
+    folder = table.folder
+    if folder.head is None:
+        yield _unopenable(folder)
+        return
+    yield from _manifests(folder, folder.head)
+    yield from _schema(folder, folder.head)
+    lost = table.lost_rows()
+    for number, fault in (table.faults | table.contents.faults).items():
+        yield _file(folder, fault, lost[number])
+    yield from _rows(table)
+    yield from _notes(folder)
+
+
+def _unopenable(folder: TableFolder) -> Finding:
+    rows = "every row of the table" if folder.manifests else "nothing, if it was being created"
+    return Finding(
+        "no_table",
+        "damage",
+        folder.name,
+        folder.place(folder.path),
+        f"{rows}: {len(folder.manifests)} manifests, none can be read",
+        f"{REPAIR} moves the folder aside and starts the table anew with the rows its data files hold",
+    )
+
+
+def _manifests(folder: TableFolder, head: Snapshot) -> Iterator[Finding]:
+    for manifest in folder.bad_heads:
+        yield Finding(
+            "manifest",
+            "damage",
+            folder.name,
+            folder.place(manifest.path),
+            f"version {manifest.version} of the table; the newest that opens is {head.version}",
+            f"{REPAIR} moves the manifest aside and falls back to version {head.version}",
+        )
+    for path in folder.damaged_old_manifests():
+        yield Finding(
+            "old_manifest",
+            "note",
+            folder.name,
+            folder.place(path),
+            "",
+            "nothing: newer versions are sound, and old ones are removed in time",
+        )
+
+
+def _schema(folder: TableFolder, head: Snapshot) -> Iterator[Finding]:
+    if folder.name not in TABLES:
+        return
+    if not fits(head, folder.name):
+        wanted = {f.name: (f.type, f.nullable) for f in TABLES[folder.name][0]}
+        stored = {f.name: (f.type, f.nullable) for f in head.dataset.schema}
+        names = wanted.keys() | stored.keys()
+        wrong = sorted(name for name in names if wanted.get(name) != stored.get(name))
+        yield Finding(
+            "schema",
+            "fatal",
+            folder.name,
+            folder.place(folder.path),
+            f"columns {', '.join(wrong)} are missing, unknown or of another type",
+            "open it with the version of rft-data that wrote it",
+        )
+
+
+def _file(folder: TableFolder, fault: FileFault, lost: Numbers) -> Finding:
+    rows = ranges_of(lost)
+    if fault.deletions:
+        what = f"which rows of fragment {fault.fragment} were removed"
+    elif len(lost):
+        what = f"{len(lost)} rows of fragment {fault.fragment}"
+    else:
+        what = ""
+    return Finding(
+        fault.kind,
+        "damage",
+        folder.name,
+        folder.place(fault.path),
+        what,
+        f"{REPAIR} takes the rows from older versions where they hold them, and moves the file aside",
+        rows,
+    )
+
+
+def _rows(table: Examined) -> Iterator[Finding]:
+    """Rows that are there and not to be trusted, by kind."""
+    kinds: defaultdict[str, dict[int, str]] = defaultdict(dict)
+    for row_id, (kind, why) in table.contents.bad.items():
+        kinds[kind][row_id] = why
+    for kind, whys in kinds.items():
+        rows = ranges_of(whys)
+        first = rows[0][0]
+        yield Finding(
+            kind,
+            "damage",
+            table.folder.name,
+            f"row {first}",
+            f"{size(rows)} rows; row {first}: {whys[first]}",
+            f"{REPAIR} copies the rows to `quarantine` and takes them out",
+            rows,
+        )
+
+
+def _notes(folder: TableFolder) -> Iterator[Finding]:
+    remedy = "nothing: `rft buffer compact` removes it when it is old enough"
+    for path in folder.leftovers():
+        yield Finding("leftover", "note", folder.name, folder.place(path), "", remedy)
+    for path in folder.orphans():
+        yield Finding("orphan_file", "note", folder.name, folder.place(path), "", remedy)

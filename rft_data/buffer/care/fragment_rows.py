@@ -1,0 +1,69 @@
+"""The rows of one fragment, also of a fragment that does not decode: then those that can be read alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from rft_data.buffer.care.folder import Snapshot, attempt
+from rft_data.buffer.care.ranges import Numbers
+
+_BATCH_ROWS = 512
+
+
+class FragmentRows:
+    """Iterates over batches (with `_rowid`) once; afterwards says what could not be read."""
+
+    def __init__(self, snapshot: Snapshot, number: int, columns: Sequence[str]) -> None:
+        """`columns` of fragment `number` of one version."""
+        self._snapshot = snapshot
+        self._number = number
+        self._columns = list(columns)
+        self.decodes = True
+        """Whether all rows came in one go."""
+        self.unreadable: Numbers = np.empty(0, np.int64)
+        """Row ids that could not be read, whatever was tried."""
+
+    def __iter__(self) -> Iterator[pa.Table]:
+        stream = attempt(lambda: self._scanner(_BATCH_ROWS).to_reader())
+        read = 0
+        while stream is not None:
+            batch = attempt(lambda: next(stream, False))
+            if batch is False:
+                return
+            if batch is None:
+                break
+            yield pa.Table.from_batches([batch])
+            read += batch.num_rows
+        self.decodes = False
+        row_ids = self._snapshot.row_ids(self._number)
+        bad: list[int] = []
+        yield from self._search(row_ids, read, len(row_ids), bad)
+        self.unreadable = np.array(bad, np.int64)
+
+    def _search(self, row_ids: Numbers, start: int, end: int, bad: list[int]) -> Iterator[pa.Table]:
+        """Halve rows start .. end - 1 until a part reads or is one row."""
+        if start >= end:
+            return
+        rows = attempt(lambda: self._scanner(_BATCH_ROWS, offset=start, limit=end - start).to_table())
+        if rows is not None and rows.num_rows == end - start:
+            yield rows
+        elif end - start == 1:
+            bad.append(int(row_ids[start]))
+        else:
+            middle = (start + end) // 2
+            yield from self._search(row_ids, start, middle, bad)
+            yield from self._search(row_ids, middle, end, bad)
+
+    def _scanner(self, batch_size: int, **window: int) -> Any:
+        return self._snapshot.dataset.scanner(
+            columns=self._columns,
+            with_row_id=True,
+            fragments=[self._snapshot.fragments[self._number]],
+            batch_size=batch_size,
+            batch_readahead=2,
+            **window,
+        )

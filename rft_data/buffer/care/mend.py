@@ -1,0 +1,231 @@
+"""Mending one table: manifests, then files, then rows. Books between tables are `settle.py`'s business."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from rft_data.buffer.care import commits
+from rft_data.buffer.care.aside import Aside
+from rft_data.buffer.care.examine import Examined
+from rft_data.buffer.care.folder import Snapshot, TableFolder
+from rft_data.buffer.care.fragment_rows import FragmentRows
+from rft_data.buffer.care.ranges import Numbers, ranges_of, ranges_text
+from rft_data.buffer.care.repair_report import Repaired
+from rft_data.buffer.care.salvage import by_time, from_older_versions, of_lost_commits, read_files
+from rft_data.core.schema import TABLES
+
+_EXCERPT_BYTES = 64 << 10
+"""Of each text or value of a removed row; the Arrow file beside has all of it."""
+
+
+def mend_manifests(folder: TableFolder, aside: Aside, done: Repaired) -> None:
+    """Fall back to the newest version that opens; append what the lost commits' files still hold."""
+    if folder.head is None:
+        _start_anew(folder, aside, done)
+        return
+    killed = folder.name == "experiences" and any(f.kind == "row_counter" for f in done.findings)
+    if not (folder.bad_heads or killed):  # killed: an earlier repair moved manifests, and got no further
+        return
+    files = of_lost_commits(folder)
+    if folder.name == "experiences":
+        files += [path for path in by_time(folder.orphans()) if path not in files]
+    for path in files:
+        aside.link(path)
+    for manifest in folder.bad_heads:
+        aside.move(manifest.path)
+        done.commits.append(f"{folder.name}@{manifest.version}")
+    if folder.bad_heads:
+        done.actions.append(
+            f"{folder.name}: {len(folder.bad_heads)} unreadable manifests moved aside; "
+            f"the table is back at version {folder.head.version}"
+        )
+    if folder.name in TABLES:
+        rows = read_files(folder.name, files)
+        if folder.name == "experiences":
+            rows = _new_rows(folder, rows)
+        _append_again(folder, rows, done)
+
+
+def _new_rows(folder: TableFolder, rows: pa.Table) -> pa.Table:
+    """Of salvaged experiences: those that the version fallen back to does not hold, by number or id."""
+    rows = rows.filter(pa.array(np.asarray(rows.column("seq")) >= folder.next_row_id))
+    if rows.num_rows == 0 or folder.head is None:
+        return rows
+    known: set[str] = set()
+    for number in folder.fragments:
+        for batch in FragmentRows(folder.head, number, ["experience_id"]):
+            known.update(batch.column("experience_id").to_pylist())
+    return rows.filter(pa.array([text not in known for text in rows.column("experience_id").to_pylist()]))
+
+
+def _append_again(folder: TableFolder, rows: pa.Table, done: Repaired) -> None:
+    if rows.num_rows == 0:
+        return
+    dataset = commits.latest(folder.path)
+    if folder.name == "experiences":
+        append_numbered(dataset, folder.next_row_id, rows)
+    else:
+        commits.append(dataset, rows)
+    done.recovered[folder.name] += rows.num_rows
+    done.actions.append(f"{folder.name}: {rows.num_rows} rows of commits without manifest appended again")
+
+
+def append_numbered(dataset: Any, start: int, rows: pa.Table, end: int = 0) -> None:
+    """Append experiences under their own numbers, from the next row id `start` to before `end`.
+
+    Numbers that `rows` lack are used up by placeholders that are deleted at once.
+    """
+    seqs = np.asarray(rows.column("seq"))
+    end = max(end, int(seqs[-1]) + 1) if len(seqs) else end
+    if end <= start:
+        return
+    schema = TABLES["experiences"][0]
+    source = np.full(end - start, rows.num_rows, np.int64)
+    source[seqs - start] = np.arange(rows.num_rows)
+    filled = pa.concat_tables([rows.cast(schema), commits.placeholders(schema, 1)]).combine_chunks()
+    filled = filled.take(pa.array(source))
+    at = schema.get_field_index("seq")
+    filled = filled.set_column(at, schema.field("seq"), pa.array(np.arange(start, end)))
+    dataset = commits.append(dataset, filled)
+    commits.delete(dataset, np.flatnonzero(source == rows.num_rows) + start)
+
+
+def _start_anew(folder: TableFolder, aside: Aside, done: Repaired) -> None:
+    """No version opens: the folder goes aside whole, and a new table takes the rows its data files hold."""
+    moved = aside.move(folder.path)
+    done.commits += [f"{folder.name}@{manifest.version}" for manifest in folder.bad_heads]
+    done.actions.append(f"{folder.name}: no version opens; the table moved aside and started anew")
+    if folder.name not in TABLES:
+        return
+    schema, key = TABLES[folder.name]
+    commits.create(folder.path, schema, key)
+    rows = read_files(folder.name, by_time((moved / "data").glob("*.lance")))
+    if folder.name != "experiences":
+        rows = rows.sort_by("created_at")
+    _append_again(TableFolder(folder.root, folder.name), rows, done)
+
+
+def mend_files(table: Examined, aside: Aside, done: Repaired) -> bool:
+    """Bring fragments with a damaged file back as far as their rows can be found; give up the others.
+
+    Returns: whether there were any.
+    """
+    folder = table.folder
+    wrong_numbers = folder.fragments_of([i for i, (kind, _) in table.contents.bad.items() if kind == "seq"])
+    for number, fault in table.faults.items():
+        if fault.deletions and folder.head is not None:
+            metadata = {**folder.fragments[number].metadata.to_json(), "deletion_file": None}
+            commits.update_fragment(commits.latest(folder.path), metadata)
+            if fault.path.exists():
+                aside.move(fault.path)
+            done.actions.append(f"{folder.name}: list of deleted rows of fragment {number} given up")
+    for number, fault in {**table.faults, **table.contents.faults}.items():
+        if not fault.deletions:
+            _rebuild(table, number, aside, done)
+            if fault.path.exists():
+                aside.move(fault.path)
+    for number in wrong_numbers - set(table.faults) - set(table.contents.faults):
+        _rebuild(table, number, aside, done)
+    return bool(wrong_numbers or table.faults or table.contents.faults)
+
+
+def _rebuild(table: Examined, number: int, aside: Aside, done: Repaired) -> None:
+    """Write a fragment's rows to a new file; rows that nothing on the disk holds are deleted."""
+    folder = table.folder
+    head = folder.head
+    if head is None:
+        return
+    wanted = head.row_ids(number)
+    parts = [] if number in table.faults else list(FragmentRows(head, number, head.names))
+    missing = np.setdiff1d(wanted, _row_ids(parts))
+    found = from_older_versions(folder, missing)
+    if found is not None:
+        done.recovered[folder.name] += found.num_rows
+        parts.append(found)
+    lost = np.setdiff1d(wanted, _row_ids(parts))
+    dataset = commits.latest(folder.path)
+    if len(lost):
+        if number not in table.faults:
+            _keep_columns(head, number, lost, aside)
+        commits.delete(dataset, lost)
+        where = folder.place(folder.data_path(number))
+        done.remove(folder.name, dict.fromkeys(lost.tolist(), f"not readable in {where}"))
+    if parts:
+        rows = pa.concat_tables(parts)
+        if folder.name == "experiences":
+            at = rows.column_names.index("seq")
+            field = TABLES["experiences"][0].field("seq")
+            rows = rows.set_column(at, field, rows.column("_rowid").cast(pa.int64()))
+        commits.replace_file(dataset, number, rows)
+    done.actions.append(
+        f"{folder.name}: fragment {number} written again with {len(wanted) - len(lost)} of {len(wanted)} rows"
+        + (f"; lost {ranges_text(ranges_of(lost))}" if len(lost) else "")
+    )
+
+
+def _row_ids(parts: list[pa.Table]) -> Numbers:
+    columns = [np.asarray(part.column("_rowid")).astype(np.int64) for part in parts]
+    return np.concatenate(columns) if columns else np.empty(0, np.int64)
+
+
+def _keep_columns(head: Snapshot, number: int, lost: Numbers, aside: Aside) -> None:
+    """Copy aside what single columns still tell of rows that do not decode as a whole."""
+    columns: dict[str, pa.ChunkedArray] = {}
+    for name in head.names:
+        parts = [part for part in FragmentRows(head, number, [name]) if part.num_rows]
+        rows = pa.concat_tables(parts) if parts else None
+        if rows is not None:
+            rows = rows.filter(pa.array(np.isin(np.asarray(rows.column("_rowid")), lost)))
+            if rows.num_rows == len(lost):
+                columns[name] = rows.column(name)
+                columns["_rowid"] = rows.column("_rowid")
+    if columns:
+        aside.keep("partial", pa.table(columns))
+
+
+def mend_rows(table: Examined, aside: Aside, done: Repaired, extra: Mapping[int, str] | None = None) -> None:
+    """Copy rows that are not to be trusted aside, then delete them."""
+    folder = table.folder
+    bad = {row_id: f"{kind}: {why}" for row_id, (kind, why) in table.contents.bad.items()}
+    bad |= dict(extra or {})
+    if not bad or folder.head is None:
+        return
+    dataset = commits.latest(folder.path)
+    parts = [
+        batch.filter(pa.array(np.isin(np.asarray(batch.column("_rowid")), list(bad))))
+        for number in folder.fragments
+        for batch in FragmentRows(folder.head, number, folder.head.names)
+    ]
+    rows = pa.concat_tables(parts)
+    aside.keep(folder.name, rows)
+    for row in rows.cast(_as_bytes(rows.schema)).to_pylist():
+        done.kept[folder.name, row["_rowid"]] = _jsonable({k: v for k, v in row.items() if k != "_rowid"})
+    commits.delete(dataset, list(bad))
+    done.remove(folder.name, bad)
+    done.actions.append(
+        f"{folder.name}: {len(bad)} rows copied aside and taken out: {ranges_text(ranges_of(bad))}"
+    )
+
+
+def _as_bytes(schema: pa.Schema) -> pa.Schema:
+    """Texts as bytes: a damaged one may not be UTF-8."""
+    kinds = {f.name: pa.binary() if pa.types.is_string(f.type) else f.type for f in schema}
+    kinds |= {f.name: pa.list_(pa.binary()) for f in schema if f.type == pa.list_(pa.string())}
+    return pa.schema([pa.field(name, kind) for name, kind in kinds.items()])
+
+
+def _jsonable(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _jsonable(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_jsonable(item) for item in value]
+    if isinstance(value, bytes):
+        return value[:_EXCERPT_BYTES].decode(errors="replace")
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value if isinstance(value, (str, int, float, bool, type(None))) else str(value)

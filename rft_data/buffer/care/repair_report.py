@@ -1,0 +1,97 @@
+"""What a repair did and what it could not bring back; printed, written down, and returned."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rft_data.buffer.care.damage import Finding, ids_text
+from rft_data.buffer.care.ranges import Ranges, ranges_of, ranges_text, size
+
+
+@dataclass(slots=True)
+class Repaired:
+    """The outcome of one repair."""
+
+    root: Path
+    dry_run: bool
+    findings: tuple[Finding, ...]
+    """The damage found before anything was touched."""
+    folder: Path | None = None
+    """Where what was taken out lies; None when nothing was."""
+    actions: list[str] = field(default_factory=list)
+    """What was done, in order (with `dry_run`: what would be done)."""
+    removed: dict[str, dict[int, str]] = field(default_factory=dict)
+    """Table to row id (`seq` in experiences) to why the row is no longer there."""
+    kept: dict[tuple[str, int], dict[str, Any]] = field(default_factory=dict)
+    """(table, row id) to what of a removed row JSON can hold."""
+    recovered: Counter[str] = field(default_factory=Counter)
+    """Rows by table that damage had taken and older versions or data files gave back."""
+    commits: list[str] = field(default_factory=list)
+    """Versions of tables that are gone, `table@version`."""
+    skipped: Ranges = ()
+    """Row numbers that were given out by commits that are gone; they are never given again."""
+    experience_ids: tuple[str, ...] = ()
+    """Ids of lost experiences, as far as other tables know them."""
+    groups: list[str] = field(default_factory=list)
+    """Groups retired because rows of theirs are lost."""
+    leases: list[str] = field(default_factory=list)
+    """Leases (`run/consumer/step`) released, or consumed and lost."""
+    payloads: list[str] = field(default_factory=list)
+    """Payload ids that rows refer to and that are gone."""
+
+    @property
+    def changed(self) -> bool:
+        """Whether the repair had anything to do."""
+        return bool(self.actions)
+
+    def remove(self, table: str, rows: dict[int, str]) -> None:
+        """Note rows that are taken out, and why."""
+        self.removed.setdefault(table, {}).update(rows)
+
+    def as_json(self) -> dict[str, Any]:
+        """The outcome as JSON values."""
+        return {
+            "root": str(self.root),
+            "dry_run": self.dry_run,
+            "folder": None if self.folder is None else str(self.folder),
+            "actions": self.actions,
+            "lost": {
+                "rows": {
+                    name: [list(r) for r in ranges_of(rows)] for name, rows in self.removed.items() if rows
+                },
+                "experience_ids": list(self.experience_ids),
+                "skipped_seqs": [list(pair) for pair in self.skipped],
+                "commits": self.commits,
+                "groups": self.groups,
+                "leases": self.leases,
+                "payloads": self.payloads,
+            },
+            "recovered": dict(self.recovered),
+        }
+
+    def text(self) -> str:
+        """The outcome for people: what was done, then exactly what is lost."""
+        if not self.actions:
+            return f"{self.root}: nothing to repair"
+        head = "would be done" if self.dry_run else f"done; what was taken out is in {self.folder}"
+        lines = [f"{self.root}: {head}", *(f"  {action}" for action in self.actions)]
+        for name, count in sorted(self.recovered.items()):
+            lines.append(f"recovered {name}: {count} rows")
+        for name, rows in sorted(self.removed.items()):
+            ranges = ranges_of(rows)
+            label = "at most" if self.dry_run else "lost"
+            lines.append(f"{label:<10}{name}: {size(ranges)} rows ({ranges_text(ranges, 1000)})")
+        if self.skipped:
+            lines.append(
+                f"lost      experiences: numbers {ranges_text(self.skipped, 1000)} of commits that are gone"
+            )
+        if self.commits:
+            lines.append(f"fell back from {', '.join(self.commits)}")
+        for what in ("groups", "leases", "payloads", "experience_ids"):
+            values = list(getattr(self, what))
+            if values:
+                lines.append(f"lost      {what.replace('_', ' ')}: {ids_text(values, 1000)}")
+        return "\n".join(lines)

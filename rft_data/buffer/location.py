@@ -1,0 +1,177 @@
+"""Where a buffer lives and who may write to it.
+
+A local folder is held by an advisory lock, which goes with the process, however it dies. On an object store
+nobody can be held off: whoever opens a buffer for writing takes it over, and the former owner is fenced.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+import weakref
+from pathlib import Path
+from typing import IO, Any
+
+import pyarrow as pa
+
+from rft_data.buffer.faults import overtaken
+from rft_data.core.errors import BusyError, IntegrityError, MissingFileError
+from rft_data.core.files import write_text
+from rft_data.core.schema import SCHEMA_VERSION
+
+_PATIENCE_S = 0.3
+"""Who only looks whether there is an owner holds the lock for a moment too."""
+
+
+_HELD: weakref.WeakSet[IO[str]] = weakref.WeakSet()
+
+
+def _let_go() -> None:
+    """In a forked child: the lock is the parent's, and must go with it."""
+    for lock in list(_HELD):
+        lock.close()
+
+
+os.register_at_fork(after_in_child=_let_go)
+
+
+class LocalHome:
+    """A folder with the tables, the marker `schema_version` and the lock `owner.lock`."""
+
+    def __init__(self, root: Path, *, read_only: bool) -> None:
+        """Open `root`, creating it unless `read_only`.
+
+        Raises: MissingFileError if it does not exist, BusyError if another process writes to it,
+            IntegrityError if it was written under another schema version.
+        """
+        self.root = root.resolve()  # a later chdir or rename must not redirect a writer
+        marker = self.root / "schema_version"
+        if read_only and not marker.is_file():
+            raise MissingFileError(
+                f"there is no buffer at {self.root} (no file 'schema_version' in it); "
+                "name the folder of a run's buffer, for example runs/quickstart/buffer."
+            )
+        self._lock = None if read_only else self._claim()
+        if not marker.is_file():
+            self._check_empty()
+            write_text(marker, f"{SCHEMA_VERSION}\n")
+        try:
+            check_schema_version(self.root, marker.read_text().strip())
+        except IntegrityError:
+            self.close()
+            raise
+
+    def _check_empty(self) -> None:
+        tables = sorted(path.name for path in self.root.glob("*.lance"))
+        if tables:
+            self.close()
+            raise IntegrityError(
+                f"{self.root} holds tables ({', '.join(tables[:3])}) but no file 'schema_version', so "
+                "nobody knows how to read them: restore that file, or name another folder."
+            )
+
+    def _claim(self) -> IO[str]:
+        self.root.mkdir(parents=True, exist_ok=True)
+        lock = (self.root / "owner.lock").open("a+")
+        deadline = time.monotonic() + _PATIENCE_S
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError as err:
+                if time.monotonic() > deadline:
+                    raise self._busy(lock) from err
+                time.sleep(0.02)
+        lock.truncate(0)
+        lock.write(f"{os.getpid()}\n")
+        lock.flush()
+        _HELD.add(lock)
+        return lock
+
+    def _busy(self, lock: IO[str]) -> BusyError:
+        lock.seek(0)
+        owner = lock.read().strip() or "unknown"
+        lock.close()
+        return BusyError(
+            f"buffer {self.root} is owned by another process (pid {owner}); a buffer has one writer: "
+            "wait for that run to end or stop it, or open the buffer read-only."
+        )
+
+    def close(self) -> None:
+        """Give up ownership; idempotent."""
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+
+class ObjectHome:
+    """A prefix on an S3-compatible store; credentials and endpoint come from the usual AWS_* variables.
+
+    The table `owner` holds one row: the epoch of the owner, which grows by compare-and-set.
+    """
+
+    def __init__(self, url: str, db: Any, *, read_only: bool) -> None:
+        """Open the buffer at `url`, creating it unless `read_only`, and take it over.
+
+        Raises: MissingFileError if it does not exist, IntegrityError if it has another schema version.
+        """
+        self.epoch = 0
+        if OWNER not in db.list_tables().tables:
+            if read_only:
+                raise MissingFileError(f"there is no buffer at {url} (it has no table '{OWNER}').")
+            self._create(db)
+        table = db.open_table(OWNER)
+        while True:
+            [row] = table.search().to_list()
+            check_schema_version(url, str(row["schema_version"]))
+            if read_only:
+                return
+            self.epoch = row["epoch"] + 1
+            if table.update(where=f"epoch = {row['epoch']}", values={"epoch": self.epoch}).rows_updated == 1:
+                return  # otherwise another owner came first: look again
+
+    def _create(self, db: Any) -> None:
+        row = {"key": "owner", "epoch": 0, "schema_version": SCHEMA_VERSION}
+        db.create_table(OWNER, pa.Table.from_pylist([row], schema=_OWNER_SCHEMA), exist_ok=True)
+
+    def check_owner(self, db: Any) -> None:
+        """Refuse to go on when another owner has taken over.
+
+        Raises: FencedError.
+        """
+        [row] = db.open_table(OWNER).search().to_list()
+        if row["epoch"] != self.epoch:
+            raise overtaken(f"the owner's epoch is {row['epoch']}, this process has {self.epoch}")
+
+    def close(self) -> None:
+        """Nothing is held; the next owner takes over."""
+
+
+OWNER = "owner"
+_OWNER_SCHEMA = pa.schema(
+    [
+        pa.field("key", pa.string(), nullable=False),
+        pa.field("epoch", pa.int64(), nullable=False),
+        pa.field("schema_version", pa.int64(), nullable=False),
+    ]
+)
+
+
+def check_schema_version(root: Path | str, found: str) -> None:
+    """Refuse a buffer of another schema version, older or newer, before a row of it is read.
+
+    Raises: IntegrityError.
+    """
+    if found == str(SCHEMA_VERSION):
+        return
+    older = found.isdigit() and int(found) < SCHEMA_VERSION
+    remedy = (
+        f"copy it into the new form: rft buffer upgrade {root} NEW_FOLDER"
+        if older
+        else "open it with the version of rft-data that wrote it"
+    )
+    raise IntegrityError(
+        f"buffer {root} has schema version {found or 'unknown'}, this package reads and writes "
+        f"{SCHEMA_VERSION}; {remedy}."
+    )

@@ -1,0 +1,80 @@
+"""`rft buffer books | upgrade`: where every rollout of a run is, and older buffers in the present form."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from rft_data.cli.edge import edge, show
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+
+if TYPE_CHECKING:
+    from rft_data.buffer import Buffer
+
+
+def books(
+    uri: Annotated[str, typer.Argument(help="The buffer's folder or object-store URL.")],
+    run: Annotated[str | None, typer.Option(help="Which run; else every run in the buffer.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Where every rollout is, for each run and consumer; exit code 1 if the books do not balance."""
+    with edge():
+        from rft_data.buffer import Buffer
+        from rft_data.core.errors import UnknownComponentError
+        from rft_data.core.lookup import suggest
+        from rft_data.sampler.conservation import conservation
+        from rft_data.sampler.ledger import Ledger
+
+        buffer = Buffer(uri, read_only=True)
+        runs = sorted(set(buffer.read("groups", ["run_id"]).column("run_id").to_pylist()))
+        if run is not None and run not in runs:
+            raise UnknownComponentError(
+                f"buffer {uri} has no rollouts of run '{run}';{suggest(run, runs)} "
+                f"it has those of: {', '.join(runs) or 'none'}."
+            )
+        found: list[dict[str, Any]] = []
+        for run_id in runs if run is None else [run]:
+            ledger = Ledger(buffer, run_id, 0, max_uses=_max_uses(buffer, run_id))
+            for consumer in ledger.consumers() or ["trainer"]:
+                counts = conservation(buffer, ledger, consumer).as_dict()
+                found.append({"run_id": run_id, "consumer": consumer, **counts})
+        show(found, "\n\n".join(map(_lines, found)) or "no rollouts", as_json=as_json)
+        if any(entry["residual"] or entry["faults"] for entry in found):
+            raise typer.Exit(1)
+
+
+def _max_uses(buffer: Buffer, run_id: str) -> int:
+    """How often the run's own sampler may lease a group; 1 for a run whose recipe is not stored."""
+    from rft_data.core.filters import Compare
+    from rft_data.sampler import make_policy
+
+    stored = buffer.read("runs", ["recipe"], Compare("run_id", "eq", run_id)).column("recipe").to_pylist()
+    sampler = json.loads(stored[-1]).get("sampler") if stored else None
+    return make_policy(sampler["use"], sampler["args"]).max_uses if sampler else 1
+
+
+def _lines(entry: dict[str, Any]) -> str:
+    lines = [f"run '{entry['run_id']}', consumer '{entry['consumer']}'"]
+    for name, value in entry.items():
+        if isinstance(value, dict):
+            lines += [f"  {name + ' by ' + operator:<40}{count:>9}" for operator, count in value.items()]
+        elif isinstance(value, int):
+            lines.append(f"  {name:<40}{value:>9}")
+    return "\n".join([*lines, *(f"  FAULT: {fault}" for fault in entry["faults"])])
+
+
+def upgrade(
+    old: Annotated[Path, typer.Argument(help="A buffer's folder of an older schema version; left as it is.")],
+    new: Annotated[Path, typer.Argument(help="The folder to make.")],
+    as_json: Json = False,
+) -> None:
+    """Copy an older buffer into a new folder in the present form; every row is checked on the way."""
+    with edge():
+        from rft_data.buffer.upgrade import upgrade as copy
+
+        rows = copy(old, new)
+        show(rows, "\n".join(f"{name:<14}{count:>9}" for name, count in rows.items()), as_json=as_json)

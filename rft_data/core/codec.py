@@ -1,0 +1,134 @@
+"""Between rows (dataclasses or mappings) and tables: Arrow columns in, Arrow columns out, JSON where a
+column holds it. What the columns are is `schema.py`'s business, what they may hold is the door's.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from rft_data.core.rows import Experience, PreferencePair, Task, canonical_json
+from rft_data.core.schema import EXPERIENCES, PREFERENCES, TASKS, is_json
+
+_AS_GIVEN = frozenset({"messages", "tools", "chosen", "rejected"})
+"""A chat template renders these: the policy saw the keys in this order."""
+
+
+def to_table(rows: Sequence[Any], schema: pa.Schema) -> pa.Table:
+    """Rows (dataclasses or mappings) as a table of `schema`; JSON columns are encoded.
+
+    A column that the schema has and the rows lack is left out (seq and digest, given at commit).
+    Raises: ValueError when a JSON column holds NaN or an infinity or a text a lone surrogate;
+        TypeError or pa.ArrowException on a wrong type.
+    """
+    if not rows:
+        return schema.empty_table()
+    has: Callable[[str], bool] = (
+        rows[0].__contains__ if isinstance(rows[0], Mapping) else lambda name: hasattr(rows[0], name)
+    )
+    present = [field for field in schema if has(field.name)]
+    arrays = [_array(field, _values(rows, field.name)) for field in present]
+    return pa.Table.from_arrays(arrays, schema=pa.schema(present))
+
+
+def _values(rows: Sequence[Any], name: str) -> list[Any]:
+    if isinstance(rows[0], Mapping):
+        return [row[name] for row in rows]
+    return [getattr(row, name) for row in rows]
+
+
+def _array(field: pa.Field, values: list[Any]) -> pa.Array:
+    if is_json(field):
+        encode = canonical_json if field.name not in _AS_GIVEN else _json_as_given
+        values = [None if v is None and field.nullable else encode(_plain(v)) for v in values]
+    elif field.name == "version_spans":
+        values = [[{"version": v, "start": s, "end": e} for v, s, e in spans] for spans in values]
+    elif pa.types.is_list(field.type) and any(isinstance(value, np.ndarray) for value in values):
+        return _list_array(field.type, values)
+    return pa.array(values, type=field.type)
+
+
+def _json_as_given(value: Any) -> str:
+    """JSON with keys in the order given; NaN and infinities are refused (ValueError)."""
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
+
+def _list_array(kind: pa.DataType, values: list[Any]) -> pa.ListArray:
+    """Lists given as NumPy arrays, without a Python object per element."""
+    # a cast that would lose something is an error
+    parts = [pa.array(() if v is None else v).cast(kind.value_type) for v in values]
+    offsets = np.zeros(len(parts) + 1, np.int32)
+    np.cumsum([len(part) for part in parts], out=offsets[1:])
+    mask = pa.array([v is None for v in values])
+    return pa.ListArray.from_arrays(pa.array(offsets), pa.concat_arrays(parts), type=kind, mask=mask)
+
+
+def one_array(column: pa.ChunkedArray) -> pa.Array:
+    """A column as one array; `combine_chunks` would copy even what is one array already."""
+    if column.num_chunks == 1:
+        return column.chunk(0)
+    whole = column.combine_chunks()
+    return whole if isinstance(whole, pa.Array) else pa.concat_arrays(whole.chunks)
+
+
+def aligned(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The same batch in memory as Arrow wants it.
+
+    What is read from a slice of a message or a file may lie at any address; Lance panics on that.
+    """
+    return pa.ipc.read_record_batch(batch.serialize(), batch.schema)
+
+
+def is_aligned(table: pa.Table) -> bool:
+    """Whether every buffer of a table starts at a multiple of eight bytes."""
+    return all(
+        buffer is None or buffer.address % 8 == 0
+        for column in table.columns
+        for chunk in column.chunks
+        for buffer in chunk.buffers()
+    )
+
+
+def _plain(value: Any) -> Any:
+    """Mappings and tuples as dicts and lists, for JSON."""
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [_plain(item) for item in value]
+    return value
+
+
+def from_table(table: pa.Table, schema: pa.Schema) -> list[dict[str, Any]]:
+    """The rows of a table as mappings, JSON columns decoded, version spans as tuples."""
+    decoded = [f.name for f in schema if is_json(f) and f.name in table.column_names]
+    rows: list[dict[str, Any]] = table.to_pylist()
+    for row in rows:
+        for name in decoded:
+            row[name] = None if row[name] is None else json.loads(row[name])
+        if "payloads" in row:
+            row["payloads"] = tuple(row["payloads"])
+        if "version_spans" in row:
+            row["version_spans"] = tuple((s["version"], s["start"], s["end"]) for s in row["version_spans"])
+    return rows
+
+
+def to_tasks(table: pa.Table) -> list[Task]:
+    """The rows of a TASKS table."""
+    rows = from_table(table.drop_columns(["task_id", "created_at"]), TASKS)
+    return [Task(**{**row, "messages": tuple(row["messages"]), "tags": tuple(row["tags"])}) for row in rows]
+
+
+def to_experiences(table: pa.Table) -> list[Experience]:
+    """The rows of an EXPERIENCES table (seq and digest are the table's, not the row's)."""
+    names = [f.name for f in EXPERIENCES if f.name not in ("seq", "digest")]
+    return [Experience(**row) for row in from_table(table.select(names), EXPERIENCES)]
+
+
+def to_preferences(table: pa.Table) -> list[PreferencePair]:
+    """The rows of a PREFERENCES table."""
+    rows = from_table(table.drop_columns(["preference_id"]), PREFERENCES)
+    return [PreferencePair(**row) for row in rows]

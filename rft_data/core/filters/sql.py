@@ -1,0 +1,83 @@
+"""Filters as SQL for Lance (DataFusion) and DuckDB: only column names of the schema, operators of a
+fixed list, and escaped literals ever get in.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import pyarrow as pa
+
+from rft_data.core.filters.tree import (
+    And,
+    Compare,
+    Contains,
+    Filter,
+    In,
+    IsNull,
+    Leaf,
+    Not,
+    Or,
+    Scalar,
+    bind,
+    both_zeros,
+)
+
+_SIGNS = {"eq": "=", "ne": "<>", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
+_INFINITE = "CAST('inf' AS DOUBLE)"
+_LOWEST = -(2**63)
+
+
+def to_sql(filter_: Filter, schema: pa.Schema) -> str:
+    """The filter as one SQL expression over `schema`'s columns.
+
+    Raises: RecipeError if it does not fit the schema (every problem at once).
+    """
+    return _expression(bind(filter_, schema), schema)
+
+
+def _expression(filter_: Filter, schema: pa.Schema) -> str:
+    match filter_:
+        case And(parts):
+            return _joined(" AND ", parts, schema) or "true"
+        case Or(parts):
+            return _joined(" OR ", parts, schema) or "false"
+        case Not(part):
+            return f"(NOT {_expression(part, schema)})"
+        case _:
+            return _leaf(filter_, schema.field(filter_.column))
+
+
+def _joined(word: str, parts: tuple[Filter, ...], schema: pa.Schema) -> str:
+    made = word.join(_expression(part, schema) for part in parts)
+    return f"({made})" if made else ""
+
+
+def _leaf(leaf: Leaf, field: pa.Field) -> str:
+    name = field.name
+    match leaf:
+        case IsNull():
+            return f"({name} IS NULL)"
+        case In(_, values):
+            if not values:
+                return "false"
+            return f"({name} IN ({', '.join(literal(value) for value in both_zeros(values))}))"
+        case Contains(_, text, prefix):
+            return f"({'starts_with' if prefix else 'contains'}({name}, {literal(text)}))"
+        case Compare(_, op, value):
+            compared = f"{name} {_SIGNS[op]} {literal(value)}"
+            if op in ("gt", "ge") and pa.types.is_floating(field.type):
+                compared += f" AND {name} <= {_INFINITE}"  # both engines order NaN above every number
+            return f"({compared})"
+
+
+def literal(value: Scalar) -> str:
+    """A checked value as an SQL literal."""
+    if isinstance(value, str):
+        return "'" + value.replace("'", "''") + "'"
+    if isinstance(value, datetime):
+        return f"TIMESTAMP '{value.replace(tzinfo=None).isoformat(sep=' ')}+00:00'"
+    if isinstance(value, float):
+        text = repr(value)
+        return text if "e" in text else text + "e0"  # without an exponent DuckDB reads a DECIMAL
+    return f"CAST('{value}' AS BIGINT)" if value == _LOWEST else str(value)

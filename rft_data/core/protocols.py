@@ -1,0 +1,324 @@
+"""What each part promises the others: structural protocols, no implementation, no heavy import."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from rft_data.core.rows import Experience, GroupResult, Lease, Task, TaskKey, Ticket, VersionSpan, WeightRef
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+# --- exploring -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How to sample one completion. No top-p or top-k: logprobs must be of the whole distribution."""
+
+    max_tokens: int
+    temperature: float = 1.0
+    """0 means greedy (then logprobs are of the temperature-1 distribution)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """What an engine returns for one prompt."""
+
+    token_ids: Sequence[int]
+    """Sampled ids, the end-of-sequence token included."""
+    logprobs: Sequence[float]
+    """One per sampled id, natural log, of the tempered distribution."""
+    finish_reason: str
+    """`stop`, `length` or `abort`."""
+    version_spans: Sequence[VersionSpan]
+    """Which policy version sampled which ids; indices into `token_ids`."""
+
+
+class Engine(Protocol):
+    """Serves one policy version at a time: token ids in, token ids and logprobs out."""
+
+    @property
+    def version(self) -> int:
+        """The version whose weights it has proved to serve."""
+        ...
+
+    async def generate(self, prompt_ids: Sequence[int], sampling: Sampling) -> Completion:
+        """Sample one completion; many calls run together."""
+        ...
+
+    def load_weights(self, ref: WeightRef) -> float:
+        """Swap the live weights in one atomic call and prove them against the directory's probe.
+
+        Returns: the largest absolute difference of logprobs on the probe (nats).
+        Raises: ParityError, and the engine keeps refusing to serve, when it is above tolerance.
+        """
+        ...
+
+    def close(self) -> None:
+        """Free the engine; idempotent."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Unscored:
+    """A reward that could not be computed; never confused with a reward of zero."""
+
+    reason: str
+    """Why; empty when it comes later, as feedback."""
+
+
+class Reward(Protocol):
+    """Scores one finished completion."""
+
+    def __call__(self, task: Task, completion: str) -> float | Unscored:
+        """Return a finite number or why there is none; must not raise for bad model output."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutContext:
+    """Where a rollout stands: enough to name its experiences."""
+
+    run_id: str
+    group_id: str
+    member: int
+    attempt: int
+    explorer_id: str
+    source: str
+    sampling: Sampling
+
+
+class Workflow(Protocol):
+    """Plays one rollout of one task and returns its experiences (one, or one per step)."""
+
+    async def run(self, task: Task, engine: Engine, ctx: RolloutContext) -> list[Experience]:
+        """Raise freely: a failed rollout becomes data, not a crash."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """What one ticket brought home."""
+
+    ticket: Ticket
+    task: Task
+    experiences: tuple[Experience, ...]
+    outcome: str
+    """`arrived`, or `failed` with the reason in `error`."""
+    error: str = ""
+
+
+# --- choosing tasks --------------------------------------------------------------------------------
+
+
+class Selector(Protocol):
+    """Chooses the tasks to explore next; learns from what came back."""
+
+    def select(self, n: int) -> list[TaskKey]:
+        """The next n tasks (a task may repeat only when there are fewer than n)."""
+        ...
+
+    def observe(self, results: Sequence[GroupResult]) -> None:
+        """Learn from real outcomes; failed, cancelled and unscored groups are ignored."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that decides the next choice, as JSON values."""
+        ...
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue exactly where `state_dict` was taken."""
+        ...
+
+    def metrics(self) -> dict[str, float]:
+        """Numbers for the run's log."""
+        ...
+
+
+# --- operators -------------------------------------------------------------------------------------
+
+
+class Pipeline(Protocol):
+    """An ordered list of operators over whole groups."""
+
+    @property
+    def pipeline_hash(self) -> str:
+        """Content hash of the operators and their arguments."""
+        ...
+
+    def run(self, experiences: pa.Table) -> pa.Table:
+        """Judge every row: one annotation (schema.ANNOTATIONS) per input row, in input order."""
+        ...
+
+    def metrics(self) -> dict[str, float]:
+        """Rows in and out and seconds per operator, since the last call."""
+        ...
+
+    def close(self) -> None:
+        """End what operators have started; idempotent."""
+        ...
+
+
+# --- sampling --------------------------------------------------------------------------------------
+
+
+class Sampler(Protocol):
+    """Decides both what may start and what trains next, so that the two cannot drift.
+
+    Its book follows from the stored groups and leases; what cannot be rebuilt from them is its state.
+    """
+
+    @property
+    def outstanding(self) -> int:
+        """Groups admitted and not yet trained, dropped, failed, cancelled or stale."""
+        ...
+
+    @property
+    def ready(self) -> int:
+        """Groups that could be leased now."""
+        ...
+
+    def admit(self, n: int, engine_version: int) -> list[Ticket]:
+        """At most n tickets for new groups, as many as the staleness bound allows now."""
+        ...
+
+    def close(self, result: GroupResult) -> None:
+        """Account for a ticket: arrived (kept or dropped), failed or cancelled."""
+        ...
+
+    def is_stale(self, result: GroupResult) -> bool:
+        """Whether the weights a group was sampled with are past the bound by now."""
+        ...
+
+    def lease(self, consumer: str, step: int, n_groups: int, version: int) -> Lease | None:
+        """Whole groups for one step, or None when too few are ready. Idempotent on (consumer, step)."""
+        ...
+
+    def release(self, lease: Lease, reason: str) -> None:
+        """Give a lease back untrained; its groups may be leased again, in their old order."""
+        ...
+
+    def settle(self, lease: Lease) -> None:
+        """The lease's gradient step has been taken."""
+        ...
+
+    def conservation(self) -> dict[str, int]:
+        """Groups by state; `admitted` equals the sum of the others."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """What the stored groups and leases do not tell, as JSON values."""
+        ...
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue where `state_dict` was taken."""
+        ...
+
+    def metrics(self) -> dict[str, float]:
+        """Numbers for the run's log."""
+        ...
+
+
+# --- roles -----------------------------------------------------------------------------------------
+
+
+class BufferClient(Protocol):
+    """What a role needs of the buffer; `Buffer` and the hub's client both are one."""
+
+    def append(self, rows: Sequence[Experience] | pa.Table) -> Any:
+        """Store rows; returns when they are durable, with `seqs` per row (None where the door refused)."""
+        ...
+
+    def take(self, seqs: Sequence[int]) -> pa.Table:
+        """Rows by number, in the order asked."""
+        ...
+
+    def leased(self, lease: Lease, pipeline_hash: str) -> LeasedBatch:
+        """A lease's rows joined with their annotations."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class RoleSpec:
+    """How to make a role anywhere."""
+
+    name: str
+    factory: str
+    """`package.module:callable`, called as factory(buffer=BufferClient, **arguments)."""
+    arguments: Mapping[str, Any]
+    """JSON values."""
+    cpus: float = 1.0
+    gpus: float = 0.0
+
+
+class Role(Protocol):
+    """A running role, wherever it runs."""
+
+    @property
+    def name(self) -> str:
+        """The spec's name."""
+        ...
+
+    @property
+    def incarnation(self) -> int:
+        """How often it was restarted."""
+        ...
+
+    def call(self, method: str, returns: Any, *, deadline_s: float, **arguments: Any) -> Future[Any]:
+        """Call a method of the role; its coroutines run beside each other, other methods one at a time.
+
+        Args: returns: the type its result is read as.
+        The future raises the role's own RftError, RoleDiedError, or StalledError past the deadline.
+        """
+        ...
+
+    def restart(self) -> Future[None]:
+        """End it and start it again from its spec; calls in flight fail with RoleDiedError.
+
+        The future ends when the role is ready, or with what `Placement.start` raises; then there is none, and
+        it may be restarted again.
+        """
+        ...
+
+    def close(self) -> None:
+        """Ask it to end, then end it; idempotent."""
+        ...
+
+
+class Placement(Protocol):
+    """Where roles run."""
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether roles run beside each other and beside the caller."""
+        ...
+
+    def preflight(self, specs: Sequence[RoleSpec]) -> list[str]:
+        """Compare what these roles need with what there is; returns warnings.
+
+        Raises: RftError when they can never run here.
+        """
+        ...
+
+    def start(self, spec: RoleSpec) -> Role:
+        """Start a role; returns when it is ready, and raises what its factory raised."""
+        ...
+
+    def close(self, *, now: bool = False) -> None:
+        """End every role started here; with `now` without asking it to close first. Idempotent."""
+        ...
+
+
+# --- training --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class LeasedBatch:
+    """A lease and its rows: the experiences joined with their annotations, in lease order."""
+
+    lease: Lease
+    table: pa.Table

@@ -1,0 +1,16 @@
+"""Text of others (model output, file contents) made safe for a terminal."""
+
+from __future__ import annotations
+
+_WIDTH = 100
+
+
+def escaped(text: str) -> str:
+    """The whole text on one line; what is not printable is escaped."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def shown(text: str, width: int = _WIDTH) -> str:
+    """Text on one line of at most `width` characters; what is not printable is escaped."""
+    plain = escaped(text)
+    return plain if len(plain) <= width else plain[: width - 3] + "..."

@@ -1,0 +1,1 @@
+"""What others bring and take: file formats, feedback, preference pairs, annotations."""

@@ -1,0 +1,20 @@
+"""People in the loop: what they are shown, and what they say, through a terminal or Label Studio.
+
+A web page is none of its business. What is said is stored as feedback and preference pairs.
+"""
+
+from rft_data.exchange.annotate.label_studio import Exported, Imported, export_tasks, import_annotations
+from rft_data.exchange.annotate.session import Session
+from rft_data.exchange.annotate.subjects import Subject, comparisons, ratings, store_preferred
+
+__all__ = [
+    "Exported",
+    "Imported",
+    "Session",
+    "Subject",
+    "comparisons",
+    "export_tasks",
+    "import_annotations",
+    "ratings",
+    "store_preferred",
+]

@@ -1,0 +1,94 @@
+"""The dataset card: what an export holds, what was left out and why, where it comes from, how to load it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rft_data import __version__
+from rft_data.buffer import Buffer
+from rft_data.core.filters import Filter, to_json
+from rft_data.core.schema import SCHEMA_VERSION
+from rft_data.exchange.formats.records import Format
+from rft_data.exchange.formats.targets import CARD_MARK, kind_of
+
+if TYPE_CHECKING:
+    from rft_data.exchange.formats.exporting import ExportReport
+
+_LISTED = 50
+
+
+@dataclass(slots=True)
+class Provenance:
+    """What the written rows come from."""
+
+    tasksets: set[str] = field(default_factory=set)
+    runs: set[str] = field(default_factory=set)
+    sources: set[str] = field(default_factory=set)
+    version_min: int | None = None
+    version_max: int | None = None
+
+    def add(self, record: Any) -> None:
+        """Count a written row in."""
+        for names, column in ((self.tasksets, "taskset"), (self.runs, "run_id"), (self.sources, "source")):
+            value = _of(record, column)
+            if value is not None:
+                names.add(value)
+        low, high = _of(record, "version_min"), _of(record, "version_max")
+        if low is not None and high is not None:
+            self.version_min = low if self.version_min is None else min(low, self.version_min)
+            self.version_max = high if self.version_max is None else max(high, self.version_max)
+
+
+def _of(record: Any, column: str) -> Any:
+    return record.get(column) if isinstance(record, dict) else getattr(record, column, None)
+
+
+def card(buffer: Buffer, report: ExportReport, chosen: Format, seen: Provenance, where: Filter | None) -> str:
+    """The card as Markdown with the front matter that the hub reads."""
+    target = Path(report.target)
+    versions = "none" if seen.version_min is None else f"{seen.version_min} to {seen.version_max}"
+    pipelines = sorted(set(buffer.read("annotations", ["pipeline_hash"]).column(0).to_pylist()))
+    facts = {
+        "buffer": f"`{buffer.root.name}`, {len(buffer)} experiences when written",
+        "tables": ", ".join(report.tables),
+        "format": f"`{chosen.name}`: {' | '.join(chosen.shapes)}",
+        "filter": "none" if where is None else f"`{json.dumps(to_json(where))}`",
+        "rows": f"{report.written} of {report.selected} selected",
+        "tasksets": _listed(seen.tasksets),
+        "runs": _listed(seen.runs),
+        "sources": _listed(seen.sources),
+        "policy versions": versions,
+        "operator pipelines in the buffer": _listed(set(pipelines)),
+        "schema version": str(SCHEMA_VERSION),
+        "written by": f"rft-data {__version__}",
+    }
+    lines = ["---", *_front_matter(target), "---", CARD_MARK, "", f"# {target.name}", ""]
+    lines += [f"- {name}: {value}" for name, value in facts.items()]
+    lines += ["", "## Left out", ""]
+    lines += [f"- {count}: {reason}" for reason, count in sorted(report.skipped.items())] or ["- nothing"]
+    lines += ["", "## Loading", "", "```python", "import datasets", "", _loading(target), "```"]
+    if chosen.read is not None:
+        lines += ["", f"or into a buffer: `rft buffer import BUFFER {target.name} --format {chosen.name}`"]
+    return "\n".join(lines) + "\n"
+
+
+def _front_matter(target: Path) -> list[str]:
+    pattern = "data-*.arrow" if kind_of(target) == "folder" else target.name
+    return ["tags: [rft-data]", "configs:", "- config_name: default", f"  data_files: {json.dumps(pattern)}"]
+
+
+def _loading(target: Path) -> str:
+    kind = kind_of(target)
+    if kind == "folder":
+        return f"rows = datasets.load_from_disk({target.name!r})"
+    loader = "json" if kind == "jsonl" else kind
+    return f"rows = datasets.load_dataset({loader!r}, data_files={target.name!r}, split='train')"
+
+
+def _listed(names: set[str]) -> str:
+    shown = [f"`{name}`" for name in sorted(names)[:_LISTED]]
+    more = [f"and {len(names) - _LISTED} more"] if len(names) > _LISTED else []
+    return ", ".join(shown + more) or "none"

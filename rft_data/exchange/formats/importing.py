@@ -1,0 +1,308 @@
+"""Import: a source's rows into a buffer, in chunks; a bad row is set aside and costs no other."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from rft_data import __version__
+from rft_data.buffer import Buffer
+from rft_data.buffer.validation import Refused, admit, encode
+from rft_data.core.errors import ConflictError, RecipeError, RowError
+from rft_data.core.lookup import lookup
+from rft_data.core.rows import Experience, PreferencePair, Task, TaskKey, content_id
+from rft_data.exchange.formats.inputs import Source, open_source
+from rft_data.exchange.formats.jsonlines import Found
+from rft_data.exchange.formats.payloads import taken_in
+from rft_data.exchange.formats.records import Format, Origin, Record, StoredRow, run_of
+from rft_data.exchange.formats.registry import FORMATS, detect, shapes
+from rft_data.exchange.formats.rft import STORED, stored_table
+
+CHUNK_ROWS = 1000
+_LOOKED_AT = 20
+_SHOWN = 10
+_EXCERPT = 4096
+
+
+@dataclass(slots=True)
+class ImportReport:
+    """What became of a source's rows: rows = stored + already_there + quarantined."""
+
+    source: str
+    """What was read; for the hub with the commit."""
+    format: str
+    taskset: str
+    rows: int = 0
+    stored: int = 0
+    """Rows that brought something new."""
+    already_there: int = 0
+    quarantined: int = 0
+    new: dict[str, int] = field(
+        default_factory=lambda: dict.fromkeys(("tasks", "experiences", "preferences"), 0)
+    )
+    """Rows new in each table; a row of the source may make several."""
+    problems: list[str] = field(default_factory=list)
+    """`file:line: reason` of the first quarantined rows."""
+
+
+@dataclass(slots=True)
+class _Chunk:
+    """The records of one chunk, each with the place of its row in the chunk."""
+
+    tasks: list[tuple[int, Task]] = field(default_factory=list)
+    pairs: list[tuple[int, PreferencePair]] = field(default_factory=list)
+    experiences: list[tuple[int, Experience | StoredRow]] = field(default_factory=list)
+    bad: dict[int, tuple[str, str]] = field(default_factory=dict)
+    """(reason, experience id) by place."""
+
+    def add(self, place: int, records: Sequence[Record]) -> None:
+        """Take the records of one row."""
+        for record in records:
+            if isinstance(record, Task):
+                self.tasks.append((place, record))
+            elif isinstance(record, PreferencePair):
+                self.pairs.append((place, record))
+            else:
+                self.experiences.append((place, record))
+
+    def drop(self, place: int, reason: str, experience_id: str = "") -> None:
+        """A row one part of which is bad is bad as a whole."""
+        self.bad.setdefault(place, (reason, experience_id))
+        self.tasks = [item for item in self.tasks if item[0] != place]
+        self.pairs = [item for item in self.pairs if item[0] != place]
+
+
+def import_into(
+    buffer: Buffer,
+    source: str | Path,
+    *,
+    format: str | None = None,
+    taskset: str | None = None,
+    split: str = "train",
+    limit: int | None = None,
+) -> ImportReport:
+    """Store a source's rows; importing it again stores nothing new.
+
+    Args:
+        source: a file, a dataset folder (`path:split`) or `hf://org/name:split@revision`.
+        format: a name from FORMATS; None: found from the columns of the first rows.
+        taskset: what the rows are called; None: the name of the file or dataset.
+        split: split of the tasks made, `train` or `heldout`.
+        limit: rows read at most.
+    Raises: RecipeError for an unknown or ambiguous format; MissingFileError; RowError for an empty source or
+        one that cannot be read to its end (what came before is stored).
+    """
+    if split not in ("train", "heldout"):
+        raise RecipeError(f"split is '{split}'; tasks belong to 'train' or 'heldout'.")
+    opened = open_source(source)
+    chunks = _chunks(islice(opened.rows, limit))
+    head = next(chunks, [])
+    chosen = _format(format, head, opened)
+    origin = Origin(taskset or opened.taskset, split)
+    report = ImportReport(opened.name, chosen.name, origin.taskset)
+    intake = _Intake(buffer, chosen, origin, report)
+    try:
+        for chunk in chain([head], chunks):
+            intake.store(chunk)
+    finally:
+        intake.record()
+    return report
+
+
+def _chunks(rows: Iterator[Found]) -> Iterator[list[Found]]:
+    """Rows in chunks; when the source breaks off, what came before it is a chunk before the error."""
+    chunk: list[Found] = []
+    try:
+        for found in rows:
+            chunk.append(found)
+            if len(chunk) == CHUNK_ROWS:
+                yield chunk
+                chunk = []
+    except RowError:
+        if chunk:
+            yield chunk
+        raise
+    if chunk:
+        yield chunk
+
+
+def _format(name: str | None, head: Sequence[Found], opened: Source) -> Format:
+    if not head:
+        raise RowError(f"{opened.name} holds no rows; there is nothing to import.")
+    if name is None:
+        good = [found.row for found in head if found.row is not None]
+        if not good:
+            raise RowError(
+                f"{head[0].place}: {head[0].reason}; none of the first {len(head)} rows can be read."
+            )
+        return detect(good[:_LOOKED_AT], opened.name)
+    chosen: Format = lookup(name, FORMATS, "format")
+    if chosen.read is None:
+        raise RecipeError(f"format '{name}' is only written; to read such a file, one of:\n{shapes(FORMATS)}")
+    return chosen
+
+
+class _Intake:
+    """Stores chunk after chunk and keeps the report."""
+
+    def __init__(self, buffer: Buffer, chosen: Format, origin: Origin, report: ImportReport) -> None:
+        self._buffer = buffer
+        self._format = chosen
+        self._origin = origin
+        self._report = report
+        self._tasks: set[TaskKey] | None = None
+        self._pairs: set[str] | None = None
+        self._refused: set[str] | None = None
+
+    def store(self, rows: Sequence[Found]) -> None:
+        """Store one chunk: tasks, then experiences, then preferences; then what is bad of it."""
+        chunk = _Chunk()
+        for place, found in enumerate(rows):
+            try:
+                chunk.add(place, self._read(found))
+            except RowError as err:
+                chunk.drop(place, str(err))
+            except RecursionError:
+                chunk.drop(place, "nested too deep")
+        table, places = self._admitted(chunk)
+        fresh = self._add_tasks(chunk) | self._add_preferences(chunk)
+        fresh |= self._add_experiences(chunk, table, places)
+        self._set_aside(rows, chunk)
+        report = self._report
+        report.rows += len(rows)
+        report.quarantined += len(chunk.bad)
+        report.stored += len(fresh - chunk.bad.keys())
+        report.already_there += len(rows) - len(fresh | chunk.bad.keys())
+
+    def _read(self, found: Found) -> Sequence[Record]:
+        if found.row is None:
+            raise RowError(found.reason)
+        read = self._format.read
+        assert read is not None  # noqa: S101
+        if self._format is STORED:
+            records = read(found.row, self._origin)
+            for record in records:
+                if isinstance(record, StoredRow):
+                    self._attach(record)
+            return records
+        row, ids = taken_in(found.row, self._buffer.add_payload)
+        records = read(row, self._origin)
+        if not ids:
+            return records
+        return [replace(r, payloads=tuple(ids)) if isinstance(r, Experience) else r for r in records]
+
+    def _attach(self, record: StoredRow) -> None:
+        for name, kind, data in record.attachments:
+            if self._buffer.add_payload(data, kind) != name:
+                raise RowError(f"attachment {name!r} is not the hash of its bytes")
+
+    def _admitted(self, chunk: _Chunk) -> tuple[pa.Table, list[int]]:
+        """The experiences that may be stored, as a table, and the place of each; the others are dropped."""
+        owners = [place for place, _ in chunk.experiences]
+        rows: list[Any] = [row for _, row in chunk.experiences]
+        table, places, refused = stored_table(rows) if self._format is STORED else encode(rows)
+        admitted, kept, more = admit(table, parsed=self._format is not STORED)
+        refused += [Refused(places[item.index], item.reason, item.experience_id, {}) for item in more]
+        for item in refused:
+            chunk.drop(owners[item.index], item.reason, item.experience_id)
+        owned = [owners[places[i]] for i in kept.tolist()]
+        whole = [i for i, place in enumerate(owned) if place not in chunk.bad]
+        if len(whole) < len(owned):
+            admitted, owned = admitted.take(pa.array(whole, pa.int64())), [owned[i] for i in whole]
+        return admitted, owned
+
+    def _add_experiences(self, chunk: _Chunk, table: pa.Table, places: Sequence[int]) -> set[int]:
+        """The places whose experiences were new."""
+        if table.num_rows == 0:
+            return set()
+        first = self._buffer.tail("experiences", 1).column("seq").to_pylist()
+        known = first[0] if first else -1
+        fresh: dict[int, int] = {}
+        for place, seq in zip(places, self._append(chunk, table, places), strict=True):
+            if seq is not None and seq > known:
+                fresh.setdefault(seq, place)
+        return set(fresh.values())
+
+    def _append(self, chunk: _Chunk, table: pa.Table, places: Sequence[int]) -> list[int | None]:
+        """Row numbers; None for a row the buffer does not take (another one is stored under its id)."""
+        try:
+            done = self._buffer.append(table)
+        except ConflictError as err:
+            if len(places) == 1:
+                chunk.drop(places[0], str(err))
+                return [None]
+            half = len(places) // 2
+            first = self._append(chunk, table.slice(0, half), places[:half])
+            return first + self._append(chunk, table.slice(half), places[half:])
+        self._report.new["experiences"] += done.stored
+        return list(done.seqs)
+
+    def _add_tasks(self, chunk: _Chunk) -> set[int]:
+        """The places whose tasks were new."""
+        if not chunk.tasks:
+            return set()
+        if self._tasks is None:
+            self._tasks = set(self._buffer.task_keys())
+        fresh = _unseen(((place, task.key) for place, task in chunk.tasks), self._tasks)
+        self._report.new["tasks"] += self._buffer.add_tasks([task for _, task in chunk.tasks])
+        return fresh
+
+    def _add_preferences(self, chunk: _Chunk) -> set[int]:
+        """The places whose preference pairs were new."""
+        if not chunk.pairs:
+            return set()
+        if self._pairs is None:
+            self._pairs = set(self._buffer.read("preferences", ["preference_id"]).column(0).to_pylist())
+        fresh = _unseen(((place, pair.preference_id) for place, pair in chunk.pairs), self._pairs)
+        self._report.new["preferences"] += self._buffer.add_preferences([pair for _, pair in chunk.pairs])
+        return fresh
+
+    def _set_aside(self, rows: Sequence[Found], chunk: _Chunk) -> None:
+        """Bad rows to `quarantine`, once: importing again finds them there by place and reason."""
+        if not chunk.bad:
+            return
+        if self._refused is None:
+            self._refused = set(self._buffer.read("quarantine", ["reason"]).column(0).to_pylist())
+        new = []
+        for place, (why, experience_id) in sorted(chunk.bad.items()):
+            reason = f"{rows[place].place}: {why}"
+            if len(self._report.problems) < _SHOWN:
+                self._report.problems.append(reason)
+            if reason not in self._refused:
+                self._refused.add(reason)
+                kept = {
+                    "place": rows[place].place,
+                    "format": self._format.name,
+                    "text": _excerpt(rows[place]),
+                }
+                new.append({"experience_id": experience_id, "reason": reason, "row": kept})
+        self._buffer.add_rows("quarantine", new)
+
+    def record(self) -> None:
+        """Note in `runs` what was imported from where, when it brought anything."""
+        if self._report.stored == 0:
+            return
+        recipe = {"import": self._report.source, "format": self._format.name, "rows": self._report.rows}
+        row = {"run_id": run_of(self._origin.taskset), "recipe": recipe, "recipe_hash": content_id(recipe)}
+        self._buffer.add_rows("runs", [{**row, "code_version": __version__, "attempt": 0}])
+
+
+def _unseen(named: Iterator[tuple[int, Any]], known: set[Any]) -> set[int]:
+    """The places whose name is not known yet; they are, afterwards."""
+    fresh = set()
+    for place, name in named:
+        if name not in known:
+            known.add(name)
+            fresh.add(place)
+    return fresh
+
+
+def _excerpt(found: Found) -> str:
+    """The beginning of a row as ASCII text, whatever is in it."""
+    return (found.excerpt if found.row is None else json.dumps(found.row, default=ascii))[:_EXCERPT]

@@ -1,0 +1,224 @@
+"""JSON from files, strictly: one object per line, or one array of objects, in bounded memory.
+
+NaN, infinities, lone surrogates, repeated keys and what is no object make that row bad, never its neighbours.
+A file whose structure is broken (a truncated archive, an array that stops) ends in an error naming the line.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from rft_data.core.errors import RowError
+
+MAX_LINE_BYTES = 64 << 20
+"""Longest row; a longer one is refused and skipped."""
+_CODECS = {".gz": "gzip", ".zst": "zstd"}
+_CHUNK = 1 << 20
+_SPACE = re.compile(r"[ \t\r\n]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """One row of a source, or why it is none."""
+
+    place: str
+    """`file:line`, or `file:row` where there are no lines."""
+    row: dict[str, Any] | None
+    reason: str = ""
+    excerpt: str = ""
+    """What a bad row looks like, at most 4,096 characters."""
+
+
+def opened(path: Path) -> io.BufferedReader:
+    """The file's bytes, unpacked when its name ends in .gz or .zst."""
+    return io.BufferedReader(pa.input_stream(str(path), compression=_CODECS.get(path.suffix)), _CHUNK)
+
+
+def read_json(path: Path) -> Iterator[Found]:
+    """Rows of a .jsonl or .json file.
+
+    Raises: RowError when the file cannot be read on from some line.
+    """
+    line = 0
+    try:
+        with opened(path) as stream:
+            if _first_byte(stream) == b"[":
+                yield from _array(stream, path)
+                return
+            for line, text in _lines(stream):
+                if text is None:
+                    yield Found(f"{path}:{line}", None, f"the line has more than {MAX_LINE_BYTES} bytes")
+                elif text.strip():
+                    yield parsed(text, f"{path}:{line}")
+    except (OSError, pa.ArrowException) as err:
+        raise RowError(
+            f"{path}:{line + 1}: the file cannot be read on: {err}. Rows before this line are stored; "
+            "mend the file and import it again, nothing is stored twice."
+        ) from err
+
+
+def _first_byte(stream: io.BufferedReader) -> bytes:
+    head = stream.peek(4096)[:4096].removeprefix(b"\xef\xbb\xbf").lstrip()
+    return head[:1]
+
+
+def _lines(stream: io.BufferedReader) -> Iterator[tuple[int, bytes | None]]:
+    """(number from 1, line); None for a line that is too long."""
+    number = 0
+    while text := stream.readline(MAX_LINE_BYTES + 1):
+        number += 1
+        if number == 1:
+            text = text.removeprefix(b"\xef\xbb\xbf")
+        if len(text) > MAX_LINE_BYTES and not text.endswith(b"\n"):
+            while text and not text.endswith(b"\n"):
+                text = stream.readline(_CHUNK)
+            yield number, None
+        else:
+            yield number, text
+
+
+class _Strict:
+    """A decoder that notes what strict JSON forbids and reads on, so that the row's end is still found."""
+
+    def __init__(self) -> None:
+        self.fault = ""
+        self._json = json.JSONDecoder(
+            object_pairs_hook=self._object, parse_constant=self._constant, parse_float=self._float
+        )
+
+    def decode(self, text: str, start: int = 0) -> tuple[Any, int]:
+        """(value, where it ends); `fault` tells what was wrong with it, or is empty."""
+        self.fault = ""
+        return self._json.raw_decode(text, start)
+
+    def _object(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        made = dict(pairs)
+        if len(made) != len(pairs):
+            names = [name for name, _ in pairs]
+            self.fault = f"the key '{next(n for n in names if names.count(n) > 1)}' is there more than once"
+        return made
+
+    def _constant(self, name: str) -> None:
+        self.fault = f"{name} is not JSON"
+
+    def _float(self, text: str) -> float:
+        value = float(text)
+        if not math.isfinite(value):
+            self.fault = f"the number {text[:40]} is too large"
+        return value
+
+
+def parsed(raw: bytes, place: str) -> Found:
+    """One line as a row."""
+    excerpt = raw[:4096].rstrip(b"\r\n").decode("utf-8", "backslashreplace")
+    strict = _Strict()
+    try:
+        text = raw.decode().strip()
+        value, end = strict.decode(text)
+        if end != len(text):
+            strict.fault = f"something follows the object, at column {end + 1}"
+    except UnicodeDecodeError as err:
+        return Found(place, None, f"not UTF-8: {err.reason} at byte {err.start}", excerpt)
+    except RecursionError:
+        return Found(place, None, "nested too deep", excerpt)
+    except ValueError as err:
+        what = f"{err.msg} at column {err.colno}" if isinstance(err, json.JSONDecodeError) else str(err)
+        return Found(place, None, f"not JSON: {what}", excerpt)
+    return judged(value, strict.fault, place, excerpt)
+
+
+def judged(value: Any, fault: str, place: str, excerpt: str) -> Found:
+    """A decoded value as a row, if it is an object without fault."""
+    if not fault and not isinstance(value, dict):
+        fault = f"found {type(value).__name__}, wanted an object"
+    return Found(place, None, fault, excerpt) if fault else Found(place, value)
+
+
+class _Window:
+    """The part of a JSON array that is in memory, with the line it has come to."""
+
+    def __init__(self, stream: io.BufferedReader, path: Path) -> None:
+        self._stream = io.TextIOWrapper(stream, encoding="utf-8-sig", errors="surrogateescape", newline="")
+        self._path = path
+        self._text, self._at, self.line = "", 0, 1
+
+    def next(self) -> str:
+        """The next character that is no space, not consumed; "" at the end of the file."""
+        while True:
+            match = _SPACE.match(self._text, self._at)
+            self.skip_to(match.end() if match else self._at)
+            if self._at < len(self._text):
+                return self._text[self._at]
+            if not self._more():
+                return ""
+
+    def skip_to(self, end: int) -> None:
+        """Go on to a place in the text, counting lines."""
+        self.line += self._text.count("\n", self._at, end)
+        self._at = end
+
+    def skip(self) -> None:
+        """Go on by one character."""
+        self.skip_to(self._at + 1)
+
+    def element(self, strict: _Strict) -> Found:
+        """The element that begins here, read until it is whole."""
+        while True:
+            try:
+                value, end = strict.decode(self._text, self._at)
+                whole = end < len(self._text)
+                problem = "it stops before the closing bracket"
+            except (ValueError, RecursionError) as err:
+                whole, problem = False, str(err)
+            if whole:
+                place = f"{self._path}:{self.line}"
+                excerpt = (
+                    self._text[self._at : min(end, self._at + 4096)]
+                    .encode(errors="backslashreplace")
+                    .decode()
+                )
+                self.skip_to(end)
+                return judged(value, strict.fault, place, excerpt)
+            if len(self._text) - self._at > MAX_LINE_BYTES or not self._more():
+                raise self.broken(problem)
+
+    def _more(self) -> bool:
+        """Read on; drops what was consumed. At least doubles what is held, so a long element costs little."""
+        held = self._text[self._at :]
+        read = self._stream.read(max(_CHUNK, len(held)))
+        self._text, self._at = held + read, 0
+        return bool(read)
+
+    def broken(self, problem: str) -> RowError:
+        """The error for an array that cannot be read on."""
+        return RowError(
+            f"{self._path}:{self.line}: the JSON array cannot be read on: {problem}. Rows before this "
+            "line are stored; mend the file and import it again, nothing is stored twice."
+        )
+
+
+def _array(stream: io.BufferedReader, path: Path) -> Iterator[Found]:
+    """The elements of one JSON array, one by one."""
+    window, strict = _Window(stream, path), _Strict()
+    window.next()
+    window.skip()
+    if window.next() == "]":
+        return
+    while True:
+        yield window.element(strict)
+        mark = window.next()
+        if mark == "]":
+            return
+        if mark != ",":
+            raise window.broken(f"found {mark!r}, wanted ',' or ']'")
+        window.skip()
+        window.next()

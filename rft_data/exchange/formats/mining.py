@@ -1,0 +1,69 @@
+"""Preference pairs out of groups: the best rollout of a group against its worst, by reward.
+
+Two passes: rewards only, to choose the rows; then the chosen rows. What is kept between them is four numbers
+a group. The reward is the one stored with the row; one that came later as feedback is not looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rft_data.buffer import Buffer
+from rft_data.core.codec import to_experiences
+from rft_data.core.errors import RowError
+from rft_data.core.filters import Filter
+from rft_data.core.rows import Experience, PreferencePair
+
+_PAIRS = 256
+_COLUMNS = ["seq", "group_id", "reward", "source"]
+
+
+def mined_pairs(buffer: Buffer, where: Filter | None, margin: float) -> Iterator[PreferencePair | RowError]:
+    """A pair for each group whose rewards differ by more than `margin`, or why there is none.
+
+    Among equal rewards the row stored first is taken. Evaluation and probe rows take no part.
+    """
+    found: dict[str, tuple[float, int, float, int]] = {}
+    for batch in buffer.batches("experiences", columns=_COLUMNS, where=where):
+        for seq, group, reward, source in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+            if reward is None or source in ("eval", "probe"):
+                continue
+            high, best, low, worst = found.get(group, (reward, seq, reward, seq))
+            if reward > high:
+                high, best = reward, seq
+            if reward < low:
+                low, worst = reward, seq
+            found[group] = (high, best, low, worst)
+    wanted = [(best, worst) for high, best, low, worst in found.values() if high - low > margin]
+    for _ in range(len(found) - len(wanted)):
+        yield RowError(f"no pair in the group: its rewards differ by no more than {margin:g}")
+    for start in range(0, len(wanted), _PAIRS):
+        some = wanted[start : start + _PAIRS]
+        rows = to_experiences(buffer.take([seq for pair in some for seq in pair]))
+        for place in range(0, len(rows), 2):
+            yield pair_of(rows[place], rows[place + 1])
+
+
+def pair_of(best: Experience, worst: Experience) -> PreferencePair | RowError:
+    """Two rows of one group as a pair, or why not: one prompt, answers that are there and differ."""
+    prompt = best.messages[: best.prompt_messages]
+    chosen, rejected = best.messages[best.prompt_messages :], worst.messages[worst.prompt_messages :]
+    if prompt != worst.messages[: worst.prompt_messages]:
+        return RowError("the group's best and worst rows have different prompts (a step-wise workflow)")
+    if not prompt or not chosen or not rejected:
+        return RowError("the group's rows have no messages, or no prompt")
+    if chosen == rejected:
+        return RowError("the group's best and worst rows say the same")
+    return PreferencePair(
+        source="mined",
+        taskset=best.taskset,
+        task_id=best.task_id,
+        messages=tuple(prompt),
+        chosen=tuple(chosen),
+        rejected=tuple(rejected),
+        tools=best.tools,
+        chosen_experience_id=best.experience_id,
+        rejected_experience_id=worst.experience_id,
+        chosen_score=best.reward,
+        rejected_score=worst.reward,
+    )

@@ -1,0 +1,141 @@
+"""TRL's preference type: a chosen and a rejected answer, the prompt in a column of its own or inside both."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rft_data.core.errors import RowError
+from rft_data.core.rows import Message, PreferencePair
+from rft_data.exchange.formats.chat import chat, tools
+from rft_data.exchange.formats.records import (
+    PLAIN,
+    Choices,
+    Format,
+    Origin,
+    Record,
+    Row,
+    prompt_id,
+    with_beside,
+)
+from rft_data.exchange.formats.trl import as_spoken, extras, spoken
+
+_SCORES = ("score_chosen", "score_rejected")
+_KNOWN = ("prompt", "chosen", "rejected", *_SCORES)
+
+
+def read_preference(row: Row, origin: Origin) -> Sequence[Record]:
+    """A preference pair; a `prompt` text that only repeats the first message of both answers is metadata."""
+    chosen, plain = spoken(row.get("chosen"), "assistant", "chosen")
+    rejected, same = spoken(row.get("rejected"), "assistant", "rejected")
+    if plain != same:
+        raise RowError("chosen and rejected are not of one kind; both must be text, or both messages")
+    if not chosen or not rejected:
+        raise RowError(f"column '{'rejected' if chosen else 'chosen'}' is empty")
+    metadata = extras(row, _KNOWN, plain=plain)
+    prompt = _prompt(row.get("prompt"), chosen, rejected, plain=plain)
+    if not prompt and row.get("prompt"):
+        metadata["prompt"] = row["prompt"]
+    return [
+        PreferencePair(
+            source="import",
+            taskset=origin.taskset,
+            task_id=prompt_id(origin.taskset, prompt or _shared(chosen, rejected)),
+            messages=tuple(prompt),
+            chosen=tuple(chosen),
+            rejected=tuple(rejected),
+            tools=tools(row.get("tools")),
+            chosen_score=_score(row, _SCORES[0]),
+            rejected_score=_score(row, _SCORES[1]),
+            metadata=metadata,
+        )
+    ]
+
+
+def _prompt(
+    value: Any, chosen: list[dict[str, Any]], rejected: list[dict[str, Any]], *, plain: bool
+) -> list[dict[str, Any]]:
+    if value is None or value == "":
+        return []
+    if isinstance(value, str) and not plain:
+        repeated = {"role": "user", "content": value}
+        if repeated in chosen[:-1] and repeated in rejected[:-1]:
+            return []
+        raise RowError("prompt is text but chosen and rejected are messages; all must be of one kind")
+    if not isinstance(value, str) and plain:
+        raise RowError("prompt is messages but chosen and rejected are text; all must be of one kind")
+    return [{"role": "user", "content": value}] if plain else chat(value, "column 'prompt'")
+
+
+def _shared(chosen: Sequence[Message], rejected: Sequence[Message]) -> list[Message]:
+    """The messages both answers begin with."""
+    return list(chosen[: _common(chosen, rejected)])
+
+
+def _common(one: Sequence[Any], other: Sequence[Any]) -> int:
+    """How many items two sequences have in common at their beginning."""
+    differ = (place for place, (a, b) in enumerate(zip(one, other, strict=False)) if a != b)
+    return next(differ, min(len(one), len(other)))
+
+
+def _score(row: Row, column: str) -> float | None:
+    value = row.get(column)
+    if value is None or value == "":
+        return None
+    try:
+        return float(value)
+    except (TypeError, ValueError) as err:
+        raise RowError(f"column '{column}' holds {value!r}; a number is needed") from err
+
+
+def write_preference(record: PreferencePair, _: Choices) -> Row:
+    """Prompt (when it has one), chosen and rejected."""
+    plain = record.metadata.get(PLAIN) is True
+    row: Row = {}
+    if record.messages:
+        row["prompt"] = as_spoken(record.messages, "user", "the prompt", plain=plain)
+    row["chosen"] = as_spoken(record.chosen, "assistant", "chosen", plain=plain)
+    row["rejected"] = as_spoken(record.rejected, "assistant", "rejected", plain=plain)
+    for column, score in zip(_SCORES, (record.chosen_score, record.rejected_score), strict=True):
+        if score is not None:
+            row[column] = score
+    if record.tools:
+        row["tools"] = [dict(tool) for tool in record.tools]
+    images = record.metadata.get("images")
+    if images:
+        row["images"] = images
+    return with_beside(row, record.metadata, but=("images",))
+
+
+def explicit(row: Row) -> Row:
+    """A written pair with the prompt in a column of its own: what both answers begin with, as TRL cuts it.
+
+    Raises: RowError if the answers share no beginning, or one is the beginning of the other.
+    """
+    if "prompt" in row:
+        return row
+    chosen, rejected = row["chosen"], row["rejected"]
+    cut = _common(chosen, rejected)
+    if isinstance(chosen, str) and chosen[cut - 1 : cut] == " ":
+        cut -= 1  # the space belongs to the answer, as TRL's extract_prompt has it
+    if cut <= 0:
+        raise RowError("chosen and rejected share no prompt")
+    if cut in (len(chosen), len(rejected)):
+        raise RowError("one answer is the beginning of the other; there is nothing to prefer")
+    return {"prompt": chosen[:cut], **row, "chosen": chosen[cut:], "rejected": rejected[cut:]}
+
+
+def without(row: Mapping[str, Any], *columns: str) -> Row:
+    """The row less some columns."""
+    return {name: value for name, value in row.items() if name not in columns}
+
+
+PREFERENCE = Format(
+    "trl-preference",
+    ("prompt, chosen, rejected (explicit prompt)", "chosen, rejected (prompt inside both)"),
+    (frozenset({"chosen", "rejected"}), frozenset({"prompt", "chosen", "rejected"})),
+    read_preference,
+    write_preference,
+    ("preferences",),
+    flat=True,
+)

@@ -1,0 +1,51 @@
+"""All formats by name, and which of them a file's columns fit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from rft_data.core.errors import RecipeError
+from rft_data.exchange.formats.datajuicer import DATA_JUICER, DATA_JUICER_MESSAGES
+from rft_data.exchange.formats.openai import OPENAI
+from rft_data.exchange.formats.preferences import PREFERENCE
+from rft_data.exchange.formats.questions import GSM8K, PROBLEM_SOLUTION
+from rft_data.exchange.formats.records import Format, Row
+from rft_data.exchange.formats.rft import STORED
+from rft_data.exchange.formats.sharegpt import SHAREGPT
+from rft_data.exchange.formats.training import DPO, GRPO, KTO, SFT, SFT_MESSAGES
+from rft_data.exchange.formats.trl import COMPLETION, LANGUAGE, PROMPT, UNPAIRED
+
+FORMATS: Mapping[str, Format] = {
+    made.name: made
+    for made in (
+        STORED, GSM8K, PROBLEM_SOLUTION, PROMPT, COMPLETION, LANGUAGE, PREFERENCE, UNPAIRED, OPENAI, SHAREGPT,
+        DATA_JUICER, DATA_JUICER_MESSAGES, SFT, SFT_MESSAGES, DPO, KTO, GRPO,
+    )
+}  # fmt: skip
+
+
+def detect(rows: Iterable[Row], source: str) -> Format:
+    """The format that a file's first rows fit.
+
+    A format counts when all columns one of its shapes needs are there; one whose columns are part of
+    another's gives way to it.
+    Raises: RecipeError naming the columns found and the shapes accepted when none or several fit.
+    """
+    columns = {name for row in rows for name, value in row.items() if value is not None}
+    fits = {name: shape for name, made in FORMATS.items() for shape in made.needs if shape <= columns}
+    fits = {name: max((s for s in FORMATS[name].needs if s <= columns), key=len) for name in fits}
+    best = [name for name, shape in fits.items() if not any(shape < other for other in fits.values())]
+    if len(best) == 1:
+        return FORMATS[best[0]]
+    found = f"{source}: the columns are {', '.join(sorted(columns)) or 'none'}"
+    if best:
+        raise RecipeError(
+            f"{found}; they fit {' and '.join(best)}. Say which with format= (--format):\n{shapes(best)}"
+        )
+    raise RecipeError(f"{found}; no format fits them. Accepted shapes:\n{shapes(FORMATS)}")
+
+
+def shapes(names: Iterable[str]) -> str:
+    """The accepted shapes of formats that can be read, one a line."""
+    readable = [FORMATS[name] for name in names if FORMATS[name].read is not None]
+    return "\n".join(f"  {made.name}: {' | '.join(made.shapes)}" for made in readable)

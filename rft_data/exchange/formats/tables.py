@@ -1,0 +1,168 @@
+"""Rows from CSV, Parquet, Arrow files and Hugging Face datasets, in bounded memory."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from rft_data.buffer.column_checks import MAX_TEXT_BYTES
+from rft_data.core.errors import MissingFileError, RowError
+from rft_data.core.lookup import need
+from rft_data.exchange.formats.jsonlines import Found, opened, parsed
+
+BATCH_ROWS = 1000
+
+
+def read_csv(path: Path) -> Iterator[Found]:
+    """Rows of a CSV file with a header line; every cell is text, but `metadata` may hold a JSON object.
+
+    Raises: RowError for a header with a name twice, or where the quoting breaks.
+    """
+    csv.field_size_limit(max(csv.field_size_limit(), MAX_TEXT_BYTES + 1))
+    line = 1
+    try:
+        with opened(path) as stream:
+            text = io.TextIOWrapper(stream, encoding="utf-8-sig", errors="surrogateescape", newline="")
+            reader = csv.reader(text, strict=True)
+            header = next(reader, [])
+            if len(set(header)) != len(header):
+                raise RowError(f"{path}:1: the header has a column twice: {', '.join(header)}.")
+            line = reader.line_num + 1
+            for cells in reader:
+                if cells:
+                    yield _csv_row(header, cells, f"{path}:{line}")
+                line = reader.line_num + 1
+    except (csv.Error, OSError, pa.ArrowException) as err:
+        raise _broken(f"{path}:{line}", err) from err
+
+
+def _csv_row(header: list[str], cells: list[str], place: str) -> Found:
+    excerpt = ",".join(cells)[:4096].encode(errors="backslashreplace").decode()
+    if len(cells) != len(header):
+        return Found(place, None, f"{len(cells)} cells under {len(header)} columns", excerpt)
+    row: dict[str, Any] = dict(zip(header, cells, strict=True))
+    if row.get("metadata", "").startswith("{"):
+        found = parsed(row["metadata"].encode(errors="surrogateescape"), place)
+        if found.row is None:
+            return Found(place, None, f"column 'metadata': {found.reason}", excerpt)
+        row["metadata"] = found.row
+    return Found(place, row)
+
+
+def read_parquet(path: Path) -> Iterator[Found]:
+    """Rows of a Parquet file."""
+    try:
+        with pq.ParquetFile(path) as file:
+            yield from table_rows(file.iter_batches(BATCH_ROWS), str(path))
+    except (OSError, pa.ArrowException) as err:
+        raise _broken(str(path), err) from err
+
+
+def read_arrow(path: Path) -> Iterator[Found]:
+    """Rows of an Arrow file, in the file or the stream format."""
+    try:
+        with pa.memory_map(str(path)) as source:
+            stream = source.read(6) != b"ARROW1"
+            source.seek(0)
+            if stream:
+                yield from table_rows(pa.ipc.open_stream(source), str(path))
+            else:
+                file = pa.ipc.open_file(source)
+                batches = (file.get_batch(i) for i in range(file.num_record_batches))
+                yield from table_rows(batches, str(path))
+    except (OSError, pa.ArrowException) as err:
+        raise _broken(str(path), err) from err
+
+
+def _broken(place: str, err: Exception) -> RowError:
+    return RowError(
+        f"{place}: the file cannot be read on: {err}. Rows before this place are stored; mend the file and "
+        "import it again, nothing is stored twice."
+    )
+
+
+def table_rows(batches: Iterable[pa.RecordBatch | pa.Table], name: str) -> Iterator[Found]:
+    """Rows of Arrow batches, named by their number from 1; columns of Arrow's JSON type are decoded."""
+    number = 0
+    for batch in batches:
+        for start in range(0, batch.num_rows, BATCH_ROWS):
+            part = batch.slice(start, BATCH_ROWS)
+            coded = {field.name: field.type for field in part.schema if _has_json(field.type)}
+            try:
+                rows = part.to_pylist()
+            except (ValueError, OverflowError, pa.ArrowException):
+                rows = [_one_row(part.slice(i, 1)) for i in range(part.num_rows)]
+            for row in rows:
+                number += 1
+                yield _table_row(row, coded, f"{name}:{number}")
+
+
+def _one_row(row: pa.RecordBatch | pa.Table) -> dict[str, Any] | str:
+    """The row, or why it cannot be read."""
+    try:
+        made: dict[str, Any] = row.to_pylist()[0]
+        return made
+    except (ValueError, OverflowError, pa.ArrowException) as err:
+        return str(err)
+
+
+def _table_row(row: dict[str, Any] | str, coded: dict[str, pa.DataType], place: str) -> Found:
+    if isinstance(row, str):
+        return Found(place, None, f"a value cannot be read: {row}")
+    try:
+        return Found(place, {**row, **{name: _decoded(row[name], kind) for name, kind in coded.items()}})
+    except ValueError as err:
+        return Found(place, None, f"a JSON column holds what is not JSON: {err}", ascii(row)[:4096])
+
+
+def _has_json(kind: pa.DataType) -> bool:
+    if isinstance(kind, pa.JsonType):
+        return True
+    return any(_has_json(kind.field(i).type) for i in range(kind.num_fields))
+
+
+def _decoded(value: Any, kind: pa.DataType) -> Any:
+    if value is None:
+        return None
+    if isinstance(kind, pa.JsonType):
+        return json.loads(value, parse_constant=_refuse)
+    if pa.types.is_struct(kind):
+        return {field.name: _decoded(value[field.name], field.type) for field in kind}
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return [_decoded(item, kind.value_type) for item in value]
+    return value
+
+
+def _refuse(name: str) -> None:
+    raise ValueError(name)
+
+
+def read_folder(path: Path, split: str | None) -> Iterator[Found]:
+    """Rows of a dataset that `save_to_disk` wrote; `split` chooses one of a DatasetDict.
+
+    Raises: MissingExtraError; MissingFileError if the split is not there, or none was chosen of several.
+    """
+    datasets = need("datasets", "ops", f"reading the dataset folder {path}")
+    loaded = datasets.load_from_disk(str(path))
+    if isinstance(loaded, datasets.DatasetDict):
+        if split is None and len(loaded) == 1:
+            split = next(iter(loaded))
+        if split not in loaded:
+            names = ", ".join(loaded)
+            raise MissingFileError(
+                f"{path} holds the splits {names}, not {split!r}; choose one: '{path}:NAME'."
+            )
+        loaded = loaded[split]
+    return dataset_rows(loaded, str(path) if split is None else f"{path}:{split}")
+
+
+def dataset_rows(dataset: Any, name: str) -> Iterator[Found]:
+    """Rows of a `datasets.Dataset`, images and sounds as the bytes it stores."""
+    return table_rows(dataset.with_format("arrow").iter(BATCH_ROWS), name)

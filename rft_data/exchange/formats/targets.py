@@ -1,0 +1,196 @@
+"""Where an export goes: JSON lines, CSV, Parquet or a `datasets` folder; whole or not at all.
+
+Everything is written beside the target and renamed when complete.
+"""
+
+from __future__ import annotations
+
+import base64
+import csv
+import json
+import os
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from rft_data.core.errors import RecipeError, RowError
+from rft_data.core.lookup import need
+from rft_data.exchange.formats.columns import IMAGE, features, merged, settled, type_of
+from rft_data.exchange.formats.payloads import as_file
+from rft_data.exchange.formats.records import Row
+
+CARD = "README.md"
+CARD_MARK = "<!-- written by rft buffer export -->"
+KINDS: Mapping[str, str] = {
+    ".jsonl": "jsonl",
+    ".jsonl.gz": "jsonl",
+    ".jsonl.zst": "jsonl",
+    ".csv": "csv",
+    ".parquet": "parquet",
+}
+"""Kind of file by the end of its name; a name without suffix is a folder."""
+_CODECS = {".gz": "gzip", ".zst": "zstd"}
+
+
+def kind_of(target: Path) -> str:
+    """`jsonl`, `csv`, `parquet` or `folder` (for a name without suffix).
+
+    Raises: RecipeError for any other name.
+    """
+    for suffix, kind in KINDS.items():
+        if target.name.endswith(suffix):
+            return kind
+    if target.suffix == "":
+        return "folder"
+    raise RecipeError(
+        f"{target}: files called '{target.suffix}' are not written; wanted {', '.join(KINDS)}, or a name "
+        "without suffix for a datasets folder."
+    )
+
+
+def card_of(target: Path) -> Path:
+    """Where the dataset card goes: README.md in a folder, `<file>.README.md` beside a file."""
+    return target / CARD if kind_of(target) == "folder" else target.with_name(f"{target.name}.{CARD}")
+
+
+@contextmanager
+def staged(target: Path, *, overwrite: bool) -> Iterator[Path]:
+    """An empty folder to write into; what is in it at the end moves to where the target is.
+
+    Its parent is scratch space, removed at the end.
+    Raises: RecipeError if the target is there and may not be replaced, or is a folder no export made.
+    """
+    _may_write(target, overwrite=overwrite)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    stage = target.with_name(f".{target.name}.partial-{os.getpid()}")
+    shutil.rmtree(stage, ignore_errors=True)
+    done = stage / "done"
+    done.mkdir(parents=True)
+    try:
+        yield done
+        _may_write(target, overwrite=overwrite)
+        if target.is_dir():
+            target.rename(stage / "replaced")
+        for made in sorted(done.iterdir(), key=lambda path: path.name == target.name):
+            os.replace(made, target.with_name(made.name))
+    finally:
+        shutil.rmtree(stage, ignore_errors=True)
+
+
+def _may_write(target: Path, *, overwrite: bool) -> None:
+    card = card_of(target)
+    ours = card.is_file() and CARD_MARK in card.read_text(encoding="utf-8")
+    if target.exists() and not overwrite:
+        raise RecipeError(f"{target} is there already; give another name, or overwrite=True (--overwrite).")
+    if target.is_dir() and not ours:
+        raise RecipeError(
+            f"{target} is a folder that no export wrote; it is not replaced. Give another name."
+        )
+    if card.is_file() and not ours:
+        raise RecipeError(f"{card} is a file that no export wrote; it is not replaced. Give another name.")
+
+
+def write_jsonl(path: Path, rows: Iterable[Row]) -> None:
+    """Rows as JSON lines, packed when the name ends in .gz or .zst."""
+    with pa.output_stream(str(path), compression=_CODECS.get(path.suffix)) as stream:
+        for row in rows:
+            stream.write(_dumped(row).encode() + b"\n")
+
+
+class Spool:
+    """Rows on their way to a table; knows afterwards which columns there were and of what type."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._types: dict[str, pa.DataType] = {}
+        self._stream = path.open("wb")
+
+    def __enter__(self) -> Spool:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stream.close()
+
+    def write(self, row: Row) -> None:
+        """Write one row."""
+        self._stream.write(_dumped(row).encode() + b"\n")
+        for name, value in row.items():
+            kind = pa.list_(IMAGE) if name == "images" else type_of(value)
+            self._types[name] = merged(self._types.get(name, pa.null()), kind)
+
+    def schema(self) -> pa.Schema:
+        """The columns in the order they first came."""
+        return pa.schema([(name, settled(kind)) for name, kind in self._types.items()])
+
+    def read(self) -> Iterator[Row]:
+        """The rows again."""
+        with self.path.open("rb") as stream:
+            yield from map(json.loads, stream)
+
+
+def _dumped(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_text)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    raise TypeError(f"{type(value).__name__} in a row")
+
+
+def check_flat(row: Row) -> None:
+    """Raise RowError unless every value fits a CSV cell (metadata goes in as JSON text)."""
+    for name, value in row.items():
+        if name != "metadata" and not isinstance(value, str | int | float | None):
+            raise RowError(f"column '{name}' is not plain text, as CSV needs; write .jsonl or .parquet")
+
+
+def write_csv(path: Path, columns: list[str], rows: Iterable[Row]) -> None:
+    """Rows as CSV, every cell quoted; `metadata`, numbers and true/false as JSON text, null as nothing."""
+    with path.open("w", encoding="utf-8", newline="") as stream:
+        writer = csv.writer(stream, quoting=csv.QUOTE_ALL, lineterminator="\n")
+        writer.writerow(columns)
+        for row in rows:
+            writer.writerow([_cell(row.get(name)) for name in columns])
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    return value if isinstance(value, str) else _dumped(value)
+
+
+def as_files(row: Row) -> Row:
+    """The row with its images as the bytes a table holds."""
+    images = row.get("images")
+    return {**row, "images": [as_file(uri) for uri in images]} if images else row
+
+
+def write_parquet(path: Path, schema: pa.Schema, parts: Iterable[pa.Table]) -> None:
+    """Tables as one Parquet file, zstd, which `datasets` loads with the same columns."""
+    schema = schema.with_metadata(features(schema))
+    with pq.ParquetWriter(path, schema, compression="zstd") as writer:
+        for part in parts:
+            writer.write_table(part.cast(schema))
+
+
+def write_folder(path: Path, schema: pa.Schema, parts: Iterable[pa.Table]) -> None:
+    """Tables as a folder for `datasets.load_from_disk`.
+
+    Raises: MissingExtraError without `datasets`.
+    """
+    datasets = need("datasets", "ops", "writing a datasets folder")
+    stream = path.parent.with_name("spool.arrow")
+    schema = schema.with_metadata(features(schema))
+    with pa.OSFile(str(stream), "wb") as sink, pa.ipc.new_stream(sink, schema) as writer:
+        for part in parts:
+            writer.write_table(part.cast(schema))
+    datasets.Dataset.from_file(str(stream)).save_to_disk(str(path))

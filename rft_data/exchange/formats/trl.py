@@ -1,0 +1,220 @@
+"""TRL's types for prompts and completions: prompt-only, prompt-completion, language modelling, unpaired.
+
+Each comes as plain strings or as messages. Strings are kept as one message with the mark `PLAIN`, so that
+they are written as strings again and no chat template is put around them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rft_data.core.errors import RowError
+from rft_data.core.rows import Experience, Message, Task
+from rft_data.exchange.formats.chat import chat, first_answer, one_text, text_of, tools, written
+from rft_data.exchange.formats.records import (
+    PLAIN,
+    Choices,
+    Format,
+    Origin,
+    Record,
+    Row,
+    beside,
+    imported,
+    text_cell,
+    with_beside,
+)
+
+_BESIDE = ("tools", "images")
+
+
+def spoken(value: Any, role: str, where: str) -> tuple[list[dict[str, Any]], bool]:
+    """(messages, whether they were a plain string) of a column that holds either.
+
+    Raises: RowError if it holds neither.
+    """
+    if isinstance(value, str):
+        return ([{"role": role, "content": value}] if value else []), True
+    if value is None:
+        raise RowError(f"column '{where}' is empty; text or a list of messages is needed")
+    return chat(value, f"column '{where}'"), False
+
+
+def extras(row: Row, known: Sequence[str], *, plain: bool) -> dict[str, Any]:
+    """Metadata of a TRL row: what it has beside the known columns, its images, and whether it is plain."""
+    metadata = beside(row, (*known, *_BESIDE))
+    if row.get("images"):
+        metadata["images"] = row["images"]
+    return {**metadata, PLAIN: True} if plain else metadata
+
+
+def as_spoken(messages: Sequence[Message], role: str, what: str, *, plain: bool) -> Any:
+    """The column of a prompt or an answer: a string when it was one, else the messages."""
+    if not plain:
+        if not messages:
+            raise RowError(f"{what} is empty")
+        return written(messages)
+    return one_text(messages, role, what) if messages else ""
+
+
+def finished(row: Row, record: Experience | Task, *, of: Sequence[Mapping[str, Any]] | None) -> Row:
+    """The row with tools, images and metadata beside it, each when there is any."""
+    images = record.metadata.get("images")
+    row = {
+        **row,
+        **({"tools": [dict(tool) for tool in of]} if of else {}),
+        **({"images": images} if images else {}),
+    }
+    return with_beside(row, record.metadata, but=_BESIDE)
+
+
+def _pair(row: Row) -> tuple[list[dict[str, Any]], int, bool]:
+    prompt, plain = spoken(row.get("prompt"), "user", "prompt")
+    completion, same = spoken(row.get("completion"), "assistant", "completion")
+    if plain != same:
+        kinds = ("text", "messages") if plain else ("messages", "text")
+        raise RowError("prompt is {} but completion is {}; both must be of one kind".format(*kinds))
+    if not completion:
+        raise RowError("column 'completion' is empty")
+    return [*prompt, *completion], len(prompt), plain
+
+
+def read_prompt(row: Row, origin: Origin) -> Sequence[Record]:
+    """A task; `answer` is its reference answer."""
+    prompt, plain = spoken(row.get("prompt"), "user", "prompt")
+    if not prompt:
+        raise RowError("column 'prompt' is empty")
+    answer = None if row.get("answer") in (None, "") else text_cell(row, "answer")
+    metadata = extras(row, ("prompt", "answer"), plain=plain)
+    offered = tools(row.get("tools"))
+    if offered:
+        metadata["tools"] = offered
+    return [Task(origin.taskset, tuple(prompt), answer, origin.split, metadata=metadata)]
+
+
+def write_prompt(record: Task, _: Choices) -> Row:
+    """Prompt, and the answer when it has one."""
+    plain = record.metadata.get(PLAIN) is True
+    row: Row = {"prompt": as_spoken(record.messages, "user", "the prompt", plain=plain)}
+    if record.answer is not None:
+        row["answer"] = record.answer
+    return finished(row, record, of=record.metadata.get("tools"))
+
+
+def read_completion(row: Row, origin: Origin) -> Sequence[Record]:
+    """An experience without reward."""
+    messages, split, plain = _pair(row)
+    metadata = extras(row, ("prompt", "completion"), plain=plain)
+    return [imported(origin, messages, split, tools=tools(row.get("tools")), metadata=metadata)]
+
+
+def write_completion(record: Experience, _: Choices) -> Row:
+    """Prompt and completion."""
+    plain = record.metadata.get(PLAIN) is True
+    split = record.prompt_messages
+    if split == len(record.messages):
+        raise RowError("the completion is empty")
+    row = {
+        "prompt": as_spoken(record.messages[:split], "user", "the prompt", plain=plain),
+        "completion": as_spoken(record.messages[split:], "assistant", "the completion", plain=plain),
+    }
+    return finished(row, record, of=record.tools)
+
+
+def read_language(row: Row, origin: Origin) -> Sequence[Record]:
+    """An experience: of a text it is all completion; of messages, all from the first answer on."""
+    if row.get("messages") is not None:
+        if row.get("text") is not None:
+            raise RowError("both 'text' and 'messages' are filled; one is needed")
+        messages = chat(row["messages"], "column 'messages'")
+        split, plain = first_answer(messages), False
+    else:
+        messages, split, plain = [{"role": "assistant", "content": text_cell(row, "text")}], 0, True
+    metadata = extras(row, ("text", "messages"), plain=plain)
+    return [imported(origin, messages, split, tools=tools(row.get("tools")), metadata=metadata)]
+
+
+def write_language(record: Experience, _: Choices) -> Row:
+    """The text, or all messages."""
+    if not record.messages:
+        raise RowError("the row has no messages")
+    if record.metadata.get(PLAIN) is True:
+        return finished({"text": "".join(map(text_of, record.messages))}, record, of=record.tools)
+    return finished({"messages": written(record.messages)}, record, of=record.tools)
+
+
+def read_unpaired(row: Row, origin: Origin) -> Sequence[Record]:
+    """An experience with reward 1 or 0."""
+    messages, split, plain = _pair(row)
+    reward = float(_label(row.get("label")))
+    metadata = extras(row, ("prompt", "completion", "label"), plain=plain)
+    return [
+        imported(
+            origin,
+            messages,
+            split,
+            tools=tools(row.get("tools")),
+            metadata=metadata,
+            reward=reward,
+            reward_parts={"label": reward},
+        )
+    ]
+
+
+def _label(value: Any) -> bool:
+    names = {"true": True, "1": True, "1.0": True, "false": False, "0": False, "0.0": False}
+    found = names.get(str(value).lower())
+    if found is None:
+        raise RowError(f"column 'label' holds {value!r}; true or false is needed")
+    return found
+
+
+def write_unpaired(record: Experience, choices: Choices) -> Row:
+    """Prompt, completion, and whether the reward reaches the threshold."""
+    if record.reward is None:
+        raise RowError("the row has no reward yet")
+    row = write_completion(record, choices)
+    return {
+        "prompt": row.pop("prompt"),
+        "completion": row.pop("completion"),
+        "label": record.reward >= choices.threshold,
+        **row,
+    }
+
+
+PROMPT = Format(
+    "trl-prompt",
+    ("prompt (text or messages) and optionally answer, tools, images",),
+    (frozenset({"prompt"}),),
+    read_prompt,
+    write_prompt,
+    ("tasks",),
+    flat=True,
+)
+COMPLETION = Format(
+    "trl-prompt-completion",
+    ("prompt, completion (both text or both messages)",),
+    (frozenset({"prompt", "completion"}),),
+    read_completion,
+    write_completion,
+    ("experiences",),
+    flat=True,
+)
+LANGUAGE = Format(
+    "trl-language-modeling",
+    ("text", "messages and optionally tools"),
+    (frozenset({"text"}), frozenset({"messages"})),
+    read_language,
+    write_language,
+    ("experiences",),
+    flat=True,
+)
+UNPAIRED = Format(
+    "trl-unpaired",
+    ("prompt, completion, label (true or false)",),
+    (frozenset({"prompt", "completion", "label"}),),
+    read_unpaired,
+    write_unpaired,
+    ("experiences",),
+    flat=True,
+)

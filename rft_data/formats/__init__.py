@@ -1,8 +1,0 @@
-"""Rows in and out of a buffer: files and datasets in the formats others use, and training sets for TRL."""
-
-from rft_data.formats.exporting import ExportReport, export
-from rft_data.formats.importing import ImportReport, import_into
-from rft_data.formats.records import Format
-from rft_data.formats.registry import FORMATS, detect
-
-__all__ = ["FORMATS", "ExportReport", "Format", "ImportReport", "detect", "export", "import_into"]

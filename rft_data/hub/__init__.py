@@ -1,6 +1,0 @@
-"""The hub over the wire: one owner process serves its buffer and ledgers to clients in other processes."""
-
-from rft_data.hub.client import HubClient
-from rft_data.hub.server import HubServer
-
-__all__ = ["HubClient", "HubServer"]

@@ -1,0 +1,1 @@
+"""One step after another: explore, judge, lease, train, publish; and taking a stopped run up again."""

@@ -1,0 +1,82 @@
+"""Which task each ticket plays, and which tickets are out.
+
+Tasks that lost their ticket (their explorer died) go first; the selector chooses the rest. It neither
+admits nor plays.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter, deque
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rft_data.core.protocols import Selector
+from rft_data.core.rows import Assignment, Task, TaskKey, Ticket
+
+log = logging.getLogger(__name__)
+
+_CHANCES = 1
+"""How often a task that was lost with its explorer is played again."""
+
+
+class Dispatcher:
+    """Hands tasks to tickets and knows what was handed out."""
+
+    def __init__(self, selector: Selector, tasks: Mapping[TaskKey, Task]) -> None:
+        """`tasks`: every task the selector may name."""
+        self.selector = selector
+        self.open: dict[int, TaskKey] = {}
+        """Task of each ticket that is out, by ordinal."""
+        self.admitted = 0
+        """One more than the highest ordinal handed out."""
+        self.tasks = tasks
+        self._again: deque[TaskKey] = deque()
+        self._lost: Counter[TaskKey] = Counter()
+
+    def assign(self, tickets: Sequence[Ticket]) -> list[Assignment]:
+        """A task for each ticket of one round."""
+        keys = self.draw(len(tickets))
+        for ticket, key in zip(tickets, keys, strict=True):
+            self.open[ticket.ordinal] = key
+            self.admitted = max(self.admitted, ticket.ordinal + 1)
+        return [Assignment(t, self.tasks[key]) for t, key in zip(tickets, keys, strict=True)]
+
+    def draw(self, n: int) -> list[TaskKey]:
+        """The next n tasks."""
+        again = [self._again.popleft() for _ in range(min(n, len(self._again)))]
+        return again + self.selector.select(n - len(again)) if n > len(again) else again
+
+    def close(self, ticket: Ticket) -> None:
+        """The ticket is in; idempotent."""
+        self.open.pop(ticket.ordinal, None)
+
+    def give_back(self, tasks: Sequence[TaskKey]) -> None:
+        """These tasks lost their tickets: they are played before others, unless they were lost before.
+
+        A task whose explorer dies each time may be what kills it.
+        """
+        for key in tasks:
+            if key not in self.tasks:
+                continue
+            self._lost[key] += 1
+            if self._lost[key] <= _CHANCES:
+                self._again.append(key)
+            else:
+                log.warning("task %s/%s lost its explorer again; it is given up", key.taskset, key.task_id)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What is out and what waits, as JSON values."""
+        return {
+            "admitted": self.admitted,
+            "open": [[ordinal, key.taskset, key.task_id] for ordinal, key in self.open.items()],
+            "again": [[key.taskset, key.task_id] for key in self._again],
+            "lost": [[key.taskset, key.task_id, times] for key, times in self._lost.items()],
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue where `state_dict` was taken."""
+        self.admitted = int(state["admitted"])
+        self.open = {int(ordinal): TaskKey(*key) for ordinal, *key in state["open"]}
+        self._again = deque(TaskKey(*key) for key in state["again"])
+        self._lost = Counter({TaskKey(*key): int(times) for *key, times in state["lost"]})

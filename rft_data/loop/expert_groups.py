@@ -1,0 +1,80 @@
+"""Experts' answers as groups that a sampler can mix into a policy's batches.
+
+The rows are stored already; here they get a verdict (kept, advantage 0) and a place in `groups`, in a book of
+their own. They are tokenised when they are leased.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from rft_data.buffer import Buffer
+from rft_data.core.filters import And, Compare
+from rft_data.core.rows import GroupResult, Played, TaskKey, Ticket, now
+from rft_data.core.schema import ANNOTATIONS
+from rft_data.loop.closing import group_row, stored_groups
+
+PART = "experts"
+"""The sampler's part that stands for them."""
+_NO_VERSION = 0
+"""Experts' groups have no age: a sampler does not look."""
+
+
+def book_of(run_id: str) -> str:
+    """The run id under which a run's expert groups are written."""
+    return f"{run_id}.experts"
+
+
+def beginning_of(run_id: str) -> str:
+    """How the ids of a run's expert groups begin."""
+    return f"{run_id}/expert-"
+
+
+def open_expert_groups(buffer: Buffer, run_id: str, pipeline_hash: str, attempt: int) -> int:
+    """Let the run's expert rows be leased as groups, one for each task; those that can be already stay.
+
+    Returns: how many groups were added.
+    """
+    mine = And((Compare("run_id", "eq", run_id), Compare("source", "eq", "expert")))
+    columns = ["seq", "experience_id", "group_id", "taskset", "task_id", "reward"]
+    known = {group.ticket.group_id for group in stored_groups(buffer, book_of(run_id))}
+    members: dict[str, list[Mapping[str, Any]]] = {}
+    for row in buffer.read("experiences", columns, mine).sort_by("seq").to_pylist():
+        if row["group_id"] not in known:
+            members.setdefault(row["group_id"], []).append(row)
+    if not members:
+        return 0
+    buffer.annotate(_kept([row for rows in members.values() for row in rows], pipeline_hash))
+    named = {"run_id": book_of(run_id), "attempt": attempt}
+    groups = [_group(place, rows) for place, rows in enumerate(members.values())]
+    buffer.add_rows("groups", [group_row(played, result, named) for played, result in groups])
+    return len(groups)
+
+
+def _kept(rows: Sequence[Mapping[str, Any]], pipeline_hash: str) -> pa.Table:
+    """Annotations that keep every row, with an advantage of 0."""
+    columns = {
+        "seq": [row["seq"] for row in rows],
+        "experience_id": [row["experience_id"] for row in rows],
+        "pipeline_hash": [pipeline_hash] * len(rows),
+        "verdict": ["kept"] * len(rows),
+        "dropped_by": [""] * len(rows),
+        "reason": [""] * len(rows),
+        "stats": ["{}"] * len(rows),
+        "advantage": [[0.0]] * len(rows),
+        "created_at": [now()] * len(rows),
+    }
+    nothing = {name: [None] * len(rows) for name in ANNOTATIONS.names if name not in columns}
+    return pa.table(columns | nothing, schema=ANNOTATIONS)
+
+
+def _group(ordinal: int, rows: Sequence[Mapping[str, Any]]) -> tuple[Played, GroupResult]:
+    ticket = Ticket(rows[0]["group_id"], ordinal, _NO_VERSION, ordinal)
+    task = TaskKey(rows[0]["taskset"], rows[0]["task_id"])
+    seqs = tuple(row["seq"] for row in rows)
+    rewards = tuple(row["reward"] for row in rows)
+    result = GroupResult(ticket, task, rewards, "arrived", _NO_VERSION, seqs)
+    return Played(ticket, task, "arrived", seqs, len(seqs)), result

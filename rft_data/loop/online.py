@@ -1,0 +1,194 @@
+"""The online loop, against protocols only: explore, judge, lease, train, publish.
+
+One loop for every placement and every mode: it starts whatever may start, waits for the first thing to
+finish, and looks again. Where nothing overlaps, that is explore, then train.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rft_data.core.errors import StalledError, Stopped
+from rft_data.core.files import MANIFEST_FILE
+from rft_data.core.rows import FileFacts, Lease, StepReport
+from rft_data.loop.exploring import Exploring
+from rft_data.loop.training import Training
+from rft_data.sampler.ledger import CONSUMER
+from rft_data.weights import checkpoint
+from rft_data.weights.versions import VersionRegistry
+
+log = logging.getLogger(__name__)
+
+LOOK_S = 1.0
+"""How long a wait lasts before stop requests, and feedback, are looked at."""
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """How far, how often."""
+
+    steps: int
+    """Optimizer steps of the run."""
+    groups_per_step: int
+    publish_every: int
+    """Steps between weight publications."""
+    checkpoint_every: int
+    max_explored_per_step: int
+    """Groups explored for one step before it goes ahead with fewer than `groups_per_step`."""
+
+    def publish_due(self, step: int) -> bool:
+        """Whether the weights of `step` go to the explorers."""
+        return step % self.publish_every == 0 or step == self.steps
+
+    def checkpoint_due(self, step: int) -> bool:
+        """Whether `step` ends with a checkpoint."""
+        return step % self.checkpoint_every == 0 or step == self.steps
+
+
+@dataclass
+class OnlineLoop:
+    """Explorers, operators, sampler and trainer around one buffer."""
+
+    exploring: Exploring
+    training: Training
+    versions: VersionRegistry
+    schedule: Schedule
+    checkpoints: Path
+    """Where the trainer writes them: `checkpoint-<step>`."""
+    step: int
+    """Optimizer steps behind the weights."""
+    on_step: Callable[[OnlineLoop, Lease, StepReport], None]
+    """Told every step that was taken."""
+    stop_requested: Callable[[], bool] = lambda: False
+    _boundary: dict[str, Any] = field(default_factory=dict)
+    """The parts' state when the last step was done: what a resume starts from."""
+
+    def run(self) -> None:
+        """Train until `schedule.steps` optimizer steps are behind the weights.
+
+        Raises: StalledError if nothing can go on; Stopped when asked to; what a role raised.
+        """
+        self.publish_first()
+        while self.step < self.schedule.steps or self.under_way():
+            stopping = self.stop_requested()
+            if self.step < self.schedule.steps and not stopping:
+                self.explore()
+                self.train(self.schedule.groups_per_step)
+            if under_way := self.under_way():
+                wait(under_way, LOOK_S, FIRST_COMPLETED)
+                self.collect()
+            elif stopping:
+                self.stop()
+            elif self.exploring.waiting:
+                time.sleep(LOOK_S)
+                self.collect()
+            else:
+                self.go_with_fewer()
+
+    def publish_first(self) -> None:
+        """Bring explorers and trainer to the same weights, before anything is explored."""
+        self._boundary = self.state()
+        self.training.save(self.step)
+        while under_way := self.under_way():
+            wait(under_way, LOOK_S, FIRST_COMPLETED)
+            self.collect()
+
+    def under_way(self) -> list[Future[Any]]:
+        """Every call that has not been collected."""
+        training = self.training.future
+        return self.exploring.fleet.futures() + ([] if training is None else [training])
+
+    def collect(self) -> None:
+        """Take in whatever has finished."""
+        self.exploring.collect()
+        done = self.training.collect()
+        if done is not None and done.ref is not None:
+            self.exploring.fleet.publish(done.ref)
+        if done is not None and done.lease is not None and done.report is not None:
+            self.stepped(done.lease, done.report)
+
+    def explore(self) -> None:
+        """Start the groups that the run still needs and this step may still explore."""
+        plan, outstanding = self.schedule, self.exploring.sampler.outstanding
+        wanted = (plan.steps - self.step) * plan.groups_per_step - outstanding
+        self.exploring.start(min(wanted, plan.max_explored_per_step - self.exploring.closed))
+
+    def train(self, n_groups: int) -> bool:
+        """Lease n groups and start their step; False if the trainer is busy or fewer are ready."""
+        if self.training.busy:
+            return False
+        lease = self.exploring.sampler.lease(CONSUMER, self.step, n_groups, self.versions.latest)
+        if lease is None:
+            return False
+        self.exploring.closed, self.exploring.last_error = 0, ""
+        self.training.begin(lease, checkpoint=self.schedule.checkpoint_due(self.step + 1))
+        return True
+
+    def stepped(self, lease: Lease, report: StepReport) -> None:
+        """A step is done and its version is issued: settle, tell, checkpoint."""
+        self.exploring.sampler.settle(lease)
+        self.step += 1
+        self.on_step(self, lease, report)
+        self.exploring.judge_s = 0.0
+        self._boundary = self.state()
+        if self.schedule.checkpoint_due(self.step):
+            self.seal(report.files)
+
+    def state(self) -> dict[str, Any]:
+        """What of the parts cannot be rebuilt from the tables."""
+        parts = self.exploring
+        return {
+            "selector": parts.dispatcher.selector.state_dict(),
+            "dispatcher": parts.dispatcher.state_dict(),
+            "sampler": parts.sampler.state_dict(),
+            "groups": parts.sampler.conservation(),
+            "rows": len(parts.buffer),
+            "version": self.versions.latest,
+        }
+
+    def seal(self, files: Mapping[str, FileFacts]) -> None:
+        """Complete the trainer's checkpoint of this step and record which leases it holds."""
+        parts, state = self.exploring, self._boundary
+        row = {"run_id": parts.ledger.run_id, "step": self.step, "selector": state["selector"]}
+        parts.buffer.add_rows("task_state", [row])
+        checkpoint.seal(self.checkpoints / f"checkpoint-{self.step}", self.step, state, files)
+        parts.ledger.consume(CONSUMER, self.step)
+        checkpoint.prune(self.checkpoints, keep=checkpoint.KEPT)
+
+    def go_with_fewer(self) -> None:
+        """Nothing is under way: train on what is ready, or say why nothing is.
+
+        Raises: StalledError when no group may be trained.
+        """
+        sampler = self.exploring.sampler
+        ready, wanted = sampler.ready, self.schedule.groups_per_step
+        if ready and self.train(min(ready, wanted)):
+            log.warning("step %d goes ahead with %d of %d groups", self.step, ready, wanted)
+            return
+        if self.exploring.last_error:
+            why = f"rollouts fail, the last with: {self.exploring.last_error}"
+        else:
+            why = (
+                "the operators drop every group: look at `rft buffer head --table annotations`, loosen "
+                "'experience_ops' or choose other tasks"
+            )
+        found = {state: n for state, n in sampler.conservation().items() if n}
+        raise StalledError(
+            f"step {self.step}: none of the {self.exploring.closed} groups explored for it may be trained "
+            f"({found}); {why}."
+        )
+
+    def stop(self) -> None:
+        """Write a checkpoint of the present step, unless there is one.
+
+        Raises: Stopped, always.
+        """
+        if self.step and not (self.checkpoints / f"checkpoint-{self.step}" / MANIFEST_FILE).is_file():
+            self.seal(self.training.checkpoint())
+        raise Stopped(f"stopped at step {self.step} of {self.schedule.steps}, as asked")

@@ -1,0 +1,190 @@
+"""Taking a run up where its last checkpoint and its stored groups left it.
+
+Synchronous runs continue exactly: what was explored for a step that no lease names yet is set aside, the
+selector is led through the rounds that were leased, and exploring starts again from there. Asynchronous
+runs keep every group that arrived, and play again the tasks whose tickets were lost.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from rft_data.buffer import Buffer
+from rft_data.core.protocols import Pipeline
+from rft_data.core.rows import GroupResult
+from rft_data.loop.closing import recover_groups, stored_groups
+from rft_data.loop.dispatch import Dispatcher
+from rft_data.sampler.awaiting import Awaiting
+from rft_data.sampler.group_states import AWAITING
+from rft_data.sampler.ledger import CONSUMER, Ledger
+from rft_data.tasks.curator import TaskCurator
+from rft_data.weights import checkpoint
+from rft_data.weights.versions import VersionRegistry
+
+log = logging.getLogger(__name__)
+
+SUPERSEDED = "superseded"
+"""Why a group of an interrupted synchronous step is retired."""
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where a run stands."""
+
+    step: int
+    """Optimizer steps the checkpoint holds; 0 without one."""
+    directory: Path | None
+    """The checkpoint; None at the start."""
+    state: Mapping[str, Any]
+    """What was sealed with it."""
+    history: Sequence[GroupResult]
+    """Every group of the run that is closed, and those that wait for rewards (outcome `awaiting`)."""
+
+
+def take_up(
+    buffer: Buffer,
+    ledger: Ledger,
+    versions: VersionRegistry,
+    pipeline: Pipeline,
+    dispatcher: Dispatcher,
+    *,
+    checkpoints: Path,
+    least_members: int,
+    synchronous: bool,
+    awaiting: Awaiting | None = None,
+) -> Position:
+    """Close what a kill left open and bring the dispatcher to where the training stopped.
+
+    Args:
+        synchronous: weights go out after every step and nothing older is trained.
+        awaiting: takes in the groups that wait for rewards; not for a synchronous run, which explores a
+            step that it was killed in anew.
+    """
+    # first, as it brings back tasks that the run had made: open groups of them are judged then
+    at = _newest(checkpoints, dispatcher)
+    _close_open_groups(buffer, ledger, pipeline, dispatcher, least_members, awaiting)
+    if at.directory is not None:
+        ledger.consume(CONSUMER, at.step)
+    history = stored_groups(buffer, ledger.run_id) + ([] if awaiting is None else awaiting.history())
+    if synchronous:
+        again = _resume_synchronous(dispatcher, history, versions, ledger, at.step)
+    else:
+        again = _resume_asynchronous(dispatcher, history, ledger.retired(CONSUMER))
+    if again:
+        log.info("%d groups are played again", again)
+    return replace(at, history=history)
+
+
+def take_up_exploring(
+    buffer: Buffer,
+    ledger: Ledger,
+    pipeline: Pipeline,
+    dispatcher: Dispatcher,
+    *,
+    checkpoints: Path,
+    least_members: int,
+) -> Position:
+    """The same for a run that only explores: its steps are groups, and nothing of it is consumed."""
+    _close_open_groups(buffer, ledger, pipeline, dispatcher, least_members)
+    at = _newest(checkpoints, dispatcher)
+    history = stored_groups(buffer, ledger.run_id)
+    _resume_asynchronous(dispatcher, history, {})
+    return replace(at, history=history)
+
+
+def _close_open_groups(
+    buffer: Buffer,
+    ledger: Ledger,
+    pipeline: Pipeline,
+    dispatcher: Dispatcher,
+    least_members: int,
+    awaiting: Awaiting | None = None,
+) -> None:
+    of_run = ledger.run_id, ledger.attempt
+    found = recover_groups(dispatcher.tasks, least_members, pipeline, buffer, *of_run, awaiting)
+    if found:
+        log.info("%d groups had been stored but not judged; they are now", len(found))
+    if awaiting:
+        log.info("%d groups wait for their rewards", len(awaiting))
+
+
+def _newest(checkpoints: Path, dispatcher: Dispatcher) -> Position:
+    found = checkpoint.newest(checkpoints)
+    if found is None:
+        return Position(0, None, {}, ())
+    log.info("continuing from the checkpoint of step %d", found.step)
+    dispatcher.selector.load_state_dict(found.state["selector"])
+    dispatcher.load_state_dict(found.state["dispatcher"])
+    return Position(found.step, found.directory, found.state, ())
+
+
+def _resume_synchronous(
+    dispatcher: Dispatcher,
+    history: Sequence[GroupResult],
+    versions: VersionRegistry,
+    ledger: Ledger,
+    step: int,
+) -> int:
+    """Lead the selector through the rounds leased since the checkpoint of `step`; set the rest aside.
+
+    Returns: groups set aside. In synchronous runs the version a group was admitted under says for which
+    step it was explored.
+    """
+    leased = {lease.step for lease in ledger.leases(CONSUMER)}
+    if isinstance(dispatcher.selector, TaskCurator):
+        dispatcher.selector.warn_of_replay(step, leased)
+    unleased = next(s for s in range(step, step + len(leased) + 1) if s not in leased)
+    gone = ledger.retired(CONSUMER)
+    live = [r for r in history if r.ticket.group_id not in gone]
+    late = [r for r in live if versions.step_of(r.ticket.version) >= unleased]
+    ledger.retire(CONSUMER, [r.ticket.group_id for r in late], SUPERSEDED)
+    done = [r for r in live if step <= versions.step_of(r.ticket.version) < unleased]
+    for _, members in groupby(sorted(done, key=lambda r: r.ticket.ordinal), key=lambda r: r.ticket.round):
+        round_ = list(members)
+        dispatcher.assign([result.ticket for result in round_])
+        for result in round_:
+            dispatcher.close(result.ticket)
+        dispatcher.give_back([result.task for result in round_ if result.outcome == "cancelled"])
+        dispatcher.selector.observe(round_)
+    return len(late)
+
+
+def _resume_asynchronous(
+    dispatcher: Dispatcher, history: Sequence[GroupResult], retired: Mapping[str, str]
+) -> int:
+    """Observe what arrived since the checkpoint; give back the tasks whose tickets were lost.
+
+    Tickets of groups that wait for rewards stay out.
+    The selector draws again what it drew since; a task that has no group of its own is one that was lost.
+    Returns: tasks to be played again.
+    """
+    live = [result for result in history if result.outcome != "cancelled"]
+    home = {result.ticket.ordinal for result in live}
+    was_open = [result for result in live if result.ticket.ordinal in dispatcher.open]
+    since = [result for result in live if result.ticket.ordinal >= dispatcher.admitted]
+    lost = [key for ordinal, key in dispatcher.open.items() if ordinal not in home]
+    dispatcher.open = {r.ticket.ordinal: r.task for r in live if r.outcome == AWAITING}
+    played = Counter(result.task for result in since)
+    last = max((result.ticket.ordinal for result in history), default=-1)
+    for _ in range(last + 1 - dispatcher.admitted):
+        if not played.total():
+            break
+        drawn = dispatcher.draw(1)
+        if not drawn:
+            break  # nobody explores in this run
+        [key] = drawn
+        if played[key]:
+            played[key] -= 1
+        else:
+            lost.append(key)
+    dispatcher.admitted = max(dispatcher.admitted, last + 1)
+    dispatcher.give_back(lost)
+    closed = [r for r in (*was_open, *since) if r.outcome != AWAITING]
+    dispatcher.selector.observe([r for r in closed if r.ticket.group_id not in retired])
+    return len(lost)

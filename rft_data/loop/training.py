@@ -1,0 +1,112 @@
+"""The trainer of a run: one lease at a time, and after it, when due, its weights as a new version.
+
+A step counts once its version is written down; until then nothing else is leased. It decides neither
+what is leased nor when a run ends.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any
+
+from rft_data.core.failpoints import failpoint
+from rft_data.core.protocols import Role
+from rft_data.core.rows import FileFacts, Lease, StepReport, WeightRef
+from rft_data.weights.versions import VersionRegistry
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What the trainer has finished."""
+
+    lease: Lease | None
+    """The lease it trained on; None when it only wrote weights."""
+    report: StepReport | None
+    ref: WeightRef | None
+    """The weights it wrote; None when they were not due."""
+
+
+class Training:
+    """What the trainer is at."""
+
+    def __init__(
+        self,
+        role: Role,
+        versions: VersionRegistry,
+        *,
+        publish_due: Callable[[int], bool],
+        deadline_s: float,
+    ) -> None:
+        """`publish_due(step)`: whether the weights of `step` go out; `deadline_s`: of a step or a save."""
+        self._role = role
+        self._versions = versions
+        self._publish_due = publish_due
+        self._deadline_s = deadline_s
+        self._lease: Lease | None = None
+        self._report: StepReport | None = None
+        self._after = 0
+        self._began = 0.0
+        self.future: Future[Any] | None = None
+        """The call under way."""
+        self.seconds: dict[str, float] = {}
+        """Wall seconds of the last step by phase: `idle` before it, `train`, `publish`."""
+        self._ended = time.monotonic()
+
+    @property
+    def busy(self) -> bool:
+        """Whether a call is under way."""
+        return self.future is not None
+
+    def begin(self, lease: Lease, *, checkpoint: bool) -> None:
+        """Start the optimizer step of a lease; with `checkpoint`, trainer state is written too."""
+        failpoint("step.begin")
+        self._lease, self._after = lease, lease.step + 1
+        self.seconds = {"idle": time.monotonic() - self._ended}
+        self._call("step", StepReport, lease=lease, checkpoint=checkpoint)
+
+    def save(self, step: int) -> None:
+        """Start writing the present weights, `step` optimizer steps old, as a new version."""
+        self._after = step
+        header = self._versions.header(step)
+        self._call("save_weights", str, directory=str(self._versions.draft(step)), header=header)
+
+    def collect(self) -> Done | None:
+        """What is finished; None while there is more to do.
+
+        Raises: what the trainer raised; nothing of a failed step is settled.
+        """
+        if self.future is None or not self.future.done():
+            return None
+        outcome, self.future = self.future.result(), None
+        ref = None
+        if isinstance(outcome, StepReport):
+            failpoint("step.done")
+            self._book("train")
+            self._report = outcome
+            if self._publish_due(self._after):
+                self.save(self._after)
+                return None
+            self._versions.issue(self._after)
+        else:
+            ref = self._versions.finish(self._after, outcome)
+            self._book("publish")
+        self._ended = time.monotonic()
+        done = Done(self._lease, self._report, ref)
+        self._lease = self._report = None
+        return done
+
+    def checkpoint(self) -> dict[str, FileFacts]:
+        """Have trainer state written now, between steps; returns its files."""
+        call = self._role.call("checkpoint", dict[str, FileFacts], deadline_s=self._deadline_s)
+        files: dict[str, FileFacts] = call.result()
+        return files
+
+    def _call(self, method: str, returns: Any, **arguments: Any) -> None:
+        self._began = time.monotonic()
+        self.future = self._role.call(method, returns, deadline_s=self._deadline_s, **arguments)
+
+    def _book(self, phase: str) -> None:
+        self.seconds[phase] = time.monotonic() - self._began

@@ -1,0 +1,228 @@
+"""A buffer in another process: the methods of `Buffer` that explorers, operators and trainers need.
+
+Holds no state of its own; a hub that was killed and started again is found again, and what had no answer
+is sent again.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import pyarrow as pa
+
+from rft_data.buffer import Appended
+from rft_data.buffer.appended import in_places
+from rft_data.buffer.validation import Refused, conform, encode
+from rft_data.core.codec import to_table, to_tasks
+from rft_data.core.errors import StalledError
+from rft_data.core.filters import Filter, to_json
+from rft_data.core.protocols import LeasedBatch
+from rft_data.core.rows import Experience, Feedback, Lease, Task
+from rft_data.core.schema import EXPERIENCES, TASKS
+from rft_data.placement.hub.connection import Connection, Locate
+from rft_data.placement.hub.remote_ledger import RemoteLedger
+
+HUB_TOKEN = "RFT_HUB_TOKEN"  # noqa: S105 - its name, not the token
+"""Environment variable with the token of a hub that people reach."""
+DEADLINE_S = 60.0
+STREAM_DEADLINE_S = 600.0
+"""For all batches of an answer; shorter than the hub's clean-up leaves the files of an old version alone."""
+PIPELINED = 32
+"""Appends of one client on their way at a time."""
+
+
+class HubClient:
+    """A client of one hub; safe to use from many threads."""
+
+    def __init__(self, address: str, token: str, *, locate: Locate | None = None) -> None:
+        """Connect when first used.
+
+        `locate`: says where the hub is now, for one that may move (see `actor.connect`).
+        """
+        self._connection = Connection(address, token, locate)
+        self._pool = ThreadPoolExecutor(PIPELINED, "hub-client")
+        self._slots = threading.BoundedSemaphore(PIPELINED)
+
+    def close(self) -> None:
+        """Wait for the appends under way, then hang up; idempotent."""
+        self._pool.shutdown()
+        self._connection.close()
+
+    def __enter__(self) -> HubClient:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def ledger(self, run_id: str, attempt: int, *, max_uses: int = 1) -> RemoteLedger:
+        """The hub's ledger of a run."""
+        return RemoteLedger(self._connection, run_id, attempt, max_uses=max_uses)
+
+    # --- writing -----------------------------------------------------------------------------------
+
+    def append(self, rows: Sequence[Experience] | pa.Table, *, deadline_s: float = DEADLINE_S) -> Appended:
+        """`Buffer.append`: returns when the rows are as durable as the hub's buffer is.
+
+        Raises: as there; StalledError too if the hub cannot be reached for `deadline_s`. At most
+            `wire.MAX_REQUEST_BYTES` go in one call (RowError).
+        """
+        return self._append(*self._encoded(rows, deadline_s), deadline_s)
+
+    def submit(
+        self, rows: Sequence[Experience] | pa.Table, *, deadline_s: float = DEADLINE_S
+    ) -> Future[Appended]:
+        """The same without waiting; up to PIPELINED are under way and may be stored in any order.
+
+        Blocks while so many are. Raises: StalledError after `deadline_s`; then nothing is stored.
+        """
+        end = time.monotonic() + deadline_s
+        encoded = self._encoded(rows, deadline_s)
+        if not self._slots.acquire(timeout=deadline_s):
+            raise StalledError(
+                f"{PIPELINED} appends of this client were under way for {deadline_s:g} s; nothing of this "
+                "one is stored. Wait for their futures, or longer (deadline_s): sending it again is safe."
+            )
+        future = self._pool.submit(self._append, *encoded, max(0.0, end - time.monotonic()))
+        future.add_done_callback(lambda _: self._slots.release())
+        return future
+
+    def _encoded(
+        self, rows: Sequence[Experience] | pa.Table, deadline_s: float
+    ) -> tuple[pa.Table, Sequence[int], int]:
+        """(rows as a table, the place of each, how many were brought); sets aside what no table can hold."""
+        if isinstance(rows, pa.Table):
+            return conform(rows), range(len(rows)), len(rows)
+        table, places, refused = encode(rows)
+        if refused:
+            self.add_rows("quarantine", [_quarantine_row(row) for row in refused], deadline_s=deadline_s)
+        return table, places, len(rows)
+
+    def _append(self, table: pa.Table, places: Sequence[int], brought: int, deadline_s: float) -> Appended:
+        if table.num_rows == 0:
+            answer: dict[str, Any] = {"seqs": [], "digests": [], "stored": 0, "quarantined": 0}
+        else:
+            answer = self._connection.call("append", {"deadline_s": deadline_s}, table, deadline_s=deadline_s)
+        return _appended(table, places, brought, answer)
+
+    def annotate(self, annotations: pa.Table, *, deadline_s: float = DEADLINE_S) -> None:
+        """`Buffer.annotate`."""
+        self._connection.call("annotate", {}, annotations, deadline_s=deadline_s)
+
+    def add_rows(
+        self, name: str, rows: Sequence[Mapping[str, Any]], *, deadline_s: float = DEADLINE_S
+    ) -> None:
+        """`Buffer.add_rows`, for the tables in `calls.ROW_TABLES`; `created_at` is the hub's to give.
+
+        A row of a table without a key may be stored twice when the hub dies in the middle: newest wins.
+        Raises: as there; UnknownComponentError for another table; ConflictError if a key is stored with
+            other content.
+        """
+        if rows:
+            self._connection.call("add_rows", {"name": name, "rows": list(rows)}, deadline_s=deadline_s)
+
+    def add_tasks(self, tasks: Sequence[Task], *, deadline_s: float = DEADLINE_S) -> int:
+        """`Buffer.add_tasks`."""
+        if not tasks:
+            return 0
+        return int(self._connection.call("add_tasks", {}, to_table(tasks, TASKS), deadline_s=deadline_s))
+
+    def add_feedback(self, feedback: Sequence[Feedback], *, deadline_s: float = DEADLINE_S) -> int:
+        """`Buffer.add_feedback`, all of it or none; a run that waits for it goes on within a second.
+
+        Raises: as there; RowError for more than 16 MiB in one call.
+        """
+        if not feedback:
+            return 0
+        return int(self._connection.call("add_feedback", {"feedback": list(feedback)}, deadline_s=deadline_s))
+
+    # --- reading -----------------------------------------------------------------------------------
+
+    def take(self, seqs: Sequence[int], *, deadline_s: float = DEADLINE_S) -> pa.Table:
+        """`Buffer.take`."""
+        return self._connection.rows("take", {"seqs": list(seqs)}, deadline_s=deadline_s)
+
+    def read(
+        self,
+        name: str,
+        columns: Sequence[str] | None = None,
+        where: Filter | None = None,
+        limit: int | None = None,
+        *,
+        deadline_s: float = DEADLINE_S,
+    ) -> pa.Table:
+        """`Buffer.read`."""
+        return self._connection.rows("read", _reading(name, columns, where, limit), deadline_s=deadline_s)
+
+    def batches(
+        self,
+        name: str,
+        columns: Sequence[str] | None = None,
+        where: Filter | None = None,
+        *,
+        deadline_s: float = STREAM_DEADLINE_S,
+    ) -> Iterator[pa.RecordBatch]:
+        """`Buffer.batches`; `deadline_s` is for all of them, the time between them included."""
+        args = _reading(name, columns, where, None)
+        for batch in self._connection.stream("read", args, deadline_s=deadline_s):
+            if batch.num_rows:
+                yield batch
+
+    def tail(self, name: str, n: int, *, deadline_s: float = DEADLINE_S) -> pa.Table:
+        """`Buffer.tail`."""
+        return self._connection.rows("tail", {"name": name, "n": n}, deadline_s=deadline_s)
+
+    def leased(self, lease: Lease, pipeline_hash: str, *, deadline_s: float = DEADLINE_S) -> LeasedBatch:
+        """`Buffer.leased`."""
+        args = {"lease": lease, "pipeline_hash": pipeline_hash}
+        return LeasedBatch(lease, self._connection.rows("leased", args, deadline_s=deadline_s))
+
+    def tasks(self, split: str | None = None, *, deadline_s: float = DEADLINE_S) -> list[Task]:
+        """`Buffer.tasks`."""
+        tasks = to_tasks(self.read("tasks", deadline_s=deadline_s))
+        return [task for task in tasks if split is None or task.split == split]
+
+    def __len__(self) -> int:
+        """Experiences stored."""
+        return self.counts()["experiences"]
+
+    def counts(self, *, deadline_s: float = DEADLINE_S) -> dict[str, int]:
+        """`Buffer.counts`."""
+        return dict(self._connection.call("counts", {}, deadline_s=deadline_s))
+
+    def lost_rows(self, *, deadline_s: float = DEADLINE_S) -> set[int]:
+        """`Buffer.lost_rows`."""
+        return set(self._connection.call("lost_rows", {}, deadline_s=deadline_s))
+
+
+def _reading(
+    name: str, columns: Sequence[str] | None, where: Filter | None, limit: int | None
+) -> dict[str, Any]:
+    chosen = None if columns is None else list(columns)
+    return {
+        "name": name,
+        "columns": chosen,
+        "where": None if where is None else to_json(where),
+        "limit": limit,
+    }
+
+
+def _quarantine_row(row: Refused) -> dict[str, Any]:
+    return {"experience_id": row.experience_id, "reason": row.reason, "row": row.excerpt}
+
+
+def _appended(table: pa.Table, places: Sequence[int], brought: int, answer: Mapping[str, Any]) -> Appended:
+    """The hub's answer in terms of the rows brought; `rows` are those sent, as they are stored."""
+    found: list[int | None] = answer["seqs"]
+    let_in = [seq is not None for seq in found]
+    good = table if all(let_in) else table.filter(pa.array(let_in))
+    numbers = pa.array([seq for seq in found if seq is not None], pa.int64())
+    rows = good.append_column(EXPERIENCES.field("seq"), numbers).append_column(
+        EXPERIENCES.field("digest"), pa.array(answer["digests"], pa.string())
+    )
+    quarantined = answer["quarantined"] + brought - len(places)
+    seqs = in_places(found, places, brought)
+    return Appended(seqs, answer["stored"], quarantined, rows, 0)

@@ -1,0 +1,4 @@
+"""Questions to stored rows: SQL, search, lineage, groups side by side, tags.
+
+Nothing here writes experiences.
+"""

@@ -1,0 +1,118 @@
+"""Aggregate questions in SQL over a buffer's tables: DuckDB, read-only, in a child process of its own.
+
+The child has no access to files or the network beyond the tables, no settings to change, a memory limit,
+and a deadline after which it is killed. Only the columns a query names are read, streaming.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from rft_data.buffer import Buffer
+from rft_data.core.errors import RecipeError, RftError, StalledError
+from rft_data.core.filters import Filter, to_sql
+from rft_data.core.schema import EXPERIENCES
+from rft_data.reading.query_worker import FAILED, NO_MEMORY, NOT_SQL
+
+DEADLINE_S = 30.0
+MEMORY_BYTES = 2 << 30
+MAX_ROWS = 10_000
+MAX_RESULT_BYTES = 64 << 20
+_INHERITED = ("PATH", "HOME", "LD_LIBRARY_PATH", "TMPDIR", "SSL_CERT_FILE", "TZ")
+_FEW_THREADS = {
+    "OMP_NUM_THREADS": "1",
+    "TOKIO_WORKER_THREADS": "2",
+    "LANCE_CPU_THREADS": "2",
+    "LANCE_IO_THREADS": "4",
+    "MALLOC_ARENA_MAX": "2",
+}
+"""Each thread reserves address space (an arena of 64 MiB), which the memory limit counts: without these, what
+a query may use would depend on the machine's cores and load."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueryResult:
+    """Rows that a query returned."""
+
+    rows: pa.Table
+    truncated: bool
+    """Whether the query had more rows than were asked for."""
+
+
+def query(
+    buffer: Buffer,
+    sql: str,
+    *,
+    where: Filter | None = None,
+    max_rows: int = MAX_ROWS,
+    deadline_s: float = DEADLINE_S,
+    memory_bytes: int = MEMORY_BYTES,
+) -> QueryResult:
+    """Run one SELECT over the buffer's tables, as of now.
+
+    `where`: restricts the table `experiences`, for example to a view's rows. Without ORDER BY the order of
+    rows is not defined. Times are UTC.
+    Raises: RecipeError if the SQL is not one valid SELECT (unknown names come with a suggestion);
+        StalledError past `deadline_s`; RftError past `memory_bytes` or MAX_RESULT_BYTES.
+    """
+    request: dict[str, object] = {
+        "location": buffer.location,
+        "sql": sql,
+        "where": None if where is None else to_sql(where, EXPERIENCES),
+        "max_rows": max_rows,
+        "memory_bytes": memory_bytes,
+        "result_bytes": MAX_RESULT_BYTES,
+        "deadline_s": deadline_s,
+    }
+    code, out, err = _run(json.dumps(request), deadline_s)
+    if code != 0:
+        raise _failure(code, err, request)
+    table = pa.ipc.open_stream(out).read_all()
+    truncated = table.num_rows > max_rows
+    return QueryResult(table.slice(0, max_rows), truncated)
+
+
+def _run(request: str, deadline_s: float) -> tuple[int, bytes, str]:
+    """The child's exit code, stdout and stderr. It inherits no secret: only a short list of variables."""
+    allowed = {name: value for name, value in os.environ.items() if name in _INHERITED or name[:4] == "AWS_"}
+    paths = os.pathsep.join(path for path in sys.path if path)
+    environment = {**allowed, **_FEW_THREADS, "PYTHONPATH": paths, "LANCE_LOG": "error"}
+    child = subprocess.Popen(
+        [sys.executable, "-P", "-m", "rft_data.reading.query_worker"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment,
+        start_new_session=True,
+    )
+    try:
+        out, err = child.communicate(request.encode(), timeout=deadline_s)
+    except subprocess.TimeoutExpired as late:
+        raise StalledError(
+            f"the query did not finish within {deadline_s:g} s and was killed; ask for less, or wait longer."
+        ) from late
+    finally:
+        if child.poll() is None:
+            child.kill()
+            child.communicate()
+    return child.returncode, out, err.decode(errors="replace").strip()
+
+
+def _failure(code: int, err: str, request: dict[str, object]) -> RftError:
+    if code == NOT_SQL:
+        return RecipeError(f"the query cannot be run: {err}")
+    if code == FAILED:
+        return RftError(f"the query failed: {err}")
+    limit = int(str(request["memory_bytes"])) / 2**20
+    if code == NO_MEMORY or code < 0:
+        return RftError(
+            f"the query needed more than the {limit:g} MiB of memory it may use and was stopped; name fewer "
+            "columns, aggregate, or allow more."
+        )
+    return RftError(f"the query process ended with code {code}: {err[-2000:]}")

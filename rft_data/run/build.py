@@ -1,0 +1,194 @@
+"""Recipe sections to tasks, selectors, models and operators.
+
+With `roles.py` the one place that knows every concrete class. Heavy packages are imported inside the
+functions, so that reading a recipe costs nothing.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rft_data.core.errors import MissingFileError, RecipeError
+from rft_data.core.lookup import load, need
+from rft_data.core.rows import Experience, Task, experience_id_of
+from rft_data.recipe.modes import ExploreRecipe, OnlineRecipe, PlayingRecipe, TasksRecipe, TrainRecipe
+from rft_data.recipe.running import OperatorLimits
+from rft_data.recipe.sections import Experts, Model, Operators, ReasoningGym, SelectorSection, Taskset
+from rft_data.tasks.selectors import make_selector
+from rft_data.tasks.selectors.base import OpenSelector
+from rft_data.tasks.sources import jsonl_tasks, reasoning_gym_tasks
+
+if TYPE_CHECKING:
+    from ops.runtime.limits import Limits
+    from ops.runtime.pipeline import OperatorPipeline
+    from rft_data.buffer import Buffer
+
+PROCESS_ENVIRONMENT = {
+    "OMP_NUM_THREADS": "1",  # vLLM's CPU workers spin; two threads cost double for the same speed
+    "TORCHDYNAMO_DISABLE": "1",  # else vLLM compiles its logprob rank kernel at the first batch (10 s)
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the engine is stepped in this process
+    "VLLM_LOGGING_LEVEL": "ERROR",
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+    "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+    "TRL_EXPERIMENTAL_SILENCE": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+    "LANCE_LOG": "error",
+    "TRANSFORMERS_VERBOSITY": "error",
+    "TORCH_CPP_LOG_LEVEL": "ERROR",
+    "TQDM_DISABLE": "1",  # a bar per batch and per file would bury the run's own progress
+}
+
+
+def prepare_process() -> None:
+    """Set what libraries read from the environment at import; a value already set stays.
+
+    A model is fetched from a hub only if the recipe names a hub id and HF_HUB_OFFLINE is not set.
+    """
+    for name, value in PROCESS_ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+
+
+def tasks_of(section: Taskset) -> list[Task]:
+    """Read one taskset."""
+    common: dict[str, Any] = {
+        "taskset": section.name,
+        "difficulty": section.difficulty,
+        "heldout": section.heldout,
+    }
+    source = section.source
+    if isinstance(source, ReasoningGym):
+        return reasoning_gym_tasks(
+            source.dataset, size=source.size, seed=source.seed, args=source.args, **common
+        )
+    return jsonl_tasks(Path(source.path), prompt=section.prompt, answer=section.answer, **common)
+
+
+def expert_rows(section: Experts, member: int, tasks: Sequence[Task], run_id: str) -> list[Experience]:
+    """Solutions by one expert for the first `limit` training tasks of each taskset, by task id.
+
+    Args: member: the expert's place in the recipe; experts of one task form a group.
+    """
+    solve: Callable[[Task], str] = load(section.use, "expert")
+    rows = []
+    for task in expert_tasks(section, tasks):
+        group_id = f"{run_id}/expert-{task.task_id}"
+        solution = solve(task)
+        rows.append(
+            Experience(
+                experience_id=experience_id_of(run_id, task.key, 0, group_id, member),
+                source="expert",
+                run_id=run_id,
+                taskset=task.taskset,
+                task_id=task.task_id,
+                group_id=group_id,
+                member=member,
+                explorer_id=section.use,
+                messages=(*task.messages, {"role": "assistant", "content": solution}),
+                prompt_messages=len(task.messages),
+                completion_text=solution,
+                finish_reason="stop",
+                reward=1.0,
+            )
+        )
+    return rows
+
+
+def expert_tasks(section: Experts, tasks: Sequence[Task]) -> list[Task]:
+    """The tasks an expert solves."""
+    chosen: list[Task] = []
+    for name in section.tasksets:
+        eligible = [task for task in tasks if task.split == "train" and task.taskset == name]
+        chosen += sorted(eligible, key=lambda task: task.task_id)[: section.limit]
+    return chosen
+
+
+def model_folder(section: Model, run_dir: Path, seed: int) -> Path:
+    """The Hugging Face folder of the starting policy, built now if the recipe says so.
+
+    Raises: MissingFileError when a local path has no model in it.
+    """
+    if section.build is not None:
+        need("torch", "train", "building a model")
+        from trainers.models.tiny_model import build_tiny_model
+
+        folder, draft = run_dir / "model", run_dir / ".draft-model"
+        if not folder.is_dir():
+            build_tiny_model(draft, seed=seed, **section.build.model_dump(exclude={"use"}))
+            draft.rename(folder)
+        return folder
+    path = Path(section.path or "")
+    if (path / "config.json").is_file():
+        return path
+    local = path.exists() or path.is_absolute() or str(section.path).startswith(".")
+    if local or os.environ.get("HF_HUB_OFFLINE") == "1":
+        raise MissingFileError(
+            f"model.path '{section.path}' is not a model folder (no config.json in it); "
+            "give a Hugging Face folder, or a hub id with the network allowed (HF_HUB_OFFLINE unset)."
+        )
+    hub = need("huggingface_hub", "train", "fetching a model")
+    return Path(hub.snapshot_download(str(section.path)))
+
+
+def selector_of(section: SelectorSection, tasks: Sequence[Task], seed: int) -> OpenSelector:
+    """The task selector."""
+    return make_selector(section.use, section.args, tasks, seed)
+
+
+def experience_pipeline(recipe: PlayingRecipe | TrainRecipe, store: Buffer) -> OperatorPipeline:
+    """The operators of `experience_ops`, checked; `store` is for those that look at stored rows.
+
+    Raises: RecipeError, also for one that compares groups where they are judged one by one.
+    """
+    from ops.runtime.pipeline import OperatorPipeline
+
+    pipeline = OperatorPipeline(
+        recipe.experience_ops,
+        name="experience_ops",
+        allow_unsafe=recipe.allow_unsafe_ops,
+        limits=_limits_of(recipe.op_limits, recipe.experience_ops),
+        store=store,
+    )
+    if (found := _judged_one_by_one(recipe)) and pipeline.batch_wide:
+        raise RecipeError(
+            f"operators {pipeline.batch_wide} of 'experience_ops' compare the groups of a batch, and with "
+            f"{found} each group is judged when it is finished: what they say would depend on timing. Make "
+            "the run synchronous (mode: online, sync: {every: 1, max_staleness: 0}), or let them compare "
+            "within a group (grpo_advantage_mapper: {scale: group})."
+        )
+    return pipeline
+
+
+def _judged_one_by_one(recipe: PlayingRecipe | TrainRecipe) -> str:
+    """What of a recipe keeps operators from seeing a training batch; empty if they see it."""
+    if isinstance(recipe, ExploreRecipe):
+        return "mode 'explore'"
+    if isinstance(recipe, OnlineRecipe) and recipe.sync.max_staleness > 0:
+        return f"'sync.max_staleness' {recipe.sync.max_staleness}"
+    return ""
+
+
+def task_pipeline(
+    recipe: TasksRecipe, operators: Operators, name: str, store: Buffer | None
+) -> OperatorPipeline:
+    """Operators over tasks, checked; Data-Juicer's read the column `text`. `name`: their recipe key."""
+    from ops.runtime.pipeline import OperatorPipeline
+
+    return OperatorPipeline(
+        operators,
+        name=name,
+        text_column="text",
+        allow_unsafe=recipe.allow_unsafe_ops,
+        limits=_limits_of(recipe.op_limits, operators),
+        store=store,
+    )
+
+
+def _limits_of(given: Mapping[str, OperatorLimits], operators: Operators) -> dict[str, Limits]:
+    """How the operators of one list run."""
+    from ops.runtime.limits import Limits
+
+    names = {name for operator in operators for name in operator}
+    return {name: Limits(**section.model_dump()) for name, section in given.items() if name in names}

@@ -1,0 +1,141 @@
+"""What is wrong with a recipe's stages, alone and with other sections, seen before any engine starts.
+
+It builds what can be built without a model. Whether the buffer holds what they need is their runs' business.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from rft_data.core.errors import MissingFileError, RecipeError
+from rft_data.core.lookup import need
+from rft_data.loop.expert_groups import PART
+from rft_data.recipe.algorithms import algorithm_of
+from rft_data.recipe.modes import OnlineRecipe, TrainRecipe
+from rft_data.recipe.sections import RlStage
+from rft_data.run.roles import objective_settings
+from rft_data.sampler.mix import OWN
+
+_REWARD = "reward_advantage_mapper"
+"""The operator that brings the rewards themselves to the lease."""
+_REWARDS = frozenset({"rewards", "token_rewards"})
+_GREEDY = "remax_advantage_mapper"
+
+
+def check_stages(recipe: OnlineRecipe | TrainRecipe) -> None:
+    """Build every stage's configuration, so that a mistake shows before any work.
+
+    Raises: RecipeError, UnknownComponentError; MissingFileError without the teacher's folder.
+    """
+    need("trl", "train", "training")
+    from trainers.offline.offline_stage import check_stage
+
+    for stage in recipe.stages:
+        if isinstance(stage, RlStage):
+            _check_rl_stage(recipe, stage)
+        else:
+            check_stage(
+                stage.algorithm, Path(recipe.run_dir), options=stage.trl, seed=recipe.seed, lora=stage.lora
+            )
+
+
+def _check_rl_stage(recipe: OnlineRecipe | TrainRecipe, stage: RlStage) -> None:
+    from trainers.policy.critic import critic_plan
+    from trainers.policy.grpo_config import grpo_config
+    from trainers.policy.objective import objective_of
+    from trainers.policy.off_policy import off_policy_of
+
+    group_size = recipe.group_size if isinstance(recipe, TrainRecipe) else recipe.explorer.group_size
+    folder, rows = Path(recipe.run_dir), stage.groups_per_step * group_size
+    config = grpo_config(folder, steps=stage.steps, rows_per_step=rows, options=stage.trl, seed=recipe.seed)
+    corrections = off_policy_of(stage.off_policy.model_dump(), config)
+    objective = objective_of(objective_settings(stage), stage.trl, config, corrections)
+    critic = None if stage.critic is None else stage.critic.model_dump()
+    critic_plan(critic, objective.batch_ops, folder, None, stage.trl)
+    _check_teacher(stage, objective.needs, read=objective.needs_reference or config.beta != 0.0)
+    _check_operators(recipe, stage)
+    _check_parts(recipe, stage, objective.needs)
+    if config.loss_type == "dr_grpo" and objective.loss is None and "max_completion_length" not in stage.trl:
+        raise RecipeError(
+            "trl.loss_type 'dr_grpo' divides by the longest completion, and the recipe does not say it; give "
+            "trl.max_completion_length, the explorers' max_tokens."
+        )
+
+
+def _check_teacher(stage: RlStage, needs: frozenset[str], *, read: bool) -> None:
+    """Whether there is a teacher where one is needed, and something that reads it."""
+    if stage.teacher is None:
+        if "teacher" in needs:
+            raise RecipeError(
+                "batch_ops has an operator that learns from a teacher (distill, jsd), and the stage no "
+                "'teacher'; give the folder of its model."
+            )
+    elif not read:
+        raise RecipeError(
+            "the stage has a 'teacher' that nothing reads; remove it, or add batch_ops (distill, kl_penalty) "
+            "or 'kl'."
+        )
+    elif not (Path(stage.teacher) / "config.json").is_file():
+        raise MissingFileError(
+            f"teacher '{stage.teacher}' is no folder of a model (it has no config.json); give one that is."
+        )
+
+
+def _check_operators(recipe: OnlineRecipe | TrainRecipe, stage: RlStage) -> None:
+    """Whether the operators bring what the stage takes the stored advantages for."""
+    from trainers.policy.batch_ops import BATCH_OPS
+
+    names = [name for operator in recipe.experience_ops for name in operator]
+    ours = [name for name in names if name.endswith("_advantage_mapper")]
+    if not any("advantage" in name for name in names):
+        raise RecipeError("'experience_ops' has no advantage operator; end it with one.")
+    of_stage = [name for operator in stage.batch_ops for name in operator]
+    readers = [name for name in of_stage if name in BATCH_OPS and BATCH_OPS[name].needs & _REWARDS]
+    if readers and ours and ours[-1] != _REWARD:
+        raise RecipeError(
+            f"batch_ops has {readers[0]}, which makes advantages of rewards, and 'experience_ops' ends with "
+            f"{ours[-1]}: it would take those advantages for rewards. End them with {_REWARD}."
+        )
+    if isinstance(recipe, OnlineRecipe) and recipe.explorer.greedy_member != (_GREEDY in names):
+        raise RecipeError(
+            f"explorer.greedy_member is {recipe.explorer.greedy_member} and 'experience_ops' has "
+            f"{'a' if _GREEDY in names else 'no'} {_GREEDY}: the greedy answer is that operator's baseline "
+            "and nothing else's. Have both or neither."
+        )
+    _check_pass_at_k(recipe)
+
+
+def _check_pass_at_k(recipe: OnlineRecipe | TrainRecipe) -> None:
+    size = recipe.group_size if isinstance(recipe, TrainRecipe) else recipe.explorer.group_size
+    for operator in recipe.experience_ops:
+        k = (operator.get("pass_at_k_advantage_mapper") or {}).get("k", 0)
+        if k and k >= size:
+            raise RecipeError(
+                f"pass_at_k_advantage_mapper has k {k} and groups have {size} rollouts: every advantage "
+                "would be 0. Give larger groups or a smaller k."
+            )
+
+
+def _check_parts(recipe: OnlineRecipe | TrainRecipe, stage: RlStage, needs: frozenset[str]) -> None:
+    """Whether experts' rows are mixed in where the loss takes them, and only there."""
+    parts: dict[str, Any] = recipe.sampler.args.get("parts", {}) if recipe.sampler.use == "mix" else {}
+    if PART in parts and "experts" not in needs:
+        raise RecipeError(
+            f"the sampler mixes in '{PART}', whose rows have no logprobs, and the stage's loss cannot train "
+            "on such; choose mix, chord, raft or sft (loss: {use: mix}), or remove the part."
+        )
+    if PART in parts and isinstance(recipe, OnlineRecipe) and not recipe.experts:
+        raise RecipeError(
+            f"the sampler mixes in '{PART}', and the recipe has no 'experts' to make them; give some."
+        )
+    if PART not in parts and "experts" in algorithm_of(stage.algorithm).needs:
+        raise RecipeError(
+            f"'{stage.algorithm}' learns from experts beside its own rollouts, and the sampler brings none; "
+            "give sampler: {use: mix, args: {parts: {own: 7, experts: 1}, max_reuse: 1000}}."
+        )
+    if "versions_behind" in needs and parts.keys() - {OWN, PART}:
+        raise RecipeError(
+            "the stage's loss counts how many versions a row is behind, and the sampler mixes in another "
+            "run's, whose versions are not this run's; choose another loss, or mix in no other run."
+        )

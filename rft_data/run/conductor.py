@@ -1,0 +1,112 @@
+"""A run conducted by a Ray actor, so that it survives its own death.
+
+It ends with the process that started it (under `ray job submit` that process is on the cluster). The actor
+holds nothing that the run's folder does not: Ray starts it again, and it resumes. The folder must be on a
+file system that every node sees.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from pydantic_core import from_json, to_json
+
+from rft_data.core.errors import BusyError, RftError, RoleDiedError
+from rft_data.core.lookup import need
+from rft_data.placement.hub.wire import decode_answer, encode_error, encode_result
+from rft_data.placement.ray import connect, give_back_places
+from rft_data.recipe.modes import MODES, RunRecipe
+from rft_data.run.record import RECORD_FILE, ask_to_stop
+
+log = logging.getLogger(__name__)
+
+NAMESPACE = "rft"
+_RESTARTS = 3
+
+
+class Conductor:
+    """The actor's body."""
+
+    def run(self, recipe: bytes, folder: str, path: list[str]) -> bytes:
+        """Run or resume; answers the summary or the error as JSON.
+
+        Args: folder: the working directory that the recipe's paths start from. path: where code is found.
+        """
+        os.chdir(folder)
+        sys.path[:] = list(dict.fromkeys([*path, *sys.path]))
+        logging.basicConfig(
+            stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S"
+        )
+        from rft_data.run.start import run_recipe
+
+        loaded = _received(recipe)
+        if need("ray", "ray", "a conductor").get_runtime_context().was_current_actor_reconstructed:
+            give_back_places(loaded.books)
+        try:
+            return encode_result(run_recipe(loaded))
+        except RftError as err:
+            return encode_error(err)
+
+
+def conduct(recipe: RunRecipe) -> dict[str, Any]:
+    """Run a recipe of placement `ray` to its end; returns its summary.
+
+    Ctrl-C once asks the run to drain and checkpoint, twice ends it at once. A cluster is started only if
+    there is none (RAY_ADDRESS names one), and only such a one is ended.
+
+    Raises: BusyError if the run is conducted on this cluster already; what the run raises; RoleDiedError
+        if its conductor died more often than it may.
+    """
+    ray = need("ray", "ray", "placement 'ray'")
+    mine = connect()
+    try:
+        return _conducted(ray, recipe)
+    finally:
+        if mine:
+            ray.shutdown()
+
+
+def _conducted(ray: Any, recipe: RunRecipe) -> dict[str, Any]:
+    name = f"rft-{recipe.name}"
+    options = {"name": name, "namespace": NAMESPACE, "num_cpus": 0, "max_restarts": _RESTARTS}
+    try:
+        actor = ray.remote(Conductor).options(**options, max_task_retries=_RESTARTS).remote()
+    except ValueError as err:
+        raise BusyError(
+            f"run '{recipe.name}' is conducted on this Ray cluster already (actor '{name}'); wait for it, or "
+            f"end it with: rft stop {recipe.run_dir}"
+        ) from err
+    answer = actor.run.remote(_sent(recipe), os.getcwd(), sys.path)
+    try:
+        try:
+            return dict(decode_answer(ray.get(answer)))
+        except KeyboardInterrupt:  # the first; a second one ends it at once
+            if not (Path(recipe.run_dir) / RECORD_FILE).is_file():
+                raise
+            log.warning("%s", ask_to_stop(Path(recipe.run_dir), now=False))
+            return dict(decode_answer(ray.get(answer)))
+    except ray.exceptions.RayActorError as err:
+        raise RoleDiedError(
+            f"the conductor of run '{recipe.name}' died {_RESTARTS + 1} times, the last time with: {err}. "
+            f"What was acknowledged is stored; resume with: rft resume {recipe.run_dir}"
+        ) from err
+    finally:
+        ray.kill(actor)
+
+
+def _sent(recipe: RunRecipe) -> bytes:
+    """The recipe with its environment references, for a process with another environment."""
+    references = [[list(loc), reference] for loc, reference in recipe.references.items()]
+    return bytes(to_json({"recipe": recipe.model_dump(mode="json"), "references": references}))
+
+
+def _received(sent: bytes) -> RunRecipe:
+    parts = from_json(sent)
+    kind: Any = MODES[parts["recipe"]["mode"]]
+    recipe: RunRecipe = kind.model_validate(parts["recipe"])
+    recipe.keep_references({tuple(loc): reference for loc, reference in parts["references"]})
+    return recipe

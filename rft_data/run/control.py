@@ -1,0 +1,262 @@
+"""Run control, the side that runs: the run's record, its heartbeat, its log file, and requests to stop.
+
+The first SIGINT, SIGTERM or `rft stop` asks for a drain: the loop reads `stop_requested`, finishes what is
+under way, checkpoints and ends. The second, or `rft stop --now`, raises KeyboardInterrupt in the main thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import logging
+import os
+import signal
+import socket
+import threading
+import time
+import weakref
+from dataclasses import replace
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import IO, Any
+
+from rft_data.core.errors import BusyError, Stopped
+from rft_data.run.record import (
+    FAILED,
+    FINISHED,
+    LOCK_FILE,
+    LOG_FILE,
+    NOW,
+    RUNNING,
+    STOP_FILE,
+    STOPPED,
+    STOPPING,
+    RunRecord,
+    read_record,
+    write_record,
+)
+
+log = logging.getLogger(__name__)
+
+STOPPED_EXIT = Stopped.exit_code
+"""Exit code of a run that ended because it was asked to."""
+_BEAT_S = 1.0
+_LOOK_S = 0.1
+_PATIENCE_S = 0.5
+"""Who only looks whether the run lives holds its lock for a moment too."""
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_LONGEST_WHY = 2000
+_WHAT_STOPPING_MEANS = "finishing what is under way, then a checkpoint; ask again to end at once"
+
+_HELD: weakref.WeakSet[IO[str]] = weakref.WeakSet()
+
+
+def _let_go() -> None:
+    """In a forked child: the lock is the parent's, and must go with it."""
+    for lock in list(_HELD):
+        lock.close()
+
+
+os.register_at_fork(after_in_child=_let_go)
+
+
+class RunControl:
+    """One start of a run, from `with` to its end; used by the process that conducts it."""
+
+    def __init__(self, run_dir: Path, *, attempt: int = 0) -> None:
+        """Nothing is written before `__enter__`. `attempt`: how often the run was started before."""
+        self._dir = run_dir
+        self._record = RunRecord(
+            os.getpid(), socket.gethostname(), attempt, time.time(), RUNNING, time.time()
+        )
+        self._heard: dict[str, float] = {}
+        self._phase = ""
+        self._asked = ""
+        self._now = False
+        self._closing = False
+        self._announced = False
+        self._ended = threading.Event()
+        self._handlers: dict[signal.Signals, Any] = {}
+        self._thread = threading.Thread(target=self._watch, name="run-control", daemon=True)
+
+    @property
+    def stop_requested(self) -> bool:
+        """Whether somebody asked the run to end; the loop looks at this between pieces of work."""
+        return bool(self._asked)
+
+    @property
+    def state(self) -> str:
+        """`running`, or `stopping` once a stop was asked for."""
+        return STOPPING if self._asked else RUNNING
+
+    @property
+    def stop_now(self) -> bool:
+        """Whether it is to end without a checkpoint; only of use off the main thread, else it is raised."""
+        return self._now
+
+    def phase(self, text: str) -> None:
+        """Say what the run begins to do; shown by `rft status`.
+
+        Raises: Stopped if it was asked to end: what is done already is skipped when it is continued.
+        """
+        if self.stop_requested:
+            raise Stopped(f"stopped before {text}, as asked")
+        self._phase = text
+
+    def progress(self, text: str) -> None:
+        """Say how far it is in what it does."""
+        self._phase = text
+
+    def heard(self, role: str) -> None:
+        """Note a sign of life from a role; shown by `rft status`."""
+        self._heard[role] = time.time()
+
+    def __enter__(self) -> RunControl:
+        """Take the run over.
+
+        Raises: BusyError if another process holds it.
+        """
+        self._dir.mkdir(parents=True, exist_ok=True)
+        self._lock = self._claim()
+        (self._dir / STOP_FILE).unlink(missing_ok=True)
+        self._log = RunLog(self._dir / LOG_FILE)
+        logging.getLogger().addHandler(self._log)
+        write_record(self._dir, self._record, durable=True)
+        self._thread.start()
+        if threading.current_thread() is threading.main_thread():  # in an actor, `rft stop` is the way
+            self._handlers = {number: signal.signal(number, self._on_signal) for number in _SIGNALS}
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, err: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Say how the run ended, and give it up. The traceback of a failure goes to the log file.
+
+        Finished if nothing was raised; stopped after Stopped (its text says how far the run came) or a
+        KeyboardInterrupt; failed otherwise.
+        """
+        self._closing = True
+        self._ended.set()
+        self._thread.join(5 * _BEAT_S)
+        self._announce()
+        self._record = _ended(replace(self._present(), phase=""), err)
+        if self._record.state == FAILED and err is not None:
+            self._log.handle(_traceback(err, trace))
+        with contextlib.suppress(OSError):  # the disk is full: the lock still says that the run has ended
+            write_record(self._dir, self._record, durable=True)
+        (self._dir / STOP_FILE).unlink(missing_ok=True)
+        for number, handler in self._handlers.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+        logging.getLogger().removeHandler(self._log)
+        with contextlib.suppress(OSError):
+            self._log.close()
+        self._lock.close()
+
+    def _claim(self) -> IO[str]:
+        lock = (self._dir / LOCK_FILE).open("a")
+        deadline = time.monotonic() + _PATIENCE_S
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as err:
+                if time.monotonic() > deadline:
+                    lock.close()
+                    holder = read_record(self._dir)
+                    who = "another process" if holder is None else f"process {holder.pid} on {holder.host}"
+                    raise BusyError(
+                        f"the run in {self._dir} is being run by {who}; wait for it, or end it with: "
+                        f"rft stop {self._dir}"
+                    ) from err
+                time.sleep(0.02)
+            else:
+                _HELD.add(lock)
+                return lock
+
+    def _on_signal(self, number: int, _: FrameType | None) -> None:
+        """Only notes what came: logging here could meet a lock that the interrupted code holds."""
+        if self._closing:
+            return
+        if self._asked or self._now:
+            raise KeyboardInterrupt
+        self._asked = signal.Signals(number).name
+
+    def _watch(self) -> None:
+        """The heartbeat's thread: writes the record, says that a stop was asked for, finds stop files."""
+        due = 0.0
+        while not self._ended.wait(_LOOK_S):
+            self._look_for_stop_file()
+            if self._announce() or time.monotonic() >= due:
+                due = time.monotonic() + _BEAT_S
+                self._beat()
+
+    def _announce(self) -> bool:
+        """Say, once, that a stop was asked for; whether it was said now."""
+        if not self._asked or self._announced:
+            return False
+        self._announced = True
+        log.warning("asked to stop (%s): %s", self._asked, _WHAT_STOPPING_MEANS)
+        return True
+
+    def _look_for_stop_file(self) -> None:
+        try:
+            how = (self._dir / STOP_FILE).read_text()
+        except OSError:
+            return
+        self._asked = self._asked or "rft stop"
+        if how == NOW and not self._now:
+            self._now = True
+            if self._handlers:  # a real signal, so that a wait in the main thread ends
+                signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+    def _present(self) -> RunRecord:
+        why = f"asked by {self._asked}" if self._asked else ""
+        return replace(
+            self._record,
+            state=self.state,
+            why=why,
+            beat_at=time.time(),
+            phase=self._phase,
+            heard=dict(self._heard),
+        )
+
+    def _beat(self) -> None:
+        with contextlib.suppress(OSError):  # a full disk must not end the heartbeat: there may be room again
+            write_record(self._dir, self._present(), durable=False)
+
+
+def _ended(record: RunRecord, err: BaseException | None) -> RunRecord:
+    """The record of a run that ended with `err`, or well."""
+    if err is None:
+        return replace(record, state=FINISHED, why="", exit_code=0)
+    code = err.code if isinstance(err, SystemExit) else getattr(err, "exit_code", 1)
+    text = str(err)[:_LONGEST_WHY]
+    if isinstance(err, KeyboardInterrupt | Stopped):
+        why = text or f"{record.why or 'interrupted'}, ended at once"
+        return replace(record, state=STOPPED, why=why, exit_code=STOPPED_EXIT)
+    if isinstance(err, SystemExit) and not code:
+        return replace(record, state=FINISHED, why="", exit_code=0)
+    named = f"{type(err).__name__}: {text}" if text else type(err).__name__
+    return replace(record, state=FAILED, why=named, exit_code=code if isinstance(code, int) else 1)
+
+
+def _traceback(err: BaseException, trace: TracebackType | None) -> logging.LogRecord:
+    text = f"the run failed with {type(err).__name__}"
+    return logging.LogRecord(__name__, logging.ERROR, "", 0, text, None, (type(err), err, trace))
+
+
+class RunLog(logging.FileHandler):
+    """The run's `log.txt`: every line of the process's logging; a full disk costs lines, not the run."""
+
+    def __init__(self, path: Path) -> None:
+        """Go on at the end of what former starts wrote."""
+        super().__init__(path, encoding="utf-8", errors="backslashreplace")
+        self.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s"))
+        self._told = False
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        """Say once, on the other handlers, that lines are missing."""
+        if not self._told:
+            self._told = True
+            logging.getLogger(__name__).warning(
+                "%s cannot be written to; lines are missing in it", self.baseFilename
+            )

@@ -1,0 +1,171 @@
+"""Offline stages of a run, in recipes with and without exploring: one call of the offline role each.
+
+What a stage trained on is in the table `stage_rows` and in its folder (`trained_on.jsonl`), and by digest in
+the folder's manifest, the run's progress and its summary.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rft_data.core.errors import IntegrityError
+from rft_data.core.files import manifest_bytes, read_manifest
+from rft_data.core.protocols import Placement
+from rft_data.core.rows import bytes_id
+from rft_data.recipe.modes import RunRecipe
+from rft_data.recipe.offline import AnyOfflineStage, HeldoutPairs, SftStage
+from rft_data.run.folder import Run
+from rft_data.run.preparation import offline
+from rft_data.run.stopwatch import Stopwatch
+
+log = logging.getLogger(__name__)
+
+_CHOICE = ("pairs", "run", "where", "margin")
+_ROW_KEYS = ("experience_id", "chosen_experience_id", "rejected_experience_id")
+
+
+def stage_name(number: int, stage: AnyOfflineStage) -> str:
+    """What a stage is called in the run's folder, its progress and its metrics."""
+    return f"{number}-{stage.algorithm}"
+
+
+def stage_folder(run: Run, number: int, stage: AnyOfflineStage) -> Path:
+    """Where a stage writes its model."""
+    return run.directory / "stages" / stage_name(number, stage)
+
+
+def train_stage(
+    run: Run,
+    recipe: RunRecipe,
+    placement: Placement,
+    stage: AnyOfflineStage,
+    number: int,
+    model: Path,
+    heldout: float = 0.0,
+) -> None:
+    """Train `model` by a stage; what it did goes into the run's progress and the `metrics` table.
+
+    Args: heldout: share of prompts that are not trained on.
+    Raises: what the offline role raises.
+    """
+    name, folder = stage_name(number, stage), stage_folder(run, number, stage)
+    with Stopwatch(run.seconds, stage.algorithm):
+        report: dict[str, Any] = offline(
+            recipe,
+            placement,
+            "train",
+            dict[str, Any],
+            algorithm=stage.algorithm,
+            model=str(model.absolute()),
+            output=str(folder.absolute()),
+            given={
+                "options": stage.trl,
+                "data": _data(stage, run.run_id),
+                "seed": recipe.seed,
+                "heldout": heldout,
+                "lora": stage.lora,
+            },
+            header={"run_id": run.run_id, "stage": name},
+            threads=_threads(recipe),
+        )
+    log.info("%s: trained on %d examples", name, report["examples"])
+    run.buffer.add_rows("stage_rows", [_examples(run.run_id, name, folder, report["digest"])])
+    history = report.pop("history")
+    points = {(int(p["step"]), f"{name}/{k}"): v for p in history for k, v in p.items() if k != "step"}
+    points[(int(report["metrics"]["steps"]), f"{name}/examples")] = float(report["examples"])
+    _record(run, "trainer", points)
+    run.progress.setdefault("stages", {})[name] = {**report, "folder": str(folder)}
+
+
+def check_folder(run: Run, number: int, stage: AnyOfflineStage) -> None:
+    """See that the folder of a stage that a former start trained is what it wrote.
+
+    Raises: IntegrityError naming what is missing or differs.
+    """
+    name, folder = stage_name(number, stage), stage_folder(run, number, stage)
+    if bytes_id(manifest_bytes(folder)) != run.progress["stages"][name]["manifest"]:
+        raise IntegrityError(
+            f"{folder} is not what stage '{name}' of run '{run.run_id}' wrote: its manifest is another. Put "
+            "it back, or run again with --fresh."
+        )
+    read_manifest(folder)
+
+
+def measure_preferences(
+    run: Run,
+    recipe: RunRecipe,
+    placement: Placement,
+    pairs: HeldoutPairs,
+    base: Path,
+    measured: Path,
+    label: str,
+    algorithm: str = "",
+) -> None:
+    """Note how well a model tells better from worse on the held-out pairs.
+
+    Args: base: the run's start model. label: names the figures. algorithm: of the stage that made the model.
+    """
+    with Stopwatch(run.seconds, "evaluation"):
+        found: dict[str, float] = offline(
+            recipe,
+            placement,
+            "prefer",
+            dict[str, Any],
+            algorithm=algorithm,
+            model=str(measured.absolute()),
+            base=str(base.absolute()),
+            data=pairs.model_dump(include=set(_CHOICE)),
+            heldout=pairs.fraction,
+            limit=pairs.limit,
+            threads=_threads(recipe),
+        )
+    done = run.progress.setdefault("preferences", {})
+    done[label] = found
+    _record(run, "run", {(len(done) - 1, f"heldout/{key}"): value for key, value in found.items()})
+    log.info(
+        "held-out preference accuracy, %s: %.1f %% of %d pairs, margin %.3f",
+        label,
+        100 * found["accuracy"],
+        found["pairs"],
+        found["margin"],
+    )
+
+
+def _data(stage: AnyOfflineStage, run_id: str) -> dict[str, Any]:
+    """The stage's choice as the offline role takes it."""
+    if isinstance(stage, SftStage) and stage.data is None:
+        return {"sources": ["expert"], "run": run_id}
+    assert stage.data is not None  # noqa: S101 - only sft may leave it out
+    return stage.data.model_dump()
+
+
+def _examples(run_id: str, stage: str, folder: Path, digest: str) -> dict[str, Any]:
+    """A row of `stage_rows`, of what the stage's folder says it was trained on."""
+    from trainers.offline.offline_stage import TRAINED_ON
+
+    names = [json.loads(line) for line in (folder / TRAINED_ON).read_text().splitlines()]
+    rows = {name[key] for name in names for key in _ROW_KEYS if name.get(key) is not None}
+    pairs = {name["preference_id"] for name in names if "preference_id" in name}
+    ids = {"experience_ids": sorted(rows), "preference_ids": sorted(pairs)}
+    return {"run_id": run_id, "stage": stage, "digest": digest, **ids}
+
+
+def _threads(recipe: RunRecipe) -> int | None:
+    """As many as the trainer was given; where roles take turns, every core."""
+    place = recipe.placement
+    return None if place.use == "inline" else max(1, int(place.trainer.cpus))
+
+
+def _record(run: Run, role: str, numbers: Mapping[tuple[int, str], float]) -> None:
+    """Store numbers by (optimizer step, name) in one commit."""
+    run.buffer.add_rows(
+        "metrics",
+        [
+            {"run_id": run.run_id, "role": role, "step": step, "key": key, "value": float(value)}
+            for (step, key), value in numbers.items()
+        ],
+    )

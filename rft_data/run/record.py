@@ -1,0 +1,149 @@
+"""A run as others see it from its folder: who runs it, whether it lives, and how to ask it to stop.
+
+Nothing here needs the run's process, or that there is one. `control.py` is the side that runs.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rft_data.core.errors import MissingFileError, StalledError
+from rft_data.core.files import write_text
+
+RECORD_FILE, LOCK_FILE, STOP_FILE, LOG_FILE = "run.pid", "run.lock", "run.stop", "log.txt"
+RUNNING, STOPPING, STOPPED, FINISHED, FAILED = "running", "stopping", "stopped", "finished", "failed"
+DIED, SILENT, UNKNOWN = "died", "silent", "unknown"
+DRAIN, NOW = "drain", "now"
+SILENT_S = 30.0
+"""A living run writes its record every second; after so long without, something is wrong with it."""
+_ANSWER_S = 15.0
+
+
+@dataclass(frozen=True, slots=True)
+class RunRecord:
+    """What a run says about itself in `run.pid`. Times are Unix seconds."""
+
+    pid: int
+    host: str
+    attempt: int
+    """How often the run had been started before."""
+    started_at: float
+    state: str
+    """`running`, `stopping`, `stopped`, `finished` or `failed`."""
+    beat_at: float
+    """When it last wrote this."""
+    phase: str = ""
+    """What it is at, in words."""
+    why: str = ""
+    """Why it stopped or failed, or empty."""
+    exit_code: int | None = None
+    """Of its process; None while it runs."""
+    heard: Mapping[str, float] = field(default_factory=dict)
+    """When each role last gave a sign of life."""
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What can be said about a run's process now."""
+
+    state: str
+    """A record's state, or `died` (ended without a word), `silent` (holds the run but writes nothing) or
+    `unknown` (never had a record)."""
+    why: str
+    record: RunRecord | None
+
+    @property
+    def alive(self) -> bool:
+        """Whether a process holds the run."""
+        return self.state in (RUNNING, STOPPING, SILENT)
+
+
+def read_record(run_dir: Path) -> RunRecord | None:
+    """What the run last said; None if it never did, or its record cannot be read."""
+    try:
+        return RunRecord(**json.loads((run_dir / RECORD_FILE).read_text()))
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def write_record(run_dir: Path, record: RunRecord, *, durable: bool) -> None:
+    """Replace `run.pid` in one step; `durable` also flushes it to the disk."""
+    path, text = run_dir / RECORD_FILE, json.dumps(record.as_json())
+    if durable:
+        write_text(path, text)
+        return
+    draft = path.with_name(f".{path.name}.beat")
+    draft.write_text(text)
+    draft.rename(path)
+
+
+def held(run_dir: Path) -> bool:
+    """Whether a process holds the run's lock; the lock goes with the process, however it dies."""
+    try:
+        with (run_dir / LOCK_FILE).open() as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
+    return False
+
+
+def standing(run_dir: Path) -> Standing:
+    """The run's state as far as its folder shows it.
+
+    Raises: MissingFileError if the folder holds no run.
+    """
+    record = read_record(run_dir)
+    if record is None and not (run_dir / "recipe.json").is_file():
+        raise MissingFileError(
+            f"{run_dir} holds no run (neither {RECORD_FILE} nor recipe.json in it); "
+            "name a folder under 'runs'."
+        )
+    living = held(run_dir)
+    if record is None:
+        return Standing(RUNNING if living else UNKNOWN, "", None)
+    if record.state not in (RUNNING, STOPPING):
+        return Standing(record.state, record.why, record)
+    since = max(0.0, time.time() - record.beat_at)
+    if living and since < SILENT_S:
+        return Standing(record.state, record.why, record)
+    who = f"process {record.pid} on {record.host}"
+    if living:
+        return Standing(SILENT, f"{who} holds the run but wrote nothing for {since:.0f} s", record)
+    return Standing(DIED, f"{who} ended without a word {since:.0f} s ago (killed, or out of memory)", record)
+
+
+def ask_to_stop(run_dir: Path, *, now: bool, deadline_s: float = _ANSWER_S) -> str:
+    """Ask the run's process to drain and checkpoint, or with `now` to end at once; returns what came of it.
+
+    Raises: MissingFileError if the folder holds no run; StalledError if the process does not answer.
+    """
+    before = standing(run_dir)
+    if not before.alive:
+        return f"nothing to stop: the run is {before.state}" + (f" ({before.why})" if before.why else "")
+    write_text(run_dir / STOP_FILE, NOW if now else DRAIN)
+    end = time.monotonic() + deadline_s
+    while time.monotonic() < end:
+        after = standing(run_dir)
+        if not after.alive:
+            return f"the run is {after.state}" + (f" ({after.why})" if after.why else "")
+        if after.state == STOPPING and not now:
+            return "the run finishes what is under way, writes a checkpoint and ends"
+        time.sleep(0.1)
+    pid = before.record.pid if before.record else math.nan
+    raise StalledError(
+        f"the run in {run_dir} was asked to stop, but process {pid} did not answer within {deadline_s:g} s; "
+        f"the request stays in {STOP_FILE}. Killing that process is safe: what was acknowledged is stored."
+    )

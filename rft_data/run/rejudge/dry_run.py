@@ -1,0 +1,104 @@
+"""What a list of operators would do with stored experiences: whole groups, batch by batch, nothing written.
+
+Memory: one batch of rows, 8 to 16 bytes for every stored row, and the rows that are to be shown.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from rft_data.buffer import Buffer
+from rft_data.core.protocols import Pipeline
+from rft_data.core.schema import ANNOTATIONS
+from rft_data.reading.whole_groups import GroupRows
+from rft_data.run.rejudge.compare import Difference
+from rft_data.run.rejudge.stored_verdicts import StoredVerdicts
+from rft_data.run.rejudge.tally import OperatorTally, Tally
+
+_SHOWN = ("seq", "experience_id", "verdict", "dropped_by", "reason", "advantage", "shaped_reward", "masked")
+SHOWN_COLUMNS = tuple(name for name in _SHOWN if name in ANNOTATIONS.names)
+"""What is told of a row, from its annotation."""
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """What one pipeline did with all rows."""
+
+    pipeline_hash: str
+    rows: int
+    kept: int
+    dropped: int
+    quarantined: int
+    operators: tuple[OperatorTally, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DryRun:
+    """What would happen."""
+
+    groups: int
+    first: Replay
+    second: Replay | None
+    """The recipe compared with; None without one, or when it is the stored verdicts."""
+    difference: Difference | None
+    rows: tuple[dict[str, Any], ...]
+    """The first rows, as SHOWN_COLUMNS."""
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        found = asdict(self)
+        for name, replay in (("first", self.first), ("second", self.second)):
+            for told, tally in zip(found[name]["operators"], replay.operators, strict=True) if replay else ():
+                told["keep_rate"] = tally.keep_rate
+        return found
+
+
+def dry_run(
+    buffer: Buffer,
+    pipeline: Pipeline,
+    groups: GroupRows,
+    *,
+    groups_per_batch: int,
+    against: Pipeline | StoredVerdicts | None = None,
+    shown: int = 0,
+) -> DryRun:
+    """Run the operators over whole groups, in batches of as many groups as a step trains on.
+
+    Operators that compare rows across a batch see the batch they would have had, as far as that can be known:
+    groups in the order they were stored.
+    Args: shown: how many rows, and how many examples of a difference, to tell.
+    Raises: OperatorError when an operator breaks its contract; IntegrityError if a stored row is damaged.
+    """
+    first, second = Tally(), Tally()
+    difference = Difference()
+    told: list[dict[str, Any]] = []
+    for seqs in groups.batches(groups_per_batch):
+        rows = buffer.take(seqs.tolist())
+        judged = pipeline.run(rows)
+        first.add(judged)
+        told += judged.slice(0, max(0, shown - len(told))).select(SHOWN_COLUMNS).to_pylist()
+        if isinstance(against, StoredVerdicts):
+            difference.add(judged, against.of(seqs), shown)
+        elif against is not None:
+            other = against.run(rows)
+            second.add(other)
+            difference.add(judged, other, shown)
+    return DryRun(
+        groups=len(groups),
+        first=_replayed(pipeline, first),
+        second=None if against is None or isinstance(against, StoredVerdicts) else _replayed(against, second),
+        difference=None if against is None else difference,
+        rows=tuple(told),
+    )
+
+
+def _replayed(pipeline: Pipeline, tally: Tally) -> Replay:
+    return Replay(
+        pipeline_hash=pipeline.pipeline_hash,
+        rows=tally.rows,
+        kept=tally.verdicts["kept"],
+        dropped=tally.verdicts["dropped"],
+        quarantined=tally.verdicts["quarantined"],
+        operators=tally.operators(pipeline.metrics()),
+    )

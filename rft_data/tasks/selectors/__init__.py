@@ -1,0 +1,19 @@
+"""Task selectors: which tasks are explored next. `make.py` knows them all by name."""
+
+from rft_data.tasks.selectors.base import NoTasksError, OpenSelector, TaskSelector
+from rft_data.tasks.selectors.difficulty import Difficulty
+from rft_data.tasks.selectors.make import SELECTORS, check_selector, make_selector
+from rft_data.tasks.selectors.nothing import Nothing
+from rft_data.tasks.selectors.shuffle import Shuffle
+
+__all__ = [
+    "SELECTORS",
+    "Difficulty",
+    "NoTasksError",
+    "Nothing",
+    "OpenSelector",
+    "Shuffle",
+    "TaskSelector",
+    "check_selector",
+    "make_selector",
+]

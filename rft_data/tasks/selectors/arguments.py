@@ -1,0 +1,66 @@
+"""Checks of selector arguments: a bad one is a ValueError that names it.
+
+They run before a selector looks at its tasks, so that a recipe can be checked without any.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+
+def number(name: str, value: Any) -> float:
+    """Raises: ValueError unless it is a number."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError(f"'{name}' is {value!r}; give a number")
+    return float(value)
+
+
+def positive(name: str, value: Any) -> float:
+    """Raises: ValueError unless it is a number above 0."""
+    if number(name, value) <= 0:
+        raise ValueError(f"'{name}' is {value!r}; give a number above 0")
+    return float(value)
+
+
+def share(name: str, value: Any, *, zero: bool = True, one: bool = True) -> float:
+    """Raises: ValueError unless it is a number in [0, 1]; `zero` and `one` say whether the ends belong."""
+    found = number(name, value)
+    if not 0 <= found <= 1 or (found == 0 and not zero) or (found == 1 and not one):
+        interval = ("[" if zero else "(") + "0, 1" + ("]" if one else ")")
+        raise ValueError(f"'{name}' is {value!r}; give a number in {interval}")
+    return found
+
+
+def count(name: str, value: Any) -> int:
+    """Raises: ValueError unless it is a whole number of at least 1."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ValueError(f"'{name}' is {value!r}; give a whole number of at least 1")
+    return value
+
+
+def one_of(name: str, value: Any, known: Collection[str]) -> str:
+    """Raises: ValueError unless it is one of `known`."""
+    if value not in known:
+        raise ValueError(f"'{name}' is {value!r}; one of {', '.join(sorted(known))} is needed")
+    return str(value)
+
+
+def component(name: str, value: Any) -> tuple[str, Mapping[str, Any]]:
+    """Name and arguments of a selector inside another, checked as a recipe's own is.
+
+    Raises: ValueError unless it is `{use, args}` of a selector that takes those.
+    """
+    from rft_data.tasks.selectors.make import check_selector  # it lists the classes that ask
+
+    if (
+        not isinstance(value, Mapping)
+        or not isinstance(value.get("use"), str)
+        or set(value) - {"use", "args"}
+    ):
+        raise ValueError(f"'{name}' is {value!r}; give {{use: a selector, args: its arguments}}")
+    args = value.get("args") or {}
+    if not isinstance(args, Mapping):
+        raise ValueError(f"'{name}.args' is {args!r}; give a map of arguments")
+    check_selector(value["use"], args)
+    return value["use"], args

@@ -1,0 +1,83 @@
+"""From a recipe's words to a task selector."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from rft_data.core.errors import RecipeError
+from rft_data.core.lookup import lookup
+from rft_data.core.rows import Task
+from rft_data.tasks.selectors.adaptive_target import AdaptiveTarget
+from rft_data.tasks.selectors.bandit import Bandit
+from rft_data.tasks.selectors.base import NoTasksError, OpenSelector
+from rft_data.tasks.selectors.difficulty import Difficulty
+from rft_data.tasks.selectors.easy_to_hard import EasyToHard
+from rft_data.tasks.selectors.hierarchical import Hierarchical
+from rft_data.tasks.selectors.interpolated import Interpolated
+from rft_data.tasks.selectors.learnability import Learnability
+from rft_data.tasks.selectors.mixture import Mixture
+from rft_data.tasks.selectors.mopps import Mopps
+from rft_data.tasks.selectors.pools import Pools
+from rft_data.tasks.selectors.random import Random
+from rft_data.tasks.selectors.sequential import Sequential
+from rft_data.tasks.selectors.shuffle import Shuffle
+from rft_data.tasks.selectors.staged import Staged
+
+SELECTORS: dict[str, Callable[..., OpenSelector]] = {
+    "adaptive_target": AdaptiveTarget,
+    "bandit": Bandit,
+    "difficulty": Difficulty,
+    "easy_to_hard": EasyToHard,
+    "hierarchical": Hierarchical,
+    "interpolated": Interpolated,
+    "learnability": Learnability,
+    "mixture": Mixture,
+    "mopps": Mopps,
+    "pools": Pools,
+    "random": Random,
+    "sequential": Sequential,
+    "shuffle": Shuffle,
+    "staged": Staged,
+}
+
+
+def make_selector(use: str, args: Mapping[str, Any], tasks: Sequence[Task], seed: int) -> OpenSelector:
+    """The built-in selector of this name, or a class of your own by import path `module:Class`.
+
+    Called as Class(tasks, seed=seed, **args).
+    Raises: UnknownComponentError if there is none; RecipeError if it does not take these arguments, has no
+        task to choose from, or is no selector.
+    """
+    make = lookup(use, SELECTORS, "selector")
+    try:
+        inspect.signature(make).bind(tasks, seed=seed, **args)
+    except TypeError as err:
+        takes = [name for name in inspect.signature(make).parameters if name not in ("tasks", "seed")]
+        raise RecipeError(f"selector '{use}': {err}; it takes {', '.join(takes) or 'no arguments'}.") from err
+    try:
+        selector = make(tasks, seed=seed, **args)
+    except RecipeError:
+        raise
+    except ValueError as err:
+        raise RecipeError(f"selector '{use}': {err}.") from err
+    if not isinstance(selector, OpenSelector):
+        raise RecipeError(
+            f"selector '{use}' makes a {type(selector).__name__}; derive it from "
+            "rft_data.tasks.selectors.TaskSelector."
+        )
+    return selector
+
+
+def check_selector(use: str, args: Mapping[str, Any]) -> None:
+    """Check name and arguments without any task; a class of your own is not imported, so not checked.
+
+    Raises: as `make_selector`.
+    """
+    if use not in SELECTORS and ":" in use:
+        return
+    try:
+        make_selector(use, args, (), 0)
+    except NoTasksError:
+        return

@@ -1,0 +1,1 @@
+"""Folders that are complete or absent: policy versions, adapters, probes, checkpoints."""

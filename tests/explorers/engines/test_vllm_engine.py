@@ -1,0 +1,84 @@
+"""What is particular to vLLM: its options, its worker and what it does to the process."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from rft_data.core.errors import RecipeError
+from rft_data.core.protocols import Sampling
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def engine(tied: Any) -> Iterator[Any]:
+    pytest.importorskip("vllm")
+    from explorers.engines.vllm_engine import VllmEngine
+
+    engine = VllmEngine(tied.base, seed=0, max_model_len=128, options={})
+    yield engine
+    engine.close()
+
+
+def test_a_load_that_breaks_half_way_is_mended_by_the_next(engine: Any, tied: Any) -> None:
+    engine.load_weights(tied.ref("a"))
+    broken = Path(tied.ref("b").path)
+    tensors = load_file(broken / "model.safetensors")
+    tensors["model.layers.1.mlp.up_proj.weight"] = torch.zeros(3, 64)
+    save_file(tensors, broken / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(Exception, match=r"size|shape|narrow|copy"):
+        engine.apply({"use": "directory", "path": str(broken), "n_tensors": len(tensors)}, 1)
+    assert engine.load_weights(tied.ref("b")) <= 1e-4
+
+
+@pytest.mark.parametrize("name", ["model", "logprobs_mode", "worker_extension_cls"])
+def test_options_that_are_the_engines_own_are_refused(tied: Any, name: str) -> None:
+    pytest.importorskip("vllm")
+    from explorers.engines.vllm_engine import VllmEngine
+
+    with pytest.raises(RecipeError, match=f"'{name}' is set by the engine itself"):
+        VllmEngine(tied.base, seed=0, max_model_len=128, options={name: "x"})
+
+
+def test_starting_vllm_leaves_environment_and_collector_alone(tied: Any) -> None:
+    pytest.importorskip("vllm")
+    from explorers.engines.vllm_engine import VllmEngine
+
+    before = dict(os.environ)
+    engine = VllmEngine(tied.base, seed=0, max_model_len=128, options={})
+    assert dict(os.environ) == before
+    assert gc.get_freeze_count() == 0
+    engine.close()
+
+
+def test_two_engines_in_two_threads_do_not_disturb_each_other(
+    engine: Any, tied: Any, in_threads: Callable[..., list[Any]]
+) -> None:
+    from explorers.engines.vllm_engine import VllmEngine
+
+    other = VllmEngine(tied.base, seed=1, max_model_len=128, options={})
+    engine.load_weights(tied.ref("a"))
+    other.load_weights(tied.ref("b"))
+    prompts = [[2 + (5 * i + j) % 90 for j in range(4 + i % 7)] for i in range(20)]
+
+    def play(one: Any) -> Any:
+        async def all_prompts() -> Any:
+            return await asyncio.gather(*(one.generate(p, Sampling(30)) for p in prompts))
+
+        return asyncio.run(all_prompts())
+
+    for name, completions in zip("ab", in_threads(play, [engine, other]), strict=True):
+        for prompt, completion in zip(prompts, completions, strict=True):
+            table = tied.logprobs(name, [*prompt, *completion.token_ids])[len(prompt) - 1 : -1]
+            want = table.gather(-1, torch.tensor(completion.token_ids)[:, None])[:, 0]
+            assert float((want - torch.tensor(completion.logprobs)).abs().max()) <= 1e-4
+    other.close()

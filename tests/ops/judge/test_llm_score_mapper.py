@@ -1,0 +1,342 @@
+"""llm_score_mapper over GSM8K's real solutions, with a judge over HTTP, and with a vLLM server."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from types import SimpleNamespace
+
+import pyarrow as pa
+import pytest
+
+from ops.judge import judge_client
+from ops.runtime.pipeline import OperatorPipeline
+from rft_data.buffer import Buffer
+from rft_data.core.errors import OperatorError, RecipeError
+from tests.ops.judge_server import JudgeServer, said, status
+from tests.ops.real_rollouts import gsm8k_rollouts, gsm8k_tasks, needs_gsm8k, stored
+
+NAME = "llm_score_mapper"
+ASK_ALL = "Task: {prompt}\nAnswer: {answer}\nSolution: {completion}\nScore: 0-10"
+
+
+@pytest.fixture(autouse=True)
+def quick_and_direct(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Short pauses between tries; no proxy between here and here."""
+    monkeypatch.setattr(judge_client, "_FIRST_PAUSE_S", 0.01)
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def by_length(prompt, _):
+    """A judge who counts characters."""
+    return said(f"Let me see {{...}}.\nScore: {len(prompt) % 11}")
+
+
+def run(server, table, store=None, **args):
+    ops = [{NAME: {"base_url": server.base_url, "model": "m", **args}}]
+    return OperatorPipeline(ops, name="experience_ops", store=store).run(table)
+
+
+@needs_gsm8k
+def test_real_solutions_are_scored_with_their_tasks(tmp_path):
+    rows, tasks = gsm8k_rollouts(60), {task.task_id: task for task in gsm8k_tasks(60)}
+    with Buffer(tmp_path / "buffer") as buffer, JudgeServer(by_length) as server:
+        buffer.add_tasks(list(tasks.values()))
+        buffer.append(rows)
+        made = run(server, buffer.take(range(120)), buffer, template=ASK_ALL, shape="add", weight=0.5)
+    wanted = []
+    for row in rows:
+        task = tasks[row.task_id]
+        question = task.messages[0]["content"]
+        prompt = f"Task: {question}\nAnswer: {task.answer}\nSolution: {row.completion_text}\nScore: 0-10"
+        wanted.append(len(prompt) % 11 / 10)
+    scores = [json.loads(stats)["llm_score"] for stats in made["stats"].to_pylist()]
+    assert scores == pytest.approx(wanted, abs=1e-6)
+    shaped = [row.reward + 0.5 * score for row, score in zip(rows, wanted, strict=True)]
+    assert made["shaped_reward"].to_pylist() == pytest.approx(shaped, abs=1e-6)
+    assert set(made["verdict"].to_pylist()) == {"kept"}
+
+
+@needs_gsm8k
+def test_a_second_run_with_the_cache_asks_nothing(tmp_path):
+    table = stored(gsm8k_rollouts(20))
+    cache = str(tmp_path / "judge.db")
+    with JudgeServer(by_length) as server:
+        first = run(server, table, cache=cache)
+        asked = len(server.requests)
+        again = run(server, table, cache=cache)
+        assert len(server.requests) == asked <= 40
+    assert again["stats"].to_pylist() == first["stats"].to_pylist()
+
+
+@needs_gsm8k
+def test_failed_rows_are_quarantined_without_asking_again():
+    rows = gsm8k_rollouts(20)
+    bad = {rows[3].completion_text, rows[17].completion_text, rows[30].completion_text}
+
+    def answer(prompt, _):
+        if any(text in prompt for text in bad):
+            return status(400) if rows[3].completion_text in prompt else said("I cannot say")
+        return said("Score: 5")
+
+    with JudgeServer(answer) as server:
+        made = run(server, stored(rows))
+    verdicts = made["verdict"].to_pylist()
+    assert [place for place, verdict in enumerate(verdicts) if verdict == "quarantined"] == [3, 17, 30]
+    assert made["reason"][3].as_py().startswith("llm_score_mapper: ValueError: status 400")
+    assert "holds no score: 'I cannot say'" in made["reason"][17].as_py()
+    assert len(server.requests) == 40
+
+
+@needs_gsm8k
+def test_failed_rows_may_be_kept_without_a_score():
+    rows = gsm8k_rollouts(5)
+
+    def answer(prompt, _):
+        return said("no idea") if rows[2].completion_text in prompt else said("Score: 10")
+
+    with JudgeServer(answer) as server:
+        made = run(server, stored(rows), on_failure="keep", shape="replace", weight=2.0)
+    stats = [json.loads(stats) for stats in made["stats"].to_pylist()]
+    assert stats[0] == {"llm_score": 1.0, "llm_score_error": None}
+    assert stats[2]["llm_score"] is None
+    assert "holds no score" in stats[2]["llm_score_error"]
+    assert made["shaped_reward"].to_pylist() == [2.0, 2.0, None, *[2.0] * 7]
+
+
+def rows_of(**columns):
+    return pa.table({"completion_text": ["x", "y {prompt} z"], **columns})
+
+
+def asked_of(operator, table, template):
+    with JudgeServer(lambda *_: said("Score: 1")) as server:
+        operator(NAME, base_url=server.base_url, model="m", template=template).process_table(table)
+    return sorted(body["messages"][0]["content"] for body in server.requests)
+
+
+def test_columns_fill_the_template_once(operator):
+    table = rows_of(prompt=["p {completion}", "q"], answer=["a", "b"])
+    got = asked_of(operator, table, 'As JSON {"score": 1}: {prompt}|{completion}|{answer}')
+    assert got == ['As JSON {"score": 1}: p {completion}|x|a', 'As JSON {"score": 1}: q|y {prompt} z|b']
+
+
+def test_conversations_are_shown_with_their_roles(operator):
+    turns = [
+        {"role": "system", "content": "be brief"},
+        {"role": "user", "content": [{"type": "text", "text": "hello"}, {"type": "image_url"}]},
+        {"role": "assistant", "content": "x"},
+    ]
+    table = rows_of(messages=[json.dumps(turns), json.dumps(turns[1:])], prompt_messages=[2, 1])
+    assert asked_of(operator, table, "{prompt}/{completion}") == [
+        "hello/y {prompt} z",
+        "system: be brief\n\nuser: hello/x",
+    ]
+
+
+def test_a_task_without_an_answer_fails_its_rows_only(operator):
+    table = rows_of(prompt=["p", "q"], answer=["a", None])
+    with JudgeServer(lambda *_: said("Score: 3")) as server:
+        args = {"base_url": server.base_url, "model": "m", "template": "{completion} {answer}"}
+        op = operator(NAME, **args, on_failure="keep")
+        out = op.process_table(table)
+        assert len(server.requests) == 1
+    assert out["llm_score"].to_pylist() == [pytest.approx(0.3), None]
+    assert out["llm_score_error"].to_pylist() == [None, "the task has no answer"]
+    assert "shaped_reward" not in out.column_names
+
+
+def test_json_scores_and_sampling_pass_through(operator):
+    with JudgeServer(lambda *_: said('{"grade": 2}')) as server:
+        op = operator(
+            NAME,
+            base_url=server.base_url,
+            model="m",
+            template="{completion}",
+            score={"json_key": "grade", "low": 1, "high": 3},
+            sampling={"response_format": {"type": "json_object"}, "max_tokens": 8},
+        )
+        out = op.process_table(rows_of())
+    assert out["llm_score"].to_pylist() == [0.5, 0.5]
+    sent = server.requests[0]
+    assert (sent["response_format"], sent["max_tokens"], sent["temperature"]) == (
+        {"type": "json_object"},
+        8,
+        0.0,
+    )
+
+
+def test_data_juicers_own_front_doors_score_the_same(operator):
+    from datasets import Dataset
+
+    with JudgeServer(by_length) as server:
+        op = operator(NAME, base_url=server.base_url, model="m", template="{completion}")
+        wanted = op.process_table(rows_of()).to_pydict()
+        assert op.run(Dataset(rows_of())).to_dict() == wanted
+        assert op.process(rows_of().to_pydict()) == wanted
+
+
+def test_no_rows_ask_nothing(operator):
+    op = operator(NAME, base_url="http://127.0.0.1:9/v1", model="m", template="{completion}")
+    assert op.process_table(rows_of().slice(0, 0))["llm_score"].to_pylist() == []
+
+
+def test_what_cannot_work_is_refused(operator):
+    args = {"base_url": "http://127.0.0.1:9/v1", "model": "m"}
+    for change, message in [
+        ({"template": "{prompt}"}, "template has no {completion}"),
+        ({"shape": "multiply"}, "shape is 'multiply'"),
+        ({"weight": float("inf")}, "weight is inf"),
+        ({"base_url": "ftp://x"}, "base_url is 'ftp://x'"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            operator(NAME, **{**args, **change})
+    for change, message in [
+        ({"limits": {"retrys": 1}}, "retrys"),
+        ({"score": {"low": 2, "high": 1}}, "low < high"),
+    ]:
+        with pytest.raises(RecipeError, match=message):
+            OperatorPipeline([{NAME: {**args, **change}}], name="experience_ops")
+    with pytest.raises(ValueError, match="neither 'messages' nor 'prompt'"):
+        operator(NAME, **args).process_table(rows_of())
+    with pytest.raises(OperatorError, match="has no store"):
+        operator(NAME, **args, template="{completion}{answer}").process_table(rows_of())
+    with pytest.raises(RecipeError, match="reads stored rows of a buffer"):
+        OperatorPipeline([{NAME: {**args, "template": "{completion}{answer}"}}], name="experience_ops")
+
+
+def test_the_key_is_in_no_stored_reason(monkeypatch: pytest.MonkeyPatch, experiences):
+    monkeypatch.setenv("RFT_TEST_JUDGE_KEY", "sk-S3CRET\n")
+    table = experiences(["g", "g"], [1.0, 0.0])
+
+    def echo(*_):
+        return 401, f"wrong key: {server.headers[-1]['Authorization']}".encode(), {}
+
+    args = {"template": "{completion}", "api_key_env": "RFT_TEST_JUDGE_KEY", "limits": {"retries": 0}}
+    with JudgeServer(echo) as server:
+        made = run(server, table, **args)
+    assert made["reason"].to_pylist() == [f"{NAME}: ValueError: status 401: wrong key: Bearer ***"] * 2
+    with JudgeServer(lambda *_: said("your key is sk-S3CRET")) as server:
+        made = run(server, table, **args)
+    assert "your key is ***" in made["reason"][0].as_py()
+
+
+def test_a_batch_that_took_long_is_searched_without_asking_again(
+    monkeypatch: pytest.MonkeyPatch, experiences
+):
+    clock = [0.0]
+    monkeypatch.setattr(judge_client, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+
+    def answer(*_):
+        clock[0] += 50.0
+        return status(400)
+
+    with JudgeServer(answer) as server:
+        table = experiences(["g"] * 8, [1.0] * 8)
+        made = run(server, table, template="{completion}", limits={"concurrency": 1})
+    assert made["verdict"].to_pylist() == ["quarantined"] * 8
+    assert len(server.requests) == 8
+
+
+def test_adding_to_a_reward_needs_one(experiences):
+    table = experiences(["g"], [1.0]).drop_columns(["reward"])
+    with JudgeServer(lambda *_: said("Score: 5")) as server:
+        with pytest.raises(OperatorError, match="needs column 'reward'"):
+            run(server, table, template="{completion}", shape="add")
+        assert server.requests == []
+        made = run(server, table, template="{completion}", shape="replace")
+    assert made["shaped_reward"].to_pylist() == [0.5]
+
+
+# --- a real server ---------------------------------------------------------------------------------------
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def wait_until_ready(url: str, server: subprocess.Popen, log: Path) -> None:
+    end = time.monotonic() + 240
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    while time.monotonic() < end:
+        assert server.poll() is None, log.read_text()[-3000:]
+        try:
+            with opener.open(f"{url}/models", timeout=5):
+                return
+        except (urllib.error.URLError, OSError):
+            time.sleep(0.5)
+    raise AssertionError(f"vLLM was not ready in 240 s: {log.read_text()[-3000:]}")
+
+
+@pytest.fixture
+def vllm_server(tmp_path: Path):
+    pytest.importorskip("vllm")
+    from trainers.models.tiny_model import build_tiny_model
+
+    model = build_tiny_model(tmp_path / "model", seed=0, max_position_embeddings=1024)
+    port, log = free_port(), tmp_path / "vllm.log"
+    command = [
+        "-m",
+        "vllm.entrypoints.openai.api_server",
+        "--model",
+        str(model),
+        "--served-model-name",
+        "tiny",
+    ]
+    command += ["--host", "127.0.0.1", "--port", str(port), "--enforce-eager", "--max-model-len", "1024"]
+    command += ["--kv-cache-memory-bytes", str(64 << 20)]
+    quiet = {
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+        "TORCHDYNAMO_DISABLE": "1",
+        "OMP_NUM_THREADS": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+        "HF_HUB_OFFLINE": "1",
+    }
+    with log.open("w") as out:
+        server = subprocess.Popen(
+            [sys.executable, *command],
+            env={**os.environ, **quiet},
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            cwd=tmp_path,
+        )
+        try:
+            wait_until_ready(f"http://127.0.0.1:{port}/v1", server, log)
+            yield f"http://127.0.0.1:{port}/v1"
+        finally:
+            server.terminate()
+            server.wait(timeout=30)
+
+
+@pytest.mark.slow
+@needs_gsm8k
+def test_a_vllm_server_judges_real_solutions(vllm_server, tmp_path):
+    from trainers.models.tiny_model import build_tiny_tokenizer
+
+    digits = build_tiny_tokenizer().convert_tokens_to_ids(["2", "9"])
+    table = stored(gsm8k_rollouts(6))
+    args = {
+        "base_url": vllm_server,
+        "model": "tiny",
+        "template": "Rate: {completion}",
+        "score": {"pattern": r"(?P<score>\d)"},
+        # the model knows nothing: it is made to say one of two digits
+        "sampling": {"max_tokens": 1, "logit_bias": {str(token): 100 for token in digits}},
+        "cache": str(tmp_path / "judge.db"),
+    }
+    pipeline = OperatorPipeline([{NAME: args}], name="experience_ops")
+    made = pipeline.run(table)
+    assert set(made["verdict"].to_pylist()) == {"kept"}, made["reason"].to_pylist()
+    scores = [json.loads(stats)["llm_score"] for stats in made["stats"].to_pylist()]
+    assert {round(score, 6) for score in scores} <= {0.2, 0.9}
+    asks_nothing = {**args, "limits": {"max_calls": 0}}
+    again = OperatorPipeline([{NAME: asks_nothing}], name="experience_ops").run(table)
+    assert again["stats"].to_pylist() == made["stats"].to_pylist()

@@ -1,0 +1,174 @@
+"""Who may write, and what a write may bring: what a review of the buffer found."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from rft_data.buffer import Buffer
+from rft_data.core.codec import to_table
+from rft_data.core.errors import BusyError, ConflictError, FencedError, IntegrityError, RftError, RowError
+from rft_data.core.rows import GroupResult, Played, TaskKey, Ticket, now
+from rft_data.core.schema import ANNOTATIONS, INCOMING
+from rft_data.loop.closing import group_results
+from rft_data.sampler.ledger import Ledger
+from tests.rft_data.conftest import make_experience
+
+METRIC = {"run_id": "r", "role": "run", "step": 0, "key": "k", "value": 0.0}
+
+
+def kept(number: int, *seqs: int) -> GroupResult:
+    ticket = Ticket(f"run/0-{number:08d}", number, 0)
+    return GroupResult(ticket, TaskKey("a", "t"), (1.0,) * len(seqs), "arrived", 0, seqs)
+
+
+def verdicts(**changes: object) -> pa.Table:
+    row = {
+        "seq": 0,
+        "experience_id": make_experience(0).experience_id,
+        "pipeline_hash": "p",
+        "verdict": "kept",
+        "dropped_by": "",
+        "reason": "",
+        "advantage": [1.0],
+        "shaped_reward": None,
+        "masked": None,
+        "stats": {},
+        "created_at": now(),
+    }
+    return to_table([{**row, **changes}], ANNOTATIONS)
+
+
+def test_nothing_is_written_after_close(tmp_path: Path) -> None:
+    first = Buffer(tmp_path / "b")
+    first.append([make_experience(0)])
+    ledger = Ledger(first, "run", 0)
+    first.close()
+    with Buffer(tmp_path / "b") as second:
+        for write in (
+            lambda: first.add_rows("metrics", [METRIC]),
+            lambda: ledger.grant("trainer", 0, 0, [kept(0, 0)]),
+        ):
+            with pytest.raises(RftError, match="is closed; nothing is stored"):
+                write()
+        assert second.counts()["leases"] == second.counts()["metrics"] == 0
+
+
+def test_a_forked_child_neither_writes_nor_keeps_the_lock(buffer: Buffer) -> None:
+    buffer.append([make_experience(0)])
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            buffer.add_rows("metrics", [METRIC])
+        except RftError as err:
+            code = 0 if "was forked from" in str(err) else 2
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    with pytest.raises(BusyError, match="owned by another process"):  # the child's end did not free it
+        Buffer(buffer.root)
+    buffer.add_rows("metrics", [METRIC])
+
+
+def test_a_second_writer_that_got_past_the_lock_is_noticed(buffer: Buffer) -> None:
+    buffer.append([make_experience(0)])
+    (buffer.root / "owner.lock").unlink()
+    with Buffer(buffer.root) as other:
+        other.append([make_experience(1)])
+        with pytest.raises(FencedError, match="written to by somebody else"):
+            buffer.append([make_experience(2)])
+
+
+def test_tables_without_their_schema_version_are_refused(tmp_path: Path) -> None:
+    Buffer(tmp_path / "b").close()
+    with Buffer(tmp_path / "b") as buffer:
+        buffer.append([make_experience(0)])
+    (tmp_path / "b" / "schema_version").unlink()
+    with pytest.raises(IntegrityError, match="no file 'schema_version'"):
+        Buffer(tmp_path / "b")
+
+
+def test_what_a_caller_does_to_its_memory_later_changes_nothing(buffer: Buffer) -> None:
+    ids = np.array([5, 6, 7, 8], np.int32)
+    table = to_table([make_experience(0)], INCOMING)
+    column = pa.ListArray.from_arrays(pa.array([0, 4], pa.int32()), pa.array(ids))
+    table = table.set_column(INCOMING.get_field_index("token_ids"), INCOMING.field("token_ids"), column)
+    buffer.append(table)
+    ids[:] = 99
+    assert buffer.take([0]).column("token_ids").to_pylist() == [[5, 6, 7, 8]]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"seq": 1}, "row numbers outside 0 to 0"),
+        ({"seq": -1}, "row numbers outside"),
+        ({"verdict": "liked"}, "a verdict other than dropped, kept"),
+        ({"advantage": [float("nan")]}, "an advantage that is null, NaN or infinite"),
+    ],
+)
+def test_annotations_that_judge_nothing_are_refused(buffer: Buffer, changes: dict, message: str) -> None:
+    buffer.append([make_experience(0)])
+    with pytest.raises(RowError, match=message):
+        buffer.annotate(verdicts(**changes))
+    assert buffer.counts()["annotations"] == 0
+    buffer.annotate(verdicts())
+    assert buffer.counts()["annotations"] == 1
+
+
+def test_a_group_of_which_the_door_refused_a_row_is_cancelled(buffer: Buffer) -> None:
+    members = [make_experience(0), make_experience(1, reward=float("nan"))]
+    done = buffer.append(members)
+    group = Played(Ticket("run/g0", 0, 3), TaskKey("arith", "t"), "arrived", (0,), rows=2)
+    [result] = group_results([group], done.rows, verdicts())
+    assert (result.outcome, result.seqs) == ("cancelled", ())
+
+
+def test_a_retired_group_is_never_granted(buffer: Buffer) -> None:
+    ledger = Ledger(buffer, "run", 0)
+    ledger.retire("trainer", ["run/0-00000000"], "stale")
+    ledger.retire("", ["run/0-00000001"], "lost in repair")
+    for number, why in ((0, "stale"), (1, "lost in repair")):
+        with pytest.raises(ConflictError, match=f"retired \\({why}\\)"):
+            ledger.grant("trainer", 0, 0, [kept(number, 2 * number, 2 * number + 1)])
+    assert ledger.grant("auditor", 0, 0, [kept(0, 0, 1)]).seqs == (0, 1)
+
+
+def test_a_consumer_that_was_replaced_is_fenced_and_its_lease_goes_to_the_next(buffer: Buffer) -> None:
+    ledger = Ledger(buffer, "run", 0)
+    old = ledger.attach("trainer")
+    lease = ledger.grant("trainer", 0, 0, [kept(0, 0, 1)], epoch=old)
+    new = Ledger(buffer, "run", 1).attach("trainer")
+    ledger = Ledger(buffer, "run", 1)
+    for late in (
+        lambda: ledger.grant("trainer", 1, 0, [kept(1, 2)], epoch=old),
+        lambda: ledger.release(lease, "late", epoch=old),
+        lambda: ledger.find("trainer", 0, epoch=old),
+    ):
+        with pytest.raises(FencedError, match="holds epoch 1, the ledger is at 2"):
+            late()
+    found = ledger.find("trainer", 0, epoch=new)
+    assert (found.seqs, found.epoch) == (lease.seqs, new)
+
+
+def test_released_groups_may_be_leased_again_up_to_the_cap(buffer: Buffer) -> None:
+    ledger = Ledger(buffer, "run", 0, max_uses=2)
+    first = ledger.grant("trainer", 0, 0, [kept(0, 0)])
+    ledger.grant("trainer", 1, 0, [kept(0, 0)])
+    with pytest.raises(ConflictError, match="may be used 2 times"):
+        ledger.grant("trainer", 2, 0, [kept(0, 0)])
+    ledger.release(first, "given back")
+    ledger.release(first, "given back")
+    ledger.grant("trainer", 2, 0, [kept(0, 0)])
+    ledger.consume("trainer", 2)
+    with pytest.raises(ConflictError, match="part of a checkpoint"):
+        ledger.release(ledger.leases("trainer")[0], "too late")
+
+
+def test_a_read_of_no_rows_has_none(buffer: Buffer) -> None:
+    buffer.append([make_experience(i) for i in range(3)])
+    assert buffer.read("experiences", limit=0).num_rows == 0
+    assert buffer.read("experiences", limit=2).num_rows == 2

@@ -1,0 +1,141 @@
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rft_data.buffer import Buffer
+from tests.rft_data.conftest import make_experience
+
+ROOT = Path(__file__).parents[3]
+
+
+def rft(*arguments: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    script = Path(sys.executable).with_name("rft")
+    return subprocess.run([str(script), *arguments], capture_output=True, text=True, cwd=cwd, check=False)
+
+
+def test_hub_and_command_line_import_nothing_heavy() -> None:
+    code = """
+import sys
+import rft_data, rft_data.cli.app, rft_data.recipe, rft_data.core.schema, rft_data.loop.online
+import rft_data.run.build, rft_data.run.curate, rft_data.run.start
+import ops, trainers, explorers, recipes
+heavy = {"torch", "vllm", "trl", "ray", "data_juicer", "transformers", "lancedb", "matplotlib"}
+print(sorted(heavy & set(sys.modules)))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_help_names_every_command() -> None:
+    done = rft("--help")
+    assert done.returncode == 0
+    assert all(name in done.stdout for name in ("run", "resume", "recipe", "buffer", "data"))
+
+
+def test_validate_prints_the_result_on_stdout() -> None:
+    done = rft("recipe", "validate", "recipes/quickstart.yaml")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "valid (online recipe 'quickstart')" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["recipe", "validate", "nowhere.yaml"], 2, "there is no recipe at nowhere.yaml"),
+        (["recipe", "validate", "recipes/quickstart.yaml", "sed=1"], 2, "unknown key; did you mean 'seed'?"),
+        (["run", "recipes/quickstart.yaml", "explorer.engine.use=vlm"], 2, "explorer.engine.use"),
+        (["run", "recipes/gsm8k_data.yaml"], 2, "run it with: rft data run"),
+        (["data", "run", "recipes/quickstart.yaml"], 2, "run it with: rft run"),
+        (["resume", "runs/nowhere"], 2, "holds no run"),
+        (["buffer", "info", "nowhere"], 2, "there is no buffer at"),
+        (["buffer"], 2, "info"),
+        (["buffr"], 2, "No such command"),
+    ],
+)
+def test_bad_usage_is_one_clear_error_and_a_non_zero_exit(
+    arguments: list[str], code: int, message: str
+) -> None:
+    done = rft(*arguments)
+    assert done.returncode == code
+    assert message in done.stderr + done.stdout
+    assert "Traceback" not in done.stderr
+
+
+def test_buffer_info_and_head_as_text_and_json(tmp_path: Path) -> None:
+    with Buffer(tmp_path / "b") as buffer:
+        buffer.append([make_experience(i) for i in range(12)])
+    info = rft("buffer", "info", str(tmp_path / "b"))
+    assert re.search(r"experiences +12 ", info.stdout)
+    value = json.loads(rft("buffer", "info", str(tmp_path / "b"), "--json").stdout)
+    assert value["sources"] == {"rollout": 12}
+    head = json.loads(rft("buffer", "head", str(tmp_path / "b"), "-n", "2", "--json").stdout)
+    assert [row["seq"] for row in head] == [10, 11]
+    text = rft("buffer", "head", str(tmp_path / "b"), "-n", "1").stdout
+    assert re.search(r"completion_text +2\n", text)
+    wrong = rft("buffer", "head", str(tmp_path / "b"), "--table", "experience")
+    assert wrong.returncode == 2
+    assert "did you mean 'experiences'?" in wrong.stderr
+
+
+ONLINE = """\
+recipe: 1
+name: small
+mode: online
+run_dir: {root}/run
+buffer: {{uri: {root}/run/buffer}}
+model: {{path: {root}/nothing}}
+tasks:
+  - name: a
+    source: {{use: reasoning_gym, dataset: {dataset}, size: 10}}
+    heldout: 0.3
+selector: {{use: shuffle}}
+explorer:
+  engine: {{use: transformers}}
+  group_size: 4
+  max_tokens: 8
+  reward: [{{use: exact_answer}}]
+experience_ops: [{{grpo_advantage_mapper: {{}}}}]
+stages: [{{algorithm: grpo, groups_per_step: 2, steps: 3}}]
+evaluation: {{limit: 4}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("dataset", "message"),
+    [
+        ("chain_sum", "is not a model folder (no config.json in it)"),
+        ("chain_summ", "has no dataset 'chain_summ'; did you mean 'chain_sum'?"),
+        ("chain_sum, args: {min_terms: 5, max_terms: 2}", "reasoning_gym dataset 'chain_sum' refuses"),
+    ],
+)
+def test_run_with_a_wrong_model_or_taskset_ends_in_one_error(
+    tmp_path: Path, dataset: str, message: str
+) -> None:
+    path = tmp_path / "r.yaml"
+    path.write_text(ONLINE.format(root=tmp_path, dataset=dataset))
+    done = rft("run", str(path))
+    assert done.returncode in (1, 2)
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "run" / "summary.json").exists()
+
+
+def test_missing_extra_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "r.yaml"
+    path.write_text(ONLINE.format(root=tmp_path, dataset="chain_sum"))
+    code = """
+import sys
+sys.modules["reasoning_gym"] = None  # what an environment without the package looks like to import
+sys.argv = ["rft", "run", sys.argv[1]]
+from rft_data.cli.app import main
+main()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(path)], capture_output=True, text=True, cwd=ROOT, check=False
+    )
+    assert done.returncode == 3
+    assert "pip install 'rft-data[train]'" in done.stderr

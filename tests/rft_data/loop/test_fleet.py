@@ -1,0 +1,152 @@
+"""Who serves and who plays while an explorer dies and comes back; the explorers are small roles."""
+
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rft_data.buffer import Buffer
+from rft_data.core.errors import RoleDiedError
+from rft_data.core.rows import Assignment, Played, Ticket, WeightRef
+from rft_data.loop.fleet import Fleet
+from rft_data.weights.versions import VersionRegistry
+from tests.rft_data.loop.toy_run import TASKS
+
+
+class Explorer:
+    """A role whose calls and births end when the test says so."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.incarnation = 0
+        self.calls: list[tuple[str, Future[Any]]] = []
+        self.births: list[Future[None]] = []
+
+    def call(self, method: str, returns: Any, *, deadline_s: float, **arguments: Any) -> Future[Any]:
+        self.calls.append((method, Future()))
+        return self.calls[-1][1]
+
+    def restart(self) -> Future[None]:
+        self.incarnation += 1
+        self.births.append(Future())
+        return self.births[-1]
+
+    def close(self) -> None:
+        """Nothing runs."""
+
+    def last(self, method: str) -> Future[Any]:
+        return [future for name, future in self.calls if name == method][-1]
+
+
+@pytest.fixture
+def versions(tmp_path: Path):
+    with Buffer(tmp_path / "buffer") as buffer:
+        yield VersionRegistry(buffer, "run", tmp_path / "weights")
+
+
+def published(versions: VersionRegistry, step: int) -> WeightRef:
+    return versions.publish(step, lambda folder: (folder / "weights.txt").write_text(str(step)))
+
+
+def serving(versions: VersionRegistry, *, whole_rounds: bool = False) -> tuple[Fleet, Explorer, Explorer]:
+    first, second = Explorer("explorer-0"), Explorer("explorer-1")
+    fleet = Fleet([first, second], versions, whole_rounds=whole_rounds, deadline_s=60, max_restarts=2)
+    fleet.publish(published(versions, 0))
+    for explorer in (first, second):
+        explorer.last("load_weights").set_result(0.0)
+    fleet.collect()
+    assert fleet.versions() == [0]
+    return fleet, first, second
+
+
+def assignment(ordinal: int) -> Assignment:
+    return Assignment(Ticket(f"run/0-{ordinal}", ordinal, 0), TASKS[ordinal])
+
+
+def home(ordinal: int) -> Played:
+    return Played(assignment(ordinal).ticket, TASKS[ordinal].key, "arrived", (), 0)
+
+
+def test_the_others_play_on_while_an_explorer_starts_again(versions: VersionRegistry) -> None:
+    fleet, first, second = serving(versions)
+    fleet.play([assignment(0), assignment(1)], 0)
+    first.last("explore").set_exception(RoleDiedError("killed"))
+    assert fleet.collect() == ([], [assignment(0)])
+    assert first.births[0] in fleet.futures()
+    fleet.publish(published(versions, 1))
+    second.last("explore").set_result([home(1)])
+    second.last("load_weights").set_result(0.0)
+    assert fleet.collect() == ([home(1)], [])
+    assert fleet.versions() == [1]
+    fleet.play([assignment(2)], 1)
+    assert fleet.seats[1].load == 1, "what has no weights yet was given a group"
+    first.births[0].set_result(None)
+    fleet.collect()
+    first.last("load_weights").set_result(0.0)
+    fleet.collect()
+    assert [seat.version for seat in fleet.seats] == [1, 1]
+    assert not fleet.seats[0].loading
+
+
+def test_no_round_begins_while_an_explorer_starts_again(versions: VersionRegistry) -> None:
+    fleet, first, _ = serving(versions, whole_rounds=True)
+    fleet.play([assignment(0)], 0)
+    first.last("explore").set_exception(RoleDiedError("killed"))
+    fleet.collect()
+    assert fleet.versions() == []
+    first.births[0].set_result(None)
+    fleet.collect()
+    assert fleet.versions() == []
+    first.last("load_weights").set_result(0.0)
+    fleet.collect()
+    assert fleet.versions() == [0]
+
+
+def test_only_deaths_with_nothing_brought_home_between_them_count(versions: VersionRegistry) -> None:
+    fleet, first, second = serving(versions)
+    for life in range(5):
+        fleet.play([assignment(2 * life), assignment(2 * life + 1)], 0)
+        second.last("explore").set_result([home(2 * life + 1)])
+        if life % 2:
+            first.last("explore").set_result([home(2 * life)])
+            fleet.collect()
+            fleet.play([assignment(10), assignment(11)], 0)
+            second.last("explore").set_result([home(11)])
+        first.last("explore").set_exception(RoleDiedError("killed"))
+        fleet.collect()
+        first.births[-1].set_result(None)
+        fleet.collect()
+        first.last("load_weights").set_result(0.0)
+        fleet.collect()
+    assert first.incarnation == 5
+
+
+def test_an_explorer_that_cannot_be_born_again_ends_the_run(versions: VersionRegistry) -> None:
+    fleet, first, _ = serving(versions)
+    fleet.play([assignment(0)], 0)
+    first.last("explore").set_exception(RoleDiedError("killed"))
+    fleet.collect()
+    first.births[0].set_exception(RoleDiedError("no room"))
+    fleet.collect()
+    first.births[1].set_exception(RoleDiedError("still no room"))
+    with pytest.raises(RoleDiedError, match="still no room"):
+        fleet.collect()
+
+
+def test_settling_waits_for_births_too(versions: VersionRegistry) -> None:
+    fleet, first, _ = serving(versions)
+    fleet.play([assignment(0)], 0)
+    first.last("explore").set_exception(RoleDiedError("killed"))
+    fleet.collect()
+    born = first.births[0]
+    first.call = lambda *_, **__: _done(0.0)  # type: ignore[method-assign, assignment]
+    born.set_result(None)
+    fleet.settle()
+    assert [seat.version for seat in fleet.seats] == [0, 0]
+
+
+def _done(value: float) -> Future[Any]:
+    future: Future[Any] = Future()
+    future.set_result(value)
+    return future

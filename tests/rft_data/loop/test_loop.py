@@ -1,0 +1,364 @@
+"""The loop with every hub part real; engine and optimizer are the small roles of `toy_run`."""
+
+import contextlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ops.runtime.pipeline import OperatorPipeline
+from rft_data.buffer import Buffer
+from rft_data.core.errors import EngineError, IntegrityError, StalledError, Stopped, TrainingError
+from rft_data.core.protocols import RoleSpec
+from rft_data.core.rows import GroupResult, Lease, StepReport, Ticket
+from rft_data.loop.closing import stored_groups
+from rft_data.loop.dispatch import Dispatcher
+from rft_data.loop.exploring import Exploring
+from rft_data.loop.fleet import Fleet
+from rft_data.loop.online import OnlineLoop, Schedule
+from rft_data.loop.resume import take_up
+from rft_data.loop.training import Training
+from rft_data.placement.inline import InlinePlacement
+from rft_data.sampler import make_sampler
+from rft_data.sampler.awaiting import Awaiting, Delayed
+from rft_data.sampler.conservation import check_conservation
+from rft_data.sampler.ledger import CONSUMER, Ledger
+from rft_data.tasks.selectors import Shuffle
+from rft_data.weights.versions import VersionRegistry
+from tests.rft_data.loop.toy_run import OPERATORS, SIZE, TASKS
+
+TOY = "tests.rft_data.loop.toy_run"
+
+
+class Crash(BaseException):
+    """What a kill looks like from inside."""
+
+
+class House:
+    """One start of a run: everything rebuilt from the folder, as a restarted process would."""
+
+    def __init__(
+        self,
+        root: Path,
+        attempt: int,
+        *,
+        rule: str = "mixed",
+        failing: bool = False,
+        every: int = 1,
+        staleness: int = 0,
+        groups: int = 2,
+        steps: int = 6,
+        checkpoint_every: int = 3,
+        wait_s: float | None = None,
+    ) -> None:
+        self.buffer = Buffer(root / "buffer")
+        operators = OPERATORS if wait_s is None else [{"feedback_mapper": {}}, *OPERATORS]
+        pipeline = OperatorPipeline(operators, name="experience_ops", store=self.buffer)
+        awaiting = None if wait_s is None else Awaiting(self.buffer, Delayed(wait_s))
+        self.ledger = Ledger(self.buffer, "run", attempt)
+        self.versions = VersionRegistry(self.buffer, "run", root / "weights")
+        self.dispatcher = Dispatcher(Shuffle(TASKS, seed=0), {task.key: task for task in TASKS})
+        synchronous = every == 1 and staleness == 0
+        at = take_up(
+            self.buffer,
+            self.ledger,
+            self.versions,
+            pipeline,
+            self.dispatcher,
+            checkpoints=root / "checkpoints",
+            least_members=SIZE,
+            synchronous=synchronous,
+            awaiting=awaiting,
+        )
+        self.sampler = make_sampler(
+            "fifo",
+            {},
+            ledger=self.ledger,
+            versions=self.versions,
+            consumer=CONSUMER,
+            groups_per_step=groups,
+            max_staleness=staleness,
+            history=at.history,
+            settled_steps=at.step,
+        )
+        self.placement = InlinePlacement(self.buffer)
+        explorer = {"attempt": attempt, "rule": rule, "failing": failing}
+        trainer = {
+            "root": str(root / "checkpoints"),
+            "pipeline_hash": pipeline.pipeline_hash,
+            "resume_from": None if at.directory is None else str(at.directory),
+        }
+        self.explorer = self.placement.start(RoleSpec("explorer-0", f"{TOY}:explorer_role", explorer))
+        self.trainer = self.placement.start(RoleSpec("trainer", f"{TOY}:trainer_role", trainer))
+        self.steps = steps
+        self.staleness: list[int] = []
+        schedule = Schedule(steps, groups, every, checkpoint_every, max_explored_per_step=8)
+        self.loop = OnlineLoop(
+            exploring=Exploring(
+                buffer=self.buffer,
+                ledger=self.ledger,
+                sampler=self.sampler,
+                dispatcher=self.dispatcher,
+                fleet=Fleet([self.explorer], self.versions, whole_rounds=True, deadline_s=60),
+                pipeline=pipeline,
+                least_members=SIZE,
+                awaiting=awaiting,
+            ),
+            training=Training(self.trainer, self.versions, publish_due=schedule.publish_due, deadline_s=60),
+            versions=self.versions,
+            schedule=schedule,
+            checkpoints=root / "checkpoints",
+            step=at.step,
+            on_step=self.note,
+        )
+
+    def note(self, loop: OnlineLoop, lease: Lease, report: StepReport) -> None:
+        oldest = {r.ticket.group_id: r.version_min for r in stored_groups(self.buffer, "run")}
+        steps = [self.versions.step_of(oldest[group_id]) for group_id in lease.group_ids]
+        self.staleness += [self.versions.step_of(lease.version) - step for step in steps]
+
+    def close(self) -> None:
+        self.placement.close()
+        self.buffer.close()
+
+    def check(self) -> None:
+        check_conservation(self.buffer, self.ledger, CONSUMER, self.sampler.conservation(), self.steps)
+        leases = sorted(self.ledger.leases(CONSUMER), key=lambda lease: lease.step)
+        groups = [g for lease in leases for g in lease.group_ids]
+        assert len(groups) == len(set(groups))
+        rows = self.buffer.read("experiences", ["group_id"]).column("group_id").to_pylist()
+        known = {row["group_id"] for row in self.buffer.read("groups").to_pylist()}
+        assert set(rows) <= known, "a stored group is in no book"
+        judged = set(self.buffer.read("annotations").column("seq").to_pylist())
+        assert judged == set(range(len(self.buffer)))
+
+    def trained(self) -> list[str]:
+        """What the final checkpoint says was trained: a hash of each step's rows."""
+        text = (self.loop.checkpoints / f"checkpoint-{self.steps}" / "trained.txt").read_text()
+        return text.splitlines()
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"every": 2, "staleness": 1},
+        {"staleness": 2},
+        {"failing": True},
+        {"groups": 3, "every": 3, "staleness": 2},
+    ],
+    ids=str,
+)
+def test_loop_trains_every_step_and_keeps_its_books(tmp_path: Path, settings: dict) -> None:
+    house = House(tmp_path, 0, **settings)
+    house.loop.run()
+    house.check()
+    assert len(house.staleness) == 6 * settings.get("groups", 2)
+    assert max(house.staleness) <= settings.get("staleness", 0)
+    assert house.versions.latest == 6
+    assert len(house.trained()) == 6
+    house.close()
+
+
+def crash_points() -> list[tuple[str, str]]:
+    """Every write a step makes, by the object that makes it."""
+    return [
+        ("buffer", "append"),
+        ("buffer", "annotate"),
+        ("buffer", "add_rows"),
+        ("explorer", "call"),
+        ("dispatcher", "assign"),
+        ("sampler", "lease"),
+        ("trainer", "call"),
+        ("sampler", "settle"),
+        ("versions", "draft"),
+        ("versions", "finish"),
+        ("ledger", "consume"),
+        ("loop", "seal"),
+    ]
+
+
+def crash_at(
+    house: House, point: tuple[str, str], when: str, call: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Die at the call-th call of a method, before or after it does its work."""
+    target = house.loop if point[0] == "loop" else getattr(house, point[0])
+    original, calls = getattr(target, point[1]), iter(range(1, 10_000))
+
+    def dying(*args, **kwargs):
+        crash = next(calls) == call
+        if crash and when == "before":
+            raise Crash
+        result = original(*args, **kwargs)
+        if crash:
+            raise Crash
+        return result
+
+    monkeypatch.setattr(target, point[1], dying)
+
+
+@pytest.fixture(scope="module")
+def straight(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """What an uninterrupted synchronous run trains."""
+    house = House(tmp_path_factory.mktemp("straight"), 0, failing=True)
+    house.loop.run()
+    house.close()
+    return house.trained()
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("point", crash_points(), ids="-".join)
+def test_a_synchronous_run_killed_at_any_write_trains_exactly_what_a_straight_one_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, straight: list[str], point: tuple[str, str], when: str
+) -> None:
+    for attempt, call in enumerate((2, 5, 1)):
+        house = House(tmp_path, attempt, failing=True)
+        crash_at(house, point, when, call, monkeypatch)
+        try:
+            house.loop.run()
+        except Crash:
+            house.close()
+            continue
+        house.check()
+        house.close()
+    final = House(tmp_path, 3, failing=True)
+    final.loop.run()
+    final.check()
+    final.close()
+    assert final.trained() == straight
+
+
+@pytest.mark.parametrize("point", crash_points(), ids="-".join)
+def test_an_asynchronous_run_killed_after_any_write_keeps_its_books(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: tuple[str, str]
+) -> None:
+    for attempt, call in enumerate((2, 5, 1)):
+        house = House(tmp_path, attempt, staleness=2, every=2)
+        crash_at(house, point, "after", call, monkeypatch)
+        with contextlib.suppress(Crash):
+            house.loop.run()
+        house.close()
+    final = House(tmp_path, 3, staleness=2, every=2)
+    final.loop.run()
+    final.check()
+    assert max(final.staleness, default=0) <= 2
+    final.close()
+
+
+def test_loop_goes_ahead_with_the_groups_it_has(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    house = House(tmp_path, 0, rule="one", steps=1)
+    house.loop.schedule = Schedule(1, 2, 1, checkpoint_every=3, max_explored_per_step=24)
+    house.loop.run()
+    house.check()
+    assert "goes ahead with 1 of 2 groups" in caplog.text
+    house.close()
+
+
+@pytest.mark.parametrize(
+    ("failing", "message"), [(False, "operators drop every group"), (True, "last with: 1 of 2: boom")]
+)
+def test_loop_says_why_nothing_can_be_trained(tmp_path: Path, failing: bool, message: str) -> None:
+    house = House(tmp_path, 0, rule="same", failing=failing)
+    with pytest.raises(StalledError, match=message):
+        house.loop.run()
+    house.close()
+
+
+def test_conservation_check_finds_a_book_that_lies(tmp_path: Path) -> None:
+    house = House(tmp_path, 0)
+    house.loop.run()
+    counts = house.sampler.conservation()
+    for state in ("trained", "dropped", "admitted", "failed"):
+        with pytest.raises(IntegrityError, match="not conserved"):
+            check_conservation(house.buffer, house.ledger, CONSUMER, {**counts, state: counts[state] + 1}, 6)
+    with pytest.raises(IntegrityError, match="steps consumed: 7 and 6"):
+        check_conservation(house.buffer, house.ledger, CONSUMER, counts, 7)
+    house.close()
+
+
+def test_a_run_asked_to_stop_ends_at_a_checkpoint_and_goes_on_from_it(
+    tmp_path: Path, straight: list[str]
+) -> None:
+    house = House(tmp_path, 0, failing=True, checkpoint_every=100)
+    house.loop.stop_requested = lambda: house.loop.step == 2
+    with pytest.raises(Stopped, match="step 2 of 6"):
+        house.loop.run()
+    house.close()
+    assert (tmp_path / "checkpoints" / "checkpoint-2" / "manifest.json").is_file()
+    again = House(tmp_path, 1, failing=True)
+    assert again.loop.step == 2
+    again.loop.run()
+    again.check()
+    again.close()
+    assert again.trained() == straight
+
+
+def test_an_explorer_that_dies_again_and_again_ends_the_run(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    house = House(tmp_path, 0, rule="broken")
+    with pytest.raises(EngineError, match="the engine is gone"):
+        house.loop.run()
+    assert house.explorer.incarnation == 3
+    assert caplog.text.count("explorer-0 is started again (2 groups lost)") == 3
+    assert house.sampler.conservation()["cancelled"] == 6
+    house.close()
+
+
+def test_a_task_that_was_lost_is_played_again_before_others_and_given_up_the_next_time() -> None:
+    dispatcher = Dispatcher(Shuffle(TASKS, seed=0), {task.key: task for task in TASKS})
+    tickets = [Ticket(f"run/0-{i:08d}", i, 0) for i in range(4)]
+    [lost] = dispatcher.assign(tickets[:1])
+    dispatcher.give_back([lost.task.key])
+    again, other = dispatcher.assign(tickets[1:3])
+    assert again.task == lost.task
+    assert other.task != lost.task
+    restored = Dispatcher(Shuffle(TASKS, seed=0), dispatcher.tasks)
+    restored.selector.load_state_dict(dispatcher.selector.state_dict())
+    restored.load_state_dict(json.loads(json.dumps(dispatcher.state_dict())))
+    for one in (dispatcher, restored):
+        one.give_back([lost.task.key])
+        assert one.assign(tickets[3:])[0].task != lost.task, "a third chance"
+
+
+def test_a_step_that_fails_is_not_settled(tmp_path: Path) -> None:
+    house = House(tmp_path, 0)
+    poisoned = {**house.trainer._spec.arguments, "poisoned": 2}
+    house.trainer._spec = RoleSpec("trainer", f"{TOY}:trainer_role", poisoned)
+    house.trainer.restart().result()
+    with pytest.raises(TrainingError, match="the loss is nan"):
+        house.loop.run()
+    assert house.sampler.conservation()["trained"] == 4
+    house.close()
+    again = House(tmp_path, 1)
+    again.loop.run()
+    again.check()
+    again.close()
+
+
+class Listening(Shuffle):
+    """Remembers which groups it was told of."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self.heard: list[str] = []
+
+    def observe(self, results: Sequence[GroupResult]) -> None:
+        self.heard += [result.ticket.group_id for result in results]
+
+
+def test_a_group_that_comes_home_past_the_bound_teaches_the_selector_nothing(tmp_path: Path) -> None:
+    house = House(tmp_path, 0, groups=4)
+    house.dispatcher.selector = listening = Listening(TASKS, seed=0)
+    house.loop.publish_first()
+    exploring = house.loop.exploring
+    exploring.start(2)
+    exploring.collect()
+    in_time = list(listening.heard)
+    exploring.start(2)
+    house.versions.issue(1)
+    exploring.collect()
+    assert (exploring.closed, len(in_time), listening.heard) == (4, 2, in_time)
+    house.close()

@@ -1,0 +1,202 @@
+from pathlib import Path
+
+import pytest
+
+from rft_data.buffer import Buffer
+from rft_data.core.errors import MissingFileError, RecipeError
+from rft_data.recipe import load_recipe
+from rft_data.recipe.modes import DataRecipe, OnlineRecipe, PlayingRecipe
+from rft_data.run.build import experience_pipeline
+
+RECIPES = Path(__file__).parents[3] / "recipes"
+
+GOOD = """\
+recipe: 1
+name: r
+mode: online
+run_dir: runs/r
+buffer: {uri: runs/r/buffer}
+model:
+  build: {use: tiny_qwen2, hidden_size: 64}
+tasks:
+  - name: a
+    source: {use: reasoning_gym, dataset: chain_sum, size: 10}
+selector: {use: shuffle}
+explorer:
+  engine: {use: transformers}
+  group_size: 4
+  max_tokens: 8
+  reward: [{use: exact_answer}]
+experience_ops:
+  - grpo_advantage_mapper: {}
+stages:
+  - algorithm: grpo
+    groups_per_step: 2
+    steps: 3
+    trl: {learning_rate: 1e-3}
+evaluation: {limit: 4}
+"""
+
+
+def write(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "r.yaml"
+    path.write_text(text)
+    return path
+
+
+@pytest.mark.parametrize("path", sorted(RECIPES.glob("*.yaml")), ids=lambda p: p.name)
+def test_recipe_parses(path: Path) -> None:
+    assert load_recipe(path).name
+
+
+def test_good_recipe_loads_with_yaml_1_2_numbers(tmp_path: Path) -> None:
+    recipe = load_recipe(write(tmp_path, GOOD))
+    assert isinstance(recipe, OnlineRecipe)
+    assert recipe.stages[0].trl["learning_rate"] == 1e-3
+    assert type(recipe.stages[0].trl["learning_rate"]) is float
+    assert recipe.sync.max_staleness == 0
+
+
+def test_all_problems_are_reported_at_once_with_their_place(tmp_path: Path) -> None:
+    text = (
+        GOOD.replace("hidden_size", "hiden_size")
+        .replace("size: 10", "size: 0")
+        .replace("steps: 3", "stepz: 3")
+    )
+    path = write(tmp_path, text)
+    with pytest.raises(RecipeError) as caught:
+        load_recipe(path)
+    lines = str(caught.value).splitlines()
+    assert lines[0] == f"{path} is not a valid recipe:"
+    assert f"  {path}:7:28 model.build.hiden_size: unknown key; did you mean 'hidden_size'?" in lines
+    column = text.splitlines()[9].index("size: 0") + 1
+    assert any(line.startswith(f"  {path}:10:{column} tasks.0.source.size:") for line in lines)
+    assert f"  {path}:22:5 stages.0.stepz: unknown key; did you mean 'steps'?" in lines
+    assert any("stages.0.steps: Field required" in line for line in lines)
+    assert len(lines) == 5
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("name: r\n", "name: r\nname: s\n", "found duplicate key"),
+        ("buffer: {uri: runs/r/buffer}", "buffer: {uri: runs/r/buffer", r"r\.yaml:6:\d+ is not valid YAML"),
+        ("mode: online", "mode: [online]", r"3:1 mode: found \['online'\]"),
+        ("group_size: 4", "group_size: '4'", "14:3 explorer.group_size: Input should be a valid integer"),
+        ("reward: [{use: exact_answer}]", "reward: [{use: a}, {use: a}]", "uses one component twice"),
+        (
+            "mode: online",
+            "mode: onlin",
+            "3:1 mode: found 'onlin'; one of online, explore, train, offline, eval, data is needed",
+        ),
+        ("recipe: 1", "recipe: 2", "1:1 recipe: Input should be 1"),
+        ("group_size: 4", "group_size: 1", "give at least 2"),
+        ("  build: {use: tiny_qwen2, hidden_size: 64}", "  path:", "exactly one of 'path' and 'build'"),
+        (
+            "selector: {use: shuffle}",
+            "selector: {use: shufle}",
+            "11:1 selector: .*'shufle' is not known; did you mean 'shuffle'",
+        ),
+        (
+            "limit: 4",
+            "limit: '${env:RFT_NOT_SET}'",
+            "24:14 evaluation.limit: environment variable RFT_NOT_SET",
+        ),
+        ("evaluation:", "sync: {every: 3, max_staleness: 1}\nevaluation:", "give at least 2"),
+    ],
+)
+def test_bad_recipe_gets_one_clear_error(tmp_path: Path, old: str, new: str, message: str) -> None:
+    assert old in GOOD
+    with pytest.raises(RecipeError, match=message):
+        load_recipe(write(tmp_path, GOOD.replace(old, new)))
+
+
+def test_sft_stage_needs_experts_and_the_exploring_stage_comes_last(tmp_path: Path) -> None:
+    sft = GOOD.replace("stages:\n", "stages:\n  - {algorithm: sft}\n")
+    with pytest.raises(RecipeError, match="needs 'experts'"):
+        load_recipe(write(tmp_path, sft))
+    with pytest.raises(RecipeError, match="offline stages and then one that explores"):
+        load_recipe(write(tmp_path, GOOD), ["stages.0={algorithm: sft}"])
+
+
+def test_overrides_reach_into_maps_and_lists(tmp_path: Path) -> None:
+    recipe = load_recipe(
+        write(tmp_path, GOOD), ["seed=7", "stages.0.trl.beta=0.1", "explorer.engine.use=vllm", "sync.every=1"]
+    )
+    assert (recipe.seed, recipe.stages[0].trl["beta"], recipe.explorer.engine.use) == (7, 0.1, "vllm")
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("seed", "not of the form key=value"),
+        ("tasks.9.name=x", "no 'tasks.9.name'"),
+        ("name.x=1", "no 'name.x'"),
+        ("seed=[", "the value is not valid YAML"),
+        ("explorer.enigne.use=vllm", "unknown key; did you mean 'engine'"),
+    ],
+)
+def test_bad_override_is_refused(tmp_path: Path, override: str, message: str) -> None:
+    with pytest.raises(RecipeError, match=message):
+        load_recipe(write(tmp_path, GOOD), [override])
+
+
+def test_environment_reference_uses_value_then_default(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = GOOD.replace("uri: runs/r/buffer", "uri: '${env:RFT_TEST_URI:-fallback}/b'")
+    assert load_recipe(write(tmp_path, text)).buffer.uri == "fallback/b"
+    monkeypatch.setenv("RFT_TEST_URI", "/data")
+    assert load_recipe(write(tmp_path, text)).buffer.uri == "/data/b"
+
+
+def test_missing_recipe_is_one_clear_error(tmp_path: Path) -> None:
+    with pytest.raises(MissingFileError, match="there is no recipe at"):
+        load_recipe(tmp_path / "no.yaml")
+
+
+def test_data_recipe_needs_a_reward_for_its_rollouts(tmp_path: Path) -> None:
+    text = """\
+recipe: 1
+name: d
+mode: data
+buffer: {uri: b}
+tasks: [{name: a, source: {use: jsonl, path: x.jsonl}}]
+"""
+    assert isinstance(load_recipe(write(tmp_path, text)), DataRecipe)
+    completions = "completions: [{name: m, text: t}]"
+    rollouts = f"rollouts: [{{name: r, taskset: a, source: {{use: jsonl, path: y}}, {completions}}}]\n"
+    with pytest.raises(RecipeError, match="give at least one 'reward'"):
+        load_recipe(write(tmp_path, text + rollouts))
+    reward = "reward: [{use: math_verify}]\n"
+    with pytest.raises(RecipeError, match="names tasksets \\['b'\\]"):
+        load_recipe(write(tmp_path, text + rollouts.replace("taskset: a", "taskset: b") + reward))
+    assert load_recipe(write(tmp_path, text + rollouts + reward)).rollouts[0].taskset == "a"
+
+
+EXPLORE = GOOD.replace("mode: online", "mode: explore\ngroups: 4").partition("stages:")[0]
+STALE = GOOD + "sync: {every: 1, max_staleness: 1}\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [(EXPLORE, "mode 'explore'"), (STALE, "'sync.max_staleness' 1")],
+    ids=["explore", "stale"],
+)
+@pytest.mark.parametrize(
+    "operator", ["grpo_advantage_mapper: {scale: batch}", "reinforce_baseline_advantage_mapper: {}"]
+)
+def test_operators_over_the_batch_are_refused_where_groups_are_judged_one_by_one(
+    tmp_path: Path, text: str, found: str, operator: str
+) -> None:
+    with Buffer(str(tmp_path / "buffer")) as buffer:
+        recipe = load_recipe(write(tmp_path, text.replace("grpo_advantage_mapper: {}", operator)))
+        assert isinstance(recipe, PlayingRecipe)
+        with pytest.raises(
+            RecipeError, match=f"{operator.split(':')[0]}.*{found}.*synchronous.*scale: group"
+        ):
+            experience_pipeline(recipe, buffer)
+        for fine in (text, GOOD.replace("grpo_advantage_mapper: {}", operator)):
+            recipe = load_recipe(write(tmp_path, fine))
+            assert isinstance(recipe, PlayingRecipe)
+            experience_pipeline(recipe, buffer).close()

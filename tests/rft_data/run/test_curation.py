@@ -1,0 +1,125 @@
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from rft_data.buffer import Buffer
+from rft_data.core.errors import MissingFileError, RowError
+from rft_data.recipe import load_recipe
+from rft_data.run.curate import curate, report_text
+
+ROOT = Path(__file__).parents[3]
+RECIPE = ROOT / "recipes" / "gsm8k_data.yaml"
+
+
+def run(folder: Path, root: Path, *overrides: str) -> dict:
+    paths = [
+        f"buffer.uri={folder}/buffer",
+        f"tasks.0.source.path={root}/test.jsonl",
+        f"rollouts.0.source.path={root}/example_model_solutions.jsonl",
+    ]
+    return curate(load_recipe(RECIPE, [*paths, *overrides]))
+
+
+def test_shipped_sample_is_cleaned_stored_and_scored(tmp_path: Path) -> None:
+    report = run(tmp_path, ROOT / "recipes" / "samples")
+    assert (report["tasks_read"], report["tasks_repeated"], report["tasks_kept"]) == (5, 1, 3)
+    assert [(op["operator"], op["rows_in"], op["rows_out"]) for op in report["operators"]] == [
+        ("text_length_filter", 4, 3),
+        ("document_deduplicator", 3, 3),
+        ("document_minhash_deduplicator", 3, 3),
+    ]
+    [rollouts] = report["rollouts"]
+    assert (rollouts["agree"], rollouts["disagree"], rollouts["stored"]) == (6, 0, 6)
+    with Buffer(tmp_path / "buffer") as buffer:
+        tasks = {task.task_id: task for task in buffer.tasks()}
+        rows = buffer.read("experiences").to_pylist()
+    assert all(row["task_id"] in tasks for row in rows), "an experience points to no task"
+    assert sorted(row["reward"] for row in rows) == [0.0, 0.0, 0.0, 1.0, 1.0, 1.0]
+    assert json.loads(Path(report["report"]).read_text()) == report
+    assert "agrees with the file's own labels on 6 of 6 (100.00 %)" in report_text(report)
+
+
+def test_a_second_run_stores_nothing_twice(tmp_path: Path) -> None:
+    first = run(tmp_path, ROOT / "recipes" / "samples")
+    again = run(tmp_path, ROOT / "recipes" / "samples")
+    assert (again["tasks_new"], again["rollouts"][0]["stored"]) == (0, 0)
+    assert again["buffer_rows"] == first["buffer_rows"]
+    reweighted = run(tmp_path, ROOT / "recipes" / "samples", "reward.0.weight=2.0")
+    assert reweighted["rollouts"][0]["stored"] == 6
+
+
+def sample(folder: Path, tasks: list[dict], rollouts: list[dict]) -> Path:
+    for name, rows in (("test", tasks), ("example_model_solutions", rollouts)):
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder
+
+
+def solutions(question: str, one: str, other: str, label: bool = True) -> dict:
+    return {
+        "question": question,
+        "6b_finetuning": {"solution": one, "is_correct": label},
+        "6b_verification": {"solution": other, "is_correct": not label},
+    }
+
+
+LONG = "How many apples are in {} baskets of three apples each?"
+
+
+def test_several_lines_of_one_question_and_unknown_questions(tmp_path: Path) -> None:
+    tasks = [{"question": LONG.format(2), "answer": "#### 6"}]
+    rollouts = [
+        solutions(LONG.format(2), "A: 6", "A: 5"),
+        solutions(LONG.format(2), "A: 7", "A: 6.0", label=True),
+        solutions("Who knows?", "A: 1", "A: 2"),
+    ]
+    report = run(tmp_path, sample(tmp_path, tasks, rollouts))
+    [scored] = report["rollouts"]
+    assert (scored["stored"], scored["no_task"], scored["agree"], scored["disagree"]) == (4, 2, 2, 2)
+    assert [(d["line"], d["completion"], d["label"]) for d in scored["disagreements"]] == [
+        (2, "6b_finetuning", True),
+        (2, "6b_verification", False),
+    ]
+    with Buffer(tmp_path / "buffer") as buffer:
+        ids = buffer.read("experiences").column("experience_id").to_pylist()
+    assert all(d["experience_id"] in ids for d in scored["disagreements"])
+    assert all(d["experience_id"] in report_text(report) for d in scored["disagreements"])
+
+
+def test_mapper_edits_reach_the_stored_task(tmp_path: Path) -> None:
+    tasks = [{"question": LONG.format(2) + "\u3000Tell  me.", "answer": "#### 6"}]
+    run(tmp_path, sample(tmp_path, tasks, []), "task_ops=[{whitespace_normalization_mapper: {}}]")
+    with Buffer(tmp_path / "buffer") as buffer:
+        [task] = buffer.tasks()
+    assert task.messages[0]["content"] == LONG.format(2) + " Tell  me."
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("{not json", r"test\.jsonl:2: not JSON"),
+        ("[1]", "wanted a JSON object"),
+        ("{}", "there is no field 'question'"),
+    ],
+)
+def test_a_bad_line_is_named_with_file_and_line(tmp_path: Path, line: str, message: str) -> None:
+    folder = sample(tmp_path, [{"question": LONG, "answer": "1"}], [])
+    with (folder / "test.jsonl").open("a") as file:
+        file.write(line + "\n")
+    with pytest.raises(RowError, match=message):
+        run(tmp_path, folder)
+
+
+def test_a_missing_file_is_one_clear_error(tmp_path: Path) -> None:
+    with pytest.raises(MissingFileError, match="there is no file"):
+        run(tmp_path, tmp_path / "nowhere")
+
+
+@pytest.mark.skipif("RFT_GSM8K_DIR" not in os.environ, reason="RFT_GSM8K_DIR names no GSM8K folder")
+def test_math_reward_agrees_with_the_labels_of_real_solutions(tmp_path: Path) -> None:
+    report = run(tmp_path, Path(os.environ["RFT_GSM8K_DIR"]))
+    assert (report["tasks_read"], report["tasks_kept"]) == (1319, 1319)
+    [rollouts] = report["rollouts"]
+    assert rollouts["scored"] + rollouts["unscored"] == 2638
+    assert rollouts["agreement"] >= 0.995

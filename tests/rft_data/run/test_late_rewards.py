@@ -1,0 +1,118 @@
+"""Rewards that come as feedback while a run goes on: what a recipe may say, and a whole run of it."""
+
+import re
+import socket
+import subprocess
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from explorers.limits import limits_of
+from explorers.rewards.scoring import make_rewards
+from rft_data.buffer import Buffer
+from rft_data.core.errors import RecipeError
+from rft_data.core.rows import Task
+from rft_data.placement.hub.client import HUB_TOKEN
+from rft_data.recipe import load_recipe
+from rft_data.run.roles import awaiting_of, placement_of
+from rft_data.run.start import run_recipe
+from rft_data.sampler.awaiting import Delayed
+from rft_data.sampler.conservation import conservation
+from rft_data.sampler.ledger import CONSUMER, Ledger
+from tests.rft_data.run.test_online import write_recipe
+
+LATE = ["rewards.wait_s=600", "sync.max_staleness=1"]
+JOIN = "  - feedback_mapper: {}\n  - reward_range_filter"
+
+
+def late_recipe(root: Path) -> Path:
+    path = write_recipe(root, steps=2)
+    text = path.read_text().replace("  - reward_range_filter", JOIN)
+    text = text.replace("[{use: exact_answer}]", "[{use: exact_answer}, {use: later}]")
+    path.write_text(re.sub(r"  - algorithm: sft\n.*\n", "", text))
+    return path
+
+
+def test_a_recipe_that_waits_joins_feedback_and_is_not_synchronous(tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match=r"put 'feedback_mapper: \{\}' first"):
+        load_recipe(write_recipe(tmp_path), LATE)
+    path = late_recipe(tmp_path)
+    with pytest.raises(RecipeError, match=r"'sync\.max_staleness' of at least 1"):
+        load_recipe(path, ["rewards.wait_s=600"])
+    assert load_recipe(path, LATE).feedback_join == {}
+
+
+def test_a_run_that_waits_needs_a_token_for_those_who_give_feedback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(HUB_TOKEN, raising=False)
+    recipe = load_recipe(late_recipe(tmp_path), LATE)
+    with Buffer(tmp_path / "buffer") as buffer, ExitStack() as opened:
+        with pytest.raises(RecipeError, match=f"environment variable {HUB_TOKEN}"):
+            placement_of(recipe, "small", buffer, opened)
+        monkeypatch.setenv(HUB_TOKEN, "a-secret")
+        placement_of(recipe, "small", buffer, opened)
+
+
+def test_the_wait_and_the_join_are_the_recipes(tmp_path: Path) -> None:
+    path = late_recipe(tmp_path)
+    path.write_text(
+        path.read_text().replace("feedback_mapper: {}", "feedback_mapper: {key: rating, how: mean}")
+    )
+    with Buffer(tmp_path / "buffer") as buffer:
+        awaiting = awaiting_of(load_recipe(path, LATE), buffer)
+        assert awaiting is not None
+        assert awaiting._delayed == Delayed(600.0, "rating", "mean")
+        assert awaiting_of(load_recipe(write_recipe(tmp_path)), buffer) is None
+
+
+def test_a_reward_that_comes_later_is_missing_without_a_reason() -> None:
+    rewards = make_rewards([{"use": "exact_answer"}, {"use": "later"}], limits_of({}, 1))
+    task = Task("sums", ({"role": "user", "content": "1+1="},), "2")
+    [columns] = rewards.score_all([(task, "#### 2")])
+    assert columns == {"reward": None, "reward_parts": {"exact_answer": 1.0}, "unscored_reason": None}
+
+
+GRADER = """
+import sys, time
+from rft_data.placement.hub import HubClient
+from rft_data.core.rows import Feedback
+
+with HubClient(*sys.argv[1:]) as client:
+    while True:
+        names = ["experience_id", "source", "reward", "member"]
+        rows = client.read("experiences", names, deadline_s=600).to_pylist()
+        client.add_feedback(
+            [
+                Feedback(row["experience_id"], "grader", "reward", float(row["member"] % 2))
+                for row in rows
+                if row["reward"] is None and row["source"] == "rollout"
+            ]
+        )
+        time.sleep(0.5)
+"""
+
+
+@pytest.mark.slow
+def test_a_run_trains_on_rewards_that_another_process_gives_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    monkeypatch.setenv(HUB_TOKEN, "a-secret")
+    recipe = load_recipe(late_recipe(tmp_path), [*LATE, f"rewards.port={port}", "evaluation.limit=2"])
+    command = [sys.executable, "-c", GRADER, f"grpc://127.0.0.1:{port}", "a-secret"]
+    with subprocess.Popen(command, cwd=Path(__file__).parents[3]) as grader:
+        try:
+            summary = run_recipe(recipe)
+        finally:
+            grader.kill()
+    assert summary["rows"]["trained"] == 2 * 4 * 4
+    assert summary["rows"]["unscored"] == 0
+    with Buffer(tmp_path / "run" / "buffer") as buffer:
+        stored = buffer.read("experiences", ["reward", "source"]).to_pylist()
+        assert {row["reward"] for row in stored if row["source"] == "rollout"} == {None}
+        assert conservation(buffer, Ledger(buffer, "small", 0), CONSUMER).residual == 0

@@ -1,0 +1,154 @@
+"""Explore, train and evaluate as runs of their own, at different times, with every part real."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from rft_data.buffer import Buffer
+from rft_data.core.errors import MissingFileError, RecipeError
+from rft_data.recipe import load_recipe
+from rft_data.run.start import run_recipe
+
+COMMON = """\
+recipe: 1
+name: {name}
+mode: {mode}
+run_dir: {root}/{name}
+buffer: {{uri: {root}/buffer}}
+"""
+MODEL = """\
+model:
+  build: {use: tiny_qwen2, hidden_size: 64, num_layers: 2, num_heads: 2, intermediate_size: 128}
+"""
+TASKS = """\
+tasks:
+  - name: sums
+    source:
+      use: reasoning_gym
+      dataset: chain_sum
+      size: 60
+      args: {min_terms: 2, max_terms: 2, min_digits: 1, max_digits: 1}
+    heldout: 0.25
+explorer:
+  engine: {use: transformers, max_model_len: 64}
+  group_size: 2
+  max_tokens: 8
+  reward: [{use: answer_format}]
+"""
+OPERATORS = """\
+experience_ops:
+  - grpo_advantage_mapper: {}
+"""
+EXPLORE = COMMON + "{model}" + "{tasks}" + "{operators}" + "selector: {{use: shuffle}}\ngroups: {groups}\n"
+TRAIN = COMMON + "{model}" + "{operators}" + "explored_by: looking\ngroup_size: 2\nstages:\n{stage}"
+STAGE = "  - {algorithm: grpo, groups_per_step: 2, steps: 3, checkpoint_every: 2}\n"
+EVAL = COMMON + "{tasks}" + "models: ['{models}']\nevaluation: {{limit: 4}}\n"
+PARTS = {"model": MODEL, "tasks": TASKS, "operators": OPERATORS, "stage": STAGE}
+
+
+def recipe(root: Path, template: str, name: str, mode: str, **values: object):
+    path = root / f"{name}.yaml"
+    path.write_text(template.format(root=root, name=name, mode=mode, **{**PARTS, **values}))
+    return load_recipe(path)
+
+
+@pytest.mark.slow
+def test_what_one_run_explored_another_trains_on_and_a_third_measures(tmp_path: Path) -> None:
+    explored = run_recipe(recipe(tmp_path, EXPLORE, "looking", "explore", groups=6))
+    assert explored["groups"]["ready"] == 6
+    with pytest.raises(RecipeError, match="left 6 uses of groups that may be trained on; 4 steps of 2"):
+        run_recipe(recipe(tmp_path, TRAIN, "greedy", "train", stage=STAGE.replace("steps: 3", "steps: 4")))
+    trained = run_recipe(recipe(tmp_path, TRAIN, "learning", "train"))
+    assert trained["groups"]["trained"] == 6
+    assert trained["rows"]["trained"] == 12
+    assert trained["consumed_steps"] == 3
+    with Buffer(tmp_path / "buffer") as buffer:
+        leases = [row for row in buffer.read("leases").to_pylist() if row["kind"] == "grant"]
+        assert [lease["step"] for lease in leases] == [0, 1, 2]
+        assert {lease["run_id"] for lease in leases} == {"looking"}
+        assert len({g for lease in leases for g in lease["group_ids"]}) == 6
+    again = run_recipe(recipe(tmp_path, TRAIN, "learning", "train"))
+    assert again == trained
+    with pytest.raises(RecipeError, match="have been trained on already"):
+        run_recipe(recipe(tmp_path, TRAIN, "learning-again", "train"))
+    folders = f"{tmp_path}/learning/checkpoints/checkpoint-*"
+    measured = run_recipe(recipe(tmp_path, EVAL, "measuring", "eval", models=folders))
+    steps = [int(name.rsplit("-", 1)[1]) for name in measured["heldout_accuracy"]]
+    assert steps == [2, 3]
+    with Buffer(tmp_path / "buffer") as buffer:
+        sources = buffer.read("experiences", ["source", "run_id"]).to_pylist()
+    assert sum(row["source"] == "eval" and row["run_id"] == "measuring" for row in sources) == 8
+    assert json.loads((tmp_path / "measuring" / "summary.json").read_text()) == measured
+
+
+def test_training_on_what_nobody_explored_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match="no group of a run 'looking'"):
+        run_recipe(recipe(tmp_path, TRAIN, "learning", "train"))
+    with Buffer(tmp_path / "buffer") as buffer:
+        assert buffer.counts()["runs"] == 0
+
+
+def test_evaluating_no_model_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(MissingFileError, match="names no model folder"):
+        run_recipe(recipe(tmp_path, EVAL, "measuring", "eval", models=f"{tmp_path}/nothing-*"))
+
+
+@pytest.mark.slow
+def test_an_exploring_run_goes_on_where_it_was_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded = recipe(
+        tmp_path,
+        EXPLORE.replace("groups: {groups}", "groups: {groups}\ncheckpoint_every: 2"),
+        "looking",
+        "explore",
+        groups=6,
+    )
+
+    class Killed(BaseException):
+        pass
+
+    from rft_data.run.explore import ExploreRun
+
+    seal, seals = ExploreRun._seal, []
+
+    def dying(self, exploring) -> None:
+        seal(self, exploring)
+        seals.append(exploring.closed)
+        if len(seals) == 2:
+            raise Killed
+
+    monkeypatch.setattr(ExploreRun, "_seal", dying)
+    with pytest.raises(Killed):
+        run_recipe(loaded)
+    monkeypatch.setattr(ExploreRun, "_seal", seal)
+    summary = run_recipe(loaded)
+    assert summary["groups"]["ready"] == 6
+    with Buffer(tmp_path / "buffer") as buffer:
+        groups = buffer.read("groups").to_pylist()
+    assert len(groups) == 6
+    assert {group["attempt"] for group in groups} == {0, 1}
+    assert len({group["task_id"] for group in groups}) == 6, "a task was played twice within an epoch"
+
+
+@pytest.mark.slow
+def test_stored_groups_of_another_run_are_mixed_in_at_the_exact_ratio(tmp_path: Path) -> None:
+    run_recipe(recipe(tmp_path, EXPLORE, "looking", "explore", groups=4))
+    online = (
+        COMMON
+        + "{model}"
+        + "{tasks}"
+        + "{operators}"
+        + (
+            "selector: {{use: shuffle}}\n"
+            "sampler: {{use: mix, args: {{parts: {{own: 1, 'looking/': 1}}}}}}\n"
+            "stages:\n{stage}evaluation: {{limit: 2}}\n"
+        )
+    )
+    summary = run_recipe(recipe(tmp_path, online, "mixing", "online"))
+    assert summary["groups"]["trained"] == 6
+    with Buffer(tmp_path / "buffer") as buffer:
+        leases = [row for row in buffer.read("leases").to_pylist() if row["kind"] == "grant"]
+    sources = [[name.partition("/")[0] for name in lease["group_ids"]] for lease in leases]
+    assert [sorted(names) for names in sources] == [["looking", "mixing"]] * 3

@@ -1,0 +1,234 @@
+"""Whole runs with every part real: tiny model, LanceDB, Data-Juicer operators, TRL, vLLM or transformers."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rft_data.buffer import Buffer
+from rft_data.core.digests import row_digests
+from rft_data.core.errors import RecipeError, ResumeError, UnknownComponentError
+from rft_data.recipe import load_recipe
+from rft_data.recipe.load import load_run
+from rft_data.run.folder import Run
+from rft_data.run.start import run_recipe
+
+ROOT = Path(__file__).parents[3]
+
+RECIPE = """\
+recipe: 1
+name: small
+mode: online
+run_dir: {root}/run
+buffer: {{uri: {root}/run/buffer}}
+model:
+  build: {{use: tiny_qwen2, hidden_size: 64, num_layers: 2, num_heads: 2, intermediate_size: 128}}
+tasks:
+  - name: sums
+    source:
+      use: reasoning_gym
+      dataset: chain_sum
+      size: 400
+      args: {{min_terms: 2, max_terms: 2, min_digits: 1, max_digits: 1}}
+    difficulty: 2
+    heldout: 0.25
+experts:
+  - {{use: "recipes.arithmetic:short_answer", tasksets: [sums], limit: 200}}
+selector: {{use: difficulty}}
+explorer:
+  engine: {{use: {engine}, max_model_len: 64}}
+  group_size: 4
+  max_tokens: 8
+  reward: [{{use: exact_answer}}]
+experience_ops:
+  - reward_range_filter: {{min_reward: 0.0, max_reward: 1.0}}
+  - reward_variance_filter: {{}}
+  - grpo_advantage_mapper: {{}}
+stages:
+  - algorithm: sft
+    trl: {{num_train_epochs: 6, per_device_train_batch_size: 16, learning_rate: 3.0e-3}}
+  - algorithm: grpo
+    groups_per_step: 4
+    steps: {steps}
+    checkpoint_every: 2
+    max_explored: 16
+    trl: {{learning_rate: 1.0e-4}}
+evaluation: {{limit: 16}}
+"""
+
+
+def write_recipe(root: Path, engine: str = "transformers", steps: int = 4) -> Path:
+    path = root / "small.yaml"
+    path.write_text(RECIPE.format(root=root, engine=engine, steps=steps))
+    return path
+
+
+def grants(buffer: Buffer) -> list[dict]:
+    return [row for row in buffer.read("leases").to_pylist() if row["kind"] == "grant"]
+
+
+def check_books(root: Path, steps: int) -> None:
+    """What must hold of any finished run, read from its tables alone."""
+    with Buffer(root / "run" / "buffer") as buffer:
+        rows = {row["seq"]: row for row in buffer.read("experiences").to_pylist()}
+        verdicts = {row["seq"]: row for row in buffer.read("annotations").to_pylist()}
+        groups = {row["group_id"]: row for row in buffer.read("groups").to_pylist()}
+        leases = sorted(grants(buffer), key=lambda lease: lease["step"])
+        versions = buffer.read("versions").to_pylist()
+        consumed = buffer.read("consumed").column("step").to_pylist()
+        table = buffer.read("experiences")
+        assert table.column("digest").to_pylist() == row_digests(table)
+    step_of = {v["version"]: v["step"] for v in versions}
+    assert [v["version"] for v in versions] == list(range(len(versions)))
+    assert [lease["step"] for lease in leases] == list(range(steps))
+    assert sorted(consumed) == list(range(steps))
+    trained = [group_id for lease in leases for group_id in lease["group_ids"]]
+    assert len(trained) == len(set(trained)), "a group was trained twice"
+    for lease in leases:
+        assert lease["seqs"] == [seq for g in lease["group_ids"] for seq in groups[g]["seqs"]]
+        for seq in lease["seqs"]:
+            row, verdict = rows[seq], verdicts[seq]
+            assert row["source"] == "rollout"
+            assert verdict["verdict"] == "kept"
+            assert step_of[row["version_min"]] == lease["step"], "not on-policy"
+            assert row["version_spans"] == [
+                {"version": row["version_min"], "start": row["prompt_length"], "end": len(row["token_ids"])}
+            ]
+    for group in groups.values():
+        members = [row for row in rows.values() if row["group_id"] == group["group_id"]]
+        assert [row["member"] for row in members] == [0, 1, 2, 3]
+        rewards = np.array([row["reward"] for row in members])
+        if rewards.std() == 0:
+            assert (group["seqs"], group["dropped_by"]) == ([], "reward_variance_filter")
+        else:
+            advantage = [verdicts[row["seq"]]["advantage"][0] for row in members]
+            wanted = (rewards - rewards.mean()) / (rewards.std(ddof=1) + 1e-4)
+            assert advantage == pytest.approx(wanted, abs=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("engine", "placement"), [("vllm", "inline"), ("transformers", "local")])
+def test_online_run_keeps_every_book(tmp_path: Path, engine: str, placement: str) -> None:
+    summary = run_recipe(load_recipe(write_recipe(tmp_path, engine), [f"placement.use={placement}"]))
+    assert set(summary["heldout_accuracy"]) == {"start", "sft", "final"}
+    assert summary["heldout_accuracy"]["start"] < 0.2
+    assert summary["consumed_steps"] == 4
+    groups = summary["groups"]
+    assert groups["trained"] == 16
+    assert groups["admitted"] == sum(v for k, v in groups.items() if k != "admitted")
+    assert all(Path(picture).stat().st_size > 1000 for picture in summary["pictures"])
+    assert json.loads((tmp_path / "run" / "summary.json").read_text()) == summary
+    check_books(tmp_path, steps=4)
+    with Buffer(tmp_path / "run" / "buffer") as buffer:
+        rows = buffer.read("experiences", ["source"]).column("source").to_pylist()
+        metrics = buffer.read("metrics").to_pylist()
+    assert {s: rows.count(s) for s in ("expert", "eval")}["eval"] == 3 * 16
+    parity = [m["value"] for m in metrics if m["key"] == "parity"]
+    assert len(parity) == 4
+    assert 0 <= max(parity) < 1e-3
+    visited = [m["value"] for m in metrics if m["key"] == "visited"]
+    assert 0 < visited[0] <= visited[-1] <= 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGINT])
+def test_run_survives_a_signal_and_finishes_with_its_books_right(
+    tmp_path: Path, sent: signal.Signals
+) -> None:
+    recipe = write_recipe(tmp_path, steps=8)
+    command = [str(Path(sys.executable).with_name("rft")), "run", str(recipe)]
+    log = tmp_path / "log"
+    with log.open("w") as output:
+        first = subprocess.Popen(command, cwd=ROOT, stderr=output, stdout=output)
+        deadline = time.monotonic() + 240
+        while not list((tmp_path / "run" / "checkpoints").glob("checkpoint-4/manifest.json")):
+            assert first.poll() is None, log.read_text()
+            assert time.monotonic() < deadline, log.read_text()
+            time.sleep(0.02)
+        os.kill(first.pid, sent)
+        code = first.wait(240)
+    if sent == signal.SIGINT:
+        assert code == 130, log.read_text()
+        stopped = re.search(
+            r"stopped at step (\d) of 8, as asked. Continue with: rft resume", log.read_text()
+        )
+        assert stopped is not None, log.read_text()
+        step = int(stopped[1])
+        assert (tmp_path / "run" / "checkpoints" / f"checkpoint-{step}" / "manifest.json").is_file()
+    assert not (tmp_path / "run" / "summary.json").exists()
+    resumed = subprocess.run(
+        [command[0], "resume", str(tmp_path / "run")], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert resumed.returncode == 0, resumed.stderr
+    assert "continuing from the checkpoint of step" in resumed.stderr
+    assert "SFT on" not in resumed.stderr, "a finished stage was done again"
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["consumed_steps"] == 8
+    check_books(tmp_path, steps=8)
+    again = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert again.returncode == 0
+    assert "this run is complete" in again.stderr
+    assert again.stdout.splitlines()[0] == resumed.stdout.splitlines()[0]
+
+
+def test_run_of_another_recipe_in_the_same_folder_is_refused(tmp_path: Path) -> None:
+    first = Run(load_recipe(write_recipe(tmp_path)))
+    first.begin()
+    first.close()
+    with pytest.raises(ResumeError, match=r"seed: 0 -> 1\n  stages\.1\.steps: 4 -> 5"):
+        Run(load_recipe(write_recipe(tmp_path), ["seed=1", "stages.1.steps=5"]))
+    Run(load_recipe(write_recipe(tmp_path))).close()
+
+
+def test_resume_from_a_moved_folder_is_refused(tmp_path: Path) -> None:
+    first = Run(load_recipe(write_recipe(tmp_path)))
+    first.begin()
+    first.close()
+    assert load_run(tmp_path / "run").name == "small"
+    (tmp_path / "run").rename(tmp_path / "run.old")
+    with pytest.raises(ResumeError, match="resume it under that name"):
+        load_run(tmp_path / "run.old")
+    (tmp_path / "run.old" / "recipe.json").write_text('{"name": ')
+    with pytest.raises(ResumeError, match="cannot be read"):
+        load_run(tmp_path / "run.old")
+
+
+def test_secrets_from_the_environment_are_stored_as_references(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RFT_TEST_LIMIT", "16")
+    monkeypatch.setenv("RFT_TEST_NAME", "s3cret")
+    path = write_recipe(tmp_path)
+    text = path.read_text().replace("limit: 16", "limit: '${env:RFT_TEST_LIMIT}'")
+    path.write_text(
+        text.replace("  - name: sums", "  - name: 'sums-${env:RFT_TEST_NAME}'").replace(
+            "[sums]", "[sums-s3cret]"
+        )
+    )
+    recipe = load_recipe(path)
+    assert (recipe.evaluation.limit, recipe.tasks[0].name) == (16, "sums-s3cret")
+    run = Run(recipe)
+    run.begin()
+    run.close()
+    saved = json.loads((tmp_path / "run" / "recipe.json").read_text())
+    assert saved["evaluation"]["limit"] == "${env:RFT_TEST_LIMIT}"
+    assert saved["tasks"][0]["name"] == "sums-${env:RFT_TEST_NAME}"
+    assert load_run(tmp_path / "run").evaluation.limit == 16
+
+
+def test_a_recipe_that_fails_its_checks_leaves_no_trace(tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match="learning_rat"):
+        run_recipe(load_recipe(write_recipe(tmp_path), ["stages.1.trl.learning_rat=1"]))
+    with pytest.raises(UnknownComponentError, match="exact_answer"):
+        run_recipe(load_recipe(write_recipe(tmp_path), ["explorer.reward.0.use=exact_answr"]))
+    with pytest.raises(RecipeError, match="no task of split 'heldout'"):
+        run_recipe(load_recipe(write_recipe(tmp_path), ["tasks.0.heldout=0.0"]))
+    with Buffer(tmp_path / "run" / "buffer") as buffer:
+        assert buffer.counts()["runs"] == 0

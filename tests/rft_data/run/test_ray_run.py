@@ -1,0 +1,52 @@
+"""A whole run on a local Ray cluster: two explorers, a trainer and the conductor as actors."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.rft_data.run.test_online import ROOT, check_books, write_recipe
+
+PLACES = [
+    "placement.use=ray",
+    "placement.explorers={count: 2, cpus: 0.5}",
+    "placement.trainer={cpus: 0.5}",
+]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(480)
+def test_a_run_on_ray_keeps_every_book_and_survives_its_conductor(tmp_path: Path) -> None:
+    recipe, log = write_recipe(tmp_path), tmp_path / "log"
+    command = [str(Path(sys.executable).with_name("rft")), "run", str(recipe), *PLACES]
+    with log.open("w") as out:
+        run = subprocess.Popen(command, cwd=ROOT, stdout=out, stderr=out)
+        deadline = time.monotonic() + 240
+        while not list((tmp_path / "run" / "checkpoints").glob("checkpoint-2/manifest.json")):
+            assert run.poll() is None, log.read_text()
+            assert time.monotonic() < deadline, log.read_text()
+            time.sleep(0.05)
+        conductor = int((tmp_path / "run" / "run.pid").read_text().split('"pid": ')[1].split(",")[0])
+        assert conductor != run.pid
+        os.kill(conductor, signal.SIGKILL)
+        try:
+            assert run.wait(200) == 0, log.read_text()
+        finally:
+            run.kill()
+    check_books(tmp_path, steps=4)
+    assert "continuing from the checkpoint of step 2" in (tmp_path / "run" / "log.txt").read_text()
+
+
+@pytest.mark.slow
+def test_a_run_that_no_cluster_can_hold_is_refused_with_the_arithmetic(tmp_path: Path) -> None:
+    recipe = write_recipe(tmp_path)
+    command = [str(Path(sys.executable).with_name("rft")), "run", str(recipe), *PLACES]
+    done = subprocess.run(
+        [*command, "placement.trainer.gpus=64"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2, done.stderr
+    assert "the roles can never start on this cluster (too few GPUs" in done.stderr

@@ -1,0 +1,199 @@
+import json
+import math
+import struct
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rft_data.buffer import Buffer
+from rft_data.core.errors import MissingExtraError, UnknownComponentError
+from rft_data.run.watch.event_file import crc32c
+from rft_data.run.watch.metrics_log import MetricsLog, Point
+from rft_data.run.watch.trackers import CALLBACKS, make_trackers
+
+
+def point(step: int = 7, version: int = 3) -> Point:
+    numbers = {
+        "trainer": {"reward": 0.5, "loss": math.nan, "grad_norm": 1e300},
+        "explorer-0": {"tokens": 4096.0},
+        "loop": {"policy_version": float(version), "elapsed_s": 12.5},
+    }
+    return Point(step, version, 12.5, numbers)
+
+
+# --- event files, read back with another form of the checksum and Google's protobuf runtime --------------
+
+
+def slow_crc32c(data: bytes) -> int:
+    """Bit by bit, most significant first over reflected input: RFC 3720's definition, no table."""
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc ^= int(f"{byte:08b}"[::-1], 2) << 24
+        for _ in range(8):
+            crc = ((crc << 1) ^ (0x1EDC6F41 if crc & 0x80000000 else 0)) & 0xFFFFFFFF
+    return int(f"{crc ^ 0xFFFFFFFF:032b}"[::-1], 2)
+
+
+def event_class() -> Any:
+    """TensorFlow's Event message, from its public definition."""
+    descriptor_pb2 = pytest.importorskip("google.protobuf.descriptor_pb2")
+    from google.protobuf import descriptor_pool, message_factory
+
+    kind = descriptor_pb2.FieldDescriptorProto
+    file = descriptor_pb2.FileDescriptorProto(name="event.proto", package="tensorflow", syntax="proto3")
+
+    def message(name: str, *fields: tuple[int, str, int, str, bool]) -> None:
+        made = file.message_type.add(name=name)
+        for number, called, type_, of, many in fields:
+            label = kind.LABEL_REPEATED if many else kind.LABEL_OPTIONAL
+            field = made.field.add(number=number, name=called, type=type_, label=label)
+            if of:
+                field.type_name = of
+
+    message("Value", (1, "tag", kind.TYPE_STRING, "", False), (2, "simple_value", kind.TYPE_FLOAT, "", False))
+    message("Summary", (1, "value", kind.TYPE_MESSAGE, ".tensorflow.Value", True))
+    message("SessionLog", (1, "status", kind.TYPE_INT32, "", False))
+    message(
+        "Event",
+        (1, "wall_time", kind.TYPE_DOUBLE, "", False),
+        (2, "step", kind.TYPE_INT64, "", False),
+        (3, "file_version", kind.TYPE_STRING, "", False),
+        (5, "summary", kind.TYPE_MESSAGE, ".tensorflow.Summary", False),
+        (7, "session_log", kind.TYPE_MESSAGE, ".tensorflow.SessionLog", False),
+    )
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName("tensorflow.Event"))
+
+
+def events(file: Path) -> Iterator[Any]:
+    """Every event of a TFRecord file; fails on a checksum that is wrong."""
+    event, data = event_class(), file.read_bytes()
+
+    def checked(part: bytes, stored: bytes) -> bytes:
+        crc = slow_crc32c(part)
+        masked = ((crc >> 15 | (crc << 17 & 0xFFFFFFFF)) + 0xA282EAD8) % 2**32
+        assert struct.unpack("<I", stored) == (masked,)
+        return part
+
+    while data:
+        [size] = struct.unpack("<Q", checked(data[:8], data[8:12]))
+        yield event.FromString(checked(data[12 : 12 + size], data[12 + size : 16 + size]))
+        data = data[16 + size :]
+
+
+def test_checksum_matches_the_published_vectors() -> None:
+    assert crc32c(b"123456789") == 0xE3069283
+    assert crc32c(bytes(32)) == 0x8A9136AA  # RFC 3720, B.4
+    assert crc32c(b"\xff" * 32) == 0x62A8AB43
+    assert crc32c(b"some text") == slow_crc32c(b"some text")
+
+
+def test_tensorboard_has_two_step_axes(tmp_path: Path) -> None:
+    [tracker] = make_trackers(["tensorboard"], "run", tmp_path, 10)
+    tracker.log(point(7, 3))
+    tracker.log(point(8, 300))
+    tracker.close()
+    [by_step] = (tmp_path / "tensorboard" / "by_step").glob("*tfevents*")
+    [by_version] = (tmp_path / "tensorboard" / "by_version").glob("*tfevents*")
+    found = list(events(by_step))
+    assert found[0].file_version == "brain.Event:2"
+    assert (found[1].step, found[1].session_log.status) == (7, 1)
+    assert [event.step for event in found[2:]] == [7, 8]
+    values = {value.tag: value.simple_value for value in found[2].summary.value}
+    assert values["trainer/reward"] == 0.5
+    assert math.isnan(values["trainer/loss"])
+    assert values["trainer/grad_norm"] == math.inf  # larger than a 32-bit float
+    assert (values["loop/policy_version"], values["loop/elapsed_s"]) == (3.0, 12.5)
+    explored = list(events(by_version))[2:]
+    assert [event.step for event in explored] == [3, 300]
+    assert [value.tag for value in explored[0].summary.value] == ["explorer-0/tokens"]
+
+
+def test_a_resumed_run_writes_a_new_event_file(tmp_path: Path) -> None:
+    for step in (7, 5):
+        [tracker] = make_trackers(["tensorboard"], "run", tmp_path, 10)
+        tracker.log(point(step))
+        tracker.close()
+    files = list((tmp_path / "tensorboard" / "by_step").glob("*tfevents*"))
+    starts = sorted(list(events(file))[1].step for file in files)
+    assert starts == [5, 7]  # TensorBoard drops what the older file says from step 5 on
+
+
+# --- transformers' callbacks -----------------------------------------------------------------------------
+
+
+def test_a_name_that_is_no_tracker_is_refused_with_those_that_are(tmp_path: Path) -> None:
+    with pytest.raises(UnknownComponentError, match=r"tracker 'wandbb' is not known; did you mean 'wandb'\?"):
+        make_trackers(["wandbb"], "run", tmp_path, 1)
+    with pytest.raises(UnknownComponentError, match=r"There are: tensorboard, azure_ml, .*, wandb"):
+        make_trackers(["codecarbon"], "run", tmp_path, 1)
+
+
+def test_a_tracker_named_twice_is_one(tmp_path: Path) -> None:
+    assert len(make_trackers(["tensorboard", "tensorboard"], "run", tmp_path, 1)) == 1
+
+
+@pytest.mark.slow
+def test_every_served_name_is_an_integration_and_says_what_is_missing(tmp_path: Path) -> None:
+    from transformers.integrations import get_reporting_integration_callbacks
+
+    assert len(get_reporting_integration_callbacks(list(CALLBACKS))) == len(CALLBACKS)
+    with pytest.raises(MissingExtraError, match=r"tracker 'swanlab' cannot be used: .*requires swanlab"):
+        make_trackers(["swanlab"], "run", tmp_path, 1)
+
+
+_DVCLIVE = """
+import json
+class Live:
+    def __init__(self):
+        self.numbers, self.steps = {}, []
+    def log_params(self, params):
+        self.params = params
+    def log_metric(self, name, value):
+        self.numbers[name] = value
+    def next_step(self):
+        self.steps.append(self.numbers)
+        self.numbers = {}
+    def end(self):
+        with open("ended.json", "w") as file:
+            json.dump({"steps": self.steps, "run_name": self.params["run_name"]}, file)
+"""
+_PLOTS = """
+class Metric:
+    @staticmethod
+    def could_log(value):
+        return isinstance(value, float)
+"""
+_UTILS = """
+def standardize_metric_name(name, framework):
+    return name
+"""
+
+
+@pytest.mark.slow
+def test_a_transformers_callback_is_driven_without_a_trainer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "dvclive"  # the small part of that package that the callback uses
+    package.mkdir()
+    for name, text in {"__init__": _DVCLIVE, "plots": _PLOTS, "utils": _UTILS}.items():
+        (package / f"{name}.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    try:
+        with Buffer(tmp_path / "buffer") as buffer:
+            trackers = make_trackers(["dvclive"], "run-9", tmp_path, 2)
+            with MetricsLog(buffer, "run-9", trackers) as metrics:
+                metrics.record(0, 1, {"trainer": {"reward": 0.25}})
+                metrics.record(1, 2, {"trainer": {"reward": 0.75}})
+    finally:
+        for name in [name for name in sys.modules if name.partition(".")[0] == "dvclive"]:
+            del sys.modules[name]
+    ended = json.loads((tmp_path / "ended.json").read_text())
+    assert ended["run_name"] == "run-9"
+    assert [step["trainer/reward"] for step in ended["steps"]] == [0.25, 0.75]
+    assert [step["loop/policy_version"] for step in ended["steps"]] == [1.0, 2.0]

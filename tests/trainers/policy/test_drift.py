@@ -1,0 +1,48 @@
+"""Ratio statistics on hand-made numbers."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from trainers.policy.collate import NO_VERSION
+from trainers.policy.drift import Drift
+
+
+def test_take_counts_sampled_tokens_of_every_micro_batch_once() -> None:
+    drift = Drift()
+    log2, off = math.log(2), 9.0
+    drift.add(torch.tensor([[0.0, log2, off]]), torch.tensor([[1, 1, 0]]), torch.tensor([4]))
+    drift.add(
+        torch.tensor([[-log2, off, off], [log2, log2, off]]),
+        torch.tensor([[1, 0, 0], [1, 1, 0]]),
+        torch.tensor([5, NO_VERSION]),
+    )
+    report = drift.take()
+    ratios = [1.0, 2.0, 0.5, 2.0, 2.0]
+    assert report.metrics["ratio/mean"] == pytest.approx(sum(ratios) / 5)
+    assert report.metrics["ratio/max"] == pytest.approx(2)
+    assert report.metrics["ratio/p99"] == pytest.approx(2)
+    k3 = sum(r - 1 - math.log(r) for r in ratios) / 5
+    assert report.metrics["kl_rollout"] == pytest.approx(k3)
+    assert report.ess == {4: pytest.approx(9 / (2 * 5)), 5: pytest.approx(1)}
+    assert drift.take().metrics == {}
+
+
+def test_take_keeps_absurd_ratios_finite() -> None:
+    drift = Drift()
+    drift.add(torch.tensor([[1e9, -1e9]]), torch.tensor([[1, 1]]), torch.tensor([0]))
+    report = drift.take()
+    assert all(math.isfinite(value) for value in report.metrics.values())
+    assert report.ess[0] == pytest.approx(0.5)
+
+
+def test_weighted_reports_what_the_cap_changed() -> None:
+    drift = Drift()
+    drift.add(torch.zeros(1, 4), torch.ones(1, 4), torch.tensor([0]))
+    drift.weighted(torch.tensor([1.1, 0.5, 0.0, 1.0]), 1.1)
+    metrics = drift.take().metrics
+    assert metrics["importance/capped"] == 0.5
+    assert metrics["importance/mean"] == pytest.approx(0.65)

@@ -1,0 +1,155 @@
+"""What trainers of two processes train in the tests, and rank 0 of one: `python rank_scenarios.py FOLDER`.
+
+FOLDER/scenarios.json lists what is trained; weights and reports are written beside it. Not a test itself.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import torch
+from safetensors.torch import load_file
+
+from rft_data.core.errors import RftError
+from rft_data.core.protocols import LeasedBatch
+from rft_data.core.rows import Lease
+from trainers.policy.grpo import GrpoTrainer
+from trainers.ranks.launch import OtherRanks, RankProcesses
+from trainers.ranks.ranks import ALONE
+from trainers.role import make_trainer
+
+SGD = {"learning_rate": 0.5, "optim": "sgd", "max_grad_norm": 0.0, "lr_scheduler_type": "constant"}
+OBJECTIVES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "trl-token-mean": ({"loss_type": "dapo", "beta": 0.1}, {}),
+    "trl-row-mean": ({"loss_type": "grpo"}, {}),
+    "own-token-mean": ({}, {"loss": {"use": "ppo_clip"}, "kl": {"coef": 0.1}, "batch_ops": [{"whiten": {}}]}),
+    "own-row-mean": ({}, {"loss": {"use": "tests.trainers.policy.row_mean_loss:LOSS"}}),
+}
+"""By name: the recipe's `trl` and its objective."""
+EQUAL = [(name, accumulate) for name in OBJECTIVES for accumulate in (1, 2)]
+
+
+def scenario(folder: Path, model_path: Path, name: str, accumulate: int, /, **changed: Any) -> dict[str, Any]:
+    """Two steps: a full lease of 16 rows, and a ragged one."""
+    trl, objective = OBJECTIVES[name]
+    arguments = {
+        "model_path": str(model_path),
+        "output_dir": str(folder / f"checkpoints-{name}-{accumulate}"),
+        "steps": 4,
+        "rows_per_step": 16,
+        "options": {**SGD, **trl, "gradient_accumulation_steps": accumulate},
+        "seed": 0,
+        "resume_from": None,
+        "off_policy": {"old_logprobs": "recompute", "importance": "token_truncated"}
+        if accumulate == 2
+        else {},
+        "objective": objective,
+        "limits": {"deadline_s": 120.0, "threads": 1},
+    }
+    tables = ["full", "full" if "beta" in trl else "ragged"]
+    return {"name": f"{name}-{accumulate}", "arguments": arguments, "tables": tables, **changed}
+
+
+def write_table(folder: Path, name: str, table: pa.Table) -> None:
+    """Where a scenario's `tables` are looked for."""
+    with pa.ipc.new_file(folder / f"{name}.arrow", table.schema) as file:
+        file.write_table(table)
+
+
+def batches(folder: Path, scenario: dict[str, Any]) -> list[LeasedBatch]:
+    """The leases of a scenario, in order of steps."""
+    found = []
+    for step, name in enumerate(scenario["tables"], scenario.get("first_step", 0)):
+        table = pa.ipc.open_file(folder / f"{name}.arrow").read_all()
+        seqs = tuple(range(table.num_rows))
+        found.append(LeasedBatch(Lease("trainer", step, 0, step, seqs, ("group-a",), "digest"), table))
+    return found
+
+
+def run(trainer: GrpoTrainer, folder: Path, scenario: dict[str, Any]) -> list[dict[str, Any]]:
+    """Train it and write its weights."""
+    reports = []
+    for batch in batches(folder, scenario):
+        report = trainer.train_on(batch, checkpoint=scenario.get("checkpoint", False))
+        reports.append({"metrics": dict(report.metrics), "ess": {str(v): e for v, e in report.ess.items()}})
+    out = folder / scenario["name"]
+    out.mkdir()
+    trainer.save_weights(out)
+    return reports
+
+
+def alone(folder: Path, wanted: dict[str, Any], out: str) -> tuple[dict[str, torch.Tensor], Any]:
+    """The same trained by one process."""
+    arguments = {**wanted["arguments"], "output_dir": str(folder / f"{out}-checkpoints")}
+    trainer = make_trainer(arguments, ALONE)
+    reports = run(trainer, folder, {**wanted, "name": out})
+    trainer.close()
+    return load_file(folder / out / "model.safetensors"), reports
+
+
+def relative(
+    got: dict[str, torch.Tensor], want: dict[str, torch.Tensor], before: dict[str, torch.Tensor]
+) -> float:
+    """Norm of the difference of two parameter updates over the norm of the second."""
+    off = sum(float((got[n] - want[n]).double().square().sum()) for n in want)
+    update = sum(float((want[n] - before[n]).double().square().sum()) for n in want)
+    return float((off / update) ** 0.5)
+
+
+def made(others: OtherRanks, scenario: dict[str, Any]) -> GrpoTrainer:
+    """The scenario's trainer, on every rank."""
+    with others.ranks.together({"do": "make", "arguments": scenario["arguments"]}):
+        return make_trainer(scenario["arguments"], others.ranks)
+
+
+def attempt(trainer: GrpoTrainer, batch: LeasedBatch) -> str:
+    """What a step raised."""
+    try:
+        trainer.train_on(batch)
+    except RftError as err:
+        return f"{type(err).__name__}: {err}"
+    return "nothing"
+
+
+def stalled_step(others: RankProcesses, trainer: GrpoTrainer, batch: LeasedBatch) -> str:
+    """What a step raises while the other rank is stopped."""
+    os.kill(others.pids[0], signal.SIGSTOP)
+    others.ranks.deadline_s = 2.0
+    return attempt(trainer, batch)
+
+
+def main(folder: Path) -> None:
+    """Every scenario, the last of which fails; then a rank that hangs, and one that dies."""
+    told: dict[str, Any] = {}
+    others = RankProcesses(2, 120.0)
+    for scenario in json.loads((folder / "scenarios.json").read_text()):
+        trainer = made(others, scenario)
+        if scenario["name"] == "nan":
+            told["nan"] = attempt(trainer, batches(folder, scenario)[0])
+        else:
+            told[scenario["name"]] = run(trainer, folder, scenario)
+        trainer.close()
+    others.close()
+    others = RankProcesses(2, 120.0)
+    trainer = made(others, scenario)
+    told["stalled"] = stalled_step(others, trainer, batches(folder, scenario)[0])
+    trainer.close()
+    others.close(now=True)
+    os.environ["RFT_FAILPOINT"] = "rank.order:2:kill"  # of the next child: its first step
+    others = RankProcesses(2, 120.0)
+    trainer = made(others, scenario)
+    told["killed"] = attempt(trainer, batches(folder, scenario)[0])
+    trainer.close()
+    others.close()
+    told["left"] = [others.pids, os.environ.get("RANK")]
+    (folder / "told.json").write_text(json.dumps(told))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

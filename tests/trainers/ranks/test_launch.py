@@ -1,0 +1,111 @@
+"""Ranks that torchrun or Ray Train started train as one process does."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from rft_data.core.errors import RecipeError
+from rft_data.weights.adapter import ADAPTER_FILE
+from rft_data.weights.probe import Probe
+from tests.trainers.ranks import torchrun_scenario
+from tests.trainers.ranks.rank_scenarios import alone, relative, scenario, write_table
+from tests.trainers.ranks.ray_work import FOLDER
+from tests.trainers.ranks.torchrun_scenario import adapted
+from trainers.models.adapters import write_adapter
+from trainers.models.weights import load_tokenizer, publishable
+from trainers.ranks.launch import other_ranks, served_torchrun
+
+ROOT = Path(__file__).parents[3]
+Rows = Callable[..., pa.Table]
+
+
+@pytest.fixture(scope="module")
+def wanted(
+    tmp_path_factory: pytest.TempPathFactory, model_path: Path, rows_table: Rows
+) -> tuple[Path, dict[str, Any]]:
+    folder = tmp_path_factory.mktemp("launch")
+    write_table(folder, "full", rows_table(0, 16, per_token=True))
+    return folder, scenario(folder, model_path, "trl-token-mean", 2)
+
+
+def _check(folder: Path, wanted: dict[str, Any]) -> None:
+    one, _ = alone(folder, wanted, f"alone-{wanted['name']}")
+    before = load_file(Path(wanted["arguments"]["model_path"]) / "model.safetensors")
+    assert relative(load_file(folder / wanted["name"] / "model.safetensors"), one, before) <= 1e-5
+
+
+def _environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+
+
+@pytest.mark.slow
+def test_torchruns_ranks_train_as_one_process_does(wanted: tuple[Path, dict[str, Any]]) -> None:
+    folder, what = wanted
+    what = {**what, "name": "torchrun"}
+    (folder / "scenario.json").write_text(json.dumps(what))
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+    command += [torchrun_scenario.__file__, str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200, env=_environment(), cwd=ROOT)
+    assert done.returncode == 0, done.stderr[-6000:]
+    _check(folder, what)
+    # nothing else in rank 0's run takes itself for a rank
+    assert json.loads((folder / "told.json").read_text()) == {"seen": []}
+    # weights split over the ranks were published whole
+    model_path = Path(what["arguments"]["model_path"])
+    whole = load_file(model_path / "model.safetensors")
+    got = load_file(folder / "sharded" / "model.safetensors")
+    assert all(torch.equal(got[name], whole[name]) for name in whole)
+    plain = folder / "plain"
+    plain.mkdir()
+    publishable(model_path, plain)
+    assert Probe.load(folder / "sharded").check(Probe.load(plain).logprobs, 1e-6, "sharded") <= 1e-6
+    # and so was an adapter, by itself
+    whole_model = folder / "adapter"
+    whole_model.mkdir()
+    write_adapter(adapted(model_path), model_path, load_tokenizer(model_path), whole_model, None)
+    sharded = folder / "sharded-adapter"
+    assert (sharded / ADAPTER_FILE).read_bytes() == (whole_model / ADAPTER_FILE).read_bytes()
+    assert Probe.load(sharded).check(Probe.load(whole_model).logprobs, 1e-5, "sharded") <= 1e-5
+
+
+@pytest.mark.slow
+def test_workers_of_ray_train_train_as_one_process_does(wanted: tuple[Path, dict[str, Any]]) -> None:
+    folder, what = wanted
+    what = {**what, "name": "ray"}
+    (folder / "scenario.json").write_text(json.dumps(what))
+    program = (
+        "import json, ray; from trainers.ranks.launch_ray import train_on_ray\n"
+        "ray.init(address='local', num_cpus=2, include_dashboard=False, object_store_memory=256 << 20)\n"
+        f"told = json.load(open({str(folder / 'scenario.json')!r}))['arguments']\n"
+        f"kept = {str(folder / 'ray_results')!r}\n"
+        "train_on_ray('tests.trainers.ranks.ray_work:work', told, workers=2, storage=kept)\n"
+        "ray.shutdown()\n"
+    )
+    environment = {**_environment(), FOLDER: str(folder), "RAY_USAGE_STATS_ENABLED": "0"}
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=280, env=environment, cwd=ROOT)
+    assert done.returncode == 0, done.stderr[-6000:]
+    _check(folder, what)
+
+
+def test_run_without_torchrun_has_no_ranks_to_serve() -> None:
+    assert not served_torchrun(1, 1.0)
+    assert other_ranks(1, 1.0) is None
+
+
+def test_torchrun_with_another_number_of_processes_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    monkeypatch.setenv("RANK", "0")
+    with pytest.raises(RecipeError, match=r"torchrun started 4 processes, placement.trainer.processes is 2"):
+        served_torchrun(2, 1.0)

@@ -1,0 +1,1 @@
+"""Model folders: tiny models, weights, adapters, TRL options."""

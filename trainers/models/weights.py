@@ -1,0 +1,172 @@
+"""Weight directories that an engine can serve: safetensors, config, tokenizer and probe.
+
+The one place that writes them, for a model in training and for one that was never trained. It does
+not number or publish them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from safetensors.torch import load_file
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+from torch.distributed.tensor import DTensor
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils.logging import disable_progress_bar
+
+from rft_data.core.errors import MissingFileError, RecipeError
+from rft_data.core.files import read_manifest
+from rft_data.weights.adapter import ADAPTER_FILE, adapter_in, check_base, merged
+from rft_data.weights.probe import Probe
+
+# One bar per file read or written would bury the run's own progress.
+disable_progress_bar()
+
+_PROBE_SEQUENCES = 2
+_PROBE_TOKENS = 24
+_PROBE_SEED = 0
+
+
+def load_model(model_path: Path, **kwargs: object) -> PreTrainedModel:
+    """The causal language model in `model_path`, float32 unless `dtype` says otherwise.
+
+    Raises: MissingFileError when there is no such folder.
+    """
+    _require_folder(model_path)
+    return AutoModelForCausalLM.from_pretrained(model_path, **{"dtype": torch.float32, **kwargs})
+
+
+def load_tokenizer(model_path: Path) -> PreTrainedTokenizerBase:
+    """The tokenizer in `model_path`.
+
+    Raises: MissingFileError when there is no such folder.
+    """
+    _require_folder(model_path)
+    return AutoTokenizer.from_pretrained(model_path)
+
+
+def pad_id_of(tokenizer: PreTrainedTokenizerBase) -> int:
+    """The id that stands where masks are 0: the tokenizer's own, else its end of sequence."""
+    return int(tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id)
+
+
+def load_policy(
+    source: Path, model_path: Path, teacher: str | None, options: Mapping[str, Any]
+) -> PreTrainedModel:
+    """The model to train, as it is in `source`; TRL will take `teacher`, else `model_path`, as its reference.
+
+    Args: model_path: the policy before training. options: the recipe's `trl: {...}`.
+    Raises: MissingFileError when there is no such folder; RecipeError when the teacher's token ids mean
+        something else, so that its logprobs would be of other tokens.
+    """
+    if teacher and load_tokenizer(model_path).get_vocab() != load_tokenizer(Path(teacher)).get_vocab():
+        raise RecipeError(
+            f"the model in '{teacher}' has another vocabulary than the policy; give a teacher with the "
+            "same tokenizer."
+        )
+    model = load_model(source, **(options.get("model_init_kwargs") or {}))
+    # TRL loads the reference model from here; a resumed policy must not be its own reference.
+    model.config._name_or_path = str(teacher or model_path)
+    return model
+
+
+def publishable(model_path: Path, directory: Path) -> None:
+    """Write the model in `model_path` whole into the existing folder `directory`, with a probe.
+
+    Args: model_path: a model folder, or a version that is an adapter.
+    Raises: IntegrityError, MissingFileError for an adapter or a base that is not what was published.
+    """
+    adapter = adapter_in(model_path)
+    if adapter is None:
+        write_weights(load_model(model_path), load_tokenizer(model_path), directory)
+        return
+    read_manifest(model_path)
+    check_base(adapter)
+    base = Path(adapter["base"])
+    model = load_merged(base, load_file(model_path / ADAPTER_FILE), adapter["scales"])
+    write_weights(model, load_tokenizer(base), directory)
+
+
+def load_merged(
+    base: Path, adapter: Mapping[str, torch.Tensor], scales: Mapping[str, float]
+) -> PreTrainedModel:
+    """The model in `base` with an adapter merged in; see `rft_data.weights.adapter.merged`."""
+    model = load_model(base)
+    held = model.state_dict()
+    for name, tensor in merged(((name, held[name]) for name in scales), adapter, scales):
+        held[name].copy_(tensor)
+    return model
+
+
+def write_weights(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    directory: Path,
+    state: dict[str, torch.Tensor] | None = None,
+) -> None:
+    """Write safetensors, config, tokenizer and the probe into the existing folder `directory`.
+
+    `state`: the tensors to write where they are not the model's own (gathered, or merged); the probe is then
+    of what was written, read back.
+    """
+    model.save_pretrained(directory, state_dict=state)
+    tokenizer.save_pretrained(directory)
+    write_probe(model if state is None else load_model(directory), tokenizer, directory)
+
+
+def gathered_state(
+    model: torch.nn.Module, wrapped: torch.nn.Module, accelerator: Any, *, trained_only: bool = False
+) -> dict[str, torch.Tensor] | None:
+    """All tensors of a model whose ranks hold parts of it (FSDP2, ZeRO-3); None of one that each holds whole.
+
+    Every rank must call it; with FSDP2 only rank 0 is given the tensors, the others an empty dict.
+
+    Args:
+        wrapped: what accelerate made of `model`.
+        trained_only: leave out what is frozen, a tied head apart, where that saves gathering it (FSDP2).
+    """
+    if any(isinstance(parameter, DTensor) for parameter in model.parameters()):
+        options = StateDictOptions(full_state_dict=True, cpu_offload=True, ignore_frozen_params=trained_only)
+        state: dict[str, torch.Tensor] = get_model_state_dict(model, options=options)
+        return state
+    if any(hasattr(parameter, "ds_id") for parameter in model.parameters()):  # ZeRO-3
+        gathered: dict[str, torch.Tensor] = accelerator.get_state_dict(wrapped)
+        return gathered
+    return None
+
+
+def write_probe(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, directory: Path) -> None:
+    """Write the logprobs (nats, temperature 1, eval mode) of fixed sequences as the probe."""
+    token_ids = _probe_ids(tokenizer, model.config.vocab_size)
+    Probe(token_ids, tuple(_logprobs(model, ids) for ids in token_ids)).save(directory)
+
+
+def _probe_ids(tokenizer: PreTrainedTokenizerBase, vocab_size: int) -> tuple[tuple[int, ...], ...]:
+    ordinary = sorted(set(range(min(len(tokenizer), vocab_size))) - set(tokenizer.all_special_ids))
+    drawn = np.random.default_rng(_PROBE_SEED).choice(ordinary, size=(_PROBE_SEQUENCES, _PROBE_TOKENS))
+    return tuple(tuple(int(i) for i in row) for row in drawn)
+
+
+@torch.no_grad()
+def _logprobs(model: PreTrainedModel, token_ids: tuple[int, ...]) -> npt.NDArray[np.float32]:
+    ids = torch.tensor([token_ids], device=model.device)
+    was_training = model.training
+    model.eval()
+    # The class's own forward: trainers patch the instance's (autocast, fused heads).
+    logits = type(model).forward(model, input_ids=ids, use_cache=False).logits[0, :-1]
+    model.train(was_training)
+    scored = torch.log_softmax(logits.float(), dim=-1).gather(1, ids[0, 1:, None])[:, 0]
+    return np.concatenate([np.zeros(1, np.float32), scored.cpu().numpy()])
+
+
+def _require_folder(model_path: Path) -> None:
+    if not Path(model_path).is_dir():
+        raise MissingFileError(
+            f"there is no model folder '{model_path}'; give a folder with config.json and *.safetensors "
+            "(download a hub model first)."
+        )

@@ -1,0 +1,1 @@
+"""Training on stored rows: SFT, DPO, KTO, reward models."""

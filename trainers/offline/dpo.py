@@ -1,0 +1,137 @@
+"""DPO and its relatives on stored preference pairs, with TRL's DPOTrainer (arXiv:2305.18290).
+
+Every loss type of TRL's. Pairs come as ids with masks, so that in conversations of many turns only the
+assistant's tokens count; the reference is the model that the stage starts from: a second one, or with LoRA
+the same one without its adapter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from datasets import Dataset
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from trl import DPOConfig, DPOTrainer
+
+from rft_data.core.errors import RecipeError
+from rft_data.core.lookup import suggest
+from trainers.models.adapters import adapter_config
+from trainers.models.options import OWNED, build_config, built, check_options, refused
+from trainers.models.weights import load_model, load_tokenizer, pad_id_of
+from trainers.offline.answers import AnswerPair
+from trainers.offline.offline_fit import Fitted, callbacks, fit, save
+from trainers.offline.preference_data import PAIR_COLUMNS, PairBatches, pair_dataset
+
+DPO_LOSSES = (
+    *("sigmoid", "hinge", "ipo", "exo_pair", "nca_pair", "robust", "bco_pair", "sppo_hard", "aot"),
+    *("aot_unpaired", "apo_zero", "apo_down", "discopop", "sft", "sigmoid_norm"),
+)
+"""TRL's loss types; several with `loss_weights` make a mixture."""
+
+PREFERENCE_OWNED: Mapping[str, str] = {
+    **OWNED,
+    **refused("pairs come tokenised, with their own mask", "dataset_num_proc", "pad_token"),
+    **refused("pairs that are too long are left out, never cut", "truncation_mode"),
+}
+"""Fields that no recipe may set of the configs that train on preferences, and the reason."""
+DPO_OWNED: Mapping[str, str] = {
+    **PREFERENCE_OWNED,
+    **refused("TRL has switched it off", "padding_free"),
+}
+
+
+class StoredDPOTrainer(DPOTrainer):
+    """TRL's trainer on rows that need no preparation."""
+
+    def _prepare_dataset(self, dataset: Dataset, *_: Any) -> Dataset:
+        return dataset
+
+    def _set_signature_columns_if_needed(self) -> None:
+        self._signature_columns = [*PAIR_COLUMNS, "ref_chosen_logps", "ref_rejected_logps"]
+
+
+def dpo_config(output_dir: Path, *, options: Mapping[str, Any], seed: int) -> DPOConfig:
+    """The real DPOConfig of one stage; nothing is cut unless the recipe gives `max_length`.
+
+    Raises: RecipeError when an option or a loss type is unknown, or not the recipe's to set.
+    """
+    check_options(options, DPOConfig, DPO_OWNED)
+    config = build_config(DPOConfig, output_dir, {"max_length": None, **options}, {"seed": seed})
+    if unknown := [name for name in config.loss_type if name not in DPO_LOSSES]:
+        raise RecipeError(
+            f"trl.loss_type {unknown} is not known;{suggest(str(unknown[0]), DPO_LOSSES)} DPO has "
+            f"{', '.join(DPO_LOSSES)}."
+        )
+    if "exo_pair" in config.loss_type and config.label_smoothing == 0.0:
+        raise RecipeError(
+            "trl.loss_type 'exo_pair' needs 'trl.label_smoothing' above 0 (its paper, arXiv:2402.00856, "
+            "takes 0.001)."
+        )
+    return config
+
+
+def dpo_trainer(
+    model: PreTrainedModel,
+    reference: PreTrainedModel | None,
+    config: DPOConfig,
+    pairs: Sequence[AnswerPair],
+    tokenizer: PreTrainedTokenizerBase,
+    adapter: Any = None,
+) -> DPOTrainer:
+    """The trainer, ready to `train`.
+
+    Args:
+        reference: None: the model without its adapter; or, without one, its logprobs before the first step.
+        adapter: PEFT's LoraConfig; None: every weight is trained.
+    Raises: RecipeError when TRL refuses the options together.
+    """
+    return built(
+        lambda: StoredDPOTrainer(
+            model=model,
+            ref_model=reference,
+            args=config,
+            train_dataset=pair_dataset(pairs),
+            data_collator=PairBatches(pad_id_of(tokenizer), config.pad_to_multiple_of),
+            processing_class=tokenizer,
+            callbacks=callbacks("dpo"),
+            peft_config=adapter,
+        ),
+        "DPOTrainer",
+    )
+
+
+def start_models(
+    model_path: Path, options: Mapping[str, Any], adapter: Any
+) -> tuple[PreTrainedModel, PreTrainedModel | None]:
+    """What the stage starts from, to train and as the reference; no second one where TRL can do without."""
+    loading = options.get("model_init_kwargs") or {}
+    alone = adapter is not None or options.get("precompute_ref_log_probs")
+    # TRL would load the reference from the path in the model's config, which need not be this folder
+    return load_model(model_path, **loading), None if alone else load_model(model_path, **loading)
+
+
+def train_dpo(
+    model_path: Path,
+    pairs: Sequence[AnswerPair],
+    output_dir: Path,
+    *,
+    options: Mapping[str, Any],
+    seed: int,
+    lora: Mapping[str, Any] | None = None,
+) -> Fitted:
+    """Train the model in `model_path` on pairs and write it to `output_dir`.
+
+    Args:
+        options: the stage's `trl: {...}`, fields of TRL's DPOConfig.
+        lora: the stage's `lora: {...}`, fields of PEFT's LoraConfig; None: every weight is trained.
+    Raises: RecipeError for bad options; TrainingError when a loss or a gradient is not finite.
+    """
+    config, adapter = dpo_config(output_dir, options=options, seed=seed), adapter_config(lora)
+    tokenizer = load_tokenizer(model_path)
+    model, reference = start_models(model_path, options, adapter)
+    trainer = dpo_trainer(model, reference, config, pairs, tokenizer, adapter)
+    fitted = fit(trainer)
+    save(trainer, tokenizer, output_dir)
+    return fitted

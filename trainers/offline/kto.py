@@ -1,0 +1,132 @@
+"""KTO on stored answers that are desirable or not, with TRL's KTOTrainer (arXiv:2402.01306).
+
+Answers come as ids with masks; the reference is the model that the stage starts from, with LoRA the same one
+without its adapter. No pairs are needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from datasets import Dataset
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from trl import KTOConfig, KTOTrainer
+
+from rft_data.core.errors import RecipeError, TrainingError
+from rft_data.core.lookup import suggest
+from trainers.models.adapters import adapter_config
+from trainers.models.options import build_config, built, check_options, refused
+from trainers.models.weights import load_tokenizer, pad_id_of
+from trainers.offline.answers import Answer
+from trainers.offline.dpo import PREFERENCE_OWNED, start_models
+from trainers.offline.offline_fit import Fitted, callbacks, fit, save
+from trainers.offline.preference_data import KL_COLUMNS, KTO_COLUMNS, KtoBatches, kto_dataset, kto_order
+
+KTO_LOSSES = ("kto", "apo_zero_unpaired")
+"""TRL's loss types; the second has no KL term."""
+KTO_OWNED: Mapping[str, str] = {
+    **PREFERENCE_OWNED,
+    **refused("rows are shuffled once, and batches keep their order", "train_sampling_strategy"),
+}
+
+
+class StoredKTOTrainer(KTOTrainer):
+    """TRL's trainer on rows that need no preparation."""
+
+    def _prepare_dataset(self, dataset: Dataset, *_: Any) -> Dataset:
+        return dataset
+
+    def _set_signature_columns_if_needed(self) -> None:
+        self._signature_columns = [*KTO_COLUMNS, *KL_COLUMNS, "ref_logps", "ref_KL_logps"]
+
+
+def kto_config(output_dir: Path, *, options: Mapping[str, Any], seed: int) -> KTOConfig:
+    """The real KTOConfig of one stage; nothing is cut unless the recipe gives `max_length`.
+
+    Raises: RecipeError when an option or the loss type is unknown or not the recipe's to set, or the KL
+        term has batches of one row.
+    """
+    check_options(options, KTOConfig, KTO_OWNED)
+    config = build_config(KTOConfig, output_dir, {"max_length": None, **options}, {"seed": seed})
+    if config.loss_type not in KTO_LOSSES:
+        raise RecipeError(
+            f"trl.loss_type '{config.loss_type}' is not known;{suggest(str(config.loss_type), KTO_LOSSES)} "
+            f"KTO has {', '.join(KTO_LOSSES)}."
+        )
+    if config.loss_type == "kto" and config.per_device_train_batch_size < 2:
+        raise RecipeError(
+            "trl.per_device_train_batch_size is 1; the KL term of loss_type 'kto' compares rows of one "
+            "batch: give at least 2, or loss_type 'apo_zero_unpaired'."
+        )
+    return config
+
+
+def kto_trainer(
+    model: PreTrainedModel,
+    reference: PreTrainedModel | None,
+    config: KTOConfig,
+    answers: Sequence[Answer],
+    labels: Sequence[bool],
+    tokenizer: PreTrainedTokenizerBase,
+    adapter: Any = None,
+) -> KTOTrainer:
+    """The trainer, ready to `train` on the rows in the order given.
+
+    Args: reference, adapter: as in `dpo_trainer`.
+    Raises: RecipeError when TRL refuses the options together.
+    """
+    rotate = config.per_device_train_batch_size if config.loss_type == "kto" else None
+    return built(
+        lambda: StoredKTOTrainer(
+            model=model,
+            ref_model=reference,
+            args=config,
+            train_dataset=kto_dataset(answers, labels, rotate=rotate),
+            data_collator=KtoBatches(pad_id_of(tokenizer), config.pad_to_multiple_of),
+            processing_class=tokenizer,
+            callbacks=callbacks("kto"),
+            peft_config=adapter,
+        ),
+        "KTOTrainer",
+    )
+
+
+def train_kto(
+    model_path: Path,
+    answers: Sequence[Answer],
+    labels: Sequence[bool],
+    output_dir: Path,
+    *,
+    options: Mapping[str, Any],
+    seed: int,
+    lora: Mapping[str, Any] | None = None,
+) -> Fitted:
+    """Train the model in `model_path` on answers, desirable where the label is True, and write it.
+
+    Args:
+        options: the stage's `trl: {...}`, fields of TRL's KTOConfig.
+        lora: the stage's `lora: {...}`, fields of PEFT's LoraConfig; None: every weight is trained.
+    Raises: RecipeError for bad options; TrainingError when there are fewer than two rows, or a loss or a
+        gradient is not finite.
+    """
+    config, adapter = kto_config(output_dir, options=options, seed=seed), adapter_config(lora)
+    if len(answers) < 2:
+        raise TrainingError(f"kto needs at least two rows, found {len(answers)}; loosen the stage's 'data'.")
+    tokenizer = load_tokenizer(model_path)
+    batch = config.per_device_train_batch_size if config.loss_type == "kto" else 1
+    order = kto_order(len(answers), batch, seed)
+    model, reference = start_models(model_path, options, adapter)
+    trainer = kto_trainer(
+        model,
+        reference,
+        config,
+        [answers[place] for place in order],
+        [labels[place] for place in order],
+        tokenizer,
+        adapter,
+    )
+    fitted = fit(trainer)
+    save(trainer, tokenizer, output_dir)
+    return fitted

@@ -1,0 +1,108 @@
+"""Offline work as a role: stages that train on stored rows, what models prefer, weights of other folders.
+
+It trains on what the buffer holds and asks no explorer for anything.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from contextlib import AbstractContextManager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rft_data.core.files import write_manifest
+
+log = logging.getLogger(__name__)
+
+
+class OfflineRole:
+    """One stage at a time."""
+
+    def __init__(self, buffer: Any) -> None:
+        """`buffer`: a buffer, or a client of its hub."""
+        self._buffer = buffer
+
+    def train(
+        self,
+        algorithm: str,
+        model: str,
+        output: str,
+        given: dict[str, Any],
+        header: dict[str, Any],
+        threads: int | None,
+    ) -> dict[str, Any]:
+        """Train `model` by a stage of `offline_stage.STAGES` into the folder `output`, emptied before.
+
+        Args:
+            given: the other fields of `StageInput`.
+            header: what the folder's manifest has to say beside what it was trained on.
+            threads: cores that torch uses; None: all.
+        Returns: the fields of `StageReport`, and `manifest`, the manifest's digest.
+        Raises: what `trainers.offline.offline_stage.run_stage` raises.
+        """
+        from trainers.offline.offline_stage import StageInput, run_stage
+
+        folder = Path(output)
+        shutil.rmtree(folder, ignore_errors=True)  # what a stopped run left there
+        told = StageInput(Path(model), folder, **given)
+        with _cores(threads):
+            report = asdict(run_stage(self._buffer, algorithm, told))
+        facts = {**header, "examples": report["examples"], "trained_on": report["digest"]}
+        return {**report, "manifest": write_manifest(folder, facts)}
+
+    def prefer(
+        self,
+        algorithm: str,
+        model: str,
+        base: str,
+        data: dict[str, Any],
+        heldout: float,
+        limit: int,
+        threads: int | None,
+    ) -> dict[str, Any]:
+        """How well `model` tells better from worse on held-out pairs; `base` is what its rewards refer to.
+
+        Args:
+            algorithm: `reward_model` for a model with a score; anything else is a policy.
+            data: fields of `stored_pairs.PairChoice`. limit: at most so many pairs, spread evenly.
+            threads: cores that torch uses; None: all.
+        Returns: figures of `trainers.offline.preference_accuracy`.
+        Raises: TrainingError when there is no such pair.
+        """
+        from trainers.offline.offline_stage import pair_tokens
+        from trainers.offline.preference_accuracy import policy_accuracy, scorer_accuracy
+        from trainers.offline.stored_pairs import PairChoice, chosen_pairs
+
+        pairs = chosen_pairs(self._buffer, PairChoice(**data), heldout, inside=True).pairs
+        pairs = [pairs[i * len(pairs) // limit] for i in range(limit)] if len(pairs) > limit else pairs
+        _, tokens, _ = pair_tokens(self._buffer, pairs, Path(base))
+        with _cores(threads):
+            if algorithm == "reward_model":
+                return scorer_accuracy(Path(model), tokens)
+            return policy_accuracy(Path(model), Path(base), tokens)
+
+    def publishable(self, model: str, directory: str, header: dict[str, Any]) -> str:
+        """Write the model in `model` as a weight directory into an existing empty folder.
+
+        Returns: its manifest's digest.
+        """
+        from trainers.models.weights import publishable
+
+        publishable(Path(model), Path(directory))
+        return write_manifest(Path(directory), header)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def _cores(threads: int | None) -> AbstractContextManager[None]:
+    from trainers.ranks.threads import every_core, torch_threads
+
+    return every_core() if threads is None else torch_threads(threads)
+
+
+def offline_role(buffer: Any) -> OfflineRole:
+    """Factory."""
+    return OfflineRole(buffer)

@@ -1,0 +1,255 @@
+"""One offline stage from its choice of stored rows to a model folder that says what it was trained on.
+
+Which rows is `stored_rows.py`'s and `stored_pairs.py`'s business; training is each trainer's.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from transformers import AutoConfig, PreTrainedTokenizerBase
+
+from rft_data.core.errors import RowError, TrainingError
+from rft_data.core.rows import PreferencePair, content_id
+from trainers.models.adapters import adapter_config
+from trainers.models.weights import load_tokenizer
+from trainers.offline.answers import Answer, AnswerPair, answer_pair, spoken_row, stored_answers
+from trainers.offline.dpo import dpo_config, train_dpo
+from trainers.offline.kto import kto_config, train_kto
+from trainers.offline.offline_fit import Fitted
+from trainers.offline.reward_model import reward_config, train_reward_model
+from trainers.offline.sft import sft_config, train_sft
+from trainers.offline.stored_pairs import PairChoice, chosen_pairs, sampled_rows
+from trainers.offline.stored_rows import RowChoice, chosen_rows
+
+log = logging.getLogger(__name__)
+
+TRAINED_ON = "trained_on.jsonl"
+"""File in a stage's folder: what its examples are, one a line."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageInput:
+    """What a stage is told."""
+
+    model: Path
+    output: Path
+    options: Mapping[str, Any]
+    """The stage's `trl`."""
+    data: Mapping[str, Any]
+    """The fields of `RowChoice` (for kto with `threshold`), or of `PairChoice`."""
+    seed: int
+    heldout: float
+    """Share of prompts that are not trained on."""
+    lora: Mapping[str, Any] | None = None
+    """The stage's `lora`; None: every weight is trained."""
+
+    @property
+    def training(self) -> Mapping[str, Any]:
+        """How the trainer trains, whatever on."""
+        return {"options": self.options, "seed": self.seed, "lora": self.lora}
+
+
+@dataclass(frozen=True, slots=True)
+class StageReport:
+    """What a stage did."""
+
+    examples: int
+    """Rows or pairs it was trained on."""
+    digest: str
+    """Content hash of their names, in order of name."""
+    left_out: Mapping[str, int]
+    """How many others were not, by reason."""
+    metrics: Mapping[str, float]
+    """See `Fitted.metrics`."""
+    history: Sequence[Mapping[str, float]] = field(default_factory=tuple)
+    """See `Fitted.history`."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Trained:
+    names: Sequence[Mapping[str, str | None]]
+    left_out: Mapping[str, int]
+    fitted: Fitted
+
+
+def run_stage(store: Any, algorithm: str, given: StageInput) -> StageReport:
+    """Train and write the model, and TRAINED_ON beside it.
+
+    Args: store: a buffer, or a client of its hub. algorithm: a name in STAGES.
+    Raises: what the trainers raise; TrainingError when no row is left; RowError for rows that are damaged.
+    """
+    trained = STAGES[algorithm](store, given)
+    names = sorted(trained.names, key=lambda name: json.dumps(name, sort_keys=True))
+    lines = [json.dumps(name) for name in names]
+    (given.output / TRAINED_ON).write_text("\n".join([*lines, ""]))
+    for reason, count in trained.left_out.items():
+        log.info("%s: %d left out: %s", algorithm, count, reason)
+    left_out = dict(trained.left_out)
+    return StageReport(
+        len(names), content_id(names), left_out, trained.fitted.metrics, trained.fitted.history
+    )
+
+
+def _sft(store: Any, given: StageInput) -> _Trained:
+    chosen = chosen_rows(store, RowChoice(**given.data), given.heldout)
+    _require_vocabulary(given.model, chosen.table)
+    spoken = [mask is None or any(mask) for mask in chosen.table["action_mask"].to_pylist()]
+    table, left_out = chosen.table.filter(pa.array(spoken)), Counter(chosen.left_out)
+    if silent := spoken.count(False):
+        left_out["an answer has no token that the assistant wrote"] += silent
+    fitted = train_sft(given.model, table, given.output, **given.training)
+    return _Trained(_named(table["experience_id"].to_pylist()), left_out, fitted)
+
+
+def _kto(store: Any, given: StageInput) -> _Trained:
+    data = dict(given.data)
+    threshold = np.float32(data.pop("threshold"))
+    chosen = chosen_rows(store, RowChoice(**data), given.heldout)
+    _require_vocabulary(given.model, chosen.table)
+    left_out = Counter(chosen.left_out)
+    answers, labels, names = [], [], []
+    found = row_answers(chosen.table, load_tokenizer(given.model))
+    limit = given.options.get("max_length")
+    for name, answer, score in zip(
+        chosen.table["experience_id"].to_pylist(), found, chosen.scores, strict=True
+    ):
+        if reason := _unfit(answer, limit) or ("" if np.isfinite(score) else "the row has no reward"):
+            left_out[reason] += 1
+            continue
+        answers.append(answer)
+        labels.append(bool(np.float32(score) >= threshold))
+        names.append(name)
+    if len(set(labels)) == 1:
+        log.warning("kto: all %d rows are %sdesirable", len(labels), "" if labels[0] else "un")
+    fitted = train_kto(given.model, answers, labels, given.output, **given.training)
+    return _Trained(_named(names), left_out, fitted)
+
+
+def _pairs(train: Callable[..., Fitted]) -> Callable[[Any, StageInput], _Trained]:
+    def act(store: Any, given: StageInput) -> _Trained:
+        chosen = chosen_pairs(store, PairChoice(**given.data), given.heldout)
+        pairs, tokens, refused = pair_tokens(
+            store, chosen.pairs, given.model, limit=given.options.get("max_length")
+        )
+        fitted = train(given.model, tokens, given.output, **given.training)
+        return _Trained([_pair_name(pair) for pair in pairs], {**chosen.left_out, **refused}, fitted)
+
+    return act
+
+
+STAGES: Mapping[str, Callable[[Any, StageInput], _Trained]] = {
+    "sft": _sft,
+    "dpo": _pairs(train_dpo),
+    "kto": _kto,
+    "reward_model": _pairs(train_reward_model),
+}
+"""Offline stages by the name that recipes use."""
+
+
+_CONFIGS: Mapping[str, Callable[..., object]] = {
+    "sft": sft_config,
+    "dpo": dpo_config,
+    "kto": kto_config,
+    "reward_model": reward_config,
+}
+
+
+def check_stage(
+    algorithm: str,
+    folder: Path,
+    *,
+    options: Mapping[str, Any],
+    seed: int,
+    lora: Mapping[str, Any] | None = None,
+) -> None:
+    """Build a stage's TRL config, and PEFT's, so that a mistake shows before any work.
+
+    Raises: RecipeError; MissingExtraError for `lora` without PEFT.
+    """
+    _CONFIGS[algorithm](folder, options=options, seed=seed)
+    adapter_config(lora)
+
+
+def row_answers(table: pa.Table, tokenizer: PreTrainedTokenizerBase) -> list[Answer]:
+    """The answers of EXPERIENCES rows: stored ids, else their messages rendered.
+
+    Raises: RowError naming a row with neither.
+    """
+    names = ("experience_id", "messages", "prompt_messages", "tools", "metadata")
+    rows = table.select(names).to_pylist()
+    stored = stored_answers(table)
+    return [answer or spoken_row(tokenizer, row) for answer, row in zip(stored, rows, strict=True)]
+
+
+def pair_tokens(
+    store: Any, pairs: Sequence[PreferencePair], model: Path, *, limit: int | None = None
+) -> tuple[list[PreferencePair], list[AnswerPair], Mapping[str, int]]:
+    """Pairs as token ids: stored ones where the experiences they came from have them.
+
+    Args: limit: longest sequence, in tokens; pairs with a longer one are left out.
+    Returns: (pairs that can be used, their tokens, how many others there were by reason).
+    Raises: TrainingError when no pair can be used.
+    """
+    tokenizer = load_tokenizer(model)
+    stored: dict[str, Answer] = {}
+    for table in sampled_rows(store, pairs):
+        _require_vocabulary(model, table)
+        names = table["experience_id"].to_pylist()
+        stored |= {name: answer for name, answer in zip(names, stored_answers(table), strict=True) if answer}
+    refused: Counter[str] = Counter()
+    usable, tokens = [], []
+    for pair in pairs:
+        try:
+            both = answer_pair(tokenizer, pair, stored)
+        except RowError as err:
+            refused[str(err)] += 1
+            continue
+        if reason := _unfit(both[0], limit) or _unfit(both[1], limit):
+            refused[reason] += 1
+            continue
+        usable.append(pair)
+        tokens.append(both)
+    if not tokens:
+        reasons = "; ".join(f"{count} x {reason}" for reason, count in refused.items())
+        raise TrainingError(f"none of {len(pairs)} preference pairs can be trained on: {reasons}.")
+    return usable, tokens, dict(refused)
+
+
+def _unfit(answer: Answer, limit: int | None) -> str:
+    """Why an answer cannot be trained on; empty if it can."""
+    if limit is not None and len(answer.ids) > limit:
+        return f"longer than trl.max_length ({limit} tokens)"
+    return "" if any(answer.mask) else "an answer has no token that the assistant wrote"
+
+
+def _require_vocabulary(model: Path, table: pa.Table) -> None:
+    """Raises: RowError when stored ids are beyond the model's vocabulary: another tokenizer made them."""
+    size = AutoConfig.from_pretrained(model).get_text_config().vocab_size
+    highest = pc.max(pc.list_flatten(table["token_ids"])).as_py()
+    if highest is not None and highest >= size:
+        raise RowError(
+            f"stored rows have token id {highest}, and the model {model} knows {size} tokens: another "
+            "tokenizer made them. Train the model that sampled them, or filter them out ('where')."
+        )
+
+
+def _named(experiences: Sequence[str]) -> list[Mapping[str, str | None]]:
+    return [{"experience_id": name} for name in experiences]
+
+
+def _pair_name(pair: PreferencePair) -> Mapping[str, str | None]:
+    return {
+        "preference_id": pair.preference_id,
+        "chosen_experience_id": pair.chosen_experience_id,
+        "rejected_experience_id": pair.rejected_experience_id,
+    }

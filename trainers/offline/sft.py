@@ -1,0 +1,149 @@
+"""Supervised fine-tuning on stored experiences, with TRL's stock SFTTrainer.
+
+Sampled rows keep their token ids; rows that only have messages (expert answers) are tokenised here
+with the model's chat template. Offline: one call, one trained model folder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from datasets import Dataset
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from trl import SFTConfig, SFTTrainer
+
+from rft_data.core.errors import RowError, TrainingError
+from trainers.models.adapters import adapter_config
+from trainers.models.options import OWNED, build_config, built, check_options, refused
+from trainers.models.weights import load_model, load_tokenizer
+from trainers.offline.answers import spoken_row
+from trainers.offline.offline_fit import Fitted, callbacks, fit, save
+
+SFT_OWNED: Mapping[str, str] = {
+    **OWNED,
+    **refused(
+        "rows come tokenised, with their own mask",
+        *("dataset_text_field", "dataset_kwargs", "completion_only_loss", "assistant_only_loss"),
+        *("chat_template_path", "eos_token", "pad_token"),
+    ),
+}
+"""Fields of SFTConfig that no recipe may set, and the reason."""
+
+_IGNORED = -100
+"""PyTorch's label for a token that is not trained on."""
+
+
+def train_sft(
+    model_path: Path,
+    table: pa.Table,
+    output_dir: Path,
+    *,
+    options: Mapping[str, Any],
+    seed: int,
+    lora: Mapping[str, Any] | None = None,
+) -> Fitted:
+    """Train the model in `model_path` on the rows' sampled tokens and write it to `output_dir`.
+
+    Args:
+        table: EXPERIENCES rows; those without `token_ids` must have `messages` that end with the
+            assistant's.
+        options: the recipe's `trl: {...}`, fields of TRL's SFTConfig.
+        lora: the stage's `lora: {...}`, fields of PEFT's LoraConfig; None: every weight is trained.
+    Returns: its losses are nats per token.
+    Raises: RecipeError for bad options, RowError for bad rows, TrainingError when there is no row or
+        the loss or a gradient is not finite.
+    """
+    config, adapter = sft_config(output_dir, options=options, seed=seed), adapter_config(lora)
+    if table.num_rows == 0:
+        raise TrainingError("there is no experience to train on; loosen the recipe's filters.")
+    tokenizer = load_tokenizer(model_path)
+    rows = sft_dataset(table, tokenizer)
+    model = load_model(model_path, **(options.get("model_init_kwargs") or {}))
+    trainer = sft_trainer(model, config, rows, tokenizer, adapter)
+    fitted = fit(trainer)
+    save(trainer, tokenizer, output_dir)
+    return fitted
+
+
+def sft_trainer(
+    model: PreTrainedModel,
+    config: SFTConfig,
+    rows: Dataset,
+    tokenizer: PreTrainedTokenizerBase,
+    adapter: Any = None,
+) -> SFTTrainer:
+    """The trainer, ready to `train`.
+
+    Args: rows: as `sft_dataset` makes them. adapter: PEFT's LoraConfig; None: every weight is trained.
+    Raises: RecipeError when TRL refuses the options together.
+    """
+    return built(
+        lambda: SFTTrainer(
+            model=model,
+            args=config,
+            train_dataset=rows,
+            processing_class=tokenizer,
+            callbacks=callbacks("sft"),
+            peft_config=adapter,
+        ),
+        "SFTTrainer",
+    )
+
+
+def sft_config(output_dir: Path, *, options: Mapping[str, Any], seed: int) -> SFTConfig:
+    """The real SFTConfig of one run.
+
+    Raises: RecipeError when an option is unknown or not the recipe's to set.
+    """
+    check_options(options, SFTConfig, SFT_OWNED)
+    # TRL would cut rows at 1,024 tokens, and with them the answer.
+    return build_config(SFTConfig, output_dir, {"max_length": None, **options}, {"seed": seed})
+
+
+def sft_dataset(table: pa.Table, tokenizer: PreTrainedTokenizerBase) -> Dataset:
+    """`input_ids` and `labels` (the ids where the action mask is 1, else -100), one per row, in order.
+
+    Raises: RowError when a row has neither token ids nor an answer, or its lists differ in length.
+    """
+    stored = np.asarray(table.column("token_ids").is_valid())
+    order = np.concatenate([np.flatnonzero(stored), np.flatnonzero(~stored)])
+    parts = pa.concat_tables(
+        [_stored(table.filter(pa.array(stored))), _spoken(table.filter(pa.array(~stored)), tokenizer)]
+    )
+    return Dataset(parts.take(pa.array(np.argsort(order))))
+
+
+def _stored(table: pa.Table) -> pa.Table:
+    """Rows with token ids: labels are the ids that the action mask keeps."""
+    ids = table.column("token_ids").combine_chunks()
+    mask = table.column("action_mask").combine_chunks()
+    if mask.null_count or not np.array_equal(np.diff(ids.offsets), np.diff(mask.offsets)):
+        raise RowError(
+            "a row's action_mask is missing or differs in length from its token_ids; filter such rows out."
+        )
+    flat = ids.flatten().to_numpy()
+    labels = np.where(mask.flatten().to_numpy() == 1, flat, _IGNORED)
+    # `filter` has made new lists, so the offsets begin at 0 like the flat values.
+    return _columns(
+        pa.ListArray.from_arrays(ids.offsets, flat), pa.ListArray.from_arrays(ids.offsets, labels)
+    )
+
+
+def _spoken(table: pa.Table, tokenizer: PreTrainedTokenizerBase) -> pa.Table:
+    """Rows with messages only: labels are the ids of what the assistant says after the prompt."""
+    input_ids, labels = [], []
+    names = ("experience_id", "messages", "prompt_messages", "tools", "metadata")
+    for row in table.select(names).to_pylist():
+        answer = spoken_row(tokenizer, row)
+        input_ids.append(answer.ids)
+        labels.append([i if kept else _IGNORED for i, kept in zip(answer.ids, answer.mask, strict=True)])
+    return _columns(pa.array(input_ids, pa.list_(pa.int32())), pa.array(labels, pa.list_(pa.int32())))
+
+
+def _columns(input_ids: pa.Array, labels: pa.Array) -> pa.Table:
+    kind = pa.list_(pa.int32())
+    return pa.table({"input_ids": input_ids.cast(kind), "labels": labels.cast(kind)})

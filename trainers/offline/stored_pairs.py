@@ -1,0 +1,144 @@
+"""Which preference pairs an offline stage trains on, stored or mined, and which are held out.
+
+Tokens are `answers.py`'s business; nothing here needs torch.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rft_data.core.codec import to_preferences
+from rft_data.core.errors import RowError, TrainingError
+from rft_data.core.filters import And, Compare, Filter, parse_text
+from rft_data.core.rows import Message, PreferencePair
+from rft_data.core.schema import EXPERIENCES, PREFERENCES
+from rft_data.exchange.formats.mining import mined_pairs
+from trainers.offline.stored_rows import TAKEN_TOGETHER, is_heldout, reasons_of
+
+
+@dataclass(frozen=True, slots=True)
+class PairChoice:
+    """Which preference pairs."""
+
+    pairs: str = "stored"
+    """`stored` (the table `preferences`) or `mined` (each group's best row against its worst)."""
+    run: str | None = None
+    """Mined: only this run's groups."""
+    where: str | None = None
+    """A filter, as text; over PREFERENCES where pairs are stored, over EXPERIENCES where they are mined."""
+    margin: float = 0.0
+    """Mined: the rewards must differ by more than this."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenPairs:
+    """Preference pairs, in the order found."""
+
+    pairs: Sequence[PreferencePair]
+    left_out: Mapping[str, int] = field(default_factory=dict)
+    """How many were left out, by reason."""
+
+
+def chosen_pairs(
+    store: Any, choice: PairChoice, heldout: float = 0.0, *, inside: bool = False
+) -> ChosenPairs:
+    """The pairs of a choice whose prompts are not held out, or (`inside`) those whose are.
+
+    Args: store: a buffer, or a client of its hub. heldout: share of prompts, by content hash.
+    Raises: TrainingError saying what there is when no pair is left; RecipeError for a bad filter.
+    """
+    left_out: Counter[str] = Counter()
+    pairs: list[PreferencePair] = []
+    for pair in _found_pairs(store, choice):
+        if isinstance(pair, RowError):
+            left_out[str(pair)] += 1
+        elif is_heldout(prompt_of(pair), heldout) != inside:
+            left_out["the prompt is held out" if not inside else "the prompt is trained on"] += 1
+        else:
+            pairs.append(pair)
+    if not pairs and inside and left_out["the prompt is trained on"]:
+        raise TrainingError(
+            f"no preference pair is held out{reasons_of(left_out)}: raise 'heldout.fraction', which is "
+            f"{heldout:g}, or bring in pairs of more prompts."
+        )
+    if not pairs:
+        raise TrainingError(_no_pairs(store, choice, left_out))
+    return ChosenPairs(pairs, dict(left_out))
+
+
+def pair_filter(choice: PairChoice) -> Filter | None:
+    """The choice as a filter over the table its pairs come from.
+
+    Raises: RecipeError when `where` is not valid.
+    """
+    mined = choice.pairs == "mined"
+    schema = EXPERIENCES if mined else PREFERENCES
+    parts: list[Filter] = [] if choice.where is None else [parse_text(choice.where, schema)]
+    if mined and choice.run is not None:
+        parts.append(Compare("run_id", "eq", choice.run))
+    return And(tuple(parts)) if parts else None
+
+
+def _found_pairs(store: Any, choice: PairChoice) -> Iterator[PreferencePair | RowError]:
+    where = pair_filter(choice)
+    if choice.pairs == "mined":
+        yield from mined_pairs(store, where, choice.margin)
+        return
+    for batch in store.batches("preferences", where=where):
+        yield from to_preferences(pa.Table.from_batches([batch]))
+
+
+def require_pairs(store: Any, choice: PairChoice) -> None:
+    """A narrow look: whether there is any stored pair, or any row to mine one from, that passes the filter.
+
+    Raises: TrainingError saying what there is.
+    """
+    table, key = ("experiences", "seq") if choice.pairs == "mined" else ("preferences", "preference_id")
+    if not store.read(table, [key], pair_filter(choice), 1).num_rows:
+        raise TrainingError(_no_pairs(store, choice, {}))
+
+
+def sampled_rows(store: Any, pairs: Sequence[PreferencePair]) -> Iterator[pa.Table]:
+    """The stored experiences that pairs came from, in parts."""
+    halves = (name for pair in pairs for name in (pair.chosen_experience_id, pair.rejected_experience_id))
+    wanted = pa.array(sorted({name for name in halves if name}), pa.string())
+    if not len(wanted):
+        return
+    seqs: list[int] = []
+    for batch in store.batches("experiences", ["seq", "experience_id"]):
+        seqs += batch.filter(pc.is_in(batch["experience_id"], value_set=wanted))["seq"].to_pylist()
+    for start in range(0, len(seqs), TAKEN_TOGETHER):
+        yield store.take(seqs[start : start + TAKEN_TOGETHER])
+
+
+def prompt_of(pair: PreferencePair) -> list[Message]:
+    """The prompt of a pair; where it is inside both answers, the messages they both begin with."""
+    return list(pair.messages) or list(pair.chosen[: shared_length(pair.chosen, pair.rejected)])
+
+
+def shared_length(one: Sequence[Any], other: Sequence[Any]) -> int:
+    """How many items two sequences have in common at their beginning."""
+    differ = (place for place, (a, b) in enumerate(zip(one, other, strict=False)) if a != b)
+    return next(differ, min(len(one), len(other)))
+
+
+def _no_pairs(store: Any, choice: PairChoice, left_out: Mapping[str, int]) -> str:
+    counts = store.counts()
+    there = f"{counts['preferences']} stored pairs and {counts['experiences']} experiences"
+    if choice.pairs == "mined":
+        return (
+            f"no preference pair could be mined{reasons_of(left_out)}; the buffer has {there}. A pair needs "
+            "a group with two answers to one prompt and rewards that differ by more than 'margin': loosen "
+            "'where', 'run' and 'margin', score the rows (rft data run), or use 'pairs: stored'."
+        )
+    return (
+        f"there is no stored preference pair to use{reasons_of(left_out)}; the buffer has {there}. Pairs are "
+        "made by rft data annotate --pairwise, rft data label-studio, rft buffer import (format "
+        "trl-preference) and the operator preference_pair_mapper; 'pairs: mined' takes them from groups."
+    )

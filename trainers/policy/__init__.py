@@ -1,0 +1,1 @@
+"""Policy-gradient steps on leased rows, on top of TRL."""

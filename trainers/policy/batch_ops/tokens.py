@@ -1,0 +1,65 @@
+"""What the batch operators share: which rows learn, and sums over a row's trained tokens."""
+
+from __future__ import annotations
+
+import torch
+
+from rft_data.core.errors import TrainingError
+from trainers.policy.batch_ops.state import BatchState
+
+
+def needed(tensor: torch.Tensor | None, name: str) -> torch.Tensor:
+    """The tensor.
+
+    Raises: TrainingError when nobody has computed it.
+    """
+    if tensor is None:
+        raise TrainingError(
+            f"a batch operator reads '{name}', which this batch lacks; name it in the operator's needs "
+            "(BatchOp.needs), and put the operator that sets it before this one."
+        )
+    return tensor
+
+
+def sampled_rows(state: BatchState) -> torch.Tensor:
+    """(R,) bool: rows that a policy of ours sampled; an expert's row is none."""
+    if state.is_expert is None:
+        return torch.ones_like(state.rewards, dtype=torch.bool)
+    return ~state.is_expert.bool()
+
+
+def scored_rows(state: BatchState) -> torch.Tensor:
+    """(R,) bool: rows that a policy of ours sampled and that have a reward."""
+    return sampled_rows(state) & ~state.rewards.isnan()
+
+
+def discounted_sums(values: torch.Tensor, mask: torch.Tensor, factor: float) -> torch.Tensor:
+    """S_t = x_t + factor * S_(next t), over the columns of each row where `mask` is set.
+
+    Columns outside the mask are skipped, not discounted over, and get 0. log2(C) vector steps instead of
+    C: S over the next 2n tokens is S over the next n plus factor^n times that of the n after them.
+
+    Args:
+        values: (R, C); mask: (R, C); factor: in [0, 1].
+    Returns: (R, C) float64.
+    """
+    trained = mask > 0
+    packed = (~trained).to(torch.int8).argsort(dim=1, stable=True)
+    sums = torch.where(trained, values.double(), 0.0).gather(1, packed)
+    span, weight = 1, factor
+    while span < sums.shape[1] and weight > 0.0:
+        sums = sums + weight * torch.nn.functional.pad(sums[:, span:], (0, span))
+        span, weight = 2 * span, weight * weight
+    return torch.where(trained, torch.empty_like(sums).scatter(1, packed, sums), 0.0)
+
+
+def next_tokens(values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """(R, C) float64: at each column of the mask the value at the row's next one, 0 at its last.
+
+    Outside the mask the result is 0.
+    """
+    trained = mask > 0
+    packed = (~trained).to(torch.int8).argsort(dim=1, stable=True)
+    ordered = torch.where(trained, values.double(), 0.0).gather(1, packed)
+    following = torch.nn.functional.pad(ordered[:, 1:], (0, 1))
+    return torch.where(trained, torch.empty_like(following).scatter(1, packed, following), 0.0)

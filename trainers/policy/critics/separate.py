@@ -1,0 +1,80 @@
+"""A critic that is a model of its own: the policy's backbone as it was before training, with a head."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModel
+
+from trainers.models.weights import load_model
+from trainers.policy.critics.value_head import ValueHead, require_head
+
+
+class SeparateCritic:
+    """Values from a second model, which leaves the policy's weights alone.
+
+    It has no dropout: noise in values is noise in advantages. Every process holds a copy; the trainer
+    averages its gradients (see `OwnGradients`).
+    """
+
+    reads_policy_pass = False
+    detached = False
+
+    def __init__(self, model_path: Path, folder: Path | None, options: Mapping[str, Any]) -> None:
+        """Load it.
+
+        Args:
+            model_path: the policy's folder, whose backbone it starts from; folder: where `save` wrote it.
+            options: `model_init_kwargs` of the policy.
+        """
+        source = model_path if folder is None else folder
+        if folder is not None:
+            require_head(folder)
+        config = AutoConfig.from_pretrained(source)
+        for name, value in vars(config.get_text_config()).items():
+            if "drop" in name and isinstance(value, float):
+                setattr(config.get_text_config(), name, 0.0)
+        if folder is None:
+            # By way of the whole model: AutoModel would complain of the head that it does not use.
+            self.backbone = load_model(source, **options, config=config).base_model
+        else:
+            self.backbone = AutoModel.from_pretrained(
+                source, **{"dtype": torch.float32, **options}, config=config
+            )
+        self.head = ValueHead(config.get_text_config().hidden_size)
+        if folder is not None:
+            self.head.load(folder)
+
+    def place(self, device: torch.device, *, gradient_checkpointing: bool) -> None:
+        """Move to the trainer's device."""
+        self.backbone.to(device)
+        self.head.to(device)
+        self.backbone.train()  # gradient checkpointing asks for it; there is no dropout
+        if gradient_checkpointing:
+            self.backbone.gradient_checkpointing_enable({"use_reentrant": False})
+
+    def values(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        """(B, C) values before each token, with a gradient where the caller's context has one."""
+        ids = torch.cat([batch["prompt_ids"], batch["completion_ids"]], dim=1)
+        attention = torch.cat([batch["prompt_mask"], batch["completion_mask"]], dim=1)
+        columns = batch["completion_ids"].shape[1]
+        hidden = self.backbone(input_ids=ids, attention_mask=attention, use_cache=False).last_hidden_state
+        values: torch.Tensor = self.head(hidden[:, -columns - 1 : -1])
+        return values
+
+    def parameters(self) -> list[torch.nn.Parameter]:
+        """All of them."""
+        return [*self.backbone.parameters(), *self.head.parameters()]
+
+    def beside_policy(self) -> list[torch.nn.Parameter]:
+        """All of them: the policy model has none."""
+        return self.parameters()
+
+    def save(self, folder: Path, *, write: bool) -> None:
+        """Write backbone and head, where `write`."""
+        if write:
+            self.backbone.save_pretrained(folder)
+        self.head.save(folder, write=write)

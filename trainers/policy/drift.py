@@ -1,0 +1,73 @@
+"""How far the policy has moved from the ones that sampled a step's tokens.
+
+Fed with logprobs that the loss computes anyway; it changes nothing.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from rft_data.core.facts import ess_fraction
+from rft_data.core.rows import StepReport
+from trainers.models.nats import MAX_NATS
+from trainers.policy.collate import NO_VERSION
+
+
+class Drift:
+    """Log ratios of one step's sampled tokens, current policy over the policy that sampled them."""
+
+    def __init__(self) -> None:
+        self._parts: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self._importance: dict[str, float] = {}
+
+    def weighted(self, weights: torch.Tensor, cap: float) -> None:
+        """Take in the importance weights that the step's n sampled tokens (n,) train with."""
+        capped = (weights >= cap) | (weights == 0)
+        self._importance = {
+            "importance/mean": weights.mean().item(),
+            "importance/capped": capped.float().mean().item(),
+        }
+
+    def add(self, log_ratio: torch.Tensor, mask: torch.Tensor, versions: torch.Tensor) -> None:
+        """Take in a micro-batch.
+
+        Args:
+            log_ratio: (B, C) nats.
+            mask: (B, C), 1 where the policy sampled the token.
+            versions: (B,) lowest policy version of each row's tokens, or NO_VERSION.
+        """
+        sampled = mask == 1
+        per_token = versions.unsqueeze(1).expand_as(sampled)
+        self._parts.append((log_ratio.detach()[sampled].float().cpu(), per_token[sampled].cpu()))
+
+    def take(self) -> StepReport:
+        """The step's numbers; the next `add` starts another step.
+
+        Metrics over tokens, with r = exp(log ratio): `ratio/mean`, `ratio/max`, `ratio/p99`, and
+        `kl_rollout`, the mean of r - 1 - log r, which estimates KL(sampling policy || current) without
+        bias and is never negative. Where weights were used, also their mean, `importance/mean`, and the
+        fraction of them that the cap changed, `importance/capped`.
+
+        `ess` by version: (sum r)^2 / (n sum r^2) over the n tokens of the rows that have it. Of tokens,
+        because products over a long sequence leave one row with all the weight.
+        """
+        if not self._parts:
+            return StepReport({})
+        nats = torch.cat([part for part, _ in self._parts]).double().numpy()
+        versions = torch.cat([part for _, part in self._parts]).numpy()
+        importance, self._parts, self._importance = self._importance, [], {}
+        if not len(nats):  # every row was masked
+            return StepReport({})
+        nats = np.clip(nats, -MAX_NATS, MAX_NATS)
+        ratio = np.exp(nats)
+        metrics = {
+            "ratio/mean": float(ratio.mean()),
+            "ratio/max": float(ratio.max()),
+            "ratio/p99": float(np.quantile(ratio, 0.99)),
+            "kl_rollout": float((np.expm1(nats) - nats).mean()),
+            **importance,
+        }
+        known = np.unique(versions[versions != NO_VERSION])
+        found = {int(version): ess_fraction(nats[versions == version]) for version in known}
+        return StepReport(metrics, {version: ess for version, ess in found.items() if ess is not None})

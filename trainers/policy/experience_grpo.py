@@ -1,0 +1,307 @@
+"""TRL's GRPO trainer fed from leased experiences instead of its own generation.
+
+Where the batch comes from is ours; every optimizer and precision option is TRL's, and so is the loss,
+unless the objective names one of ours. The old policy of the ratio is the one that sampled (its stored
+logprobs; arXiv:2402.03300, equation 3), or the policy at the start of the step (arXiv:2505.24298). One
+lease is one optimizer step.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from datasets import Dataset
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, PrinterCallback, TrainerCallback
+from trl import GRPOConfig
+
+from trainers.models.adapters import read_adapter, scales_of
+from trainers.policy.collate import trained
+from trainers.policy.critic import Critic, CriticPlan
+from trainers.policy.dealt_grpo import DealtGRPOTrainer, sequence
+from trainers.policy.drift import Drift
+from trainers.policy.kl_term import KlTerm
+from trainers.policy.losses.aggregation import aggregate, expert_share
+from trainers.policy.losses.context import LossContext
+from trainers.policy.losses.loss import Aggregation, Loss
+from trainers.policy.objective import TRLS, Objective
+from trainers.policy.off_policy import OffPolicy
+from trainers.policy.whole_lease import advantages_of
+from trainers.ranks.ranks import gathered
+
+_KL_FILE = "kl_controller.json"
+"""In a checkpoint: the state of the controller of the KL coefficient."""
+
+
+def _no_reward(prompts: list[Any], **_: Any) -> list[float]:
+    """TRL demands a reward function; rewards were given when the experiences were made."""
+    return [0.0] * len(prompts)
+
+
+class ExperienceGRPOTrainer(DealtGRPOTrainer):
+    """GRPO, and every other policy-gradient objective, on the batches that `next_batch` hands out."""
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        args: GRPOConfig,
+        tokenizer: PreTrainedTokenizerBase,
+        next_batch: Callable[[], dict[str, torch.Tensor]],
+        off_policy: OffPolicy,
+        callbacks: list[TrainerCallback],
+        objective: Objective = TRLS,
+        lora: Any = None,
+    ) -> None:
+        """`next_batch` is called once for each optimizer step and returns that step's `full_batch`, dealt.
+
+        `lora`: PEFT's LoraConfig; None: every weight is trained.
+        Raises: RecipeError for an adapter of a layer that is not linear.
+        """
+        self._next_batch = next_batch
+        self._off_policy = off_policy
+        self._objective = objective
+        self._kl_controller = None if objective.kl is None else objective.kl.controller()
+        self._kl_of_step = 0.0
+        self.drift = Drift()
+        self.critic: Critic | None = None
+        beta = args.beta
+        if objective.needs_reference and not beta:
+            args.beta = 1.0  # only then does TRL load a reference model
+        super().__init__(
+            model=model,
+            reward_funcs=_no_reward,
+            args=args,
+            train_dataset=_one_step(args),
+            processing_class=tokenizer,
+            callbacks=callbacks,
+            peft_config=lora,
+        )
+        self.beta = args.beta = beta
+        self.remove_callback(PrinterCallback)  # it would print a line per step on stdout
+        scales_of(self.model)  # refuses an adapter that could not be published
+
+    def train_critic(self, plan: CriticPlan) -> None:
+        """Train a critic beside the policy; called once, before training.
+
+        Raises: ResumeError when the checkpoint to continue from has none.
+        """
+        self.critic = plan.build(self.model, self.args, self.accelerator.device)
+        for callback in self.critic.callbacks:
+            self.add_callback(callback)
+
+    def _generate_and_score_completions(self, inputs: Any) -> dict[str, torch.Tensor]:
+        """The batch of one optimizer step, in the form TRL's loss reads."""
+        batch = {name: tensor.to(self.accelerator.device) for name, tensor in self._next_batch().items()}
+        if self._off_policy.old_logprobs == "recompute":
+            # Without this key TRL takes the logprobs of the loss's own forward pass. All micro-batches of
+            # a step see the weights of its start, so that is prox, to the last bit.
+            del batch["old_per_token_logps"]
+        prox, values = self._before_step(batch)
+        if self.beta != 0.0 or self._objective.needs_reference:
+            batch["ref_per_token_logps"] = self._logprobs(self.ref_model, batch)
+        batch |= advantages_of(batch, self._objective.batch_ops, prox, values)
+        if self.critic is not None and values is not None:
+            self._note_values(self.critic, batch, values)
+        if self._off_policy.weighted and prox is not None:
+            batch["advantages"] = self._weighted_advantages(batch, prox)
+        batch["advantages"] = batch["advantages"] * batch.pop("advantage_factor")
+        if "expert_share" in self._objective.needs and self._objective.loss is not None:
+            batch["expert_share"] = expert_share(
+                trained(batch).float(),
+                batch["is_expert"],
+                self._objective.loss.aggregation,
+                rows=batch["num_rows_in_batch"],
+            )
+        # Dropout draws from the process-wide generator, which other parts of the process may have
+        # advanced; seeding it by step keeps a resumed run exact.
+        torch.manual_seed(self.args.seed + self.state.global_step)
+        return batch
+
+    def _before_step(self, batch: dict[str, torch.Tensor]) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+        """(R, C) logprobs of the policy and values of the critic at the step's start, where needed."""
+        critic = self.critic
+        wants_prox = self._off_policy.weighted or "prox" in self._needed_before
+        if critic is None:
+            return (self._logprobs(self.model, batch) if wants_prox else None), None
+        critic.start_step(self.state.global_step)
+        reads_policy = wants_prox or critic.model.reads_policy_pass
+
+        def score(part: dict[str, torch.Tensor]) -> list[torch.Tensor]:
+            prox = [self._scored_tokens(self.model, part)] if reads_policy else []
+            return [*prox, self._values(critic, part)]
+
+        was_training = self.model.training
+        self.model.eval()
+        *prox, values = self._over_lease(batch, score)
+        self.model.train(was_training)
+        return (prox[0] if prox else None), values
+
+    def _values(self, critic: Critic, part: dict[str, torch.Tensor]) -> torch.Tensor:
+        with self.accelerator.autocast():
+            return critic.model.values(part)
+
+    def _note_values(self, critic: Critic, batch: dict[str, torch.Tensor], values: torch.Tensor) -> None:
+        """Keep the values for the loss, and say how good they are."""
+        batch["values"] = values
+        for name, value in critic.metrics(batch, _judged(batch)).items():
+            self._metrics["train"][name].append(value)
+
+    @property
+    def _needed_before(self) -> frozenset[str]:
+        """What the batch operators read."""
+        return frozenset().union(*(op.needs for op in self._objective.batch_ops))
+
+    def _weighted_advantages(self, batch: dict[str, torch.Tensor], prox: torch.Tensor) -> torch.Tensor:
+        """(R, C) advantages times importance weights.
+
+        The weights are not negative, so min(u A w, clip(u) A w) = w min(u A, clip(u) A): no loss of
+        TRL's has to know of them.
+        """
+        mask = trained(batch)
+        weights = self._off_policy.weights(prox - batch["sampling_per_token_logps"], mask)
+        self.drift.weighted(weights[mask == 1], self._off_policy.cap)
+        advantages = batch["advantages"]
+        return (advantages.unsqueeze(1) if advantages.dim() == 1 else advantages) * weights
+
+    def _get_per_token_logps_and_entropies(self, *args: Any, **kwargs: Any) -> Any:
+        scored = super()._get_per_token_logps_and_entropies(*args, **kwargs)
+        self._scored = scored[0]
+        return scored
+
+    def _compute_loss(self, model: Any, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
+        """The objective's loss; its logprobs also tell how far the policy has moved since the rollout."""
+        own, term = self._objective.loss, self._objective.kl
+        if own is None:
+            loss: torch.Tensor = super()._compute_loss(model, inputs)
+            logprobs = self._scored
+        else:
+            logprobs, entropies, balance = self._get_per_token_logps_and_entropies(
+                model, *sequence(inputs), compute_entropy=True, compute_aux_loss=self.aux_loss_enabled
+            )
+            loss = self._own_loss(own, inputs, logprobs, entropies)
+            if balance is not None:  # of a mixture of experts, a mean over micro-batches as TRL has it
+                loss = loss + self.router_aux_loss_coef * balance / self.args.gradient_accumulation_steps
+        if term is not None:
+            loss = loss + self._kl(term, inputs, logprobs)
+        if self.critic is not None:
+            loss = self._with_value_loss(self.critic, loss, inputs)
+        moved = logprobs.detach() - inputs["sampling_per_token_logps"]
+        facts = (moved, _judged(inputs), inputs["version_min"])
+        self.drift.add(*(gathered(fact, self.accelerator) for fact in facts))
+        del self._scored
+        return loss
+
+    def _own_loss(
+        self,
+        own: Loss,
+        inputs: dict[str, torch.Tensor],
+        logprobs: torch.Tensor,
+        entropies: torch.Tensor,
+    ) -> torch.Tensor:
+        """Ours, reduced over the whole optimizer step, and the entropy bonus (nats a token of rollouts)."""
+        context = self._context(inputs, logprobs, entropies)
+        loss = self._reduced(own.function(context), own.aggregation, inputs, context.mask)
+        self._metrics["train"]["policy_loss"].append(self._over_ranks(loss))
+        entropy = self._reduced(entropies, "token_mean", inputs, _judged(inputs))
+        of_step = self._over_ranks(entropy) * self.args.gradient_accumulation_steps
+        self._metrics["train"]["entropy"].append(of_step)
+        return loss - self.args.entropy_coef * entropy if self.args.entropy_coef else loss
+
+    def _context(
+        self, inputs: dict[str, torch.Tensor], logprobs: torch.Tensor, entropies: torch.Tensor
+    ) -> LossContext:
+        mask = trained(inputs).to(logprobs.dtype)
+        advantages = inputs["advantages"]
+        advantages = advantages.unsqueeze(1) if advantages.dim() == 1 else advantages
+        prox = logprobs.detach() * mask
+        return LossContext(
+            logprobs=logprobs * mask,
+            old=inputs.get("old_per_token_logps", prox) * mask,
+            sampled=inputs["sampling_per_token_logps"] * mask,
+            advantages=advantages * mask,
+            mask=mask,
+            entropies=entropies,
+            is_expert=inputs["is_expert"],
+            ref=inputs["ref_per_token_logps"] * mask if "ref_per_token_logps" in inputs else None,
+            prox=prox,
+            rewards=inputs["rewards"],
+            versions_behind=inputs["versions_behind"],
+            expert_share=inputs.get("expert_share"),
+            step=self.state.global_step,
+        )
+
+    def _kl(self, term: KlTerm, inputs: dict[str, torch.Tensor], logprobs: torch.Tensor) -> torch.Tensor:
+        mask = _judged(inputs)
+        sampled, ref = inputs["sampling_per_token_logps"], inputs["ref_per_token_logps"]
+        per_token = term.per_token(logprobs * mask, sampled * mask, ref * mask)
+        kl = self._reduced(per_token, "token_mean", inputs, mask)
+        of_step = self._over_ranks(kl)
+        self._metrics["train"]["kl"].append(of_step * self.args.gradient_accumulation_steps)
+        if self._kl_controller is None:
+            return term.coef * kl
+        coef = self._kl_controller.coef
+        self._metrics["train"]["kl_coef"].append(coef)
+        self._kl_of_step += of_step
+        if self.accelerator.sync_gradients:  # the last micro-batch: the next step has another coefficient
+            self._kl_controller.update(self._kl_of_step, int(inputs["num_rows_in_batch"]))
+            self._kl_of_step = 0.0
+        return coef * kl
+
+    def _with_value_loss(
+        self, critic: Critic, policy_loss: torch.Tensor, inputs: dict[str, torch.Tensor]
+    ) -> torch.Tensor:
+        with self.accelerator.autocast():
+            terms = critic.loss(inputs)
+        loss = self._reduced(terms, "token_mean", inputs, _judged(inputs))
+        of_step = self._over_ranks(loss) * self.args.gradient_accumulation_steps
+        self._metrics["train"]["critic/loss"].append(of_step)
+        # Not left out: DistributedDataParallel waits for a gradient of every parameter.
+        return loss + (policy_loss * 0.0 if critic.in_warmup(self.state.global_step) else policy_loss)
+
+    def create_optimizer(self, *args: Any, **kwargs: Any) -> torch.optim.Optimizer:
+        """TRL's, with the critic's parameters in a group of their own."""
+        is_new = self.optimizer is None
+        optimizer = super().create_optimizer(*args, **kwargs)
+        if is_new and self.critic is not None:
+            self.critic.give_own_rate(optimizer)
+        return optimizer
+
+    def _reduced(
+        self, per_token: torch.Tensor, kind: Aggregation, inputs: dict[str, torch.Tensor], mask: torch.Tensor
+    ) -> torch.Tensor:
+        return aggregate(
+            per_token,
+            mask,
+            kind,
+            tokens=inputs["num_items_in_batch"],
+            rows=inputs["num_rows_in_batch"],
+            world=self.accelerator.num_processes,
+        )
+
+    def take_up(self, checkpoint: Path) -> None:
+        """Go on with what a checkpoint holds beside TRL's state: an adapter, an adaptive KL coefficient."""
+        if scales_of(self.model):
+            read_adapter(self.model, checkpoint)
+        if self._kl_controller is not None:
+            self._kl_controller.load_state_dict(json.loads((checkpoint / _KL_FILE).read_text()))
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        folder = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
+        if self.critic is not None:
+            self.critic.save(folder, write=self.accelerator.is_main_process)
+        super()._save_checkpoint(model, trial)
+        if self._kl_controller is not None and self.accelerator.is_main_process:
+            (folder / _KL_FILE).write_text(json.dumps(self._kl_controller.state_dict()))
+
+
+def _one_step(args: GRPOConfig) -> Dataset:
+    """Rows of which one pass is exactly one optimizer step, so every step ends an epoch."""
+    return Dataset.from_dict({"prompt": [""] * (args.generation_batch_size // args.num_generations)})
+
+
+def _judged(batch: dict[str, torch.Tensor]) -> torch.Tensor:
+    """(B, C), 1 where a token of a policy of ours is trained on: what a critic learns from."""
+    return trained(batch) * ~batch["is_expert"].unsqueeze(1)

@@ -1,0 +1,33 @@
+"""Refuses losses and gradients that are NaN or infinite, before they reach a weight."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from transformers import TrainerCallback, TrainerControl, TrainerState
+
+from rft_data.core.errors import TrainingError
+
+
+def require_finite(what: str, value: torch.Tensor) -> None:
+    """Check the 0-dim `value`.
+
+    Raises: TrainingError when it is NaN or infinite.
+    """
+    if not torch.isfinite(value):
+        raise TrainingError(
+            f"the {what} is {value.item()}, so no weight was changed; look at the batch's advantages and "
+            "logprobs, or lower trl.learning_rate"
+        )
+
+
+class FiniteGradients(TrainerCallback):
+    """Ends training with a TrainingError before an optimizer step whose gradient norm is not finite."""
+
+    def on_pre_optimizer_step(
+        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Called by the training loop between clipping and the optimizer's step."""
+        gradients = [p.grad for p in kwargs["model"].parameters() if p.grad is not None]
+        require_finite("gradient norm", torch.nn.utils.get_total_norm(gradients))

@@ -1,0 +1,98 @@
+"""Which of GRPOConfig's fields a recipe may set, and the config of one run.
+
+The rest is decided by the run (batch shape, length, checkpoints) or would have no effect here,
+because generation and rewards are not TRL's work in this project.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from trl import GRPOConfig
+
+from rft_data.core.errors import RecipeError
+from trainers.models.options import OWNED, build_config, check_options, refused
+
+GRPO_OWNED: Mapping[str, str] = {
+    **OWNED,
+    **refused("the stage's steps decide how long to train", "max_steps", "num_train_epochs"),
+    **refused(
+        "the batch is groups_per_step x group_size rows; divide it with gradient_accumulation_steps",
+        *("per_device_train_batch_size", "generation_batch_size", "steps_per_generation", "num_generations"),
+    ),
+    **refused(
+        "sampling is the explorers' work (recipe section 'explorer')",
+        *(
+            "use_vllm",
+            "vllm_mode",
+            "vllm_model_impl",
+            "vllm_enable_sleep_mode",
+            "vllm_structured_outputs_regex",
+        ),
+        *(
+            "vllm_server_base_url",
+            "vllm_server_host",
+            "vllm_server_port",
+            "vllm_server_timeout",
+            "vllm_group_port",
+        ),
+        *("vllm_gpu_memory_utilization", "vllm_max_model_length", "vllm_tensor_parallel_size"),
+        *(
+            "vllm_importance_sampling_correction",
+            "vllm_importance_sampling_mode",
+            "vllm_importance_sampling_cap",
+        ),
+        *("vllm_importance_sampling_clip_max", "vllm_importance_sampling_clip_min"),
+        *("top_p", "top_k", "min_p", "repetition_penalty", "generation_kwargs", "cache_implementation"),
+        *(
+            "chat_template_kwargs",
+            "max_tool_calling_iterations",
+            "num_generations_eval",
+            "use_transformers_paged",
+        ),
+        *("use_transformers_continuous_batching", "transformers_continuous_batching_config"),
+    ),
+    **refused(
+        "rewards and advantages come from operators (recipe section 'experience_ops')",
+        *("scale_rewards", "reward_weights", "multi_objective_aggregation", "mask_truncated_completions"),
+    ),
+    **refused(
+        "completions are in the buffer",
+        *("log_completions", "log_multimodal", "num_completions_to_print", "log_unique_prompts"),
+        *("log_completions_hub_repo", "shuffle_dataset"),
+    ),
+    **refused("the reference model would not survive a resume", "sync_ref_model"),
+}
+"""Fields of GRPOConfig that no recipe may set, and the reason."""
+
+
+def grpo_config(
+    output_dir: Path, *, steps: int, rows_per_step: int, options: Mapping[str, Any], seed: int
+) -> GRPOConfig:
+    """The real GRPOConfig for one lease of `rows_per_step` rows per optimizer step.
+
+    Raises: RecipeError when an option is unknown, not the recipe's to set, or does not fit the batch.
+    """
+    check_options(options, GRPOConfig, GRPO_OWNED)
+    if options.get("num_iterations", 1) != 1:
+        raise RecipeError(
+            f"trl: num_iterations is {options['num_iterations']}, must be 1: one lease is one optimizer "
+            "step; to use rows again, set the sampler's reuse."
+        )
+    accumulate = options.get("gradient_accumulation_steps", 1)
+    if rows_per_step % 2 or rows_per_step % accumulate:
+        raise RecipeError(
+            f"groups_per_step x group_size is {rows_per_step}; it must be even (TRL's rule) and divisible by "
+            f"trl.gradient_accumulation_steps ({accumulate})."
+        )
+    fixed = {
+        "max_steps": steps,
+        "per_device_train_batch_size": rows_per_step // accumulate,
+        # TRL wants at least two completions a prompt; groups are the buffer's, so any divisor serves.
+        "num_generations": 2,
+        "seed": seed,
+        "ignore_data_skip": True,
+    }
+    return build_config(GRPOConfig, output_dir, options, fixed)

@@ -1,0 +1,63 @@
+"""From the tokens' terms to the scalar that is differentiated, and what it divides by.
+
+A micro-batch gives its part of the whole optimizer step: the parts of all micro-batches, averaged over
+the ranks as DDP averages gradients, add up to the value of the step's rows taken at once.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import torch
+
+from trainers.policy.losses.loss import Aggregation
+
+Count: TypeAlias = torch.Tensor | float
+
+
+def aggregate(
+    per_token: torch.Tensor,
+    mask: torch.Tensor,
+    kind: Aggregation,
+    *,
+    tokens: Count,
+    rows: Count,
+    world: int = 1,
+) -> torch.Tensor:
+    """The micro-batch's part of the step's loss.
+
+    Args:
+        per_token: (B, C), finite.
+        mask: (B, C), 1 where a token is trained on. A row without one, padding or not, adds 0.
+        tokens: trained tokens of the whole optimizer step, all micro-batches and ranks.
+        rows: rows of the step's lease, all ranks; masked rows count, padding does not.
+        world: ranks over which gradients are averaged.
+    Returns: scalar; 0 for a step without a trained token.
+    """
+    terms = per_token * mask
+    if kind == "token_mean":
+        return terms.sum() * world / _at_least_one(tokens)
+    sums = terms.sum(dim=1)
+    if kind == "row_mean":
+        sums = sums / mask.sum(dim=1).clamp(min=1)
+    return sums.sum() * world / _at_least_one(rows)
+
+
+def expert_share(
+    mask: torch.Tensor, is_expert: torch.Tensor, kind: Aggregation, *, rows: Count
+) -> torch.Tensor:
+    """The experts' share of what `aggregate` averages over in one optimizer step, a scalar in [0, 1].
+
+    Args:
+        mask: (R, C) of all rows of the step, of all ranks.
+        is_expert: (R,) bool, false for padding.
+        rows: rows of the step's lease.
+    Returns: 0 for a step without experts, or without anything.
+    """
+    if kind == "token_mean":
+        return mask[is_expert].sum() / mask.sum().clamp(min=1)
+    return is_expert.to(mask.dtype).sum() / _at_least_one(rows)
+
+
+def _at_least_one(count: Count) -> Count:
+    return count.clamp(min=1) if isinstance(count, torch.Tensor) else max(count, 1)

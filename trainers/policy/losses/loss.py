@@ -1,0 +1,43 @@
+"""What is known of a policy loss before it runs: its function, its reduction, its source, what it needs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from trainers.policy.losses.context import LossContext
+
+Aggregation = Literal["token_mean", "row_mean", "row_sum"]
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """A loss that a recipe can name.
+
+    `function(context, **args)` returns (B, C): each token's term, to be minimised. It is multiplied by the
+    mask and reduced over the optimizer step as `aggregation` says.
+    """
+
+    function: Callable[..., torch.Tensor]
+    paper: str
+    """arXiv id, or another source."""
+    aggregation: Aggregation = "token_mean"
+    """token_mean: over all trained tokens of the step; row_mean: the mean over rows of each row's token
+    mean; row_sum: the mean over rows of each row's token sum. Rows: those of the lease, never padding."""
+    needs: frozenset[str] = frozenset()
+    """Which of `ref`, `prox`, `rewards`, `versions_behind` and `expert_share` it reads, and `experts` where
+    it trains on rows of experts: of another loss they would be wasted, and are refused."""
+    weighs: bool = False
+    """Whether importance weights on the advantages (`off_policy.importance`) would be a second time, because
+    it has its own, or would go nowhere, because it reads no advantages."""
+    of_sampler: bool = False
+    """Whether its ratio must be to the policy that sampled; to the one at the step's start it is 1."""
+    formula: str = ""
+    """A token's term in the symbols of docs/algorithms.md."""
+
+    def __call__(self, context: LossContext) -> torch.Tensor:
+        """The tokens' terms (B, C), with the arguments that `make_loss` bound."""
+        return self.function(context)

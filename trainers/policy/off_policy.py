@@ -1,0 +1,109 @@
+"""Corrections for rows that an older policy sampled: which settings make sense, and their weights.
+
+mu is the policy that sampled (its logprobs are stored), prox the policy whose weights the step
+starts from; the decoupled objective is that of arXiv:2505.24298 (AReaL). Nothing here runs a model.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from trl import GRPOConfig
+
+from rft_data.core.errors import RecipeError
+from rft_data.core.lookup import suggest
+from trainers.models.nats import MAX_NATS
+
+_CHOICES: Mapping[str, tuple[str, ...]] = {
+    "old_logprobs": ("rollout", "recompute"),
+    "importance": ("none", "token_truncated", "sequence_truncated", "masked"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class OffPolicy:
+    """The recipe's `off_policy`, checked.
+
+    Raises: RecipeError for an unknown value, or values that contradict each other.
+    """
+
+    old_logprobs: str = "rollout"
+    """The old policy of the ratio: `rollout` (mu, as stored) or `recompute` (prox)."""
+    importance: str = "none"
+    """What multiplies the advantages beside the ratio to prox: a function of prox / mu."""
+    cap: float = 2.0
+    """Largest weight; for `masked` also 1 / the smallest."""
+
+    def __post_init__(self) -> None:
+        for name, allowed in _CHOICES.items():
+            given = getattr(self, name)
+            if given not in allowed:
+                raise RecipeError(
+                    f"off_policy.{name} is '{given}', must be one of {', '.join(allowed)}."
+                    f"{suggest(str(given), allowed)}"
+                )
+        if not (math.isfinite(self.cap) and self.cap > 1):
+            raise RecipeError(
+                f"off_policy.cap is {self.cap:g}, must be a finite number above 1: the weight of a row that "
+                "the current policy would have sampled just as often."
+            )
+        if self.old_logprobs == "rollout" and self.importance != "none":
+            raise RecipeError(
+                f"off_policy.importance is '{self.importance}' with old_logprobs 'rollout': the weight is "
+                "old / rollout policy, which is then always 1. Set old_logprobs to 'recompute', or "
+                "importance to 'none'."
+            )
+
+    @property
+    def weighted(self) -> bool:
+        """Whether importance weights, and so a forward pass of prox, are needed."""
+        return self.importance != "none"
+
+    def weights(self, log_ratio: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        """Importance weights of the tokens, w = prox / mu truncated or masked; of a `weighted` setting.
+
+        token_truncated: min(w_t, cap) (truncated importance sampling, as rho in arXiv:1802.01561).
+        sequence_truncated: min(product of the sequence's w_t, cap) for each of its tokens.
+        masked: w_t where 1 / cap <= w_t <= cap, else 0 (IcePop, arXiv:2510.18855).
+
+        Args:
+            log_ratio: (R, C) log prox - log mu, nats.
+            mask: (R, C), 1 where the policy sampled the token; other tokens get weight 1 or their row's.
+        Returns: (R, C), the dtype of `log_ratio`.
+        """
+        nats = (log_ratio * mask).double().clamp(-MAX_NATS, MAX_NATS)
+        if self.importance == "sequence_truncated":
+            nats = nats.sum(dim=1, keepdim=True).clamp(-MAX_NATS, MAX_NATS).expand_as(nats)
+        weights = nats.exp()
+        if self.importance == "masked":
+            inside = (weights >= 1 / self.cap) & (weights <= self.cap)
+            return (weights * inside).to(log_ratio.dtype)
+        return weights.clamp(max=self.cap).to(log_ratio.dtype)
+
+
+UNCORRECTED = OffPolicy()
+"""The ratio to the policy that sampled, and nothing beside it."""
+
+
+def off_policy_of(settings: Mapping[str, Any], config: GRPOConfig) -> OffPolicy:
+    """The recipe's `off_policy` section for a trainer of `config`.
+
+    Raises: RecipeError naming every unknown key, a bad value, or a combination that makes no sense.
+    """
+    known = [field.name for field in dataclasses.fields(OffPolicy)]
+    unknown = [f"'{name}';{suggest(name, known)}" for name in settings if name not in known]
+    if unknown:
+        raise RecipeError(f"off_policy has no {', '.join(unknown)} It has {', '.join(known)}.")
+    off_policy = OffPolicy(**settings)
+    if off_policy.old_logprobs == "recompute" and config.loss_type == "vespo":
+        raise RecipeError(
+            "off_policy.old_logprobs is 'recompute' with trl.loss_type 'vespo': vespo weighs each sequence "
+            "by its ratio to the policy that sampled it, which 'recompute' replaces by 1. Set old_logprobs "
+            "to 'rollout', or another loss_type."
+        )
+    return off_policy

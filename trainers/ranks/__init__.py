@@ -1,0 +1,1 @@
+"""One trainer of several processes: launching, ranks, threads."""

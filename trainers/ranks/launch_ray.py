@@ -1,0 +1,62 @@
+"""Ray Train as the launcher of a data-parallel trainer: its workers are the ranks.
+
+For work that brings its own batches (from a hub, from files). A run of a recipe starts its ranks itself,
+with placement 'ray' too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rft_data.core.lookup import load, need
+
+
+def train_on_ray(
+    work: str,
+    trainer: Mapping[str, Any],
+    *,
+    workers: int,
+    storage: str,
+    gpus: bool = False,
+    deadline_s: float = 3600.0,
+) -> None:
+    """Have `workers` processes of the cluster make one trainer, and do `work` with it; returns at its end.
+
+    Args:
+        work: `package.module:function`, called in rank 0 as function(trainer: GrpoTrainer).
+        trainer: JSON arguments of `trainers.role.make_trainer`; its paths must lead to the same files on
+            every node.
+        storage: folder, or URL, where Ray Train keeps its own records.
+        gpus: whether each worker has a GPU of its own.
+        deadline_s: longest wait of the ranks for each other.
+    Raises: MissingExtraError without Ray; what Ray raises when a worker fails, in its own wrapping.
+    """
+    torch_trainers = need("ray.train.torch", "ray", "training on Ray Train")
+    train = need("ray.train", "ray", "training on Ray Train")
+    torch_trainers.TorchTrainer(
+        _worker,
+        train_loop_config={"work": work, "trainer": dict(trainer), "deadline_s": deadline_s},
+        scaling_config=train.ScalingConfig(num_workers=workers, use_gpu=gpus),
+        run_config=train.RunConfig(storage_path=storage),
+        torch_config=torch_trainers.TorchConfig(backend=None if gpus else "gloo", timeout_s=int(deadline_s)),
+    ).fit()
+
+
+def _worker(told: dict[str, Any]) -> None:
+    """One rank; Ray has made torch's default group."""
+    from trainers.ranks.launch import ask_to_end, serve
+    from trainers.ranks.ranks import Ranks
+    from trainers.role import lead_trainer
+
+    ranks = Ranks.join(told["deadline_s"])
+    if ranks.rank:
+        serve(ranks)
+        return
+    trainer = lead_trainer(told["trainer"], ranks)
+    try:
+        load(told["work"], "work")(trainer)
+        trainer.close()
+    finally:
+        if ranks.sound:
+            ask_to_end(ranks)
