@@ -1,0 +1,253 @@
+"""The closed sets of words that rows, logs and reports hold, as types.
+
+Each member is the text that is stored: what Arrow and JSON hold and a terminal shows is the plain word, and a
+word read back compares equal to its member. The value is stored data and never changes; the name may.
+`docs/schema.md` lists the words of each column, and a test compares the two.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Final, Literal, TypeAlias
+
+# --- rows ------------------------------------------------------------------------------------------
+
+
+class Split(StrEnum):
+    """What a task may be used for."""
+
+    TRAIN = "train"
+    """May be explored and trained on."""
+    HELDOUT = "heldout"
+    """Evaluation only."""
+
+
+class RowSource(StrEnum):
+    """Where an experience came from."""
+
+    ROLLOUT = "rollout"
+    """An explorer of a run sampled it."""
+    EXPERT = "expert"
+    """A demonstration: the policy did not sample it."""
+    IMPORT = "import"
+    """Read from files that another program wrote."""
+    EVAL = "eval"
+    """Sampled to measure the policy."""
+    PROBE = "probe"
+    """Sampled to look at the policy, outside a measurement."""
+
+
+TRAINABLE_SOURCES: Final = (RowSource.ROLLOUT, RowSource.IMPORT, RowSource.EXPERT)
+"""Rows that a trainer may see."""
+MEASURING_SOURCES: Final = (RowSource.EVAL, RowSource.PROBE)
+"""Rows that are never trained on, exported or compared with."""
+
+
+class PairSource(StrEnum):
+    """Where a preference pair came from."""
+
+    IMPORT = "import"
+    """Read from files that another program wrote."""
+    MINED = "mined"
+    """Two answers of one group, ordered by their rewards."""
+    HUMAN = "human"
+    """A person preferred one of two answers."""
+
+
+class FinishReason(StrEnum):
+    """Why sampling ended. Engines and files may bring other words, which are kept as they came."""
+
+    STOP = "stop"
+    """A stop token or a stop string was sampled."""
+    LENGTH = "length"
+    """`max_tokens` were sampled: the completion is cut off."""
+    ABORT = "abort"
+    """The engine gave the request up."""
+
+
+NOT_SAMPLED: Final = ""
+"""`finish_reason` of a row that no engine sampled."""
+
+
+class FeedbackKey(StrEnum):
+    """Keys of feedback that the package itself knows. A key may be any other name too."""
+
+    REWARD = "reward"
+    """A reward that was not known when the row was stored."""
+    SCORE = "score"
+    """A rating."""
+    EDIT = "edit"
+    """A better text."""
+    PREFERRED = "preferred"
+    """The better of two answers; the text begins with the id of the other."""
+    SKIPPED = "skipped"
+    """A person saw the row and gave no answer."""
+    COMMENT = "comment"
+    """A person's words about the row."""
+
+
+# --- groups and judgements -------------------------------------------------------------------------
+
+
+class GroupOutcome(StrEnum):
+    """What came of a ticket: the rollouts of one task that were sampled together."""
+
+    ARRIVED = "arrived"
+    """Every rollout the group needs is there."""
+    FAILED = "failed"
+    """Too many of its rollouts failed."""
+    CANCELLED = "cancelled"
+    """Its explorer ended, or the run did, before the group was whole; its task is played again."""
+    AWAITING = "awaiting"
+    """Whole, with rewards still to come as feedback. Never stored; only a sampler that starts is told this."""
+
+
+STORED_OUTCOMES: Final = (GroupOutcome.ARRIVED, GroupOutcome.FAILED, GroupOutcome.CANCELLED)
+"""Outcomes that the `groups` table holds."""
+
+
+class GroupState(StrEnum):
+    """Where a sampler has a group. Every admitted group is in exactly one state."""
+
+    OPEN = "open"
+    """A ticket is given; the group is not closed."""
+    READY = "ready"
+    """Closed, and may be leased."""
+    LEASED = "leased"
+    """In a lease that is not settled."""
+    TRAINED = "trained"
+    """In a lease that is settled."""
+    DROPPED = "dropped"
+    """Operators dropped the whole group."""
+    STALE = "stale"
+    """Past the staleness bound: never to be trained on."""
+    FAILED = "failed"
+    """Its outcome is `failed`."""
+    CANCELLED = "cancelled"
+    """Its outcome is `cancelled`, or it was set aside by a resume or a repair."""
+
+
+ADMITTED: Final = "admitted"
+"""Beside the states in a sampler's counts: how many groups there are in all states together."""
+
+
+class Verdict(StrEnum):
+    """What an operator pipeline decided about a row."""
+
+    KEPT = "kept"
+    """It may be trained on."""
+    DROPPED = "dropped"
+    """An operator dropped it, with a reason."""
+    MASKED = "masked"
+    """Kept without its tokens entering a loss. Pipelines of this package say so in the column `masked`."""
+    QUARANTINED = "quarantined"
+    """An operator failed on it."""
+
+
+# --- leases ----------------------------------------------------------------------------------------
+
+
+class LeaseEvent(StrEnum):
+    """One entry of the lease log."""
+
+    ATTACH = "attach"
+    """A consumer starts; older holders of its name are fenced."""
+    GRANT = "grant"
+    """Groups are handed to a consumer for one step."""
+    RELEASE = "release"
+    """A lease is given back untrained."""
+    RETIRE = "retire"
+    """Groups are never to be handed to the consumer."""
+
+
+class LeaseState(StrEnum):
+    """What became of a lease."""
+
+    GRANTED = "granted"
+    """Handed out; no checkpoint holds its step."""
+    RELEASED = "released"
+    """Given back untrained."""
+    TRAINED = "trained"
+    """A checkpoint holds its step."""
+
+
+# --- runs ------------------------------------------------------------------------------------------
+
+
+class RunState(StrEnum):
+    """What `rft status` says of a run's process."""
+
+    RUNNING = "running"
+    """At work."""
+    STOPPING = "stopping"
+    """It was asked to stop, finishes what is under way and writes a checkpoint."""
+    STOPPED = "stopped"
+    """It ended because it was asked to."""
+    FINISHED = "finished"
+    """It did everything its recipe asks for."""
+    FAILED = "failed"
+    """It ended with an error."""
+    DIED = "died"
+    """Its process is gone without having said why."""
+    SILENT = "silent"
+    """Its process holds the run but has written no sign of life for a while."""
+    UNKNOWN = "unknown"
+    """It never wrote a record, and no process holds it."""
+
+
+class StopRequest(StrEnum):
+    """What a run is asked for."""
+
+    DRAIN = "drain"
+    """Finish what is under way, write a checkpoint, end."""
+    NOW = "now"
+    """End at once."""
+
+
+class RunPhase(StrEnum):
+    """Parts of a run whose wall seconds its summary gives; offline stages stand beside them by algorithm."""
+
+    CHECKS = "checks"
+    """Everything that can be refused before a model is loaded."""
+    TASKS = "tasks"
+    """Reading and preparing the tasks."""
+    ENGINE_START = "engine_start"
+    """Starting the explorers."""
+    RL = "rl"
+    """The online stage."""
+    EVALUATION = "evaluation"
+    """Measuring models on held-out tasks."""
+
+
+class RunMilestone(StrEnum):
+    """Parts of a run that are done once and noted in `progress.json`, beside the names of offline stages."""
+
+    START = "start"
+    """The base model is measured (and published, where versions are)."""
+    RL = "grpo"
+    """The online stage. Every algorithm is noted under this name."""
+    PUBLISH = "publish"
+    """The model of the last offline stage is published."""
+    FINAL = "final"
+    """The final model is merged into one folder."""
+
+
+class MetricRole(StrEnum):
+    """Who a number of the `metrics` table is about. Explorers are numbered when there are several."""
+
+    TRAINER = "trainer"
+    """The trainer's step."""
+    EXPLORER = "explorer"
+    """Sampling and scoring."""
+    OPS = "ops"
+    """Operators."""
+    SAMPLER = "sampler"
+    """Groups by state, staleness."""
+    SELECTOR = "selector"
+    """The choice of tasks."""
+    LOOP = "loop"
+    """The run as a whole: its clock and its policy version."""
+
+
+SwapMode: TypeAlias = Literal["drain", "continue", "recompute"]
+"""What happens to requests in flight when an engine takes new weights in."""
