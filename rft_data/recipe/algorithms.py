@@ -22,6 +22,7 @@ class Algorithm:
     """One preset. Everything in it can be overridden by the recipe key of the same name."""
 
     summary: str
+    """One line on what it does, shown by `rft recipe explain` and docs/algorithms.md."""
     paper: str
     """arXiv id, or another source."""
     advantage: Operators
@@ -33,12 +34,19 @@ class Algorithm:
     loss: Settings | None = None
     """One of ours: `{use, args}`; None: TRL's."""
     batch_ops: Operators = ()
+    """Operators over the whole lease, after `advantage`."""
     kl: Settings | None = None
+    """The stage's `kl` section; None: no KL term."""
     critic: Settings | None = None
+    """The stage's `critic` section, `{}` for its defaults; None: no critic."""
     off_policy: Settings | None = None
+    """The stage's `off_policy` section; None: its defaults."""
     sampler: Settings | None = None
+    """The recipe's `sampler` section; None: fifo."""
     group_size: int = 8
+    """Rollouts per task, the default of `explorer.group_size`."""
     greedy_member: bool = False
+    """Whether member 0 of each group is decoded greedily, as a baseline."""
     least_group: int = 2
     """Smallest group that gives anything to learn from."""
     needs: frozenset[str] = frozenset()

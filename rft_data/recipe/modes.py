@@ -23,30 +23,32 @@ from rft_data.recipe.section import Section
 from rft_data.recipe.sections import (
     BufferSection,
     Evaluation,
-    Experts,
     ExplorerSection,
     Model,
     Operators,
     RewardComponent,
     RlStage,
-    Rollouts,
     SelectorSection,
     Stage,
-    Taskset,
     TaskUpkeep,
 )
+from rft_data.recipe.tasksets import Experts, Rollouts, Taskset
 
 
 class Recipe(Section):
     """What every recipe has; its `mode` says which of those below it is."""
 
     recipe: Literal[1]
-    """Format version."""
+    """Version of the recipe format; 1 is the only one."""
     mode: str
+    """What the recipe does: online, explore, train, offline, eval or data; it decides which keys are allowed.
+"""
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
-    """Also the run id and the default run folder."""
+    """Also the run id, under which all rows of the run are stored."""
     seed: int = 0
+    """Every random choice of the run follows from it: model weights, tasks drawn, sampling, shuffling."""
     buffer: BufferSection
+    """The buffer that the run reads and writes."""
     allow_unsafe_ops: bool = False
     """Let in Data-Juicer operators outside the shipped allow-list; some run their arguments as code."""
     op_limits: dict[str, OperatorLimits] = Field(default_factory=dict)
@@ -87,15 +89,20 @@ class TasksRecipe(Recipe):
     """What every recipe with tasks has."""
 
     tasks: list[Taskset] = Field(min_length=1)
+    """The tasksets, read in this order and stored in the buffer."""
     task_ops: Operators = Field(default_factory=list)
+    """Data-Juicer operators that clean the tasks before anything is played; see docs/tasks.md."""
 
 
 class RunRecipe(Recipe):
     """What every run on a model has."""
 
     run_dir: str
+    """Folder for checkpoints, weights, log and summary, relative to the working directory."""
     placement: PlacementSection = Field(default_factory=PlacementSection)
+    """Where explorers and trainer run; the default is inside this process, one after the other."""
     deadlines: Deadlines = Field(default_factory=Deadlines)
+    """Longest waits for each part of the run, in seconds, before it counts as stalled."""
 
     @property
     def books(self) -> str:
@@ -107,9 +114,13 @@ class PlayingRecipe(RunRecipe, TasksRecipe):
     """What every run with explorers has."""
 
     model: Model
+    """The policy that plays, before any training."""
     selector: SelectorSection
+    """Which tasks are played next, by name and arguments; see docs/selectors.md."""
     explorer: ExplorerSection
+    """Engine, group size, sampling and reward: how each task is played."""
     experience_ops: Operators
+    """Operators that filter rollouts, shape rewards and set advantages, in order; see docs/operators.md."""
 
     @model_validator(mode="after")
     def _rewards(self) -> Self:
@@ -121,17 +132,24 @@ class OnlineRecipe(PlayingRecipe):
     """Explore and train."""
 
     mode: Literal["online"]
+    """Explore and train in one loop (`rft run`)."""
     experts: list[Experts] = Field(default_factory=list)
+    """Worked solutions to store before the first stage, for imitation; none by default."""
     sync: Sync = Field(default_factory=Sync)
+    """How often weights are published and how stale a rollout may be; the default is synchronous on-policy.
+"""
     sampler: Component = Component(use="fifo")
     """Which groups train next; see docs/sampler.md."""
     rewards: LateRewards | None = None
-    """Keep groups open whose rewards come later; without it they are judged as they come home."""
+    """Wait for rewards that come as feedback; left out: a group is judged when its rollouts are stored."""
     monitor: Monitor = Field(default_factory=Monitor)
+    """Trackers and the Prometheus endpoint; the default writes TensorBoard files."""
     stages: list[Stage] = Field(min_length=1)
     """Offline stages first, then one online stage."""
     task_upkeep: TaskUpkeep | None = None
+    """Retire and synthesise tasks while the run goes on; left out: the task table stays as it is."""
     evaluation: Evaluation
+    """How accuracy on held-out tasks is measured, before the first stage and after each."""
 
     @model_validator(mode="before")
     @classmethod
@@ -199,6 +217,7 @@ class ExploreRecipe(PlayingRecipe):
     """Explore with a fixed policy, for a training at another time or elsewhere."""
 
     mode: Literal["explore"]
+    """Play and store groups with a fixed policy; no trainer is started."""
     groups: int = Field(ge=1)
     """How many groups to play."""
     checkpoint_every: int = Field(default=100, ge=1)
@@ -209,18 +228,23 @@ class TrainRecipe(RunRecipe):
     """Train on the groups that another run explored and stored in the same buffer."""
 
     mode: Literal["train"]
+    """Train on groups that a run of mode `explore` stored earlier."""
     model: Model
+    """The policy to train; the importance ratios are right if it is the one that explored."""
     explored_by: str
-    """Name of the run that explored; its books are continued."""
+    """Name of the run that explored; its groups, leases and versions are continued."""
     group_size: int = Field(ge=1)
-    """Rollouts per group there."""
+    """Rollouts per group in the run that explored."""
     temperature: float = Field(default=1.0, gt=0)
-    """At which they were sampled."""
+    """Temperature that those rollouts were sampled at."""
     experience_ops: Operators
-    """The same as there: they name the verdicts that are trained on."""
+    """The same list as in the run that explored; only what this list judged is trained on."""
     sampler: Component = Component(use="fifo")
+    """Which stored groups train next; see docs/sampler.md."""
     monitor: Monitor = Field(default_factory=Monitor)
+    """Trackers and the Prometheus endpoint; the default writes TensorBoard files."""
     stages: list[RlStage] = Field(min_length=1, max_length=1)
+    """Exactly one stage, a policy-gradient one."""
 
     @property
     def books(self) -> str:
@@ -242,7 +266,9 @@ class OfflineRecipe(RunRecipe):
     """Train on what the buffer holds; nothing is explored."""
 
     mode: Literal["offline"]
+    """Offline stages only, on rows and pairs that the buffer holds."""
     model: Model
+    """The policy that the first stage starts from."""
     heldout: HeldoutPairs | None = None
     """Measured before the first stage and after each; left out: nothing is held out."""
     stages: list[OfflineStage] = Field(min_length=1)
@@ -263,10 +289,13 @@ class EvalRecipe(RunRecipe, TasksRecipe):
     """Measure models, or the checkpoints of runs, on held-out tasks."""
 
     mode: Literal["eval"]
+    """Measure models on held-out tasks; nothing is trained."""
     models: list[str] = Field(min_length=1)
     """Hugging Face folders, or patterns of such (`runs/x/checkpoints/checkpoint-*`)."""
     explorer: ExplorerSection
+    """Engine, sampling and reward; how often a task is asked is `evaluation.samples`, not `group_size`."""
     evaluation: Evaluation
+    """How many held-out tasks are played, and how often each."""
 
     @model_validator(mode="after")
     def _rewards(self) -> EvalRecipe:
@@ -278,8 +307,11 @@ class DataRecipe(TasksRecipe):
     """Load, clean and score data; no model."""
 
     mode: Literal["data"]
+    """Clean tasks and score stored rollouts (`rft data run`); no model is loaded."""
     rollouts: list[Rollouts] = Field(default_factory=list)
+    """Files of completions to score and store as experiences; none by default."""
     reward: list[RewardComponent] = Field(default_factory=list)
+    """Components of the reward that scores them; their weighted sum is stored. Needed with `rollouts`."""
 
     @model_validator(mode="after")
     def _coherent(self) -> DataRecipe:

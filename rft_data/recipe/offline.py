@@ -27,10 +27,11 @@ class RowsSection(Section):
     run: str | None = None
     """Only this run's; left out: those of every run in the buffer."""
     sources: list[TrainedSource] = Field(default=["rollout", "import", "expert"], min_length=1)
+    """Which kinds of rows: sampled by a policy, imported, or worked solutions of experts."""
     where: str | None = None
     """A filter, for example `finish_reason = 'stop' and version_min >= 3`; see docs/reading.md."""
     feedback: str | None = None
-    """A key of the feedback table: what was said last under it is the row's score, before its reward."""
+    """A key of the `feedback` table: its newest value is the row's score, its reward where there is none."""
 
     @model_validator(mode="after")
     def _readable(self) -> RowsSection:
@@ -91,6 +92,7 @@ class SftStage(Section):
     """Supervised fine-tuning on stored experiences."""
 
     algorithm: Literal["sft"]
+    """Supervised fine-tuning: raises the likelihood of stored completions."""
     data: SftRows | None = None
     """Left out: the solutions that this run's `experts` made."""
     trl: dict[str, Any] = Field(default_factory=dict)
@@ -103,7 +105,9 @@ class DpoStage(Section):
     """Direct preference optimisation (arXiv:2305.18290) or one of TRL's other losses on pairs."""
 
     algorithm: Literal["dpo"]
+    """Trains on preference pairs, by the loss that `trl.loss_type` names."""
     data: PairsSection = Field(default_factory=PairsSection)
+    """Which pairs to train on; by default every stored one."""
     trl: dict[str, Any] = Field(default_factory=dict)
     """Passed through to TRL's DPOConfig."""
     lora: Lora = None
@@ -114,7 +118,9 @@ class KtoStage(Section):
     """Kahneman-Tversky optimisation (arXiv:2402.01306): answers that are desirable or not, no pairs."""
 
     algorithm: Literal["kto"]
+    """Trains on single answers, each labelled desirable or not."""
     data: KtoRows = Field(default_factory=KtoRows)
+    """Which rows to train on, and the score from which one is desirable."""
     trl: dict[str, Any] = Field(default_factory=dict)
     """Passed through to TRL's KTOConfig."""
     lora: Lora = None
@@ -125,7 +131,9 @@ class RewardModelStage(Section):
     """A reward model out of the policy before it, on pairs; the policy itself stays as it is."""
 
     algorithm: Literal["reward_model"]
+    """Trains a model that scores answers, from preference pairs."""
     data: PairsSection = Field(default_factory=PairsSection)
+    """Which pairs to train on; by default every stored one."""
     trl: dict[str, Any] = Field(default_factory=dict)
     """Passed through to TRL's RewardConfig."""
     lora: Lora = None

@@ -17,7 +17,9 @@ class Component(Section):
     """Something by name, or by import path (`package.module:Class`), with its arguments."""
 
     use: str
+    """Name of a built-in, or `package.module:Class` of your own."""
     args: dict[str, Any] = Field(default_factory=dict)
+    """Keyword arguments it is made with; what is left out keeps the component's own default."""
 
 
 class Sync(Section):
@@ -27,7 +29,10 @@ class Sync(Section):
     """
 
     every: int = Field(default=1, ge=1)
+    """Optimizer steps between two publications of weights to the explorers."""
     max_staleness: int = Field(default=0, ge=0)
+    """Most optimizer steps between the weights that sampled a rollout's oldest token and those that train on
+    it."""
 
     @model_validator(mode="after")
     def _feasible(self) -> Sync:
@@ -52,22 +57,27 @@ class OffPolicy(Section):
     importance: str = "none"
     """With `recompute`: `none`, `token_truncated`, `sequence_truncated` or `masked`."""
     cap: float = 2.0
-    """Largest importance weight."""
+    """Largest importance weight, above 1; with `masked`, weights outside [1/cap, cap] become 0."""
 
 
 class Explorers(Section):
     """What each explorer gets."""
 
     count: int = Field(default=1, ge=1)
+    """How many explorers there are, each with an engine of its own."""
     cpus: float = Field(default=1.0, ge=0)
+    """CPUs of each: threads with `local`, a reservation with `ray`, ignored with `inline`."""
     gpus: float = Field(default=0.0, ge=0)
+    """GPUs of each: a whole number, or a part of one GPU that it shares; 0: none."""
 
 
 class TrainerPlace(Section):
     """What the trainer gets, all its processes together."""
 
     cpus: float = Field(default=1.0, ge=0)
+    """CPUs of all its processes together, divided evenly; ignored with `inline`."""
     gpus: float = Field(default=0.0, ge=0)
+    """GPUs of all its processes together; 0: it trains on the CPU."""
     processes: int = Field(default=1, ge=1)
     """Data-parallel processes of one trainer, on its machine, or as many as torchrun starts; see
     docs/scale.md. With GPUs, one of them for each process."""
@@ -77,8 +87,11 @@ class PlacementSection(Section):
     """Where explorers and trainer run: in this process, in processes beside it, or as Ray actors."""
 
     use: Literal["inline", "local", "ray"] = "inline"
+    """`inline`: this process, no overlap; `local`: child processes of this machine; `ray`: Ray actors."""
     explorers: Explorers = Field(default_factory=Explorers)
+    """How many explorers, and the CPUs and GPUs of each."""
     trainer: TrainerPlace = Field(default_factory=TrainerPlace)
+    """Processes, CPUs and GPUs of the trainer."""
 
     @model_validator(mode="after")
     def _feasible(self) -> PlacementSection:

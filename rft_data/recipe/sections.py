@@ -16,7 +16,6 @@ from rft_data.recipe.presets import OFFLINE
 from rft_data.recipe.running import Component, OffPolicy
 from rft_data.recipe.section import Section
 
-Fraction = Annotated[float, Field(ge=0, le=1)]
 Operators = list[dict[str, dict[str, Any] | None]]
 """As Data-Juicer writes its `process:` list: one `{operator: {arguments}}` per entry."""
 
@@ -25,10 +24,15 @@ class TinyModel(Section):
     """A small Qwen2 built on this machine from the recipe's seed."""
 
     use: Literal["tiny_qwen2"]
+    """The only model that can be built; anything else is given as `path`."""
     hidden_size: int = Field(default=128, ge=16)
+    """Width of the hidden states, a multiple of `num_heads`; vLLM on a CPU needs 32 or more per head."""
     num_layers: int = Field(default=4, ge=1)
+    """Number of transformer layers."""
     num_heads: int = Field(default=4, ge=1)
+    """Attention heads per layer, also those of keys and values."""
     intermediate_size: int = Field(default=512, ge=16)
+    """Width of the feed-forward part of each layer."""
     max_position_embeddings: int = Field(default=256, ge=32)
     """Longest sequence, in tokens."""
 
@@ -39,6 +43,7 @@ class Model(Section):
     path: str | None = None
     """A Hugging Face folder, or a hub id where the network allows."""
     build: TinyModel | None = None
+    """A model with random weights, made here from the recipe's `seed`."""
 
     @model_validator(mode="after")
     def _one(self) -> Model:
@@ -54,54 +59,6 @@ class BufferSection(Section):
     """A folder, or an object-store URL (`s3://bucket/prefix`)."""
     durability: Literal["process", "power"] = "process"
     """What a stored row survives: the death of every process, or that of the machine too (slower)."""
-
-
-class ReasoningGym(Section):
-    """Procedurally generated tasks of the `reasoning-gym` package."""
-
-    use: Literal["reasoning_gym"]
-    dataset: str
-    """Its name there, for example `chain_sum`."""
-    size: int = Field(ge=1)
-    seed: int = 0
-    args: dict[str, Any] = Field(default_factory=dict)
-    """Arguments of that dataset's config."""
-
-
-class JsonLines(Section):
-    """A local file, one JSON object per line."""
-
-    use: Literal["jsonl"]
-    path: str
-
-
-Source = Annotated[ReasoningGym | JsonLines, Field(discriminator="use")]
-
-
-class Taskset(Section):
-    """A named source of tasks."""
-
-    name: str
-    source: Source
-    prompt: str = "question"
-    """Field of the source that becomes the user message."""
-    answer: str = "answer"
-    """Field of the source that is the reference answer."""
-    difficulty: float | None = None
-    """Offline difficulty of all its tasks, larger is harder."""
-    heldout: Fraction = 0.0
-    """Share kept for evaluation, chosen by content hash."""
-
-
-class Experts(Section):
-    """Worked solutions, stored as experiences of source `expert`."""
-
-    use: str
-    """`package.module:function`, called as function(task) -> completion text."""
-    limit: int = Field(ge=1)
-    """At most this many training tasks of each taskset get one."""
-    tasksets: list[str] = Field(min_length=1)
-    """Which tasksets."""
 
 
 class SelectorSection(Component):
@@ -122,7 +79,7 @@ class SynthesisSection(Component):
     """New tasks made of played ones: `hinted`, or `package.module:function`."""
 
     parents: int = Field(default=16, ge=1)
-    """At most so many tasks get variants at a time."""
+    """Most tasks that get variants in one round."""
     target_pass_rate: float = Field(default=0.5, gt=0, lt=1)
     """Tasks whose pass rate is nearest to it come first."""
 
@@ -135,23 +92,28 @@ class TaskUpkeep(Section):
     ops: Operators
     """Tasks they drop are retired; retired ones they keep come back."""
     synthesis: SynthesisSection | None = None
+    """Make new tasks out of played ones in each round; left out: none are made."""
 
 
 class TransportSection(Section):
     """How published weights reach the engine; the other ways (docs/weights.md) need a sender."""
 
     use: Literal["directory", "shm"] = "directory"
+    """`directory`: each engine reads the published folder; `shm`: one copy per machine in shared memory."""
 
 
 class EngineSection(Section):
     """What samples completions."""
 
     use: Literal["vllm", "transformers"]
+    """`vllm`, or `transformers`, which is slower and needs no vLLM."""
     max_model_len: int = Field(default=256, ge=16)
     """Longest prompt and completion together, in tokens."""
     swap: Literal["drain", "continue", "recompute"] = "drain"
-    """New weights come after the running requests, amid them, or amid them with their past read again."""
+    """`drain`: running requests finish under the old weights; `continue`: they go on under the new ones;
+    `recompute`: the same, and what they have read is computed again. See docs/weights.md."""
     transport: TransportSection = TransportSection()
+    """Way of the published weights to the engine; the default reads the published folder."""
     options: dict[str, Any] = Field(default_factory=dict)
     """Passed through to the engine's own configuration class."""
 
@@ -160,25 +122,32 @@ class RewardComponent(Section):
     """One part of the reward."""
 
     use: str
+    """A built-in reward (docs/explorers.md), or `package.module:Class` of your own."""
     weight: float = 1.0
+    """What its score is multiplied by in the sum that is the reward."""
     args: dict[str, Any] = Field(default_factory=dict)
+    """Keyword arguments the reward is made with."""
 
 
 class ExplorerSection(Section):
-    """How tasks are played."""
+    """How tasks are played; see docs/explorers.md."""
 
     engine: EngineSection
+    """The inference engine that samples completions."""
     group_size: int = Field(ge=1)
-    """Rollouts per task."""
+    """Rollouts per task that are compared with each other; the default is the algorithm's."""
     greedy_member: bool = False
     """Decode member 0 of every group greedily: a baseline (remax), which is not trained on."""
     temperature: float = Field(default=1.0, gt=0)
+    """Sampling temperature; the trainer computes logprobs at the same one."""
     max_tokens: int = Field(ge=1)
     """Longest completion, in tokens."""
     workflow: Component = Component(use="single_turn")
+    """What is done with a task to get a rollout; the default asks once and takes the answer."""
     limits: dict[str, Any] = Field(default_factory=dict)
     """Deadlines, retries and spare rollouts: fields of `explorers.limits.Limits`."""
     reward: list[RewardComponent] = Field(min_length=1)
+    """Components whose weighted sum is the reward of a rollout; evaluations are scored by the first alone."""
 
     @property
     def least_members(self) -> int:
@@ -190,7 +159,9 @@ class KlSection(Section):
     """KL to a reference model, added to the loss; see docs/trainers.md."""
 
     coef: float = Field(gt=0)
+    """What the KL estimate is multiplied by in the loss; `target` changes it during the run."""
     estimator: str = "k3"
+    """How KL is estimated at a token: `k2`, `k3`, `abs` or `low_var`; `k1` only with `bias_correction`."""
     target: float | None = Field(default=None, gt=0)
     """Nats a token to steer to by changing `coef` (arXiv:1909.08593)."""
     horizon: int = Field(default=10_000, ge=1)
@@ -205,6 +176,7 @@ class CriticSection(Section):
     use: str = "shared"
     """`shared`: a head on the policy; `separate`: a second model."""
     learning_rate: float = 1e-5
+    """Of the value head, or of the separate critic; it follows the policy's schedule."""
     coef: float = 0.1
     """What the value loss is multiplied by."""
     clip: float | None = 0.2
@@ -219,18 +191,23 @@ class RlStage(Section):
     algorithm: str
     """A name of docs/algorithms.md, or `package.module:NAME`."""
     groups_per_step: int = Field(ge=1)
+    """Groups that one optimizer step trains on; rows per step are this times `group_size`."""
     steps: int = Field(ge=1)
+    """Optimizer steps of the whole stage, resumed parts included."""
     checkpoint_every: int = Field(default=25, ge=1)
-    """Optimizer steps between checkpoints."""
+    """Optimizer steps between two checkpoints, from which a run resumes."""
     max_explored: float = Field(default=4.0, ge=1)
     """Groups explored per step, in multiples of groups_per_step, before a step goes ahead with fewer."""
     off_policy: OffPolicy = OffPolicy()
+    """How rollouts of older weights are corrected for; by default by the stored logprobs alone."""
     loss: Component | None = None
-    """One of ours; without it, TRL's (`trl.loss_type`)."""
+    """One of docs/losses.md; left out: the preset's, or TRL's own (`trl.loss_type`)."""
     batch_ops: Operators = Field(default_factory=list)
-    """Advantage functions over the whole lease, in order."""
+    """Advantage functions over all rows of an optimizer step, in order; see docs/ppo.md."""
     kl: KlSection | None = None
+    """KL term to a reference policy, added to the loss; left out: none, or the preset's."""
     critic: CriticSection | None = None
+    """A critic, for algorithms with value estimates; left out: none, or the preset's."""
     teacher: str | None = None
     """Folder of the model whose logprobs are the reference's; without it, the stage's first policy."""
     lora: dict[str, Any] | None = None
@@ -271,25 +248,3 @@ class Evaluation(Section):
     """At most this many held-out tasks, spread evenly over difficulties."""
     samples: int = Field(default=1, ge=1)
     """Answers per task: one is greedy; more are sampled as groups are, and pass@k is reported too."""
-
-
-class StoredCompletions(Section):
-    """One column of completions in a file of rollouts."""
-
-    name: str
-    """Recorded as the experiences' explorer."""
-    text: str
-    """Field of the completion; dots go into nested objects."""
-    label: str | None = None
-    """Field that says whether it is correct, to compare the reward with."""
-
-
-class Rollouts(Section):
-    """A file of rollouts somebody else made."""
-
-    name: str
-    source: JsonLines
-    taskset: str
-    """The taskset they answer; a row belongs to the task with the same prompt."""
-    prompt: str = "question"
-    completions: list[StoredCompletions] = Field(min_length=1)

@@ -16,7 +16,8 @@ from rft_data.core.lookup import load, need
 from rft_data.core.rows import Experience, Task, experience_id_of
 from rft_data.recipe.modes import ExploreRecipe, OnlineRecipe, PlayingRecipe, TasksRecipe, TrainRecipe
 from rft_data.recipe.running import OperatorLimits
-from rft_data.recipe.sections import Experts, Model, Operators, ReasoningGym, SelectorSection, Taskset
+from rft_data.recipe.sections import Model, Operators, SelectorSection
+from rft_data.recipe.tasksets import Experts, ReasoningGym, Taskset
 from rft_data.tasks.selectors import make_selector
 from rft_data.tasks.selectors.base import OpenSelector
 from rft_data.tasks.sources import jsonl_tasks, reasoning_gym_tasks

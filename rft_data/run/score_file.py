@@ -15,7 +15,7 @@ from explorers.rewards.scoring import make_rewards
 from rft_data.buffer import Buffer
 from rft_data.core.rows import Experience, Task, content_id, experience_id_of
 from rft_data.recipe.modes import DataRecipe
-from rft_data.recipe.sections import Rollouts
+from rft_data.recipe.tasksets import Rollouts
 from rft_data.tasks.sources import pick, read_jsonl
 
 _BATCH = 512

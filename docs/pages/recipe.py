@@ -1,0 +1,210 @@
+"""The page of recipe keys, from the sections: `python -m docs.pages.recipe > docs/recipe.md`."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import json
+import re
+import textwrap
+import types
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from pydantic.fields import FieldInfo
+
+from rft_data.recipe.modes import MODES
+from rft_data.recipe.running import Component
+from rft_data.recipe.section import Section
+from rft_data.recipe.sections import Operators, RlStage
+
+_HEAD = """\
+# Recipe reference
+
+Every key of a recipe: its type, its default and what it does. Written by `python -m docs.pages.recipe` from
+`rft_data/recipe/`; a test keeps it current.
+
+```
+rft recipe validate RECIPE               # every problem at once, with file, line and column
+rft recipe explain RECIPE                # every value, and whether the recipe, a preset or a default set it
+rft run RECIPE seed=1 stages.1.steps=20  # any key can be set here; a number names an entry of a list
+```
+
+`${env:NAME}` and `${env:NAME:-default}` in a value are read from the environment. An unknown key is an error.
+An `algorithm` sets what the recipe leaves out ([algorithms.md](algorithms.md)).
+"""
+
+_BOUNDS = {"ge": "≥ {}", "gt": "> {}", "le": "≤ {}", "lt": "< {}"}
+_WORDS = {str: "text", int: "whole number", float: "number", bool: "true or false", dict[str, Any]: "map"}
+_TITLES: Mapping[type[Section], str] = {Component: "use and args", RlStage: "stages[] (any other algorithm)"}
+"""Titles of sections that stand in many places, or that no value of a key chooses."""
+
+
+@dataclass
+class Place:
+    """A section, and every place in a recipe where it stands."""
+
+    section: type[Section]
+    paths: list[str] = field(default_factory=list)
+
+    @property
+    def title(self) -> str:
+        """Its first path; where several sections share that path, with the value that tells them apart."""
+        tag = _tag(self.section)
+        named = f"{self.paths[0]} ({tag[0]}: {tag[1]})" if tag else self.paths[0]
+        return _TITLES.get(self.section, named)
+
+
+def page() -> str:
+    """The whole page as Markdown."""
+    found = places()
+    lines = [_HEAD, "## Top level", "", "| key | modes | type | default | meaning |", "|---|---|---|---|---|"]
+    lines += _top_level(found)
+    for place in found.values():
+        lines += ["", f"## {place.title}", "", *_about(place)]
+        lines += ["", "| key | type | default | meaning |", "|---|---|---|---|"]
+        docs = docstrings(place.section)
+        for name, info in place.section.model_fields.items():
+            lines.append(_row(f"`{name}`", _type(info, found), _default(info), docs[name]))
+    return "\n".join(lines) + "\n"
+
+
+def places() -> dict[type[Section], Place]:
+    """The sections below the top level, in the order in which a reader of recipes meets them."""
+    found: dict[type[Section], Place] = {}
+    for mode in MODES.values():
+        for name, info in mode.model_fields.items():
+            _walk(info.annotation, name, found)
+    return found
+
+
+def docstrings(section: type[Section]) -> Mapping[str, str]:
+    """What stands under each field, inherited ones included; "" where nothing does."""
+    found = dict.fromkeys(section.model_fields, "")
+    for base in reversed(section.__mro__):
+        if issubclass(base, Section) and base is not Section:
+            found.update(_written(base))
+    return found
+
+
+def _written(section: type[Section]) -> Iterator[tuple[str, str]]:
+    tree = ast.parse(textwrap.dedent(inspect.getsource(section))).body[0]
+    assert isinstance(tree, ast.ClassDef)  # noqa: S101 - for mypy
+    for statement, after in zip(tree.body, [*tree.body[1:], None], strict=True):
+        if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
+            said = after.value if isinstance(after, ast.Expr) else None
+            text = said.value if isinstance(said, ast.Constant) else ""
+            if statement.target.id in section.model_fields:
+                yield statement.target.id, " ".join(str(text).split())
+
+
+def _walk(annotation: Any, path: str, found: dict[type[Section], Place]) -> None:
+    if isinstance(annotation, type) and issubclass(annotation, Section):
+        place = found.setdefault(annotation, Place(annotation))
+        if path in place.paths:
+            return
+        place.paths.append(path)
+        bare, chosen = path.removesuffix("[]"), _tag(annotation)
+        inside = f"{bare}[{chosen[1]}]" if chosen and bare != path else path
+        for name, info in annotation.model_fields.items():
+            _walk(info.annotation, f"{inside}.{name}", found)
+        return
+    kind, args = get_origin(annotation), get_args(annotation)
+    inside = args[1:] if kind is dict else args[:1] if kind is Annotated else args
+    for part in inside:
+        _walk(part, {list: f"{path}[]", dict: f"{path}.NAME"}.get(kind, path), found)
+
+
+def _top_level(found: Mapping[type[Section], Place]) -> Iterator[str]:
+    """One row for each key and each way in which modes define it."""
+    rows: dict[tuple[str, str, str, str], list[str]] = {}
+    for mode, recipe in MODES.items():
+        docs = docstrings(recipe)
+        for name, info in recipe.model_fields.items():
+            rows.setdefault((name, _type(info, found), _default(info), docs[name]), []).append(mode)
+    names = list(dict.fromkeys(name for name, *_ in rows))
+    for (name, kind, default, doc), modes in sorted(rows.items(), key=lambda row: names.index(row[0][0])):
+        shown = "all" if len(modes) == len(MODES) else ", ".join(modes)
+        yield _row(f"`{name}`", shown, kind, default, doc)
+
+
+def _about(place: Place) -> Iterator[str]:
+    yield re.sub(r"docs/(\w+\.md)", r"[\1](\1)", inspect.cleandoc(place.section.__doc__ or ""))
+    others = place.paths if place.section in _TITLES else place.paths[1:]
+    if len(place.paths) > 1:
+        yield from ("", f"The same keys: {', '.join(f'`{path}`' for path in others)}.")
+
+
+def _row(*cells: str) -> str:
+    linked = (re.sub(r"docs/(\w+\.md)", r"[\1](\1)", cell) for cell in cells)
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in linked) + " |"
+
+
+def _type(info: FieldInfo, found: Mapping[type[Section], Place]) -> str:
+    """A field's type and bounds; null comes last."""
+    parts = (
+        get_args(info.annotation) if get_origin(info.annotation) is types.UnionType else (info.annotation,)
+    )
+    kinds = [_named(part, found) for part in parts if part is not type(None)]
+    return _bounded(" or ".join(kinds), info.metadata) + (" or null" if type(None) in parts else "")
+
+
+def _named(annotation: Any, found: Mapping[type[Section], Place]) -> str:
+    if annotation in _WORDS:
+        return _WORDS[annotation]
+    if annotation == Operators:
+        return "list of `operator: {arguments}`"
+    if isinstance(annotation, type) and issubclass(annotation, Section):
+        title = found[annotation].title
+        return f"[{title}](#{_anchor(title)})"
+    kind, args = get_origin(annotation), get_args(annotation)
+    if kind is Literal:
+        return " or ".join(f"`{value}`" for value in args)
+    if kind is Annotated:
+        return _bounded(_named(args[0], found), args[1:])
+    if kind in (Union, types.UnionType):
+        return " or ".join(_named(part, found) for part in args)
+    return {list: "list of {}", dict: "map of {}"}[kind].format(_named(args[-1], found))
+
+
+def _bounded(kind: str, metadata: Any) -> str:
+    """A type and its bounds."""
+    bounds = [
+        text.format(f"{getattr(bound, name):g}")
+        for bound in metadata
+        for name, text in _BOUNDS.items()
+        if getattr(bound, name, None) is not None
+    ]
+    return f"{kind} {', '.join(bounds)}" if bounds else kind
+
+
+def _default(info: FieldInfo) -> str:
+    if info.is_required():
+        return "required"
+    value = info.get_default(call_default_factory=True)
+    if isinstance(value, Section):
+        value = value.model_dump(mode="json", exclude_defaults=True)
+        return f"`{json.dumps(value)}`" if value else "its defaults"
+    return f"`{json.dumps(value)}`"
+
+
+def _tag(section: type[Section]) -> tuple[str, str] | None:
+    """(use, reasoning_gym), for a section that one value of one required key chooses."""
+    for name in ("use", "algorithm"):
+        info = section.model_fields.get(name)
+        if info and info.is_required() and get_origin(info.annotation) is Literal:
+            values = get_args(info.annotation)
+            if len(values) == 1:
+                return name, values[0]
+    return None
+
+
+def _anchor(title: str) -> str:
+    """The anchor that GitHub gives a heading."""
+    kept = "".join(sign for sign in title.lower() if sign.isalnum() or sign in " -_")
+    return kept.replace(" ", "-")
+
+
+if __name__ == "__main__":
+    print(page(), end="")  # noqa: T201 - the page is the output

@@ -1,0 +1,92 @@
+"""The sections of a recipe about what is read: tasksets, experts' solutions, files of stored rollouts."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from rft_data.recipe.section import Section
+
+Fraction = Annotated[float, Field(ge=0, le=1)]
+
+
+class ReasoningGym(Section):
+    """Procedurally generated tasks of the `reasoning-gym` package."""
+
+    use: Literal["reasoning_gym"]
+    """Tasks are generated, not read from a file."""
+    dataset: str
+    """Name of the dataset in that package, for example `chain_sum`."""
+    size: int = Field(ge=1)
+    """How many tasks to generate; repeated ones are stored once."""
+    seed: int = 0
+    """Seed of the generator, apart from the recipe's, so that all runs get the same tasks."""
+    args: dict[str, Any] = Field(default_factory=dict)
+    """Arguments of that dataset's config."""
+
+
+class JsonLines(Section):
+    """A local file, one JSON object per line."""
+
+    use: Literal["jsonl"]
+    """Tasks or rollouts are read from a file."""
+    path: str
+    """The file, one JSON object a line, relative to the working directory."""
+
+
+Source = Annotated[ReasoningGym | JsonLines, Field(discriminator="use")]
+
+
+class Taskset(Section):
+    """A named source of tasks."""
+
+    name: str
+    """Stored with each task; (taskset, task_id) is a task's key."""
+    source: Source
+    """A generator or a file that the tasks come from."""
+    prompt: str = "question"
+    """Field of the source that becomes the user message."""
+    answer: str = "answer"
+    """Field of the source that is the reference answer."""
+    difficulty: float | None = None
+    """Offline difficulty of all its tasks, larger is harder."""
+    heldout: Fraction = 0.0
+    """Share kept for evaluation, chosen by content hash."""
+
+
+class Experts(Section):
+    """Worked solutions, stored as experiences of source `expert`."""
+
+    use: str
+    """`package.module:function`, called as function(task) -> completion text."""
+    limit: int = Field(ge=1)
+    """At most this many training tasks of each taskset get one."""
+    tasksets: list[str] = Field(min_length=1)
+    """Names of entries of `tasks` that get solutions."""
+
+
+class StoredCompletions(Section):
+    """One column of completions in a file of rollouts."""
+
+    name: str
+    """Recorded as the experiences' explorer."""
+    text: str
+    """Field of the completion; dots go into nested objects."""
+    label: str | None = None
+    """Field that says whether it is correct, to compare the reward with."""
+
+
+class Rollouts(Section):
+    """A file of rollouts that were made elsewhere."""
+
+    name: str
+    """How the report calls this file."""
+    source: JsonLines
+    """The file, one question with its completions per line."""
+    taskset: str
+    """The taskset they answer; a row belongs to the task with the same prompt."""
+    prompt: str = "question"
+    """Field with the question; it finds the task whose prompt is the same but for white space."""
+    completions: list[StoredCompletions] = Field(min_length=1)
+    """Fields of a line that hold completions, each stored as an experience."""
