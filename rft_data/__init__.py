@@ -1,6 +1,140 @@
-"""The hub of rft-data: buffer, sampler, selectors, versions, recipes and the loop.
+"""rft-data from Python: the names below are what a program needs; docs/python.md has a line on each.
 
-Importing this package loads neither torch nor vllm, trl, ray or data_juicer.
+Importing this package loads none of them, and so neither torch nor vllm, trl, ray or data_juicer. A name is
+loaded when it is first used.
 """
 
-__version__ = "0.5.0"
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from rft_data.core.version import __version__
+
+if TYPE_CHECKING:
+    from rft_data.buffer import Buffer
+    from rft_data.core.errors import RftError
+    from rft_data.core.protocols import (
+        Completion,
+        Engine,
+        Reward,
+        RolloutContext,
+        Sampling,
+        Selector,
+        Unscored,
+        Workflow,
+    )
+    from rft_data.core.rows import (
+        Experience,
+        Feedback,
+        GroupResult,
+        PreferencePair,
+        Task,
+        TaskKey,
+        experience_id_of,
+    )
+    from rft_data.exchange.formats import export, import_into
+    from rft_data.reading.lineage import lineage, trained_on
+    from rft_data.reading.query import query
+    from rft_data.reading.search import embed, index_text, search_text, similar
+    from rft_data.recipe import Recipe, load_recipe
+    from rft_data.recipe.algorithms import Algorithm
+    from rft_data.run.start import run_recipe
+    from rft_data.sampler import Candidate, Moment
+    from rft_data.sampler import Policy as SamplerPolicy
+    from rft_data.tasks.selectors import TaskSelector
+
+_PLACES = {
+    # run a recipe
+    "load_recipe": "rft_data.recipe:load_recipe",
+    "run_recipe": "rft_data.run.start:run_recipe",
+    "Recipe": "rft_data.recipe:Recipe",
+    # a buffer: open it, bring rows in and out, ask it
+    "Buffer": "rft_data.buffer:Buffer",
+    "import_into": "rft_data.exchange.formats:import_into",
+    "export": "rft_data.exchange.formats:export",
+    "query": "rft_data.reading.query:query",
+    "index_text": "rft_data.reading.search:index_text",
+    "search_text": "rft_data.reading.search:search_text",
+    "embed": "rft_data.reading.search:embed",
+    "similar": "rft_data.reading.search:similar",
+    "lineage": "rft_data.reading.lineage:lineage",
+    "trained_on": "rft_data.reading.lineage:trained_on",
+    # rows
+    "Task": "rft_data.core.rows:Task",
+    "TaskKey": "rft_data.core.rows:TaskKey",
+    "Experience": "rft_data.core.rows:Experience",
+    "experience_id_of": "rft_data.core.rows:experience_id_of",
+    "PreferencePair": "rft_data.core.rows:PreferencePair",
+    "Feedback": "rft_data.core.rows:Feedback",
+    "GroupResult": "rft_data.core.rows:GroupResult",
+    # errors
+    "RftError": "rft_data.core.errors:RftError",
+    # parts of your own, named in a recipe by import path
+    "Reward": "rft_data.core.protocols:Reward",
+    "Unscored": "rft_data.core.protocols:Unscored",
+    "Workflow": "rft_data.core.protocols:Workflow",
+    "RolloutContext": "rft_data.core.protocols:RolloutContext",
+    "Engine": "rft_data.core.protocols:Engine",
+    "Sampling": "rft_data.core.protocols:Sampling",
+    "Completion": "rft_data.core.protocols:Completion",
+    "Selector": "rft_data.core.protocols:Selector",
+    "TaskSelector": "rft_data.tasks.selectors:TaskSelector",
+    "SamplerPolicy": "rft_data.sampler:Policy",
+    "Candidate": "rft_data.sampler:Candidate",
+    "Moment": "rft_data.sampler:Moment",
+    "Algorithm": "rft_data.recipe.algorithms:Algorithm",
+}
+"""Name to where it is defined."""
+
+__all__ = [
+    "Algorithm",
+    "Buffer",
+    "Candidate",
+    "Completion",
+    "Engine",
+    "Experience",
+    "Feedback",
+    "GroupResult",
+    "Moment",
+    "PreferencePair",
+    "Recipe",
+    "Reward",
+    "RftError",
+    "RolloutContext",
+    "SamplerPolicy",
+    "Sampling",
+    "Selector",
+    "Task",
+    "TaskKey",
+    "TaskSelector",
+    "Unscored",
+    "Workflow",
+    "__version__",
+    "embed",
+    "experience_id_of",
+    "export",
+    "import_into",
+    "index_text",
+    "lineage",
+    "load_recipe",
+    "query",
+    "run_recipe",
+    "search_text",
+    "similar",
+    "trained_on",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Load a name when it is first used (PEP 562)."""
+    if name not in _PLACES:
+        raise AttributeError(f"module 'rft_data' has no attribute '{name}'")
+    module, _, attribute = _PLACES[name].partition(":")
+    value = getattr(import_module(module), attribute)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

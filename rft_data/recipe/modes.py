@@ -36,7 +36,7 @@ from rft_data.recipe.tasksets import Experts, Rollouts, Taskset
 
 
 class Recipe(Section):
-    """What every recipe has; its `mode` says which of those below it is."""
+    """A recipe that was read and checked; its `mode` says of which subclass it is."""
 
     recipe: Literal[1]
     """Version of the recipe format; 1 is the only one."""

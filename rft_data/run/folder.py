@@ -10,12 +10,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from rft_data import __version__
 from rft_data.buffer import Buffer
 from rft_data.core.errors import ResumeError
 from rft_data.core.files import write_text
 from rft_data.core.filters import Compare
 from rft_data.core.rows import canonical_json, content_id
+from rft_data.core.version import __version__
 from rft_data.recipe.modes import RunRecipe
 from rft_data.run import roles
 from rft_data.sampler.ledger import Ledger

@@ -10,8 +10,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rft_data import __version__
 from rft_data.core.lookup import need
+from rft_data.core.version import __version__
 
 
 def draw(metrics: pa.Table, summary: Mapping[str, Any], directory: Path) -> list[str]:

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rft_data import __version__
 from rft_data.buffer import Buffer
 from rft_data.core.filters import Filter, to_json
 from rft_data.core.schema import SCHEMA_VERSION
+from rft_data.core.version import __version__
 from rft_data.exchange.formats.records import Format
 from rft_data.exchange.formats.targets import CARD_MARK, kind_of
 

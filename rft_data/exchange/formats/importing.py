@@ -11,12 +11,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from rft_data import __version__
 from rft_data.buffer import Buffer
 from rft_data.buffer.validation import Refused, admit, encode
 from rft_data.core.errors import ConflictError, RecipeError, RowError
 from rft_data.core.lookup import lookup
 from rft_data.core.rows import Experience, PreferencePair, Task, TaskKey, content_id
+from rft_data.core.version import __version__
 from rft_data.exchange.formats.inputs import Source, open_source
 from rft_data.exchange.formats.jsonlines import Found
 from rft_data.exchange.formats.payloads import taken_in
