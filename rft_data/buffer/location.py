@@ -6,34 +6,18 @@ nobody can be held off: whoever opens a buffer for writing takes it over, and th
 
 from __future__ import annotations
 
-import fcntl
-import os
-import time
-import weakref
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import pyarrow as pa
 
 from rft_data.buffer.faults import overtaken
 from rft_data.core.errors import BusyError, IntegrityError, MissingFileError
 from rft_data.core.files import write_text
+from rft_data.core.lock import Lock, holder
 from rft_data.core.schema import SCHEMA_VERSION
 
-_PATIENCE_S = 0.3
-"""Who only looks whether there is an owner holds the lock for a moment too."""
-
-
-_HELD: weakref.WeakSet[IO[str]] = weakref.WeakSet()
-
-
-def _let_go() -> None:
-    """In a forked child: the lock is the parent's, and must go with it."""
-    for lock in list(_HELD):
-        lock.close()
-
-
-os.register_at_fork(after_in_child=_let_go)
+OWNER_LOCK = "owner.lock"
 
 
 class LocalHome:
@@ -71,38 +55,27 @@ class LocalHome:
                 "nobody knows how to read them: restore that file, or name another folder."
             )
 
-    def _claim(self) -> IO[str]:
+    def _claim(self) -> Lock:
         self.root.mkdir(parents=True, exist_ok=True)
-        lock = (self.root / "owner.lock").open("a+")
-        deadline = time.monotonic() + _PATIENCE_S
-        while True:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError as err:
-                if time.monotonic() > deadline:
-                    raise self._busy(lock) from err
-                time.sleep(0.02)
-        lock.truncate(0)
-        lock.write(f"{os.getpid()}\n")
-        lock.flush()
-        _HELD.add(lock)
-        return lock
-
-    def _busy(self, lock: IO[str]) -> BusyError:
-        lock.seek(0)
-        owner = lock.read().strip() or "unknown"
-        lock.close()
-        return BusyError(
-            f"buffer {self.root} is owned by another process (pid {owner}); a buffer has one writer: "
-            "wait for that run to end or stop it, or open the buffer read-only."
-        )
+        try:
+            return Lock(self.root / OWNER_LOCK)
+        except BusyError as err:
+            owner = living_owner(self.root) or "unknown"
+            raise BusyError(
+                f"buffer {self.root} is owned by another process (pid {owner}); a buffer has one writer: "
+                "wait for that run to end or stop it, or open the buffer read-only."
+            ) from err
 
     def close(self) -> None:
         """Give up ownership; idempotent."""
         if self._lock is not None:
-            self._lock.close()
+            self._lock.release()
             self._lock = None
+
+
+def living_owner(root: Path) -> str:
+    """Process id of the buffer's owner; empty when no process has it open for writing."""
+    return holder(root / OWNER_LOCK)
 
 
 class ObjectHome:

@@ -6,12 +6,10 @@ appended anew; version 2 lacked only `masked` of the annotations, and the other 
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import shutil
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,8 +18,10 @@ import numpy as np
 import pyarrow as pa
 
 from rft_data.buffer.buffer import Buffer
+from rft_data.buffer.location import OWNER_LOCK, living_owner
 from rft_data.core.errors import BusyError, IntegrityError, MissingFileError
 from rft_data.core.files import write_text
+from rft_data.core.lock import kept_free
 from rft_data.core.rows import canonical_json, content_id
 from rft_data.core.schema import INCOMING, SCHEMA_VERSION, TABLES
 
@@ -78,8 +78,10 @@ def _from_2(old: Path, new: Path) -> dict[str, int]:
         return rows
     part = new.with_name(f"{new.name}.part")  # an interrupted copy is begun again
     shutil.rmtree(part, ignore_errors=True)
-    with _unowned(old):
-        shutil.copytree(old, part, ignore=shutil.ignore_patterns("owner.lock", "annotations.lance"))
+    if living_owner(old):
+        raise BusyError(f"buffer {old} is being written to; wait for that run to end or stop it.")
+    with kept_free(old / OWNER_LOCK):
+        shutil.copytree(old, part, ignore=shutil.ignore_patterns(OWNER_LOCK, "annotations.lance"))
         write_text(part / "schema_version", f"{SCHEMA_VERSION}\n")
         with Buffer(part) as buffer:
             for batch in buffer.batches("experiences", ["seq"]):
@@ -104,25 +106,6 @@ def _counts(root: Path) -> dict[str, int]:
 
     found = [name for name in TABLES if (root / f"{name}.lance").is_dir()]
     return {name: lance.dataset(str(root / f"{name}.lance")).count_rows() for name in found}
-
-
-@contextmanager
-def _unowned(root: Path) -> Iterator[None]:
-    """Hold off writers while files are copied.
-
-    Raises: BusyError if there is one.
-    """
-    if not (root / "owner.lock").is_file():
-        yield
-        return
-    with (root / "owner.lock").open() as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError as err:
-            raise BusyError(
-                f"buffer {root} is being written to; wait for that run to end or stop it."
-            ) from err
-        yield
 
 
 def _version_of(old: Path) -> str:

@@ -27,7 +27,7 @@ AsOf = Annotated[str | None, typer.Option("--as-of", help="Only the experiences 
 def info(uri: Uri, as_json: Json = False) -> None:
     """Tables, disk, owner, runs, and the experiences in a few numbers."""
     with edge():
-        from rft_data.buffer.care.verify import living_owner
+        from rft_data.buffer.location import living_owner
         from rft_data.cli.buffer_text import overview_text
         from rft_data.reading.overview import overview
         from rft_data.reading.tags import tags

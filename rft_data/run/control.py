@@ -7,20 +7,19 @@ under way, checkpoints and ends. The second, or `rft stop --now`, raises Keyboar
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import logging
 import os
 import signal
 import socket
 import threading
 import time
-import weakref
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import IO, Any
+from typing import Any
 
 from rft_data.core.errors import BusyError, Stopped
+from rft_data.core.lock import Lock
 from rft_data.run.record import (
     FAILED,
     FINISHED,
@@ -42,22 +41,9 @@ STOPPED_EXIT = Stopped.exit_code
 """Exit code of a run that ended because it was asked to."""
 _BEAT_S = 1.0
 _LOOK_S = 0.1
-_PATIENCE_S = 0.5
-"""Who only looks whether the run lives holds its lock for a moment too."""
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _LONGEST_WHY = 2000
 _WHAT_STOPPING_MEANS = "finishing what is under way, then a checkpoint; ask again to end at once"
-
-_HELD: weakref.WeakSet[IO[str]] = weakref.WeakSet()
-
-
-def _let_go() -> None:
-    """In a forked child: the lock is the parent's, and must go with it."""
-    for lock in list(_HELD):
-        lock.close()
-
-
-os.register_at_fork(after_in_child=_let_go)
 
 
 class RunControl:
@@ -150,27 +136,18 @@ class RunControl:
         logging.getLogger().removeHandler(self._log)
         with contextlib.suppress(OSError):
             self._log.close()
-        self._lock.close()
+        self._lock.release()
 
-    def _claim(self) -> IO[str]:
-        lock = (self._dir / LOCK_FILE).open("a")
-        deadline = time.monotonic() + _PATIENCE_S
-        while True:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as err:
-                if time.monotonic() > deadline:
-                    lock.close()
-                    holder = read_record(self._dir)
-                    who = "another process" if holder is None else f"process {holder.pid} on {holder.host}"
-                    raise BusyError(
-                        f"the run in {self._dir} is being run by {who}; wait for it, or end it with: "
-                        f"rft stop {self._dir}"
-                    ) from err
-                time.sleep(0.02)
-            else:
-                _HELD.add(lock)
-                return lock
+    def _claim(self) -> Lock:
+        try:
+            return Lock(self._dir / LOCK_FILE)
+        except BusyError as err:
+            record = read_record(self._dir)
+            who = "another process" if record is None else f"process {record.pid} on {record.host}"
+            raise BusyError(
+                f"the run in {self._dir} is being run by {who}; wait for it, or end it with: "
+                f"rft stop {self._dir}"
+            ) from err
 
     def _on_signal(self, number: int, _: FrameType | None) -> None:
         """Only notes what came: logging here could meet a lock that the interrupted code holds."""

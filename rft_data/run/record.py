@@ -5,7 +5,6 @@ Nothing here needs the run's process, or that there is one. `control.py` is the 
 
 from __future__ import annotations
 
-import fcntl
 import json
 import math
 import time
@@ -16,6 +15,7 @@ from typing import Any
 
 from rft_data.core.errors import MissingFileError, StalledError
 from rft_data.core.files import write_text
+from rft_data.core.lock import holder
 
 RECORD_FILE, LOCK_FILE, STOP_FILE, LOG_FILE = "run.pid", "run.lock", "run.stop", "log.txt"
 RUNNING, STOPPING, STOPPED, FINISHED, FAILED = "running", "stopping", "stopped", "finished", "failed"
@@ -90,14 +90,7 @@ def write_record(run_dir: Path, record: RunRecord, *, durable: bool) -> None:
 
 def held(run_dir: Path) -> bool:
     """Whether a process holds the run's lock; the lock goes with the process, however it dies."""
-    try:
-        with (run_dir / LOCK_FILE).open() as lock:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except FileNotFoundError:
-        return False
-    except BlockingIOError:
-        return True
-    return False
+    return holder(run_dir / LOCK_FILE) != ""
 
 
 def standing(run_dir: Path) -> Standing:

@@ -23,9 +23,9 @@ from rft_data.buffer.care.ranges import numbers_of
 from rft_data.buffer.care.references import read_books
 from rft_data.buffer.care.repair_report import Repaired
 from rft_data.buffer.care.settle import append_rows, settle_books, settle_numbers
-from rft_data.buffer.care.verify import examine_all, judged, living_owner, report_on, verify
+from rft_data.buffer.care.verify import examine_all, judged, report_on, verify
 from rft_data.buffer.durability import fsync_table
-from rft_data.buffer.location import LocalHome
+from rft_data.buffer.location import LocalHome, living_owner
 from rft_data.core.errors import IntegrityError
 from rft_data.core.files import write_text
 from rft_data.core.schema import SCHEMA_VERSION

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from rft_data.buffer.care.examine import REPAIR, Examined, examine_each, finding
 from rft_data.buffer.care.folder import TableFolder
 from rft_data.buffer.care.lost_rows import Lost, read_lost
 from rft_data.buffer.care.references import Books, read_books
+from rft_data.buffer.location import living_owner
 from rft_data.core.errors import MissingFileError
 from rft_data.core.schema import SCHEMA_VERSION
 
@@ -110,16 +110,3 @@ def _home(root: Path) -> Iterator[Finding]:
             "nothing; files of a write on its way may show as orphans. Repair needs the process to end first"
         )
         yield Finding("owner", "note", "", f"process {owner}", "", remedy)
-
-
-def living_owner(root: Path) -> str:
-    """Process id of the buffer's owner; empty when nobody has it open for writing."""
-    lock = root / "owner.lock"
-    if not lock.is_file():
-        return ""
-    with lock.open() as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return file.read().strip() or "unknown"
-    return ""
