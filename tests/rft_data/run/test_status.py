@@ -226,7 +226,7 @@ import sys, time
 from pathlib import Path
 from rft_data.buffer import Buffer
 from rft_data.run.control import RunControl
-from rft_data.metrics import MetricsLog
+from rft_data.run.watch.metrics_log import MetricsLog
 run_dir = Path(sys.argv[1])
 with RunControl(run_dir) as control, Buffer(run_dir / "buffer") as buffer:
     metrics = MetricsLog(buffer, "r1")
