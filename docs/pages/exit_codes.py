@@ -15,11 +15,11 @@ MEANING = {
     2: ("the command line or the recipe is not valid, or what it names does not exist", "correct it"),
     3: ("something is missing on this machine", "install what the message names"),
     4: (
-        "refused: somebody else is at work here, or a run cannot be continued so",
+        "refused: another process is at work here, or a run cannot be continued so",
         "do what the message says",
     ),
     75: ("a passing condition: no room, a deadline passed, a process died", "`rft resume RUN_DIR`"),
-    STOPPED_EXIT: ("stopped because somebody asked for it", "`rft resume RUN_DIR`"),
+    STOPPED_EXIT: ("stopped, as asked", "`rft resume RUN_DIR`"),
 }
 """Exit code to what it means and what to do."""
 
@@ -32,7 +32,7 @@ way and wrote a checkpoint (asked once) or ended at once (asked twice, `rft stop
 `rft resume` continues it, from that checkpoint or from the one before. A stop that comes when the last step
 is done changes nothing: 0. `rft status` says which it was.
 
-`rft buffer verify` and `rft buffer books` end with 1 when they find damage or books that do not balance;
+`rft buffer verify` and `rft buffer books` end with 1 when they find damage or rollouts that do not add up;
 `rft status`, `rft stop` and `rft logs` end with 0 whatever the run's own state is, and with 2 when there is
 no such run. A process that is killed from outside shows the shell's code (137 for SIGKILL).
 """

@@ -27,7 +27,7 @@ _ABOUT = {
     "metrics": ("numbers of a run", "loop"),
     "payloads": ("images, audio and other large values, stored once", "importer or workflow"),
     "tags": ("named views: a frontier and a filter over rows that never change", "person"),
-    "quarantine": ("rows that were refused or set aside, and why", "door, operators, repair"),
+    "quarantine": ("rows that were refused or set aside, and why", "validation, operators, repair"),
 }
 
 

@@ -18,12 +18,11 @@ from ops.rewards.effective import effective_rewards
 class RemaxAdvantageMapper(ArrowMapper, Pipeline):
     """Writes `advantage` = r - reward of the group's greedy rollout (ReMax, arXiv:2310.10505).
 
-    `baseline_member` says which member of each group was decoded greedily. No explorer decodes one so: this
-    needs a workflow of yours that decodes member 0 (or that member) greedily. Of several turns the last
-    one's reward counts. The baseline's own rows were not sampled from the policy: they get 0.0 and are
-    `masked`. r is `shaped_reward` where set, else `reward`; a row without one gets a null. A group of
-    one is its own baseline. Raises ValueError for a group without a baseline that has a reward (the
-    pipeline quarantines it), and for a reward that is not finite.
+    `baseline_member` says which member of each group was decoded greedily; explorers decode member 0 so with
+    `explorer.greedy_member: true`. Of several turns the last one's reward counts. The baseline's own rows
+    were not sampled from the policy: they get 0.0 and are `masked`. r is `shaped_reward` where set, else
+    `reward`; a row without one gets a null. A group of one is its own baseline. Raises ValueError for a group
+    without a baseline that has a reward (the pipeline quarantines it), and for a reward that is not finite.
     """
 
     group_key = GROUP_KEY

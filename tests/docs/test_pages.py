@@ -1,0 +1,97 @@
+"""Pages of docs/: all are in the index, their links lead somewhere, and the commands in them exist."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from rft_data.cli.app import app
+
+ROOT = Path(__file__).parents[2]
+DOCS = sorted((ROOT / "docs").glob("*.md"))
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *DOCS]
+
+_LINK = re.compile(r"\]\(([^)\s]+)\)")
+_FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+
+
+def links(page: Path) -> Iterator[tuple[Path, str]]:
+    """File and anchor of every link that is not to another site."""
+    for target in _LINK.findall(_FENCE.sub("", page.read_text())):
+        if "://" not in target:
+            path, _, anchor = target.partition("#")
+            yield (page.parent / path).resolve() if path else page, anchor
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors that GitHub gives to a page's headings."""
+    headings = re.findall(r"^#+ (.+)$", _FENCE.sub("", page.read_text()), re.MULTILINE)
+    kept = ("".join(sign for sign in title.lower() if sign.isalnum() or sign in " -_") for title in headings)
+    return {title.replace(" ", "-") for title in kept}
+
+
+def commands(page: Path) -> Iterator[list[str]]:
+    """The words of every command of ours: lines of code blocks without their comments, and inline code."""
+    text = page.read_text()
+    blocks = "".join(_FENCE.findall(text)).replace("\\\n", " ")
+    inline = re.findall(r"`(rft [a-z][^`]*)`", _FENCE.sub("", text))
+    for line in [*re.findall(r"^\s*(rft .*)$", blocks, re.MULTILINE), *inline]:
+        yield shlex.split(" ".join(line.split()), comments=True)[1:]
+
+
+def known(words: list[str]) -> list[str]:
+    """What of these words the command line does not know: a command, or an option of it."""
+    command: Any = typer.main.get_command(app)
+    while words and hasattr(command, "commands"):
+        names, words = words[0].split("|"), words[1:]
+        if unknown := [name for name in names if name not in command.commands]:
+            return unknown
+        command = command.commands[names[0]]
+    options = {name for parameter in command.params for name in [*parameter.opts, *parameter.secondary_opts]}
+    given = {word.strip("[]").partition("=")[0] for word in words if word.lstrip("[").startswith("-")}
+    return sorted(given - options)
+
+
+def test_every_page_is_in_the_index_and_the_readme_leads_there() -> None:
+    listed = {path for path, _ in links(ROOT / "docs" / "index.md")}
+    assert {page for page in DOCS if page.name != "index.md"} <= listed
+    assert ROOT / "docs" / "index.md" in {path for path, _ in links(ROOT / "README.md")}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_to_files_and_headings_that_exist(page: Path) -> None:
+    broken = [
+        f"{path.name}#{anchor}"
+        for path, anchor in links(page)
+        if not path.exists() or (anchor and anchor not in anchors(path))
+    ]
+    assert not broken
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_commands_and_their_options_exist(page: Path) -> None:
+    unknown = {" ".join(words): missing for words in commands(page) if (missing := known(words))}
+    assert not unknown
+
+
+def test_glossary_is_sorted() -> None:
+    words = re.findall(r"^\| \*\*(.+?)\*\*", (ROOT / "docs" / "glossary.md").read_text(), re.MULTILINE)
+    assert len(words) > 40
+    assert words == sorted(words)
+
+
+def test_modules_named_by_path_exist() -> None:
+    named = {
+        (page.name, path)
+        for page in PAGES
+        for path in re.findall(
+            r"`((?:rft_data|ops|explorers|trainers|tests|recipes)/[\w/]+\.\w+)", page.read_text()
+        )
+    }
+    assert not sorted((name, path) for name, path in named if not (ROOT / path).exists())
