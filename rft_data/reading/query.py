@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
+import time
 from dataclasses import dataclass
 
 import pyarrow as pa
 
 from rft_data.buffer import Buffer
+from rft_data.core.children import Child
 from rft_data.core.errors import RecipeError, RftError, StalledError
 from rft_data.core.filters import Filter, to_sql
 from rft_data.core.schema import EXPERIENCES
@@ -68,7 +68,6 @@ def query(
         "max_rows": max_rows,
         "memory_bytes": memory_bytes,
         "result_bytes": MAX_RESULT_BYTES,
-        "deadline_s": deadline_s,
     }
     code, out, err = _run(json.dumps(request), deadline_s)
     if code != 0:
@@ -79,29 +78,29 @@ def query(
 
 
 def _run(request: str, deadline_s: float) -> tuple[int, bytes, str]:
-    """The child's exit code, stdout and stderr. It inherits no secret: only a short list of variables."""
+    """The child's exit code, its answer, and what it wrote to stderr.
+
+    It inherits no secret: only a short list of variables.
+    """
     allowed = {name: value for name, value in os.environ.items() if name in _INHERITED or name[:4] == "AWS_"}
-    paths = os.pathsep.join(path for path in sys.path if path)
-    environment = {**allowed, **_FEW_THREADS, "PYTHONPATH": paths, "LANCE_LOG": "error"}
-    child = subprocess.Popen(
-        [sys.executable, "-P", "-m", "rft_data.reading.query_worker"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=environment,
-        start_new_session=True,
-    )
+    environment = {**allowed, **_FEW_THREADS, "LANCE_LOG": "error"}
+    lines: list[str] = []
+    answer = bytearray()
+    end = time.monotonic() + deadline_s
+    child = Child("rft_data.reading.query_worker", environment=environment, on_line=lines.append)
     try:
-        out, err = child.communicate(request.encode(), timeout=deadline_s)
-    except subprocess.TimeoutExpired as late:
+        child.send(f"{request}\n".encode())
+        while part := child.receive(end):
+            answer += part
+        if child.wait(end - time.monotonic()) is None:
+            raise TimeoutError("it hung up and did not end")
+    except TimeoutError as late:
         raise StalledError(
             f"the query did not finish within {deadline_s:g} s and was killed; ask for less, or wait longer."
         ) from late
     finally:
-        if child.poll() is None:
-            child.kill()
-            child.communicate()
-    return child.returncode, out, err.decode(errors="replace").strip()
+        code = child.close()
+    return code, bytes(answer), "\n".join(lines).strip()
 
 
 def _failure(code: int, err: str, request: dict[str, object]) -> RftError:

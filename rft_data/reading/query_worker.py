@@ -1,20 +1,20 @@
-"""The child process of `query.py`: one request on stdin, an Arrow stream on stdout, then it ends.
+"""The child process of `query.py`: one line of JSON asks, an Arrow stream answers, then it ends.
 
-Started with `python -m rft_data.reading.query_worker`; what it may do is limited before the SQL is looked at.
+What it may do is limited before the SQL is looked at; why it failed is an exit code and a text on stderr.
 """
 
 from __future__ import annotations
 
 import json
-import math
 import resource
-import signal
+import socket
 import sys
 from pathlib import Path
 from typing import Any, NoReturn
 
 import pyarrow as pa
 
+from rft_data.core.children import connected, limit_memory
 from rft_data.core.schema import TABLES
 
 NOT_SQL, FAILED, NO_MEMORY = 3, 4, 5
@@ -31,16 +31,17 @@ _SCAN: dict[str, Any] = {
 
 
 def main() -> None:
-    """Answer the request on stdin."""
-    request = json.load(sys.stdin)
-    signal.alarm(math.ceil(request["deadline_s"]) + 1)  # the end, if the parent dies before it can kill us
+    """Answer one request."""
+    channel = connected()
+    request = json.loads(channel.makefile("rb").readline())
     import duckdb
 
     try:
         connection = _connect(request)
-        _limit_memory(request["memory_bytes"])
+        limit_memory(request["memory_bytes"])
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
         _check(duckdb.extract_statements(request["sql"]))
-        _answer(connection.sql(request["sql"]), request)
+        _answer(connection.sql(request["sql"]), request, channel)
     except (MemoryError, duckdb.OutOfMemoryException, pa.ArrowMemoryError) as err:
         _stop(NO_MEMORY, err)
     except (duckdb.ProgrammingError, duckdb.PermissionException, duckdb.NotSupportedError) as err:
@@ -95,15 +96,6 @@ def _table(location: str, name: str, schema: pa.Schema) -> Any:
         return schema.empty_table()
 
 
-def _limit_memory(more_bytes: int) -> None:
-    """Allow this process so much address space beyond what its libraries have mapped already."""
-    pages = int(Path("/proc/self/statm").read_text().split()[0])
-    limit = pages * resource.getpagesize() + more_bytes
-    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
-
-
 def _check(statements: list[Any]) -> None:
     kinds = [statement.type.name for statement in statements]
     if kinds not in (["SELECT"], ["EXPLAIN"]):
@@ -111,13 +103,13 @@ def _check(statements: list[Any]) -> None:
         _stop(NOT_SQL, f"exactly one SELECT is allowed, found {found}.")
 
 
-def _answer(relation: Any, request: dict[str, Any]) -> None:
-    """Write up to `max_rows` + 1 rows to stdout."""
+def _answer(relation: Any, request: dict[str, Any], channel: socket.socket) -> None:
+    """Send up to `max_rows` + 1 rows."""
     if relation is None:
         _stop(NOT_SQL, "the statement returns no rows.")
     reader = relation.to_arrow_reader(_BATCH_ROWS)
     rows, size = 0, 0
-    with pa.ipc.new_stream(sys.stdout.buffer, reader.schema) as out:
+    with channel.makefile("wb") as sink, pa.ipc.new_stream(sink, reader.schema) as out:
         for batch in reader:
             kept = batch.slice(0, request["max_rows"] + 1 - rows)
             rows, size = rows + kept.num_rows, size + kept.nbytes
@@ -127,13 +119,10 @@ def _answer(relation: Any, request: dict[str, Any]) -> None:
             out.write_batch(kept)
             if rows > request["max_rows"]:
                 break
-    sys.stdout.flush()
 
 
 def _stop(code: int, why: object) -> NoReturn:
     sys.stderr.write(str(why))
-    sys.stderr.flush()
-    signal.alarm(0)
     sys.exit(code)
 
 

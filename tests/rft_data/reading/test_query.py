@@ -120,10 +120,15 @@ def test_query_refuses_a_result_that_is_too_large(stored):
         query(stored, "select repeat('x', 1000000) from range(200)")
 
 
-def test_query_does_not_inherit_secrets(stored, monkeypatch: pytest.MonkeyPatch):
+def test_query_does_not_inherit_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     from rft_data.reading.query import _run
 
+    script = tmp_path / "python"
+    script.write_text("#!/bin/sh\nenv\nexit 7\n")
+    script.chmod(0o700)
     monkeypatch.setenv("HF_TOKEN", "canary")
-    monkeypatch.setattr("sys.executable", "/usr/bin/env")  # prints the environment it was given, then fails
-    _, out, err = _run("{}", 5)
-    assert "canary" not in out.decode() + err
+    monkeypatch.setattr("sys.executable", str(script))
+    code, _, err = _run("{}", 60)
+    assert code == 7
+    assert "LANCE_CPU_THREADS=2" in err
+    assert "canary" not in err
