@@ -1,24 +1,20 @@
 """The child process of `reward_process.py`: builds rewards by name and answers calls, one at a time.
 
-Started with `python -m explorers.rewards.reward_child FD PARENT`. Lines of JSON come and go over
-the socket FD; what rewards print goes to stderr. They run in the main thread, so time-outs by signal work.
+What rewards print goes to stderr. They run in the main thread, so time-outs by signal work.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import resource
 import socket
-import sys
 import time
 import traceback
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from explorers.rewards.rules import judged, make_reward
-from rft_data.core.children import end_with_parent
+from rft_data.core.children import connected, limit_memory
 from rft_data.core.errors import RftError
 from rft_data.core.protocols import Reward, Unscored
 from rft_data.core.rows import Task
@@ -26,9 +22,7 @@ from rft_data.core.rows import Task
 
 def main() -> None:
     """Build the rewards of the first line, then answer each further one, until the parent hangs up."""
-    channel = socket.socket(fileno=int(sys.argv[1]))
-    channel.set_inheritable(False)
-    end_with_parent(int(sys.argv[2]), status=0)
+    channel = connected()
     lines = channel.makefile("rb")
     request = json.loads(lines.readline())
     try:
@@ -38,7 +32,7 @@ def main() -> None:
         kind = type(err).__name__ if isinstance(err, RftError) else "RecipeError"
         _send(channel, {"error": kind, "message": str(err) or repr(err)})
         return
-    _limit_memory(request["memory_bytes"])
+    limit_memory(request["memory_bytes"])
     _send(channel, {"ready": os.getpid()})
     for line in lines:
         answer = _answer(rewards, json.loads(line), request["memory_bytes"])
@@ -61,15 +55,6 @@ def _answer(rewards: Mapping[str, Reward], call: dict[str, Any], memory_bytes: i
 
 def _send(channel: socket.socket, answer: Mapping[str, Any]) -> None:
     channel.sendall(json.dumps(answer).encode() + b"\n")
-
-
-def _limit_memory(more_bytes: int) -> None:
-    """Allow this process so much address space beyond what is mapped already, and no core files."""
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    if sys.platform == "linux":
-        pages = int(Path("/proc/self/statm").read_text().split()[0])
-        limit = pages * resource.getpagesize() + more_bytes
-        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 
 
 if __name__ == "__main__":
