@@ -1,7 +1,7 @@
-"""A run's last numbers for Prometheus: `/metrics` in its text format 0.0.4, and `/healthz`.
+"""A run's last numbers for Prometheus: `/metrics` as prometheus_client writes it, and `/healthz`.
 
-Served on loopback by a thread of the conductor, without a dependency; off unless a port is given. A name is
-`rft_` and the first part of a metric's key; the rest of the key is the label `part`.
+Served on loopback by a thread of the conductor; off unless a port is given. A metric's name is `rft_` and the
+first part of the number's key; the rest of the key is the label `part`.
 """
 
 from __future__ import annotations
@@ -10,38 +10,55 @@ import json
 import logging
 import re
 import threading
-from collections.abc import Callable, Mapping
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from http.server import ThreadingHTTPServer
 from typing import Any
+
+from prometheus_client import CollectorRegistry, MetricsHandler
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
 
 from rft_data.core.errors import BusyError
 from rft_data.run.watch.metrics_log import Point
 
 log = logging.getLogger(__name__)
 
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 LOOPBACK = "127.0.0.1"
 _NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_]")
 _HOSTS = (LOOPBACK, "localhost")
 _READ_S = 5.0
 """What a client gets to send its request."""
+_LABELS = ("run", "role", "part")
+_HELP = "At the newest optimizer step of the run."
 
 
-def exposition(run_id: str, point: Point | None) -> str:
-    """Prometheus' text format: every number of a point as a gauge with labels run, role and, if any, part."""
-    families: dict[str, dict[str, float]] = {"rft_up": {_labels({"run": run_id}): 1.0}}
-    if point is not None:
-        families["rft_step"] = {_labels({"run": run_id}): float(point.step)}
+class PointCollector(Collector):
+    """Every number of the last point as a gauge with labels run, role and, if any, part."""
+
+    def __init__(self, run_id: str, latest: Callable[[], Point | None]) -> None:
+        """`latest`: the last point recorded, or None before the first."""
+        self._run_id = run_id
+        self._latest = latest
+
+    def collect(self) -> Iterable[GaugeMetricFamily]:
+        """The gauges now, as the library asks for them."""
+        families: dict[str, GaugeMetricFamily] = {}
+        for name, labels, value in self._samples():
+            family = families.setdefault(name, GaugeMetricFamily(name, _HELP, labels=_LABELS))
+            family.add_metric(labels, value)
+        return families.values()
+
+    def _samples(self) -> Iterator[tuple[str, Sequence[str], float]]:
+        """Metric name, values of the first of `_LABELS`, number."""
+        yield "rft_up", [self._run_id], 1.0
+        point = self._latest()
+        if point is None:
+            return
+        yield "rft_step", [self._run_id], point.step
         for role, numbers in point.numbers.items():
             for key, value in numbers.items():
                 name, part = _named(key)
-                labels = {"run": run_id, "role": role} | ({"part": part} if part else {})
-                families.setdefault(name, {})[_labels(labels)] = value
-    lines = []
-    for name, samples in sorted(families.items()):
-        lines.append(f"# TYPE {name} gauge")
-        lines += [f"{name}{labels} {_number(value)}" for labels, value in samples.items()]
-    return "\n".join(lines) + "\n"
+                yield name, [self._run_id, role, part] if part else [self._run_id, role], value
 
 
 def _named(key: str) -> tuple[str, str]:
@@ -49,22 +66,6 @@ def _named(key: str) -> tuple[str, str]:
     first, _, rest = key.partition("/")
     name = _NOT_IN_NAMES.sub("_", first)
     return f"rft_{name}", rest if name == first else key
-
-
-def _labels(labels: Mapping[str, str]) -> str:
-    pairs = (f'{name}="{_escaped(value)}"' for name, value in labels.items())
-    return "{" + ",".join(pairs) + "}"
-
-
-def _escaped(value: str) -> str:
-    clean = value.encode("utf-8", "replace").decode()
-    return clean.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
-
-
-def _number(value: float) -> str:
-    if value != value:
-        return "NaN"
-    return ("+Inf" if value > 0 else "-Inf") if value in (float("inf"), float("-inf")) else repr(float(value))
 
 
 class MetricsServer:
@@ -84,9 +85,10 @@ class MetricsServer:
             health: what `/healthz` answers as JSON; status 200 if its `state` is `running`, else 503.
         Raises: BusyError if the port is taken.
         """
-        handler = _handler(lambda: exposition(run_id, latest()), health)
+        registry = CollectorRegistry()
+        registry.register(PointCollector(run_id, latest))
         try:
-            self._server = ThreadingHTTPServer((LOOPBACK, port), handler)
+            self._server = ThreadingHTTPServer((LOOPBACK, port), _handler(registry, health))
         except OSError as err:
             raise BusyError(
                 f"cannot serve metrics on {LOOPBACK}:{port}: {err.strerror or err}; give another port, "
@@ -110,12 +112,11 @@ class MetricsServer:
         self.close()
 
 
-def _handler(
-    metrics: Callable[[], str], health: Callable[[], Mapping[str, Any]]
-) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
+def _handler(metrics: CollectorRegistry, health: Callable[[], Mapping[str, Any]]) -> type[MetricsHandler]:
+    class Handler(MetricsHandler):
         """One request."""
 
+        registry = metrics
         timeout = _READ_S
 
         def do_GET(self) -> None:
@@ -124,16 +125,13 @@ def _handler(
             if host not in _HOSTS:  # a page elsewhere whose name was pointed at this machine
                 self._answer(403, "text/plain", "only under the name localhost\n")
             elif self.path == "/metrics":
-                self._answer(200, CONTENT_TYPE, metrics())
+                super().do_GET()
             elif self.path == "/healthz":
                 found = health()
                 status = 200 if found.get("state") == "running" else 503
                 self._answer(status, "application/json", json.dumps(found, default=str) + "\n")
             else:
                 self._answer(404, "text/plain", "there are /metrics and /healthz\n")
-
-        def log_message(self, format: str, *args: Any) -> None:
-            """Scrapes are not worth a line each."""
 
         def _answer(self, status: int, kind: str, text: str) -> None:
             body = text.encode()

@@ -4,10 +4,12 @@ import math
 import re
 
 import pytest
+from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4 as CONTENT_TYPE
+from prometheus_client import CollectorRegistry, generate_latest, parser
 
 from rft_data.core.errors import BusyError
 from rft_data.run.watch.metrics_log import Point
-from rft_data.run.watch.prometheus import CONTENT_TYPE, MetricsServer, exposition
+from rft_data.run.watch.prometheus import MetricsServer, PointCollector
 
 POINT = Point(
     4,
@@ -20,7 +22,13 @@ POINT = Point(
     },
 )
 
-Sample = tuple[str, tuple[tuple[str, str], ...]]
+Sample = tuple[str, frozenset[tuple[str, str]]]
+
+
+def exposition(run_id: str, point: Point | None) -> str:
+    registry = CollectorRegistry()
+    registry.register(PointCollector(run_id, lambda: point))
+    return generate_latest(registry).decode()
 
 
 def unescaped(match: re.Match[str]) -> str:
@@ -32,6 +40,8 @@ def parse(text: str) -> dict[Sample, float]:
     found: dict[Sample, float] = {}
     typed: set[str] = set()
     for line in text.split("\n")[:-1]:
+        if line.startswith("# HELP "):
+            continue
         if line.startswith("# TYPE "):
             name, kind = line.removeprefix("# TYPE ").split(" ")
             assert (name in typed, kind) == (False, "gauge")
@@ -42,14 +52,14 @@ def parse(text: str) -> dict[Sample, float]:
         name, inside, number = match.groups()
         assert name in typed
         pairs = re.findall(r'([a-zA-Z_][a-zA-Z0-9_]*)="((?:\\.|[^"\\])*)"(?:,|$)', inside)
-        labels = tuple((key, re.sub(r"\\.", unescaped, value)) for key, value in pairs)
+        labels = frozenset((key, re.sub(r"\\.", unescaped, value)) for key, value in pairs)
         assert (name, labels) not in found
         found[name, labels] = float(number)
     return found
 
 
 def value_of(found: dict[Sample, float], name: str, **labels: str) -> float:
-    return found[name, (("run", "r1"), *labels.items())]
+    return found[name, frozenset({"run": "r1", **labels}.items())]
 
 
 def test_every_number_comes_back_from_the_text() -> None:
@@ -67,18 +77,15 @@ def test_every_number_comes_back_from_the_text() -> None:
 
 
 def test_prometheus_own_parser_agrees() -> None:
-    parser = pytest.importorskip("prometheus_client.parser")
     families = parser.text_string_to_metric_families(exposition("r1", POINT))
     theirs = {(s.name, frozenset(s.labels.items())): s.value for family in families for s in family.samples}
-    ours = {
-        (name, frozenset(labels)): value for (name, labels), value in parse(exposition("r1", POINT)).items()
-    }
+    ours = parse(exposition("r1", POINT))
     assert theirs.keys() == ours.keys()
     assert all(theirs[key] == ours[key] or math.isnan(ours[key]) for key in ours)
 
 
 def test_before_the_first_step_the_run_is_up_and_says_no_more() -> None:
-    assert parse(exposition("r1", None)) == {("rft_up", (("run", "r1"),)): 1.0}
+    assert parse(exposition("r1", None)) == {("rft_up", frozenset({("run", "r1")})): 1.0}
 
 
 def ask(port: int, path: str, host: str | None = None) -> tuple[int, str, str]:
