@@ -1,4 +1,4 @@
-"""Trackers by name: TensorBoard's event files, or any transformers `report_to` integration that logs numbers.
+"""Trackers by name: TensorBoard's event files (tensorboardX), or a transformers `report_to` integration.
 
 The transformers callbacks are driven as their Trainer drives them (train begin, log, train end), without one.
 What a tracker shows is a copy: the `metrics` table is the record.
@@ -6,13 +6,14 @@ What a tracker shows is a copy: the `metrics` table is the record.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from rft_data.core.errors import MissingExtraError, UnknownComponentError
 from rft_data.core.lookup import need, suggest
-from rft_data.run.watch.event_file import EventFile
 from rft_data.run.watch.metrics_log import Point, Tracker
 
 TENSORBOARD = "tensorboard"
@@ -61,7 +62,11 @@ class TensorBoard:
     name = TENSORBOARD
 
     def __init__(self, folder: Path) -> None:
-        """Nothing is written before the first point."""
+        """Nothing is written before the first point.
+
+        Raises: MissingExtraError without tensorboardX.
+        """
+        need("tensorboardX", "train", f"tracker '{TENSORBOARD}'")
         self._folder = folder
         self._files: dict[str, EventFile] = {}
 
@@ -82,6 +87,38 @@ class TensorBoard:
         if axis not in self._files:
             self._files[axis] = EventFile(self._folder / axis, first)
         return self._files[axis]
+
+
+class EventFile:
+    """One event file in a folder; a new start of a run writes a new one beside the old.
+
+    Not tensorboardX's `SummaryWriter`: it renames tags (`8+` to `8_`) and holds events back for two minutes.
+    """
+
+    def __init__(self, folder: Path, first_step: int) -> None:
+        """Create the file. TensorBoard forgets what earlier files say of steps from `first_step` on."""
+        # imported here because it imports torch where that is installed
+        from tensorboardX.event_file_writer import EventsWriter
+        from tensorboardX.proto import event_pb2
+
+        folder.mkdir(parents=True, exist_ok=True)
+        # tensorboardX names a file by second and host, and overwrites one of the same second
+        self._file = EventsWriter(str(folder / "events"), f".{time.time_ns()}.{os.getpid()}")
+        self._event = event_pb2.Event
+        self._write(first_step, session_log={"status": event_pb2.SessionLog.START})
+
+    def add_scalars(self, step: int, scalars: Mapping[str, float]) -> None:
+        """Write one step's values by tag; a value too large for 32 bits becomes infinite."""
+        values = [{"tag": tag, "simple_value": value} for tag, value in scalars.items()]
+        self._write(step, summary={"value": values})
+
+    def close(self) -> None:
+        """Finish the file."""
+        self._file.close()
+
+    def _write(self, step: int, **content: Any) -> None:
+        self._file.write_event(self._event(wall_time=time.time(), step=step, **content))
+        self._file.flush()
 
 
 class Callback:
