@@ -6,17 +6,21 @@ Tasks usually outnumber visits, so what one task teaches about its kind is most 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from rft_data.core.errors import RecipeError
+from rft_data.core.lookup import need
 from rft_data.core.rows import Task
 from rft_data.tasks.selectors.drawing import Keep, sample
-from rft_data.tasks.selectors.kmeans import centres_of, nearest
 from rft_data.tasks.selectors.roster import Roster
 
 _LEVELS = 16
 """A taskset with more distinct difficulties than this is cut into as many quantiles."""
+_FITTED = 20_000
+"""Vectors that k-means looks at; the others join the nearest centre."""
+_ROUNDS = 25
 
 
 class Categories:
@@ -63,8 +67,9 @@ def by_difficulty(roster: Roster) -> Categories:
 def by_embedding(roster: Roster, field: str, clusters: int, seed: int) -> Categories:
     """k-means clusters, within each taskset, of the vectors that the tasks' metadata holds under `field`.
 
-    The centres are those of the first tasks; an added task joins the nearest.
-    Raises: RecipeError when a task has no such vector, or vectors differ in length.
+    The centres are those of the first tasks; an added task joins the nearest. They are not saved: a run that
+    is resumed finds the same ones from the seed.
+    Raises: RecipeError when a task has no such vector, or vectors differ in length; MissingExtraError.
     """
     vectors = _vectors(roster.tasks, field)
     codes = np.empty(len(roster), np.int32)
@@ -72,10 +77,25 @@ def by_embedding(roster: Roster, field: str, clusters: int, seed: int) -> Catego
     for code, taskset in enumerate(roster.tasksets):
         mine = np.flatnonzero(roster.taskset == code)
         first = mine[mine < roster.base]
-        centres = centres_of(vectors[first if len(first) else mine], clusters, seed)
-        codes[mine] = len(names) + nearest(vectors[mine], centres)
+        centres = _centres(vectors[first if len(first) else mine], clusters, seed)
+        nearest, _ = _k_means().vq(vectors[mine], centres)
+        codes[mine] = len(names) + nearest
         names += [f"{taskset}/cluster {i + 1}" for i in range(len(centres))]
     return Categories(names, codes)
+
+
+def _centres(vectors: np.ndarray, k: int, seed: int) -> np.ndarray:
+    """At most k centres (float32, one row each); fewer when fewer vectors differ."""
+    rng = np.random.default_rng(seed)
+    if len(vectors) > _FITTED:
+        vectors = vectors[rng.choice(len(vectors), _FITTED, replace=False)]
+    k = min(k, len(np.unique(vectors, axis=0)))  # k-means++ finds no further seed among equal vectors
+    centres, _ = _k_means().kmeans2(vectors, k, _ROUNDS, minit="++", rng=rng)
+    return np.asarray(centres, np.float32)
+
+
+def _k_means() -> Any:
+    return need("scipy.cluster.vq", "train", "a selector with 'embedding'")
 
 
 def _quantile_edges(tasks: Sequence[Task]) -> dict[str, np.ndarray]:

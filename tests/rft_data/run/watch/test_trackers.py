@@ -18,6 +18,7 @@ def point(step: int = 7, version: int = 3) -> Point:
     numbers = {
         "trainer": {"reward": 0.5, "loss": math.nan, "grad_norm": 1e300},
         "explorer-0": {"tokens": 4096.0},
+        "sampler": {"lag_in_queue/8+": 2.0},
         "loop": {"policy_version": float(version), "elapsed_s": 12.5},
     }
     return Point(step, version, 12.5, numbers)
@@ -105,10 +106,19 @@ def test_tensorboard_has_two_step_axes(tmp_path: Path) -> None:
     assert values["trainer/reward"] == 0.5
     assert math.isnan(values["trainer/loss"])
     assert values["trainer/grad_norm"] == math.inf  # larger than a 32-bit float
+    assert values["sampler/lag_in_queue/8+"] == 2.0
     assert (values["loop/policy_version"], values["loop/elapsed_s"]) == (3.0, 12.5)
     explored = list(events(by_version))[2:]
     assert [event.step for event in explored] == [3, 300]
     assert [value.tag for value in explored[0].summary.value] == ["explorer-0/tokens"]
+
+
+def test_tensorboard_without_its_writer_says_which_extra_brings_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "tensorboardX", None)
+    with pytest.raises(MissingExtraError, match=r"tracker 'tensorboard' needs .*'tensorboardX'.*\[train\]"):
+        make_trackers(["tensorboard"], "run", tmp_path, 10)
 
 
 def test_a_resumed_run_writes_a_new_event_file(tmp_path: Path) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from rft_data.core.rows import TaskKey
+from rft_data.core.errors import MissingExtraError
+from rft_data.core.rows import Task, TaskKey
 from rft_data.tasks.selectors import make_selector
 from rft_data.tasks.selectors.categories import by_difficulty, by_embedding
 from rft_data.tasks.selectors.drawing import best, sample
@@ -107,6 +110,27 @@ def test_clusters_of_embeddings_keep_what_belongs_together() -> None:
     roster.add([make_task("a", 2, 900)])
     again = by_embedding(roster, "vector", 9, seed=0)
     assert again.codes[:-1].tolist() == found.codes.tolist()
+
+
+def with_vectors(vectors) -> list[Task]:
+    made = make_tasks(1, len(vectors))
+    return [replace(t, metadata={"vector": v}) for t, v in zip(made, vectors.tolist(), strict=True)]
+
+
+def test_clusters_are_those_that_version_0_5_0_found() -> None:
+    """Saved selectors name clusters by number, so another numbering would give them other statistics."""
+    vectors = np.repeat(np.random.default_rng(0).standard_normal((40, 4)), 2, axis=0).astype(np.float32)
+    found = by_embedding(Roster(with_vectors(vectors)), "vector", 6, seed=3)
+    numbers = "13111101145400545341310243531333304535124505512531345045434134350421053543345401"
+    assert "".join(map(str, found.codes.tolist())) == numbers
+    few = by_embedding(Roster(with_vectors(vectors[:6])), "vector", 6, seed=3)
+    assert (few.codes.tolist(), len(few)) == ([2, 2, 0, 1, 0, 1], 3)
+
+
+def test_embeddings_without_scipy_say_which_extra_brings_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "scipy.cluster.vq", None)
+    with pytest.raises(MissingExtraError, match=r"a selector with 'embedding' needs .*'scipy.*\[train\]"):
+        by_embedding(Roster(make_tasks(3, 30)), "vector", 9, seed=0)
 
 
 def test_roster_finds_places_and_keys_of_tasks_with_equal_ids() -> None:
