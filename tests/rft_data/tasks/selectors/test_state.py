@@ -6,7 +6,7 @@ import json
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from rft_data.core.errors import ResumeError
@@ -77,6 +77,7 @@ def test_restored_selector_makes_the_same_next_thousand_choices(name: str, event
     restored = make_selector(use, args, given_again, 7)
     restored.load_state_dict(saved)
     assert json.dumps(restored.state_dict()) == json.dumps(saved)
+    assume(straight.in_play)  # the events may have retired every task
     assert go_on(straight, 1000) == go_on(restored, 1000)
     assert json.dumps(restored.metrics()) == json.dumps(straight.metrics())
 
