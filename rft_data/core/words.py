@@ -99,7 +99,7 @@ class GroupOutcome(StrEnum):
     CANCELLED = "cancelled"
     """Its explorer ended, or the run did, before the group was whole; its task is played again."""
     AWAITING = "awaiting"
-    """Whole, with rewards still to come as feedback. Never stored; only a sampler that starts is told this."""
+    """Whole, with rewards still to come as feedback. Never stored; only a starting sampler is told it."""
 
 
 STORED_OUTCOMES: Final = (GroupOutcome.ARRIVED, GroupOutcome.FAILED, GroupOutcome.CANCELLED)
