@@ -11,7 +11,8 @@ from data_juicer.ops.base_op import OPERATORS, Mapper
 from ops.base import ArrowMapper, append_or_replace, floats
 from ops.lance.store import store_of
 from rft_data.core.codec import one_array
-from rft_data.exchange.feedback import REWARD, How, fold, said_about
+from rft_data.core.words import FeedbackKey
+from rft_data.exchange.feedback import How, fold, said_about
 
 Into = Literal["reward", "shaped_reward", "stats"]
 
@@ -35,7 +36,7 @@ class FeedbackMapper(ArrowMapper, Mapper):
 
     def __init__(
         self,
-        key: str = REWARD,
+        key: str = FeedbackKey.REWARD,
         how: How = "last",
         into: Into = "reward",
         replace: bool = False,

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from rft_data.core.rows import Experience, PreferencePair, Task, canonical_json
 from rft_data.core.schema import EXPERIENCES, PREFERENCES, TASKS, is_json
+from rft_data.core.words import PairSource, RowSource, Split, member
 
 _AS_GIVEN = frozenset({"messages", "tools", "chosen", "rejected"})
 """A chat template renders these: the policy saw the keys in this order."""
@@ -119,16 +120,24 @@ def from_table(table: pa.Table, schema: pa.Schema) -> list[dict[str, Any]]:
 def to_tasks(table: pa.Table) -> list[Task]:
     """The rows of a TASKS table."""
     rows = from_table(table.drop_columns(["task_id", "created_at"]), TASKS)
-    return [Task(**{**row, "messages": tuple(row["messages"]), "tags": tuple(row["tags"])}) for row in rows]
+    for row in rows:
+        row["messages"], row["tags"] = tuple(row["messages"]), tuple(row["tags"])
+        row["split"] = member(Split, row["split"])
+    return [Task(**row) for row in rows]
 
 
 def to_experiences(table: pa.Table) -> list[Experience]:
     """The rows of an EXPERIENCES table (seq and digest are the table's, not the row's)."""
     names = [f.name for f in EXPERIENCES if f.name not in ("seq", "digest")]
-    return [Experience(**row) for row in from_table(table.select(names), EXPERIENCES)]
+    rows = from_table(table.select(names), EXPERIENCES)
+    for row in rows:
+        row["source"] = member(RowSource, row["source"])
+    return [Experience(**row) for row in rows]
 
 
 def to_preferences(table: pa.Table) -> list[PreferencePair]:
     """The rows of a PREFERENCES table."""
     rows = from_table(table.drop_columns(["preference_id"]), PREFERENCES)
+    for row in rows:
+        row["source"] = member(PairSource, row["source"])
     return [PreferencePair(**row) for row in rows]

@@ -14,6 +14,8 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import ArrayLike
 
+from rft_data.core.words import ADMITTED
+
 Numbers = dict[str, float]
 
 PASS_RATE_EDGES = (0.25, 0.5, 0.75)
@@ -59,7 +61,7 @@ def bubble(busy_s: float, elapsed_s: float) -> float | None:
 
 def residual(book: Mapping[str, int]) -> int:
     """Groups admitted and in no state at all; 0 in a sound run. `book` is `Sampler.conservation()`."""
-    return book["admitted"] - sum(groups for state, groups in book.items() if state != "admitted")
+    return book[ADMITTED] - sum(groups for state, groups in book.items() if state != ADMITTED)
 
 
 def operator_facts(counts: Mapping[str, float]) -> Numbers:

@@ -33,7 +33,7 @@ class Completion:
     logprobs: Sequence[float]
     """One per sampled id, natural log, of the tempered distribution."""
     finish_reason: str
-    """`stop`, `length` or `abort`."""
+    """A `FinishReason`, or another word of the engine."""
     version_spans: Sequence[VersionSpan]
     """Which policy version sampled which ids; indices into `token_ids`."""
 
@@ -108,8 +108,9 @@ class Group:
     task: Task
     experiences: tuple[Experience, ...]
     outcome: str
-    """`arrived`, or `failed` with the reason in `error`."""
+    """`arrived` or `failed`."""
     error: str = ""
+    """Why it failed, or empty."""
 
 
 # --- choosing tasks --------------------------------------------------------------------------------

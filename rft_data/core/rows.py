@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+from rft_data.core.words import NOT_SAMPLED, PairSource, Split
+
 Message = Mapping[str, Any]
 """One chat message, `{"role": ..., "content": ...}`."""
 
@@ -50,8 +52,7 @@ class Task:
     """The prompt, as chat messages."""
     answer: str | None = None
     """Reference answer; None when the reward needs none."""
-    split: str = "train"
-    """`train` (may be explored) or `heldout` (evaluation only)."""
+    split: Split = Split.TRAIN
     difficulty: float | None = None
     """Offline difficulty, larger is harder; None when the source has none."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
@@ -94,7 +95,7 @@ class Experience:
     experience_id: str
     """Deterministic: `experience_id_of(run, task, attempt, group, member, turn)`."""
     source: str
-    """`rollout`, `expert`, `import`, `eval` or `probe`; evaluation rows are never leased."""
+    """A `RowSource`; evaluation rows are never leased."""
     run_id: str
     taskset: str
     task_id: str
@@ -126,8 +127,8 @@ class Experience:
     tools: Sequence[Mapping[str, Any]] | None = None
     """Tool definitions offered to the policy; None when there were none."""
     completion_text: str = ""
-    finish_reason: str = ""
-    """`stop`, `length`, `abort`; empty when not sampled."""
+    finish_reason: str = NOT_SAMPLED
+    """A `FinishReason`, or another word that an engine or a file gave; NOT_SAMPLED when not sampled."""
     reward: float | None = None
     """None until it is known (delayed or unscored)."""
     reward_parts: Mapping[str, float] = field(default_factory=dict)
@@ -151,8 +152,7 @@ class Experience:
 class PreferencePair:
     """Two answers to one prompt, one preferred: imported, mined from a group, or given by a person."""
 
-    source: str
-    """`import`, `mined` or `human`."""
+    source: PairSource
     taskset: str
     task_id: str
     chosen: Sequence[Message]
@@ -187,7 +187,7 @@ class Feedback:
     experience_id: str
     author: str
     key: str
-    """`reward`, `score`, `edit`, or a name of your own."""
+    """A `FeedbackKey`, or a name of your own."""
     value: float | None = None
     """The number, for reward and score."""
     text: str | None = None
@@ -241,7 +241,7 @@ class Played:
     ticket: Ticket
     task: TaskKey
     outcome: str
-    """`arrived`, `failed` or `cancelled`."""
+    """A `GroupOutcome`."""
     seqs: tuple[int, ...]
     """Its stored rows, by member; fewer than `rows` when the door refused some."""
     rows: int
@@ -259,7 +259,7 @@ class GroupResult:
     rewards: tuple[float | None, ...]
     """One per rollout, None where unscored."""
     outcome: str
-    """`arrived`, `failed` or `cancelled`."""
+    """A `GroupOutcome`."""
     version_min: int
     """Lowest version over the group (the ticket's version when it failed)."""
     seqs: tuple[int, ...] = ()

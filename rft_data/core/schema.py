@@ -293,7 +293,7 @@ VERSIONS = pa.schema(
 METRICS = pa.schema(
     [
         _text("run_id", "run that made it"),
-        _text("role", "trainer, explorer, ops, sampler, selector or run"),
+        _text("role", "trainer, explorer, ops, sampler, selector, loop, seconds or run"),
         _int("step", "optimizer step"),
         _text("key", "name of the metric"),
         _field("value", pa.float64(), "its value"),

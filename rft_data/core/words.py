@@ -8,7 +8,21 @@ word read back compares equal to its member. The value is stored data and never 
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal, TypeAlias, TypeVar, cast
+
+Word = TypeVar("Word", bound=StrEnum)
+
+
+def member(words: type[Word], text: str) -> Word:
+    """The member of `words` for a stored text.
+
+    A text that is none of them stays a plain string: whoever reads a row does not judge it.
+    """
+    try:
+        return words(text)
+    except ValueError:
+        return cast("Word", text)
+
 
 # --- rows ------------------------------------------------------------------------------------------
 
@@ -233,7 +247,7 @@ class RunMilestone(StrEnum):
 
 
 class MetricRole(StrEnum):
-    """Who a number of the `metrics` table is about. Explorers are numbered when there are several."""
+    """What a number of the `metrics` table is about. The roles of an explorer fleet begin with `explorer`."""
 
     TRAINER = "trainer"
     """The trainer's step."""
@@ -246,7 +260,11 @@ class MetricRole(StrEnum):
     SELECTOR = "selector"
     """The choice of tasks."""
     LOOP = "loop"
-    """The run as a whole: its clock and its policy version."""
+    """One step of the run after another: its clock, its policy version, what it left idle."""
+    SECONDS = "seconds"
+    """Wall seconds of the last step, by what the run was doing."""
+    RUN = "run"
+    """Measured between the stages of a run, not in a step."""
 
 
 SwapMode: TypeAlias = Literal["drain", "continue", "recompute"]

@@ -26,8 +26,6 @@ from rft_data.core.schema import FEEDBACK
 from rft_data.exchange.formats.jsonlines import Found, read_json
 
 How: TypeAlias = Literal["last", "mean", "sum"]
-REWARD = "reward"
-"""The key of a delayed reward."""
 WITHDRAWN = "rft:withdrawn"
 """How the text of a withdrawal begins: it takes back what its author said under its key before."""
 _COLUMNS = ["experience_id", "author", "value", "text", "created_at"]

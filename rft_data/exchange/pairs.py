@@ -18,6 +18,7 @@ from rft_data.buffer import Buffer
 from rft_data.core.codec import to_experiences
 from rft_data.core.errors import RowError
 from rft_data.core.rows import PreferencePair
+from rft_data.core.words import Verdict
 from rft_data.exchange.formats.mining import pair_of
 
 log = logging.getLogger(__name__)
@@ -57,7 +58,7 @@ def store_pairs(buffer: Buffer, rows: pa.Table, annotations: pa.Table) -> Stored
     for experience_id, verdict, stats, score in zip(
         *(annotations[n].to_pylist() for n in names), strict=True
     ):
-        if verdict == "kept":
+        if verdict == Verdict.KEPT:
             kept[experience_id] = json.loads(stats).get(_STAT) or []
             shaped[experience_id] = score
     named = [(better, worse) for better, others in kept.items() for worse in others if worse in kept]

@@ -17,7 +17,8 @@ import pyarrow as pa
 
 from rft_data.buffer import Buffer
 from rft_data.core.rows import GroupResult, Played, now
-from rft_data.exchange.feedback import REWARD, Folded, How, fold, said_about
+from rft_data.core.words import FeedbackKey
+from rft_data.exchange.feedback import Folded, How, fold, said_about
 from rft_data.sampler.group_states import AWAITING
 
 log = logging.getLogger(__name__)
@@ -45,7 +46,7 @@ class Delayed:
 
     wait_s: float
     """How long a group is kept waiting, from when its last row was made."""
-    key: str = REWARD
+    key: str = FeedbackKey.REWARD
     """Of the feedback."""
     how: How = "last"
     """See `rft_data.exchange.feedback.fold`."""

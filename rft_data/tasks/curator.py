@@ -19,6 +19,7 @@ from rft_data.core.codec import to_tasks
 from rft_data.core.errors import ResumeError
 from rft_data.core.filters import In
 from rft_data.core.rows import GroupResult, Task, TaskKey
+from rft_data.core.words import Split
 from rft_data.tasks.record import played, tally
 from rft_data.tasks.selectors.base import OpenSelector
 from rft_data.tasks.synthesis import SYNTHESISED, Synthesis, synthesise
@@ -276,7 +277,7 @@ def _stored(buffer: Buffer, keys: Collection[TaskKey]) -> dict[TaskKey, Task]:
     """Those of the keys that are stored, whoever stored them, as training tasks."""
     ids = tuple(sorted({key.task_id for key in keys}))
     found = to_tasks(buffer.read("tasks", None, In("task_id", ids)))
-    return {task.key: replace(task, split="train") for task in found if task.key in keys}
+    return {task.key: replace(task, split=Split.TRAIN) for task in found if task.key in keys}
 
 
 def _outcome(

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from rft_data.core.codec import one_array
 from rft_data.core.filters import And, Compare, Filter, IsNull, Not
+from rft_data.core.words import GroupOutcome, RowSource
 
 PLAYED = pa.schema(
     [
@@ -85,7 +86,7 @@ def tally(table: pa.Table, window: int | None) -> tuple[npt.NDArray[np.float64],
 def _groups(store: StoredRows, run_id: str | None, set_aside: Collection[str]) -> pa.Table:
     """One entry for each group that arrived and has a scored rollout."""
     names = ["group_id", "run_id", *_KEY, "version_min", "rewards"]
-    arrived: Filter = Compare("outcome", "eq", "arrived")
+    arrived: Filter = Compare("outcome", "eq", GroupOutcome.ARRIVED)
     if run_id is not None:
         arrived = And((arrived, Compare("run_id", "eq", run_id)))
     rows = store.read("groups", names, arrived)
@@ -112,7 +113,7 @@ def _first_of_each(table: pa.Table, name: str) -> pa.Table:
 
 def _imports(store: StoredRows) -> pa.Table:
     """One entry for each scored rollout that somebody else made."""
-    scored = And((Compare("source", "eq", "import"), Not(IsNull("reward"))))
+    scored = And((Compare("source", "eq", RowSource.IMPORT), Not(IsNull("reward"))))
     rows = store.read("experiences", [*_KEY, "reward"], scored)
     rewards = rows["reward"].cast(pa.float64()).to_numpy()
     entries = {

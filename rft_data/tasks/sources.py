@@ -13,6 +13,7 @@ from typing import Any
 from rft_data.core.errors import MissingFileError, RowError, UnknownComponentError
 from rft_data.core.lookup import need, suggest
 from rft_data.core.rows import Task, content_id
+from rft_data.core.words import Split
 
 
 def read_jsonl(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -99,5 +100,5 @@ def reasoning_gym_tasks(
 def make_task(taskset: str, question: str, answer: str, difficulty: float | None, heldout: float) -> Task:
     """A single-turn task; it is held out when its content hash falls in the first `heldout` share."""
     share = int(content_id("split", question)[:8], 16) / 0x1_0000_0000
-    split = "heldout" if share < heldout else "train"
+    split = Split.HELDOUT if share < heldout else Split.TRAIN
     return Task(taskset, ({"role": "user", "content": question},), answer, split, difficulty)

@@ -19,6 +19,7 @@ from rft_data.core.errors import RowError
 from rft_data.core.filters import And, In
 from rft_data.core.lookup import lookup
 from rft_data.core.rows import Experience, Task, TaskKey
+from rft_data.core.words import TRAINABLE_SOURCES, RowSource, Split
 from rft_data.tasks.record import StoredRows
 
 log = logging.getLogger(__name__)
@@ -146,7 +147,7 @@ MAKERS: Mapping[str, Maker] = {"hinted": hinted}
 
 
 def _checked(variant: Task, parent: Task, newest: Experience) -> Task:
-    if not isinstance(variant, Task) or variant.split != "train" or not variant.messages:
+    if not isinstance(variant, Task) or variant.split != Split.TRAIN or not variant.messages:
         got = f"split '{variant.split}'" if isinstance(variant, Task) else type(variant).__name__
         raise RowError(
             f"the synthesis gave for task '{parent.task_id}' a {got}; wanted tasks of split 'train' with "
@@ -168,7 +169,7 @@ def _newest(
     where = And(
         (
             In("task_id", tuple(sorted({key.task_id for key in wanted}))),
-            In("source", ("rollout", "import", "expert")),
+            In("source", TRAINABLE_SOURCES),
         )
     )
     rows = store.read("experiences", ["seq", "taskset", "task_id", "source", "run_id", "group_id"], where)
@@ -176,7 +177,7 @@ def _newest(
     for row in rows.to_pylist():
         key = TaskKey(row["taskset"], row["task_id"])
         ours = row["group_id"] not in gone and run_id in (None, row["run_id"])
-        if key in wanted and (ours or row["source"] != "rollout"):
+        if key in wanted and (ours or row["source"] != RowSource.ROLLOUT):
             seqs.setdefault(key, []).append(row["seq"])
     newest = {key: sorted(found, reverse=True)[:_NEWEST] for key, found in seqs.items()}
     flat = [seq for found in newest.values() for seq in found]

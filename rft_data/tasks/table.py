@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from rft_data.core.errors import RecipeError
 from rft_data.core.rows import Message, Task
+from rft_data.core.words import Split
 from rft_data.tasks.record import PLAYED
 
 _OFFLINE = "offline_difficulty:"
@@ -124,5 +125,5 @@ def held_out(table: pa.Table) -> npt.NDArray[np.bool_]:
     """Which rows are held-out tasks; none where there is no column `split`."""
     if "split" not in table.column_names:
         return np.zeros(table.num_rows, bool)
-    found: npt.NDArray[np.bool_] = np.asarray(table["split"].to_pylist(), object) == "heldout"
+    found: npt.NDArray[np.bool_] = np.asarray(table["split"].to_pylist(), object) == Split.HELDOUT
     return found

@@ -19,9 +19,8 @@ from rft_data.core.errors import ConflictError, RowError
 from rft_data.core.files import fsync
 from rft_data.core.filters import Filter
 from rft_data.core.rows import Feedback, PreferencePair, now
+from rft_data.core.words import FeedbackKey
 from rft_data.exchange.annotate.subjects import (
-    COMMENT,
-    SCORE,
     Subject,
     answer_text,
     as_text,
@@ -35,6 +34,7 @@ from rft_data.exchange.feedback import brief, finite, rows_of, storable, time_of
 
 Kind: TypeAlias = Literal["rating", "pairwise"]
 MAX_RATING = 5
+_COMMENT = FeedbackKey.COMMENT
 _PREFERENCE = "preference"
 _ID, _LEFT_ID, _RIGHT_ID = "experience_id", "left_experience_id", "right_experience_id"
 
@@ -45,8 +45,8 @@ CONFIGS: Mapping[Kind, str] = {
   <Text name="prompt" value="$prompt"/>
   <Header value="Completion"/>
   <Text name="completion" value="$completion"/>
-  <Rating name="{SCORE}" toName="completion" maxRating="{MAX_RATING}" required="true"/>
-  <TextArea name="{COMMENT}" toName="completion" rows="2" maxSubmissions="1" placeholder="Why (optional)"/>
+  <Rating name="{FeedbackKey.SCORE}" toName="completion" maxRating="{MAX_RATING}" required="true"/>
+  <TextArea name="{_COMMENT}" toName="completion" rows="2" maxSubmissions="1" placeholder="Why (optional)"/>
 </View>
 """,
     "pairwise": f"""\
@@ -225,7 +225,9 @@ class _Read:
             if (kind == "rating" and number is None) or (kind == "textarea" and not text):
                 self.skipped[f"a {kind} without a value"] += 1
                 return
-            key = str(result.get("from_name") or (SCORE if kind == "rating" else COMMENT))
+            key = str(
+                result.get("from_name") or (FeedbackKey.SCORE if kind == "rating" else FeedbackKey.COMMENT)
+            )
             score, words = (number, None) if kind == "rating" else (None, text)
             name = storable(data[_ID], f"'{_ID}'")
             self.feedback.append(Feedback(name, author, storable(key, "'from_name'"), score, words, at))

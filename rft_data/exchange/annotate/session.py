@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 from rft_data.buffer import Buffer
 from rft_data.core.filters import Compare
 from rft_data.core.rows import Feedback
-from rft_data.exchange.annotate.subjects import PREFERRED, SCORE, SKIPPED, Subject, store_preferred
+from rft_data.core.words import FeedbackKey
+from rft_data.exchange.annotate.subjects import Subject, store_preferred
 from rft_data.exchange.feedback import is_withdrawal, withdrawal
 
 RATINGS = "012345"
@@ -59,7 +60,7 @@ class Session:
         for row in self._buffer.read("feedback", columns, mine).to_pylist():
             about = (row["experience_id"], row["key"])
             self._said[about] += 1
-            if row["key"] not in (SCORE, PREFERRED, SKIPPED):
+            if row["key"] not in (FeedbackKey.SCORE, FeedbackKey.PREFERRED, FeedbackKey.SKIPPED):
                 continue
             if is_withdrawal(row["value"], row["text"]):
                 live.pop(about, None)
@@ -106,13 +107,13 @@ class Session:
             None if subject.right is None else subject.right.experience_id,
         )
         if key == SKIP:
-            return Feedback(left, self._author, SKIPPED, text=right or "")
+            return Feedback(left, self._author, FeedbackKey.SKIPPED, text=right or "")
         if right is None:
-            return Feedback(left, self._author, SCORE, float(key)) if key in RATINGS else None
+            return Feedback(left, self._author, FeedbackKey.SCORE, float(key)) if key in RATINGS else None
         if key not in (LEFT, RIGHT):
             return None
         chosen, rejected = (left, right) if key == LEFT else (right, left)
-        return Feedback(chosen, self._author, PREFERRED, 1.0, rejected)
+        return Feedback(chosen, self._author, FeedbackKey.PREFERRED, 1.0, rejected)
 
     def _undo(self) -> bool:
         if not self._given:
@@ -135,4 +136,4 @@ def _ids(subject: Subject) -> tuple[str, str | None]:
 def _partner(key: str, text: str | None) -> str | None:
     """The other id of a pair; None for a rating."""
     words = (text or "").split()
-    return words[0] if key != SCORE and words and not words[0].startswith("rft:") else None
+    return words[0] if key != FeedbackKey.SCORE and words and not words[0].startswith("rft:") else None

@@ -10,12 +10,11 @@ from rft_data.buffer import Buffer
 from rft_data.core.codec import to_experiences
 from rft_data.core.filters import And, Compare, Filter, In
 from rft_data.core.rows import Experience, Message, PreferencePair, content_id
+from rft_data.core.words import FeedbackKey, PairSource
 from rft_data.exchange.feedback import is_withdrawal
 from rft_data.exchange.formats.mining import pair_of
 from rft_data.reading.whole_groups import among, rows_by_group
 
-SCORE, PREFERRED, SKIPPED, COMMENT = "score", "preferred", "skipped", "comment"
-"""Keys of feedback: a rating; the better of two, with the id of the other first in its text; nothing said."""
 _TAKEN_TOGETHER = 64
 _ASKED_TOGETHER = 2_000
 
@@ -66,7 +65,7 @@ def _filter(run_id: str | None, where: Filter | None) -> Filter:
 def preference(chosen: Experience, rejected: Experience, author: str) -> PreferencePair | None:
     """The pair of two rows; None if their prompts differ, one has no answer, or they say the same."""
     pair = pair_of(chosen, rejected)
-    return replace(pair, source="human", author=author) if isinstance(pair, PreferencePair) else None
+    return replace(pair, source=PairSource.HUMAN, author=author) if isinstance(pair, PreferencePair) else None
 
 
 def stored_ids(buffer: Buffer, ids: Sequence[str]) -> set[str]:
@@ -90,7 +89,7 @@ def experiences_of(buffer: Buffer, ids: Sequence[str]) -> dict[str, Experience]:
 
 def store_preferred(buffer: Buffer, author: str) -> int:
     """Turn the author's choices that stand into preference pairs; returns how many were new. Idempotent."""
-    mine = And((Compare("author", "eq", author), Compare("key", "eq", PREFERRED)))
+    mine = And((Compare("author", "eq", author), Compare("key", "eq", FeedbackKey.PREFERRED)))
     choices: dict[tuple[str, str], None] = {}
     for row in buffer.read("feedback", ["experience_id", "value", "text"], mine).to_pylist():
         if is_withdrawal(row["value"], row["text"]):

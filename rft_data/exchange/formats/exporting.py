@@ -17,6 +17,7 @@ from rft_data.core.errors import RecipeError, RowError
 from rft_data.core.filters import Filter
 from rft_data.core.lookup import lookup
 from rft_data.core.rows import Experience, Task
+from rft_data.core.words import MEASURING_SOURCES, Split
 from rft_data.exchange.formats import targets
 from rft_data.exchange.formats.card import Provenance, card
 from rft_data.exchange.formats.columns import tables
@@ -217,7 +218,7 @@ def _kind(value: Any) -> str:
 
 
 def _refuse_evaluation(record: Any) -> None:
-    if isinstance(record, Experience) and record.source in ("eval", "probe"):
+    if isinstance(record, Experience) and record.source in MEASURING_SOURCES:
         raise RowError(f"a row of source '{record.source}' is not for training")
-    if isinstance(record, Task) and record.split != "train":
+    if isinstance(record, Task) and record.split != Split.TRAIN:
         raise RowError(f"a task of split '{record.split}' is not for training")

@@ -17,6 +17,7 @@ from rft_data.core.errors import ConflictError, RecipeError, RowError
 from rft_data.core.lookup import lookup
 from rft_data.core.rows import Experience, PreferencePair, Task, TaskKey, content_id
 from rft_data.core.version import __version__
+from rft_data.core.words import Split
 from rft_data.exchange.formats.inputs import Source, open_source
 from rft_data.exchange.formats.jsonlines import Found
 from rft_data.exchange.formats.payloads import taken_in
@@ -84,7 +85,7 @@ def import_into(
     *,
     format: str | None = None,
     taskset: str | None = None,
-    split: str = "train",
+    split: str = Split.TRAIN,
     limit: int | None = None,
 ) -> ImportReport:
     """Store a source's rows; importing it again stores nothing new.
@@ -98,13 +99,13 @@ def import_into(
     Raises: RecipeError for an unknown or ambiguous format; MissingFileError; RowError for an empty source or
         one that cannot be read to its end (what came before is stored).
     """
-    if split not in ("train", "heldout"):
+    if split not in list(Split):
         raise RecipeError(f"split is '{split}'; tasks belong to 'train' or 'heldout'.")
     opened = open_source(source)
     chunks = _chunks(islice(opened.rows, limit))
     head = next(chunks, [])
     chosen = _format(format, head, opened)
-    origin = Origin(taskset or opened.taskset, split)
+    origin = Origin(taskset or opened.taskset, Split(split))
     report = ImportReport(opened.name, chosen.name, origin.taskset)
     intake = _Intake(buffer, chosen, origin, report)
     try:

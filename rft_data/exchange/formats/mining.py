@@ -13,6 +13,7 @@ from rft_data.core.codec import to_experiences
 from rft_data.core.errors import RowError
 from rft_data.core.filters import Filter
 from rft_data.core.rows import Experience, PreferencePair
+from rft_data.core.words import MEASURING_SOURCES, PairSource
 
 _PAIRS = 256
 _COLUMNS = ["seq", "group_id", "reward", "source"]
@@ -26,7 +27,7 @@ def mined_pairs(buffer: Buffer, where: Filter | None, margin: float) -> Iterator
     found: dict[str, tuple[float, int, float, int]] = {}
     for batch in buffer.batches("experiences", columns=_COLUMNS, where=where):
         for seq, group, reward, source in zip(*(column.to_pylist() for column in batch.columns), strict=True):
-            if reward is None or source in ("eval", "probe"):
+            if reward is None or source in MEASURING_SOURCES:
                 continue
             high, best, low, worst = found.get(group, (reward, seq, reward, seq))
             if reward > high:
@@ -55,7 +56,7 @@ def pair_of(best: Experience, worst: Experience) -> PreferencePair | RowError:
     if chosen == rejected:
         return RowError("the group's best and worst rows say the same")
     return PreferencePair(
-        source="mined",
+        source=PairSource.MINED,
         taskset=best.taskset,
         task_id=best.task_id,
         messages=tuple(prompt),

@@ -7,6 +7,7 @@ from typing import Any
 
 from rft_data.core.errors import RowError
 from rft_data.core.rows import Message, PreferencePair
+from rft_data.core.words import PairSource
 from rft_data.exchange.formats.chat import chat, tools
 from rft_data.exchange.formats.records import (
     PLAIN,
@@ -38,7 +39,7 @@ def read_preference(row: Row, origin: Origin) -> Sequence[Record]:
         metadata["prompt"] = row["prompt"]
     return [
         PreferencePair(
-            source="import",
+            source=PairSource.IMPORT,
             taskset=origin.taskset,
             task_id=prompt_id(origin.taskset, prompt or _shared(chosen, rejected)),
             messages=tuple(prompt),

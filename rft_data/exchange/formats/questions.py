@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from rft_data.core.errors import RowError
 from rft_data.core.rows import Experience, Task
+from rft_data.core.words import RowSource
 from rft_data.exchange.formats.chat import one_text
 from rft_data.exchange.formats.records import (
     RESERVED,
@@ -71,7 +72,7 @@ def _made(
                 origin,
                 [prompt, {"role": "assistant", "content": solution}],
                 1,
-                source="expert",
+                source=RowSource.EXPERT,
                 task_id=task.task_id,
                 metadata={**metadata, **given},
             )

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from rft_data.core.errors import RowError
 from rft_data.core.rows import Experience, Message, PreferencePair, Task, content_id
+from rft_data.core.words import RowSource, Split
 from rft_data.exchange.formats.chat import completion_text
 
 Row = dict[str, Any]
@@ -44,8 +45,8 @@ class Origin:
     """What the file cannot say of itself."""
 
     taskset: str
-    split: str = "train"
-    """Split of the tasks made: `train` or `heldout`."""
+    split: Split = Split.TRAIN
+    """Split of the tasks made."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +115,7 @@ def imported(
         messages=tuple(said),
         prompt_messages=prompt_messages,
         completion_text=completion_text(messages[prompt_messages:]),
-        **{"source": "import", **fields},
+        **{"source": RowSource.IMPORT, **fields},
     )
 
 

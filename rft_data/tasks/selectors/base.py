@@ -16,6 +16,7 @@ import numpy as np
 from rft_data.core.errors import RecipeError, ResumeError, StalledError
 from rft_data.core.protocols import Selector
 from rft_data.core.rows import GroupResult, Task, TaskKey
+from rft_data.core.words import GroupOutcome
 from rft_data.tasks.selectors.calibration import Calibration
 from rft_data.tasks.selectors.columns import Columns, Kinds
 from rft_data.tasks.selectors.roster import Roster
@@ -268,7 +269,7 @@ class TaskSelector:
 
 def scored(result: GroupResult) -> list[float]:
     """The finite rewards of a group; none unless it arrived."""
-    if result.outcome != "arrived":
+    if result.outcome != GroupOutcome.ARRIVED:
         return []
     return [float(r) for r in result.rewards if r is not None and math.isfinite(r)]
 
