@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
 from explorers.engines.swap import Segments
+from rft_data.core.words import NOT_SAMPLED, FinishReason
 
 
 @dataclass(slots=True)
@@ -25,16 +26,16 @@ class Request:
     future: asyncio.Future[None]
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
-    finish_reason: str = ""
+    finish_reason: FinishReason | Literal[""] = NOT_SAMPLED
 
     def take(self, token_id: int, logprob: float, end_ids: frozenset[int]) -> None:
         """Append one sampled token and see whether it was the last."""
         self.token_ids.append(token_id)
         self.logprobs.append(logprob)
         if token_id in end_ids:
-            self.finish_reason = "stop"
+            self.finish_reason = FinishReason.STOP
         elif len(self.token_ids) >= self.max_tokens:
-            self.finish_reason = "length"
+            self.finish_reason = FinishReason.LENGTH
         if self.finish_reason and not self.future.done():
             self.future.set_result(None)
 

@@ -12,6 +12,7 @@ from explorers.meter import Meter
 from explorers.workflows.rollouts import Rollouts, described
 from rft_data.core.protocols import Group, RolloutContext, Sampling
 from rft_data.core.rows import Experience, Task, Ticket, experience_id_of
+from rft_data.core.words import GroupOutcome, RowSource
 
 T = TypeVar("T")
 
@@ -53,7 +54,7 @@ class GroupPlayer:
         Raises: RftError that is not about one row (ParityError, EngineError): no rollout could succeed.
         """
         started = self._group_size + self._limits.extra
-        contexts = [self._context(ticket.group_id, n, "rollout", self._of(n)) for n in range(started)]
+        contexts = [self._context(ticket.group_id, n, RowSource.ROLLOUT, self._of(n)) for n in range(started)]
         members = {asyncio.create_task(self._rollouts.play(task, ctx)): ctx.member for ctx in contexts}
         arrived: dict[int, list[Experience]] = {}
         errors: list[str] = []
@@ -73,12 +74,13 @@ class GroupPlayer:
             await cancelled(members)
         rows = tuple(row for member in sorted(arrived) for row in arrived[member])
         if len(arrived) == self._group_size:
-            return Group(ticket, task, rows, "arrived")
+            return Group(ticket, task, rows, GroupOutcome.ARRIVED)
         whole = 0 in arrived or not self._greedy
         if whole and len(arrived) >= (self._limits.min_members or self._group_size):
             self._meter.count("groups_salvaged")
-            return Group(ticket, task, rows, "arrived")
-        return Group(ticket, task, rows, "failed", f"{len(errors)} of {started}: {errors[0]}")
+            return Group(ticket, task, rows, GroupOutcome.ARRIVED)
+        why = f"{len(errors)} of {started}: {errors[0]}"
+        return Group(ticket, task, rows, GroupOutcome.FAILED, why)
 
     def _of(self, member: int) -> Sampling:
         return replace(self._sampling, temperature=0.0) if self._greedy and member == 0 else self._sampling
@@ -99,13 +101,13 @@ class GroupPlayer:
         A rollout that fails gives a row without tokens whose `unscored_reason` says why.
         """
         group_id = f"{label}-{task.task_id}"
-        outcome = await self._rollouts.play(task, self._context(group_id, member, "eval", sampling))
+        outcome = await self._rollouts.play(task, self._context(group_id, member, RowSource.EVAL, sampling))
         if not isinstance(outcome, Exception):
             return outcome
         return [
             Experience(
                 experience_id=experience_id_of(self._run_id, task.key, self._attempt, group_id, member),
-                source="eval",
+                source=RowSource.EVAL,
                 run_id=self._run_id,
                 taskset=task.taskset,
                 task_id=task.task_id,
@@ -119,7 +121,7 @@ class GroupPlayer:
             )
         ]
 
-    def _context(self, group_id: str, member: int, source: str, sampling: Sampling) -> RolloutContext:
+    def _context(self, group_id: str, member: int, source: RowSource, sampling: Sampling) -> RolloutContext:
         return RolloutContext(
             run_id=self._run_id,
             group_id=group_id,

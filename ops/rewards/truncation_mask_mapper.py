@@ -9,6 +9,7 @@ import pyarrow.compute as pc
 from data_juicer.ops.base_op import OPERATORS, Mapper
 
 from ops.base import ArrowMapper, append_or_replace
+from rft_data.core.words import FinishReason
 
 
 @OPERATORS.register_module("truncation_mask_mapper")
@@ -29,7 +30,7 @@ class TruncationMaskMapper(ArrowMapper, Mapper):
 
     def process_table(self, table: pa.Table) -> pa.Table:
         """Add `masked`, never null."""
-        masked = pc.fill_null(pc.equal(table["finish_reason"], "length"), False)
+        masked = pc.fill_null(pc.equal(table["finish_reason"], FinishReason.LENGTH), False)
         if "masked" in table.column_names:
             masked = pc.or_(masked, pc.fill_null(table["masked"].cast(pa.bool_()), False))
         return append_or_replace(table, "masked", masked)

@@ -16,6 +16,7 @@ from ops.runtime.stage import ROW, Outcome, row_numbers
 from rft_data.core import schema
 from rft_data.core.codec import one_array
 from rft_data.core.rows import canonical_json, now
+from rft_data.core.words import Verdict
 
 COLUMNS = ("advantage", "shaped_reward", "masked")
 """Columns of operators that have a column of their own in the table; the others go into `stats`."""
@@ -52,9 +53,9 @@ class OperatorReport:
     """The same for rows that stay although it failed on them."""
 
     @property
-    def lost(self) -> Mapping[str, Mapping[int, str]]:
+    def lost(self) -> Mapping[Verdict, Mapping[int, str]]:
         """Verdict to the rows that it ended."""
-        return {"dropped": self.dropped, "quarantined": self.quarantined}
+        return {Verdict.DROPPED: self.dropped, Verdict.QUARANTINED: self.quarantined}
 
 
 def annotation_rows(
@@ -62,11 +63,11 @@ def annotation_rows(
 ) -> pa.Table:
     """One row of schema.ANNOTATIONS for each experience, in their order; `kept` carries ROW."""
     rows = experiences.num_rows
-    verdict, dropped_by, reason = ["kept"] * rows, [""] * rows, [""] * rows
+    verdict, dropped_by, reason = [Verdict.KEPT] * rows, [""] * rows, [""] * rows
     for report in reports:
-        for kind, lost in report.lost.items():
+        for ended_by, lost in report.lost.items():
             for row, why in lost.items():
-                verdict[row], dropped_by[row], reason[row] = kind, report.name, why
+                verdict[row], dropped_by[row], reason[row] = ended_by, report.name, why
     place = np.full(rows, -1)
     place[row_numbers(kept)] = np.arange(kept.num_rows)
     places = pa.array(place, mask=place < 0)

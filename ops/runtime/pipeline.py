@@ -28,6 +28,7 @@ from ops.runtime.workers import WorkerStage
 from rft_data.core.errors import OperatorError, RecipeError
 from rft_data.core.lookup import suggest
 from rft_data.core.rows import content_id
+from rft_data.core.words import Verdict
 
 SAMPLES = 5
 """Lost rows kept for the run's log, per operator."""
@@ -50,8 +51,8 @@ class LostRow:
     """An experience that an operator dropped or failed on."""
 
     experience_id: str
-    verdict: str
-    """`dropped`, `quarantined`, or `kept` when it went on unjudged."""
+    verdict: Verdict
+    """`kept` when it went on unjudged."""
     reason: str
 
 
@@ -244,7 +245,7 @@ class OperatorPipeline:
         self._metrics[f"{report.name}/seconds"] += report.seconds
 
     def _sample(self, report: OperatorReport, experience_ids: pa.ChunkedArray) -> None:
-        for verdict, rows in {**report.lost, "kept": report.unjudged}.items():
+        for verdict, rows in {**report.lost, Verdict.KEPT: report.unjudged}.items():
             room = SAMPLES - len(self._samples.get(report.name, ()))
             for row, reason in islice(rows.items(), max(0, room)):
                 self._samples[report.name].append(LostRow(experience_ids[row].as_py(), verdict, reason))

@@ -18,13 +18,13 @@ from rft_data.core.codec import one_array
 from rft_data.core.errors import OperatorError
 from rft_data.core.filters import And, Compare
 from rft_data.core.rows import content_id
+from rft_data.core.words import MEASURING_SOURCES
 
 Ints = npt.NDArray[np.int64]
 
 FLUSH_ROWS = 4_096
 """Rows between two commits of the side table; after a restart at most as many are hashed again."""
 _READ_ROWS = 4_096
-NOT_COMPARED = ("eval", "probe")
 _UNKNOWN = -1
 _FORMAT = 1
 """To be raised with any change of what a sketch is: older ones are then left alone."""
@@ -101,7 +101,7 @@ class Fingerprints:
         """Rows of _SIDE for at most BLOCK_ROWS stored rows."""
         found = shingles(rows, self._column, self._n)
         seqs = rows["seq"].to_numpy()
-        compared = (found.counts > 0) & ~np.isin(rows["source"].to_numpy(), NOT_COMPARED)
+        compared = (found.counts > 0) & ~np.isin(rows["source"].to_numpy(), MEASURING_SOURCES)
         labels = np.zeros(len(seqs), np.uint64) if self._across_tasks else task_labels(rows)
         made = sketches(found)
         before = len(self._index)

@@ -14,10 +14,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from ops.similarity.fingerprints import NOT_COMPARED, task_labels
+from ops.similarity.fingerprints import task_labels
 from ops.similarity.shingles import Hashes
 from rft_data.core.errors import OperatorError
 from rft_data.core.filters import And, Compare, Filter, to_sql
+from rft_data.core.words import MEASURING_SOURCES
 from rft_data.reading.search.models import Embedder, unit_vectors
 from rft_data.reading.search.vectors import TABLE, embed
 
@@ -79,7 +80,7 @@ class StoredVectors:
         place = rows["seq"].to_numpy() - start
         labels, compared = np.zeros(last + 1 - start, np.uint64), np.zeros(last + 1 - start, np.bool_)
         labels[place] = task_labels(rows)
-        compared[place] = ~np.isin(rows["source"].to_numpy(), NOT_COMPARED)
+        compared[place] = ~np.isin(rows["source"].to_numpy(), MEASURING_SOURCES)
         self._labels = np.concatenate([self._labels, labels])
         self._compared = np.concatenate([self._compared, compared])
 

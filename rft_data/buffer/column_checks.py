@@ -16,8 +16,9 @@ from pydantic_core import from_json
 
 from rft_data.core.codec import one_array
 from rft_data.core.schema import INCOMING, is_json
+from rft_data.core.words import RowSource
 
-SOURCES = ("eval", "expert", "import", "probe", "rollout")
+SOURCES = tuple(sorted(RowSource))
 MAX_TEXT_BYTES = 8 << 20
 """Largest text or JSON value of one row."""
 MAX_TOKENS = 4 << 20
@@ -128,7 +129,7 @@ def check_tokens(table: pa.Table, found: Findings) -> None:
     lists = {name: one_array(table.column(name)) for name in _TOKEN_LISTS}
     present = {name: np.asarray(column.is_valid()) for name, column in lists.items()}
     sizes = {name: np.asarray(pc.list_value_length(column).fill_null(0)) for name, column in lists.items()}
-    rollout = np.asarray(pc.equal(one_array(table.column("source")), "rollout").fill_null(False))
+    rollout = np.asarray(pc.equal(one_array(table.column("source")), RowSource.ROLLOUT).fill_null(False))
     for name in ("token_ids", "action_mask", "logprobs"):
         found.refuse(
             rollout & ~present[name],

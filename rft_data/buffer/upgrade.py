@@ -24,6 +24,7 @@ from rft_data.core.files import write_text
 from rft_data.core.lock import kept_free
 from rft_data.core.rows import canonical_json, content_id
 from rft_data.core.schema import INCOMING, SCHEMA_VERSION, TABLES
+from rft_data.core.words import LeaseEvent
 
 _BATCH_ROWS = 4096
 
@@ -178,7 +179,7 @@ _ADDED: Mapping[str, Mapping[str, Fill]] = {
     "groups": {"round": lambda row: row["ordinal"]},
     "leases": {
         "event_id": lambda row: content_id("upgrade", row["lease_id"]),
-        "kind": lambda row: "grant",
+        "kind": lambda row: LeaseEvent.GRANT,
         "reason": lambda row: "",
     },
 }

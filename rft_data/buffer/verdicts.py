@@ -10,9 +10,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rft_data.core.errors import RowError
+from rft_data.core.words import Verdict
 
 _UNJUDGED, _KEPT, _NOT_KEPT, _MASKED = 0, 1, 2, 3
-VERDICTS = ("dropped", "kept", "masked", "quarantined")
+VERDICTS = tuple(sorted(Verdict))
 
 
 def check_annotations(annotations: pa.Table, next_seq: int) -> None:
@@ -56,7 +57,7 @@ class Verdicts:
         self._grow(int(seqs.max()) + 1)
         advantage = pa.table({"advantage": mine.column("advantage")}).combine_chunks().column("advantage")
         sizes = np.asarray(pc.list_value_length(advantage).fill_null(0))
-        kept = np.asarray(pc.equal(mine.column("verdict"), "kept")) & (sizes > 0)
+        kept = np.asarray(pc.equal(mine.column("verdict"), Verdict.KEPT)) & (sizes > 0)
         masked = np.asarray(mine.column("masked").fill_null(False))
         self._state[seqs] = np.where(kept, np.where(masked, _MASKED, _KEPT), _NOT_KEPT)
         flat = np.asarray(pc.list_flatten(advantage))

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from rft_data.core.text import escaped, shown
+from rft_data.core.words import Verdict
 
 if TYPE_CHECKING:  # these open LanceDB, which who only wants to escape a line never needs
     from rft_data.core.rows import Task
@@ -72,7 +73,7 @@ def _weights(weights: Weights) -> str:
 
 
 def _judgement(judgement: Judgement) -> str:
-    if judgement.verdict != "kept":
+    if judgement.verdict != Verdict.KEPT:
         return (
             f"{judgement.verdict} by {escaped(judgement.dropped_by or '?')} ({shown(judgement.reason, 60)})"
         )

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rft_data.core.text import escaped, shown
+from rft_data.core.words import Verdict
 from rft_data.run.rejudge.compare import Difference
 from rft_data.run.rejudge.dry_run import DryRun, Replay
 from rft_data.run.rejudge.readmit import Readmitted
@@ -71,7 +72,7 @@ def _difference_lines(difference: Difference, names: tuple[str, str]) -> Iterato
 
 
 def _row_line(row: Mapping[str, Any]) -> str:
-    if row["verdict"] != "kept":
+    if row["verdict"] != Verdict.KEPT:
         what = f"{row['verdict']} by {escaped(row['dropped_by'])}: {shown(row['reason'], _REASON)}"
     else:
         advantage = _advantage(row["advantage"] or [])

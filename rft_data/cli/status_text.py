@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 
 from rft_data.core.text import shown
-from rft_data.run.record import RUNNING, STOPPING
+from rft_data.core.words import RunState
 from rft_data.run.status import Progress, RunStatus
 
 _BARS = "▁▂▃▄▅▆▇█"
@@ -66,7 +66,7 @@ def _steps(status: RunStatus) -> Iterator[tuple[str, str]]:
     rates += [
         f"{loop[key]:.3g} {key.replace('_per_s', '/s').replace('_', ' ')}" for key in _RATES if key in loop
     ]
-    if status.eta_s is not None and status.standing.state in (RUNNING, STOPPING):
+    if status.eta_s is not None and status.standing.state in (RunState.RUNNING, RunState.STOPPING):
         rates.append(f"{duration(status.eta_s)} to go")
     if rates:
         yield "pace", ", ".join(rates)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Literal
 
 from rft_data.buffer import Buffer
 from rft_data.core.errors import RecipeError
 from rft_data.core.filters import Compare
 from rft_data.core.rows import Task, TaskKey
+from rft_data.core.words import GroupOutcome, member
 from rft_data.reading.lineage import Judgement, judgements, task_of
 
 _COLUMNS = [
@@ -57,8 +58,8 @@ class GroupView:
 
     group_id: str
     task: Task | None
-    outcome: str
-    """`arrived`, `failed`, `cancelled`, or empty when no run has closed the group."""
+    outcome: GroupOutcome | Literal[""]
+    """Empty when no run has closed the group."""
     dropped_by: str
     """Operator that dropped the whole group, or empty."""
     error: str
@@ -88,7 +89,7 @@ def group_view(buffer: Buffer, group_id: str) -> GroupView:
     return GroupView(
         group_id=group_id,
         task=task_of(buffer, TaskKey(about["taskset"], about["task_id"])),
-        outcome=outcome["outcome"],
+        outcome=member(GroupOutcome, outcome["outcome"]),
         dropped_by=outcome["dropped_by"],
         error=outcome["error"],
         members=tuple(sorted(members, key=lambda member: (member.member, member.turn, member.seq))),

@@ -18,8 +18,7 @@ from rft_data.core.codec import to_tasks
 from rft_data.core.errors import RecipeError
 from rft_data.core.filters import And, Compare, Filter, In, Or
 from rft_data.core.rows import Task, TaskKey
-
-GRANTED, RELEASED, TRAINED = "granted", "released", "trained"
+from rft_data.core.words import LeaseEvent, LeaseState, Verdict, member
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +38,7 @@ class Judgement:
     """What one operator pipeline last said about the experience."""
 
     pipeline_hash: str
-    verdict: str
+    verdict: Verdict
     dropped_by: str
     reason: str
     advantage: tuple[float, ...] | None
@@ -59,8 +58,7 @@ class Use:
     epoch: int
     policy_version: int
     """What the trainer held when it leased; -1 if unknown."""
-    state: str
-    """`granted`, `released` (given back untrained) or `trained` (a checkpoint holds the gradient step)."""
+    state: LeaseState
     reason: str
     """Why it was released, or empty."""
     checkpoint_step: int | None
@@ -174,9 +172,9 @@ def trained_on(buffer: Buffer, run_id: str, step: int, consumer: str | None = No
     standing: dict[str, list[int]] = {}
     mine = And((Compare("run_id", "eq", run_id), Compare("step", "eq", step)))
     for event in buffer.read("leases", ["kind", "consumer", "seqs"], mine).to_pylist():
-        if event["kind"] == "grant":
+        if event["kind"] == LeaseEvent.GRANT:
             standing[event["consumer"]] = event["seqs"]
-        elif event["kind"] == "release":
+        elif event["kind"] == LeaseEvent.RELEASE:
             standing.pop(event["consumer"], None)
     if consumer is not None:
         standing = {who: seqs for who, seqs in standing.items() if who == consumer}
@@ -203,7 +201,7 @@ def judgements(buffer: Buffer, seqs: list[int]) -> dict[int, list[Judgement]]:
         advantage = None if row["advantage"] is None else tuple(row["advantage"])
         newest[row["seq"], row["pipeline_hash"]] = Judgement(
             row["pipeline_hash"],
-            row["verdict"],
+            member(Verdict, row["verdict"]),
             row["dropped_by"],
             row["reason"],
             advantage,
@@ -221,14 +219,14 @@ def _uses(buffer: Buffer, seq: int, group_id: str) -> tuple[list[Use], list[Reti
     retired: list[Retired] = []
     for event in _events_of(buffer, group_id):
         who = (event["run_id"], event["consumer"], event["step"])
-        if event["kind"] == "grant" and seq in event["seqs"]:
-            uses.append(Use(*who, event["epoch"], event["version"], GRANTED, "", None, None))
-        elif event["kind"] == "retire":
+        if event["kind"] == LeaseEvent.GRANT and seq in event["seqs"]:
+            uses.append(Use(*who, event["epoch"], event["version"], LeaseState.GRANTED, "", None, None))
+        elif event["kind"] == LeaseEvent.RETIRE:
             retired.append(Retired(event["run_id"], event["consumer"], event["reason"]))
-        elif event["kind"] == "release":
+        elif event["kind"] == LeaseEvent.RELEASE:
             uses = [
-                Use(*who, use.epoch, use.policy_version, RELEASED, event["reason"], None, None)
-                if (use.run_id, use.consumer, use.step) == who and use.state == GRANTED
+                Use(*who, use.epoch, use.policy_version, LeaseState.RELEASED, event["reason"], None, None)
+                if (use.run_id, use.consumer, use.step) == who and use.state == LeaseState.GRANTED
                 else use
                 for use in uses
             ]
@@ -249,7 +247,7 @@ def _stages(buffer: Buffer, experience_id: str) -> Iterator[Stage]:
 def _events_of(buffer: Buffer, group_id: str) -> Iterator[dict[str, Any]]:
     """Events of the lease log that name the group, oldest first."""
     columns = ["kind", "run_id", "consumer", "step", "epoch", "version", "seqs", "group_ids", "reason"]
-    for batch in buffer.batches("leases", columns, Compare("kind", "ne", "attach")):
+    for batch in buffer.batches("leases", columns, Compare("kind", "ne", LeaseEvent.ATTACH)):
         yield from batch.take(_naming(batch.column("group_ids"), group_id)).to_pylist()
 
 
@@ -260,7 +258,7 @@ def _naming(lists: pa.ListArray, name: str) -> pa.Array:
 
 def _settled(buffer: Buffer, use: Use) -> Use:
     """With the checkpoint and the weights that hold it."""
-    if use.state != GRANTED:
+    if use.state != LeaseState.GRANTED:
         return use
     mine = Compare("lease_id", "eq", f"{use.run_id}/{use.consumer}/{use.step}")
     held = buffer.read("consumed", ["checkpoint_step"], mine).column(0).to_pylist()
@@ -273,7 +271,7 @@ def _settled(buffer: Buffer, use: Use) -> Use:
         use.step,
         use.epoch,
         use.policy_version,
-        TRAINED if held else GRANTED,
+        LeaseState.TRAINED if held else LeaseState.GRANTED,
         "",
         held[-1] if held else None,
         first if held else None,

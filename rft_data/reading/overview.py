@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from rft_data.buffer import Buffer
 from rft_data.core.schema import SCHEMA_VERSION, TABLES
+from rft_data.core.words import LeaseEvent
 
 _COLUMNS = ["source", "run_id", "reward", "version_min", "version_max"]
 
@@ -128,7 +129,7 @@ def _runs(buffer: Buffer, experiences: Counter[str]) -> tuple[RunFacts, ...]:
     starts = Counter(buffer.read("runs", ["run_id"]).column(0).to_pylist())
     leased: set[tuple[str, str, int]] = set()
     for row in buffer.read("leases", ["kind", "run_id", "consumer", "step"]).to_pylist():
-        if row["kind"] == "grant":
+        if row["kind"] == LeaseEvent.GRANT:
             leased.add((row["run_id"], row["consumer"], row["step"]))
     held = Counter(buffer.read("consumed", ["run_id"]).column(0).to_pylist())
     newest: dict[str, int] = {}

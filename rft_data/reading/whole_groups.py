@@ -10,8 +10,9 @@ import numpy.typing as npt
 
 from rft_data.buffer import Buffer
 from rft_data.core.filters import And, Compare, Filter, In, columns_of
+from rft_data.core.words import RowSource
 
-JUDGED = ("import", "rollout")
+JUDGED = (RowSource.IMPORT, RowSource.ROLLOUT)
 """Sources that operators and people judge; evaluation, probe and expert rows are nobody's group."""
 
 Seqs = npt.NDArray[np.int64]

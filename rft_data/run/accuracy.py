@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from rft_data.core.errors import EngineError
 from rft_data.core.rows import Experience, Task, TaskKey
+from rft_data.core.words import Split
 
 log = logging.getLogger(__name__)
 
@@ -25,7 +26,7 @@ class Accuracy:
 def evaluation_tasks(tasks: Sequence[Task], limit: int) -> list[Task]:
     """At most `limit` held-out tasks, evenly over (taskset, difficulty), the same in every run."""
     classes: dict[tuple[str, float | None], list[Task]] = {}
-    for task in sorted((t for t in tasks if t.split == "heldout"), key=lambda t: t.task_id):
+    for task in sorted((t for t in tasks if t.split == Split.HELDOUT), key=lambda t: t.task_id):
         classes.setdefault((task.taskset, task.difficulty), []).append(task)
     share = max(1, limit // max(1, len(classes)))
     return [task for members in classes.values() for task in members[:share]][:limit]

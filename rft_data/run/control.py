@@ -20,16 +20,11 @@ from typing import Any
 
 from rft_data.core.errors import BusyError, Stopped
 from rft_data.core.lock import Lock
+from rft_data.core.words import RunState, StopRequest
 from rft_data.run.record import (
-    FAILED,
-    FINISHED,
     LOCK_FILE,
     LOG_FILE,
-    NOW,
-    RUNNING,
     STOP_FILE,
-    STOPPED,
-    STOPPING,
     RunRecord,
     read_record,
     write_record,
@@ -53,7 +48,7 @@ class RunControl:
         """Nothing is written before `__enter__`. `attempt`: how often the run was started before."""
         self._dir = run_dir
         self._record = RunRecord(
-            os.getpid(), socket.gethostname(), attempt, time.time(), RUNNING, time.time()
+            os.getpid(), socket.gethostname(), attempt, time.time(), RunState.RUNNING, time.time()
         )
         self._heard: dict[str, float] = {}
         self._phase = ""
@@ -71,9 +66,9 @@ class RunControl:
         return bool(self._asked)
 
     @property
-    def state(self) -> str:
+    def state(self) -> RunState:
         """`running`, or `stopping` once a stop was asked for."""
-        return STOPPING if self._asked else RUNNING
+        return RunState.STOPPING if self._asked else RunState.RUNNING
 
     @property
     def stop_now(self) -> bool:
@@ -126,7 +121,7 @@ class RunControl:
         self._thread.join(5 * _BEAT_S)
         self._announce()
         self._record = _ended(replace(self._present(), phase=""), err)
-        if self._record.state == FAILED and err is not None:
+        if self._record.state == RunState.FAILED and err is not None:
             self._log.handle(_traceback(err, trace))
         with contextlib.suppress(OSError):  # the disk is full: the lock still says that the run has ended
             write_record(self._dir, self._record, durable=True)
@@ -180,7 +175,7 @@ class RunControl:
         except OSError:
             return
         self._asked = self._asked or "rft stop"
-        if how == NOW and not self._now:
+        if how == StopRequest.NOW and not self._now:
             self._now = True
             if self._handlers:  # a real signal, so that a wait in the main thread ends
                 signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
@@ -204,16 +199,16 @@ class RunControl:
 def _ended(record: RunRecord, err: BaseException | None) -> RunRecord:
     """The record of a run that ended with `err`, or well."""
     if err is None:
-        return replace(record, state=FINISHED, why="", exit_code=0)
+        return replace(record, state=RunState.FINISHED, why="", exit_code=0)
     code = err.code if isinstance(err, SystemExit) else getattr(err, "exit_code", 1)
     text = str(err)[:_LONGEST_WHY]
     if isinstance(err, KeyboardInterrupt | Stopped):
         why = text or f"{record.why or 'interrupted'}, ended at once"
-        return replace(record, state=STOPPED, why=why, exit_code=STOPPED_EXIT)
+        return replace(record, state=RunState.STOPPED, why=why, exit_code=STOPPED_EXIT)
     if isinstance(err, SystemExit) and not code:
-        return replace(record, state=FINISHED, why="", exit_code=0)
+        return replace(record, state=RunState.FINISHED, why="", exit_code=0)
     named = f"{type(err).__name__}: {text}" if text else type(err).__name__
-    return replace(record, state=FAILED, why=named, exit_code=code if isinstance(code, int) else 1)
+    return replace(record, state=RunState.FAILED, why=named, exit_code=code if isinstance(code, int) else 1)
 
 
 def _traceback(err: BaseException, trace: TracebackType | None) -> logging.LogRecord:

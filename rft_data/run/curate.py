@@ -16,6 +16,7 @@ import pyarrow as pa
 from rft_data.buffer import Buffer
 from rft_data.core.files import write_text
 from rft_data.core.rows import Task, TaskKey
+from rft_data.core.words import Split
 from rft_data.recipe.modes import DataRecipe, OnlineRecipe, TasksRecipe
 from rft_data.recipe.sections import RlStage, TaskUpkeep
 from rft_data.run.build import prepare_process, task_pipeline, tasks_of
@@ -114,7 +115,7 @@ def curator_of(
 
     def admit(new: Sequence[Task]) -> list[Task]:
         kept, _ = clean_tasks([*heldout, *new], recipe, buffer)
-        return [task for task in kept if task.split == "train" and task.key not in barred]
+        return [task for task in kept if task.split == Split.TRAIN and task.key not in barred]
 
     made, last = upkeep.synthesis, recipe.stages[-1]
     return TaskCurator(
@@ -136,7 +137,7 @@ def by_taskset(
 ) -> dict[str, dict[str, Any]]:
     """Tasks of each taskset: read, kept (by split), and dropped or quarantined by operator."""
     counts: dict[str, dict[str, Any]] = {
-        name: {"read": n, "kept": 0, "train": 0, "heldout": 0, "lost": {}}
+        name: {"read": n, "kept": 0, Split.TRAIN: 0, Split.HELDOUT: 0, "lost": {}}
         for name, n in Counter(task.taskset for task in read).items()
     }
     for task in kept:

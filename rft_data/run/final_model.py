@@ -8,12 +8,13 @@ from pathlib import Path
 from rft_data.core.failpoints import failpoint
 from rft_data.core.files import fsync, read_manifest
 from rft_data.core.protocols import Placement
+from rft_data.core.words import RunMilestone
 from rft_data.recipe.modes import RunRecipe
 from rft_data.run.folder import Run
 from rft_data.run.preparation import write_whole
 from rft_data.weights.adapter import adapter_in
 
-FOLDER = "final"
+FOLDER = RunMilestone.FINAL.value
 """In the run's folder, when its versions are adapters."""
 
 

@@ -16,6 +16,7 @@ from rft_data.core.errors import IntegrityError
 from rft_data.core.files import manifest_bytes, read_manifest
 from rft_data.core.protocols import Placement
 from rft_data.core.rows import bytes_id
+from rft_data.core.words import MetricRole, RowSource, RunPhase
 from rft_data.recipe.modes import RunRecipe
 from rft_data.recipe.offline import AnyOfflineStage, HeldoutPairs, SftStage
 from rft_data.run.folder import Run
@@ -77,7 +78,7 @@ def train_stage(
     history = report.pop("history")
     points = {(int(p["step"]), f"{name}/{k}"): v for p in history for k, v in p.items() if k != "step"}
     points[(int(report["metrics"]["steps"]), f"{name}/examples")] = float(report["examples"])
-    _record(run, "trainer", points)
+    _record(run, MetricRole.TRAINER, points)
     run.progress.setdefault("stages", {})[name] = {**report, "folder": str(folder)}
 
 
@@ -109,7 +110,7 @@ def measure_preferences(
 
     Args: base: the run's start model. label: names the figures. algorithm: of the stage that made the model.
     """
-    with Stopwatch(run.seconds, "evaluation"):
+    with Stopwatch(run.seconds, RunPhase.EVALUATION):
         found: dict[str, float] = offline(
             recipe,
             placement,
@@ -125,7 +126,7 @@ def measure_preferences(
         )
     done = run.progress.setdefault("preferences", {})
     done[label] = found
-    _record(run, "run", {(len(done) - 1, f"heldout/{key}"): value for key, value in found.items()})
+    _record(run, MetricRole.RUN, {(len(done) - 1, f"heldout/{key}"): value for key, value in found.items()})
     log.info(
         "held-out preference accuracy, %s: %.1f %% of %d pairs, margin %.3f",
         label,
@@ -138,7 +139,7 @@ def measure_preferences(
 def _data(stage: AnyOfflineStage, run_id: str) -> dict[str, Any]:
     """The stage's choice as the offline role takes it."""
     if isinstance(stage, SftStage) and stage.data is None:
-        return {"sources": ["expert"], "run": run_id}
+        return {"sources": [RowSource.EXPERT], "run": run_id}
     assert stage.data is not None  # noqa: S101 - only sft may leave it out
     return stage.data.model_dump()
 
@@ -160,7 +161,7 @@ def _threads(recipe: RunRecipe) -> int | None:
     return None if place.use == "inline" else max(1, int(place.trainer.cpus))
 
 
-def _record(run: Run, role: str, numbers: Mapping[tuple[int, str], float]) -> None:
+def _record(run: Run, role: MetricRole, numbers: Mapping[tuple[int, str], float]) -> None:
     """Store numbers by (optimizer step, name) in one commit."""
     run.buffer.add_rows(
         "metrics",

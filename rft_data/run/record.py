@@ -9,18 +9,16 @@ import json
 import math
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from rft_data.core.errors import MissingFileError, StalledError
 from rft_data.core.files import write_text
 from rft_data.core.lock import holder
+from rft_data.core.words import RunState, StopRequest, member
 
 RECORD_FILE, LOCK_FILE, STOP_FILE, LOG_FILE = "run.pid", "run.lock", "run.stop", "log.txt"
-RUNNING, STOPPING, STOPPED, FINISHED, FAILED = "running", "stopping", "stopped", "finished", "failed"
-DIED, SILENT, UNKNOWN = "died", "silent", "unknown"
-DRAIN, NOW = "drain", "now"
 SILENT_S = 30.0
 """A living run writes its record every second; after so long without, something is wrong with it."""
 _ANSWER_S = 15.0
@@ -35,8 +33,7 @@ class RunRecord:
     attempt: int
     """How often the run had been started before."""
     started_at: float
-    state: str
-    """`running`, `stopping`, `stopped`, `finished` or `failed`."""
+    state: RunState
     beat_at: float
     """When it last wrote this."""
     phase: str = ""
@@ -57,22 +54,21 @@ class RunRecord:
 class Standing:
     """What can be said about a run's process now."""
 
-    state: str
-    """A record's state, or `died` (ended without a word), `silent` (holds the run but writes nothing) or
-    `unknown` (never had a record)."""
+    state: RunState
     why: str
     record: RunRecord | None
 
     @property
     def alive(self) -> bool:
         """Whether a process holds the run."""
-        return self.state in (RUNNING, STOPPING, SILENT)
+        return self.state in (RunState.RUNNING, RunState.STOPPING, RunState.SILENT)
 
 
 def read_record(run_dir: Path) -> RunRecord | None:
     """What the run last said; None if it never did, or its record cannot be read."""
     try:
-        return RunRecord(**json.loads((run_dir / RECORD_FILE).read_text()))
+        record = RunRecord(**json.loads((run_dir / RECORD_FILE).read_text()))
+        return replace(record, state=member(RunState, record.state))
     except (OSError, ValueError, TypeError):
         return None
 
@@ -106,16 +102,18 @@ def standing(run_dir: Path) -> Standing:
         )
     living = held(run_dir)
     if record is None:
-        return Standing(RUNNING if living else UNKNOWN, "", None)
-    if record.state not in (RUNNING, STOPPING):
+        return Standing(RunState.RUNNING if living else RunState.UNKNOWN, "", None)
+    if record.state not in (RunState.RUNNING, RunState.STOPPING):
         return Standing(record.state, record.why, record)
     since = max(0.0, time.time() - record.beat_at)
     if living and since < SILENT_S:
         return Standing(record.state, record.why, record)
     who = f"process {record.pid} on {record.host}"
     if living:
-        return Standing(SILENT, f"{who} holds the run but wrote nothing for {since:.0f} s", record)
-    return Standing(DIED, f"{who} ended without a word {since:.0f} s ago (killed, or out of memory)", record)
+        return Standing(RunState.SILENT, f"{who} holds the run but wrote nothing for {since:.0f} s", record)
+    return Standing(
+        RunState.DIED, f"{who} ended without a word {since:.0f} s ago (killed, or out of memory)", record
+    )
 
 
 def ask_to_stop(run_dir: Path, *, now: bool, deadline_s: float = _ANSWER_S) -> str:
@@ -126,13 +124,13 @@ def ask_to_stop(run_dir: Path, *, now: bool, deadline_s: float = _ANSWER_S) -> s
     before = standing(run_dir)
     if not before.alive:
         return f"nothing to stop: the run is {before.state}" + (f" ({before.why})" if before.why else "")
-    write_text(run_dir / STOP_FILE, NOW if now else DRAIN)
+    write_text(run_dir / STOP_FILE, StopRequest.NOW if now else StopRequest.DRAIN)
     end = time.monotonic() + deadline_s
     while time.monotonic() < end:
         after = standing(run_dir)
         if not after.alive:
             return f"the run is {after.state}" + (f" ({after.why})" if after.why else "")
-        if after.state == STOPPING and not now:
+        if after.state == RunState.STOPPING and not now:
             return "the run finishes what is under way, writes a checkpoint and ends"
         time.sleep(0.1)
     pid = before.record.pid if before.record else math.nan

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 
 from rft_data.core.lookup import need
 from rft_data.core.version import __version__
+from rft_data.core.words import MetricRole
 
 
 def draw(metrics: pa.Table, summary: Mapping[str, Any], directory: Path) -> list[str]:
@@ -19,7 +20,7 @@ def draw(metrics: pa.Table, summary: Mapping[str, Any], directory: Path) -> list
     need("matplotlib", "train", "the pictures of a run").use("Agg")
     mine = pc.and_(
         pc.equal(metrics["run_id"], summary["run_id"]),
-        pc.is_in(metrics["role"], pa.array(["trainer", "selector"])),
+        pc.is_in(metrics["role"], pa.array([MetricRole.TRAINER, MetricRole.SELECTOR])),
     )
     curves: dict[str, dict[int, float]] = {}
     for row in metrics.select(["key", "step", "value"]).filter(mine).to_pylist():

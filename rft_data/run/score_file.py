@@ -14,6 +14,7 @@ from explorers.limits import Limits
 from explorers.rewards.scoring import make_rewards
 from rft_data.buffer import Buffer
 from rft_data.core.rows import Experience, Task, content_id, experience_id_of
+from rft_data.core.words import RowSource
 from rft_data.recipe.modes import DataRecipe
 from rft_data.recipe.tasksets import Rollouts
 from rft_data.tasks.sources import pick, read_jsonl
@@ -86,7 +87,7 @@ class Scorer:
         group_id = f"{self._run_id}/import-{self._reward_hash}-{task.task_id}"
         return Experience(
             experience_id=experience_id_of(self._run_id, task.key, 0, group_id, found.member),
-            source="import",
+            source=RowSource.IMPORT,
             run_id=self._run_id,
             taskset=task.taskset,
             task_id=task.task_id,

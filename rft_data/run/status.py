@@ -20,8 +20,9 @@ from rft_data.core.errors import MissingFileError
 from rft_data.core.facts import residual
 from rft_data.core.files import MANIFEST_FILE
 from rft_data.core.filters import And, Compare, In
+from rft_data.core.words import ADMITTED, GroupState, MetricRole
 from rft_data.run.record import Standing, standing
-from rft_data.run.watch.metrics_log import ELAPSED_S, LOOP, VERSION
+from rft_data.run.watch.metrics_log import ELAPSED_S, VERSION
 
 _LAST_ROWS = 4000
 """Numbers of the newest steps that are read; a step has about a hundred."""
@@ -85,13 +86,13 @@ class RunStatus:
     @property
     def books(self) -> Mapping[str, int]:
         """Groups by state after the last step; empty if the sampler reports none."""
-        found = {} if self.progress is None else self.progress.numbers.get("sampler", {})
+        found = {} if self.progress is None else self.progress.numbers.get(MetricRole.SAMPLER, {})
         return {key: int(value) for key, value in found.items() if key in _STATES}
 
     @property
     def residual(self) -> int | None:
         """Groups in no state (0 in a sound run); None without books."""
-        return residual(self.books) if "admitted" in self.books else None
+        return residual(self.books) if ADMITTED in self.books else None
 
     @property
     def eta_s(self) -> float | None:
@@ -107,7 +108,7 @@ class RunStatus:
         return {key: _finite(value) for key, value in found.items()}
 
 
-_STATES = ("admitted", "open", "ready", "leased", "trained", "dropped", "stale", "failed", "cancelled")
+_STATES = (ADMITTED, *GroupState)
 
 
 def run_status(run_dir: Path, *, buffer: Buffer | None = None) -> RunStatus:
@@ -190,7 +191,9 @@ def _progress(buffer: Buffer, run_id: str) -> Progress | None:
     for row in last:
         if row["step"] == step:
             numbers.setdefault(row["role"], {})[row["key"]] = row["value"]
-    version = numbers.get(LOOP, {}).get(VERSION, numbers.get("trainer", {}).get("version"))
+    version = numbers.get(MetricRole.LOOP, {}).get(
+        VERSION, numbers.get(MetricRole.TRAINER, {}).get("version")
+    )
     series = _series(buffer, run_id, step)
     return Progress(
         step=step + 1,
@@ -210,7 +213,7 @@ def _series(buffer: Buffer, run_id: str, last: int) -> dict[str, dict[int, float
             Compare("step", "gt", last - _TREND),
             Compare("step", "le", last),
             In("key", ("reward", ELAPSED_S)),
-            In("role", ("trainer", LOOP)),
+            In("role", (MetricRole.TRAINER, MetricRole.LOOP)),
         )
     )
     found: dict[str, dict[int, float]] = {}

@@ -17,9 +17,8 @@ import pyarrow as pa
 
 from rft_data.buffer import Buffer
 from rft_data.core.rows import GroupResult, Played, now
-from rft_data.core.words import FeedbackKey
+from rft_data.core.words import FeedbackKey, GroupOutcome
 from rft_data.exchange.feedback import Folded, How, fold, said_about
-from rft_data.sampler.group_states import AWAITING
 
 log = logging.getLogger(__name__)
 
@@ -113,13 +112,17 @@ class Awaiting:
     def history(self) -> list[GroupResult]:
         """The waiting groups, for a sampler that starts."""
         return [
-            GroupResult(group.played.ticket, group.played.task, (), AWAITING, group.version_min)
+            GroupResult(group.played.ticket, group.played.task, (), GroupOutcome.AWAITING, group.version_min)
             for group in self._groups.values()
         ]
 
     def _enter(self, played: Sequence[Played]) -> set[str]:
         """Let those wait whose rewards are to come; returns their ids."""
-        whole = {g.ticket.group_id: g for g in played if g.outcome == "arrived" and len(g.seqs) == g.rows}
+        whole = {
+            g.ticket.group_id: g
+            for g in played
+            if g.outcome == GroupOutcome.ARRIVED and len(g.seqs) == g.rows
+        }
         stored = self._buffer.take([seq for group in whole.values() for seq in group.seqs])
         members: dict[str, list[dict[str, Any]]] = {}
         for row in stored.select(_READ).to_pylist():

@@ -14,8 +14,9 @@ from rft_data.buffer import Buffer
 from rft_data.core.errors import IntegrityError
 from rft_data.core.filters import And, Compare, Filter, In
 from rft_data.core.rows import Lease
+from rft_data.core.words import ADMITTED, GroupOutcome, GroupState, RowSource, Verdict
 from rft_data.sampler.awaiting import TO_COME_COLUMNS, to_come
-from rft_data.sampler.ledger import STALE, Ledger
+from rft_data.sampler.ledger import Ledger
 
 _ASKED_TOGETHER = 10_000
 """Row numbers in one filter."""
@@ -129,7 +130,7 @@ def _awaiting(buffer: Buffer, seqs: Sequence[int]) -> int:
 
 
 def _rollouts(buffer: Buffer, mine: In) -> dict[int, dict[str, Any]]:
-    return _rows(buffer, And((mine, Compare("source", "eq", "rollout"))))
+    return _rows(buffer, And((mine, Compare("source", "eq", RowSource.ROLLOUT))))
 
 
 def _rows(buffer: Buffer, where: Filter) -> dict[int, dict[str, Any]]:
@@ -185,17 +186,17 @@ def _place_closed(
     verdict: Mapping[str, Any] | None,
 ) -> None:
     """A row of a closed group that is in no lease; `retired`: why the group is, if it is."""
-    if group["outcome"] != "arrived":
+    if group["outcome"] != GroupOutcome.ARRIVED:
         counts.cancelled += 1
     elif row["seq"] in group["seqs"]:
         counts.pending += retired is None
-        counts.stale += retired == STALE
-        counts.cancelled += retired not in (None, STALE)
-    elif verdict is not None and verdict["verdict"] == "quarantined":
+        counts.stale += retired == GroupState.STALE
+        counts.cancelled += retired not in (None, GroupState.STALE)
+    elif verdict is not None and verdict["verdict"] == Verdict.QUARANTINED:
         counts.quarantined += 1
     elif row["reward"] is None:
         counts.unscored += 1
-    elif verdict is not None and verdict["verdict"] == "dropped":
+    elif verdict is not None and verdict["verdict"] == Verdict.DROPPED:
         counts.filtered[verdict["dropped_by"]] += 1
     elif group["dropped_by"]:  # kept since by the same operators, with feedback, into another book
         counts.filtered[group["dropped_by"]] += 1
@@ -230,7 +231,7 @@ def check_conservation(
     """
     counts = conservation(buffer, ledger, consumer, others)
     mine = In("run_id", (ledger.run_id, *others))
-    set_aside = {group_id for group_id, why in ledger.retired(consumer).items() if why != STALE}
+    set_aside = {group_id for group_id, why in ledger.retired(consumer).items() if why != GroupState.STALE}
     groups = [
         row
         for row in buffer.read("groups", ["group_id", "outcome", "seqs"], mine).to_pylist()
@@ -238,12 +239,14 @@ def check_conservation(
     ]
     outcomes = Counter(row["outcome"] for row in groups)
     leases = ledger.leases(consumer)
-    used = book["trained"] + book["leased"]
+    used = book[GroupState.TRAINED] + book[GroupState.LEASED]
+    dropped = book[GroupState.DROPPED]
+    whole = book[GroupState.READY] + used + book[GroupState.STALE] + dropped
     pairs = {
-        "admitted": (book["admitted"], sum(n for state, n in book.items() if state != "admitted")),
-        "arrived": (book["ready"] + used + book["stale"] + book["dropped"], outcomes["arrived"]),
-        "dropped": (book["dropped"], sum(r["outcome"] == "arrived" and not r["seqs"] for r in groups)),
-        "failed": (book["failed"], outcomes["failed"]),
+        "admitted": (book[ADMITTED], sum(n for state, n in book.items() if state != ADMITTED)),
+        "arrived": (whole, outcomes[GroupOutcome.ARRIVED]),
+        "dropped": (dropped, sum(r["outcome"] == GroupOutcome.ARRIVED and not r["seqs"] for r in groups)),
+        "failed": (book[GroupState.FAILED], outcomes[GroupOutcome.FAILED]),
         "trained and leased": (used, len({g for lease in leases for g in lease.group_ids})),
         "steps leased": (steps, len(leases)),
         "steps consumed": (steps, ledger.consumed(consumer)),

@@ -12,22 +12,14 @@ from typing import Any
 
 from rft_data.core.errors import ConflictError
 from rft_data.core.rows import GroupResult, Lease, Ticket
+from rft_data.core.words import GroupOutcome, GroupState
 from rft_data.sampler.gauges import Gauges
-from rft_data.sampler.group_states import (
-    AWAITING,
-    CANCELLED,
-    DROPPED,
-    FAILED,
-    LEASED,
-    OPEN,
-    READY,
-    STALE,
-    TRAINED,
-    UNKNOWN,
-)
 from rft_data.sampler.groups import Stock
 from rft_data.sampler.interfaces import Books, Versions
 from rft_data.sampler.policy import Moment, Policy
+
+_HANDED_OUT = (GroupState.LEASED, GroupState.TRAINED)
+_LOST = (GroupState.STALE, GroupState.FAILED, GroupState.CANCELLED)
 
 
 class GroupSampler:
@@ -107,15 +99,15 @@ class GroupSampler:
         """
         group_id = result.ticket.group_id
         before = self._stock.book.state(group_id)
-        if before != OPEN:
+        if before != GroupState.OPEN:
             raise ConflictError(
-                f"group '{group_id}' is {before}, not open; every ticket is closed exactly once."
+                f"group '{group_id}' is {before or 'unknown'}, not open; every ticket is closed exactly once."
             )
         state = _arrival_state(result)
-        step = self._versions.step_of(result.version_min) if state == READY else None
+        step = self._versions.step_of(result.version_min) if state == GroupState.READY else None
         place = self._stock.close(group_id, state)
         self._gauges.closed(result)
-        if state == READY:
+        if state == GroupState.READY:
             self._stock.offer(result, place, step, self._now())
 
     def is_stale(self, result: GroupResult) -> bool:
@@ -164,11 +156,10 @@ class GroupSampler:
         Raises: ConflictError if the lease, or a group of it, is not held.
         """
         held = self._stock.held.get(lease.step)
-        lost = next((g for g in lease.group_ids if self._stock.book.state(g) not in (LEASED, TRAINED)), None)
+        states = {group_id: self._stock.book.state(group_id) for group_id in lease.group_ids}
+        lost = next((name for name, state in states.items() if state not in _HANDED_OUT), None)
         if held is None or lost or not self._is_same(held.lease, lease):
-            what = (
-                f"group '{lost}' is {self._stock.book.state(lost)}" if lost else "it was settled or released"
-            )
+            what = f"group '{lost}' is {states[lost] or 'unknown'}" if lost else "it was settled or released"
             raise ConflictError(
                 f"lease {lease.consumer}/{lease.step} is not held: {what}; settle a lease once."
             )
@@ -235,7 +226,7 @@ class GroupSampler:
             "reuses": float(self._stock.reuses),
             "queue_age_mean": mean,
             "queue_age_max": largest,
-            **{f"dropped/{state}": float(counts[state]) for state in (STALE, FAILED, CANCELLED)},
+            **{f"dropped/{state}": float(counts[state]) for state in _LOST},
             **self._gauges.read(),
         }
 
@@ -264,7 +255,7 @@ class GroupSampler:
         while late := self._stock.shelf.older_than(step - self._max_staleness):
             never_trained = sorted(candidate.group_id for candidate in late if candidate.uses == 0)
             if never_trained:
-                self._ledger.retire(self._consumer, never_trained, STALE)
+                self._ledger.retire(self._consumer, never_trained, GroupState.STALE)
             self._stock.expire(late)
 
     def _take_in(self, history: Iterable[GroupResult], now: int) -> None:
@@ -273,22 +264,23 @@ class GroupSampler:
         leased = {group_id for lease in self._ledger.leases(self._consumer) for group_id in lease.group_ids}
         for result in sorted(history, key=self._order):
             group_id, state = result.ticket.group_id, _arrival_state(result)
-            if self._stock.book.state(group_id) != UNKNOWN:
+            if self._stock.book.state(group_id) is not None:
                 continue
-            if state == READY and group_id in retired and group_id not in leased:
-                state = STALE if retired[group_id] == STALE else CANCELLED
+            if state == GroupState.READY and group_id in retired and group_id not in leased:
+                state = GroupState.STALE if retired[group_id] == GroupState.STALE else GroupState.CANCELLED
             step = None
             if self._is_own(result):
                 self._stock.book.enter_own(group_id, result.ticket.ordinal, state)
                 self._rounds = max(self._rounds, result.ticket.round + 1)
-                step = self._versions.step_of(result.version_min) if state in (OPEN, READY) else None
-                if state == OPEN:
+                waits = state in (GroupState.OPEN, GroupState.READY)
+                step = self._versions.step_of(result.version_min) if waits else None
+                if state == GroupState.OPEN:
                     self._stock.expect(group_id, step or 0)
                 else:
                     self._gauges.closed(result)
             else:
                 self._stock.book.enter_other(group_id, state)
-            if state == READY:
+            if state == GroupState.READY:
                 self._stock.offer(result, self._stock.place(), step, max(now, step or 0))
 
     def _is_same(self, lease: Lease, other: Lease) -> bool:
@@ -306,9 +298,9 @@ class GroupSampler:
         return own, run, result.ticket.ordinal
 
 
-def _arrival_state(result: GroupResult) -> str:
-    if result.outcome == AWAITING:
-        return OPEN
-    if result.outcome != "arrived":
-        return FAILED if result.outcome == "failed" else CANCELLED
-    return READY if result.seqs else DROPPED
+def _arrival_state(result: GroupResult) -> GroupState:
+    if result.outcome == GroupOutcome.AWAITING:
+        return GroupState.OPEN
+    if result.outcome != GroupOutcome.ARRIVED:
+        return GroupState.FAILED if result.outcome == GroupOutcome.FAILED else GroupState.CANCELLED
+    return GroupState.READY if result.seqs else GroupState.DROPPED

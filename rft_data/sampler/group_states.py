@@ -7,13 +7,10 @@ from __future__ import annotations
 
 from collections import Counter
 
-OPEN, READY, LEASED, TRAINED = "open", "ready", "leased", "trained"
-DROPPED, STALE, FAILED, CANCELLED = "dropped", "stale", "failed", "cancelled"
-STATES = (OPEN, READY, LEASED, TRAINED, DROPPED, STALE, FAILED, CANCELLED)
-UNKNOWN = "unknown"
-AWAITING = "awaiting"
-"""Outcome, in a sampler's history only, of a group that is stored while rewards of it are to come: open."""
-_OUTSTANDING = (OPEN, READY, LEASED)
+from rft_data.core.words import ADMITTED, GroupOutcome, GroupState
+
+AWAITING = GroupOutcome.AWAITING
+_OUTSTANDING = (GroupState.OPEN, GroupState.READY, GroupState.LEASED)
 
 
 class Book:
@@ -22,32 +19,32 @@ class Book:
     def __init__(self) -> None:
         self.next_ordinal = 0
         """Ordinal of this run's next group."""
-        self._states: dict[str, str] = {}
-        self._own: Counter[str] = Counter()
-        self._others: Counter[str] = Counter()
+        self._states: dict[str, GroupState] = {}
+        self._own: Counter[GroupState] = Counter()
+        self._others: Counter[GroupState] = Counter()
         self._strangers: set[str] = set()
         self._lost: set[int] = set()
         """Ordinals below the next that no group was entered for: their tickets died with their process."""
         self._twice = 0
         """Groups whose ordinal had been given again, because they were stored after the restart."""
 
-    def state(self, group_id: str) -> str:
-        """The group's state; UNKNOWN if it was never entered."""
-        return self._states.get(group_id, UNKNOWN)
+    def state(self, group_id: str) -> GroupState | None:
+        """The group's state; None if it was never entered."""
+        return self._states.get(group_id)
 
     def open(self, group_id: str) -> None:
         """Enter a group of this run that a ticket was given for, with the next ordinal."""
         self.next_ordinal += 1
-        self.move(group_id, OPEN)
+        self.move(group_id, GroupState.OPEN)
 
-    def enter_own(self, group_id: str, ordinal: int, state: str) -> None:
+    def enter_own(self, group_id: str, ordinal: int, state: GroupState) -> None:
         """Enter a stored group of this run."""
         self._twice += ordinal < self.next_ordinal and ordinal not in self._lost
         self.reach(ordinal + 1)
         self._lost.discard(ordinal)
         self.move(group_id, state)
 
-    def enter_other(self, group_id: str, state: str) -> None:
+    def enter_other(self, group_id: str, state: GroupState) -> None:
         """Enter a group of another run."""
         self._strangers.add(group_id)
         self.move(group_id, state)
@@ -57,7 +54,7 @@ class Book:
         self._lost.update(range(self.next_ordinal, ordinal))
         self.next_ordinal = max(self.next_ordinal, ordinal)
 
-    def move(self, group_id: str, state: str) -> None:
+    def move(self, group_id: str, state: GroupState) -> None:
         """Change a group's state."""
         counts = self._others if group_id in self._strangers else self._own
         before = self._states.get(group_id)
@@ -74,6 +71,6 @@ class Book:
     def conservation(self) -> dict[str, int]:
         """`admitted`: groups of this run and of others; then how many are in each state."""
         admitted = self.next_ordinal + self._twice + len(self._strangers)
-        counts = {state: self._own[state] + self._others[state] for state in STATES}
-        counts[CANCELLED] += len(self._lost)
-        return {"admitted": admitted, **counts}
+        counts: dict[str, int] = {state: self._own[state] + self._others[state] for state in GroupState}
+        counts[GroupState.CANCELLED] += len(self._lost)
+        return {ADMITTED: admitted, **counts}

@@ -11,7 +11,8 @@ from collections import Counter
 from collections.abc import Sequence
 
 from rft_data.core.rows import GroupResult, Lease
-from rft_data.sampler.group_states import LEASED, READY, STALE, TRAINED, Book
+from rft_data.core.words import GroupState
+from rft_data.sampler.group_states import Book
 from rft_data.sampler.policy import Candidate, Policy
 from rft_data.sampler.ready_groups import Shelf
 
@@ -61,7 +62,7 @@ class Stock:
         self._open[group_id] = place = next(self._places)
         self._policy.opened(place, step)
 
-    def close(self, group_id: str, state: str) -> int:
+    def close(self, group_id: str, state: GroupState) -> int:
         """An open group came home; returns its place. An `offer` follows when its state is ready."""
         self.book.move(group_id, state)
         place = self._open.pop(group_id)
@@ -90,7 +91,7 @@ class Stock:
             if candidate.uses + self._times[group_id]:
                 self.reuses += 1
             else:
-                self.book.move(group_id, LEASED)
+                self.book.move(group_id, GroupState.LEASED)
             self._times[group_id] += 1
         self._policy.taken(known)
 
@@ -103,7 +104,7 @@ class Stock:
             if candidate.uses + self._times[group_id]:
                 self.reuses -= 1
             else:
-                self.book.move(group_id, READY)
+                self.book.move(group_id, GroupState.READY)
             if self._times[group_id]:
                 self._policy.discard(candidate)
             else:
@@ -120,7 +121,7 @@ class Stock:
         known = self._known(lease)
         for candidate in known:
             used = dataclasses.replace(candidate, uses=candidate.uses + 1)
-            self.book.move(used.group_id, TRAINED)
+            self.book.move(used.group_id, GroupState.TRAINED)
             if self._times[used.group_id]:
                 self._candidates[used.group_id] = used
             elif used.uses < self._policy.limit(used):
@@ -136,7 +137,7 @@ class Stock:
             self.shelf.remove(candidate)
             self._policy.discard(candidate)
             if candidate.uses == 0:
-                self.book.move(candidate.group_id, STALE)
+                self.book.move(candidate.group_id, GroupState.STALE)
 
     def _put(self, candidate: Candidate) -> None:
         self._candidates[candidate.group_id] = candidate

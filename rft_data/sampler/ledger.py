@@ -17,12 +17,10 @@ from rft_data.buffer import Buffer
 from rft_data.core.errors import ConflictError, FencedError
 from rft_data.core.failpoints import failpoint
 from rft_data.core.rows import GroupResult, Lease, content_id
+from rft_data.core.words import LeaseEvent
 
 CONSUMER = "trainer"
 """The name under which a run's trainer consumes."""
-STALE = "stale"
-"""Why a group past the staleness bound is retired."""
-ATTACH, GRANT, RELEASE, RETIRE = "attach", "grant", "release", "retire"
 _COLUMNS = ["kind", "run_id", "consumer", "step", "epoch", "version", "seqs", "group_ids", "digest", "reason"]
 
 
@@ -59,14 +57,14 @@ class Ledger:
         """Take one event in."""
         self._events += 1
         consumer, step, group_ids = row["consumer"], row["step"], tuple(row["group_ids"])
-        if row["kind"] == ATTACH:
+        if row["kind"] == LeaseEvent.ATTACH:
             self._epochs[consumer] = max(row["epoch"], self._epochs.get(consumer, 0))
-        elif row["kind"] == GRANT:
+        elif row["kind"] == LeaseEvent.GRANT:
             self._leases[consumer, step] = Lease(
                 consumer, step, row["epoch"], row["version"], tuple(row["seqs"]), group_ids, row["digest"]
             )
             self._uses.update((consumer, group_id) for group_id in group_ids)
-        elif row["kind"] == RELEASE:
+        elif row["kind"] == LeaseEvent.RELEASE:
             self._leases.pop((consumer, step), None)
             self._uses.subtract((consumer, group_id) for group_id in group_ids)
         else:
@@ -78,7 +76,7 @@ class Ledger:
         """Take over as this consumer: returns its new epoch; whoever held an older one is fenced."""
         with self._writing():
             epoch = self._epochs.get(consumer, 0) + 1
-            self._write(ATTACH, consumer, epoch=epoch)
+            self._write(LeaseEvent.ATTACH, consumer, epoch=epoch)
             return epoch
 
     def consumers(self) -> list[str]:
@@ -143,7 +141,13 @@ class Ledger:
             group_ids = [group.ticket.group_id for group in groups]
             current = self._epochs.get(consumer, 0)
             self._write(
-                GRANT, consumer, step=step, epoch=current, version=version, seqs=seqs, group_ids=group_ids
+                LeaseEvent.GRANT,
+                consumer,
+                step=step,
+                epoch=current,
+                version=version,
+                seqs=seqs,
+                group_ids=group_ids,
             )
             failpoint("lease.granted")
             return self._leases[consumer, step]
@@ -184,7 +188,7 @@ class Ledger:
                 lease.group_ids,
             ):
                 self._write(
-                    RELEASE,
+                    LeaseEvent.RELEASE,
                     lease.consumer,
                     step=lease.step,
                     epoch=self._epochs.get(lease.consumer, 0),
@@ -198,11 +202,11 @@ class Ledger:
         with self._writing():
             fresh = [group_id for group_id in group_ids if (consumer, group_id) not in self._retired]
             if fresh:
-                self._write(RETIRE, consumer, group_ids=fresh, reason=reason)
+                self._write(LeaseEvent.RETIRE, consumer, group_ids=fresh, reason=reason)
 
     def _write(
         self,
-        kind: str,
+        kind: LeaseEvent,
         consumer: str,
         *,
         step: int = -1,

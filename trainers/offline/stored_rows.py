@@ -20,10 +20,9 @@ from rft_data.core.errors import TrainingError
 from rft_data.core.filters import And, Compare, Filter, In, Not, parse_text
 from rft_data.core.rows import Message, content_id
 from rft_data.core.schema import EXPERIENCES
+from rft_data.core.words import MEASURING_SOURCES, TRAINABLE_SOURCES
 from rft_data.exchange.feedback import fold, said_about
 
-NEVER = ("eval", "probe")
-"""Sources of rows that nobody trains on."""
 TAKEN_TOGETHER = 512
 """Rows read at a time."""
 
@@ -34,7 +33,7 @@ class RowChoice:
 
     run: str | None = None
     """Only this run's; None: every run's."""
-    sources: Sequence[str] = ("rollout", "import", "expert")
+    sources: Sequence[str] = TRAINABLE_SOURCES
     where: str | None = None
     """A filter over EXPERIENCES, as text."""
     min_reward: float | None = None
@@ -95,7 +94,7 @@ def row_filter(choice: RowChoice) -> Filter:
 
     Raises: RecipeError when `where` is not valid.
     """
-    parts: list[Filter] = [In("source", tuple(choice.sources)), Not(In("source", NEVER))]
+    parts: list[Filter] = [In("source", tuple(choice.sources)), Not(In("source", MEASURING_SOURCES))]
     if choice.run is not None:
         parts.append(Compare("run_id", "eq", choice.run))
     if choice.where is not None:

@@ -18,6 +18,7 @@ from rft_data.buffer.care.contents import key_hash
 from rft_data.buffer.care.examine import Examined
 from rft_data.buffer.care.lost_rows import Lost
 from rft_data.buffer.care.ranges import Numbers, among
+from rft_data.core.words import LeaseEvent
 
 NOBODY = ""
 """The consumer of a `retire` event that holds for all."""
@@ -114,17 +115,17 @@ def _fold_leases(books: Books, tables: Mapping[str, Examined]) -> None:
     for row in _rows(tables, "leases", _EVENT):
         run, consumer, groups = row["run_id"], row["consumer"], row["group_ids"]
         key = (run, consumer, row["step"])
-        if row["kind"] == "grant":
+        if row["kind"] == LeaseEvent.GRANT:
             grant = Grant(run, consumer, row["step"], row["epoch"], tuple(row["seqs"]), tuple(groups))
             if key in live:
                 books.twice.append((live[key], grant))
             live[key] = grant
             uses.update((run, consumer, group) for group in groups)
-        elif row["kind"] == "release":
+        elif row["kind"] == LeaseEvent.RELEASE:
             live.pop(key, None)
             books.twice = [pair for pair in books.twice if pair[0].name != "/".join(map(str, key))]
             uses.subtract((run, consumer, group) for group in groups)
-        elif row["kind"] == "retire":
+        elif row["kind"] == LeaseEvent.RETIRE:
             books.retired.update((run, consumer, group) for group in groups)
     books.grants = list(live.values())
     books.reused = {key: n for key, n in uses.items() if n > 1}

@@ -16,6 +16,7 @@ from rft_data.buffer.care.repair_report import Repaired
 from rft_data.core.codec import to_table
 from rft_data.core.rows import content_id, now
 from rft_data.core.schema import EXPERIENCES, TABLES
+from rft_data.core.words import LeaseEvent
 
 REASON = "lost in repair"
 
@@ -27,20 +28,20 @@ def settle_books(root: Path, books: Books, tables: Mapping[str, Examined], done:
         return
     append_rows(root, "leases", events)
     done.groups += sorted(
-        {group for event in events if event["kind"] == "retire" for group in event["group_ids"]}
+        {group for event in events if event["kind"] == LeaseEvent.RETIRE for group in event["group_ids"]}
     )
     done.leases += sorted(
-        {f"{e['run_id']}/{e['consumer']}/{e['step']}" for e in events if e["kind"] == "release"}
+        {f"{e['run_id']}/{e['consumer']}/{e['step']}" for e in events if e["kind"] == LeaseEvent.RELEASE}
     )
     done.leases += ["/".join(map(str, key)) for key in books.no_lease]
     done.payloads += sorted(books.payloads)
     kinds = [event["kind"] for event in events]
     done.actions.append(
-        f"leases: {kinds.count('release')} leases released, {len(done.groups)} groups retired"
+        f"leases: {kinds.count(LeaseEvent.RELEASE)} leases released, {len(done.groups)} groups retired"
     )
 
 
-def _event(kind: str, run_id: str, consumer: str, **changes: Any) -> dict[str, Any]:
+def _event(kind: LeaseEvent, run_id: str, consumer: str, **changes: Any) -> dict[str, Any]:
     event = {
         "kind": kind,
         "run_id": run_id,
@@ -61,7 +62,7 @@ def _releases(books: Books) -> Iterator[dict[str, Any]]:
     broken = [grant for grant, _, _ in books.orphan_leases]
     for grant in broken + [grant for pair in books.twice for grant in pair if grant not in broken]:
         yield _event(
-            "release",
+            LeaseEvent.RELEASE,
             grant.run_id,
             grant.consumer,
             step=grant.step,
@@ -74,11 +75,11 @@ def _releases(books: Books) -> Iterator[dict[str, Any]]:
 def _retirements(books: Books) -> Iterator[dict[str, Any]]:
     """One event per group that lacks rows or does not exist, for all consumers."""
     for (run, group), absent in books.torn_groups.items():
-        yield _event("retire", run, NOBODY, seqs=absent.tolist(), group_ids=[group])
+        yield _event(LeaseEvent.RETIRE, run, NOBODY, seqs=absent.tolist(), group_ids=[group])
     unknown = {(grant.run_id, group) for grant, _, groups in books.orphan_leases for group in groups}
     for run, group in sorted(unknown):
         if (run, NOBODY, group) not in books.retired:
-            yield _event("retire", run, NOBODY, group_ids=[group])
+            yield _event(LeaseEvent.RETIRE, run, NOBODY, group_ids=[group])
 
 
 def _without_payload(books: Books, tables: Mapping[str, Examined]) -> Iterator[dict[str, Any]]:
@@ -90,7 +91,7 @@ def _without_payload(books: Books, tables: Mapping[str, Examined]) -> Iterator[d
         owners |= {(r["run_id"], r["group_id"]) for r in batch.to_pylist() if r["seq"] in rows}
     for run, group in sorted(owners):
         if (run, NOBODY, group) not in books.retired:
-            yield _event("retire", run, NOBODY, group_ids=[group])
+            yield _event(LeaseEvent.RETIRE, run, NOBODY, group_ids=[group])
 
 
 def _unknown(books: Books) -> Iterator[dict[str, Any]]:
@@ -110,7 +111,11 @@ def _unknown(books: Books) -> Iterator[dict[str, Any]]:
         ]
         if maybe:
             yield _event(
-                "retire", run, consumer, group_ids=maybe, reason="may have been trained: its lease is lost"
+                LeaseEvent.RETIRE,
+                run,
+                consumer,
+                group_ids=maybe,
+                reason="may have been trained: its lease is lost",
             )
 
 

@@ -10,6 +10,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from rft_data.core.words import Verdict
+
 CHANGED = 1e-6
 """Advantages and rewards that differ by no more are the same (float32, another order of sums)."""
 _SAID = ("verdict", "dropped_by", "reason")
@@ -56,8 +58,8 @@ class Difference:
             examples: how many examples to keep at most, over all calls.
         """
         judged = np.asarray(second.column("verdict").is_valid())
-        mine = np.asarray(pc.equal(first.column("verdict"), "kept"))
-        theirs = np.asarray(pc.equal(second.column("verdict"), "kept").fill_null(False))
+        mine = np.asarray(pc.equal(first.column("verdict"), Verdict.KEPT))
+        theirs = np.asarray(pc.equal(second.column("verdict"), Verdict.KEPT).fill_null(False))
         self.rows += first.num_rows
         self.unjudged += int((~judged).sum())
         self.only_first += int((mine & judged & ~theirs).sum())
@@ -111,4 +113,4 @@ def _values(column: pa.ListArray, rows: npt.NDArray[np.int64]) -> npt.NDArray[np
 
 def _said(row: dict[str, Any]) -> str:
     verdict, operator, reason = (row[name] for name in _SAID)
-    return "kept" if verdict == "kept" else f"{verdict} by {operator or '?'}: {reason}"
+    return verdict if verdict == Verdict.KEPT else f"{verdict} by {operator or '?'}: {reason}"

@@ -11,6 +11,7 @@ from typing import Any
 from rft_data.buffer import Buffer
 from rft_data.core.protocols import Pipeline
 from rft_data.core.schema import ANNOTATIONS
+from rft_data.core.words import Verdict
 from rft_data.reading.whole_groups import GroupRows
 from rft_data.run.rejudge.compare import Difference
 from rft_data.run.rejudge.stored_verdicts import StoredVerdicts
@@ -97,8 +98,8 @@ def _replayed(pipeline: Pipeline, tally: Tally) -> Replay:
     return Replay(
         pipeline_hash=pipeline.pipeline_hash,
         rows=tally.rows,
-        kept=tally.verdicts["kept"],
-        dropped=tally.verdicts["dropped"],
-        quarantined=tally.verdicts["quarantined"],
+        kept=tally.verdicts[Verdict.KEPT],
+        dropped=tally.verdicts[Verdict.DROPPED],
+        quarantined=tally.verdicts[Verdict.QUARANTINED],
         operators=tally.operators(pipeline.metrics()),
     )

@@ -21,6 +21,7 @@ from rft_data.core.filters import Compare
 from rft_data.core.protocols import Pipeline
 from rft_data.core.rows import Played, TaskKey, Ticket
 from rft_data.core.schema import ANNOTATIONS
+from rft_data.core.words import GroupOutcome, Verdict
 from rft_data.loop.closing import group_results, group_row
 from rft_data.reading.whole_groups import GroupRows, whole_groups
 from rft_data.run.record import standing
@@ -125,7 +126,9 @@ class _Found:
                 f"buffer {buffer.location} has no group of a run '{run_id}'; see `rft buffer info`."
             )
         self.rejected = {
-            name: row for name, row in mine.items() if row["outcome"] == "arrived" and not row["seqs"]
+            name: row
+            for name, row in mine.items()
+            if row["outcome"] == GroupOutcome.ARRIVED and not row["seqs"]
         }
         self.entered = [row for row in every if row["run_id"] == book]
         left = set(self.rejected)
@@ -151,7 +154,7 @@ def _check_judged_alike(buffer: Buffer, entered: Sequence[Row], pipeline_hash: s
     if not seqs:
         return
     verdicts = StoredVerdicts(buffer, pipeline_hash).of(seqs).column("verdict").to_pylist()
-    if any(verdict != "kept" for verdict in verdicts):
+    if any(verdict != Verdict.KEPT for verdict in verdicts):
         raise RecipeError(
             f"book '{book}' holds groups that other operators kept; `mode: train` needs one operator list "
             "for a whole book: name another book with --as."
@@ -208,7 +211,9 @@ def _judge(
 def _played(row: Row, rows_of: GroupRows, place: int) -> Played:
     seqs = tuple(rows_of.of(place).tolist())
     ticket = Ticket(row["group_id"], row["ordinal"], row["version"], row["round"])
-    return Played(ticket, TaskKey(row["taskset"], row["task_id"]), "arrived", seqs, len(row["rewards"]))
+    return Played(
+        ticket, TaskKey(row["taskset"], row["task_id"]), GroupOutcome.ARRIVED, seqs, len(row["rewards"])
+    )
 
 
 def _changed(annotations: pa.Table, before: pa.Table) -> pa.Table:

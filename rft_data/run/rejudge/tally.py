@@ -10,6 +10,8 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from rft_data.core.words import Verdict
+
 _NUMBER = re.compile(r"[-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
 _KINDS = 1000
 """Kinds of reasons kept for one operator; further ones are counted together."""
@@ -62,7 +64,7 @@ class Tally:
         self.rows += annotations.num_rows
         for (named,), count in _counts(annotations, ["verdict"]):
             self.verdicts[named] += count
-        lost = annotations.filter(pc.not_equal(annotations.column("verdict"), "kept"))
+        lost = annotations.filter(pc.not_equal(annotations.column("verdict"), Verdict.KEPT))
         for (operator, verdict, reason), count in _counts(lost, ["dropped_by", "verdict", "reason"]):
             self._by[operator, verdict] += count
             counted = self._reasons.setdefault(operator, Counter())
@@ -83,8 +85,8 @@ class Tally:
             name=name,
             rows_in=int(metrics[f"{name}/rows_in"]),
             rows_out=int(metrics[f"{name}/rows_out"]),
-            dropped=self._by[name, "dropped"],
-            quarantined=self._by[name, "quarantined"],
+            dropped=self._by[name, Verdict.DROPPED],
+            quarantined=self._by[name, Verdict.QUARANTINED],
             seconds=metrics[f"{name}/seconds"],
             reasons=tuple(Reason(kind, rows, self._examples[name, kind]) for kind, rows in reasons),
         )

@@ -17,10 +17,11 @@ from typing import Protocol
 
 from rft_data.buffer import Buffer
 from rft_data.core.filters import And, Compare
+from rft_data.core.words import MetricRole
 
 log = logging.getLogger(__name__)
 
-LOOP, VERSION, ELAPSED_S = "loop", "policy_version", "elapsed_s"
+VERSION, ELAPSED_S = "policy_version", "elapsed_s"
 _BACKLOG = 1000
 """Points that may wait for a slow tracker."""
 _PATIENCE_S = 10.0
@@ -81,9 +82,11 @@ class MetricsLog:
         A number that is not finite is stored as it is: that a loss was NaN is worth knowing.
         Raises: what the buffer raises.
         """
-        loop = {**numbers.get(LOOP, {}), VERSION: float(version), ELAPSED_S: self.elapsed_s}
+        loop = {**numbers.get(MetricRole.LOOP, {}), VERSION: float(version), ELAPSED_S: self.elapsed_s}
         plain = {role: {k: float(v) for k, v in found.items()} for role, found in numbers.items()}
-        point = Point(step, version, loop[ELAPSED_S], {**plain, LOOP: {k: float(v) for k, v in loop.items()}})
+        point = Point(
+            step, version, loop[ELAPSED_S], {**plain, MetricRole.LOOP: {k: float(v) for k, v in loop.items()}}
+        )
         self._buffer.add_rows(
             "metrics",
             [
@@ -169,7 +172,11 @@ class _Drain:
 def _elapsed(buffer: Buffer, run_id: str) -> float:
     """Seconds the run's former starts were at work, as far as they recorded it."""
     where = And(
-        (Compare("run_id", "eq", run_id), Compare("role", "eq", LOOP), Compare("key", "eq", ELAPSED_S))
+        (
+            Compare("run_id", "eq", run_id),
+            Compare("role", "eq", MetricRole.LOOP),
+            Compare("key", "eq", ELAPSED_S),
+        )
     )
     found = buffer.read("metrics", ["value"], where).column("value")
     return float(found[-1].as_py()) if len(found) else 0.0

@@ -19,6 +19,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from rft_data.core.errors import BusyError
+from rft_data.core.words import RunState
 from rft_data.run.watch.metrics_log import Point
 
 log = logging.getLogger(__name__)
@@ -128,7 +129,7 @@ def _handler(metrics: CollectorRegistry, health: Callable[[], Mapping[str, Any]]
                 super().do_GET()
             elif self.path == "/healthz":
                 found = health()
-                status = 200 if found.get("state") == "running" else 503
+                status = 200 if found.get("state") == RunState.RUNNING else 503
                 self._answer(status, "application/json", json.dumps(found, default=str) + "\n")
             else:
                 self._answer(404, "text/plain", "there are /metrics and /healthz\n")

@@ -12,6 +12,7 @@ from contextlib import ExitStack
 
 from rft_data.core.facts import Window, ess_by_age, operator_facts, window_facts
 from rft_data.core.rows import Lease, StepReport
+from rft_data.core.words import GroupOutcome, MetricRole
 from rft_data.loop.exploring import Exploring
 from rft_data.loop.online import OnlineLoop
 from rft_data.recipe.running import Monitor
@@ -67,37 +68,41 @@ class StepLog:
         self._control.progress(f"step {loop.step} of {self._steps}")
         if loop.step % _SHOWN_EVERY == 0 or lease.step in (0, self._steps - 1):
             shown = "step %d/%d  reward %.3f  tokens %.0f  groups %d  staleness %d"
-            trainer, lag = numbers["trainer"], numbers["sampler"].get("lag_max", 0.0)
+            trainer, lag = numbers[MetricRole.TRAINER], numbers[MetricRole.SAMPLER].get("lag_max", 0.0)
             values = [trainer.get(name, float("nan")) for name in ("reward", "completion_tokens")]
             log.info(shown, loop.step, self._steps, *values, len(lease.group_ids), lag)
 
     def _numbers(self, loop: OnlineLoop, lease: Lease, report: StepReport) -> Numbers:
         parts = self._parts
-        sampler = {**parts.sampler.metrics(), **parts.sampler.conservation(), "awaiting": parts.waiting}
+        sampler = {
+            **parts.sampler.metrics(),
+            **parts.sampler.conservation(),
+            GroupOutcome.AWAITING: parts.waiting,
+        }
         explorers = parts.fleet.metrics()
-        busy = {**parts.fleet.busy_seconds(), "trainer": sum(loop.training.seconds.values())}
-        busy["trainer"] -= loop.training.seconds.get("idle", 0.0)
-        for role in ("trainer", *explorers):
+        busy = {**parts.fleet.busy_seconds(), MetricRole.TRAINER: sum(loop.training.seconds.values())}
+        busy[MetricRole.TRAINER] -= loop.training.seconds.get("idle", 0.0)
+        for role in (MetricRole.TRAINER, *explorers):
             self._control.heard(role)
         facts = window_facts(self._window(report, busy, explorers, sampler))
         trained_at = loop.versions.step_of(lease.version)
         lag_of = {version: trained_at - loop.versions.step_of(version) for version in report.ess}
         numbers: Numbers = {
             **{role: {**found, **explorers.get(role, {})} for role, found in facts.items()},
-            "trainer": {
-                **facts["trainer"],
+            MetricRole.TRAINER: {
+                **facts[MetricRole.TRAINER],
                 **report.metrics,
                 **ess_by_age(report.ess, lag_of),
                 "groups": float(len(lease.group_ids)),
                 "parity": parts.fleet.parity,
             },
-            "selector": parts.dispatcher.selector.metrics(),
-            "ops": _operators(parts.pipeline.metrics()),
-            "sampler": {key: float(value) for key, value in sampler.items()},
-            "seconds": {**loop.training.seconds, "judge": parts.judge_s},
+            MetricRole.SELECTOR: parts.dispatcher.selector.metrics(),
+            MetricRole.OPS: _operators(parts.pipeline.metrics()),
+            MetricRole.SAMPLER: {key: float(value) for key, value in sampler.items()},
+            MetricRole.SECONDS: {**loop.training.seconds, "judge": parts.judge_s},
         }
         cpu = time.process_time()
-        numbers["loop"]["cpu_s"], self._cpu = cpu - self._cpu, cpu
+        numbers[MetricRole.LOOP]["cpu_s"], self._cpu = cpu - self._cpu, cpu
         return numbers
 
     def _window(
