@@ -209,7 +209,8 @@ def test_a_run_under_way_is_refused(buffer: Buffer, tmp_path: Path) -> None:
     import socket
     import time
 
-    from rft_data.run.record import RUNNING, RunRecord, write_record
+    from rft_data.core.words import RunState
+    from rft_data.run.record import RunRecord, write_record
 
     folder = tmp_path / "run"
     folder.mkdir()
@@ -218,7 +219,7 @@ def test_a_run_under_way_is_refused(buffer: Buffer, tmp_path: Path) -> None:
     check_not_running(buffer, "run")
     write_record(
         folder,
-        RunRecord(os.getpid(), socket.gethostname(), 0, time.time(), RUNNING, time.time()),
+        RunRecord(os.getpid(), socket.gethostname(), 0, time.time(), RunState.RUNNING, time.time()),
         durable=False,
     )
     with (folder / LOCK_FILE).open("w") as lock:
