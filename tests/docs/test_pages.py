@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -78,6 +79,13 @@ def test_links_lead_to_files_and_headings_that_exist(page: Path) -> None:
 def test_commands_and_their_options_exist(page: Path) -> None:
     unknown = {" ".join(words): missing for words in commands(page) if (missing := known(words))}
     assert not unknown
+
+
+def test_the_page_of_architecture_shows_the_contract_of_the_folders() -> None:
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    (wanted,) = [contract["layers"] for contract in contracts if contract.get("containers") == ["rft_data"]]
+    (block,) = [b for b in _FENCE.findall((ROOT / "docs/architecture.md").read_text()) if "\ncli " in b]
+    assert [re.split(r"  +", line)[0] for line in block.splitlines()[1:-1]] == wanted
 
 
 def test_glossary_is_sorted() -> None:
