@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -132,8 +132,8 @@ def gathered_state(
     """
     if any(isinstance(parameter, DTensor) for parameter in model.parameters()):
         options = StateDictOptions(full_state_dict=True, cpu_offload=True, ignore_frozen_params=trained_only)
-        state: dict[str, torch.Tensor] = get_model_state_dict(model, options=options)
-        return state
+        # torch's type also allows optimizers' values; a model's are tensors
+        return cast("dict[str, torch.Tensor]", get_model_state_dict(model, options=options))
     if any(hasattr(parameter, "ds_id") for parameter in model.parameters()):  # ZeRO-3
         gathered: dict[str, torch.Tensor] = accelerator.get_state_dict(wrapped)
         return gathered

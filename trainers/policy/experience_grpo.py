@@ -264,7 +264,7 @@ class ExperienceGRPOTrainer(DealtGRPOTrainer):
     def create_optimizer(self, *args: Any, **kwargs: Any) -> torch.optim.Optimizer:
         """TRL's, with the critic's parameters in a group of their own."""
         is_new = self.optimizer is None
-        optimizer = super().create_optimizer(*args, **kwargs)
+        optimizer: torch.optim.Optimizer = super().create_optimizer(*args, **kwargs)
         if is_new and self.critic is not None:
             self.critic.give_own_rate(optimizer)
         return optimizer

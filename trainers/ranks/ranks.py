@@ -179,8 +179,8 @@ def _make_default_group(deadline_s: float, store: dist.Store | None) -> None:
         if store is None:
             dist.init_process_group(backend, timeout=wait)
         else:
-            place = {"rank": int(os.environ["RANK"]), "world_size": int(os.environ["WORLD_SIZE"])}
-            dist.init_process_group(backend, timeout=wait, store=store, **place)
+            rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+            dist.init_process_group(backend, timeout=wait, store=store, rank=rank, world_size=world)
     except (RuntimeError, ValueError) as err:
         raise StalledError(
             f"the trainer's processes have not all met within {deadline_s:g} s: {err}. Start as many as "

@@ -139,13 +139,10 @@ def _rehearse(use: str, loss: Loss) -> None:
 def _two_rows(needs: frozenset[str]) -> LossContext:
     """One row of ours and one of an expert, on policy, with what is optional only where it is needed."""
     logprobs = torch.full((2, 3), -1.0)
-    optional = {
-        "ref": logprobs,
-        "prox": logprobs,
-        "rewards": torch.tensor([1.0, torch.nan]),
-        "versions_behind": torch.zeros(2),
-        "expert_share": torch.tensor(0.5),
-    }
+
+    def if_needed(name: str, tensor: torch.Tensor) -> torch.Tensor | None:
+        return tensor if name in needs else None
+
     return LossContext(
         logprobs=logprobs.clone().requires_grad_(),
         old=logprobs,
@@ -154,5 +151,9 @@ def _two_rows(needs: frozenset[str]) -> LossContext:
         mask=torch.ones(2, 3),
         entropies=torch.ones(2, 3, requires_grad=True),
         is_expert=torch.tensor([False, True]),
-        **{name: value for name, value in optional.items() if name in needs},
+        ref=if_needed("ref", logprobs),
+        prox=if_needed("prox", logprobs),
+        rewards=if_needed("rewards", torch.tensor([1.0, torch.nan])),
+        versions_behind=if_needed("versions_behind", torch.zeros(2)),
+        expert_share=if_needed("expert_share", torch.tensor(0.5)),
     )
