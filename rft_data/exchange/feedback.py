@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 from rft_data.core.codec import one_array
 from rft_data.core.errors import RowError
 from rft_data.core.filters import And, Compare, In
+from rft_data.core.reader import BufferReader
 from rft_data.core.rows import Feedback, now
 from rft_data.core.schema import FEEDBACK
 from rft_data.exchange.formats.jsonlines import Found, read_json
@@ -54,7 +55,7 @@ class Folded:
         return np.where(known, self.values[at], np.nan)
 
 
-def said_about(store: Any, key: str, ids: Sequence[str]) -> pa.Table:
+def said_about(store: BufferReader, key: str, ids: Sequence[str]) -> pa.Table:
     """Feedback under one key about some experiences, in the order it was stored; `store` is a buffer."""
     under = Compare("key", "eq", key)
     wanted = list(dict.fromkeys(ids))

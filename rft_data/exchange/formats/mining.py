@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rft_data.buffer import Buffer
 from rft_data.core.codec import to_experiences
 from rft_data.core.errors import RowError
 from rft_data.core.filters import Filter
+from rft_data.core.reader import BufferReader
 from rft_data.core.rows import Experience, PreferencePair
 from rft_data.core.words import MEASURING_SOURCES, PairSource
 
@@ -19,7 +19,9 @@ _PAIRS = 256
 _COLUMNS = ["seq", "group_id", "reward", "source"]
 
 
-def mined_pairs(buffer: Buffer, where: Filter | None, margin: float) -> Iterator[PreferencePair | RowError]:
+def mined_pairs(
+    buffer: BufferReader, where: Filter | None, margin: float
+) -> Iterator[PreferencePair | RowError]:
     """A pair for each group whose rewards differ by more than `margin`, or why there is none.
 
     Among equal rewards the row stored first is taken. Evaluation and probe rows take no part.

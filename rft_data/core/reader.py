@@ -1,0 +1,42 @@
+"""The methods that read a buffer, as a protocol: `Buffer` and the hub's client both have them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from rft_data.core.filters import Filter
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class BufferReader(Protocol):
+    """Reads a buffer's tables."""
+
+    def counts(self) -> Mapping[str, int]:
+        """Rows per table."""
+        ...
+
+    def read(
+        self,
+        name: str,
+        columns: Sequence[str] | None = None,
+        where: Filter | None = None,
+        limit: int | None = None,
+    ) -> pa.Table:
+        """Rows of a table that a filter lets through, in the order written."""
+        ...
+
+    def batches(
+        self, name: str, columns: Sequence[str] | None = None, where: Filter | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """The rows that `read` gives, batch by batch, in bounded memory."""
+        ...
+
+    def take(self, seqs: Sequence[int]) -> pa.Table:
+        """Experiences by number, in the order asked.
+
+        Raises: IntegrityError if a row is missing or damaged.
+        """
+        ...
