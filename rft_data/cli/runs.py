@@ -15,7 +15,7 @@ from rft_data.recipe.modes import OnlineRecipe, RunRecipe, TrainRecipe
 from rft_data.run.conductor import conduct
 from rft_data.run.report import next_steps, table
 from rft_data.run.start import run_recipe
-from trainers.ranks.launch import served_torchrun
+from trainers.ranks.follower import served_torchrun
 
 log = logging.getLogger(__name__)
 

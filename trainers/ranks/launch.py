@@ -1,7 +1,6 @@
-"""Starts the other processes of a data-parallel trainer, and is what they run.
+"""Starts the other processes of a data-parallel trainer, or meets those that torchrun started.
 
-Either as children of the trainer on this machine, or as torchrun started them. What they do is in
-`trainers.policy.grpo`; how orders reach them, in `trainers.ranks.ranks`.
+What they run is in `trainers.ranks.follower`; how orders reach them, in `trainers.ranks.ranks`.
 """
 
 from __future__ import annotations
@@ -10,27 +9,24 @@ import contextlib
 import json
 import os
 import select
-import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
-import traceback
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from rft_data.core.children import end_with_parent
-from rft_data.core.errors import RecipeError, RftError, RoleDiedError, StalledError, TrainingError
-from rft_data.core.failpoints import failpoint
+from rft_data.core.errors import RftError, RoleDiedError, StalledError, TrainingError
 
 if TYPE_CHECKING:
     from trainers.ranks.ranks import Ranks
 
 SET_ASIDE = "RFT_TRAINER_RANK"
 """Environment variable of a run under torchrun: what torchrun told rank 0, for its trainer alone."""
-_TOLD = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-_READY = b"ready"
+TOLD = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+"""Environment variables by which torch.distributed knows a process."""
+READY = b"ready"
+"""What another rank on this machine sends when it can be met."""
 _END_S = 10.0
 
 
@@ -80,7 +76,7 @@ class RankProcesses:
                 "cannot be rank 0 of a trainer; use placement 'local' or 'ray', where each role has its own."
             )
         store = TCPStore("127.0.0.1", 0, count, is_master=True, wait_for_workers=False)
-        self._before = {name: os.environ.get(name) for name in _TOLD}
+        self._before = {name: os.environ.get(name) for name in TOLD}
         os.environ.update(_told(0, count, store.port))
         self._others = [_Other(rank, count, store.port, deadline_s) for rank in range(1, count)]
         try:
@@ -116,7 +112,7 @@ class _Other:
         self._rank = rank
         self._line, theirs = socket.socketpair()
         arguments = map(str, (theirs.fileno(), os.getpid(), deadline_s))
-        command = [sys.executable, "-u", "-m", "trainers.ranks.launch", *arguments]
+        command = [sys.executable, "-u", "-m", "trainers.ranks.follower", *arguments]
         with theirs:
             self.popen = subprocess.Popen(  # noqa: S603 - our own module
                 command,
@@ -129,7 +125,7 @@ class _Other:
         what = f"rank {self._rank} of the trainer (pid {self.popen.pid})"
         if not select.select([self._line], [], [], max(0.0, end - time.monotonic()))[0]:
             raise StalledError(f"{what} was not ready within the deadline; look at its log (stderr).")
-        if self._line.recv(len(_READY)) != _READY:
+        if self._line.recv(len(READY)) != READY:
             code = self.popen.wait()
             raise RoleDiedError(
                 f"{what} ended with exit code {code} before it was ready; see its log (stderr)."
@@ -146,7 +142,7 @@ class _Other:
 
 def _told(rank: int, world: int, port: int) -> dict[str, str]:
     values = (rank, world, rank, world, "127.0.0.1", port)
-    return dict(zip(_TOLD, map(str, values), strict=True))
+    return dict(zip(TOLD, map(str, values), strict=True))
 
 
 def _leave(before: Mapping[str, str | None]) -> None:
@@ -162,36 +158,6 @@ def _leave(before: Mapping[str, str | None]) -> None:
             os.environ.pop(name, None)
         else:
             os.environ[name] = value
-
-
-# --- torchrun --------------------------------------------------------------------------------------
-
-
-def served_torchrun(processes: int, deadline_s: float) -> bool:
-    """At the start of a run: whether this process was one of torchrun's other ranks, and has served.
-
-    In rank 0 the run goes on; what torchrun told it is kept from everything but the trainer, since explorers
-    would otherwise take themselves for a rank of it. Without torchrun nothing happens.
-
-    Args: processes: what the recipe says; deadline_s: how long rank 0's trainer is waited for.
-    Raises: RecipeError when torchrun started another number of processes; what `serve` and `join` raise.
-    """
-    world, rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
-    if world == 1:
-        return False
-    if world != processes:
-        raise RecipeError(
-            f"torchrun started {world} processes, placement.trainer.processes is {processes}; "
-            "make them equal."
-        )
-    if rank == 0:
-        names = [name for name in os.environ if name in _TOLD or name.startswith("TORCHELASTIC_")]
-        os.environ[SET_ASIDE] = json.dumps({name: os.environ.pop(name) for name in names})
-        return False
-    from trainers.ranks.ranks import Ranks
-
-    serve(Ranks.join(deadline_s))
-    return True
 
 
 class RanksFromOutside:
@@ -219,66 +185,3 @@ def ask_to_end(ranks: Ranks) -> None:
     """Tell the other ranks that no order will come any more."""
     with contextlib.suppress(RftError), ranks.together({"do": "end"}):
         pass
-
-
-# --- what the other ranks do -----------------------------------------------------------------------
-
-
-def serve(ranks: Ranks) -> None:
-    """Carry out rank 0's orders until it says `end`.
-
-    Raises: what an order raised, after rank 0 was told; RoleDiedError when rank 0 is gone.
-    """
-    trainer: Any = None
-    while True:
-        order, batch = ranks.told()
-        try:
-            failpoint("rank.order")
-            if order["do"] == "make":
-                from trainers.role import make_trainer
-
-                trainer = make_trainer(order["arguments"], ranks)
-            elif order["do"] != "end":
-                trainer.follow(order, batch)
-        except Exception as err:  # whatever broke here, rank 0 must hear of it
-            ranks.answer(f"{type(err).__name__}: {err}")
-            raise
-        ranks.answer()
-        if order["do"] == "end":
-            return
-
-
-def main() -> None:
-    """The process of one rank on this machine; it ends with the process that started it."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the conductor, which then asks us
-    fd, parent, deadline_s = sys.argv[1:4]
-    end_with_parent(int(parent))
-    line = socket.socket(fileno=int(fd))
-    from trainers.ranks.ranks import Ranks
-    from trainers.role import make_trainer  # noqa: F401 - brings TRL in, before anybody waits for us
-
-    line.sendall(_READY)
-    threading.Thread(target=_end_when_hung_up, args=(line,), daemon=True).start()
-    status = 0
-    try:
-        serve(Ranks.join(float(deadline_s), _store()))
-    except BaseException:  # noqa: BLE001 - this process's edge
-        traceback.print_exc()
-        status = 1
-    sys.stderr.flush()
-    os._exit(status)  # its threads may wait in a collective that nobody else will join
-
-
-def _store() -> Any:
-    from torch.distributed import TCPStore
-
-    return TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), int(os.environ["WORLD_SIZE"]))
-
-
-def _end_when_hung_up(line: socket.socket) -> None:
-    line.recv(1)
-    os._exit(1)
-
-
-if __name__ == "__main__":
-    main()

@@ -45,7 +45,8 @@ def train_on_ray(
 
 def _worker(told: dict[str, Any]) -> None:
     """One rank; Ray has made torch's default group."""
-    from trainers.ranks.launch import ask_to_end, serve
+    from trainers.ranks.follower import serve
+    from trainers.ranks.launch import ask_to_end
     from trainers.ranks.ranks import Ranks
     from trainers.role import lead_trainer
 

@@ -1,6 +1,7 @@
 """Rows in and out of a buffer: files and datasets in the formats others use, and training sets for TRL."""
 
-from rft_data.exchange.formats.exporting import ExportReport, export
+from rft_data.exchange.formats.card import ExportReport
+from rft_data.exchange.formats.exporting import export
 from rft_data.exchange.formats.importing import ImportReport, import_into
 from rft_data.exchange.formats.records import Format
 from rft_data.exchange.formats.registry import FORMATS, detect

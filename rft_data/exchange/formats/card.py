@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rft_data.buffer import Buffer
 from rft_data.core.filters import Filter, to_json
@@ -14,10 +14,23 @@ from rft_data.core.version import __version__
 from rft_data.exchange.formats.records import Format
 from rft_data.exchange.formats.targets import CARD_MARK, kind_of
 
-if TYPE_CHECKING:
-    from rft_data.exchange.formats.exporting import ExportReport
-
 _LISTED = 50
+
+
+@dataclass(slots=True)
+class ExportReport:
+    """What was written: selected = written + the sum of skipped."""
+
+    target: str
+    format: str
+    tables: tuple[str, ...]
+    selected: int = 0
+    """Rows the filter let through (for mined pairs: groups)."""
+    written: int = 0
+    skipped: dict[str, int] = field(default_factory=dict)
+    """Rows left out, by reason."""
+    card: str = ""
+    """Path of the dataset card."""
 
 
 @dataclass(slots=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from rft_data.core.lookup import lookup
 from rft_data.core.rows import Experience, Task
 from rft_data.core.words import MEASURING_SOURCES, Split
 from rft_data.exchange.formats import targets
-from rft_data.exchange.formats.card import Provenance, card
+from rft_data.exchange.formats.card import ExportReport, Provenance, card
 from rft_data.exchange.formats.columns import tables
 from rft_data.exchange.formats.mining import mined_pairs
 from rft_data.exchange.formats.payloads import given_out
@@ -34,22 +33,6 @@ _ROWS: Mapping[str, Callable[[pa.Table], list[Any]]] = {
     "preferences": to_preferences,
     "tasks": to_tasks,
 }
-
-
-@dataclass(slots=True)
-class ExportReport:
-    """What was written: selected = written + the sum of skipped."""
-
-    target: str
-    format: str
-    tables: tuple[str, ...]
-    selected: int = 0
-    """Rows the filter let through (for mined pairs: groups)."""
-    written: int = 0
-    skipped: dict[str, int] = field(default_factory=dict)
-    """Rows left out, by reason."""
-    card: str = ""
-    """Path of the dataset card."""
 
 
 def export(

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from rft_data.tasks.selectors.base import NoTasksError, SelectorMaker
+
 
 def number(name: str, value: Any) -> float:
     """Raises: ValueError unless it is a number."""
@@ -46,13 +48,11 @@ def one_of(name: str, value: Any, known: Collection[str]) -> str:
     return str(value)
 
 
-def component(name: str, value: Any) -> tuple[str, Mapping[str, Any]]:
+def component(name: str, value: Any, make: SelectorMaker) -> tuple[str, Mapping[str, Any]]:
     """Name and arguments of a selector inside another, checked as a recipe's own is.
 
     Raises: ValueError unless it is `{use, args}` of a selector that takes those.
     """
-    from rft_data.tasks.selectors.make import check_selector  # it lists the classes that ask
-
     if (
         not isinstance(value, Mapping)
         or not isinstance(value.get("use"), str)
@@ -62,5 +62,18 @@ def component(name: str, value: Any) -> tuple[str, Mapping[str, Any]]:
     args = value.get("args") or {}
     if not isinstance(args, Mapping):
         raise ValueError(f"'{name}.args' is {args!r}; give a map of arguments")
-    check_selector(value["use"], args)
+    check_made(value["use"], args, make)
     return value["use"], args
+
+
+def check_made(use: str, args: Mapping[str, Any], make: SelectorMaker) -> None:
+    """Check name and arguments without any task; a class of your own is not imported, so not checked.
+
+    Raises: as `make`.
+    """
+    if ":" in use:
+        return
+    try:
+        make(use, args, (), 0)
+    except NoTasksError:
+        return

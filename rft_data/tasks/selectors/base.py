@@ -55,6 +55,14 @@ class OpenSelector(Selector, Protocol):
         ...
 
 
+class SelectorMaker(Protocol):
+    """Makes a selector of its name: what a selector of selectors is handed."""
+
+    def __call__(
+        self, use: str, args: Mapping[str, Any], tasks: Sequence[Task], seed: int
+    ) -> OpenSelector: ...
+
+
 class TaskSelector:
     """Derive from this: say `_choose`, and for one that learns `_learn` and `_predict`.
 

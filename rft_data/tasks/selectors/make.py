@@ -10,8 +10,9 @@ from rft_data.core.errors import RecipeError
 from rft_data.core.lookup import lookup
 from rft_data.core.rows import Task
 from rft_data.tasks.selectors.adaptive_target import AdaptiveTarget
+from rft_data.tasks.selectors.arguments import check_made
 from rft_data.tasks.selectors.bandit import Bandit
-from rft_data.tasks.selectors.base import NoTasksError, OpenSelector
+from rft_data.tasks.selectors.base import OpenSelector
 from rft_data.tasks.selectors.difficulty import Difficulty
 from rft_data.tasks.selectors.easy_to_hard import EasyToHard
 from rft_data.tasks.selectors.hierarchical import Hierarchical
@@ -41,6 +42,8 @@ SELECTORS: dict[str, Callable[..., OpenSelector]] = {
     "shuffle": Shuffle,
     "staged": Staged,
 }
+_OF_SELECTORS = frozenset({"mixture", "staged"})
+"""Those that hold other selectors, and are handed `make_selector` to make them with."""
 
 
 def make_selector(use: str, args: Mapping[str, Any], tasks: Sequence[Task], seed: int) -> OpenSelector:
@@ -51,13 +54,14 @@ def make_selector(use: str, args: Mapping[str, Any], tasks: Sequence[Task], seed
         task to choose from, or is no selector.
     """
     make = lookup(use, SELECTORS, "selector")
+    given: dict[str, Any] = {"seed": seed, **({"make": make_selector} if use in _OF_SELECTORS else {})}
     try:
-        inspect.signature(make).bind(tasks, seed=seed, **args)
+        inspect.signature(make).bind(tasks, **given, **args)
     except TypeError as err:
-        takes = [name for name in inspect.signature(make).parameters if name not in ("tasks", "seed")]
+        takes = [name for name in inspect.signature(make).parameters if name not in {"tasks", *given}]
         raise RecipeError(f"selector '{use}': {err}; it takes {', '.join(takes) or 'no arguments'}.") from err
     try:
-        selector = make(tasks, seed=seed, **args)
+        selector = make(tasks, **given, **args)
     except RecipeError:
         raise
     except ValueError as err:
@@ -75,9 +79,4 @@ def check_selector(use: str, args: Mapping[str, Any]) -> None:
 
     Raises: as `make_selector`.
     """
-    if use not in SELECTORS and ":" in use:
-        return
-    try:
-        make_selector(use, args, (), 0)
-    except NoTasksError:
-        return
+    check_made(use, args, make_selector)

@@ -11,7 +11,7 @@ import numpy as np
 from rft_data.core.errors import RecipeError, StalledError
 from rft_data.core.rows import GroupResult, Task, TaskKey
 from rft_data.tasks.selectors.arguments import component, count, positive
-from rft_data.tasks.selectors.base import NoTasksError, OpenSelector, check_state_of
+from rft_data.tasks.selectors.base import NoTasksError, OpenSelector, SelectorMaker, check_state_of
 
 
 class Mixture:
@@ -31,6 +31,7 @@ class Mixture:
         tasks: Sequence[Task],
         *,
         seed: int,
+        make: SelectorMaker,
         weights: Mapping[str, float] | None = None,
         temperature: float = 1.0,
         epoch: int | None = None,
@@ -47,7 +48,8 @@ class Mixture:
         self._weights = weights
         self._power = 1.0 / positive("temperature", temperature)
         self._length = None if epoch is None else count("epoch", epoch)
-        self._use, self._args = component("inner", inner or {"use": "shuffle"})
+        self._use, self._args = component("inner", inner or {"use": "shuffle"}, make)
+        self._make = make
         self._seed = seed
         self._parts: dict[str, OpenSelector] = {}
         self._epochs = -1
@@ -119,8 +121,6 @@ class Mixture:
 
         Raises: RecipeError when 'weights' are given and a new taskset has none.
         """
-        from rft_data.tasks.selectors.make import make_selector  # it lists this class
-
         by_name: dict[str, list[Task]] = {}
         for task in tasks:
             by_name.setdefault(task.taskset, []).append(task)
@@ -134,7 +134,7 @@ class Mixture:
                     f"{sorted(self._weights)}."
                 )
             seed = self._seed + zlib.crc32(name.encode())
-            self._parts[name] = make_selector(self._use, self._args, mine, seed)
+            self._parts[name] = self._make(self._use, self._args, mine, seed)
         self._parts = dict(sorted(self._parts.items()))
 
     def retire(self, keys: Iterable[TaskKey]) -> None:

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from rft_data.core.errors import ResumeError
 from rft_data.core.rows import GroupResult, Task, TaskKey
 from rft_data.tasks.selectors.arguments import component, count, share
-from rft_data.tasks.selectors.base import NoTasksError, OpenSelector, scored
+from rft_data.tasks.selectors.base import NoTasksError, SelectorMaker, scored
 
 _WINDOW = 64
 """Groups that the running pass rate looks back on, and the fewest it needs."""
@@ -24,7 +24,9 @@ class Staged:
 
     name: ClassVar[str] = "staged"
 
-    def __init__(self, tasks: Sequence[Task], *, seed: int, stages: Sequence[Mapping[str, Any]]) -> None:
+    def __init__(
+        self, tasks: Sequence[Task], *, seed: int, make: SelectorMaker, stages: Sequence[Mapping[str, Any]]
+    ) -> None:
         """`stages`: `{use, args, until: {groups, pass_rate}}` each; the last has no `until`.
 
         Raises: ValueError for a bad argument; RecipeError when there is no task.
@@ -32,10 +34,10 @@ class Staged:
         if isinstance(stages, str) or not isinstance(stages, Sequence) or not stages:
             raise ValueError(f"'stages' is {stages!r}; give a list of {{use, args, until}}")
         self._until = [_exit(i, stage, last=i == len(stages) - 1) for i, stage in enumerate(stages)]
-        parts = [component(f"stages.{i}", _without_exit(stage)) for i, stage in enumerate(stages)]
+        parts = [component(f"stages.{i}", _without_exit(stage), make) for i, stage in enumerate(stages)]
         if not tasks:
             raise NoTasksError("selector 'staged' has no task to choose from; look at the recipe's 'tasks'.")
-        self._parts = _make(parts, tasks, seed)
+        self._parts = [make(use, args, tasks, seed + i) for i, (use, args) in enumerate(parts)]
         self._stage, self._groups, self._pass_rate = 0, 0, 0.0
 
     @property
@@ -113,14 +115,6 @@ class Staged:
         """The stage (from 0), its running pass rate, and the numbers of its selector."""
         own = {"stage": float(self._stage), "stage_pass_rate": self._pass_rate}
         return {**self._parts[self._stage].metrics(), **own}
-
-
-def _make(
-    parts: Sequence[tuple[str, Mapping[str, Any]]], tasks: Sequence[Task], seed: int
-) -> list[OpenSelector]:
-    from rft_data.tasks.selectors.make import make_selector  # it lists this module's class
-
-    return [make_selector(use, args, tasks, seed + i) for i, (use, args) in enumerate(parts)]
 
 
 def _without_exit(stage: Any) -> Any:

@@ -21,7 +21,8 @@ from torch.distributed.fsdp import fully_shard
 from tests.trainers.ranks import rank_scenarios
 from trainers.models.adapters import write_adapter
 from trainers.models.weights import gathered_state, load_model, load_tokenizer, write_weights
-from trainers.ranks.launch import other_ranks, served_torchrun
+from trainers.ranks.follower import served_torchrun
+from trainers.ranks.launch import other_ranks
 
 
 def publish_sharded(folder: Path, model_path: Path) -> None:

@@ -1,0 +1,90 @@
+"""Modules import each other one way, strings name modules that exist, tests lie in the rooms they test."""
+
+from __future__ import annotations
+
+import ast
+import re
+import tomllib
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.import_graph import PACKAGES, ROOT, circles, import_graph, module_files, syntax_tree
+
+_NAMES_A_MODULE = re.compile(rf"(?<![\w/])(?:{'|'.join(PACKAGES)})(?!\.(?:md|py|toml)\b)(?:\.\w+)+(?::\w+)?")
+
+
+def test_circles_are_found() -> None:
+    graph = {"a": frozenset("b"), "b": frozenset("c"), "c": frozenset("b"), "d": frozenset("a")}
+    assert circles(graph) == [["b", "c"]]
+
+
+def test_no_module_imports_itself_through_others() -> None:
+    assert circles(import_graph()) == []
+
+
+def _strings_in_code() -> Iterator[tuple[str, str]]:
+    for module in module_files():
+        for node in ast.walk(syntax_tree(module)):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                yield f"{module}:{node.lineno}", node.value
+
+
+def _strings_in_text() -> Iterator[tuple[str, str]]:
+    pages = [ROOT / "README.md", *ROOT.glob("docs/**/*.md"), *ROOT.glob("recipes/**/*.yaml")]
+    for page in pages:
+        for number, line in enumerate(page.read_text().splitlines(), 1):
+            for found in _NAMES_A_MODULE.finditer(line):
+                yield f"{page.relative_to(ROOT)}:{number}", found[0]
+
+
+def _exists(name: str) -> bool:
+    """Whether `name` is a module, or a name that a module defines: `package.module:name` or with a dot."""
+    if name in module_files():
+        return True
+    module, _, attribute = name.replace(":", ".").rpartition(".")
+    return module in module_files() and attribute in _defined(module)
+
+
+def _defined(module: str) -> set[str]:
+    found: set[str] = set()
+    for node in syntax_tree(module).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            found.add(node.name)
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            found |= {alias.asname or alias.name for alias in node.names}
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            found |= {target.id for target in targets if isinstance(target, ast.Name)}
+    return found
+
+
+@pytest.mark.parametrize("strings", [_strings_in_code, _strings_in_text])
+def test_strings_that_name_a_module_name_one_that_exists(strings: Any) -> None:
+    named = [(place, text) for place, text in strings() if _NAMES_A_MODULE.fullmatch(text)]
+    assert len(named) > 10
+    assert [f"{place} names {text}" for place, text in named if not _exists(text)] == []
+
+
+def _project() -> dict[str, Any]:
+    return tomllib.loads((ROOT / "pyproject.toml").read_text())
+
+
+def test_entry_points_name_what_exists() -> None:
+    project = _project()["project"]
+    named = [*project["scripts"].values(), *project["entry-points"]["data_juicer.ops"].values()]
+    assert [name for name in named if not _exists(name)] == []
+
+
+def test_layer_contract_is_short_exhaustive_and_without_exceptions() -> None:
+    contracts = _project()["tool"]["importlinter"]["contracts"]
+    layers = [contract for contract in contracts if contract["type"] == "layers"]
+    assert sum(len(contract["layers"]) for contract in layers) <= 12
+    assert [contract.get("exhaustive") for contract in layers if "containers" in contract] == [True]
+    assert not [contract["name"] for contract in contracts if "ignore_imports" in contract]
+
+
+def test_tests_lie_in_the_rooms_they_test() -> None:
+    folders = {file.parent.relative_to(ROOT / "tests") for file in (ROOT / "tests").rglob("test_*.py")}
+    assert [str(folder) for folder in sorted(folders) if not (ROOT / folder).is_dir()] == []
