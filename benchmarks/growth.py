@@ -67,7 +67,7 @@ def _random_leases(folder: Path, rows: int) -> dict[str, Any]:
         buffer._experiences.take(lease.seqs, trained_only=True)
         times.append((time.perf_counter() - start) * 1e3)
     buffer.close()
-    index = buffer._experiences.index_bytes
+    index = buffer._experiences._index.nbytes
     return {
         "p50_ms": float(np.percentile(times[5:], 50)),
         "p95_ms": float(np.percentile(times[5:], 95)),

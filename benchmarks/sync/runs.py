@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from benchmarks.sync.slow import latency_of
 from rft_data.buffer import Buffer
-from rft_data.core.facts import tail_share
 
 HERE = Path(__file__).parent
 MODES: Mapping[str, tuple[int, int]] = {"synchronous": (1, 0), "one-step": (1, 1), "asynchronous": (1, 3)}
@@ -168,3 +168,17 @@ def _by_key(buffer: Buffer) -> dict[tuple[str, str], list[float]]:
     for row in rows:
         found.setdefault((row["role"], row["key"]), []).append(row["value"])
     return found
+
+
+def tail_share(dispatched: ArrayLike, trained: ArrayLike, top: float = 0.05) -> float | None:
+    """Share of the largest `top` of what was dispatched among what was trained, over their true share.
+
+    1 when slow (or long) rollouts are trained on as often as they are started; below 1 when they are lost.
+    Args: seconds or tokens, one for each group or rollout.
+    Returns: None with fewer than 1 / `top` dispatched, or nothing trained.
+    """
+    started, used = np.asarray(dispatched, np.float64), np.asarray(trained, np.float64)
+    if started.size < 1 / top or not used.size:
+        return None
+    bound = np.quantile(started, 1 - top)
+    return float((used >= bound).mean() / (started >= bound).mean())

@@ -42,10 +42,10 @@ def _head() -> list[str]:
         "",
         "Written by `python -m docs.pages.schema` from `rft_data/core/schema.py`; a test compares them.",
         "",
-        f"Schema version {SCHEMA_VERSION}. A package of another version refuses the buffer and says so; an",
-        "older buffer is copied into the present form with `rft buffer upgrade OLD NEW`. Rows are never",
-        "updated: what changes is appended, and the newest row counts. Lists marked T have one value for",
-        "each token.",
+        f"Schema version {SCHEMA_VERSION}. A package of another version refuses the buffer and says so; a",
+        "buffer of version 2 is copied into the present form with `rft buffer upgrade OLD NEW`. Rows are",
+        "never updated: what changes is appended, and the newest row counts. Lists marked T have one value",
+        "for each token.",
     ]
 
 

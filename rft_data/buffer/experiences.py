@@ -87,11 +87,6 @@ class Experiences:
             f"`rft buffer verify {self._store.location}`, then `rft buffer repair` it."
         )
 
-    @property
-    def index_bytes(self) -> int:
-        """Memory of the id index."""
-        return self._index.nbytes
-
     # --- writing -----------------------------------------------------------------------------------
 
     def commit(self, prepared: Prepared) -> None:

@@ -15,7 +15,7 @@ from rft_data.buffer.faults import overtaken
 from rft_data.core.errors import BusyError, IntegrityError, MissingFileError
 from rft_data.core.files import write_text
 from rft_data.core.lock import Lock, holder
-from rft_data.core.schema import SCHEMA_VERSION
+from rft_data.core.schema import OLDEST_COPIED, SCHEMA_VERSION
 
 OWNER_LOCK = "owner.lock"
 
@@ -138,7 +138,7 @@ def check_schema_version(root: Path | str, found: str) -> None:
     """
     if found == str(SCHEMA_VERSION):
         return
-    older = found.isdigit() and int(found) < SCHEMA_VERSION
+    older = found.isdigit() and OLDEST_COPIED <= int(found) < SCHEMA_VERSION
     remedy = (
         f"copy it into the new form: rft buffer upgrade {root} NEW_FOLDER"
         if older

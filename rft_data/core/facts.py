@@ -157,20 +157,6 @@ def share_ratios(dispatched: Mapping[str, float], trained: Mapping[str, float], 
     return facts
 
 
-def tail_share(dispatched: ArrayLike, trained: ArrayLike, top: float = 0.05) -> float | None:
-    """Share of the largest `top` of what was dispatched among what was trained, over their true share.
-
-    1 when slow (or long) rollouts are trained on as often as they are started; below 1 when they are lost.
-    Args: seconds or tokens, one for each group or rollout.
-    Returns: None with fewer than 1 / `top` dispatched, or nothing trained.
-    """
-    started, used = np.asarray(dispatched, np.float64), np.asarray(trained, np.float64)
-    if started.size < 1 / top or not used.size:
-        return None
-    bound = np.quantile(started, 1 - top)
-    return float((used >= bound).mean() / (started >= bound).mean())
-
-
 @dataclass(frozen=True, slots=True)
 class Window:
     """What happened between two records of the loop."""

@@ -11,6 +11,9 @@ from rft_data.core.errors import MissingExtraError, UnknownComponentError
 
 T = TypeVar("T")
 
+MOVED: Mapping[str, str] = {"ops.rephrasing:rephrased": "ops.tasks.rephrasing:rephrased"}
+"""Import paths that recipes of older versions name, and where these names are now."""
+
 
 def suggest(name: str, known: Iterable[str]) -> str:
     """Return `" did you mean 'x'?"` when a known name is close, else an empty string."""
@@ -23,19 +26,27 @@ def lookup(name: str, table: Mapping[str, T], kind: str) -> T | Any:
 
     Raises: UnknownComponentError if there is no such built-in, module or attribute.
     """
+    if name not in table and ":" in name:
+        return load(name, kind)
+    return built_in(name, table, kind, " Your own: 'package.module:Class'.")
+
+
+def built_in(name: str, table: Mapping[str, T], kind: str, hint: str = "") -> T:
+    """Return the built-in called `name`.
+
+    Args: hint: what the message about an unknown name ends with.
+    Raises: UnknownComponentError if there is none.
+    """
     if name in table:
         return table[name]
-    if ":" in name:
-        return load(name, kind)
     raise UnknownComponentError(
-        f"{kind} '{name}' is not known;{suggest(name, table)} "
-        f"Built in: {', '.join(sorted(table))}. Your own: 'package.module:Class'."
+        f"{kind} '{name}' is not known;{suggest(name, table)} Built in: {', '.join(sorted(table))}.{hint}"
     )
 
 
 def load(path: str, kind: str) -> Any:
     """Import `package.module:Name`; an error raised inside the module passes through unchanged."""
-    module_name, _, attribute = path.partition(":")
+    module_name, _, attribute = MOVED.get(path, path).partition(":")
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as err:

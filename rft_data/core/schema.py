@@ -12,6 +12,8 @@ from collections.abc import Mapping
 import pyarrow as pa
 
 SCHEMA_VERSION = 3
+OLDEST_COPIED = 2
+"""Buffers of this schema version and later ones can be copied into the present form."""
 
 _TIME = pa.timestamp("us", tz="UTC")
 _SPANS = pa.list_(

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from rft_data.core.lookup import lookup
+from rft_data.core.lookup import built_in
 from rft_data.core.protocols import BufferClient, Placement
 from rft_data.placement.calls import Patience
 from rft_data.placement.inline import InlinePlacement
@@ -38,9 +38,8 @@ PLACEMENTS: Mapping[str, Callable[[Surroundings], Placement]] = {
 
 
 def make_placement(use: str, surroundings: Surroundings) -> Placement:
-    """The placement called `use`; your own is `package.module:callable`, called with the surroundings.
+    """The placement called `use`.
 
     Raises: UnknownComponentError.
     """
-    made: Placement = lookup(use, PLACEMENTS, "placement")(surroundings)
-    return made
+    return built_in(use, PLACEMENTS, "placement")(surroundings)

@@ -7,14 +7,18 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Discriminator, Field, Tag, model_validator
+from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
 from rft_data.core.errors import RftError
+from rft_data.core.lookup import suggest
 from rft_data.recipe.algorithms import algorithm_of
 from rft_data.recipe.offline import DpoStage, KtoStage, RewardModelStage, SftStage
 from rft_data.recipe.presets import OFFLINE
 from rft_data.recipe.running import Component, OffPolicy
 from rft_data.recipe.section import Section
+
+ENGINES = ("transformers", "vllm")
+"""Engines of ours; an engine of one's own is an import path."""
 
 Operators = list[dict[str, dict[str, Any] | None]]
 """As Data-Juicer writes its `process:` list: one `{operator: {arguments}}` per entry."""
@@ -105,8 +109,8 @@ class TransportSection(Section):
 class EngineSection(Section):
     """What samples completions."""
 
-    use: Literal["vllm", "transformers"]
-    """`vllm`, or `transformers`, which is slower and needs no vLLM."""
+    use: str
+    """`vllm`; `transformers`, which is slower and needs no vLLM; or `package.module:Class` of your own."""
     max_model_len: int = Field(default=256, ge=16)
     """Longest prompt and completion together, in tokens."""
     swap: Literal["drain", "continue", "recompute"] = "drain"
@@ -116,6 +120,16 @@ class EngineSection(Section):
     """Way of the published weights to the engine; the default reads the published folder."""
     options: dict[str, Any] = Field(default_factory=dict)
     """Passed through to the engine's own configuration class."""
+
+    @field_validator("use")
+    @classmethod
+    def _named(cls, use: str) -> str:
+        if use not in ENGINES and ":" not in use:
+            raise ValueError(
+                f"engine '{use}' is not known;{suggest(use, ENGINES)} Built in: {', '.join(ENGINES)}. "
+                "Your own: 'package.module:Class'."
+            )
+        return use
 
 
 class RewardComponent(Section):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from concurrent.futures import FIRST_COMPLETED, wait
 from contextlib import ExitStack, closing
 from typing import Any
@@ -21,8 +20,6 @@ from rft_data.run.report import package_versions
 from rft_data.sampler import make_sampler
 from rft_data.sampler.ledger import CONSUMER
 from rft_data.weights import checkpoint
-
-log = logging.getLogger(__name__)
 
 
 class ExploreRun:

@@ -116,10 +116,6 @@ class GroupSampler:
             return False
         return self._now() - self._versions.step_of(result.version_min) > self._max_staleness
 
-    def add_stored(self, results: Sequence[GroupResult]) -> None:
-        """Take in groups that another run or process has stored since; known ones are passed over."""
-        self._take_in(results, self._now())
-
     # --- leases ------------------------------------------------------------------------------------
 
     def lease(self, consumer: str, step: int, n_groups: int, version: int) -> Lease | None:

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from benchmarks.sync.runs import tail_share
 from benchmarks.sync.slow import latency_of
 from rft_data.core.rows import content_id
 
@@ -24,3 +25,12 @@ def test_a_tenth_of_the_bimodal_waits_is_ten_times_as_long() -> None:
 def test_a_task_waits_as_long_in_every_run() -> None:
     assert latency_of(TASKS[0], "lognormal", 0.5) == latency_of(TASKS[0], "lognormal", 0.5)
     assert latency_of(TASKS[0], "lognormal", 1.0) == pytest.approx(2 * latency_of(TASKS[0], "lognormal", 0.5))
+
+
+def test_tail_share_falls_when_slow_groups_are_lost() -> None:
+    seconds = np.random.default_rng(0).lognormal(0, 1, 4000)
+    assert tail_share(seconds, seconds) == 1.0
+    kept = np.sort(seconds)[:-100]  # half of the slowest 5 % never trained
+    assert tail_share(seconds, kept) == pytest.approx(0.5, abs=0.02)
+    assert tail_share(seconds[:19], seconds) is None
+    assert tail_share([2.0] * 100, [2.0] * 7) == 1.0

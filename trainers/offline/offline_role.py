@@ -5,7 +5,6 @@ It trains on what the buffer holds and asks no explorer for anything.
 
 from __future__ import annotations
 
-import logging
 import shutil
 from contextlib import AbstractContextManager
 from dataclasses import asdict
@@ -13,8 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from rft_data.core.files import write_manifest
-
-log = logging.getLogger(__name__)
 
 
 class OfflineRole:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from rft_data.core.errors import RecipeError
-from rft_data.core.lookup import lookup
+from rft_data.core.lookup import built_in
 from trainers.policy.kl import KL_ESTIMATORS, AdaptiveKl, bias_corrected
 
 
@@ -32,7 +32,7 @@ class KlTerm:
     """Times the ratio to the old policy, which makes the gradient right off policy (arXiv:2512.02556)."""
 
     def __post_init__(self) -> None:
-        lookup(self.estimator, KL_ESTIMATORS, "KL estimator")
+        built_in(self.estimator, KL_ESTIMATORS, "KL estimator")
         if self.estimator == "k1" and not self.bias_correction:
             raise RecipeError(
                 "kl.estimator is 'k1', whose gradient in a loss is zero on average: no pull to the "

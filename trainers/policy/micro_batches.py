@@ -7,7 +7,6 @@ loss that is reduced over the whole step. It runs no model.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -122,12 +121,6 @@ def trimmed(batch: dict[str, torch.Tensor], rows: torch.Tensor) -> dict[str, tor
         else:
             out[name] = tensor[rows] if tensor.dim() == 1 else tensor[rows, :completion]
     return out
-
-
-def padded_share(batches: Sequence[dict[str, torch.Tensor]]) -> float:
-    """The share of cells (rows x columns, prompts and completions) that hold no token, in [0, 1)."""
-    masks = [batch[name] for batch in batches for name in ("prompt_mask", "completion_mask")]
-    return 1.0 - sum(int(mask.sum()) for mask in masks) / sum(int(mask.numel()) for mask in masks)
 
 
 def _balanced(prompts: list[int], completions: list[int], parts: int) -> list[int]:

@@ -49,11 +49,6 @@ class Examined:
         return lost | self.contents.unreadable
 
 
-def examine(folder: TableFolder, *, deep: bool) -> Examined:
-    """Look at one table."""
-    return examine_each([folder], deep=deep)[0]
-
-
 def examine_each(folders: Sequence[TableFolder], *, deep: bool, tried: bool = False) -> list[Examined]:
     """Look at tables; `tried`: it is known that their files can be decoded without harm.
 

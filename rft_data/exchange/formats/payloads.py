@@ -35,7 +35,6 @@ _MAGIC = (
 )
 
 Store = Callable[[bytes, str], str]
-Fetch = Callable[[str], tuple[str, bytes]]
 
 
 def media_type(data: bytes) -> str:

@@ -90,6 +90,7 @@ def test_all_problems_are_reported_at_once_with_their_place(tmp_path: Path) -> N
             "3:1 mode: found 'onlin'; one of online, explore, train, offline, eval, data is needed",
         ),
         ("recipe: 1", "recipe: 2", "1:1 recipe: Input should be 1"),
+        ("use: transformers", "use: transformer", "13:12 explorer.engine.use: .*did you mean 'transformers'"),
         ("group_size: 4", "group_size: 1", "give at least 2"),
         ("  build: {use: tiny_qwen2, hidden_size: 64}", "  path:", "exactly one of 'path' and 'build'"),
         (

@@ -2,9 +2,11 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from explorers.engines.transformers_engine import TransformersEngine
 from rft_data.buffer import Buffer
 from rft_data.core.errors import MissingFileError, RecipeError
 from rft_data.recipe import load_recipe
@@ -51,6 +53,24 @@ def recipe(root: Path, template: str, name: str, mode: str, **values: object):
     path = root / f"{name}.yaml"
     path.write_text(template.format(root=root, name=name, mode=mode, **{**PARTS, **values}))
     return load_recipe(path)
+
+
+class OwnEngine(TransformersEngine):
+    """An engine that a recipe names by import path."""
+
+    made = 0
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        OwnEngine.made += 1
+
+
+@pytest.mark.slow
+def test_a_recipe_may_name_an_engine_of_ones_own(tmp_path: Path) -> None:
+    tasks = TASKS.replace("use: transformers", f"use: '{__name__}:{OwnEngine.__name__}'")
+    explored = run_recipe(recipe(tmp_path, EXPLORE, "looking", "explore", groups=2, tasks=tasks))
+    assert explored["groups"]["ready"] == 2
+    assert OwnEngine.made == 1
 
 
 @pytest.mark.slow

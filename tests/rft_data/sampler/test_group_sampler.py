@@ -5,7 +5,7 @@ import pytest
 from rft_data.core.errors import ConflictError, RecipeError, UnknownComponentError
 from rft_data.core.rows import Ticket
 from rft_data.sampler import make_sampler
-from tests.rft_data.sampler.memory import House, MemoryLedger, MemoryVersions, result, stored
+from tests.rft_data.sampler.memory import House, MemoryLedger, MemoryVersions, result
 
 
 def make(use: str, args: dict | None = None, **changes: object):
@@ -116,15 +116,6 @@ def test_a_group_stored_after_its_ordinal_was_given_again_is_counted_beside() ->
     house.history.append(result(lost))
     counts = house.start().conservation()
     assert (counts["admitted"], counts["ready"], counts["cancelled"]) == (2, 2, 0)
-
-
-def test_groups_stored_by_another_process_can_be_taken_in_later() -> None:
-    house = House("fifo", groups=2, bound=None)
-    assert house.lease(0) is None
-    house.sampler.add_stored(stored("old", 3))
-    house.sampler.add_stored(stored("old", 4))
-    assert house.sampler.conservation()["ready"] == 4
-    house.train(0)
 
 
 # --- answers that were lost ----------------------------------------------------------------------

@@ -11,7 +11,7 @@ import pytest
 
 from rft_data.buffer import Buffer
 from rft_data.buffer.care import repair, verify
-from rft_data.buffer.care.examine import Examined, as_they_are, examine
+from rft_data.buffer.care.examine import Examined, as_they_are, examine_each
 from rft_data.buffer.care.folder import TableFolder, attempt
 from rft_data.core.digests import UNDIGESTED
 from tests.rft_data.buffer.care.conftest import make_row, newest_manifest, stored
@@ -102,7 +102,7 @@ def test_repair_after_flips_keeps_every_row_that_is_sound(root: Path, seed: int)
     original, rng = stored(root, "experiences"), np.random.default_rng(100 + seed)
     for path in sorted((root / "experiences.lance/data").glob("*.lance"))[:3]:
         flip(path, int(rng.integers(8 * path.stat().st_size)))
-    found = examine(TableFolder(root, "experiences"), deep=True)
+    [found] = examine_each([TableFolder(root, "experiences")], deep=True)
     gone = set(found.contents.bad) | {int(i) for rows in found.lost_rows().values() for i in rows}
     gone -= {row for row, (kind, _) in found.contents.bad.items() if kind == "seq"}
     done = repair(root)

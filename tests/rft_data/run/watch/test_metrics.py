@@ -19,7 +19,6 @@ from rft_data.core.facts import (
     pass_rate_histogram,
     residual,
     share_ratios,
-    tail_share,
     window_facts,
 )
 from rft_data.run.watch.metrics_log import MetricsLog, Point
@@ -159,15 +158,6 @@ def test_a_class_that_is_never_trained_shows() -> None:
     found = share_ratios({"a": 9, "b": 1}, {"a": 4}, "taskset")
     assert found["trained_share/taskset/b"] == 0.0
     assert found["trained_shift/taskset"] == pytest.approx(0.1)
-
-
-def test_tail_share_falls_when_slow_groups_are_lost() -> None:
-    seconds = np.random.default_rng(0).lognormal(0, 1, 4000)
-    assert tail_share(seconds, seconds) == 1.0
-    kept = np.sort(seconds)[:-100]  # half of the slowest 5 % never trained
-    assert tail_share(seconds, kept) == pytest.approx(0.5, abs=0.02)
-    assert tail_share(seconds[:19], seconds) is None
-    assert tail_share([2.0] * 100, [2.0] * 7) == 1.0
 
 
 def test_a_window_gives_numbers_by_role() -> None:
