@@ -205,12 +205,14 @@ def operator_table(
 def bars(figures: Mapping[str, Any]) -> list[Bar]:
     """What the figures should be."""
     groups = [figure for figure in figures["operators"].values() if figure["group"]]
-    pipeline, memory = figures["pipeline"], figures["memory"]
+    pipeline, memory, near_dup = (figures[part] for part in ("pipeline", "memory", "near_dup"))
     return [
         Bar("group_ops_rows_per_s", min(min(f["ours"], f["annotated"]) for f in groups), 50_000),
         Bar("slowest_group_op_vs_plain_loop", max(f["x_plain"] for f in groups), 2.0, ceiling=True),
         Bar("pipeline_vs_dj_executor", pipeline["executor_ms"] / pipeline["ours_ms"], 10),
-        Bar("near_dup_store_rows_per_s", figures["near_dup"]["rows_per_s"], 500),
+        Bar("near_dup_store_rows_per_s", near_dup["rows_per_s"], 3_000),
+        Bar("near_dup_recall", near_dup["recall"], 0.99),
+        Bar("near_dup_verdict_recall", near_dup["verdict_recall_clear"], 0.99),
         Bar("peak_memory_vs_batch", memory["peak_bytes"] / memory["batch_bytes"], 3.0, ceiling=True),
     ]
 

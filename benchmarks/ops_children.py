@@ -15,12 +15,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 BATCH = 512
-_NEAR_DUP = "rollout_near_dup_deduplicator"
-_WORDS = [f"{first}{last}" for first in "bcdfghklmnprstvw" for last in map(str, range(1000))]
 
 Operators = Sequence[Mapping[str, Mapping[str, Any]]]
 
@@ -56,7 +53,7 @@ def start_up(operators: Operators) -> dict[str, float]:
 
 
 def near_duplicates(stored: int, rows: int) -> dict[str, float]:
-    """Rows/s of the near-duplicate operator over the newest `rows`, against `stored` rows before them."""
+    """Speed and recall of the near-duplicate operator over the newest `rows`, against `stored` rows."""
     return _in_process("near_dup", stored=stored, rows=rows)
 
 
@@ -127,39 +124,9 @@ def _status_bytes(what: str) -> int:
 
 
 def _near_dup(stored: int, rows: int) -> dict[str, float]:
-    from benchmarks.rows import RowMaker
-    from ops.runtime.pipeline import OperatorPipeline
-    from rft_data.buffer import Buffer
+    from benchmarks.ops_near_dup import measure
 
-    given = {"scope": "store", "across_tasks": True}
-    maker, rng = RowMaker(50), np.random.default_rng(0)
-    with tempfile.TemporaryDirectory() as folder, Buffer(Path(folder) / "buffer") as buffer:
-        for start in range(0, stored, 4096):
-            buffer.append(_worded(maker.table(min(4096, stored - start)), rng))
-        run = OperatorPipeline([{_NEAR_DUP: given}], name="benchmark", store=buffer)
-        began = time.perf_counter()
-        run.run(buffer.take(range(BATCH)))
-        first = time.perf_counter() - began
-        seconds = 0.0
-        for _ in range(0, rows, BATCH):
-            seqs = buffer.append(_worded(maker.table(BATCH), rng)).seqs
-            batch = buffer.take(seqs)
-            began = time.perf_counter()
-            run.run(batch)
-            seconds += time.perf_counter() - began
-        verdicts = run.metrics()
-    return {
-        "rows_per_s": rows / seconds,
-        "first_hash_s": first,
-        "keep_rate": verdicts[f"{_NEAR_DUP}/keep_rate"],
-    }
-
-
-def _worded(table: pa.Table, rng: np.random.Generator) -> pa.Table:
-    """The rows with texts of 500 random words, each its own."""
-    picked = rng.integers(0, len(_WORDS), (table.num_rows, 500)).tolist()
-    texts = pa.array([" ".join(map(_WORDS.__getitem__, numbers)) for numbers in picked])
-    return table.set_column(table.column_names.index("completion_text"), "completion_text", texts)
+    return measure(stored, rows)
 
 
 def _imports(operators: Operators) -> dict[str, float]:

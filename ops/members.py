@@ -16,9 +16,11 @@ from ops.base import GROUP_KEY, Judgement
 from ops.grouping import Groups
 from ops.rollouts import ROLLOUT_COLUMNS, Rollouts, place_in_group
 from ops.similarity.overlap import Bools, Ints, Similarities
-from ops.similarity.shingles import BLOCK_ROWS
 
 Floats = npt.NDArray[np.float64]
+
+_PART_ROWS = 128
+"""Least rows of a part, but for the last: its n-grams stay in the processor's cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +40,7 @@ class Part:
 
 
 def parts(table: pa.Table, preference: Floats | None) -> Iterator[Part]:
-    """All groups of `table`, those of about the same size together, BLOCK_ROWS rows and more at a time.
+    """All groups of `table`, those of about the same size together, _PART_ROWS rows and more at a time.
 
     Args: `preference`: N numbers, of a member's last turn the one that counts; the places of a group go from
         the largest to the smallest, NaN last, ties by `member`. None: by `member`.
@@ -55,7 +57,7 @@ def parts(table: pa.Table, preference: Floats | None) -> Iterator[Part]:
     sizes = np.bincount(groups.codes, minlength=groups.count)
     by_size = np.argsort(sizes, kind="stable")
     part_of = np.empty(groups.count, np.int64)
-    part_of[by_size] = (np.cumsum(sizes[by_size]) - sizes[by_size]) // BLOCK_ROWS
+    part_of[by_size] = (np.cumsum(sizes[by_size]) - sizes[by_size]) // _PART_ROWS
     part = part_of[groups.codes]
     rows = np.lexsort((place, groups.codes, part))
     for mine in np.split(rows, np.flatnonzero(np.diff(part[rows])) + 1):

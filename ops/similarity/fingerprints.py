@@ -27,7 +27,7 @@ FLUSH_ROWS = 4_096
 _READ_ROWS = 4_096
 _UNKNOWN = -1
 _FORMAT = 1
-"""To be raised with any change of what a sketch is: older ones are then left alone."""
+"""To be raised with any change of what a sketch is: older tables are then not read, and rows hashed again."""
 _SIDE = pa.schema(
     [
         pa.field("seq", pa.int64(), nullable=False),
@@ -92,7 +92,7 @@ class Fingerprints:
         rows = self._store.read("experiences", columns, window).sort_by("seq")
         if stop == last + 1 and (not rows.num_rows or rows["seq"][-1].as_py() != last):
             raise OperatorError(f"row {last} is not stored, but operators were asked to judge it.")
-        parts = [self._judged(part) for part in blocks(rows)]
+        parts = [self._judged(part) for part in blocks(rows, self._column)]
         self._grow(stop, pa.concat_tables([_SIDE.empty_table(), *parts]))
         if sum(part.num_rows for part in self._waiting) >= FLUSH_ROWS:
             self._flush()
@@ -173,5 +173,6 @@ def _side_rows(
 
 
 def _sketches_of(originals: pa.Table) -> Sketches:
-    raw = b"".join(originals["sketch"].to_pylist())
-    return np.frombuffer(raw, np.uint16).reshape(-1, SIZE)
+    column = one_array(originals["sketch"])
+    numbers = np.frombuffer(column.buffers()[1], np.uint16).reshape(-1, SIZE)
+    return numbers[column.offset : column.offset + len(column)]

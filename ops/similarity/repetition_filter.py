@@ -49,7 +49,7 @@ class RepetitionFilter(ArrowFilter, Filter):
 
     def judge(self, table: pa.Table) -> Judgement:
         """Keep the rows that repeat themselves little enough."""
-        parts = [repeated_share(part, self.column, self.n) for part in blocks(table)]
+        parts = [repeated_share(part, self.column, self.n) for part in blocks(table, self.column)]
         shares = np.concatenate(parts) if parts else np.zeros(0)
         keep = shares <= self.max_share
         reasons = [

@@ -116,7 +116,7 @@ class RolloutNearDupDeduplicator(ArrowFilter, Pipeline):
         labels = np.zeros(len(order), np.uint64) if self.across_tasks else task_labels(rows)
         index, place, similarity = SketchIndex(self.threshold), np.full(len(order), -1), np.zeros(len(order))
         start = 0
-        for part in blocks(rows):
+        for part in blocks(rows, self.column):
             found = shingles(part, self.column, self.n)
             some = np.flatnonzero(found.counts)
             place[start + some], similarity[start + some] = index.admit(

@@ -21,8 +21,10 @@ from rft_data.core.codec import one_array
 Hashes = npt.NDArray[np.uint64]
 Counts = npt.NDArray[np.int64]
 
-BLOCK_ROWS = 128
-"""Rows hashed at a time: their n-grams stay in the processor's cache, and the memory is bounded."""
+BLOCK_ROWS = 512
+BLOCK_BYTES = 1 << 21
+"""Limits of the rows that are hashed together. Words that these rows share are hashed once; the limit in
+bytes bounds the memory where rows are long."""
 BASE = 0x9E3779B97F4A7C15
 """Factor of `windows`; numbers that are small are multiplied by it first."""
 
@@ -53,10 +55,12 @@ class _Pieces:
     """N numbers of pieces behind them."""
 
 
-def blocks(table: pa.Table) -> Iterator[pa.Table]:
-    """`table` in parts of at most BLOCK_ROWS rows."""
-    for start in range(0, table.num_rows, BLOCK_ROWS):
-        yield table.slice(start, BLOCK_ROWS)
+def blocks(table: pa.Table, column: str) -> Iterator[pa.Table]:
+    """`table` in parts of at most BLOCK_ROWS rows, fewer where the rows of `column` are long."""
+    row_bytes = table[column].nbytes // max(table.num_rows, 1)
+    rows = min(max(BLOCK_BYTES // max(row_bytes, 1), 1), BLOCK_ROWS)
+    for start in range(0, table.num_rows, rows):
+        yield table.slice(start, rows)
 
 
 def shingles(table: pa.Table, column: str, n: int) -> Shingles:
@@ -102,13 +106,14 @@ def _words(column: pa.ChunkedArray) -> _Pieces:
     lengths = lists.value_lengths().to_numpy().astype(np.int64)
     encoded = lists.flatten().dictionary_encode()
     words = encoded.dictionary.to_pylist()
-    known = [xxhash.xxh3_64_intdigest(word.lower().encode()) for word in words]
+    spelled = map(str.encode, map(str.lower, words))
+    known = np.fromiter(map(xxhash.xxh3_64_intdigest, spelled), np.uint64, len(words))
     indices = encoded.indices.to_numpy()
     if "" in words:  # an empty text is one empty word
         empty = indices == words.index("")
         lengths -= np.bincount(np.repeat(np.arange(len(lengths)), lengths)[empty], minlength=len(lengths))
         indices = indices[~empty]
-    return _Pieces(np.array(known, np.uint64)[indices], np.zeros_like(lengths), lengths)
+    return _Pieces(known[indices], np.zeros_like(lengths), lengths)
 
 
 def _tokens(table: pa.Table, column: str) -> _Pieces:

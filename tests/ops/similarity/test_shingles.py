@@ -64,7 +64,7 @@ def test_missing_text_is_an_empty_one_and_slices_are_themselves():
     assert shingles(table.slice(4), "text", 1).hashes[0] == shingles(table, "text", 1).hashes[1]
     chunked = pa.concat_tables([table, table])
     assert shingles(chunked, "text", 1).counts.tolist() == [2, 0, 0, 0, 2] * 2
-    assert [part.num_rows for part in blocks(chunked)] == [10]
+    assert [part.num_rows for part in blocks(chunked, "text")] == [10]
 
 
 def test_other_columns_are_refused():

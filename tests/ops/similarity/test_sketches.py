@@ -1,9 +1,11 @@
 """MinHash sketches estimate Jaccard similarities; the index finds what comparing all pairs finds."""
 
 import numpy as np
+import pyarrow as pa
 import pytest
+import xxhash
 
-from ops.similarity.shingles import Shingles, mixed
+from ops.similarity.shingles import Shingles, mixed, shingles
 from ops.similarity.sketches import SIZE, SketchIndex, bands_of, sketches
 
 
@@ -112,6 +114,50 @@ def test_batches_do_not_matter_nor_does_restoring():
     originals = np.unique(wanted[:half], return_index=True)[1]
     restored.restore(made[originals], labels[originals])
     assert restored.admit(made[half:], labels[half:])[0].tolist() == wanted[half:].tolist()
+
+
+@pytest.mark.parametrize("threshold", [0.5, 0.8, 0.95])
+def test_pairs_at_the_threshold_are_compared(threshold):
+    pairs, exact = pairs_of(threshold, 200, 2000)
+    assert abs(exact - threshold) < 0.003
+    left, right = (sketches(hashed(side)) for side in zip(*pairs, strict=True))
+    index, labels = SketchIndex(threshold), np.arange(2000, dtype=np.uint64) % 2
+    index.restore(left, labels)
+    row, place = index.candidates(right, labels)
+    assert (row == place).sum() >= 0.99 * 2000
+    assert (labels[row] == labels[place]).all()
+    assert len(index.candidates(right, labels + np.uint64(2))[0]) == 0
+
+
+def test_candidates_are_all_pairs_with_an_equal_band():
+    rng = np.random.default_rng(3)
+    made = sketches(hashed(families(rng, 150)))
+    bands, width = bands_of(0.6)
+    index, labels = SketchIndex(0.6), np.zeros(len(made), np.uint64)
+    for start in range(0, len(made), 40):
+        index.restore(made[start : start + 40], labels[start : start + 40])
+    parts = made[:, : bands * width].reshape(len(made), bands, width)
+    equal = (parts[:, None] == parts[None]).all(axis=3).any(axis=2)
+    found = np.zeros_like(equal)
+    found[index.candidates(made, labels)] = True
+    assert np.array_equal(found, equal)
+
+
+def test_sketches_of_a_stored_buffer_stay_what_they_were():
+    """Buffers keep sketches beside them: other numbers need a new `_FORMAT` in fingerprints."""
+    words = [
+        " ".join(f"Wort{(row * 31 + i * i) % 97} \u00c4{i % 7}" for i in range(5 * row)) for row in range(9)
+    ]
+    tokens = pa.array([[(row * i) % 211 for i in range(40)] for row in range(9)], pa.list_(pa.int32()))
+    table = pa.table({"completion_text": words, "token_ids": tokens})
+    digests = [
+        xxhash.xxh3_64_hexdigest(sketches(shingles(table, column, 3))[1:].tobytes())
+        for column in ("completion_text", "token_ids")
+    ]
+    assert digests == GOLDEN
+
+
+GOLDEN = ["ae2092a2da013670", "c3a6d75a4f0eaffa"]
 
 
 def test_nothing_is_admitted_of_nothing():
