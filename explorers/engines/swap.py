@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -19,20 +19,22 @@ from explorers.transports.arrival import Arrived, Source, Transport
 from rft_data.core.errors import EngineError, RecipeError, RftError
 from rft_data.core.lookup import suggest
 from rft_data.core.rows import VersionSpan, WeightRef
+from rft_data.core.words import SwapMode
 
-SWAPS = ("drain", "continue", "recompute")
+SWAPS: tuple[SwapMode, ...] = get_args(SwapMode)
 
 
-def checked_mode(mode: str) -> str:
+def checked_mode(mode: str) -> SwapMode:
     """`mode`, when it is one of SWAPS.
 
     Raises: RecipeError when it is not.
     """
-    if mode not in SWAPS:
-        raise RecipeError(
-            f"explorer.engine.swap is '{mode}';{suggest(mode, SWAPS)} wanted one of: {', '.join(SWAPS)}."
-        )
-    return mode
+    for known in SWAPS:
+        if mode == known:
+            return known
+    raise RecipeError(
+        f"explorer.engine.swap is '{mode}';{suggest(mode, SWAPS)} wanted one of: {', '.join(SWAPS)}."
+    )
 
 
 class Segments:
@@ -85,7 +87,7 @@ class WeightSwap:
     """Loads versions into one engine, one at a time."""
 
     def __init__(
-        self, host: Host, proof: Proof, transport: Transport, *, mode: str, tolerance: float
+        self, host: Host, proof: Proof, transport: Transport, *, mode: SwapMode, tolerance: float
     ) -> None:
         """`tolerance`: how far logprobs on the probe may be off (nats). `mode`: one of SWAPS."""
         self.mode = mode

@@ -11,6 +11,7 @@ from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
 from rft_data.core.errors import RftError
 from rft_data.core.lookup import suggest
+from rft_data.core.words import SwapMode
 from rft_data.recipe.algorithms import algorithm_of
 from rft_data.recipe.offline import DpoStage, KtoStage, RewardModelStage, SftStage
 from rft_data.recipe.presets import OFFLINE
@@ -113,7 +114,7 @@ class EngineSection(Section):
     """`vllm`; `transformers`, which is slower and needs no vLLM; or `package.module:Class` of your own."""
     max_model_len: int = Field(default=256, ge=16)
     """Longest prompt and completion together, in tokens."""
-    swap: Literal["drain", "continue", "recompute"] = "drain"
+    swap: SwapMode = "drain"
     """`drain`: running requests finish under the old weights; `continue`: they go on under the new ones;
     `recompute`: the same, and what they have read is computed again. See docs/weights.md."""
     transport: TransportSection = TransportSection()

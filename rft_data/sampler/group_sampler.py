@@ -12,7 +12,7 @@ from typing import Any
 
 from rft_data.core.errors import ConflictError
 from rft_data.core.rows import GroupResult, Lease, Ticket
-from rft_data.core.words import GroupOutcome, GroupState
+from rft_data.core.words import ADMITTED, GroupOutcome, GroupState
 from rft_data.sampler.gauges import Gauges
 from rft_data.sampler.groups import Stock
 from rft_data.sampler.interfaces import Books, Versions
@@ -205,11 +205,11 @@ class GroupSampler:
 
     def state_dict(self) -> dict[str, Any]:
         """What stored groups and leases do not tell: tickets that are open, and the policy's own state."""
-        return {"admitted": self.admitted, "rounds": self._rounds, "policy": self._policy.state_dict()}
+        return {ADMITTED: self.admitted, "rounds": self._rounds, "policy": self._policy.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from `state_dict`: tickets that were open then and never came home are cancelled."""
-        self._stock.book.reach(int(state["admitted"]))
+        self._stock.book.reach(int(state[ADMITTED]))
         self._rounds = max(self._rounds, int(state["rounds"]))
         self._policy.load_state_dict(state["policy"])
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +29,9 @@ _EPOCH = pa.scalar(0, pa.timestamp("us", tz="UTC"))
 ONCE = ("experiences", "leases")
 """Tables in which the same id twice is damage; elsewhere a repeated row only says the same again."""
 
+RowKind: TypeAlias = Literal["digest", "seq", "duplicate", "value"]
+"""Kinds of findings about one row; `damage.KINDS` says what each means."""
+
 
 @dataclass(slots=True)
 class Contents:
@@ -37,7 +41,7 @@ class Contents:
     """Row ids of the rows that can be read, sorted."""
     keys: npt.NDArray[np.uint64] = field(default_factory=lambda: np.empty(0, np.uint64))
     """xxh3-64 of the primary key of each of these rows (zeros in a table without one)."""
-    bad: dict[int, tuple[str, str]] = field(default_factory=dict)
+    bad: dict[int, tuple[RowKind, str]] = field(default_factory=dict)
     """Row id to (kind of finding, what is wrong) of rows that are there and not to be trusted."""
     faults: dict[int, FileFault] = field(default_factory=dict)
     """Fragments that do not decode as a whole."""
@@ -127,9 +131,9 @@ def _mark_duplicates(head: Snapshot, key: str, found: Contents) -> None:
 # --- one batch --------------------------------------------------------------------------------------
 
 
-def bad_rows(name: str, batch: pa.Table, row_ids: Numbers, *, deep: bool) -> dict[int, tuple[str, str]]:
+def bad_rows(name: str, batch: pa.Table, row_ids: Numbers, *, deep: bool) -> dict[int, tuple[RowKind, str]]:
     """Row id to (kind of finding, what is wrong) of the batch's rows that are not to be trusted."""
-    bad: dict[int, tuple[str, str]] = {}
+    bad: dict[int, tuple[RowKind, str]] = {}
     if name == "experiences" and "seq" in batch.column_names:
         seqs = batch.column("seq").to_pylist()
         for row_id, seq in zip(row_ids.tolist(), seqs, strict=True):
@@ -142,7 +146,7 @@ def bad_rows(name: str, batch: pa.Table, row_ids: Numbers, *, deep: bool) -> dic
     return bad
 
 
-def _digests(batch: pa.Table) -> dict[int, tuple[str, str]]:
+def _digests(batch: pa.Table) -> dict[int, tuple[RowKind, str]]:
     """Place to finding, for experiences that do not match their digest."""
     actual = attempt(lambda: row_digests(batch))
     stored = attempt(lambda: batch.column("digest").to_pylist())
@@ -159,13 +163,13 @@ def _digests(batch: pa.Table) -> dict[int, tuple[str, str]]:
     }
 
 
-def _values(name: str, batch: pa.Table) -> dict[int, tuple[str, str]]:
+def _values(name: str, batch: pa.Table) -> dict[int, tuple[RowKind, str]]:
     """Place to finding, for rows of a small table."""
     own = OWN_DIGESTS.get(name)
     whole = attempt(lambda: _check(name, own, batch))
     if whole is True:
         return {}
-    bad = {}
+    bad: dict[int, tuple[RowKind, str]] = {}
     for place in range(batch.num_rows):
         verdict = attempt(lambda place=place: _check(name, own, batch.slice(place, 1)))
         if verdict is None:

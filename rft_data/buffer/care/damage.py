@@ -11,14 +11,42 @@ from rft_data.buffer.care.ranges import Ranges, ranges_text, size
 
 Severity = Literal["note", "damage", "fatal"]
 """`note`: nothing of value is lost; `damage`: `repair` mends it; `fatal`: `repair` refuses."""
+FindingKind = Literal[
+    "schema_version",
+    "schema",
+    "no_table",
+    "manifest",
+    "old_manifest",
+    "missing_file",
+    "empty_file",
+    "cut_file",
+    "unreadable_rows",
+    "digest",
+    "seq",
+    "duplicate",
+    "value",
+    "lost_rows",
+    "row_counter",
+    "group",
+    "verdict",
+    "lease",
+    "double_lease",
+    "consumption",
+    "annotation",
+    "payload",
+    "weights",
+    "leftover",
+    "orphan_file",
+    "owner",
+]
+"""KINDS says what each means."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
     """One thing that is wrong, or worth knowing, about a buffer's folder."""
 
-    kind: str
-    """One of `KINDS`."""
+    kind: FindingKind
     severity: Severity
     table: str
     """Name of the table; empty when it is about the whole folder."""
@@ -34,7 +62,7 @@ class Finding:
     """Experience, group, lease or payload ids concerned, as far as known."""
 
 
-KINDS: dict[str, str] = {
+KINDS: dict[FindingKind, str] = {
     "schema_version": "the marker `schema_version` is missing or of another version",
     "schema": "a table has other columns than this package writes",
     "no_table": "no version of a table can be opened",
@@ -86,7 +114,7 @@ class Report:
         """The findings that are worse than a note."""
         return tuple(finding for finding in self.findings if finding.severity != "note")
 
-    def of(self, kind: str, table: str | None = None) -> tuple[Finding, ...]:
+    def of(self, kind: FindingKind, table: str | None = None) -> tuple[Finding, ...]:
         """The findings of one kind, in one table or any."""
         return tuple(f for f in self.findings if f.kind == kind and table in (None, f.table))
 

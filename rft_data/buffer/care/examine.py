@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from rft_data.buffer.care.contents import Contents, columns_to_read, look
+from rft_data.buffer.care.contents import Contents, RowKind, columns_to_read, look
 from rft_data.buffer.care.damage import Finding
 from rft_data.buffer.care.folder import FileFault, Snapshot, TableFolder, fits
 from rft_data.buffer.care.fragment_rows import FragmentRows
@@ -199,7 +199,7 @@ def _file(folder: TableFolder, fault: FileFault, lost: Numbers) -> Finding:
 
 def _rows(table: Examined) -> Iterator[Finding]:
     """Rows that are there and not to be trusted, by kind."""
-    kinds: defaultdict[str, dict[int, str]] = defaultdict(dict)
+    kinds: defaultdict[RowKind, dict[int, str]] = defaultdict(dict)
     for row_id, (kind, why) in table.contents.bad.items():
         kinds[kind][row_id] = why
     for kind, whys in kinds.items():

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
@@ -20,6 +20,9 @@ from rft_data.core.schema import TABLES
 
 _CACHE_BYTES = 32 << 20
 _MANIFEST = re.compile(r"\d{20}\.manifest")
+
+FileKind: TypeAlias = Literal["missing_file", "empty_file", "cut_file", "unreadable_rows"]
+"""Kinds of findings about one file; `damage.KINDS` says what each means."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +38,7 @@ class FileFault:
     """A fragment whose files do not let it be read."""
 
     fragment: int
-    kind: str
-    """`missing_file`, `empty_file`, `cut_file` or `unreadable_rows`."""
+    kind: FileKind
     path: Path
     deletions: bool = False
     """Whether the file is the list of the fragment's deleted rows, not its data."""
@@ -123,7 +125,7 @@ class TableFolder:
                 if kind:
                     yield FileFault(number, kind, path)
             deletions = fragment.deletion_file()
-            kind = _fault(self.path / deletions, None) if deletions else ""
+            kind = _fault(self.path / deletions, None) if deletions else None
             if kind:
                 yield FileFault(number, kind, self.path / deletions, deletions=True)
 
@@ -199,11 +201,11 @@ def _manifests(path: Path) -> list[Manifest]:
     return [Manifest(manifest_version(p), p) for p in sorted(paths, key=lambda p: p.name)]
 
 
-def _fault(path: Path, wanted_bytes: int | None) -> str:
-    """What is wrong with a file, or an empty string."""
+def _fault(path: Path, wanted_bytes: int | None) -> FileKind | None:
+    """What is wrong with a file; None for a whole one."""
     if not path.is_file():
         return "missing_file"
     found = path.stat().st_size
     if found == 0:
         return "empty_file"
-    return "cut_file" if wanted_bytes and found != wanted_bytes else ""
+    return "cut_file" if wanted_bytes and found != wanted_bytes else None

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import typer
 from typer.testing import CliRunner, Result
 
 from rft_data.buffer import Buffer
+from rft_data.buffer.care.damage import KINDS, FindingKind
 from rft_data.cli import buffer_care
 from tests.rft_data.buffer.care.conftest import data_file, make_row
 
@@ -70,3 +72,7 @@ def test_quarantine_counts_reasons_and_exports_rows(root: Path, tmp_path: Path) 
     (row,) = [json.loads(line) for line in target.read_text().splitlines()]
     assert row["experience_id"] == make_row(300).experience_id
     assert row["reason"] in value["reasons"]
+
+
+def test_every_kind_of_finding_is_explained() -> None:
+    assert tuple(KINDS) == get_args(FindingKind)
