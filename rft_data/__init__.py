@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         PreferencePair,
         Task,
         TaskKey,
+        WeightRef,
         experience_id_of,
     )
     from rft_data.exchange.formats import export, import_into
@@ -78,6 +79,7 @@ _PLACES = {
     "Engine": "rft_data.core.protocols:Engine",
     "Sampling": "rft_data.core.protocols:Sampling",
     "Completion": "rft_data.core.protocols:Completion",
+    "WeightRef": "rft_data.core.rows:WeightRef",
     "Selector": "rft_data.core.protocols:Selector",
     "TaskSelector": "rft_data.tasks.selectors:TaskSelector",
     "SamplerPolicy": "rft_data.sampler:Policy",
@@ -109,6 +111,7 @@ __all__ = [
     "TaskKey",
     "TaskSelector",
     "Unscored",
+    "WeightRef",
     "Workflow",
     "__version__",
     "embed",

@@ -46,9 +46,18 @@ _GROUPS: Mapping[str, tuple[str, Sequence[str]]] = {
         ("Task", "TaskKey", "Experience", "experience_id_of", "PreferencePair", "Feedback", "GroupResult"),
     ),
     "Errors": ("[exit_codes.md](exit_codes.md)", ("RftError",)),
-    "A reward or a workflow of your own": (
+    "A reward, a workflow or an engine of your own": (
         "[explorers.md](explorers.md)",
-        ("Reward", "Unscored", "Workflow", "RolloutContext", "Engine", "Sampling", "Completion"),
+        (
+            "Reward",
+            "Unscored",
+            "Workflow",
+            "RolloutContext",
+            "Engine",
+            "Sampling",
+            "Completion",
+            "WeightRef",
+        ),
     ),
     "A task selector of your own": ("[selectors.md](selectors.md)", ("Selector", "TaskSelector")),
     "A sampler policy of your own": ("[sampler.md](sampler.md)", ("SamplerPolicy", "Candidate", "Moment")),
