@@ -25,7 +25,7 @@ from benchmarks.crash.rows import CONSUMER, GROUP_SIZE, RUN, TASKS, is_failed, r
 from rft_data.buffer import Buffer
 from rft_data.core.errors import ConflictError
 from rft_data.core.rows import Experience, Lease, Played
-from rft_data.loop.closing import judge, recover_groups, stored_groups
+from rft_data.loop.closing import GroupCloser, stored_groups
 from rft_data.placement.hub import HubClient, HubServer
 from rft_data.sampler import make_sampler
 from rft_data.sampler.conservation import check_conservation
@@ -58,7 +58,8 @@ class House:
         self.buffer.add_tasks(TASKS)
         self._resend(facts)
         tasks = {task.key: task for task in TASKS}
-        recover_groups(tasks, GROUP_SIZE, CentredReward(), self.buffer, RUN, orders.attempt)
+        self.closer = GroupCloser(self.buffer, CentredReward(), RUN, orders.attempt, GROUP_SIZE)
+        self.closer.recover(tasks)
         ledger: Any = Ledger if orders.hub is None else HubClient.ledger
         self.ledger: Ledger = ledger(self.buffer, RUN, orders.attempt)
         self.notes.note("epoch", epoch=self.ledger.attach(CONSUMER))
@@ -126,7 +127,6 @@ class House:
 
     def explore(self) -> None:
         """Admit, play, store, judge and close one group after another."""
-        pipeline = CentredReward()
         while not self.stop.is_set():
             with self.book:
                 tickets = self.sampler.admit(1, self.versions.latest)
@@ -141,7 +141,7 @@ class House:
             task = TASKS[ticket.ordinal % len(TASKS)].key
             seqs = tuple(rows.column("seq").to_pylist())
             played = Played(ticket, task, outcome[0], seqs, len(rows_of(group)), outcome[1])
-            [result] = judge([played], rows, pipeline, self.buffer, RUN, self.orders.attempt)
+            [result] = self.closer.judge([played], rows)
             with self.book:
                 self.sampler.close(result)
 

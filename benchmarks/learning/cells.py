@@ -21,6 +21,7 @@ from benchmarks.selectors.cells import RECIPE
 from benchmarks.selectors.cells import Cell as SelectorCell
 from benchmarks.selectors.cells import Scale as SelectorScale
 from benchmarks.selectors.records import code_version
+from ops import OPERATOR_MODULES
 from rft_data.core.rows import content_id
 from rft_data.recipe import load_recipe
 from rft_data.recipe.algorithms import ALGORITHMS, Algorithm
@@ -137,7 +138,7 @@ def parts_of(preset: Algorithm) -> set[str]:
     from trainers.policy.batch_ops import BATCH_OPS
     from trainers.policy.losses import LOSSES
 
-    found = {f"ops.{name}" for entry in preset.advantage for name in entry}
+    found = {OPERATOR_MODULES[name] for entry in preset.advantage for name in entry}
     found |= {BATCH_OPS[name].function.__module__ for entry in preset.batch_ops for name in entry}
     if preset.loss is not None:
         found.add(LOSSES[preset.loss["use"]].function.__module__)

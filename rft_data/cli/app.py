@@ -83,17 +83,9 @@ def _run(command: str, modes: Sequence[str], path: Path, overrides: Sequence[str
     """`rft COMMAND PATH`, which takes recipes of these modes."""
     with edge():
         from rft_data.cli.runs import move_aside, run_to_end, served_rank
-        from rft_data.core.errors import RecipeError
-        from rft_data.recipe import load_recipe
-        from rft_data.recipe.modes import RunRecipe
+        from rft_data.recipe.load import load_run_recipe
 
-        recipe = load_recipe(path, overrides)
-        if not isinstance(recipe, RunRecipe) or recipe.mode not in modes:
-            instead = "data run" if recipe.mode == "data" else "run"
-            raise RecipeError(
-                f"{path} has mode '{recipe.mode}', and rft {command} takes the modes {', '.join(modes)}; "
-                f"run it with: rft {instead} {path}"
-            )
+        recipe = load_run_recipe(path, overrides, command=command, modes=modes)
         if served_rank(recipe):
             return
         if fresh:

@@ -17,7 +17,7 @@ from rft_data.cli.edge import edge, show
 if TYPE_CHECKING:
     from ops.runtime.pipeline import OperatorPipeline
     from rft_data.buffer import Buffer
-    from rft_data.recipe.modes import PlayingRecipe, TrainRecipe
+    from rft_data.recipe.modes import OperatorRecipe
     from rft_data.run.rejudge import StoredVerdicts
 
 RecipePath = Annotated[Path, typer.Argument(help="A recipe file, for example recipes/quickstart.yaml.")]
@@ -44,15 +44,10 @@ data_app.add_typer(label_studio_app, name="label-studio")
 def run(recipe: RecipePath, overrides: Overrides = None, as_json: Json = False) -> None:
     """Run a data recipe: load tasks, clean them, store and score rollouts."""
     with edge():
-        from rft_data.core.errors import RecipeError
-        from rft_data.recipe import load_recipe
-        from rft_data.recipe.modes import DataRecipe
+        from rft_data.recipe.load import load_data_recipe
         from rft_data.run.curate import curate, report_text
 
-        loaded = load_recipe(recipe, overrides or [])
-        if not isinstance(loaded, DataRecipe):
-            raise RecipeError(f"{recipe} has mode '{loaded.mode}'; run it with: rft run {recipe}")
-        report = curate(loaded)
+        report = curate(load_data_recipe(recipe, overrides or []))
         show(report, report_text(report), as_json=as_json)
 
 
@@ -118,12 +113,13 @@ def readmit(
     with edge():
         from rft_data.buffer import Buffer
         from rft_data.cli.rejudge_text import readmitted_text
+        from rft_data.recipe.load import load_operator_recipe
         from rft_data.run.build import experience_pipeline, prepare_process
         from rft_data.run.rejudge import check_not_running
         from rft_data.run.rejudge import readmit as admit
 
         prepare_process()
-        loaded = _with_operators(recipe, overrides or [])
+        loaded = load_operator_recipe(recipe, overrides or [])
         uri = buffer or loaded.buffer.uri
         with _reading(uri) as looked_at:
             check_not_running(looked_at, run_id)
@@ -147,26 +143,12 @@ def _reading(uri: str) -> Buffer:
     return Buffer(uri, read_only=True)
 
 
-def _with_operators(path: Path, overrides: list[str]) -> PlayingRecipe | TrainRecipe:
-    """A recipe that has `experience_ops`."""
-    from rft_data.core.errors import RecipeError
-    from rft_data.recipe import load_recipe
-    from rft_data.recipe.modes import PlayingRecipe, TrainRecipe
-
-    loaded = load_recipe(path, overrides)
-    if not isinstance(loaded, PlayingRecipe | TrainRecipe):
-        raise RecipeError(
-            f"{path} has mode '{loaded.mode}', which has no 'experience_ops' to try; name a recipe of mode "
-            "online, explore or train."
-        )
-    return loaded
-
-
-def _that_writes_nothing(path: Path, overrides: list[str]) -> PlayingRecipe | TrainRecipe:
+def _that_writes_nothing(path: Path, overrides: list[str]) -> OperatorRecipe:
     """A recipe whose `experience_ops` have no sink among them."""
     from rft_data.core.errors import RecipeError
+    from rft_data.recipe.load import load_operator_recipe
 
-    loaded = _with_operators(path, overrides)
+    loaded = load_operator_recipe(path, overrides)
     if any(_SINK in entry for entry in loaded.experience_ops):
         raise RecipeError(
             f"{path} has '{_SINK}' among its experience_ops, which writes the rows it sees, and a dry run "
@@ -175,7 +157,7 @@ def _that_writes_nothing(path: Path, overrides: list[str]) -> PlayingRecipe | Tr
     return loaded
 
 
-def _groups_per_batch(recipe: PlayingRecipe | TrainRecipe) -> int:
+def _groups_per_batch(recipe: OperatorRecipe) -> int:
     """Groups a step trains on, which is about how many are judged together."""
     stages = getattr(recipe, "stages", [])
     return getattr(stages[-1], "groups_per_step", _GROUPS_PER_BATCH) if stages else _GROUPS_PER_BATCH

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from rft_data.buffer import Buffer
 from rft_data.core.errors import RecipeError
-from rft_data.recipe.modes import OnlineRecipe, RunRecipe, TrainRecipe
+from rft_data.recipe.modes import RunRecipe
 from rft_data.run.conductor import conduct
 from rft_data.run.report import next_steps, table
 from rft_data.run.start import run_recipe
@@ -25,7 +25,7 @@ def run_to_end(recipe: RunRecipe, again: str) -> str:
     directory, buffer = Path(recipe.run_dir), recipe.buffer.uri
     log.info("run '%s' in %s (continue a stopped run with: rft resume %s)", recipe.name, directory, directory)
     summary = conduct(recipe) if recipe.placement.use == "ray" else run_recipe(recipe)
-    if not isinstance(recipe, OnlineRecipe):
+    if "pictures" not in summary:
         return json.dumps(summary, indent=1)
     return "\n".join(
         [
@@ -44,7 +44,7 @@ def served_rank(recipe: RunRecipe) -> bool:
 
     Raises: RecipeError when torchrun started something that is one process, or another number of them.
     """
-    if isinstance(recipe, OnlineRecipe | TrainRecipe):
+    if recipe.several_processes:
         return served_torchrun(recipe.placement.trainer.processes, recipe.deadlines.stage_s)
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise RecipeError(f"mode '{recipe.mode}' is one process; start it without torchrun.")

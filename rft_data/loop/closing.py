@@ -1,14 +1,15 @@
-"""From stored rows to closed groups: operators judge, the verdicts are stored, then the groups.
+"""From stored rows to closed groups: operators judge the rows, verdicts are stored, then the groups.
 
-The online loop does this for what explorers bring home; a restarted run does it for what was stored
-but not judged when it was killed.
+The loop does this for the groups that explorers return; a restarted run does it for groups that were stored
+but not closed when it was killed.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Container, Mapping, Sequence
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 
@@ -18,39 +19,101 @@ from rft_data.core.failpoints import failpoint
 from rft_data.core.filters import And, Compare
 from rft_data.core.protocols import Pipeline
 from rft_data.core.rows import GroupResult, Played, TaskKey, Ticket
+from rft_data.core.words import GroupOutcome, RowSource, Verdict
 from rft_data.exchange.pairs import store_pairs
+from rft_data.sampler.awaiting import Awaiting
 
-_OF_A_TICKET = re.compile(r"-\d+$")
+_ORDINAL = re.compile(r"-\d+$")
+"""The end of a group id that a sampler gave out."""
+_INTERRUPTED = ["seq", "group_id", "taskset", "task_id", "member", "version_min"]
+"""Columns that tell what an unclosed group is."""
 _NO_ROUND = -1
 """The round of a group whose ticket was lost with its explorer."""
 
 
-class Waiting(Protocol):
-    """What keeps groups until their rewards have come (`rft_data.sampler.awaiting.Awaiting`)."""
+@dataclass(frozen=True)
+class GroupCloser:
+    """Closes the groups of a run: its operators judge their stored rows, then each group is written down."""
 
-    def sift(self, played: Sequence[Played]) -> list[Played]:
-        """Those to be judged now."""
-        ...
+    buffer: Buffer
+    pipeline: Pipeline
+    run_id: str
+    attempt: int
+    """Which start of the run this is."""
+    least_members: int
+    """Fewest rollouts of a group that may be trained on."""
+    awaiting: Awaiting | None = None
+    """Keeps groups whose rewards come later; None: every group is closed when it arrives."""
 
-    def with_rewards(self, rows: pa.Table) -> pa.Table:
-        """Stored rows with the rewards that came later."""
-        ...
+    def ready(self, played: Sequence[Played]) -> list[Played]:
+        """Of the groups that arrived, and of those that wait for delayed rewards, the ones to close now."""
+        return list(played) if self.awaiting is None else self.awaiting.sift(played)
 
+    def close(self, played: Sequence[Played]) -> list[GroupResult]:
+        """Judge the stored rows of these groups, with the rewards that came later, and close them."""
+        rows = self.buffer.take([seq for group in played for seq in group.seqs])
+        if self.awaiting is not None:
+            rows = self.awaiting.with_rewards(rows)
+        return self.judge(played, rows)
 
-def judge(
-    played: Sequence[Played], rows: pa.Table, pipeline: Pipeline, buffer: Buffer, run_id: str, attempt: int
-) -> list[GroupResult]:
-    """Run the operators over the groups' stored rows and write verdicts, the pairs they found, and groups."""
-    failpoint("judge.begin")
-    annotations = pipeline.run(rows)
-    buffer.annotate(annotations)
-    store_pairs(buffer, rows, annotations)
-    failpoint("judge.annotated")
-    results = group_results(played, rows, annotations)
-    named = {"run_id": run_id, "attempt": attempt}
-    buffer.add_rows("groups", [group_row(p, r, named) for p, r in zip(played, results, strict=True)])
-    failpoint("judge.closed")
-    return results
+    def judge(self, played: Sequence[Played], rows: pa.Table) -> list[GroupResult]:
+        """Run the operators over `rows`; write verdicts, the pairs they found, and then the groups."""
+        failpoint("judge.begin")
+        annotations = self.pipeline.run(rows)
+        self.buffer.annotate(annotations)
+        store_pairs(self.buffer, rows, annotations)
+        failpoint("judge.annotated")
+        results = group_results(played, rows, annotations)
+        named = {"run_id": self.run_id, "attempt": self.attempt}
+        groups = [group_row(group, result, named) for group, result in zip(played, results, strict=True)]
+        self.buffer.add_rows("groups", groups)
+        failpoint("judge.closed")
+        return results
+
+    def interrupted(self, tasks: Container[TaskKey]) -> list[Played]:
+        """Groups whose rows a killed process had stored, and that are not closed.
+
+        One with fewer than `least_members`, or whose task is gone, is `cancelled`: accounted for, never
+        trained.
+        """
+        mine = Compare("run_id", "eq", self.run_id)
+        closed = set(self.buffer.read("groups", ["group_id"], mine)["group_id"].to_pylist())
+        rollouts = And((mine, Compare("source", "eq", RowSource.ROLLOUT)))
+        members: dict[str, list[dict[str, Any]]] = {}
+        for row in self.buffer.read("experiences", _INTERRUPTED, rollouts).to_pylist():
+            # a group whose id has no ordinal was not admitted by a sampler: it is not closed by this run
+            if row["group_id"] not in closed and _ORDINAL.search(row["group_id"]):
+                members.setdefault(row["group_id"], []).append(row)
+        return [self._stored(group_id, rows, tasks) for group_id, rows in members.items()]
+
+    def recover(self, tasks: Container[TaskKey]) -> list[GroupResult]:
+        """Close the groups that a killed run had stored but not closed, except those that are to wait."""
+        found = self.ready(self.interrupted(tasks))
+        if not found:
+            return []
+        try:
+            return self.close(found)
+        except ConflictError:
+            closed = {result.ticket.group_id for result in stored_groups(self.buffer, self.run_id)}
+            if closed.isdisjoint(group.ticket.group_id for group in found):
+                raise
+            # a call of the killed run was still on its way to the hub, and closed some of them: look again
+            return self.recover(tasks)
+
+    def history(self) -> list[GroupResult]:
+        """Every group of the run that is closed, and those that wait for rewards (outcome `awaiting`)."""
+        waiting = [] if self.awaiting is None else self.awaiting.history()
+        return stored_groups(self.buffer, self.run_id) + waiting
+
+    def _stored(self, group_id: str, rows: Sequence[Mapping[str, Any]], tasks: Container[TaskKey]) -> Played:
+        key = TaskKey(rows[0]["taskset"], rows[0]["task_id"])
+        version = min(row["version_min"] for row in rows if row["version_min"] is not None)
+        ticket = Ticket(group_id, int(group_id.rsplit("-", 1)[1]), version, _NO_ROUND)
+        seqs = tuple(row["seq"] for row in rows)
+        if key in tasks and len({row["member"] for row in rows}) >= self.least_members:
+            return Played(ticket, key, GroupOutcome.ARRIVED, seqs, len(seqs))
+        why = "its explorer ended before the group was whole"
+        return Played(ticket, key, GroupOutcome.CANCELLED, seqs, len(seqs), why)
 
 
 def group_results(played: Sequence[Played], rows: pa.Table, annotations: pa.Table) -> list[GroupResult]:
@@ -64,15 +127,15 @@ def group_results(played: Sequence[Played], rows: pa.Table, annotations: pa.Tabl
 
 
 def _result(group: Played, mine: Sequence[Mapping[str, Any]]) -> GroupResult:
-    whole = len(mine) == group.rows  # else the door refused some: a group is never torn
-    kept = [row["seq"] for row in mine if row["verdict"] == "kept"]
+    whole = len(mine) == group.rows  # else validation refused some: a group is never torn
+    kept = [row["seq"] for row in mine if row["verdict"] == Verdict.KEPT]
     return GroupResult(
         ticket=group.ticket,
         task=group.task,
         rewards=tuple(row["reward"] for row in mine),
-        outcome=group.outcome if whole or group.outcome != "arrived" else "cancelled",
+        outcome=group.outcome if whole or group.outcome != GroupOutcome.ARRIVED else GroupOutcome.CANCELLED,
         version_min=min((row["version_min"] for row in mine), default=group.ticket.version),
-        seqs=tuple(kept) if whole and group.outcome == "arrived" else (),
+        seqs=tuple(kept) if whole and group.outcome == GroupOutcome.ARRIVED else (),
         dropped_by="" if kept or not mine else mine[0]["dropped_by"],
     )
 
@@ -111,59 +174,3 @@ def stored_groups(buffer: Buffer, run_id: str) -> list[GroupResult]:
         )
         for row in sorted(rows, key=lambda row: row["ordinal"])
     ]
-
-
-def unjudged(buffer: Buffer, run_id: str, least_members: int, tasks: Container[TaskKey]) -> list[Played]:
-    """Groups whose rows a killed process had stored, and that are in no book yet.
-
-    One with fewer than `least_members`, or whose task is gone, is `cancelled`: accounted for, never trained.
-    """
-    closed = set(buffer.read("groups", ["group_id"], Compare("run_id", "eq", run_id))["group_id"].to_pylist())
-    mine = And((Compare("run_id", "eq", run_id), Compare("source", "eq", "rollout")))
-    names = ["seq", "group_id", "taskset", "task_id", "member", "version_min"]
-    members: dict[str, list[dict[str, Any]]] = {}
-    for row in buffer.read("experiences", names, mine).to_pylist():
-        # a group without an ordinal is none of the sampler's, and nobody's to judge
-        if row["group_id"] not in closed and _OF_A_TICKET.search(row["group_id"]):
-            members.setdefault(row["group_id"], []).append(row)
-    return [_stored(group_id, rows, least_members, tasks) for group_id, rows in members.items()]
-
-
-def _stored(
-    group_id: str, rows: Sequence[Mapping[str, Any]], least_members: int, tasks: Container[TaskKey]
-) -> Played:
-    key = TaskKey(rows[0]["taskset"], rows[0]["task_id"])
-    version = min(row["version_min"] for row in rows if row["version_min"] is not None)
-    ticket = Ticket(group_id, int(group_id.rsplit("-", 1)[1]), version, _NO_ROUND)
-    seqs = tuple(row["seq"] for row in rows)
-    if key in tasks and len({row["member"] for row in rows}) >= least_members:
-        return Played(ticket, key, "arrived", seqs, len(seqs))
-    return Played(ticket, key, "cancelled", seqs, len(seqs), "its explorer ended before the group was whole")
-
-
-def recover_groups(
-    tasks: Container[TaskKey],
-    least_members: int,
-    pipeline: Pipeline,
-    buffer: Buffer,
-    run_id: str,
-    attempt: int,
-    awaiting: Waiting | None = None,
-) -> list[GroupResult]:
-    """Judge the groups whose rows a killed run had stored but not closed, but for those that are to wait."""
-    found = unjudged(buffer, run_id, least_members, tasks)
-    if awaiting is not None:
-        found = awaiting.sift(found)
-    if not found:
-        return []
-    rows = buffer.take([seq for group in found for seq in group.seqs])
-    if awaiting is not None:
-        rows = awaiting.with_rewards(rows)
-    try:
-        return judge(found, rows, pipeline, buffer, run_id, attempt)
-    except ConflictError:
-        closed = {result.ticket.group_id for result in stored_groups(buffer, run_id)}
-        if closed.isdisjoint(group.ticket.group_id for group in found):
-            raise
-        # a call of the killed run was still on its way to the hub, and closed some of them: look again
-        return recover_groups(tasks, least_members, pipeline, buffer, run_id, attempt, awaiting)

@@ -1,7 +1,7 @@
-"""Which task each ticket plays, and which tickets are out.
+"""Which task each ticket plays, and which tickets are open.
 
-Tasks that lost their ticket (their explorer died) go first; the selector chooses the rest. It neither
-admits nor plays.
+Tasks that lost their ticket (their explorer died) go first; the selector chooses the rest. It neither admits
+nor plays.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ _CHANCES = 1
 
 
 class Dispatcher:
-    """Hands tasks to tickets and knows what was handed out."""
+    """Assigns tasks to tickets and remembers the open ones."""
 
     def __init__(self, selector: Selector, tasks: Mapping[TaskKey, Task]) -> None:
         """`tasks`: every task the selector may name."""
         self.selector = selector
         self.open: dict[int, TaskKey] = {}
-        """Task of each ticket that is out, by ordinal."""
+        """Task of each open ticket, by ordinal."""
         self.admitted = 0
-        """One more than the highest ordinal handed out."""
+        """One more than the highest ordinal that was assigned."""
         self.tasks = tasks
         self._again: deque[TaskKey] = deque()
         self._lost: Counter[TaskKey] = Counter()
@@ -48,13 +48,13 @@ class Dispatcher:
         return again + self.selector.select(n - len(again)) if n > len(again) else again
 
     def close(self, ticket: Ticket) -> None:
-        """The ticket is in; idempotent."""
+        """The ticket is no longer open; idempotent."""
         self.open.pop(ticket.ordinal, None)
 
     def give_back(self, tasks: Sequence[TaskKey]) -> None:
         """These tasks lost their tickets: they are played before others, unless they were lost before.
 
-        A task whose explorer dies each time may be what kills it.
+        A task whose explorer dies each time may be the cause.
         """
         for key in tasks:
             if key not in self.tasks:
@@ -66,7 +66,7 @@ class Dispatcher:
                 log.warning("task %s/%s lost its explorer again; it is given up", key.taskset, key.task_id)
 
     def state_dict(self) -> dict[str, Any]:
-        """What is out and what waits, as JSON values."""
+        """Open tickets and tasks that wait for another, as JSON values."""
         return {
             "admitted": self.admitted,
             "open": [[ordinal, key.taskset, key.task_id] for ordinal, key in self.open.items()],

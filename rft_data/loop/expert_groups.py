@@ -1,7 +1,7 @@
 """Experts' answers as groups that a sampler can mix into a policy's batches.
 
-The rows are stored already; here they get a verdict (kept, advantage 0) and a place in `groups`, in a book of
-their own. They are tokenised when they are leased.
+The rows are stored already; here they get a verdict (kept, advantage 0) and rows in `groups`, under a run id
+of their own. They are tokenised when they are leased.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from rft_data.buffer import Buffer
 from rft_data.core.filters import And, Compare
 from rft_data.core.rows import GroupResult, Played, TaskKey, Ticket, now
 from rft_data.core.schema import ANNOTATIONS
+from rft_data.core.words import GroupOutcome, RowSource, Verdict
 from rft_data.loop.closing import group_row, stored_groups
 
 PART = "experts"
@@ -23,12 +24,12 @@ _NO_VERSION = 0
 """Experts' groups have no age: a sampler does not look."""
 
 
-def book_of(run_id: str) -> str:
+def experts_run_id(run_id: str) -> str:
     """The run id under which a run's expert groups are written."""
     return f"{run_id}.experts"
 
 
-def beginning_of(run_id: str) -> str:
+def experts_prefix(run_id: str) -> str:
     """How the ids of a run's expert groups begin."""
     return f"{run_id}/expert-"
 
@@ -38,9 +39,9 @@ def open_expert_groups(buffer: Buffer, run_id: str, pipeline_hash: str, attempt:
 
     Returns: how many groups were added.
     """
-    mine = And((Compare("run_id", "eq", run_id), Compare("source", "eq", "expert")))
+    mine = And((Compare("run_id", "eq", run_id), Compare("source", "eq", RowSource.EXPERT)))
     columns = ["seq", "experience_id", "group_id", "taskset", "task_id", "reward"]
-    known = {group.ticket.group_id for group in stored_groups(buffer, book_of(run_id))}
+    known = {group.ticket.group_id for group in stored_groups(buffer, experts_run_id(run_id))}
     members: dict[str, list[Mapping[str, Any]]] = {}
     for row in buffer.read("experiences", columns, mine).sort_by("seq").to_pylist():
         if row["group_id"] not in known:
@@ -48,7 +49,7 @@ def open_expert_groups(buffer: Buffer, run_id: str, pipeline_hash: str, attempt:
     if not members:
         return 0
     buffer.annotate(_kept([row for rows in members.values() for row in rows], pipeline_hash))
-    named = {"run_id": book_of(run_id), "attempt": attempt}
+    named = {"run_id": experts_run_id(run_id), "attempt": attempt}
     groups = [_group(place, rows) for place, rows in enumerate(members.values())]
     buffer.add_rows("groups", [group_row(played, result, named) for played, result in groups])
     return len(groups)
@@ -60,7 +61,7 @@ def _kept(rows: Sequence[Mapping[str, Any]], pipeline_hash: str) -> pa.Table:
         "seq": [row["seq"] for row in rows],
         "experience_id": [row["experience_id"] for row in rows],
         "pipeline_hash": [pipeline_hash] * len(rows),
-        "verdict": ["kept"] * len(rows),
+        "verdict": [Verdict.KEPT] * len(rows),
         "dropped_by": [""] * len(rows),
         "reason": [""] * len(rows),
         "stats": ["{}"] * len(rows),
@@ -76,5 +77,5 @@ def _group(ordinal: int, rows: Sequence[Mapping[str, Any]]) -> tuple[Played, Gro
     task = TaskKey(rows[0]["taskset"], rows[0]["task_id"])
     seqs = tuple(row["seq"] for row in rows)
     rewards = tuple(row["reward"] for row in rows)
-    result = GroupResult(ticket, task, rewards, "arrived", _NO_VERSION, seqs)
-    return Played(ticket, task, "arrived", seqs, len(seqs)), result
+    result = GroupResult(ticket, task, rewards, GroupOutcome.ARRIVED, _NO_VERSION, seqs)
+    return Played(ticket, task, GroupOutcome.ARRIVED, seqs, len(seqs)), result

@@ -1,4 +1,4 @@
-"""The explorers of a run: who plays what, on which policy version, and what became of those that died.
+"""The explorers of a run: what each plays, on which policy version, and how dead ones are started again.
 
 It chooses neither tasks nor versions.
 """
@@ -23,25 +23,25 @@ _MAY_RESTART = (RoleDiedError, StalledError, EngineError, ParityError)
 
 
 @dataclass(eq=False)
-class Seat:
-    """One explorer."""
+class Member:
+    """One explorer of the fleet."""
 
     role: Role
     version: int = -1
-    """The version it has proved to serve; -1 while it serves none."""
+    """The version it has proved that it serves; -1 while it serves none."""
     playing: dict[Future[list[Played]], list[Assignment]] = field(default_factory=dict)
     loading: tuple[Future[float], WeightRef] | None = None
     starting: Future[None] | None = None
-    """Its next life, while that begins."""
+    """Its restart, while that is under way."""
     deaths: int = 0
-    """How often it was started again since it last brought something home."""
+    """How often it was started again since it last returned a group."""
     parity: float = 0.0
     """Largest logprob difference (nats) at its last load."""
     busy_s: float = 0.0
-    """Seconds with a call under way, since the last look."""
+    """Seconds with a call under way, since `busy_seconds` was last read."""
     since: float | None = None
     asked: Future[dict[str, float]] | None = None
-    """Its numbers, on their way."""
+    """The call for its metrics, while that is under way."""
 
     @property
     def load(self) -> int:
@@ -49,7 +49,7 @@ class Seat:
         return sum(map(len, self.playing.values()))
 
     def watch(self) -> None:
-        """Keep the clock of `busy_s`: runs while a call is under way."""
+        """Update `busy_s`, which counts while a call is under way."""
         now = time.monotonic()
         if self.since is not None:
             self.busy_s += now - self.since
@@ -68,115 +68,115 @@ class Fleet:
         deadline_s: float,
         max_restarts: int = 3,
     ) -> None:
-        """Take over running explorer roles.
+        """Manage explorer roles that are already running.
 
         Args:
             versions: keeps the folders of the weights that are being loaded.
             whole_rounds: an explorer gets its share of a round in one call (so that what is batched
                 together does not depend on timing), instead of one call per group.
             deadline_s: longest a call may take.
-            max_restarts: of one explorer that brings nothing home between them, before the run ends.
+            max_restarts: of one explorer that returns no group between them, before the run ends.
         """
-        self.seats = [Seat(role) for role in roles]
+        self.members = [Member(role) for role in roles]
         self._versions = versions
         self._whole_rounds = whole_rounds
         self._deadline_s = deadline_s
         self._max_restarts = max_restarts
         self._published: WeightRef | None = None
         self._lost: list[Assignment] = []
-        """What explorers that died were playing."""
+        """What dead explorers were playing."""
 
     @property
     def parity(self) -> float:
         """Largest logprob difference (nats), engine against trainer, at the last loads."""
-        return max((seat.parity for seat in self.seats), default=0.0)
+        return max((member.parity for member in self.members), default=0.0)
 
     @property
     def playing(self) -> int:
         """Groups under way."""
-        return sum(seat.load for seat in self.seats)
+        return sum(member.load for member in self.members)
 
     def futures(self) -> list[Future[Any]]:
-        """What to wait for: the end of any of these may be something to collect."""
-        starting = [seat.starting for seat in self.seats if seat.starting]
-        loading = [seat.loading[0] for seat in self.seats if seat.loading]
-        playing = [future for seat in self.seats for future in seat.playing]
+        """Calls to wait for: when any of them ends, `collect` may return something."""
+        starting = [member.starting for member in self.members if member.starting]
+        loading = [member.loading[0] for member in self.members if member.loading]
+        playing = [future for member in self.members for future in member.playing]
         late = [future for future in playing if not future.done()]
         return starting + loading + (late if self._whole_rounds and late else playing)
 
     def publish(self, ref: WeightRef) -> None:
         """Have every explorer load these weights; one that is loading older ones goes on to them after."""
         self._published = ref
-        for seat in self.seats:
-            self._follow(seat)
+        for member in self.members:
+            self._follow(member)
 
     def versions(self) -> list[int]:
         """The versions that are served, newest first.
 
-        With whole rounds none while one is loading or starting: who gets a round must not depend on who is
-        quicker.
+        With whole rounds none while one is loading or starting: which explorer gets a round must not depend
+        on which is quicker.
         """
-        if self._whole_rounds and any(seat.loading or seat.starting for seat in self.seats):
+        if self._whole_rounds and any(member.loading or member.starting for member in self.members):
             return []
-        return sorted({seat.version for seat in self.seats if seat.version >= 0}, reverse=True)
+        return sorted({member.version for member in self.members if member.version >= 0}, reverse=True)
 
     def play(self, assignments: Sequence[Assignment], version: int) -> None:
         """Hand groups to the explorers that serve `version`, the least loaded first."""
-        seats = [seat for seat in self.seats if seat.version == version]
-        shares: dict[Seat, list[Assignment]] = {seat: [] for seat in seats}
+        members = [member for member in self.members if member.version == version]
+        shares: dict[Member, list[Assignment]] = {member: [] for member in members}
         for assignment in assignments:
-            shares[min(seats, key=lambda seat: seat.load + len(shares[seat]))].append(assignment)
-        for seat, share in shares.items():
+            shares[min(members, key=lambda member: member.load + len(shares[member]))].append(assignment)
+        for member, share in shares.items():
             calls = [share] if self._whole_rounds else [[one] for one in share]
             for call in filter(None, calls):
-                future = seat.role.call(
+                future = member.role.call(
                     "explore", list[Played], deadline_s=self._deadline_s, assignments=call
                 )
-                seat.playing[future] = call
-            seat.watch()
+                member.playing[future] = call
+            member.watch()
 
     def collect(self) -> tuple[list[Played], list[Assignment]]:
-        """What came home, and what was lost with an explorer that died (and is started again).
+        """Groups that were returned, and assignments lost with an explorer that died (and is started again).
 
-        Raises: what an explorer raised, if starting it again cannot help or was done `max_restarts` times.
+        Raises: what an explorer raised, if a restart cannot help or was tried `max_restarts` times.
         """
         played: list[Played] = []
-        for seat in self.seats:
-            self._started(seat)
-            if seat.loading is not None and seat.loading[0].done():
-                self._loaded(seat, *seat.loading)
-            for future in self._finished(seat):
-                if future not in seat.playing:
-                    continue  # lost with a call that was collected before it
+        for member in self.members:
+            self._started(member)
+            if member.loading is not None and member.loading[0].done():
+                self._loaded(member, *member.loading)
+            for future in self._finished(member):
+                if future not in member.playing:
+                    continue  # lost with another call, which was collected before it
                 try:
                     played += future.result()
-                    del seat.playing[future]
-                    seat.deaths = 0
+                    del member.playing[future]
+                    member.deaths = 0
                 except _MAY_RESTART as err:
-                    self._restart(seat, err)
-            seat.watch()
+                    self._restart(member, err)
+            member.watch()
         lost, self._lost = self._lost, []
         return sorted(played, key=lambda one: one.ticket.ordinal), lost
 
-    def _finished(self, seat: Seat) -> list[Future[list[Played]]]:
+    def _finished(self, member: Member) -> list[Future[list[Played]]]:
         """Calls that may be collected; those of a whole round only together."""
-        if self._whole_rounds and not all(f.done() for seat in self.seats for f in seat.playing):
+        if self._whole_rounds and not all(f.done() for member in self.members for f in member.playing):
             return []
-        return [future for future in seat.playing if future.done()]
+        return [future for future in member.playing if future.done()]
 
     def settle(self) -> None:
         """Wait until every explorer serves what was published last.
 
         Raises: what loading raised, as `collect` does.
         """
-        for seat in self.seats:
-            while seat.starting is not None or seat.loading is not None:
-                if seat.starting is not None:
-                    seat.starting.exception()  # waits; `_started` looks at it
-                    self._started(seat)
-                elif seat.loading is not None:
-                    seat.loading[0].exception()
-                    self._loaded(seat, *seat.loading)
+        for member in self.members:
+            while member.starting is not None or member.loading is not None:
+                if member.starting is not None:
+                    member.starting.exception()  # waits; `_started` looks at it
+                    self._started(member)
+                elif member.loading is not None:
+                    member.loading[0].exception()
+                    self._loaded(member, *member.loading)
 
     def evaluate(self, tasks: Sequence[Task], label: str, samples: int) -> list[int]:
         """Play each task, spread over the explorers; returns the stored rows' numbers.
@@ -186,75 +186,78 @@ class Fleet:
         """
         asked = {"label": label, "samples": samples}
         calls = [
-            seat.role.call("evaluate", list[int], deadline_s=self._deadline_s, tasks=list(share), **asked)
-            for seat, share in zip(self.seats, _shares(tasks, len(self.seats)), strict=True)
+            member.role.call("evaluate", list[int], deadline_s=self._deadline_s, tasks=list(share), **asked)
+            for member, share in zip(self.members, _shares(tasks, len(self.members)), strict=True)
             if share
         ]
         return [seq for call in calls for seq in call.result()]
 
     def busy_seconds(self) -> dict[str, float]:
-        """Seconds each explorer had a call under way, since the last look."""
+        """Seconds each explorer had a call under way, since this was last read."""
         found = {}
-        for seat in self.seats:
-            seat.watch()
-            found[seat.role.name], seat.busy_s = seat.busy_s, 0.0
+        for member in self.members:
+            member.watch()
+            found[member.role.name], member.busy_s = member.busy_s, 0.0
         return found
 
     def metrics(self) -> dict[str, dict[str, float]]:
         """What each explorer counted between the last two calls; never waits, so one may be missing."""
         found = {}
-        for seat in self.seats:
-            if seat.asked is not None and seat.asked.done():
-                asked, seat.asked = seat.asked, None
-                if asked.exception() is None:  # else its death shows where it plays
-                    found[seat.role.name] = asked.result()
-            if seat.asked is None and seat.starting is None:
-                seat.asked = seat.role.call("metrics", dict[str, float], deadline_s=self._deadline_s)
+        for member in self.members:
+            if member.asked is not None and member.asked.done():
+                asked, member.asked = member.asked, None
+                if asked.exception() is None:  # else its death shows in the calls that play
+                    found[member.role.name] = asked.result()
+            if member.asked is None and member.starting is None:
+                member.asked = member.role.call("metrics", dict[str, float], deadline_s=self._deadline_s)
         return found
 
-    def _follow(self, seat: Seat) -> None:
-        """Start loading what was published last; while it starts or loads, this is looked at after it."""
+    def _follow(self, member: Member) -> None:
+        """Start loading what was published last; an explorer that starts or loads does this afterwards."""
         ref = self._published
-        if seat.starting is None and seat.loading is None and ref is not None:
+        if member.starting is None and member.loading is None and ref is not None:
             self._versions.hold(ref.version)
-            seat.loading = seat.role.call("load_weights", float, deadline_s=self._deadline_s, ref=ref), ref
-            seat.watch()
+            member.loading = (
+                member.role.call("load_weights", float, deadline_s=self._deadline_s, ref=ref),
+                ref,
+            )
+            member.watch()
 
-    def _loaded(self, seat: Seat, load: Future[float], ref: WeightRef) -> None:
-        seat.loading = None
+    def _loaded(self, member: Member, load: Future[float], ref: WeightRef) -> None:
+        member.loading = None
         self._versions.let_go(ref.version)
         try:
-            seat.parity = load.result()
+            member.parity = load.result()
         except _MAY_RESTART as err:
-            self._restart(seat, err)
+            self._restart(member, err)
             return
-        seat.version = ref.version
+        member.version = ref.version
         if ref != self._published:
-            self._follow(seat)
+            self._follow(member)
 
-    def _restart(self, seat: Seat, why: Exception) -> None:
-        if seat.deaths >= self._max_restarts:
+    def _restart(self, member: Member, why: Exception) -> None:
+        if member.deaths >= self._max_restarts:
             raise why
-        seat.deaths += 1
-        log.warning("%s is started again (%d groups lost): %s", seat.role.name, seat.load, why)
-        self._lost += [assignment for call in seat.playing.values() for assignment in call]
-        seat.playing.clear()
-        if seat.loading is not None:
-            self._versions.let_go(seat.loading[1].version)
-        seat.loading, seat.version, seat.asked = None, -1, None
-        seat.starting = seat.role.restart()
+        member.deaths += 1
+        log.warning("%s is started again (%d groups lost): %s", member.role.name, member.load, why)
+        self._lost += [assignment for call in member.playing.values() for assignment in call]
+        member.playing.clear()
+        if member.loading is not None:
+            self._versions.let_go(member.loading[1].version)
+        member.loading, member.version, member.asked = None, -1, None
+        member.starting = member.role.restart()
 
-    def _started(self, seat: Seat) -> None:
-        """Look whether its next life has begun; then it follows the published weights."""
-        if seat.starting is None or not seat.starting.done():
+    def _started(self, member: Member) -> None:
+        """If its restart is done, have it load the published weights."""
+        if member.starting is None or not member.starting.done():
             return
-        started, seat.starting = seat.starting, None
+        started, member.starting = member.starting, None
         try:
             started.result()
         except _MAY_RESTART as err:
-            self._restart(seat, err)
+            self._restart(member, err)
             return
-        self._follow(seat)
+        self._follow(member)
 
 
 def _shares(tasks: Sequence[Task], n: int) -> Iterator[Sequence[Task]]:

@@ -1,32 +1,29 @@
 """The online loop, against protocols only: explore, judge, lease, train, publish.
 
-One loop for every placement and every mode: it starts whatever may start, waits for the first thing to
-finish, and looks again. Where nothing overlaps, that is explore, then train.
+How it turns is in `turning.py`; here is what may start, what follows a step, and when a run is over.
 """
 
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import FIRST_COMPLETED, Future, wait
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from rft_data.buffer import Buffer
 from rft_data.core.errors import StalledError, Stopped
 from rft_data.core.files import MANIFEST_FILE
 from rft_data.core.rows import FileFacts, Lease, StepReport
 from rft_data.loop.exploring import Exploring
 from rft_data.loop.training import Training
-from rft_data.sampler.ledger import CONSUMER
+from rft_data.loop.turning import Loop
+from rft_data.sampler.ledger import CONSUMER, Ledger
 from rft_data.weights import checkpoint
 from rft_data.weights.versions import VersionRegistry
 
 log = logging.getLogger(__name__)
-
-LOOK_S = 1.0
-"""How long a wait lasts before stop requests, and feedback, are looked at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +49,12 @@ class Schedule:
 
 
 @dataclass
-class OnlineLoop:
+class OnlineLoop(Loop):
     """Explorers, operators, sampler and trainer around one buffer."""
 
     exploring: Exploring
+    buffer: Buffer
+    ledger: Ledger
     training: Training
     versions: VersionRegistry
     schedule: Schedule
@@ -75,37 +74,34 @@ class OnlineLoop:
         Raises: StalledError if nothing can go on; Stopped when asked to; what a role raised.
         """
         self.publish_first()
-        while self.step < self.schedule.steps or self.under_way():
-            stopping = self.stop_requested()
-            if self.step < self.schedule.steps and not stopping:
-                self.explore()
-                self.train(self.schedule.groups_per_step)
-            if under_way := self.under_way():
-                wait(under_way, LOOK_S, FIRST_COMPLETED)
-                self.collect()
-            elif stopping:
-                self.stop()
-            elif self.exploring.waiting:
-                time.sleep(LOOK_S)
-                self.collect()
-            else:
-                self.go_with_fewer()
+        self.turn()
 
     def publish_first(self) -> None:
         """Bring explorers and trainer to the same weights, before anything is explored."""
         self._boundary = self.state()
         self.training.save(self.step)
-        while under_way := self.under_way():
-            wait(under_way, LOOK_S, FIRST_COMPLETED)
-            self.collect()
+        self.drain()
+
+    def finished(self) -> bool:
+        """Whether every step is taken."""
+        return self.step >= self.schedule.steps
+
+    def stopping(self) -> bool:
+        """Whether somebody asked for a stop."""
+        return self.stop_requested()
+
+    def start(self) -> None:
+        """Start groups, and the next step if enough of them are ready."""
+        self.explore()
+        self.train(self.schedule.groups_per_step)
 
     def under_way(self) -> list[Future[Any]]:
         """Every call that has not been collected."""
         training = self.training.future
-        return self.exploring.fleet.futures() + ([] if training is None else [training])
+        return super().under_way() + ([] if training is None else [training])
 
     def collect(self) -> None:
-        """Take in whatever has finished."""
+        """Collect whatever has finished."""
         self.exploring.collect()
         done = self.training.collect()
         if done is not None and done.ref is not None:
@@ -141,28 +137,28 @@ class OnlineLoop:
             self.seal(report.files)
 
     def state(self) -> dict[str, Any]:
-        """What of the parts cannot be rebuilt from the tables."""
+        """The state of the parts that cannot be rebuilt from the tables."""
         parts = self.exploring
         return {
             "selector": parts.dispatcher.selector.state_dict(),
             "dispatcher": parts.dispatcher.state_dict(),
             "sampler": parts.sampler.state_dict(),
             "groups": parts.sampler.conservation(),
-            "rows": len(parts.buffer),
+            "rows": len(self.buffer),
             "version": self.versions.latest,
         }
 
     def seal(self, files: Mapping[str, FileFacts]) -> None:
-        """Complete the trainer's checkpoint of this step and record which leases it holds."""
-        parts, state = self.exploring, self._boundary
-        row = {"run_id": parts.ledger.run_id, "step": self.step, "selector": state["selector"]}
-        parts.buffer.add_rows("task_state", [row])
+        """Complete the trainer's checkpoint of this step and record that its leases are consumed."""
+        state = self._boundary
+        row = {"run_id": self.ledger.run_id, "step": self.step, "selector": state["selector"]}
+        self.buffer.add_rows("task_state", [row])
         checkpoint.seal(self.checkpoints / f"checkpoint-{self.step}", self.step, state, files)
-        parts.ledger.consume(CONSUMER, self.step)
+        self.ledger.consume(CONSUMER, self.step)
         checkpoint.prune(self.checkpoints, keep=checkpoint.KEPT)
 
-    def go_with_fewer(self) -> None:
-        """Nothing is under way: train on what is ready, or say why nothing is.
+    def nothing_under_way(self) -> None:
+        """Train on fewer groups if some are ready, or say why none is.
 
         Raises: StalledError when no group may be trained.
         """

@@ -1,8 +1,8 @@
-"""Taking a run up where its last checkpoint and its stored groups left it.
+"""Resuming a run where its last checkpoint and its stored groups left it.
 
-Synchronous runs continue exactly: what was explored for a step that no lease names yet is set aside, the
-selector is led through the rounds that were leased, and exploring starts again from there. Asynchronous
-runs keep every group that arrived, and play again the tasks whose tickets were lost.
+Synchronous runs continue exactly: groups explored for a step that has no lease yet are set aside, the
+selector repeats the rounds that were leased, and exploring starts again from there. Asynchronous runs keep
+every group that arrived, and play again the tasks whose tickets were lost.
 """
 
 from __future__ import annotations
@@ -15,12 +15,10 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from rft_data.buffer import Buffer
-from rft_data.core.protocols import Pipeline
 from rft_data.core.rows import GroupResult
-from rft_data.loop.closing import recover_groups, stored_groups
+from rft_data.core.words import GroupOutcome
+from rft_data.loop.closing import GroupCloser
 from rft_data.loop.dispatch import Dispatcher
-from rft_data.sampler.awaiting import Awaiting
 from rft_data.sampler.group_states import AWAITING
 from rft_data.sampler.ledger import CONSUMER, Ledger
 from rft_data.tasks.curator import TaskCurator
@@ -48,30 +46,27 @@ class Position:
 
 
 def take_up(
-    buffer: Buffer,
+    closer: GroupCloser,
     ledger: Ledger,
     versions: VersionRegistry,
-    pipeline: Pipeline,
     dispatcher: Dispatcher,
     *,
     checkpoints: Path,
-    least_members: int,
     synchronous: bool,
-    awaiting: Awaiting | None = None,
 ) -> Position:
     """Close what a kill left open and bring the dispatcher to where the training stopped.
 
     Args:
-        synchronous: weights go out after every step and nothing older is trained.
-        awaiting: takes in the groups that wait for rewards; not for a synchronous run, which explores a
+        closer: keeps groups that wait for delayed rewards open; not for a synchronous run, which explores the
             step that it was killed in anew.
+        synchronous: weights are published after every step and nothing older is trained.
     """
-    # first, as it brings back tasks that the run had made: open groups of them are judged then
+    # first, as it brings back tasks that the run had made: open groups of them are closed then
     at = _newest(checkpoints, dispatcher)
-    _close_open_groups(buffer, ledger, pipeline, dispatcher, least_members, awaiting)
+    _close_open_groups(closer, dispatcher)
     if at.directory is not None:
         ledger.consume(CONSUMER, at.step)
-    history = stored_groups(buffer, ledger.run_id) + ([] if awaiting is None else awaiting.history())
+    history = closer.history()
     if synchronous:
         again = _resume_synchronous(dispatcher, history, versions, ledger, at.step)
     else:
@@ -81,37 +76,21 @@ def take_up(
     return replace(at, history=history)
 
 
-def take_up_exploring(
-    buffer: Buffer,
-    ledger: Ledger,
-    pipeline: Pipeline,
-    dispatcher: Dispatcher,
-    *,
-    checkpoints: Path,
-    least_members: int,
-) -> Position:
+def take_up_exploring(closer: GroupCloser, dispatcher: Dispatcher, *, checkpoints: Path) -> Position:
     """The same for a run that only explores: its steps are groups, and nothing of it is consumed."""
-    _close_open_groups(buffer, ledger, pipeline, dispatcher, least_members)
+    _close_open_groups(closer, dispatcher)
     at = _newest(checkpoints, dispatcher)
-    history = stored_groups(buffer, ledger.run_id)
+    history = closer.history()
     _resume_asynchronous(dispatcher, history, {})
     return replace(at, history=history)
 
 
-def _close_open_groups(
-    buffer: Buffer,
-    ledger: Ledger,
-    pipeline: Pipeline,
-    dispatcher: Dispatcher,
-    least_members: int,
-    awaiting: Awaiting | None = None,
-) -> None:
-    of_run = ledger.run_id, ledger.attempt
-    found = recover_groups(dispatcher.tasks, least_members, pipeline, buffer, *of_run, awaiting)
+def _close_open_groups(closer: GroupCloser, dispatcher: Dispatcher) -> None:
+    found = closer.recover(dispatcher.tasks)
     if found:
         log.info("%d groups had been stored but not judged; they are now", len(found))
-    if awaiting:
-        log.info("%d groups wait for their rewards", len(awaiting))
+    if closer.awaiting:
+        log.info("%d groups wait for their rewards", len(closer.awaiting))
 
 
 def _newest(checkpoints: Path, dispatcher: Dispatcher) -> Position:
@@ -150,7 +129,7 @@ def _resume_synchronous(
         dispatcher.assign([result.ticket for result in round_])
         for result in round_:
             dispatcher.close(result.ticket)
-        dispatcher.give_back([result.task for result in round_ if result.outcome == "cancelled"])
+        dispatcher.give_back([result.task for result in round_ if result.outcome == GroupOutcome.CANCELLED])
         dispatcher.selector.observe(round_)
     return len(late)
 
@@ -164,7 +143,7 @@ def _resume_asynchronous(
     The selector draws again what it drew since; a task that has no group of its own is one that was lost.
     Returns: tasks to be played again.
     """
-    live = [result for result in history if result.outcome != "cancelled"]
+    live = [result for result in history if result.outcome != GroupOutcome.CANCELLED]
     home = {result.ticket.ordinal for result in live}
     was_open = [result for result in live if result.ticket.ordinal in dispatcher.open]
     since = [result for result in live if result.ticket.ordinal >= dispatcher.admitted]

@@ -1,7 +1,7 @@
-"""The trainer of a run: one lease at a time, and after it, when due, its weights as a new version.
+"""The trainer of a run: one lease at a time; after it, when due, its weights become a new version.
 
-A step counts once its version is written down; until then nothing else is leased. It decides neither
-what is leased nor when a run ends.
+A step counts once its version is recorded; until then nothing else is leased. It decides neither what is
+leased nor when a run ends.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Done:
 
 
 class Training:
-    """What the trainer is at."""
+    """The call that the trainer is working on, if any, and what follows from its result."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class Training:
         ref = None
         if isinstance(outcome, StepReport):
             failpoint("step.done")
-            self._book("train")
+            self._clock("train")
             self._report = outcome
             if self._publish_due(self._after):
                 self.save(self._after)
@@ -92,7 +92,7 @@ class Training:
             self._versions.issue(self._after)
         else:
             ref = self._versions.finish(self._after, outcome)
-            self._book("publish")
+            self._clock("publish")
         self._ended = time.monotonic()
         done = Done(self._lease, self._report, ref)
         self._lease = self._report = None
@@ -108,5 +108,5 @@ class Training:
         self._began = time.monotonic()
         self.future = self._role.call(method, returns, deadline_s=self._deadline_s, **arguments)
 
-    def _book(self, phase: str) -> None:
+    def _clock(self, phase: str) -> None:
         self.seconds[phase] = time.monotonic() - self._began

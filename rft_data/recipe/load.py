@@ -18,7 +18,7 @@ from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
 from rft_data.core.errors import MissingFileError, RecipeError, ResumeError
 from rft_data.core.lookup import suggest
-from rft_data.recipe.modes import MODES, Recipe, RunRecipe
+from rft_data.recipe.modes import MODES, DataRecipe, OperatorRecipe, Recipe, RunRecipe
 
 _MAX_BYTES = 1 << 20
 _ENV = re.compile(r"\$\{env:([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
@@ -31,6 +31,39 @@ def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
     Raises: MissingFileError, or RecipeError listing every problem as `file:line:column key: what`.
     """
     return _checked(read_tree(path, overrides), path)
+
+
+def load_run_recipe(
+    path: Path, overrides: Sequence[str] = (), *, command: str = "run", modes: Sequence[str]
+) -> RunRecipe:
+    """The same, for `rft COMMAND`, which takes runs of these modes only."""
+    recipe = load_recipe(path, overrides)
+    if not isinstance(recipe, RunRecipe) or recipe.mode not in modes:
+        instead = "data run" if recipe.mode == "data" else "run"
+        raise RecipeError(
+            f"{path} has mode '{recipe.mode}', and rft {command} takes the modes {', '.join(modes)}; "
+            f"run it with: rft {instead} {path}"
+        )
+    return recipe
+
+
+def load_data_recipe(path: Path, overrides: Sequence[str] = ()) -> DataRecipe:
+    """The same, for `rft data run`."""
+    recipe = load_recipe(path, overrides)
+    if not isinstance(recipe, DataRecipe):
+        raise RecipeError(f"{path} has mode '{recipe.mode}'; run it with: rft run {path}")
+    return recipe
+
+
+def load_operator_recipe(path: Path, overrides: Sequence[str] = ()) -> OperatorRecipe:
+    """The same, for commands that try a recipe's `experience_ops`."""
+    recipe = load_recipe(path, overrides)
+    if not isinstance(recipe, OperatorRecipe):
+        raise RecipeError(
+            f"{path} has mode '{recipe.mode}', which has no 'experience_ops' to try; name a recipe of mode "
+            "online, explore or train."
+        )
+    return recipe
 
 
 def read_tree(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, PrivateAttr, model_validator
 
 from rft_data.recipe.algorithms import algorithm_of
-from rft_data.recipe.offline import HeldoutPairs, OfflineStage, SftStage
+from rft_data.recipe.offline import AnyOfflineStage, HeldoutPairs, OfflineStage, SftStage
 from rft_data.recipe.presets import sets_advantage, with_preset
 from rft_data.recipe.running import (
     Component,
@@ -104,10 +104,23 @@ class RunRecipe(Recipe):
     deadlines: Deadlines = Field(default_factory=Deadlines)
     """Longest waits for each part of the run, in seconds, before it counts as stalled."""
 
+    several_processes: ClassVar[bool] = False
+    """Whether torchrun may start the trainer as several processes."""
+
     @property
-    def books(self) -> str:
+    def run_id(self) -> str:
         """The run id under which groups, leases and versions are written."""
         return self.name
+
+    @property
+    def feedback_port(self) -> int | None:
+        """Where the run's hub takes delayed rewards in; None: it takes none."""
+        return None
+
+    @property
+    def leases_by(self) -> Component:
+        """The sampler that leases the run's groups; nothing is leased where a mode has none."""
+        return Component(use="fifo")
 
 
 class PlayingRecipe(RunRecipe, TasksRecipe):
@@ -130,6 +143,8 @@ class PlayingRecipe(RunRecipe, TasksRecipe):
 
 class OnlineRecipe(PlayingRecipe):
     """Explore and train."""
+
+    several_processes: ClassVar[bool] = True
 
     mode: Literal["online"]
     """Explore and train in one loop (`rft run`)."""
@@ -155,6 +170,73 @@ class OnlineRecipe(PlayingRecipe):
     @classmethod
     def _preset(cls, tree: Any) -> Any:
         return with_preset(tree, explores=True)
+
+    @property
+    def feedback_port(self) -> int | None:
+        """As `rewards` says."""
+        return None if self.rewards is None else self.rewards.port
+
+    @property
+    def leases_by(self) -> Component:
+        """As the recipe says."""
+        return self.sampler
+
+    @property
+    def rl(self) -> RlStage:
+        """The stage that trains by reinforcement, the last."""
+        last = self.stages[-1]
+        assert isinstance(last, RlStage)  # noqa: S101 - checked when the recipe was read
+        return last
+
+    @property
+    def offline_stages(self) -> list[AnyOfflineStage]:
+        """The stages before it."""
+        return [stage for stage in self.stages if not isinstance(stage, RlStage)]
+
+    @property
+    def has_experts(self) -> bool:
+        """Whether somebody makes solutions."""
+        return bool(self.experts)
+
+    @property
+    def greedy_member(self) -> bool:
+        """Whether member 0 of every group is decoded greedily."""
+        return self.explorer.greedy_member
+
+    @property
+    def group_size(self) -> int:
+        """Rollouts per group."""
+        return self.explorer.group_size
+
+    @property
+    def least_members(self) -> int:
+        """Fewest rollouts of a group that count as one."""
+        return self.explorer.least_members
+
+    @property
+    def temperature(self) -> float:
+        """At which rollouts are sampled."""
+        return self.explorer.temperature
+
+    @property
+    def max_staleness(self) -> int:
+        """Largest lag of a group that is trained on, in optimizer steps."""
+        return self.sync.max_staleness
+
+    @property
+    def synchronous(self) -> bool:
+        """Whether everything trained was sampled by the weights that train on it."""
+        return self.sync.synchronous
+
+    @property
+    def publish_every(self) -> int:
+        """Optimizer steps between weight publications."""
+        return self.sync.every
+
+    @property
+    def judged_one_by_one(self) -> str:
+        """What keeps operators from seeing a training batch; empty if they see it."""
+        return f"'sync.max_staleness' {self.max_staleness}" if self.max_staleness else ""
 
     @property
     def feedback_join(self) -> Mapping[str, Any] | None:
@@ -223,6 +305,11 @@ class ExploreRecipe(PlayingRecipe):
     checkpoint_every: int = Field(default=100, ge=1)
     """Groups between two records of the selector's state."""
 
+    @property
+    def judged_one_by_one(self) -> str:
+        """Nothing is trained: there is no training batch."""
+        return "mode 'explore'"
+
 
 class TrainRecipe(RunRecipe):
     """Train on the groups that another run explored and stored in the same buffer."""
@@ -246,10 +333,55 @@ class TrainRecipe(RunRecipe):
     stages: list[RlStage] = Field(min_length=1, max_length=1)
     """Exactly one stage, a policy-gradient one."""
 
+    several_processes: ClassVar[bool] = True
+    rewards: ClassVar[None] = None
+    """Nobody explores: the rewards are stored."""
+    feedback_join: ClassVar[None] = None
+    greedy_member: ClassVar[None] = None
+    """Whether the exploring run decoded one is not known here."""
+    offline_stages: ClassVar[tuple[()]] = ()
+    has_experts: ClassVar[bool] = True
+    """Whether the exploring run had experts is seen in the buffer."""
+
     @property
-    def books(self) -> str:
+    def run_id(self) -> str:
         """The exploring run's."""
         return self.explored_by
+
+    @property
+    def leases_by(self) -> Component:
+        """As the recipe says."""
+        return self.sampler
+
+    @property
+    def rl(self) -> RlStage:
+        """The stage that trains by reinforcement."""
+        return self.stages[0]
+
+    @property
+    def least_members(self) -> int:
+        """Fewest rollouts of a group that count as one: stored groups are whole."""
+        return self.group_size
+
+    @property
+    def max_staleness(self) -> None:
+        """Stored groups have no bound of staleness."""
+        return None
+
+    @property
+    def synchronous(self) -> bool:
+        """The groups were sampled before the run, so never."""
+        return False
+
+    @property
+    def publish_every(self) -> int:
+        """Nobody explores: weights are published with the checkpoints."""
+        return self.rl.checkpoint_every
+
+    @property
+    def judged_one_by_one(self) -> str:
+        """Operators see a training batch."""
+        return ""
 
     @model_validator(mode="before")
     @classmethod
@@ -351,3 +483,10 @@ MODES: Mapping[str, type[Recipe]] = {
     "eval": EvalRecipe,
     "data": DataRecipe,
 }
+
+TrainingRecipe = OnlineRecipe | TrainRecipe
+"""A run with a stage that trains by reinforcement."""
+OperatorRecipe = OnlineRecipe | ExploreRecipe | TrainRecipe
+"""A run with `experience_ops`."""
+ExplorerRecipe = PlayingRecipe | EvalRecipe
+"""A run with explorers."""

@@ -230,6 +230,12 @@ class RlStage(Section):
     trl: dict[str, Any] = Field(default_factory=dict)
     """Passed through to TRL's GRPOConfig."""
 
+    @property
+    def objective(self) -> dict[str, Any]:
+        """What the stage says of its loss, as the trainer takes it."""
+        settings = self.model_dump(include={"loss", "batch_ops", "kl", "critic", "lora"})
+        return {**settings, "reference": self.teacher}
+
     @model_validator(mode="after")
     def _known(self) -> RlStage:
         try:

@@ -7,9 +7,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from rft_data.core.codec import to_experiences
 from rft_data.core.errors import EngineError
 from rft_data.core.rows import Experience, Task, TaskKey
-from rft_data.core.words import Split
+from rft_data.core.words import RunPhase, Split
+from rft_data.loop.fleet import Fleet
+from rft_data.run.folder import Run
+from rft_data.run.parts import Heldout
 
 log = logging.getLogger(__name__)
 
@@ -32,6 +36,27 @@ def evaluation_tasks(tasks: Sequence[Task], limit: int) -> list[Task]:
     return [task for members in classes.values() for task in members[:share]][:limit]
 
 
+def measure(run: Run, fleet: Fleet, heldout: Heldout, label: str, key: str) -> None:
+    """Play held-out tasks on what the fleet was told to serve, and note their accuracy in the run's progress.
+
+    Args: label: names the rows. key: names the figure.
+    """
+    with run.timed(RunPhase.EVALUATION):
+        fleet.settle()
+        name = f"{run.run_id}/eval-{label}-{run.attempt}"
+        rows = to_experiences(run.buffer.take(fleet.evaluate(heldout.tasks, name, heldout.samples)))
+        found = accuracy(rows, heldout.tasks, heldout.decided_by)
+        progress = run.progress
+        if heldout.samples > 1:
+            share = pass_at_k(rows, heldout.tasks, heldout.decided_by)
+            run.note(pass_at_k={**progress.pass_at_k, key: share})
+        run.note(
+            heldout_accuracy={**progress.heldout_accuracy, key: found.overall},
+            by_difficulty={**progress.by_difficulty, key: found.by_class},
+        )
+    log.info("held-out accuracy, %s: %.1f %% of %d tasks", key, 100 * found.overall, len(rows))
+
+
 def accuracy(rows: Sequence[Experience], tasks: Sequence[Task], judge: str) -> Accuracy:
     """Share of rows whose reward part `judge` is 1.0 (a task's own reward, where it names one).
 
@@ -43,7 +68,7 @@ def accuracy(rows: Sequence[Experience], tasks: Sequence[Task], judge: str) -> A
     scores = [row.reward_parts.get(task.reward or judge) for row, task in zip(rows, asked, strict=True)]
     failed = [row for row, score in zip(rows, scores, strict=True) if score is None]
     if len(failed) == len(rows):
-        reason = failed[0].unscored_reason if failed else "the buffer's door refused every row"
+        reason = failed[0].unscored_reason if failed else "the buffer refused every row"
         raise EngineError(f"all {len(rows)} evaluation rollouts failed, the first with: {reason}")
     if failed:
         reason = failed[0].unscored_reason

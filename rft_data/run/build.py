@@ -1,7 +1,6 @@
-"""Recipe sections to tasks, selectors, models and operators.
+"""Recipe sections to tasks, selectors, models and operators: the pieces that `assembly.py` puts together.
 
-With `roles.py` the one place that knows every concrete class. Heavy packages are imported inside the
-functions, so that reading a recipe costs nothing.
+Heavy packages are imported inside the functions, so that reading a recipe costs nothing.
 """
 
 from __future__ import annotations
@@ -14,13 +13,15 @@ from typing import TYPE_CHECKING, Any
 from rft_data.core.errors import MissingFileError, RecipeError
 from rft_data.core.lookup import load, need
 from rft_data.core.rows import Experience, Task, experience_id_of
-from rft_data.recipe.modes import ExploreRecipe, OnlineRecipe, PlayingRecipe, TasksRecipe, TrainRecipe
+from rft_data.core.words import FinishReason, RowSource, Split
+from rft_data.recipe.modes import OperatorRecipe, TasksRecipe
 from rft_data.recipe.running import OperatorLimits
 from rft_data.recipe.sections import Model, Operators, SelectorSection
 from rft_data.recipe.tasksets import Experts, ReasoningGym, Taskset
 from rft_data.tasks.selectors import make_selector
 from rft_data.tasks.selectors.base import OpenSelector
 from rft_data.tasks.sources import jsonl_tasks, reasoning_gym_tasks
+from rft_data.weights.adapter import adapter_in
 
 if TYPE_CHECKING:
     from ops.runtime.limits import Limits
@@ -80,7 +81,7 @@ def expert_rows(section: Experts, member: int, tasks: Sequence[Task], run_id: st
         rows.append(
             Experience(
                 experience_id=experience_id_of(run_id, task.key, 0, group_id, member),
-                source="expert",
+                source=RowSource.EXPERT,
                 run_id=run_id,
                 taskset=task.taskset,
                 task_id=task.task_id,
@@ -90,7 +91,7 @@ def expert_rows(section: Experts, member: int, tasks: Sequence[Task], run_id: st
                 messages=(*task.messages, {"role": "assistant", "content": solution}),
                 prompt_messages=len(task.messages),
                 completion_text=solution,
-                finish_reason="stop",
+                finish_reason=FinishReason.STOP,
                 reward=1.0,
             )
         )
@@ -101,7 +102,7 @@ def expert_tasks(section: Experts, tasks: Sequence[Task]) -> list[Task]:
     """The tasks an expert solves."""
     chosen: list[Task] = []
     for name in section.tasksets:
-        eligible = [task for task in tasks if task.split == "train" and task.taskset == name]
+        eligible = [task for task in tasks if task.split == Split.TRAIN and task.taskset == name]
         chosen += sorted(eligible, key=lambda task: task.task_id)[: section.limit]
     return chosen
 
@@ -133,12 +134,37 @@ def model_folder(section: Model, run_dir: Path, seed: int) -> Path:
     return Path(hub.snapshot_download(str(section.path)))
 
 
+def model_folders(pattern: str) -> list[Path]:
+    """The folders with a model, or a version that is an adapter, that a path or a pattern names; by step
+    where they end in a number.
+
+    Raises: MissingFileError when there is none.
+    """
+    root = Path(pattern)
+    found = (
+        [root] if root.is_dir() else list(Path(root.anchor or ".").glob(str(root.relative_to(root.anchor))))
+    )
+    models = [folder for folder in found if (folder / "config.json").is_file() or adapter_in(folder)]
+    if not models:
+        raise MissingFileError(
+            f"models: '{pattern}' names no model folder (no config.json); give a Hugging Face folder, or a "
+            "pattern such as runs/x/checkpoints/checkpoint-*, of a run with lora runs/x/weights/v* or "
+            "runs/x/final."
+        )
+    return sorted(models, key=lambda folder: (_number(folder.name), folder.name))
+
+
+def _number(name: str) -> int:
+    end = name.rsplit("-", 1)[-1].lstrip("v")
+    return int(end) if end.isdigit() else -1
+
+
 def selector_of(section: SelectorSection, tasks: Sequence[Task], seed: int) -> OpenSelector:
     """The task selector."""
     return make_selector(section.use, section.args, tasks, seed)
 
 
-def experience_pipeline(recipe: PlayingRecipe | TrainRecipe, store: Buffer) -> OperatorPipeline:
+def experience_pipeline(recipe: OperatorRecipe, store: Buffer | None) -> OperatorPipeline:
     """The operators of `experience_ops`, checked; `store` is for those that look at stored rows.
 
     Raises: RecipeError, also for one that compares groups where they are judged one by one.
@@ -152,7 +178,7 @@ def experience_pipeline(recipe: PlayingRecipe | TrainRecipe, store: Buffer) -> O
         limits=_limits_of(recipe.op_limits, recipe.experience_ops),
         store=store,
     )
-    if (found := _judged_one_by_one(recipe)) and pipeline.batch_wide:
+    if (found := recipe.judged_one_by_one) and pipeline.batch_wide:
         raise RecipeError(
             f"operators {pipeline.batch_wide} of 'experience_ops' compare the groups of a batch, and with "
             f"{found} each group is judged when it is finished: what they say would depend on timing. Make "
@@ -160,15 +186,6 @@ def experience_pipeline(recipe: PlayingRecipe | TrainRecipe, store: Buffer) -> O
             "within a group (grpo_advantage_mapper: {scale: group})."
         )
     return pipeline
-
-
-def _judged_one_by_one(recipe: PlayingRecipe | TrainRecipe) -> str:
-    """What of a recipe keeps operators from seeing a training batch; empty if they see it."""
-    if isinstance(recipe, ExploreRecipe):
-        return "mode 'explore'"
-    if isinstance(recipe, OnlineRecipe) and recipe.sync.max_staleness > 0:
-        return f"'sync.max_staleness' {recipe.sync.max_staleness}"
-    return ""
 
 
 def task_pipeline(

@@ -1,6 +1,6 @@
-"""What is wrong with a recipe's stages, alone and with other sections, seen before any engine starts.
+"""What is wrong with a recipe, alone or with what its buffer holds, seen before any engine starts.
 
-It builds what can be built without a model. Whether the buffer holds what they need is their runs' business.
+It builds what can be built without a model.
 """
 
 from __future__ import annotations
@@ -8,13 +8,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from rft_data.buffer import Buffer
 from rft_data.core.errors import MissingFileError, RecipeError
 from rft_data.core.lookup import need
+from rft_data.loop.closing import stored_groups
 from rft_data.loop.expert_groups import PART
 from rft_data.recipe.algorithms import algorithm_of
-from rft_data.recipe.modes import OnlineRecipe, TrainRecipe
-from rft_data.recipe.sections import RlStage
-from rft_data.run.roles import objective_settings
+from rft_data.recipe.modes import OfflineRecipe, TrainingRecipe, TrainRecipe
+from rft_data.recipe.offline import KtoStage, SftStage
+from rft_data.recipe.sections import ExplorerSection, RlStage
+from rft_data.run.folder import Run
+from rft_data.sampler.ledger import CONSUMER, Ledger
 from rft_data.sampler.mix import OWN
 
 _REWARD = "reward_advantage_mapper"
@@ -23,7 +27,7 @@ _REWARDS = frozenset({"rewards", "token_rewards"})
 _GREEDY = "remax_advantage_mapper"
 
 
-def check_stages(recipe: OnlineRecipe | TrainRecipe) -> None:
+def check_stages(recipe: TrainingRecipe) -> None:
     """Build every stage's configuration, so that a mistake shows before any work.
 
     Raises: RecipeError, UnknownComponentError; MissingFileError without the teacher's folder.
@@ -31,26 +35,88 @@ def check_stages(recipe: OnlineRecipe | TrainRecipe) -> None:
     need("trl", "train", "training")
     from trainers.offline.offline_stage import check_stage
 
+    for stage in recipe.offline_stages:
+        check_stage(
+            stage.algorithm, Path(recipe.run_dir), options=stage.trl, seed=recipe.seed, lora=stage.lora
+        )
+    _check_rl_stage(recipe, recipe.rl)
+
+
+def check_explorer(section: ExplorerSection) -> None:
+    """Build rewards and limits, so that a mistake shows before any work.
+
+    Raises: RecipeError, UnknownComponentError.
+    """
+    from explorers.limits import limits_of
+    from explorers.rewards.rules import is_trusted, make_reward
+
+    limits_of(section.limits, section.group_size)
+    for reward in section.reward:
+        if ":" not in reward.use or is_trusted(reward.use):  # other people's code stays out of this process
+            make_reward(reward.use, reward.args)
+
+
+def check_stored_groups(recipe: TrainRecipe, buffer: Buffer, ledger: Ledger) -> None:
+    """Look whether the exploring run left enough groups to train on, and nobody trained on them before.
+
+    Raises: RecipeError.
+    """
+    groups = stored_groups(buffer, recipe.explored_by)
+    usable = sum(bool(group.seqs) for group in groups) * ledger.max_uses
+    needed = recipe.rl.steps * recipe.rl.groups_per_step
+    if not groups:
+        raise RecipeError(
+            f"buffer {recipe.buffer.uri} has no group of a run '{recipe.explored_by}'; give the name of "
+            "the recipe that explored into it (rft buffer info shows the runs)."
+        )
+    if ledger.leases(CONSUMER):
+        raise RecipeError(
+            f"the groups of run '{recipe.explored_by}' have been trained on already; explore under "
+            "another name, or copy them into a buffer of their own (rft buffer branch)."
+        )
+    if usable < needed:
+        raise RecipeError(
+            f"run '{recipe.explored_by}' left {usable} uses of groups that may be trained on; "
+            f"{recipe.rl.steps} steps of {recipe.rl.groups_per_step} groups need {needed}. "
+            "Lower 'steps', explore more, or use 'replay'."
+        )
+
+
+def check_offline_stages(recipe: OfflineRecipe, run: Run) -> None:
+    """Build every stage's TRL and PEFT configs and look whether the buffer has what it chooses.
+
+    Raises: RecipeError for options; TrainingError saying what there is where a stage would find nothing.
+    """
+    need("trl", "train", "training")
+    from trainers.offline.offline_stage import check_stage
+    from trainers.offline.stored_pairs import PairChoice, require_pairs
+    from trainers.offline.stored_rows import RowChoice, require_rows
+
     for stage in recipe.stages:
-        if isinstance(stage, RlStage):
-            _check_rl_stage(recipe, stage)
+        check_stage(stage.algorithm, run.directory, options=stage.trl, seed=recipe.seed, lora=stage.lora)
+    if run.attempt:
+        return  # a resumed run may have stages done whose rows are gone
+    for stage in recipe.stages:
+        given = {} if stage.data is None else stage.data.model_dump(exclude={"threshold"})
+        if isinstance(stage, SftStage | KtoStage):
+            require_rows(run.buffer, RowChoice(**given))
         else:
-            check_stage(
-                stage.algorithm, Path(recipe.run_dir), options=stage.trl, seed=recipe.seed, lora=stage.lora
-            )
+            require_pairs(run.buffer, PairChoice(**given))
+    if recipe.heldout is not None:
+        given = recipe.heldout.model_dump(exclude={"fraction", "limit"})
+        require_pairs(run.buffer, PairChoice(**given))
 
 
-def _check_rl_stage(recipe: OnlineRecipe | TrainRecipe, stage: RlStage) -> None:
+def _check_rl_stage(recipe: TrainingRecipe, stage: RlStage) -> None:
     from trainers.policy.critic import critic_plan
     from trainers.policy.grpo_config import grpo_config
     from trainers.policy.objective import objective_of
     from trainers.policy.off_policy import off_policy_of
 
-    group_size = recipe.group_size if isinstance(recipe, TrainRecipe) else recipe.explorer.group_size
-    folder, rows = Path(recipe.run_dir), stage.groups_per_step * group_size
+    folder, rows = Path(recipe.run_dir), stage.groups_per_step * recipe.group_size
     config = grpo_config(folder, steps=stage.steps, rows_per_step=rows, options=stage.trl, seed=recipe.seed)
     corrections = off_policy_of(stage.off_policy.model_dump(), config)
-    objective = objective_of(objective_settings(stage), stage.trl, config, corrections)
+    objective = objective_of(stage.objective, stage.trl, config, corrections)
     critic = None if stage.critic is None else stage.critic.model_dump()
     critic_plan(critic, objective.batch_ops, folder, None, stage.trl)
     _check_teacher(stage, objective.needs, read=objective.needs_reference or config.beta != 0.0)
@@ -82,7 +148,7 @@ def _check_teacher(stage: RlStage, needs: frozenset[str], *, read: bool) -> None
         )
 
 
-def _check_operators(recipe: OnlineRecipe | TrainRecipe, stage: RlStage) -> None:
+def _check_operators(recipe: TrainingRecipe, stage: RlStage) -> None:
     """Whether the operators bring what the stage takes the stored advantages for."""
     from trainers.policy.batch_ops import BATCH_OPS
 
@@ -97,17 +163,17 @@ def _check_operators(recipe: OnlineRecipe | TrainRecipe, stage: RlStage) -> None
             f"batch_ops has {readers[0]}, which makes advantages of rewards, and 'experience_ops' ends with "
             f"{ours[-1]}: it would take those advantages for rewards. End them with {_REWARD}."
         )
-    if isinstance(recipe, OnlineRecipe) and recipe.explorer.greedy_member != (_GREEDY in names):
+    if recipe.greedy_member not in (None, _GREEDY in names):
         raise RecipeError(
-            f"explorer.greedy_member is {recipe.explorer.greedy_member} and 'experience_ops' has "
+            f"explorer.greedy_member is {recipe.greedy_member} and 'experience_ops' has "
             f"{'a' if _GREEDY in names else 'no'} {_GREEDY}: the greedy answer is that operator's baseline "
             "and nothing else's. Have both or neither."
         )
     _check_pass_at_k(recipe)
 
 
-def _check_pass_at_k(recipe: OnlineRecipe | TrainRecipe) -> None:
-    size = recipe.group_size if isinstance(recipe, TrainRecipe) else recipe.explorer.group_size
+def _check_pass_at_k(recipe: TrainingRecipe) -> None:
+    size = recipe.group_size
     for operator in recipe.experience_ops:
         k = (operator.get("pass_at_k_advantage_mapper") or {}).get("k", 0)
         if k and k >= size:
@@ -117,7 +183,7 @@ def _check_pass_at_k(recipe: OnlineRecipe | TrainRecipe) -> None:
             )
 
 
-def _check_parts(recipe: OnlineRecipe | TrainRecipe, stage: RlStage, needs: frozenset[str]) -> None:
+def _check_parts(recipe: TrainingRecipe, stage: RlStage, needs: frozenset[str]) -> None:
     """Whether experts' rows are mixed in where the loss takes them, and only there."""
     parts: dict[str, Any] = recipe.sampler.args.get("parts", {}) if recipe.sampler.use == "mix" else {}
     if PART in parts and "experts" not in needs:
@@ -125,7 +191,7 @@ def _check_parts(recipe: OnlineRecipe | TrainRecipe, stage: RlStage, needs: froz
             f"the sampler mixes in '{PART}', whose rows have no logprobs, and the stage's loss cannot train "
             "on such; choose mix, chord, raft or sft (loss: {use: mix}), or remove the part."
         )
-    if PART in parts and isinstance(recipe, OnlineRecipe) and not recipe.experts:
+    if PART in parts and not recipe.has_experts:
         raise RecipeError(
             f"the sampler mixes in '{PART}', and the recipe has no 'experts' to make them; give some."
         )

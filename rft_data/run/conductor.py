@@ -45,7 +45,7 @@ class Conductor:
 
         loaded = _received(recipe)
         if need("ray", "ray", "a conductor").get_runtime_context().was_current_actor_reconstructed:
-            give_back_places(loaded.books)
+            give_back_places(loaded.run_id)
         try:
             return encode_result(run_recipe(loaded))
         except RftError as err:

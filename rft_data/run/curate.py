@@ -10,22 +10,14 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
-
 from rft_data.buffer import Buffer
 from rft_data.core.files import write_text
-from rft_data.core.rows import Task, TaskKey
+from rft_data.core.rows import Task
 from rft_data.core.words import Split
-from rft_data.recipe.modes import DataRecipe, OnlineRecipe, TasksRecipe
-from rft_data.recipe.sections import RlStage, TaskUpkeep
-from rft_data.run.build import prepare_process, task_pipeline, tasks_of
+from rft_data.recipe.modes import DataRecipe
+from rft_data.run.build import prepare_process, tasks_of
 from rft_data.run.score_file import Scorer
-from rft_data.tasks.curator import TaskCurator
-from rft_data.tasks.record import played
-from rft_data.tasks.selectors.base import OpenSelector
-from rft_data.tasks.synthesis import make_synthesis
-from rft_data.tasks.table import edited_tasks, task_table, with_played
+from rft_data.run.task_setup import clean_tasks
 
 log = logging.getLogger(__name__)
 
@@ -70,68 +62,6 @@ def curate(recipe: DataRecipe) -> dict[str, Any]:
     return report
 
 
-def clean_tasks(
-    tasks: Sequence[Task], recipe: TasksRecipe, buffer: Buffer | None = None
-) -> tuple[list[Task], list[dict[str, Any]]]:
-    """Run `task_ops` over the prompts; returns kept tasks and, per operator, what it dropped and why.
-
-    A mapper's edit makes a new task with the edited prompt. Tasks are in their old order, or by falling
-    `priority` where an operator gave them one.
-    Args: buffer: where the tasks' stored rollouts are; None: no task was ever played.
-    Raises: RecipeError when a prompt of several messages was edited, which one text cannot tell apart.
-    """
-    # operators are found through Data-Juicer, which reading a recipe must not load
-    from ops.runtime.specs import parse
-
-    parse(recipe.task_ops, "task_ops", allow_unsafe=recipe.allow_unsafe_ops)
-    kept, reports = list(tasks), []
-    table = task_table(kept)
-    for part, needs_record in _parts(recipe.task_ops):
-        if needs_record and buffer is not None:
-            table = with_played(table, played(buffer))
-        with closing(task_pipeline(recipe, part, "task_ops", buffer)) as pipeline:
-            verdicts = pipeline.run_tasks(table)
-        reports += [_reported(report, kept) for report in verdicts.reports]
-        kept = edited_tasks(kept, verdicts.kept.tolist(), verdicts.table)
-        table, kept = _once(verdicts.table, kept)
-    return _ordered(table, kept), reports
-
-
-def curator_of(
-    recipe: OnlineRecipe,
-    upkeep: TaskUpkeep,
-    selector: OpenSelector,
-    tasks: dict[TaskKey, Task],
-    heldout: Sequence[Task],
-    buffer: Buffer,
-) -> TaskCurator:
-    """The selector of a run whose tasks are curated as it goes on; `tasks`: the dispatcher's, to be added to.
-
-    New tasks pass `task_ops` beside the held-out ones; one that is itself held out is never let in. Close it.
-    Raises: RecipeError, UnknownComponentError.
-    """
-
-    barred = {task.key for task in heldout}
-
-    def admit(new: Sequence[Task]) -> list[Task]:
-        kept, _ = clean_tasks([*heldout, *new], recipe, buffer)
-        return [task for task in kept if task.split == Split.TRAIN and task.key not in barred]
-
-    made, last = upkeep.synthesis, recipe.stages[-1]
-    return TaskCurator(
-        buffer=buffer,
-        run_id=recipe.name,
-        selector=selector,
-        tasks=tasks,
-        pipeline=task_pipeline(recipe, upkeep.ops, "task_upkeep.ops", buffer),
-        every=upkeep.every,
-        least_playable=last.groups_per_step if isinstance(last, RlStage) else 1,
-        synthesis=None if made is None else make_synthesis(**made.model_dump()),
-        admit=admit,
-        seed=recipe.seed,
-    )
-
-
 def by_taskset(
     read: Sequence[Task], kept: Sequence[Task], operators: Sequence[Mapping[str, Any]]
 ) -> dict[str, dict[str, Any]]:
@@ -147,57 +77,6 @@ def by_taskset(
         for name, n in Counter(lost["taskset"] for lost in (*op["dropped"], *op["quarantined"])).items():
             counts[name]["lost"][op["operator"]] = n
     return counts
-
-
-def _parts(operators: Sequence[Mapping[str, Any]]) -> list[tuple[list[Any], bool]]:
-    """The operators, cut before each that reads tasks' ids or records, which mappers before it may change.
-
-    With each part, whether its first operator reads records.
-    """
-    from ops.runtime.hygiene import registry
-
-    parts: list[tuple[list[Any], bool]] = []
-    for entry in operators:
-        operator = registry().modules[next(iter(entry))]
-        needs = getattr(operator, "required_columns", ())
-        if not parts or "task_id" in needs or "played_age" in needs:
-            parts.append(([], "played_age" in needs))
-        parts[-1][0].append(entry)
-    return parts
-
-
-def _once(table: pa.Table, tasks: list[Task]) -> tuple[pa.Table, list[Task]]:
-    """Each task once (edits may have made two the same), and the table with their present ids."""
-    first = list({task.key: place for place, task in reversed(list(enumerate(tasks)))}.values())[::-1]
-    table = table.take(pa.array(first, pa.int64()))
-    tasks = [tasks[place] for place in first]
-    ids = pa.array([task.task_id for task in tasks], pa.string())
-    return table.set_column(table.column_names.index("task_id"), "task_id", ids), tasks
-
-
-def _ordered(table: pa.Table, tasks: list[Task]) -> list[Task]:
-    if "priority" not in table.column_names:
-        return tasks
-    order = np.argsort(-table["priority"].to_numpy(), kind="stable")
-    return [tasks[place] for place in order]
-
-
-def _reported(report: Any, tasks: Sequence[Task]) -> dict[str, Any]:
-    return {
-        "operator": report.name,
-        "rows_in": report.rows_in,
-        "rows_out": report.rows_out,
-        "seconds": round(report.seconds, 3),
-        "dropped": _lost(report.dropped, tasks),
-        "quarantined": _lost(report.quarantined, tasks),
-    }
-
-
-def _lost(rows: Mapping[int, str], tasks: Sequence[Task]) -> list[dict[str, str]]:
-    return [
-        {"taskset": tasks[row].taskset, "task_id": tasks[row].task_id, "reason": why}
-        for row, why in rows.items()
-    ]
 
 
 def report_text(report: dict[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""A run's folder: who may continue it, what is already done, and the books it opens.
+"""A run's folder: who may continue it, what is already done, and the tables it opens.
 
 `buffer/`, `weights/`, `checkpoints/`, `stages/`, `recipe.json`, `progress.json`, `summary.json`.
 """
@@ -6,7 +6,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +20,37 @@ from rft_data.core.filters import Compare
 from rft_data.core.rows import canonical_json, content_id
 from rft_data.core.version import __version__
 from rft_data.recipe.modes import RunRecipe
-from rft_data.run import roles
+from rft_data.sampler import make_policy
 from rft_data.sampler.ledger import Ledger
 from rft_data.weights.versions import VersionRegistry
 
 _FREE = ("deadlines.", "monitor.", "placement.")
 """Sections that may change when a run is continued: they do not touch what is computed."""
+_PROGRESS, _SUMMARY = "progress.json", "summary.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What the starts of a run have done and measured so far: `progress.json`."""
+
+    done: tuple[str, ...] = ()
+    """Phases that are completed, and skipped when the run is continued."""
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    """Wall time by phase, over all starts."""
+    heldout_accuracy: Mapping[str, float] = field(default_factory=dict)
+    """By the model that was measured: `start`, a stage's name, `final`."""
+    by_difficulty: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """The same by `taskset/difficulty`."""
+    pass_at_k: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """The same, where several answers were sampled."""
+    stages: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """What each offline stage reported."""
+    preferences: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """Preference accuracy on held-out pairs, by the model that was measured."""
+    groups: Mapping[str, int] = field(default_factory=dict)
+    """Groups by what became of them, once the reinforcement stage is over."""
+    rows: Mapping[str, Any] = field(default_factory=dict)
+    """Rows by what became of them, once the reinforcement stage is over."""
 
 
 class Run:
@@ -34,43 +62,49 @@ class Run:
         Raises: ResumeError when the folder holds a run of another recipe; BusyError when another
             process is running it; ResumeError when a file of it is damaged.
         """
-        self.recipe = recipe
+        self._name = recipe.name
+        self._saved = recipe.saved()
         self.directory = Path(recipe.run_dir)
-        self.run_id = recipe.books
-        self.hash = content_id(recipe.saved())
+        self.run_id = recipe.run_id
+        self.hash = content_id(self._saved)
         self.buffer = Buffer(recipe.buffer.uri, durability=recipe.buffer.durability)
         try:
             self.attempt = self._attempt()
-            self.progress: dict[str, Any] = self._read("progress.json") or {
-                "heldout_accuracy": {},
-                "by_difficulty": {},
-                "seconds": {},
-                "done": [],
-            }
-            self.summary = self._read("summary.json")
+            self.progress = self._progress()
+            self.summary = self._read(_SUMMARY)
             self.versions = VersionRegistry(self.buffer, self.run_id, self.directory / "weights")
-            max_uses = roles.max_uses_of(recipe)
+            sampler = recipe.leases_by
+            max_uses = make_policy(sampler.use, sampler.args).max_uses
             self.ledger = Ledger(self.buffer, self.run_id, self.attempt, max_uses=max_uses)
         except BaseException:
             self.buffer.close()
             raise
 
-    @property
-    def seconds(self) -> dict[str, float]:
-        """Wall time by phase, over all starts."""
-        seconds: dict[str, float] = self.progress["seconds"]
-        return seconds
+    def note(self, **changes: Any) -> None:
+        """Change fields of `progress`; they are written with the next completed phase."""
+        self.progress = replace(self.progress, **changes)
+
+    @contextmanager
+    def timed(self, phase: str) -> Iterator[None]:
+        """Add the wall seconds of a `with` block to the phase."""
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            before = self.progress.seconds
+            spent = before.get(phase, 0.0) + time.perf_counter() - began
+            self.note(seconds={**before, phase: spent})
 
     def _attempt(self) -> int:
         """How often this run was started before."""
-        before = self.buffer.read("runs", where=Compare("run_id", "eq", self.recipe.name)).to_pylist()
-        lines = differences(json.loads(before[-1]["recipe"]), self.recipe.saved()) if before else []
+        before = self.buffer.read("runs", where=Compare("run_id", "eq", self._name)).to_pylist()
+        lines = differences(json.loads(before[-1]["recipe"]), self._saved) if before else []
         lines = [line for line in lines if not line.startswith(_FREE)]
         if lines:
             raise ResumeError(
                 "\n".join(
                     [
-                        f"{self.directory} holds run '{self.recipe.name}' of another recipe; "
+                        f"{self.directory} holds run '{self._name}' of another recipe; "
                         "these fields differ and must not change:",
                         *(f"  {line}" for line in lines),
                         "continue with the recipe it began with, or start over with --fresh.",
@@ -88,14 +122,19 @@ class Run:
         except ValueError as err:
             raise ResumeError(f"{path} is damaged ({err}); remove that file and resume.") from err
 
+    def _progress(self) -> Progress:
+        stored = self._read(_PROGRESS) or {}
+        known = {name.name for name in fields(Progress)}
+        found = {key: value for key, value in stored.items() if key in known}
+        return Progress(**{**found, "done": tuple(found.get("done", ()))})
+
     def begin(self) -> None:
         """Record this start and its recipe; environment references stay references."""
-        saved = self.recipe.saved()
         self.directory.mkdir(parents=True, exist_ok=True)
-        write_text(self.directory / "recipe.json", json.dumps(saved, indent=1))
+        write_text(self.directory / "recipe.json", json.dumps(self._saved, indent=1))
         row = {
-            "run_id": self.recipe.name,
-            "recipe": saved,
+            "run_id": self._name,
+            "recipe": self._saved,
             "recipe_hash": self.hash,
             "code_version": __version__,
             "attempt": self.attempt,
@@ -104,17 +143,17 @@ class Run:
 
     def once(self, phase: str, act: Callable[[], None]) -> bool:
         """Do a phase unless a former start of this run completed it; returns whether it was done now."""
-        new = phase not in self.progress["done"]
+        new = phase not in self.progress.done
         if new:
             act()
-            self.progress["done"].append(phase)
-        write_text(self.directory / "progress.json", canonical_json(self.progress))
+            self.note(done=(*self.progress.done, phase))
+        write_text(self.directory / _PROGRESS, canonical_json(asdict(self.progress)))
         return new
 
     def finish(self, summary: dict[str, Any]) -> None:
         """Write `summary.json`: from now on the run is complete."""
         self.summary = summary
-        write_text(self.directory / "summary.json", json.dumps(summary, indent=1))
+        write_text(self.directory / _SUMMARY, json.dumps(summary, indent=1))
 
     def close(self) -> None:
         """Give the buffer up; idempotent."""

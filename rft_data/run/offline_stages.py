@@ -9,19 +9,17 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rft_data.core.errors import IntegrityError
 from rft_data.core.files import manifest_bytes, read_manifest
-from rft_data.core.protocols import Placement
 from rft_data.core.rows import bytes_id
 from rft_data.core.words import MetricRole, RowSource, RunPhase
-from rft_data.recipe.modes import RunRecipe
 from rft_data.recipe.offline import AnyOfflineStage, HeldoutPairs, SftStage
 from rft_data.run.folder import Run
-from rft_data.run.preparation import offline
-from rft_data.run.stopwatch import Stopwatch
+from rft_data.run.roles import OfflineCalls
 
 log = logging.getLogger(__name__)
 
@@ -34,106 +32,99 @@ def stage_name(number: int, stage: AnyOfflineStage) -> str:
     return f"{number}-{stage.algorithm}"
 
 
-def stage_folder(run: Run, number: int, stage: AnyOfflineStage) -> Path:
-    """Where a stage writes its model."""
-    return run.directory / "stages" / stage_name(number, stage)
+@dataclass(frozen=True)
+class OfflineStages:
+    """Trains and measures by calls of the offline role; writes down what they did."""
 
+    run: Run
+    offline: OfflineCalls
+    seed: int
 
-def train_stage(
-    run: Run,
-    recipe: RunRecipe,
-    placement: Placement,
-    stage: AnyOfflineStage,
-    number: int,
-    model: Path,
-    heldout: float = 0.0,
-) -> None:
-    """Train `model` by a stage; what it did goes into the run's progress and the `metrics` table.
+    def folder(self, number: int, stage: AnyOfflineStage) -> Path:
+        """Where a stage writes its model."""
+        return self.run.directory / "stages" / stage_name(number, stage)
 
-    Args: heldout: share of prompts that are not trained on.
-    Raises: what the offline role raises.
-    """
-    name, folder = stage_name(number, stage), stage_folder(run, number, stage)
-    with Stopwatch(run.seconds, stage.algorithm):
-        report: dict[str, Any] = offline(
-            recipe,
-            placement,
-            "train",
-            dict[str, Any],
-            algorithm=stage.algorithm,
-            model=str(model.absolute()),
-            output=str(folder.absolute()),
-            given={
-                "options": stage.trl,
-                "data": _data(stage, run.run_id),
-                "seed": recipe.seed,
-                "heldout": heldout,
-                "lora": stage.lora,
-            },
-            header={"run_id": run.run_id, "stage": name},
-            threads=_threads(recipe),
+    def train(self, number: int, stage: AnyOfflineStage, model: Path, *, heldout: float = 0.0) -> None:
+        """Train `model` by a stage; what it did goes into the run's progress and the `metrics` table.
+
+        Args: heldout: share of prompts that are not trained on.
+        Raises: what the offline role raises.
+        """
+        run, name, folder = self.run, stage_name(number, stage), self.folder(number, stage)
+        given = {
+            "options": stage.trl,
+            "data": _data(stage, run.run_id),
+            "seed": self.seed,
+            "heldout": heldout,
+            "lora": stage.lora,
+        }
+        with run.timed(stage.algorithm):
+            report: dict[str, Any] = self.offline.call(
+                "train",
+                dict[str, Any],
+                algorithm=stage.algorithm,
+                model=str(model.absolute()),
+                output=str(folder.absolute()),
+                given=given,
+                header={"run_id": run.run_id, "stage": name},
+                threads=self.offline.threads,
+            )
+        log.info("%s: trained on %d examples", name, report["examples"])
+        run.buffer.add_rows("stage_rows", [_examples(run.run_id, name, folder, report["digest"])])
+        history = report.pop("history")
+        points = {(int(p["step"]), f"{name}/{k}"): v for p in history for k, v in p.items() if k != "step"}
+        points[(int(report["metrics"]["steps"]), f"{name}/examples")] = float(report["examples"])
+        _record(run, MetricRole.TRAINER, points)
+        run.note(stages={**run.progress.stages, name: {**report, "folder": str(folder)}})
+
+    def check(self, number: int, stage: AnyOfflineStage) -> None:
+        """See that the folder of a stage that a former start trained is what it wrote.
+
+        Raises: IntegrityError naming what is missing or differs.
+        """
+        name, folder = stage_name(number, stage), self.folder(number, stage)
+        if bytes_id(manifest_bytes(folder)) != self.run.progress.stages[name]["manifest"]:
+            raise IntegrityError(
+                f"{folder} is not what stage '{name}' of run '{self.run.run_id}' wrote: its manifest is "
+                "another. Put it back, or run again with --fresh."
+            )
+        read_manifest(folder)
+
+    def measure(
+        self, pairs: HeldoutPairs, base: Path, measured: Path, label: str, algorithm: str = ""
+    ) -> None:
+        """Note how well a model tells better from worse on the held-out pairs.
+
+        Args:
+            base: the run's start model.
+            label: names the figures.
+            algorithm: of the stage that made the model.
+        """
+        run = self.run
+        with run.timed(RunPhase.EVALUATION):
+            found: dict[str, float] = self.offline.call(
+                "prefer",
+                dict[str, Any],
+                algorithm=algorithm,
+                model=str(measured.absolute()),
+                base=str(base.absolute()),
+                data=pairs.model_dump(include=set(_CHOICE)),
+                heldout=pairs.fraction,
+                limit=pairs.limit,
+                threads=self.offline.threads,
+            )
+        done = {**run.progress.preferences, label: found}
+        run.note(preferences=done)
+        _record(
+            run, MetricRole.RUN, {(len(done) - 1, f"heldout/{key}"): value for key, value in found.items()}
         )
-    log.info("%s: trained on %d examples", name, report["examples"])
-    run.buffer.add_rows("stage_rows", [_examples(run.run_id, name, folder, report["digest"])])
-    history = report.pop("history")
-    points = {(int(p["step"]), f"{name}/{k}"): v for p in history for k, v in p.items() if k != "step"}
-    points[(int(report["metrics"]["steps"]), f"{name}/examples")] = float(report["examples"])
-    _record(run, MetricRole.TRAINER, points)
-    run.progress.setdefault("stages", {})[name] = {**report, "folder": str(folder)}
-
-
-def check_folder(run: Run, number: int, stage: AnyOfflineStage) -> None:
-    """See that the folder of a stage that a former start trained is what it wrote.
-
-    Raises: IntegrityError naming what is missing or differs.
-    """
-    name, folder = stage_name(number, stage), stage_folder(run, number, stage)
-    if bytes_id(manifest_bytes(folder)) != run.progress["stages"][name]["manifest"]:
-        raise IntegrityError(
-            f"{folder} is not what stage '{name}' of run '{run.run_id}' wrote: its manifest is another. Put "
-            "it back, or run again with --fresh."
+        log.info(
+            "held-out preference accuracy, %s: %.1f %% of %d pairs, margin %.3f",
+            label,
+            100 * found["accuracy"],
+            found["pairs"],
+            found["margin"],
         )
-    read_manifest(folder)
-
-
-def measure_preferences(
-    run: Run,
-    recipe: RunRecipe,
-    placement: Placement,
-    pairs: HeldoutPairs,
-    base: Path,
-    measured: Path,
-    label: str,
-    algorithm: str = "",
-) -> None:
-    """Note how well a model tells better from worse on the held-out pairs.
-
-    Args: base: the run's start model. label: names the figures. algorithm: of the stage that made the model.
-    """
-    with Stopwatch(run.seconds, RunPhase.EVALUATION):
-        found: dict[str, float] = offline(
-            recipe,
-            placement,
-            "prefer",
-            dict[str, Any],
-            algorithm=algorithm,
-            model=str(measured.absolute()),
-            base=str(base.absolute()),
-            data=pairs.model_dump(include=set(_CHOICE)),
-            heldout=pairs.fraction,
-            limit=pairs.limit,
-            threads=_threads(recipe),
-        )
-    done = run.progress.setdefault("preferences", {})
-    done[label] = found
-    _record(run, MetricRole.RUN, {(len(done) - 1, f"heldout/{key}"): value for key, value in found.items()})
-    log.info(
-        "held-out preference accuracy, %s: %.1f %% of %d pairs, margin %.3f",
-        label,
-        100 * found["accuracy"],
-        found["pairs"],
-        found["margin"],
-    )
 
 
 def _data(stage: AnyOfflineStage, run_id: str) -> dict[str, Any]:
@@ -153,12 +144,6 @@ def _examples(run_id: str, stage: str, folder: Path, digest: str) -> dict[str, A
     pairs = {name["preference_id"] for name in names if "preference_id" in name}
     ids = {"experience_ids": sorted(rows), "preference_ids": sorted(pairs)}
     return {"run_id": run_id, "stage": stage, "digest": digest, **ids}
-
-
-def _threads(recipe: RunRecipe) -> int | None:
-    """As many as the trainer was given; where roles take turns, every core."""
-    place = recipe.placement
-    return None if place.use == "inline" else max(1, int(place.trainer.cpus))
 
 
 def _record(run: Run, role: MetricRole, numbers: Mapping[tuple[int, str], float]) -> None:

@@ -1,4 +1,4 @@
-"""Recipe sections to the roles of a run, where they live, and the sampler between them.
+"""The roles of a run: where they live, what each starts with, and how long a call of one may take.
 
 Roles are named by import path; what they import is imported where they live.
 """
@@ -7,26 +7,21 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from rft_data.buffer import Buffer
 from rft_data.core.errors import RecipeError
 from rft_data.core.lookup import need
-from rft_data.core.protocols import Placement, RoleSpec, Sampler
-from rft_data.loop import expert_groups
-from rft_data.loop.closing import stored_groups
-from rft_data.loop.resume import Position
+from rft_data.core.protocols import Placement, Role, RoleSpec
+from rft_data.loop.fleet import Fleet
 from rft_data.placement.hub.client import HUB_TOKEN
-from rft_data.recipe.modes import EvalRecipe, OnlineRecipe, PlayingRecipe, RunRecipe, TrainRecipe
-from rft_data.recipe.sections import ExplorerSection, RlStage
+from rft_data.recipe.running import Deadlines
 from rft_data.run.build import PROCESS_ENVIRONMENT
-from rft_data.sampler import make_policy, make_sampler
-from rft_data.sampler.awaiting import Awaiting, Delayed
-from rft_data.sampler.ledger import CONSUMER, Ledger
-from rft_data.sampler.mix import OWN
 from rft_data.weights.versions import VersionRegistry
 
 log = logging.getLogger(__name__)
@@ -34,39 +29,128 @@ log = logging.getLogger(__name__)
 _PASSED_ON = ("HF_HUB_OFFLINE", "HF_HOME", "CUDA_VISIBLE_DEVICES")
 
 
-def placement_of(recipe: RunRecipe, run_id: str, buffer: Buffer, opened: ExitStack) -> Placement:
-    """Where the roles run and, if elsewhere, a hub they reach the buffer by; both end with `opened`."""
-    from rft_data.placement import Surroundings, make_placement
+@dataclass(frozen=True)
+class OfflineCalls:
+    """Calls of the offline role: one process on one GPU at most, which lives as long as the call."""
 
-    hub = None
-    late = recipe.rewards if isinstance(recipe, OnlineRecipe) else None
-    if recipe.placement.use != "inline" or late is not None:
+    placement: Placement
+    spec: RoleSpec
+    deadline_s: float
+    threads: int | None
+    """Cores it may use; None: all."""
+
+    def call(self, method: str, returns: Any, **arguments: Any) -> Any:
+        """Start the role, call it, and end it."""
+        role = self.placement.start(self.spec)
+        try:
+            return role.call(method, returns, deadline_s=self.deadline_s, **arguments).result()
+        finally:
+            role.close()
+
+
+@dataclass(frozen=True)
+class Roles:
+    """What is known of a run's roles before they are started."""
+
+    use: str
+    """The placement: inline, local or ray."""
+    run_id: str
+    buffer: Buffer
+    engine: str
+    """What explorers sample with; empty where there are none."""
+    explorers: Sequence[RoleSpec]
+    trainer: RoleSpec
+    """What the trainer takes up; what it is started with is the stage's."""
+    trainer_threads: int | None
+    """Cores the trainer may use; None: all, where roles take turns."""
+    deadlines: Deadlines
+    feedback_port: int | None = None
+    """Where the run's hub takes delayed rewards in; None: it takes none."""
+
+    def open(self, opened: ExitStack) -> Placement:
+        """The placement and, where roles run elsewhere, a hub for them; both end with `opened`.
+
+        Raises: RecipeError when feedback is taken in and no token is set.
+        """
+        from rft_data.placement import Surroundings, make_placement
+
+        environment = {
+            **PROCESS_ENVIRONMENT,
+            **{name: os.environ[name] for name in _PASSED_ON if name in os.environ},
+        }
+        hub = self._hub(opened)
+        placement = make_placement(self.use, Surroundings(self.run_id, self.buffer, hub, environment))
+        # Ctrl-C for the second time means now
+        opened.push(lambda kind, *_: placement.close(now=kind is KeyboardInterrupt))
+        return placement
+
+    def start_fleet(
+        self,
+        placement: Placement,
+        versions: VersionRegistry,
+        *,
+        beside: Sequence[RoleSpec] = (),
+        whole_rounds: bool,
+    ) -> Fleet:
+        """Start the explorers, side by side where the placement can.
+
+        Args:
+            beside: roles that will be started later and need their place too.
+            whole_rounds: see `Fleet`; always so where roles take turns.
+        """
+        self.preflight(placement, [*self.explorers, *beside])
+        log.info("starting %d explorer(s) on %s", len(self.explorers), self.engine)
+        if placement.overlaps:
+            with ThreadPoolExecutor(len(self.explorers)) as starting:
+                started: list[Role] = list(starting.map(placement.start, self.explorers))
+        else:
+            started = [placement.start(spec) for spec in self.explorers]
+        return Fleet(
+            started,
+            versions,
+            whole_rounds=whole_rounds or not placement.overlaps,
+            deadline_s=self.deadlines.explore_s,
+        )
+
+    def no_fleet(self, versions: VersionRegistry) -> Fleet:
+        """A fleet without explorers."""
+        return Fleet([], versions, whole_rounds=True, deadline_s=self.deadlines.explore_s)
+
+    def preflight(self, placement: Placement, specs: Sequence[RoleSpec]) -> None:
+        """Log what may go wrong with these roles on the machine or cluster there is."""
+        for warning in placement.preflight(specs):
+            log.warning("%s", warning)
+
+    def offline(self, placement: Placement) -> OfflineCalls:
+        """Calls of the offline role, at the trainer's place."""
+        spec = replace(
+            self.trainer,
+            factory="trainers.offline.offline_role:offline_role",
+            arguments={},
+            gpus=min(self.trainer.gpus, 1.0),
+        )
+        return OfflineCalls(placement, spec, self.deadlines.stage_s, self.trainer_threads)
+
+    def _hub(self, opened: ExitStack) -> tuple[str, str] | None:
+        """Address and token of the hub that roles elsewhere, or givers of feedback, reach the buffer by."""
+        if self.use == "inline" and self.feedback_port is None:
+            return None
         from rft_data.placement.hub.server import HubServer
 
-        port, token = (0, None) if late is None else (late.port, _feedback_token())
-        server = HubServer(buffer, host=_hub_host(recipe.placement.use), port=port, token=token)
+        token = None if self.feedback_port is None else _feedback_token()
+        server = HubServer(self.buffer, host=_hub_host(self.use), port=self.feedback_port or 0, token=token)
         opened.callback(server.close)
         server.start()
-        hub = (server.address, server.token)
-        if late is not None:
+        if self.feedback_port is not None:
             log.info("feedback is taken in at %s", server.address)
-    environment = {
-        **PROCESS_ENVIRONMENT,
-        **{name: os.environ[name] for name in _PASSED_ON if name in os.environ},
-    }
-    placement = make_placement(recipe.placement.use, Surroundings(run_id, buffer, hub, environment))
-    # Ctrl-C for the second time means now
-    opened.push(lambda kind, *_: placement.close(now=kind is KeyboardInterrupt))
-    return placement
+        return server.address, server.token
 
 
-def awaiting_of(recipe: OnlineRecipe | TrainRecipe, buffer: Buffer) -> Awaiting | None:
-    """What keeps groups open until their rewards have come; None where they are judged as they come home."""
-    if not isinstance(recipe, OnlineRecipe) or recipe.rewards is None:
-        return None
-    join = recipe.feedback_join or {}
-    named = {name: join[name] for name in ("key", "how") if name in join}
-    return Awaiting(buffer, Delayed(recipe.rewards.wait_s, **named))
+def trained_from(spec: RoleSpec, model: Path, resume_from: Path | None) -> RoleSpec:
+    """A trainer's spec with the model it starts from, and its checkpoint if there is one."""
+    resumed = None if resume_from is None else str(resume_from.absolute())
+    arguments = {**spec.arguments, "model": str(model.absolute()), "resume_from": resumed}
+    return replace(spec, arguments=arguments)
 
 
 def _feedback_token() -> str:
@@ -85,135 +169,3 @@ def _hub_host(placement: str) -> str:
     if placement != "ray":
         return "127.0.0.1"
     return str(need("ray", "ray", "placement 'ray'").util.get_node_ip_address())
-
-
-def explorer_spec(recipe: PlayingRecipe | EvalRecipe, model: Path, attempt: int, number: int) -> RoleSpec:
-    """The `number`-th explorer; each samples with a seed of its own."""
-    section, place = recipe.explorer, recipe.placement.explorers
-    engine = section.engine
-    return RoleSpec(
-        f"explorer-{number}",
-        "explorers.role:explorer_role",
-        {
-            "engine": {**engine.model_dump(), "seed": recipe.seed + number},
-            "model": str(model.absolute()),
-            "run_id": recipe.name,
-            "attempt": attempt,
-            "explorer_id": f"explorer-{number}",
-            "group_size": section.group_size,
-            "sampling": {"max_tokens": section.max_tokens, "temperature": section.temperature},
-            "reward": [reward.model_dump() for reward in section.reward],
-            "workflow": section.workflow.model_dump(),
-            "limits": section.limits,
-            **({"greedy_member": True} if section.greedy_member else {}),
-        },
-        cpus=place.cpus,
-        gpus=place.gpus,
-    )
-
-
-def trainer_place(recipe: RunRecipe) -> RoleSpec:
-    """What the trainer will take up, for arithmetic before it can be started."""
-    place = recipe.placement.trainer
-    return RoleSpec("trainer", "trainers.role:grpo_role", {}, cpus=place.cpus, gpus=place.gpus)
-
-
-def trainer_spec(
-    recipe: OnlineRecipe | TrainRecipe,
-    stage: RlStage,
-    model: Path,
-    checkpoints: Path,
-    resume_from: Path | None,
-    pipeline_hash: str,
-) -> RoleSpec:
-    """The trainer of the online stage, from a checkpoint if there is one."""
-    sampled = recipe if isinstance(recipe, TrainRecipe) else recipe.explorer
-    inline, place = recipe.placement.use == "inline", recipe.placement.trainer
-    arguments = {
-        "model": str(model.absolute()),
-        "output_dir": str(checkpoints.absolute()),
-        "steps": stage.steps,
-        "rows_per_step": stage.groups_per_step * sampled.group_size,
-        "options": {**stage.trl, "temperature": sampled.temperature},
-        "seed": recipe.seed,
-        "resume_from": None if resume_from is None else str(resume_from.absolute()),
-        "pipeline_hash": pipeline_hash,
-        "off_policy": stage.off_policy.model_dump(),
-        "objective": objective_settings(stage),
-        "limits": {
-            "deadline_s": recipe.deadlines.step_s,
-            # where roles take turns the trainer has every core; else as many as it was given
-            "threads": None if inline else max(1, int(place.cpus) // place.processes),
-            "processes": place.processes,
-        },
-    }
-    return replace(trainer_place(recipe), arguments=arguments)
-
-
-def objective_settings(stage: RlStage) -> dict[str, Any]:
-    """What the stage says of its loss, as the trainer takes it."""
-    settings = stage.model_dump(include={"loss", "batch_ops", "kl", "critic", "lora"})
-    return {**settings, "reference": stage.teacher}
-
-
-def max_uses_of(recipe: RunRecipe) -> int:
-    """How often the recipe's sampler may lease one group."""
-    if isinstance(recipe, OnlineRecipe | TrainRecipe):
-        return make_policy(recipe.sampler.use, recipe.sampler.args).max_uses
-    return 1
-
-
-def mixed_in(recipe: OnlineRecipe | TrainRecipe) -> list[str]:
-    """The books of other groups that the sampler mixes in: other runs', and this run's experts'."""
-    parts = recipe.sampler.args.get("parts", {}) if recipe.sampler.use == "mix" else {}
-    experts = {expert_groups.book_of(recipe.books)} if expert_groups.PART in parts else set()
-    return sorted({name.partition("/")[0] for name in parts} - {OWN, expert_groups.PART} | experts)
-
-
-def _sampler_arguments(recipe: OnlineRecipe | TrainRecipe) -> dict[str, Any]:
-    """The sampler's arguments, with the part `experts` under the name that its groups begin with."""
-    args = dict(recipe.sampler.args)
-    if recipe.sampler.use == "mix" and expert_groups.PART in args.get("parts", {}):
-        named = {expert_groups.PART: expert_groups.beginning_of(recipe.books)}
-        args["parts"] = {named.get(name, name): share for name, share in args["parts"].items()}
-    return args
-
-
-def sampler_of(
-    recipe: OnlineRecipe | TrainRecipe,
-    stage: RlStage,
-    buffer: Buffer,
-    ledger: Ledger,
-    versions: VersionRegistry,
-    at: Position,
-) -> Sampler:
-    """The version-aware sampler, its book as the run left it. Stored groups have no bound of staleness."""
-    others = [group for run_id in mixed_in(recipe) for group in stored_groups(buffer, run_id)]
-    sampler = make_sampler(
-        recipe.sampler.use,
-        _sampler_arguments(recipe),
-        ledger=ledger,
-        versions=versions,
-        consumer=CONSUMER,
-        groups_per_step=stage.groups_per_step,
-        max_staleness=recipe.sync.max_staleness if isinstance(recipe, OnlineRecipe) else None,
-        history=[*at.history, *others],
-        settled_steps=at.step,
-    )
-    if "sampler" in at.state:
-        sampler.load_state_dict(at.state["sampler"])
-    return sampler
-
-
-def check_explorer(section: ExplorerSection) -> None:
-    """Build rewards and limits, so that a mistake shows before any work.
-
-    Raises: RecipeError, UnknownComponentError.
-    """
-    from explorers.limits import limits_of
-    from explorers.rewards.rules import is_trusted, make_reward
-
-    limits_of(section.limits, section.group_size)
-    for reward in section.reward:
-        if ":" not in reward.use or is_trusted(reward.use):  # other people's code stays out of this process
-            make_reward(reward.use, reward.args)

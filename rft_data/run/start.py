@@ -1,9 +1,12 @@
-"""A recipe to its run, by mode."""
+"""A recipe to its run: the one dispatch by mode."""
 
 from __future__ import annotations
 
 import logging
-from typing import Any, Protocol
+from collections.abc import Callable
+from contextlib import closing
+from functools import partial
+from typing import Any
 
 from rft_data.recipe.modes import (
     EvalRecipe,
@@ -13,24 +16,17 @@ from rft_data.recipe.modes import (
     RunRecipe,
     TrainRecipe,
 )
-from rft_data.run import build
+from rft_data.run import assembly
+from rft_data.run.build import prepare_process
 from rft_data.run.control import RunControl
-from rft_data.run.evaluate import EvalRun
-from rft_data.run.explore import ExploreRun
+from rft_data.run.evaluate import run_evaluate
+from rft_data.run.explore import run_explore
 from rft_data.run.folder import Run
-from rft_data.run.offline import OfflineRun
-from rft_data.run.online import OnlineRun
-from rft_data.run.train import TrainRun
+from rft_data.run.offline import run_offline
+from rft_data.run.online import run_online
+from rft_data.run.train import run_train
 
 log = logging.getLogger(__name__)
-
-
-class ModeRun(Protocol):
-    """One start of a run; made when everything has been checked."""
-
-    def execute(self, control: RunControl) -> dict[str, Any]:
-        """Do what is not done yet; returns the summary."""
-        ...
 
 
 def run_recipe(recipe: RunRecipe) -> dict[str, Any]:
@@ -38,30 +34,30 @@ def run_recipe(recipe: RunRecipe) -> dict[str, Any]:
 
     Raises: RecipeError and other RftErrors; nothing is recorded before the recipe has been checked.
     """
-    build.prepare_process()
-    run = Run(recipe)
-    try:
+    prepare_process()
+    with closing(Run(recipe)) as run:
         if run.summary is None:
-            started = _of_mode(run, recipe)
+            mode = _mode(recipe, run)
+            run.begin()
             with RunControl(run.directory, attempt=run.attempt) as control:
-                run.finish(started.execute(control))
+                run.finish(mode(control))
         else:
             log.info("this run is complete; start over with --fresh")
         summary: dict[str, Any] = run.summary
         return summary
-    finally:
-        run.close()
 
 
-def _of_mode(run: Run, recipe: RunRecipe) -> ModeRun:
-    if isinstance(recipe, OnlineRecipe):
-        return OnlineRun(run, recipe)
-    if isinstance(recipe, ExploreRecipe):
-        return ExploreRun(run, recipe)
-    if isinstance(recipe, TrainRecipe):
-        return TrainRun(run, recipe)
-    if isinstance(recipe, OfflineRecipe):
-        return OfflineRun(run, recipe)
-    if isinstance(recipe, EvalRecipe):
-        return EvalRun(run, recipe)
+def _mode(recipe: RunRecipe, run: Run) -> Callable[[RunControl], dict[str, Any]]:
+    """The recipe's mode, with the parts of its run: everything is checked, nothing is started."""
+    match recipe:
+        case OnlineRecipe():
+            return partial(run_online, assembly.online_parts(recipe, run))
+        case ExploreRecipe():
+            return partial(run_explore, assembly.explore_parts(recipe, run))
+        case TrainRecipe():
+            return partial(run_train, assembly.train_parts(recipe, run))
+        case OfflineRecipe():
+            return partial(run_offline, assembly.offline_parts(recipe, run))
+        case EvalRecipe():
+            return partial(run_evaluate, assembly.evaluate_parts(recipe, run))
     raise TypeError(f"no run for a recipe of type {type(recipe).__name__}")

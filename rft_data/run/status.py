@@ -120,11 +120,11 @@ def run_status(run_dir: Path, *, buffer: Buffer | None = None) -> RunStatus:
     now = standing(run_dir)
     recipe = _recipe(run_dir)
     run_id = str(recipe.get("name", run_dir.name))
-    books = str(recipe.get("explored_by", run_id))  # a run that only trains continues another one's
+    counted = str(recipe.get("explored_by", run_id))  # a run that only trains continues another one's
     opened = buffer if buffer is not None else open_buffer(run_dir)
     try:
-        progress = None if opened is None else _progress(opened, books)
-        groups = _groups(opened, books, recipe.get("groups"))
+        progress = None if opened is None else _progress(opened, counted)
+        groups = _groups(opened, counted, recipe.get("groups"))
         rows = {} if opened is None else opened.counts()
     finally:
         if opened is not None and buffer is None:

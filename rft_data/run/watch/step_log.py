@@ -97,7 +97,7 @@ class StepLog:
                 "parity": parts.fleet.parity,
             },
             MetricRole.SELECTOR: parts.dispatcher.selector.metrics(),
-            MetricRole.OPS: _operators(parts.pipeline.metrics()),
+            MetricRole.OPS: _operators(parts.closer.pipeline.metrics()),
             MetricRole.SAMPLER: {key: float(value) for key, value in sampler.items()},
             MetricRole.SECONDS: {**loop.training.seconds, "judge": parts.judge_s},
         }

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from rft_data.buffer import Buffer
-from rft_data.loop.expert_groups import beginning_of, book_of, open_expert_groups
+from rft_data.loop.expert_groups import experts_prefix, experts_run_id, open_expert_groups
 from rft_data.recipe import load_recipe
 from rft_data.run.start import run_recipe
 from tests.rft_data.conftest import make_experience
@@ -29,7 +29,7 @@ def test_mixed_run_trains_on_experts_at_the_exact_ratio(tmp_path: Path) -> None:
         metrics = buffer.read("metrics").to_pylist()
     assert len(leases) == 4
     for lease in leases:
-        of_experts = [group for group in lease["group_ids"] if group.startswith(beginning_of("small"))]
+        of_experts = [group for group in lease["group_ids"] if group.startswith(experts_prefix("small"))]
         assert len(of_experts) == 1
         assert sum(sources[seq] == "expert" for seq in lease["seqs"]) == 1
     assert summary["rows"]["residual"] == 0
@@ -40,11 +40,11 @@ def test_mixed_run_trains_on_experts_at_the_exact_ratio(tmp_path: Path) -> None:
 def test_expert_groups_are_opened_once(tmp_path: Path) -> None:
     with Buffer(tmp_path / "buffer") as buffer:
         rows = [
-            make_experience(i, source="expert", group_id=f"{beginning_of('run')}{i // 2}") for i in range(6)
+            make_experience(i, source="expert", group_id=f"{experts_prefix('run')}{i // 2}") for i in range(6)
         ]
         buffer.append(rows)
         assert open_expert_groups(buffer, rows[0].run_id, "pipeline", 0) == 3
         assert open_expert_groups(buffer, rows[0].run_id, "pipeline", 1) == 0
         groups = buffer.read("groups").to_pylist()
-    assert {row["run_id"] for row in groups} == {book_of(rows[0].run_id)}
+    assert {row["run_id"] for row in groups} == {experts_run_id(rows[0].run_id)}
     assert sorted(seq for row in groups for seq in row["seqs"]) == list(range(6))

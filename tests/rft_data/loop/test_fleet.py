@@ -80,13 +80,13 @@ def test_the_others_play_on_while_an_explorer_starts_again(versions: VersionRegi
     assert fleet.collect() == ([home(1)], [])
     assert fleet.versions() == [1]
     fleet.play([assignment(2)], 1)
-    assert fleet.seats[1].load == 1, "what has no weights yet was given a group"
+    assert fleet.members[1].load == 1, "what has no weights yet was given a group"
     first.births[0].set_result(None)
     fleet.collect()
     first.last("load_weights").set_result(0.0)
     fleet.collect()
-    assert [seat.version for seat in fleet.seats] == [1, 1]
-    assert not fleet.seats[0].loading
+    assert [member.version for member in fleet.members] == [1, 1]
+    assert not fleet.members[0].loading
 
 
 def test_no_round_begins_while_an_explorer_starts_again(versions: VersionRegistry) -> None:
@@ -143,7 +143,7 @@ def test_settling_waits_for_births_too(versions: VersionRegistry) -> None:
     first.call = lambda *_, **__: _done(0.0)  # type: ignore[method-assign, assignment]
     born.set_result(None)
     fleet.settle()
-    assert [seat.version for seat in fleet.seats] == [0, 0]
+    assert [member.version for member in fleet.members] == [0, 0]
 
 
 def _done(value: float) -> Future[Any]:

@@ -13,7 +13,7 @@ from rft_data.buffer import Buffer
 from rft_data.core.errors import EngineError, IntegrityError, StalledError, Stopped, TrainingError
 from rft_data.core.protocols import RoleSpec
 from rft_data.core.rows import GroupResult, Lease, StepReport, Ticket
-from rft_data.loop.closing import stored_groups
+from rft_data.loop.closing import GroupCloser, stored_groups
 from rft_data.loop.dispatch import Dispatcher
 from rft_data.loop.exploring import Exploring
 from rft_data.loop.fleet import Fleet
@@ -61,16 +61,14 @@ class House:
         self.versions = VersionRegistry(self.buffer, "run", root / "weights")
         self.dispatcher = Dispatcher(Shuffle(TASKS, seed=0), {task.key: task for task in TASKS})
         synchronous = every == 1 and staleness == 0
+        closer = GroupCloser(self.buffer, pipeline, "run", attempt, SIZE, awaiting)
         at = take_up(
-            self.buffer,
+            closer,
             self.ledger,
             self.versions,
-            pipeline,
             self.dispatcher,
             checkpoints=root / "checkpoints",
-            least_members=SIZE,
             synchronous=synchronous,
-            awaiting=awaiting,
         )
         self.sampler = make_sampler(
             "fifo",
@@ -97,15 +95,13 @@ class House:
         schedule = Schedule(steps, groups, every, checkpoint_every, max_explored_per_step=8)
         self.loop = OnlineLoop(
             exploring=Exploring(
-                buffer=self.buffer,
-                ledger=self.ledger,
+                closer=closer,
                 sampler=self.sampler,
                 dispatcher=self.dispatcher,
                 fleet=Fleet([self.explorer], self.versions, whole_rounds=True, deadline_s=60),
-                pipeline=pipeline,
-                least_members=SIZE,
-                awaiting=awaiting,
             ),
+            buffer=self.buffer,
+            ledger=self.ledger,
             training=Training(self.trainer, self.versions, publish_due=schedule.publish_due, deadline_s=60),
             versions=self.versions,
             schedule=schedule,

@@ -12,7 +12,7 @@ import pytest
 
 from rft_data.core.errors import Stopped
 from rft_data.core.rows import Feedback, now
-from rft_data.loop import online as loop_module
+from rft_data.loop import turning
 from rft_data.loop.closing import stored_groups
 from rft_data.placement.hub import HubServer
 from rft_data.sampler import awaiting as awaiting_module
@@ -27,7 +27,7 @@ WAIT_S = 3600.0
 
 @pytest.fixture(autouse=True)
 def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loop_module, "LOOK_S", 0.001)
+    monkeypatch.setattr(turning, "LOOK_S", 0.001)
 
 
 class LateHouse(House):
@@ -79,7 +79,7 @@ class LateHouse(House):
         assert late
         assert all(groups[name].rewards == (1.0, 0.0) for name in leased)
         home = Counter(group.task for group in groups.values() if group.outcome == "arrived")
-        waiting = Counter(group.task for group in self.loop.exploring.awaiting.history())  # type: ignore[union-attr]
+        waiting = Counter(group.task for group in self.loop.exploring.closer.awaiting.history())  # type: ignore[union-attr]
         dispatched = Shuffle(TASKS, seed=0).select((home + waiting).total())
         assert home + waiting == Counter(dispatched), "a task was lost, or played twice"
 
@@ -181,14 +181,14 @@ def test_a_restarted_run_waits_only_for_what_is_left_of_the_time(
     house.loop.stop_requested = lambda: house.loop.exploring.waiting > 1
     with pytest.raises(Stopped):
         house.loop.run()
-    waiting = house.loop.exploring.awaiting
+    waiting = house.loop.exploring.closer.awaiting
     assert waiting is not None
     names = {group.ticket.group_id for group in waiting.history()}
     house.close()
     later = timedelta(seconds=WAIT_S if late else WAIT_S / 2)
     monkeypatch.setattr(awaiting_module, "now", lambda: now() + later)
     again = LateHouse(tmp_path, 1)
-    found = {group.ticket.group_id for group in again.loop.exploring.awaiting.history()}  # type: ignore[union-attr]
+    found = {group.ticket.group_id for group in again.loop.exploring.closer.awaiting.history()}  # type: ignore[union-attr]
     assert found == (set() if late else names)
     assert {again.sampler._stock.book.state(name) for name in names} == {"dropped" if late else "open"}
     if not late:

@@ -63,5 +63,5 @@ def test_accuracy_reads_a_tasks_own_reward_and_counts_what_failed_as_wrong() -> 
     assert (found.overall, found.by_class) == (pytest.approx(2 / 3), {"a/1.0": 1.0, "a/2.0": 0.5})
     with pytest.raises(EngineError, match="all 1 evaluation rollouts failed, the first with: hung"):
         accuracy(rows[2:], [plain], "exact")
-    with pytest.raises(EngineError, match="the buffer's door refused every row"):
+    with pytest.raises(EngineError, match="the buffer refused every row"):
         accuracy([], [plain], "exact")

@@ -4,7 +4,7 @@ import re
 import socket
 import subprocess
 import sys
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
@@ -16,9 +16,11 @@ from rft_data.core.errors import RecipeError
 from rft_data.core.rows import Task
 from rft_data.placement.hub.client import HUB_TOKEN
 from rft_data.recipe import load_recipe
-from rft_data.run.roles import awaiting_of, placement_of
+from rft_data.recipe.modes import OnlineRecipe
+from rft_data.run.assembly import online_parts
+from rft_data.run.folder import Run
 from rft_data.run.start import run_recipe
-from rft_data.sampler.awaiting import Delayed
+from rft_data.sampler.awaiting import Awaiting, Delayed
 from rft_data.sampler.conservation import conservation
 from rft_data.sampler.ledger import CONSUMER, Ledger
 from tests.rft_data.run.test_online import write_recipe
@@ -49,11 +51,12 @@ def test_a_run_that_waits_needs_a_token_for_those_who_give_feedback(
 ) -> None:
     monkeypatch.delenv(HUB_TOKEN, raising=False)
     recipe = load_recipe(late_recipe(tmp_path), LATE)
-    with Buffer(tmp_path / "buffer") as buffer, ExitStack() as opened:
+    with closing(Run(recipe)) as run, ExitStack() as opened:
+        roles = online_parts(recipe, run).roles
         with pytest.raises(RecipeError, match=f"environment variable {HUB_TOKEN}"):
-            placement_of(recipe, "small", buffer, opened)
+            roles.open(opened)
         monkeypatch.setenv(HUB_TOKEN, "a-secret")
-        placement_of(recipe, "small", buffer, opened)
+        roles.open(opened)
 
 
 def test_the_wait_and_the_join_are_the_recipes(tmp_path: Path) -> None:
@@ -61,11 +64,13 @@ def test_the_wait_and_the_join_are_the_recipes(tmp_path: Path) -> None:
     path.write_text(
         path.read_text().replace("feedback_mapper: {}", "feedback_mapper: {key: rating, how: mean}")
     )
-    with Buffer(tmp_path / "buffer") as buffer:
-        awaiting = awaiting_of(load_recipe(path, LATE), buffer)
-        assert awaiting is not None
-        assert awaiting._delayed == Delayed(600.0, "rating", "mean")
-        assert awaiting_of(load_recipe(write_recipe(tmp_path)), buffer) is None
+    assert awaiting(load_recipe(path, LATE))._delayed == Delayed(600.0, "rating", "mean")
+    assert awaiting(load_recipe(write_recipe(tmp_path))) is None
+
+
+def awaiting(recipe: OnlineRecipe) -> Awaiting | None:
+    with closing(Run(recipe)) as run:
+        return online_parts(recipe, run).rl.closer.awaiting
 
 
 def test_a_reward_that_comes_later_is_missing_without_a_reason() -> None:

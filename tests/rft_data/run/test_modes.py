@@ -9,6 +9,7 @@ import pytest
 from explorers.engines.transformers_engine import TransformersEngine
 from rft_data.buffer import Buffer
 from rft_data.core.errors import MissingFileError, RecipeError
+from rft_data.loop.explore_only import ExploreLoop
 from rft_data.recipe import load_recipe
 from rft_data.run.start import run_recipe
 
@@ -129,20 +130,18 @@ def test_an_exploring_run_goes_on_where_it_was_stopped(
     class Killed(BaseException):
         pass
 
-    from rft_data.run.explore import ExploreRun
+    seal, seals = ExploreLoop.seal, []
 
-    seal, seals = ExploreRun._seal, []
-
-    def dying(self, exploring) -> None:
-        seal(self, exploring)
-        seals.append(exploring.closed)
+    def dying(self: ExploreLoop) -> None:
+        seal(self)
+        seals.append(self.exploring.closed)
         if len(seals) == 2:
             raise Killed
 
-    monkeypatch.setattr(ExploreRun, "_seal", dying)
+    monkeypatch.setattr(ExploreLoop, "seal", dying)
     with pytest.raises(Killed):
         run_recipe(loaded)
-    monkeypatch.setattr(ExploreRun, "_seal", seal)
+    monkeypatch.setattr(ExploreLoop, "seal", seal)
     summary = run_recipe(loaded)
     assert summary["groups"]["ready"] == 6
     with Buffer(tmp_path / "buffer") as buffer:

@@ -15,7 +15,7 @@ from ops.runtime.pipeline import OperatorPipeline
 from rft_data.buffer import Buffer
 from rft_data.core.protocols import RoleSpec
 from rft_data.core.rows import Lease, StepReport
-from rft_data.loop.closing import stored_groups
+from rft_data.loop.closing import GroupCloser, stored_groups
 from rft_data.loop.dispatch import Dispatcher
 from rft_data.loop.exploring import Exploring
 from rft_data.loop.fleet import Fleet
@@ -50,14 +50,13 @@ class Overlapped:
         pipeline = OperatorPipeline(OPERATORS, name="experience_ops")
         dispatcher = Dispatcher(Shuffle(TASKS, seed=0), {task.key: task for task in TASKS})
         checkpoints = root / "checkpoints"
+        closer = GroupCloser(self.buffer, pipeline, "run", attempt, SIZE)
         at = take_up(
-            self.buffer,
+            closer,
             self.ledger,
             self.versions,
-            pipeline,
             dispatcher,
             checkpoints=checkpoints,
-            least_members=SIZE,
             synchronous=staleness == 0,
         )
         self.sampler = make_sampler(
@@ -85,14 +84,13 @@ class Overlapped:
         self.staleness: list[int] = []
         self.loop = OnlineLoop(
             exploring=Exploring(
-                buffer=self.buffer,
-                ledger=self.ledger,
+                closer=closer,
                 sampler=self.sampler,
                 dispatcher=dispatcher,
                 fleet=Fleet(self.explorers, self.versions, whole_rounds=staleness == 0, deadline_s=60),
-                pipeline=pipeline,
-                least_members=SIZE,
             ),
+            buffer=self.buffer,
+            ledger=self.ledger,
             training=Training(self.trainer, self.versions, publish_due=schedule.publish_due, deadline_s=60),
             versions=self.versions,
             schedule=schedule,

@@ -9,7 +9,8 @@ import pytest
 from rft_data.buffer import Buffer
 from rft_data.core.rows import Task
 from rft_data.recipe import load_recipe
-from rft_data.run.curate import clean_tasks, curate, report_text
+from rft_data.run.curate import curate, report_text
+from rft_data.run.task_setup import clean_tasks
 
 ROOT = Path(__file__).parents[3]
 RECIPE = ROOT / "recipes" / "task_curation.yaml"

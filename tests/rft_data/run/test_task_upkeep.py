@@ -10,8 +10,8 @@ from rft_data.buffer import Buffer
 from rft_data.core.errors import RecipeError
 from rft_data.core.rows import Task
 from rft_data.recipe import load_recipe
-from rft_data.run.curate import curator_of
 from rft_data.run.start import run_recipe
+from rft_data.run.task_setup import task_curator
 from rft_data.tasks.selectors.make import make_selector
 from rft_data.weights.checkpoint import newest
 from tests.rft_data.conftest import make_experience
@@ -72,7 +72,7 @@ def test_no_held_out_task_is_made_a_training_task(
     }
     buffer.add_rows("groups", [{**group, **named}])
     selector, known = make_selector("shuffle", {}, [train], 0), {train.key: train}
-    with closing(curator_of(read, read.task_upkeep, selector, known, [held_out], buffer)) as curator:
+    with closing(task_curator(read, read.task_upkeep, selector, known, [held_out], buffer)) as curator:
         assert curator.curate(2).added == (wanted.key,)
     assert held_out.key not in known
 

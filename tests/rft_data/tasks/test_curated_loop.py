@@ -10,6 +10,7 @@ from ops.runtime.pipeline import OperatorPipeline
 from rft_data.buffer import Buffer
 from rft_data.core.protocols import RoleSpec
 from rft_data.core.rows import Task
+from rft_data.loop.closing import GroupCloser
 from rft_data.loop.dispatch import Dispatcher
 from rft_data.loop.exploring import Exploring
 from rft_data.loop.fleet import Fleet
@@ -65,14 +66,13 @@ class House:
         )
         self.dispatcher = Dispatcher(self.curator, known)
         checkpoints = root / "checkpoints"
+        closer = GroupCloser(self.buffer, pipeline, "run", attempt, SIZE)
         at = take_up(
-            self.buffer,
+            closer,
             self.ledger,
             versions,
-            pipeline,
             self.dispatcher,
             checkpoints=checkpoints,
-            least_members=SIZE,
             synchronous=True,
         )
         self.sampler = make_sampler(
@@ -99,14 +99,13 @@ class House:
         schedule = Schedule(STEPS, 2, 1, EVERY, max_explored_per_step=16)
         self.loop = OnlineLoop(
             exploring=Exploring(
-                buffer=self.buffer,
-                ledger=self.ledger,
+                closer=closer,
                 sampler=self.sampler,
                 dispatcher=self.dispatcher,
                 fleet=fleet,
-                pipeline=pipeline,
-                least_members=SIZE,
             ),
+            buffer=self.buffer,
+            ledger=self.ledger,
             training=Training(trainer, versions, publish_due=schedule.publish_due, deadline_s=60),
             versions=versions,
             schedule=schedule,

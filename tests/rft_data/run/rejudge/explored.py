@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from ops.runtime.pipeline import OperatorPipeline
 from rft_data.buffer import Buffer
 from rft_data.core.rows import GroupResult, Played, TaskKey, Ticket, experience_id_of
-from rft_data.loop.closing import judge
+from rft_data.loop.closing import GroupCloser
 from tests.rft_data.conftest import make_experience
 
 ADVANTAGES = [{"grpo_advantage_mapper": {}}]
@@ -55,4 +55,4 @@ def explore(
         Played(p.ticket, p.task, p.outcome, tuple(seq + first for seq in p.seqs), p.rows) for p in played
     ]
     stored = buffer.take([seq for group in played for seq in group.seqs])
-    return judge(played, stored, pipeline(operators, buffer), buffer, run_id, 0)
+    return GroupCloser(buffer, pipeline(operators, buffer), run_id, 0, 1).judge(played, stored)

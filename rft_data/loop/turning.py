@@ -1,0 +1,77 @@
+"""How every loop turns: start what may start, wait, collect what finished, repeat.
+
+One way for every placement and mode. `OnlineLoop` and `ExploreLoop` say what may start and when a run is
+over. Where nothing overlaps, the turns are: explore, then train.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from typing import Any
+
+from rft_data.loop.exploring import Exploring
+
+LOOK_S = 1.0
+"""How long a wait lasts before stop requests, and feedback, are looked at."""
+
+
+class Loop(ABC):
+    """Turns until it is finished, or is asked to stop."""
+
+    exploring: Exploring
+
+    def turn(self) -> None:
+        """Go on until `finished`.
+
+        Raises: StalledError or EngineError if nothing can go on; Stopped when asked to; what a role raised.
+        """
+        while not self.finished() or self.under_way():
+            stopping = self.stopping()
+            if not stopping and not self.finished():
+                self.start()
+            if under_way := self.under_way():
+                wait(under_way, LOOK_S, FIRST_COMPLETED)
+                self.collect()
+            elif stopping:
+                self.stop()
+            elif self.exploring.waiting:
+                time.sleep(LOOK_S)
+                self.collect()
+            else:
+                self.nothing_under_way()
+
+    def drain(self) -> None:
+        """Start nothing new; collect until nothing is under way."""
+        while under_way := self.under_way():
+            wait(under_way, LOOK_S, FIRST_COMPLETED)
+            self.collect()
+
+    def under_way(self) -> list[Future[Any]]:
+        """Every call that has not been collected."""
+        return self.exploring.fleet.futures()
+
+    @abstractmethod
+    def finished(self) -> bool:
+        """Whether nothing more is to be started."""
+
+    @abstractmethod
+    def stopping(self) -> bool:
+        """Whether somebody asked for a stop."""
+
+    @abstractmethod
+    def start(self) -> None:
+        """Start whatever may start now."""
+
+    @abstractmethod
+    def collect(self) -> None:
+        """Collect whatever has finished."""
+
+    @abstractmethod
+    def stop(self) -> None:
+        """Write a checkpoint. Raises: Stopped, always."""
+
+    @abstractmethod
+    def nothing_under_way(self) -> None:
+        """Go on, or raise: nothing could be started, nothing is under way, and the run is not finished."""

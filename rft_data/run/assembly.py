@@ -1,0 +1,291 @@
+"""A recipe to the parts of its run: the one place that reads recipes of runs.
+
+Everything that can be checked without an engine is checked here, before anything is recorded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rft_data.core.protocols import Pipeline, RoleSpec
+from rft_data.core.words import RunPhase, Split
+from rft_data.loop.closing import GroupCloser
+from rft_data.loop.dispatch import Dispatcher
+from rft_data.loop.expert_groups import PART, experts_prefix, experts_run_id
+from rft_data.loop.online import Schedule
+from rft_data.recipe.modes import (
+    EvalRecipe,
+    ExploreRecipe,
+    ExplorerRecipe,
+    OfflineRecipe,
+    OnlineRecipe,
+    RunRecipe,
+    TrainingRecipe,
+    TrainRecipe,
+)
+from rft_data.recipe.sections import Evaluation
+from rft_data.run import build, checks
+from rft_data.run.accuracy import evaluation_tasks
+from rft_data.run.folder import Run
+from rft_data.run.parts import (
+    EvaluateParts,
+    ExploreParts,
+    Heldout,
+    OfflineParts,
+    OnlineParts,
+    RlParts,
+    SamplerSettings,
+    Tasks,
+    TrainParts,
+)
+from rft_data.run.roles import Roles
+from rft_data.run.task_setup import read_tasks, task_curator
+from rft_data.sampler.awaiting import Awaiting, Delayed
+from rft_data.sampler.mix import OWN
+from rft_data.tasks.curator import TaskCurator
+from rft_data.tasks.selectors import Nothing
+from rft_data.weights.adapter import adapter_in, check_base
+
+TRAINER, EXPLORER = "trainers.role:grpo_role", "explorers.role:explorer_role"
+"""The factories of the roles."""
+
+
+def online_parts(recipe: OnlineRecipe, run: Run) -> OnlineParts:
+    """The parts of a run that explores and trains. Raises: RecipeError and other RftErrors."""
+    with run.timed(RunPhase.CHECKS):
+        pipeline = build.experience_pipeline(recipe, run.buffer)
+        checks.check_explorer(recipe.explorer)
+        checks.check_stages(recipe)
+    with run.timed(RunPhase.TASKS):
+        tasks = read_tasks(recipe, (Split.TRAIN, Split.HELDOUT), run.buffer)
+        model = build.model_folder(recipe.model, run.directory, recipe.seed)
+        dispatcher = _dispatcher(recipe, run, tasks)
+    closer = _closer(recipe, run, pipeline)
+    return OnlineParts(
+        run=run,
+        roles=_roles(recipe, run, _explorers(recipe, run, model)),
+        seed=recipe.seed,
+        model=model,
+        tasks=tasks,
+        experts=recipe.experts,
+        heldout=_heldout(recipe, recipe.evaluation, tasks),
+        offline_stages=recipe.offline_stages,
+        heldout_share=max(taskset.heldout for taskset in recipe.tasks),
+        rl=_rl(recipe, run, closer, dispatcher),
+    )
+
+
+def explore_parts(recipe: ExploreRecipe, run: Run) -> ExploreParts:
+    """The parts of a run that only explores. Raises: RecipeError and other RftErrors."""
+    pipeline = build.experience_pipeline(recipe, run.buffer)
+    checks.check_explorer(recipe.explorer)
+    tasks = read_tasks(recipe, (Split.TRAIN,), run.buffer)
+    model = build.model_folder(recipe.model, run.directory, recipe.seed)
+    selector = build.selector_of(recipe.selector, tasks.of(Split.TRAIN), recipe.seed)
+    return ExploreParts(
+        run=run,
+        roles=_roles(recipe, run, _explorers(recipe, run, model)),
+        seed=recipe.seed,
+        model=model,
+        tasks=tasks,
+        closer=GroupCloser(run.buffer, pipeline, run.run_id, run.attempt, recipe.explorer.least_members),
+        dispatcher=Dispatcher(selector, {task.key: task for task in tasks.of(Split.TRAIN)}),
+        groups=recipe.groups,
+        checkpoint_every=recipe.checkpoint_every,
+        checkpoints=run.directory / "checkpoints",
+    )
+
+
+def train_parts(recipe: TrainRecipe, run: Run) -> TrainParts:
+    """The parts of a run that trains on another run's groups.
+
+    Raises: RecipeError when that run has no groups in this buffer; other RftErrors.
+    """
+    pipeline = build.experience_pipeline(recipe, run.buffer)
+    checks.check_stages(recipe)
+    if run.attempt == 0:
+        checks.check_stored_groups(recipe, run.buffer, run.ledger)
+    model = build.model_folder(recipe.model, run.directory, recipe.seed)
+    closer = _closer(recipe, run, pipeline)
+    return TrainParts(
+        run=run,
+        roles=_roles(recipe, run),
+        seed=recipe.seed,
+        model=model,
+        rl=_rl(recipe, run, closer, Dispatcher(Nothing(), {})),
+    )
+
+
+def offline_parts(recipe: OfflineRecipe, run: Run) -> OfflineParts:
+    """The parts of a run that trains on what its buffer holds.
+
+    Raises: RecipeError; TrainingError saying what the buffer has when a stage finds nothing.
+    """
+    checks.check_offline_stages(recipe, run)
+    return OfflineParts(
+        run=run,
+        roles=_roles(recipe, run),
+        seed=recipe.seed,
+        model=build.model_folder(recipe.model, run.directory, recipe.seed),
+        stages=recipe.stages,
+        heldout=recipe.heldout,
+    )
+
+
+def evaluate_parts(recipe: EvalRecipe, run: Run) -> EvaluateParts:
+    """The parts of a run that measures models.
+
+    Raises: MissingFileError when a pattern names no model folder; other RftErrors.
+    """
+    checks.check_explorer(recipe.explorer)
+    models = [folder for pattern in recipe.models for folder in build.model_folders(pattern)]
+    tasks = read_tasks(recipe, (Split.HELDOUT,), run.buffer)
+    engine_model = models[0]
+    if (adapter := adapter_in(engine_model)) is not None:
+        check_base(adapter)
+        engine_model = Path(adapter["base"])
+    return EvaluateParts(
+        run=run,
+        roles=_roles(recipe, run, _explorers(recipe, run, engine_model)),
+        seed=recipe.seed,
+        models=models,
+        tasks=tasks,
+        heldout=_heldout(recipe, recipe.evaluation, tasks),
+    )
+
+
+# --- what several modes have ---------------------------------------------------------------------------
+
+
+def _roles(recipe: RunRecipe, run: Run, explorers: Sequence[RoleSpec] = ()) -> Roles:
+    place = recipe.placement
+    return Roles(
+        use=place.use,
+        run_id=run.run_id,
+        buffer=run.buffer,
+        engine=explorers[0].arguments["engine"]["use"] if explorers else "",
+        explorers=explorers,
+        trainer=RoleSpec("trainer", TRAINER, {}, cpus=place.trainer.cpus, gpus=place.trainer.gpus),
+        trainer_threads=None if place.use == "inline" else max(1, int(place.trainer.cpus)),
+        deadlines=recipe.deadlines,
+        feedback_port=recipe.feedback_port,
+    )
+
+
+def _explorers(recipe: ExplorerRecipe, run: Run, model: Path) -> list[RoleSpec]:
+    """Every explorer, each of which samples with a seed of its own."""
+    section, place = recipe.explorer, recipe.placement.explorers
+    common = {
+        "model": str(model.absolute()),
+        "run_id": recipe.name,
+        "attempt": run.attempt,
+        "group_size": section.group_size,
+        "sampling": {"max_tokens": section.max_tokens, "temperature": section.temperature},
+        "reward": [reward.model_dump() for reward in section.reward],
+        "workflow": section.workflow.model_dump(),
+        "limits": section.limits,
+        **({"greedy_member": True} if section.greedy_member else {}),
+    }
+    return [
+        RoleSpec(
+            f"explorer-{number}",
+            EXPLORER,
+            {
+                **common,
+                "engine": {**section.engine.model_dump(), "seed": recipe.seed + number},
+                "explorer_id": f"explorer-{number}",
+            },
+            cpus=place.cpus,
+            gpus=place.gpus,
+        )
+        for number in range(place.count)
+    ]
+
+
+def _heldout(recipe: ExplorerRecipe, section: Evaluation, tasks: Tasks) -> Heldout:
+    """The recipe's first reward component decides whether an answer is right."""
+    return Heldout(evaluation_tasks(tasks.all, section.limit), section.samples, recipe.explorer.reward[0].use)
+
+
+def _dispatcher(recipe: OnlineRecipe, run: Run, tasks: Tasks) -> Dispatcher:
+    """The training tasks and the selector among them, which may be curated as the run goes on."""
+    playable = {task.key: task for task in tasks.of(Split.TRAIN)}
+    selector = build.selector_of(recipe.selector, list(playable.values()), recipe.seed)
+    if recipe.task_upkeep is None:
+        return Dispatcher(selector, playable)
+    curator = task_curator(
+        recipe, recipe.task_upkeep, selector, playable, tasks.of(Split.HELDOUT), run.buffer
+    )
+    return Dispatcher(curator, playable)
+
+
+def _closer(recipe: TrainingRecipe, run: Run, pipeline: Pipeline) -> GroupCloser:
+    """With delayed rewards, groups stay open until their rewards have come."""
+    awaiting = None
+    if recipe.rewards is not None:
+        join = recipe.feedback_join or {}
+        named = {name: join[name] for name in ("key", "how") if name in join}
+        awaiting = Awaiting(run.buffer, Delayed(recipe.rewards.wait_s, **named))
+    return GroupCloser(run.buffer, pipeline, run.run_id, run.attempt, recipe.least_members, awaiting)
+
+
+def _rl(recipe: TrainingRecipe, run: Run, closer: GroupCloser, dispatcher: Dispatcher) -> RlParts:
+    stage = recipe.rl
+    checkpoints = run.directory / "checkpoints"
+    curator = dispatcher.selector if isinstance(dispatcher.selector, TaskCurator) else None
+    return RlParts(
+        algorithm=stage.algorithm,
+        trainer=_trainer(recipe, checkpoints, closer.pipeline.pipeline_hash),
+        schedule=Schedule(
+            steps=stage.steps,
+            groups_per_step=stage.groups_per_step,
+            publish_every=recipe.publish_every,
+            checkpoint_every=stage.checkpoint_every,
+            max_explored_per_step=int(stage.max_explored * stage.groups_per_step),
+        ),
+        sampler=_sampler(recipe),
+        synchronous=recipe.synchronous,
+        closer=closer,
+        dispatcher=dispatcher,
+        curator=curator,
+        monitor=recipe.monitor,
+        checkpoints=checkpoints,
+        step_deadline_s=recipe.deadlines.step_s,
+    )
+
+
+def _trainer(recipe: TrainingRecipe, checkpoints: Path, pipeline_hash: str) -> RoleSpec:
+    """The trainer of the stage; the model and the checkpoint it starts from are known later."""
+    stage, place = recipe.rl, recipe.placement.trainer
+    # where roles take turns the trainer has every core; else as many as it was given
+    threads = None if recipe.placement.use == "inline" else max(1, int(place.cpus) // place.processes)
+    arguments = {
+        "output_dir": str(checkpoints.absolute()),
+        "steps": stage.steps,
+        "rows_per_step": stage.groups_per_step * recipe.group_size,
+        "options": {**stage.trl, "temperature": recipe.temperature},
+        "seed": recipe.seed,
+        "pipeline_hash": pipeline_hash,
+        "off_policy": stage.off_policy.model_dump(),
+        "objective": stage.objective,
+        "limits": {
+            "deadline_s": recipe.deadlines.step_s,
+            "threads": threads,
+            "processes": place.processes,
+        },
+    }
+    return RoleSpec("trainer", TRAINER, arguments, cpus=place.cpus, gpus=place.gpus)
+
+
+def _sampler(recipe: TrainingRecipe) -> SamplerSettings:
+    """The sampler, with the part `experts` under the prefix that the ids of its groups have."""
+    use, args = recipe.sampler.use, dict(recipe.sampler.args)
+    parts: dict[str, Any] = args.get("parts", {}) if use == "mix" else {}
+    mixed_in = {name.partition("/")[0] for name in parts} - {OWN, PART}
+    if PART in parts:
+        mixed_in.add(experts_run_id(recipe.run_id))
+        named = {PART: experts_prefix(recipe.run_id)}
+        args["parts"] = {named.get(name, name): share for name, share in parts.items()}
+    return SamplerSettings(use, args, recipe.max_staleness, sorted(mixed_in))

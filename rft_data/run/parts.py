@@ -1,0 +1,165 @@
+"""What a run is made of, by mode.
+
+`assembly.py` makes the parts once, from a recipe; nothing after it reads a recipe.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rft_data.core.protocols import Placement, RoleSpec
+from rft_data.core.rows import Task
+from rft_data.loop.closing import GroupCloser
+from rft_data.loop.dispatch import Dispatcher
+from rft_data.loop.fleet import Fleet
+from rft_data.loop.online import Schedule
+from rft_data.recipe.offline import AnyOfflineStage, HeldoutPairs
+from rft_data.recipe.running import Monitor
+from rft_data.recipe.tasksets import Experts
+from rft_data.run.control import RunControl
+from rft_data.run.folder import Run
+from rft_data.run.roles import OfflineCalls, Roles
+from rft_data.tasks.curator import TaskCurator
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What runs of every mode have."""
+
+    run: Run
+    roles: Roles
+    seed: int
+
+
+@dataclass(frozen=True)
+class Started:
+    """What is alive while a run works."""
+
+    control: RunControl
+    placement: Placement
+    fleet: Fleet
+    """Without explorers where nothing is explored."""
+    offline: OfflineCalls
+
+
+@dataclass(frozen=True)
+class Tasks:
+    """The recipe's tasks, each once, as `task_ops` left them."""
+
+    all: Sequence[Task]
+    report: Mapping[str, Any]
+    """What became of those that were read."""
+
+    def of(self, split: str) -> list[Task]:
+        """Those of a split, `train` or `heldout`."""
+        return [task for task in self.all if task.split == split]
+
+
+@dataclass(frozen=True)
+class Heldout:
+    """How a policy is measured: tasks that nothing is trained on, played on the explorers."""
+
+    tasks: Sequence[Task]
+    samples: int
+    """Answers per task; one is greedy."""
+    decided_by: str
+    """The reward component that says whether an answer is right."""
+
+
+@dataclass(frozen=True)
+class SamplerSettings:
+    """Which sampler leases groups, and from where."""
+
+    use: str
+    args: Mapping[str, Any]
+    max_staleness: int | None
+    """In optimizer steps; None: no bound."""
+    mixed_in: Sequence[str]
+    """Run ids of other groups that may be leased: other runs', and this run's experts'."""
+
+
+@dataclass(frozen=True)
+class RlParts:
+    """The stage that trains by reinforcement."""
+
+    algorithm: str
+    trainer: RoleSpec
+    """Complete but for the model it starts from and the checkpoint it resumes from."""
+    schedule: Schedule
+    sampler: SamplerSettings
+    synchronous: bool
+    """Whether everything trained was sampled by the weights that train on it."""
+    closer: GroupCloser
+    dispatcher: Dispatcher
+    curator: TaskCurator | None
+    """The dispatcher's selector, where tasks are curated as the run goes on."""
+    monitor: Monitor
+    checkpoints: Path
+    step_deadline_s: float
+    """Longest an optimizer step, a checkpoint or the writing of weights may take."""
+
+    def close(self) -> None:
+        """Give up what the operators hold."""
+        self.closer.pipeline.close()
+        if self.curator is not None:
+            self.curator.close()
+
+
+@dataclass(frozen=True)
+class OnlineParts(Parts):
+    """Explore and train."""
+
+    model: Path
+    """The policy that the first stage starts from."""
+    tasks: Tasks
+    experts: Sequence[Experts]
+    """Who makes solutions before the first stage."""
+    heldout: Heldout
+    offline_stages: Sequence[AnyOfflineStage]
+    heldout_share: float
+    """Share of prompts held out of offline stages that choose among stored rows."""
+    rl: RlParts
+
+
+@dataclass(frozen=True)
+class ExploreParts(Parts):
+    """Explore with a fixed policy."""
+
+    model: Path
+    tasks: Tasks
+    closer: GroupCloser
+    dispatcher: Dispatcher
+    groups: int
+    """How many to play."""
+    checkpoint_every: int
+    """Groups between two checkpoints."""
+    checkpoints: Path
+
+
+@dataclass(frozen=True)
+class TrainParts(Parts):
+    """Train on the groups of another run."""
+
+    model: Path
+    rl: RlParts
+
+
+@dataclass(frozen=True)
+class OfflineParts(Parts):
+    """Train on what the buffer holds."""
+
+    model: Path
+    stages: Sequence[AnyOfflineStage]
+    heldout: HeldoutPairs | None
+
+
+@dataclass(frozen=True)
+class EvaluateParts(Parts):
+    """Measure models."""
+
+    models: Sequence[Path]
+    tasks: Tasks
+    heldout: Heldout
