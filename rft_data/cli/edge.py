@@ -24,7 +24,7 @@ def edge(*, again: str = "") -> Iterator[None]:
     logging.basicConfig(
         stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S"
     )
-    for noisy in ("httpx", "datasets", "filelock", "fsspec", "matplotlib"):
+    for noisy in ("httpx", "httpx2", "openai", "datasets", "filelock", "fsspec", "matplotlib"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
     for about_gpus in ("torch._library.triton", "vllm.triton_utils", "vllm.triton_utils.importing"):
         logging.getLogger(about_gpus).setLevel(logging.ERROR)

@@ -74,7 +74,9 @@ class JudgeServer:
 
             def do_POST(self) -> None:
                 body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-                code, content, headers = judge.respond(body, dict(self.headers))
+                code, content, headers = judge.respond(
+                    body, {name.title(): value for name, value in self.headers.items()}
+                )
                 data = content if isinstance(content, bytes) else json.dumps(content).encode()
                 self.send_response(code)
                 for name, value in {**headers, "content-length": str(len(data))}.items():

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import socket
+import sys
 import threading
 from types import SimpleNamespace
 
@@ -10,15 +11,16 @@ import pytest
 
 from ops.judge import judge_cache, judge_client
 from ops.judge.judge_cache import JudgeCache
-from ops.judge.judge_client import CallLimits, JudgeClient, Reply
-from rft_data.core.errors import OperatorError
+from ops.judge.judge_call import CallLimits, Reply
+from ops.judge.judge_client import JudgeClient
+from rft_data.core.errors import MissingExtraError, OperatorError
 from tests.ops.judge_server import JudgeServer, said, status
 
 
 @pytest.fixture(autouse=True)
 def quick_and_direct(monkeypatch: pytest.MonkeyPatch) -> None:
     """Short pauses between tries; no proxy between here and here."""
-    monkeypatch.setattr(judge_client, "_FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr("openai._base_client.INITIAL_RETRY_DELAY", 0.01)
     for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
         monkeypatch.delenv(name, raising=False)
 
@@ -44,7 +46,7 @@ def test_equal_prompts_are_asked_once_and_order_is_kept():
     assert sorted(body["messages"][0]["content"] for body in server.requests) == ["a", "b", "c"]
     assert server.requests[0]["model"] == "judge-1"
     assert server.requests[0]["temperature"] == 0.0
-    assert (client.calls, client.tokens) == (3, 30)
+    assert (client.spending.calls, client.spending.tokens) == (3, 30)
 
 
 def test_calls_run_side_by_side_up_to_the_bound():
@@ -68,18 +70,16 @@ def test_what_may_pass_is_tried_again(code):
     with JudgeServer(answer) as server:
         client = client_of(server, retries=2)
         assert client.ask_all(["x"]) == [Reply("ok")]
-    assert client.calls == len(server.requests) == 3
+    assert client.spending.calls == len(server.requests) == 3
 
 
 def test_a_pause_the_server_asks_for_is_kept(monkeypatch: pytest.MonkeyPatch):
     slept = []
-    wait = asyncio.sleep
 
     async def recorded(seconds):
         slept.append(seconds)
-        await wait(0)
 
-    monkeypatch.setattr(judge_client.asyncio, "sleep", recorded)
+    monkeypatch.setattr("anyio.sleep", recorded)
     with JudgeServer(lambda _, n: status(429, retry_after="7") if n == 0 else said("ok")) as server:
         assert client_of(server).ask_all(["x"]) == [Reply("ok")]
     assert slept == [7.0]
@@ -161,6 +161,25 @@ def test_budgets_end_the_calls_and_say_so():
     assert len(server.requests) == 4
 
 
+def test_a_spent_budget_ends_the_tries_of_a_call_too():
+    with JudgeServer(lambda *_: status(500)) as server:
+        (reply,) = client_of(server, max_calls=2, retries=5).ask_all(["a"])
+    assert (reply.error, len(server.requests)) == ("the budget of 2 calls is spent", 2)
+
+
+def test_a_redirect_is_not_followed():
+    with JudgeServer(lambda *_: status(307, location="http://127.0.0.1:9/v1")) as server:
+        (reply,) = client_of(server).ask_all(["a"])
+    assert reply.error.startswith("status 307")
+
+
+def test_without_the_library_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delitem(sys.modules, "ops.judge.judge_endpoint", raising=False)
+    monkeypatch.setitem(sys.modules, "openai", None)
+    with pytest.raises(MissingExtraError, match=r"asking a judge needs the package 'openai'.*\[ops\]"):
+        client_of("http://127.0.0.1:9/v1").ask_all(["x"])
+
+
 def test_a_restart_asks_nothing_that_was_answered(tmp_path):
     with JudgeServer(lambda prompt, _: status(500) if prompt == "c" else said(prompt * 2)) as server:
         first = client_of(server, tmp_path / "deep" / "judge.db", retries=0)
@@ -168,7 +187,7 @@ def test_a_restart_asks_nothing_that_was_answered(tmp_path):
         asked = len(server.requests)
         second = client_of(server, tmp_path / "deep" / "judge.db", retries=0)
         assert second.ask_all(["b", "a"]) == [Reply("bb"), Reply("aa")]
-        assert (len(server.requests), second.calls) == (asked, 0)
+        assert (len(server.requests), second.spending.calls) == (asked, 0)
         hotter = client_of(server, tmp_path / "deep" / "judge.db", sampling={"temperature": 1.0})
         hotter.ask_all(["a"])
         assert len(server.requests) == asked + 1
@@ -247,6 +266,15 @@ def test_a_key_that_no_header_can_hold_is_refused_without_naming_it(monkeypatch:
         client_of("http://127.0.0.1:9/v1", api_key_env="RFT_TEST_JUDGE_KEY").ask_all(["x"])
     assert "sk-" not in str(caught.value)
     assert "CRET" not in str(caught.value)
+
+
+def test_what_the_library_finds_in_the_environment_is_not_sent(monkeypatch: pytest.MonkeyPatch):
+    for name in ("OPENAI_API_KEY", "OPENAI_ADMIN_KEY", "OPENAI_ORG_ID", "OPENAI_PROJECT_ID"):
+        monkeypatch.setenv(name, "for-another-endpoint")
+    with JudgeServer(lambda *_: said("ok")) as server:
+        assert client_of(server).ask_all(["x"]) == [Reply("ok")]
+    assert "Authorization" not in server.headers[0]
+    assert "for-another-endpoint" not in json.dumps(server.headers)
 
 
 def test_a_key_of_white_space_is_none(monkeypatch: pytest.MonkeyPatch):

@@ -28,7 +28,7 @@ ASK_ALL = "Task: {prompt}\nAnswer: {answer}\nSolution: {completion}\nScore: 0-10
 @pytest.fixture(autouse=True)
 def quick_and_direct(monkeypatch: pytest.MonkeyPatch) -> None:
     """Short pauses between tries; no proxy between here and here."""
-    monkeypatch.setattr(judge_client, "_FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr("openai._base_client.INITIAL_RETRY_DELAY", 0.01)
     for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
         monkeypatch.delenv(name, raising=False)
 
