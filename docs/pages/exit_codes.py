@@ -24,7 +24,6 @@ MEANING = {
 """Exit code to what it means and what to do."""
 
 _TEXT = """
-Every failure ends with a code that is not 0 and a message on stderr; a run's traceback is in its `log.txt`.
 A script may continue a run after 75 and 130 without asking a person.
 
 A run that was asked to stop (Ctrl-C, SIGTERM, `rft stop`) ends with 130, whether it finished what was under
@@ -35,6 +34,8 @@ is done changes nothing: 0. `rft status` says which it was.
 `rft buffer verify` and `rft buffer books` end with 1 when they find damage or rollouts that do not add up;
 `rft status`, `rft stop` and `rft logs` end with 0 whatever the run's own state is, and with 2 when there is
 no such run. A process that is killed from outside shows the shell's code (137 for SIGKILL).
+
+Written by `python -m docs.pages.exit_codes` from `rft_data/core/errors.py`; a test compares them.
 """
 
 
@@ -47,12 +48,13 @@ def page() -> str:
     head = [
         "# Exit codes",
         "",
-        "Written by `python -m docs.pages.exit_codes` from `rft_data/core/errors.py`; a test compares them.",
-        _TEXT,
+        "Every failure ends with a code that is not 0 and a message on stderr; a run's traceback is in its",
+        "`log.txt`.",
+        "",
         "| code | meaning | errors | what to do |",
         "|---|---|---|---|",
     ]
-    return "\n".join([*head, *rows]) + "\n"
+    return "\n".join([*head, *rows]) + "\n" + _TEXT
 
 
 def names(code: int) -> list[str]:
