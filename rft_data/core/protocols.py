@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from rft_data.core.rows import Experience, GroupResult, Lease, Task, TaskKey, Ticket, VersionSpan, WeightRef
+from rft_data.core.words import GroupOutcome, RowSource
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -88,7 +89,7 @@ class RolloutContext:
     member: int
     attempt: int
     explorer_id: str
-    source: str
+    source: RowSource
     sampling: Sampling
 
 
@@ -107,7 +108,7 @@ class Group:
     ticket: Ticket
     task: Task
     experiences: tuple[Experience, ...]
-    outcome: str
+    outcome: GroupOutcome
     """`arrived` or `failed`."""
     error: str = ""
     """Why it failed, or empty."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from rft_data.core.words import NOT_SAMPLED, PairSource, Split
+from rft_data.core.words import NOT_SAMPLED, GroupOutcome, PairSource, RowSource, Split
 
 Message = Mapping[str, Any]
 """One chat message, `{"role": ..., "content": ...}`."""
@@ -94,8 +94,8 @@ class Experience:
 
     experience_id: str
     """Deterministic: `experience_id_of(run, task, attempt, group, member, turn)`."""
-    source: str
-    """A `RowSource`; evaluation rows are never leased."""
+    source: RowSource
+    """Evaluation rows are never leased."""
     run_id: str
     taskset: str
     task_id: str
@@ -240,8 +240,7 @@ class Played:
 
     ticket: Ticket
     task: TaskKey
-    outcome: str
-    """A `GroupOutcome`."""
+    outcome: GroupOutcome
     seqs: tuple[int, ...]
     """Its stored rows, by member; fewer than `rows` when the door refused some."""
     rows: int
@@ -258,8 +257,7 @@ class GroupResult:
     task: TaskKey
     rewards: tuple[float | None, ...]
     """One per rollout, None where unscored."""
-    outcome: str
-    """A `GroupOutcome`."""
+    outcome: GroupOutcome
     version_min: int
     """Lowest version over the group (the ticket's version when it failed)."""
     seqs: tuple[int, ...] = ()
