@@ -11,7 +11,7 @@ from pathlib import Path
 
 from rft_data.buffer import Buffer
 from rft_data.core.errors import RecipeError
-from rft_data.recipe.modes import RunRecipe
+from rft_data.recipe.recipe import RunRecipe
 from rft_data.run.conductor import conduct
 from rft_data.run.report import next_steps, table
 from rft_data.run.start import run_recipe

@@ -19,7 +19,6 @@ from rft_data.core.rows import GroupResult
 from rft_data.core.words import GroupOutcome
 from rft_data.loop.closing import GroupCloser
 from rft_data.loop.dispatch import Dispatcher
-from rft_data.sampler.group_states import AWAITING
 from rft_data.sampler.ledger import CONSUMER, Ledger
 from rft_data.tasks.curator import TaskCurator
 from rft_data.weights import checkpoint
@@ -148,7 +147,7 @@ def _resume_asynchronous(
     was_open = [result for result in live if result.ticket.ordinal in dispatcher.open]
     since = [result for result in live if result.ticket.ordinal >= dispatcher.admitted]
     lost = [key for ordinal, key in dispatcher.open.items() if ordinal not in home]
-    dispatcher.open = {r.ticket.ordinal: r.task for r in live if r.outcome == AWAITING}
+    dispatcher.open = {r.ticket.ordinal: r.task for r in live if r.outcome == GroupOutcome.AWAITING}
     played = Counter(result.task for result in since)
     last = max((result.ticket.ordinal for result in history), default=-1)
     for _ in range(last + 1 - dispatcher.admitted):
@@ -164,6 +163,6 @@ def _resume_asynchronous(
             lost.append(key)
     dispatcher.admitted = max(dispatcher.admitted, last + 1)
     dispatcher.give_back(lost)
-    closed = [r for r in (*was_open, *since) if r.outcome != AWAITING]
+    closed = [r for r in (*was_open, *since) if r.outcome != GroupOutcome.AWAITING]
     dispatcher.selector.observe([r for r in closed if r.ticket.group_id not in retired])
     return len(lost)

@@ -9,7 +9,8 @@ from typing import Any
 
 from rft_data.recipe.algorithms import algorithm_of
 from rft_data.recipe.load import load_recipe, read_tree
-from rft_data.recipe.modes import OnlineRecipe, TrainRecipe
+from rft_data.recipe.modes import TrainRecipe
+from rft_data.recipe.online import OnlineRecipe
 from rft_data.recipe.presets import OFFLINE, with_preset
 
 

@@ -18,7 +18,8 @@ from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
 from rft_data.core.errors import MissingFileError, RecipeError, ResumeError
 from rft_data.core.lookup import suggest
-from rft_data.recipe.modes import MODES, DataRecipe, OperatorRecipe, Recipe, RunRecipe
+from rft_data.recipe.modes import MODES, DataRecipe, OperatorRecipe
+from rft_data.recipe.recipe import Recipe, RunRecipe
 
 _MAX_BYTES = 1 << 20
 _ENV = re.compile(r"\$\{env:([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")

@@ -1,6 +1,6 @@
 """The sections of a recipe, field by field. Checks are pure: no file is looked at here.
 
-`modes.py` puts them together into whole recipes.
+`recipe.py`, `online.py` and `modes.py` put them together into whole recipes.
 """
 
 from __future__ import annotations

@@ -20,11 +20,11 @@ from rft_data.recipe.modes import (
     ExploreRecipe,
     ExplorerRecipe,
     OfflineRecipe,
-    OnlineRecipe,
-    RunRecipe,
     TrainingRecipe,
     TrainRecipe,
 )
+from rft_data.recipe.online import OnlineRecipe
+from rft_data.recipe.recipe import RunRecipe
 from rft_data.recipe.sections import Evaluation
 from rft_data.run import build, checks
 from rft_data.run.accuracy import evaluation_tasks

@@ -14,7 +14,8 @@ from rft_data.core.errors import MissingFileError, RecipeError
 from rft_data.core.lookup import load, need
 from rft_data.core.rows import Experience, Task, experience_id_of
 from rft_data.core.words import FinishReason, RowSource, Split
-from rft_data.recipe.modes import OperatorRecipe, TasksRecipe
+from rft_data.recipe.modes import OperatorRecipe
+from rft_data.recipe.recipe import TasksRecipe
 from rft_data.recipe.running import OperatorLimits
 from rft_data.recipe.sections import Model, Operators, SelectorSection
 from rft_data.recipe.tasksets import Experts, ReasoningGym, Taskset

@@ -19,7 +19,8 @@ from rft_data.core.errors import BusyError, RftError, RoleDiedError
 from rft_data.core.lookup import need
 from rft_data.placement.hub.wire import decode_answer, encode_error, encode_result
 from rft_data.placement.ray import connect, give_back_places
-from rft_data.recipe.modes import MODES, RunRecipe
+from rft_data.recipe.modes import MODES
+from rft_data.recipe.recipe import RunRecipe
 from rft_data.run.record import RECORD_FILE, ask_to_stop
 
 log = logging.getLogger(__name__)

@@ -19,7 +19,7 @@ from rft_data.core.files import write_text
 from rft_data.core.filters import Compare
 from rft_data.core.rows import canonical_json, content_id
 from rft_data.core.version import __version__
-from rft_data.recipe.modes import RunRecipe
+from rft_data.recipe.recipe import RunRecipe
 from rft_data.sampler import make_policy
 from rft_data.sampler.ledger import Ledger
 from rft_data.weights.versions import VersionRegistry

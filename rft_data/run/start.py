@@ -8,14 +8,9 @@ from contextlib import closing
 from functools import partial
 from typing import Any
 
-from rft_data.recipe.modes import (
-    EvalRecipe,
-    ExploreRecipe,
-    OfflineRecipe,
-    OnlineRecipe,
-    RunRecipe,
-    TrainRecipe,
-)
+from rft_data.recipe.modes import EvalRecipe, ExploreRecipe, OfflineRecipe, TrainRecipe
+from rft_data.recipe.online import OnlineRecipe
+from rft_data.recipe.recipe import RunRecipe
 from rft_data.run import assembly
 from rft_data.run.build import prepare_process
 from rft_data.run.control import RunControl

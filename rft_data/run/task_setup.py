@@ -14,7 +14,9 @@ from rft_data.buffer import Buffer
 from rft_data.core.errors import RecipeError
 from rft_data.core.rows import Task, TaskKey
 from rft_data.core.words import Split
-from rft_data.recipe.modes import ExplorerRecipe, OnlineRecipe, TasksRecipe
+from rft_data.recipe.modes import ExplorerRecipe
+from rft_data.recipe.online import OnlineRecipe
+from rft_data.recipe.recipe import TasksRecipe
 from rft_data.recipe.sections import ExplorerSection, TaskUpkeep
 from rft_data.run.build import task_pipeline, tasks_of
 from rft_data.run.parts import Tasks

@@ -13,7 +13,7 @@ from benchmarks.learning.verdicts import bar, learned, noise, table
 from benchmarks.selectors.records import Records
 from rft_data.recipe import load_recipe
 from rft_data.recipe.algorithms import ALGORITHMS
-from rft_data.recipe.modes import OnlineRecipe
+from rft_data.recipe.online import OnlineRecipe
 
 
 def resolved(name: str, folder: Path) -> OnlineRecipe:

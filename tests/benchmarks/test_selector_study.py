@@ -21,7 +21,7 @@ from benchmarks.selectors.world import Policy, World, make_pool
 from rft_data.core.errors import IntegrityError
 from rft_data.core.rows import GroupResult, TaskKey
 from rft_data.recipe import load_recipe
-from rft_data.recipe.modes import OnlineRecipe
+from rft_data.recipe.online import OnlineRecipe
 from rft_data.tasks.selectors import Shuffle
 
 WORLD = World()

@@ -9,7 +9,7 @@ from rft_data.core.errors import MissingFileError, RecipeError, UnknownComponent
 from rft_data.recipe import load_recipe
 from rft_data.recipe.algorithms import ALGORITHMS, Algorithm, algorithm_of
 from rft_data.recipe.explain import explain
-from rft_data.recipe.modes import OnlineRecipe
+from rft_data.recipe.online import OnlineRecipe
 from rft_data.run.build import experience_pipeline
 from rft_data.run.checks import check_stages
 

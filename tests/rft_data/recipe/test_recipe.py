@@ -5,7 +5,9 @@ import pytest
 from rft_data.buffer import Buffer
 from rft_data.core.errors import MissingFileError, RecipeError
 from rft_data.recipe import load_recipe
-from rft_data.recipe.modes import DataRecipe, OnlineRecipe, PlayingRecipe
+from rft_data.recipe.modes import DataRecipe
+from rft_data.recipe.online import OnlineRecipe
+from rft_data.recipe.recipe import PlayingRecipe
 from rft_data.run.build import experience_pipeline
 
 RECIPES = Path(__file__).parents[3] / "recipes"

@@ -16,7 +16,7 @@ from rft_data.core.errors import RecipeError
 from rft_data.core.rows import Task
 from rft_data.placement.hub.client import HUB_TOKEN
 from rft_data.recipe import load_recipe
-from rft_data.recipe.modes import OnlineRecipe
+from rft_data.recipe.online import OnlineRecipe
 from rft_data.run.assembly import online_parts
 from rft_data.run.folder import Run
 from rft_data.run.start import run_recipe

@@ -1,0 +1,152 @@
+"""What recipes of several modes have in common. Rules across their sections live here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal, Self
+
+from pydantic import Field, PrivateAttr, model_validator
+
+from rft_data.recipe.algorithms import algorithm_of
+from rft_data.recipe.running import (
+    Component,
+    Deadlines,
+    OperatorLimits,
+    PlacementSection,
+)
+from rft_data.recipe.section import Section
+from rft_data.recipe.sections import (
+    BufferSection,
+    ExplorerSection,
+    Model,
+    Operators,
+    RewardComponent,
+    RlStage,
+    SelectorSection,
+)
+from rft_data.recipe.tasksets import Taskset
+
+
+class Recipe(Section):
+    """A recipe that was read and checked; its `mode` says of which subclass it is."""
+
+    recipe: Literal[1]
+    """Version of the recipe format; 1 is the only one."""
+    mode: str
+    """What the recipe does: online, explore, train, offline, eval or data; it decides which keys are allowed.
+"""
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    """Also the run id, under which all rows of the run are stored."""
+    seed: int = 0
+    """Every random choice of the run follows from it: model weights, tasks drawn, sampling, shuffling."""
+    buffer: BufferSection
+    """The buffer that the run reads and writes."""
+    allow_unsafe_ops: bool = False
+    """Let in Data-Juicer operators outside the shipped allow-list; some run their arguments as code."""
+    op_limits: dict[str, OperatorLimits] = Field(default_factory=dict)
+    """How single operators of `task_ops` and `experience_ops` run, by name; see docs/operators.md."""
+    _references: dict[tuple[Any, ...], str] = PrivateAttr(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _limited(self) -> Self:
+        upkeep = getattr(self, "task_upkeep", None)
+        lists = [getattr(self, key, []) for key in ("task_ops", "experience_ops")]
+        lists.append(upkeep.ops if upkeep else [])
+        known = {name for operators in lists for operator in operators for name in operator}
+        if unknown := sorted(self.op_limits.keys() - known):
+            raise ValueError(f"'op_limits' names operators {unknown}; the lists have {sorted(known)}")
+        return self
+
+    def keep_references(self, found: Mapping[tuple[Any, ...], str]) -> None:
+        """Remember which values came from the environment, and from which reference."""
+        self._references.update(found)
+
+    @property
+    def references(self) -> Mapping[tuple[Any, ...], str]:
+        """Which values came from the environment, by their place, and from which reference."""
+        return self._references
+
+    def saved(self) -> dict[str, Any]:
+        """The resolved recipe as JSON values, with environment references put back (they may be secrets)."""
+        tree: dict[str, Any] = self.model_dump(mode="json")
+        for loc, reference in self._references.items():
+            node: Any = tree
+            for part in loc[:-1]:
+                node = node[part]
+            node[loc[-1]] = reference
+        return tree
+
+
+class TasksRecipe(Recipe):
+    """What every recipe with tasks has."""
+
+    tasks: list[Taskset] = Field(min_length=1)
+    """The tasksets, read in this order and stored in the buffer."""
+    task_ops: Operators = Field(default_factory=list)
+    """Data-Juicer operators that clean the tasks before anything is played; see docs/tasks.md."""
+
+
+class RunRecipe(Recipe):
+    """What every run on a model has."""
+
+    run_dir: str
+    """Folder for checkpoints, weights, log and summary, relative to the working directory."""
+    placement: PlacementSection = Field(default_factory=PlacementSection)
+    """Where explorers and trainer run; the default is inside this process, one after the other."""
+    deadlines: Deadlines = Field(default_factory=Deadlines)
+    """Longest waits for each part of the run, in seconds, before it counts as stalled."""
+
+    several_processes: ClassVar[bool] = False
+    """Whether torchrun may start the trainer as several processes."""
+
+    @property
+    def run_id(self) -> str:
+        """The run id under which groups, leases and versions are written."""
+        return self.name
+
+    @property
+    def feedback_port(self) -> int | None:
+        """Where the run's hub takes delayed rewards in; None: it takes none."""
+        return None
+
+    @property
+    def leases_by(self) -> Component:
+        """The sampler that leases the run's groups; nothing is leased where a mode has none."""
+        return Component(use="fifo")
+
+
+class PlayingRecipe(RunRecipe, TasksRecipe):
+    """What every run with explorers has."""
+
+    model: Model
+    """The policy that plays, before any training."""
+    selector: SelectorSection
+    """Which tasks are played next, by name and arguments; see docs/selectors.md."""
+    explorer: ExplorerSection
+    """Engine, group size, sampling and reward: how each task is played."""
+    experience_ops: Operators
+    """Operators that filter rollouts, shape rewards and set advantages, in order; see docs/operators.md."""
+
+    @model_validator(mode="after")
+    def _rewards(self) -> Self:
+        unique_rewards(self.explorer.reward)
+        return self
+
+
+def unique_rewards(components: list[RewardComponent]) -> None:
+    """Raises: ValueError when two components share a name, under which their parts are stored."""
+    names = [component.use for component in components]
+    if len(names) > len(set(names)):
+        raise ValueError(f"'reward' uses one component twice: {names}")
+
+
+def fits_algorithm(stage: RlStage, group_size: int) -> None:
+    """Raises: ValueError when the stage's algorithm cannot work on such groups, or has a temperature."""
+    least = algorithm_of(stage.algorithm).least_group
+    if group_size < least:
+        raise ValueError(
+            f"'group_size' is {group_size}; {stage.algorithm} compares rollouts of one task: "
+            f"give at least {least}"
+        )
+    if "temperature" in stage.trl:
+        raise ValueError("the trainer's temperature is that of the rollouts; remove it from 'trl'")
