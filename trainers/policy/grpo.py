@@ -31,10 +31,10 @@ from trainers.policy.critic import critic_plan
 from trainers.policy.experience_grpo import ExperienceGRPOTrainer
 from trainers.policy.finite import FiniteGradients
 from trainers.policy.full_batch import full_batch
+from trainers.policy.grpo_config import ranked_config
 from trainers.policy.loop_hooks import CheckpointOrder, LoopHooks, StepOrder
 from trainers.policy.objective import objective_of
 from trainers.policy.off_policy import off_policy_of
-from trainers.policy.ranked_config import ranked_config
 from trainers.ranks.ranks import ALONE, Ranks
 from trainers.ranks.threads import every_core, torch_threads
 

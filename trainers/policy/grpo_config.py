@@ -1,4 +1,4 @@
-"""Which of GRPOConfig's fields a recipe may set, and the config of one run.
+"""Which of GRPOConfig's fields a recipe may set, and the config of one run, or of one rank of its trainer.
 
 The rest is decided by the run (batch shape, length, checkpoints) or would have no effect here,
 because generation and rewards are not TRL's work in this project.
@@ -6,14 +6,17 @@ because generation and rewards are not TRL's work in this project.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from trl import GRPOConfig
 
-from rft_data.core.errors import RecipeError
+from rft_data.core.errors import RecipeError, TrainingError
 from trainers.models.options import OWNED, build_config, check_options, refused
+from trainers.policy.micro_batches import padded_rows
+from trainers.ranks.ranks import Ranks
 
 GRPO_OWNED: Mapping[str, str] = {
     **OWNED,
@@ -96,3 +99,35 @@ def grpo_config(
         "ignore_data_skip": True,
     }
     return build_config(GRPOConfig, output_dir, options, fixed)
+
+
+def ranked_config(
+    output_dir: Path,
+    steps: int,
+    rows_per_step: int,
+    options: Mapping[str, Any],
+    seed: int,
+    ranks: Ranks,
+    deadline_s: float,
+) -> GRPOConfig:
+    """The real GRPOConfig of each rank.
+
+    Where there are several, the full batch is `rows_per_step` rounded up to what can be dealt to them.
+
+    Args: deadline_s: longest wait in a collective; on a CPU the one that `Ranks.join` was given counts.
+    Raises: RecipeError as `grpo_config` does; TrainingError when torch sees other processes than `ranks`.
+    """
+    rows = rows_per_step
+    if ranks.world > 1:
+        accumulate = options.get("gradient_accumulation_steps", 1)
+        rows = padded_rows(rows, micro_batches=accumulate, ranks=ranks.world) // ranks.world
+        # Without a word from the recipe DDP looks for unused parameters in each backward pass.
+        ours = {"ddp_timeout": math.ceil(deadline_s), "ddp_find_unused_parameters": False}
+        options = {**ours, **options}
+    config = grpo_config(output_dir, steps=steps, rows_per_step=rows, options=options, seed=seed)
+    if config.world_size != ranks.world:
+        raise TrainingError(
+            f"torch sees {config.world_size} processes, but this trainer was given {ranks.world}; set "
+            "placement.trainer.processes, and under torchrun start it with `rft run`."
+        )
+    return config

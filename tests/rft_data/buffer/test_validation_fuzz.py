@@ -1,6 +1,6 @@
 """Whatever is brought to the door is stored, quarantined with a reason, or refused with a RowError.
 
-The judge is `door_reference.py`.
+The judge is `validation_reference.py`.
 """
 
 from collections.abc import Callable

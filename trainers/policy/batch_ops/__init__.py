@@ -1,7 +1,7 @@
 """Advantage functions over a whole lease, by name: whitening, batch scale, critics, penalties by token.
 
 `make_batch_ops([{kl_penalty: {coef: 0.01}}, {gae: {lam: 0.95}}, {whiten: {}}])` checks and binds a list.
-Advantages that need only their group are operators of the pipeline (`ops/*_advantage_mapper.py`).
+Advantages that need only their group are operators of the pipeline (`ops/advantages/`).
 """
 
 from __future__ import annotations
