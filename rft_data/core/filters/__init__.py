@@ -1,10 +1,9 @@
-"""Filters over rows: a small typed tree, read from YAML, JSON or text, and turned into SQL or a mask.
+"""Filters over rows: a small typed tree, read from YAML, JSON or text, and turned into SQL.
 
 Outside text never reaches a query engine: it becomes this tree, is checked against a schema, and only
 then is SQL written from it. A null never matches, unless asked for with `is null`.
 """
 
-from rft_data.core.filters.evaluate import mask, matches
 from rft_data.core.filters.expression import parse_text
 from rft_data.core.filters.mapping import parse_filter, to_json
 from rft_data.core.filters.sql import to_sql
@@ -34,8 +33,6 @@ __all__ = [
     "Scalar",
     "bind",
     "columns_of",
-    "mask",
-    "matches",
     "parse_filter",
     "parse_text",
     "to_json",

@@ -36,21 +36,25 @@ def to_sql(filter_: Filter, schema: pa.Schema) -> str:
     return _expression(bind(filter_, schema), schema)
 
 
-def _expression(filter_: Filter, schema: pa.Schema) -> str:
+def _expression(filter_: Filter, schema: pa.Schema, negated: bool = False) -> str:
+    """The SQL of a filter or of its negation.
+
+    A NOT is moved down to single columns, and a negated IN says that a null does not match: DataFusion merges
+    two IN lists over one column into one without looking at nulls, and under a NOT that would let them in.
+    """
     match filter_:
-        case And(parts):
-            return _joined(" AND ", parts, schema) or "true"
-        case Or(parts):
-            return _joined(" OR ", parts, schema) or "false"
+        case And(parts) | Or(parts):
+            word = "AND" if isinstance(filter_, And) is not negated else "OR"
+            made = f" {word} ".join(_expression(part, schema, negated) for part in parts)
+            return f"({made})" if made else "true" if word == "AND" else "false"
         case Not(part):
-            return f"(NOT {_expression(part, schema)})"
-        case _:
-            return _leaf(filter_, schema.field(filter_.column))
-
-
-def _joined(word: str, parts: tuple[Filter, ...], schema: pa.Schema) -> str:
-    made = word.join(_expression(part, schema) for part in parts)
-    return f"({made})" if made else ""
+            return _expression(part, schema, not negated)
+    leaf = _leaf(filter_, schema.field(filter_.column))
+    if not negated:
+        return leaf
+    if isinstance(filter_, In) and filter_.values:
+        return f"({filter_.column} IS NOT NULL AND NOT {leaf})"
+    return f"(NOT {leaf})"
 
 
 def _leaf(leaf: Leaf, field: pa.Field) -> str:
