@@ -12,7 +12,7 @@ from ops.base import ArrowMapper, append_or_replace, floats
 from ops.lance.store import store_of
 from rft_data.core.codec import one_array
 from rft_data.core.words import FeedbackKey
-from rft_data.exchange.feedback import How, fold, said_about
+from rft_data.exchange.feedback import How, feedback_about, fold
 
 Into = Literal["reward", "shaped_reward", "stats"]
 
@@ -60,9 +60,8 @@ class FeedbackMapper(ArrowMapper, Mapper):
     def process_table(self, table: pa.Table) -> pa.Table:
         """Add what was said, and fill in."""
         ids = table["experience_id"]
-        said = fold(said_about(store_of(self, "feedback_mapper"), self.key, ids.to_pylist()), self.how).about(
-            ids
-        )
+        feedback = feedback_about(store_of(self, "feedback_mapper"), self.key, ids.to_pylist())
+        said = fold(feedback, self.how).values_for(ids)
         table = append_or_replace(table, f"feedback_{self.key}", _nullable(said, pa.float64()))
         if self.into == "stats":
             return table

@@ -100,9 +100,9 @@ def _filter(text: str, format_: str, table: str | None) -> Filter:
     from rft_data.core.lookup import lookup
     from rft_data.core.schema import TABLES
     from rft_data.exchange.formats import FORMATS
-    from rft_data.exchange.formats.exporting import tables_of
+    from rft_data.exchange.formats.exporting import export_tables
 
-    names = tables_of(lookup(format_, FORMATS, "format"), table, filtered=True)
+    names = export_tables(lookup(format_, FORMATS, "format"), table, filtered=True)
     return parse_text(text, TABLES[names[0]][0])
 
 

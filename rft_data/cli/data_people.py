@@ -143,7 +143,7 @@ def annotate(
 
         from rft_data.exchange.annotate import Session, comparisons, ratings
         from rft_data.exchange.annotate.terminal import annotate as ask
-        from rft_data.exchange.annotate.terminal import keys_of
+        from rft_data.exchange.annotate.terminal import key_presses
         from rft_data.exchange.feedback import storable
 
         storable(author, "--author")
@@ -151,7 +151,7 @@ def annotate(
             subjects = (comparisons if pairwise else ratings)(opened, run_id, _filter(where))
             session = Session(opened, author, subjects)
             try:
-                with keys_of(sys.stdin.fileno()) as keys:
+                with key_presses(sys.stdin.fileno()) as keys:
                     ask(session, keys, lambda text: typer.echo(text, err=True))
             finally:
                 pairs = session.close()

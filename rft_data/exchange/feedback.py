@@ -45,7 +45,7 @@ class Folded:
     values: npt.NDArray[np.float64]
     """As many finite numbers."""
 
-    def about(self, ids: pa.Array | pa.ChunkedArray) -> npt.NDArray[np.float64]:
+    def values_for(self, ids: pa.Array | pa.ChunkedArray) -> npt.NDArray[np.float64]:
         """One number for each of `ids`, NaN where nothing was said."""
         if not len(self.ids):
             return np.full(len(ids), np.nan)
@@ -55,7 +55,7 @@ class Folded:
         return np.where(known, self.values[at], np.nan)
 
 
-def said_about(store: BufferReader, key: str, ids: Sequence[str]) -> pa.Table:
+def feedback_about(store: BufferReader, key: str, ids: Sequence[str]) -> pa.Table:
     """Feedback under one key about some experiences, in the order it was stored; `store` is a buffer."""
     under = Compare("key", "eq", key)
     wanted = list(dict.fromkeys(ids))
@@ -86,7 +86,7 @@ def fold(said: pa.Table, how: How) -> Folded:
     values = one_array(said.column("value")).to_numpy(zero_copy_only=False).astype(np.float64)
     counts = np.isfinite(values) & ~_taken_back(said, said_by)
     of, said_by, values = of[counts], said_by[counts], values[counts]
-    chosen = np.arange(len(of)) if how == "sum" else _last_of(of if how == "last" else said_by)
+    chosen = np.arange(len(of)) if how == "sum" else _last_places(of if how == "last" else said_by)
     number = len(ids.dictionary)
     total = np.bincount(of[chosen], values[chosen], number)
     times = np.bincount(of[chosen], minlength=number)
@@ -103,7 +103,7 @@ def _taken_back(said: pa.Table, said_by: npt.NDArray[np.int64]) -> npt.NDArray[n
     taken = np.zeros(len(said_by), np.bool_)
     at = np.flatnonzero(withdrawal)
     if len(at):
-        newest = at[_last_of(said_by[at])]
+        newest = at[_last_places(said_by[at])]
         order = np.argsort(said_by[newest])
         who, when = said_by[newest][order], newest[order]
         place = np.minimum(np.searchsorted(who, said_by), len(who) - 1)
@@ -111,7 +111,7 @@ def _taken_back(said: pa.Table, said_by: npt.NDArray[np.int64]) -> npt.NDArray[n
     return taken
 
 
-def _last_of(codes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+def _last_places(codes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """The last place of each distinct code, ascending."""
     _, first_from_behind = np.unique(codes[::-1], return_index=True)
     return np.sort(len(codes) - 1 - first_from_behind)
@@ -140,7 +140,7 @@ def read_feedback(path: Path, author: str | None = None) -> list[Feedback]:
     """
     good: list[Feedback] = []
     problems: list[str] = []
-    for found in rows_of(path):
+    for found in json_rows(path):
         try:
             good.append(_feedback(found, author))
         except RowError as err:
@@ -152,7 +152,7 @@ def read_feedback(path: Path, author: str | None = None) -> list[Feedback]:
     return good
 
 
-def rows_of(path: Path) -> Iterator[Found]:
+def json_rows(path: Path) -> Iterator[Found]:
     """The objects of a file, of which nothing is stored before the last is read.
 
     Raises: RowError when the file cannot be read on from some line.
@@ -190,7 +190,7 @@ def _feedback(found: Found, author: str | None) -> Feedback:
         key=row["key"],
         value=number,
         text=text,
-        created_at=time_of(row["created_at"]) if "created_at" in row else None,
+        created_at=parse_time(row["created_at"]) if "created_at" in row else None,
     )
 
 
@@ -226,7 +226,7 @@ def brief(value: Any) -> str:
     return text if len(text) <= _BRIEF else f"{text[: _BRIEF - 3]}..."
 
 
-def time_of(value: Any) -> datetime:
+def parse_time(value: Any) -> datetime:
     """A time from ISO text, in UTC; without a zone it is UTC.
 
     Raises: RowError.

@@ -19,7 +19,7 @@ from rft_data.core.codec import to_experiences
 from rft_data.core.errors import RowError
 from rft_data.core.rows import PreferencePair
 from rft_data.core.words import Verdict
-from rft_data.exchange.formats.mining import pair_of
+from rft_data.exchange.formats.mining import mined_pair
 
 log = logging.getLogger(__name__)
 
@@ -65,10 +65,10 @@ def store_pairs(buffer: Buffer, rows: pa.Table, annotations: pa.Table) -> Stored
     wanted = {experience_id for pair in named for experience_id in pair}
     places = [i for i, name in enumerate(rows["experience_id"].to_pylist()) if name in wanted]
     by_id = {row.experience_id: row for row in to_experiences(rows.take(pa.array(places, pa.int64())))}
-    made = [_scored(pair_of(by_id[better], by_id[worse]), shaped) for better, worse in named]
+    made = [_scored(mined_pair(by_id[better], by_id[worse]), shaped) for better, worse in named]
     pairs = [pair for pair in made if isinstance(pair, PreferencePair)]
     refused = tuple(str(pair) for pair in made if isinstance(pair, RowError))
-    _warn_of(refused)
+    _warn(refused)
     return StoredPairs(len(named), buffer.add_preferences(pairs) if pairs else 0, refused)
 
 
@@ -84,7 +84,7 @@ def _scored(pair: PreferencePair | RowError, shaped: Mapping[str, float | None])
     )
 
 
-def _warn_of(refused: Sequence[str]) -> None:
+def _warn(refused: Sequence[str]) -> None:
     for why, count in Counter(refused).items():
         if why not in _told:
             _told.add(why)

@@ -10,7 +10,7 @@ from rft_data.core.errors import RecipeError
 from rft_data.core.filters import Compare
 from rft_data.core.rows import Task, TaskKey
 from rft_data.core.words import GroupOutcome, member
-from rft_data.reading.lineage import Judgement, judgements, task_of
+from rft_data.reading.lineage import Judgement, judgements, stored_task
 
 _COLUMNS = [
     "seq",
@@ -88,7 +88,7 @@ def group_view(buffer: Buffer, group_id: str) -> GroupView:
     about = rows[0] if rows else outcomes[-1]
     return GroupView(
         group_id=group_id,
-        task=task_of(buffer, TaskKey(about["taskset"], about["task_id"])),
+        task=stored_task(buffer, TaskKey(about["taskset"], about["task_id"])),
         outcome=member(GroupOutcome, outcome["outcome"]),
         dropped_by=outcome["dropped_by"],
         error=outcome["error"],

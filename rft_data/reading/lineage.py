@@ -130,7 +130,7 @@ def lineage(buffer: Buffer, experience: str | int) -> Lineage:
     pairs = Or(tuple(Compare(column, "eq", row["experience_id"]) for column in halves))
     return Lineage(
         experience={name: value for name, value in row.items() if not isinstance(value, list)},
-        task=task_of(buffer, TaskKey(row["taskset"], row["task_id"])),
+        task=stored_task(buffer, TaskKey(row["taskset"], row["task_id"])),
         sampled_by=tuple(sampled_by),
         judgements=tuple(judgements(buffer, [row["seq"]]).get(row["seq"], ())),
         uses=tuple(uses),
@@ -187,7 +187,7 @@ def trained_on(buffer: Buffer, run_id: str, step: int, consumer: str | None = No
     return buffer.take(next(iter(standing.values())))
 
 
-def task_of(buffer: Buffer, key: TaskKey) -> Task | None:
+def stored_task(buffer: Buffer, key: TaskKey) -> Task | None:
     """The stored task of that key."""
     named = And((Compare("taskset", "eq", key.taskset), Compare("task_id", "eq", key.task_id)))
     tasks = to_tasks(buffer.read("tasks", where=named, limit=1))
@@ -217,7 +217,7 @@ def judgements(buffer: Buffer, seqs: list[int]) -> dict[int, list[Judgement]]:
 def _uses(buffer: Buffer, seq: int, group_id: str) -> tuple[list[Use], list[Retired]]:
     uses: list[Use] = []
     retired: list[Retired] = []
-    for event in _events_of(buffer, group_id):
+    for event in _group_events(buffer, group_id):
         who = (event["run_id"], event["consumer"], event["step"])
         if event["kind"] == LeaseEvent.GRANT and seq in event["seqs"]:
             uses.append(Use(*who, event["epoch"], event["version"], LeaseState.GRANTED, "", None, None))
@@ -238,20 +238,20 @@ def _stages(buffer: Buffer, experience_id: str) -> Iterator[Stage]:
     columns = [field.name for field in fields(Stage)]
     last: dict[tuple[str, str], tuple[Stage, bool]] = {}
     for batch in buffer.batches("stage_rows", [*columns, "experience_ids"]):
-        naming = set(_naming(batch.column("experience_ids"), experience_id).to_pylist())
+        naming = set(_places_naming(batch.column("experience_ids"), experience_id).to_pylist())
         for place, row in enumerate(batch.select(columns).to_pylist()):
             last[row["run_id"], row["stage"]] = (Stage(**row), place in naming)
     return (stage for stage, used in last.values() if used)
 
 
-def _events_of(buffer: Buffer, group_id: str) -> Iterator[dict[str, Any]]:
+def _group_events(buffer: Buffer, group_id: str) -> Iterator[dict[str, Any]]:
     """Events of the lease log that name the group, oldest first."""
     columns = ["kind", "run_id", "consumer", "step", "epoch", "version", "seqs", "group_ids", "reason"]
     for batch in buffer.batches("leases", columns, Compare("kind", "ne", LeaseEvent.ATTACH)):
-        yield from batch.take(_naming(batch.column("group_ids"), group_id)).to_pylist()
+        yield from batch.take(_places_naming(batch.column("group_ids"), group_id)).to_pylist()
 
 
-def _naming(lists: pa.ListArray, name: str) -> pa.Array:
+def _places_naming(lists: pa.ListArray, name: str) -> pa.Array:
     """Places of the lists that hold `name`, ascending."""
     return pc.unique(pc.list_parent_indices(lists).filter(pc.equal(pc.list_flatten(lists), name)))
 

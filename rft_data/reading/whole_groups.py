@@ -32,7 +32,7 @@ class GroupRows:
     def __len__(self) -> int:
         return len(self.names)
 
-    def of(self, place: int) -> Seqs:
+    def group(self, place: int) -> Seqs:
         """The row numbers of one group."""
         return self.seqs[self.ends[place - 1] if place else 0 : self.ends[place]]
 
@@ -47,7 +47,7 @@ class GroupRows:
     def only(self, names: Collection[str]) -> GroupRows:
         """Those of the groups that have one of these names."""
         kept = [place for place, name in enumerate(self.names) if name in names]
-        parts = [self.of(place) for place in kept]
+        parts = [self.group(place) for place in kept]
         return _laid_out([self.names[place] for place in kept], parts)
 
 
@@ -74,14 +74,14 @@ def whole_groups(buffer: Buffer, run_id: str | None = None, where: Filter | None
         run_id: only this run's; None: of every run.
         where: None for all. Only rows of source JUDGED take part, unless the filter speaks of `source`.
     """
-    base = among(run_id, where)
+    base = judgeable(run_id, where)
     rows = rows_by_group(buffer, base)
     if where is None:
         return rows
     return rows.only(set(rows_by_group(buffer, And((base, where))).names))
 
 
-def among(run_id: str | None, where: Filter | None) -> Filter:
+def judgeable(run_id: str | None, where: Filter | None) -> Filter:
     """Rows of a run, or of all, that may be judged; a filter that speaks of `source` decides that itself."""
     parts: list[Filter] = [] if run_id is None else [Compare("run_id", "eq", run_id)]
     if where is None or "source" not in columns_of(where):

@@ -18,7 +18,7 @@ import pyarrow as pa
 from rft_data.buffer import Buffer
 from rft_data.core.rows import GroupResult, Played, now
 from rft_data.core.words import FeedbackKey, GroupOutcome
-from rft_data.exchange.feedback import Folded, How, fold, said_about
+from rft_data.exchange.feedback import Folded, How, feedback_about, fold
 
 log = logging.getLogger(__name__)
 
@@ -104,7 +104,7 @@ class Awaiting:
         if not missing.any():
             return rows
         ids = rows.column("experience_id")
-        said = self._folded(ids.filter(pa.array(missing)).to_pylist()).about(ids)
+        said = self._folded(ids.filter(pa.array(missing)).to_pylist()).values_for(ids)
         values = np.where(missing, said, column.to_numpy())
         filled = pa.array(values, pa.float64(), mask=np.isnan(values)).cast(column.type)
         return rows.set_column(rows.column_names.index("reward"), rows.schema.field("reward"), filled)
@@ -160,7 +160,7 @@ class Awaiting:
         return [name for name in names if known.issuperset(self._groups[name].ids)]
 
     def _folded(self, ids: Sequence[str]) -> Folded:
-        return fold(said_about(self._buffer, self._delayed.key, ids), self._delayed.how)
+        return fold(feedback_about(self._buffer, self._delayed.key, ids), self._delayed.how)
 
     def _said(self) -> int:
         """Rows of feedback stored."""

@@ -21,7 +21,7 @@ from rft_data.core.filters import And, Compare, Filter, In, Not, parse_text
 from rft_data.core.rows import Message, content_id
 from rft_data.core.schema import EXPERIENCES
 from rft_data.core.words import MEASURING_SOURCES, TRAINABLE_SOURCES
-from rft_data.exchange.feedback import fold, said_about
+from rft_data.exchange.feedback import feedback_about, fold
 
 TAKEN_TOGETHER = 512
 """Rows read at a time."""
@@ -114,7 +114,7 @@ def _scores(store: Any, choice: RowChoice, found: pa.Table) -> npt.NDArray[np.fl
     if choice.feedback is None:
         return np.array(rewards, np.float64)
     ids = found["experience_id"].combine_chunks()
-    said = fold(said_about(store, choice.feedback, ids.to_pylist()), "last").about(ids)
+    said = fold(feedback_about(store, choice.feedback, ids.to_pylist()), "last").values_for(ids)
     return np.where(np.isfinite(said), said, rewards)
 
 

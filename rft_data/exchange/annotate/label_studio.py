@@ -25,12 +25,12 @@ from rft_data.exchange.annotate.subjects import (
     answer_text,
     as_text,
     comparisons,
-    experiences_of,
     preference,
     ratings,
+    stored_experiences,
     stored_ids,
 )
-from rft_data.exchange.feedback import brief, finite, rows_of, storable, time_of
+from rft_data.exchange.feedback import brief, finite, json_rows, parse_time, storable
 
 Kind: TypeAlias = Literal["rating", "pairwise"]
 MAX_RATING = 5
@@ -148,7 +148,7 @@ def import_annotations(buffer: Buffer, path: Path) -> Imported:
     Raises: RowError naming file and line if something there is no such export; nothing is stored then.
     """
     read = _Read()
-    for found in rows_of(path):
+    for found in json_rows(path):
         if found.row is None:
             raise RowError(
                 f"{found.place}: {found.reason}; wanted a task as Label Studio exports it (JSON). "
@@ -247,7 +247,9 @@ class _Read:
 
 
 def _pairs(buffer: Buffer, choices: Sequence[_Choice], skipped: Counter[str]) -> list[PreferencePair]:
-    rows = experiences_of(buffer, sorted({name for one in choices for name in (one.chosen, one.rejected)}))
+    rows = stored_experiences(
+        buffer, sorted({name for one in choices for name in (one.chosen, one.rejected)})
+    )
     pairs = []
     for choice in choices:
         if choice.chosen not in rows or choice.rejected not in rows:
@@ -273,7 +275,7 @@ def _author(annotation: Mapping[str, Any]) -> str:
 
 def _time(annotation: Mapping[str, Any]) -> datetime | None:
     stamp = annotation.get("updated_at") or annotation.get("created_at")
-    return None if stamp is None else time_of(stamp)
+    return None if stamp is None else parse_time(stamp)
 
 
 def _number(value: Any) -> float | None:

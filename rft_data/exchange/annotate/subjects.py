@@ -12,8 +12,8 @@ from rft_data.core.filters import And, Compare, Filter, In
 from rft_data.core.rows import Experience, Message, PreferencePair, content_id
 from rft_data.core.words import FeedbackKey, PairSource
 from rft_data.exchange.feedback import is_withdrawal
-from rft_data.exchange.formats.mining import pair_of
-from rft_data.reading.whole_groups import among, rows_by_group
+from rft_data.exchange.formats.mining import mined_pair
+from rft_data.reading.whole_groups import judgeable, rows_by_group
 
 _TAKEN_TOGETHER = 64
 _ASKED_TOGETHER = 2_000
@@ -58,13 +58,13 @@ def comparisons(buffer: Buffer, run_id: str | None = None, where: Filter | None 
 
 
 def _filter(run_id: str | None, where: Filter | None) -> Filter:
-    base = among(run_id, where)
+    base = judgeable(run_id, where)
     return base if where is None else And((base, where))
 
 
 def preference(chosen: Experience, rejected: Experience, author: str) -> PreferencePair | None:
     """The pair of two rows; None if their prompts differ, one has no answer, or they say the same."""
-    pair = pair_of(chosen, rejected)
+    pair = mined_pair(chosen, rejected)
     return replace(pair, source=PairSource.HUMAN, author=author) if isinstance(pair, PreferencePair) else None
 
 
@@ -77,7 +77,7 @@ def stored_ids(buffer: Buffer, ids: Sequence[str]) -> set[str]:
     return found
 
 
-def experiences_of(buffer: Buffer, ids: Sequence[str]) -> dict[str, Experience]:
+def stored_experiences(buffer: Buffer, ids: Sequence[str]) -> dict[str, Experience]:
     """Stored experiences by id; those that are not stored are left out."""
     found: dict[str, Experience] = {}
     for start in range(0, len(ids), _TAKEN_TOGETHER):
@@ -96,7 +96,7 @@ def store_preferred(buffer: Buffer, author: str) -> int:
             choices = {pair: None for pair in choices if pair[0] != row["experience_id"]}
         elif row["text"]:
             choices[row["experience_id"], row["text"].split()[0]] = None
-    rows = experiences_of(buffer, sorted({name for pair in choices for name in pair}))
+    rows = stored_experiences(buffer, sorted({name for pair in choices for name in pair}))
     known = [(rows[good], rows[bad]) for good, bad in choices if good in rows and bad in rows]
     pairs = [preference(good, bad, author) for good, bad in known]
     return buffer.add_preferences([pair for pair in pairs if pair is not None])

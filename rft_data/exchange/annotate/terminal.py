@@ -68,7 +68,7 @@ def _escaped(text: str, width: int) -> list[str]:
 
 
 @contextmanager
-def keys_of(descriptor: int) -> Iterator[Iterator[str]]:
+def key_presses(descriptor: int) -> Iterator[Iterator[str]]:
     """Keys from an open file; a terminal gives each at once, does not show it, and is put back after."""
     if not os.isatty(descriptor):
         yield _characters(descriptor)

@@ -12,7 +12,7 @@ from rft_data.core.filters import Filter, to_json
 from rft_data.core.schema import SCHEMA_VERSION
 from rft_data.core.version import __version__
 from rft_data.exchange.formats.records import Format
-from rft_data.exchange.formats.targets import CARD_MARK, kind_of
+from rft_data.exchange.formats.targets import CARD_MARK, target_kind
 
 _LISTED = 50
 
@@ -89,12 +89,12 @@ def card(buffer: Buffer, report: ExportReport, chosen: Format, seen: Provenance,
 
 
 def _front_matter(target: Path) -> list[str]:
-    pattern = "data-*.arrow" if kind_of(target) == "folder" else target.name
+    pattern = "data-*.arrow" if target_kind(target) == "folder" else target.name
     return ["tags: [rft-data]", "configs:", "- config_name: default", f"  data_files: {json.dumps(pattern)}"]
 
 
 def _loading(target: Path) -> str:
-    kind = kind_of(target)
+    kind = target_kind(target)
     if kind == "folder":
         return f"rows = datasets.load_from_disk({target.name!r})"
     loader = "json" if kind == "jsonl" else kind

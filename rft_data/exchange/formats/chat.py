@@ -130,10 +130,10 @@ def first_answer(messages: Sequence[Mapping[str, Any]]) -> int:
 
 def completion_text(messages: Sequence[Mapping[str, Any]]) -> str:
     """The texts of the assistant's messages, one under the other."""
-    return "\n".join(text_of(item) for item in messages if item["role"] == "assistant")
+    return "\n".join(message_text(item) for item in messages if item["role"] == "assistant")
 
 
-def text_of(item: Mapping[str, Any]) -> str:
+def message_text(item: Mapping[str, Any]) -> str:
     """The text of one message; that of its text parts when it has several."""
     content = item["content"]
     if isinstance(content, str):

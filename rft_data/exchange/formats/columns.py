@@ -20,7 +20,7 @@ IMAGE = pa.struct([pa.field("bytes", pa.binary()), pa.field("path", pa.string())
 _CHUNK = 1000
 
 
-def type_of(value: Any) -> pa.DataType:
+def arrow_type(value: Any) -> pa.DataType:
     """The narrowest Arrow type for a JSON value; null for null, and for the items of an empty list."""
     if value is None:
         return pa.null()
@@ -33,31 +33,31 @@ def type_of(value: Any) -> pa.DataType:
     if isinstance(value, list):
         item = pa.null()
         for part in value:
-            item = merged(item, type_of(part))
+            item = common_type(item, arrow_type(part))
         return pa.list_(item)
     if value and all(isinstance(part, str) for part in value.values()):
         return pa.struct([(key, pa.string()) for key in value])
     return pa.json_()
 
 
-def merged(one: pa.DataType, other: pa.DataType) -> pa.DataType:
+def common_type(one: pa.DataType, other: pa.DataType) -> pa.DataType:
     """The type for values of both types."""
     if pa.types.is_null(other) or one.equals(other):
         return one
     if pa.types.is_null(one):
         return other
     if pa.types.is_list(one) and pa.types.is_list(other):
-        return pa.list_(merged(one.value_type, other.value_type))
+        return pa.list_(common_type(one.value_type, other.value_type))
     if pa.types.is_struct(one) and pa.types.is_struct(other) and set(one.names) == set(other.names):
         return one
     return pa.json_()
 
 
-def settled(kind: pa.DataType) -> pa.DataType:
+def final_type(kind: pa.DataType) -> pa.DataType:
     """The type, with text where nothing but nulls and empty lists came."""
     if pa.types.is_null(kind):
         return pa.string()
-    return pa.list_(settled(kind.value_type)) if pa.types.is_list(kind) else kind
+    return pa.list_(final_type(kind.value_type)) if pa.types.is_list(kind) else kind
 
 
 def tables(schema: pa.Schema, rows: Iterable[Row]) -> Iterator[pa.Table]:

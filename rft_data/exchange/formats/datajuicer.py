@@ -17,10 +17,10 @@ from rft_data.exchange.formats.records import (
     Origin,
     Record,
     Row,
-    beside,
-    imported,
+    extra_columns,
+    imported_experience,
     text_cell,
-    with_beside,
+    with_metadata,
 )
 
 _COMPUTED = ("__dj__stats__", "__dj__meta__")
@@ -40,16 +40,18 @@ def read_query(row: Row, origin: Origin) -> Sequence[Record]:
         messages += [{"role": "user", "content": turn[0]}, {"role": "assistant", "content": turn[1]}]
     messages.append({"role": "user", "content": text_cell(row, "query")})
     answer = {"role": "assistant", "content": text_cell(row, "response")}
-    metadata = beside(row, ("system", "history", "query", "response"))
-    return [imported(origin, [*messages, answer], len(messages), metadata=metadata)]
+    metadata = extra_columns(row, ("system", "history", "query", "response"))
+    return [imported_experience(origin, [*messages, answer], len(messages), metadata=metadata)]
 
 
 def read_messages(row: Row, origin: Origin) -> Sequence[Record]:
     """An experience: from the first answer on it is completion."""
     messages = chat(row.get("messages"), "column 'messages'")
-    metadata = beside(row, ("messages", "tools"))
+    metadata = extra_columns(row, ("messages", "tools"))
     return [
-        imported(origin, messages, first_answer(messages), tools=tools(row.get("tools")), metadata=metadata)
+        imported_experience(
+            origin, messages, first_answer(messages), tools=tools(row.get("tools")), metadata=metadata
+        )
     ]
 
 
@@ -93,7 +95,7 @@ def write_messages(record: Experience, _: Choices) -> Row:
 
 def _with_computed(row: Row, metadata: Mapping[str, Any]) -> Row:
     computed = {name: metadata[name] for name in _COMPUTED if name in metadata}
-    return with_beside({**row, **computed}, metadata, but=_COMPUTED)
+    return with_metadata({**row, **computed}, metadata, but=_COMPUTED)
 
 
 DATA_JUICER = Format(

@@ -21,7 +21,7 @@ from rft_data.exchange.formats import targets
 from rft_data.exchange.formats.card import ExportReport, Provenance, card
 from rft_data.exchange.formats.columns import tables
 from rft_data.exchange.formats.mining import mined_pairs
-from rft_data.exchange.formats.payloads import given_out
+from rft_data.exchange.formats.payloads import inline_payloads
 from rft_data.exchange.formats.records import Choices, Format, Row
 from rft_data.exchange.formats.registry import FORMATS
 from rft_data.exchange.formats.rft import STORED, stored_row
@@ -61,11 +61,11 @@ def export(
     """
     chosen: Format = lookup(format, FORMATS, "format")
     path = Path(target)
-    kind = targets.kind_of(path)
+    kind = targets.target_kind(path)
     if kind == "csv" and not chosen.flat:
         flat = ", ".join(name for name, made in FORMATS.items() if made.flat)
         raise RecipeError(f"format '{format}' does not fit CSV; write .jsonl or .parquet. CSV holds: {flat}.")
-    names = tables_of(chosen, table, filtered=where is not None)
+    names = export_tables(chosen, table, filtered=where is not None)
     report = ExportReport(str(path), chosen.name, names)
     outgoing = _Outgoing(buffer, chosen, Choices(margin, threshold), report, flat=kind == "csv")
     with targets.staged(path, overwrite=overwrite) as stage:
@@ -73,13 +73,13 @@ def export(
         report.skipped = dict(outgoing.skipped)
         if report.written == 0:
             raise RowError(_nothing(report, chosen, buffer))
-        note = targets.card_of(stage / path.name)
+        note = targets.card_path(stage / path.name)
         note.write_text(card(buffer, report, chosen, outgoing.seen, where), encoding="utf-8")
-        report.card = str(targets.card_of(path))
+        report.card = str(targets.card_path(path))
     return report
 
 
-def tables_of(chosen: Format, table: str | None, *, filtered: bool) -> tuple[str, ...]:
+def export_tables(chosen: Format, table: str | None, *, filtered: bool) -> tuple[str, ...]:
     """The tables an export reads: the one asked for, else the format's own.
 
     Raises: RecipeError if the format is not written from that table, or a filter's table is not clear.
@@ -179,7 +179,7 @@ class _Outgoing:
         if self._flat:
             targets.check_flat(row)
         self._check_shape(row)
-        made: Row = given_out(row, self._payload)
+        made: Row = inline_payloads(row, self._payload)
         return made
 
     def _payload(self, name: str) -> tuple[str, bytes] | None:

@@ -20,8 +20,8 @@ from rft_data.core.version import __version__
 from rft_data.core.words import Split
 from rft_data.exchange.formats.inputs import Source, open_source
 from rft_data.exchange.formats.jsonlines import Found
-from rft_data.exchange.formats.payloads import taken_in
-from rft_data.exchange.formats.records import Format, Origin, Record, StoredRow, run_of
+from rft_data.exchange.formats.payloads import store_payloads
+from rft_data.exchange.formats.records import Format, Origin, Record, StoredRow, import_run_id
 from rft_data.exchange.formats.registry import FORMATS, detect, shapes
 from rft_data.exchange.formats.rft import STORED, stored_table
 
@@ -192,7 +192,7 @@ class _Intake:
                 if isinstance(record, StoredRow):
                     self._attach(record)
             return records
-        row, ids = taken_in(found.row, self._buffer.add_payload)
+        row, ids = store_payloads(found.row, self._buffer.add_payload)
         records = read(row, self._origin)
         if not ids:
             return records
@@ -290,7 +290,11 @@ class _Intake:
         if self._report.stored == 0:
             return
         recipe = {"import": self._report.source, "format": self._format.name, "rows": self._report.rows}
-        row = {"run_id": run_of(self._origin.taskset), "recipe": recipe, "recipe_hash": content_id(recipe)}
+        row = {
+            "run_id": import_run_id(self._origin.taskset),
+            "recipe": recipe,
+            "recipe_hash": content_id(recipe),
+        }
         self._buffer.add_rows("runs", [{**row, "code_version": __version__, "attempt": 0}])
 
 

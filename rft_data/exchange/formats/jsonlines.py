@@ -38,7 +38,7 @@ class Found:
     """What a bad row looks like, at most 4,096 characters."""
 
 
-def opened(path: Path) -> io.BufferedReader:
+def open_file(path: Path) -> io.BufferedReader:
     """The file's bytes, unpacked when its name ends in .gz or .zst."""
     return io.BufferedReader(pa.input_stream(str(path), compression=_CODECS.get(path.suffix)), _CHUNK)
 
@@ -50,7 +50,7 @@ def read_json(path: Path) -> Iterator[Found]:
     """
     line = 0
     try:
-        with opened(path) as stream:
+        with open_file(path) as stream:
             if _first_byte(stream) == b"[":
                 yield from _array(stream, path)
                 return
@@ -58,7 +58,7 @@ def read_json(path: Path) -> Iterator[Found]:
                 if text is None:
                     yield Found(f"{path}:{line}", None, f"the line has more than {MAX_LINE_BYTES} bytes")
                 elif text.strip():
-                    yield parsed(text, f"{path}:{line}")
+                    yield parse_line(text, f"{path}:{line}")
     except (OSError, pa.ArrowException) as err:
         raise RowError(
             f"{path}:{line + 1}: the file cannot be read on: {err}. Rows before this line are stored; "
@@ -117,7 +117,7 @@ class _Strict:
         return value
 
 
-def parsed(raw: bytes, place: str) -> Found:
+def parse_line(raw: bytes, place: str) -> Found:
     """One line as a row."""
     excerpt = raw[:4096].rstrip(b"\r\n").decode("utf-8", "backslashreplace")
     strict = _Strict()
@@ -133,10 +133,10 @@ def parsed(raw: bytes, place: str) -> Found:
     except ValueError as err:
         what = f"{err.msg} at column {err.colno}" if isinstance(err, json.JSONDecodeError) else str(err)
         return Found(place, None, f"not JSON: {what}", excerpt)
-    return judged(value, strict.fault, place, excerpt)
+    return as_row(value, strict.fault, place, excerpt)
 
 
-def judged(value: Any, fault: str, place: str, excerpt: str) -> Found:
+def as_row(value: Any, fault: str, place: str, excerpt: str) -> Found:
     """A decoded value as a row, if it is an object without fault."""
     if not fault and not isinstance(value, dict):
         fault = f"found {type(value).__name__}, wanted an object"
@@ -187,7 +187,7 @@ class _Window:
                     .decode()
                 )
                 self.skip_to(end)
-                return judged(value, strict.fault, place, excerpt)
+                return as_row(value, strict.fault, place, excerpt)
             if len(self._text) - self._at > MAX_LINE_BYTES or not self._more():
                 raise self.broken(problem)
 

@@ -44,10 +44,10 @@ def mined_pairs(
         some = wanted[start : start + _PAIRS]
         rows = to_experiences(buffer.take([seq for pair in some for seq in pair]))
         for place in range(0, len(rows), 2):
-            yield pair_of(rows[place], rows[place + 1])
+            yield mined_pair(rows[place], rows[place + 1])
 
 
-def pair_of(best: Experience, worst: Experience) -> PreferencePair | RowError:
+def mined_pair(best: Experience, worst: Experience) -> PreferencePair | RowError:
     """Two rows of one group as a pair, or why not: one prompt, answers that are there and differ."""
     prompt = best.messages[: best.prompt_messages]
     chosen, rejected = best.messages[best.prompt_messages :], worst.messages[worst.prompt_messages :]

@@ -13,7 +13,15 @@ from typing import Any
 from rft_data.core.errors import RowError
 from rft_data.core.rows import Experience, Task
 from rft_data.exchange.formats.chat import chat, message, tools, written
-from rft_data.exchange.formats.records import Choices, Format, Origin, Record, Row, imported, with_beside
+from rft_data.exchange.formats.records import (
+    Choices,
+    Format,
+    Origin,
+    Record,
+    Row,
+    imported_experience,
+    with_metadata,
+)
 
 _SAMPLING = (
     "temperature",
@@ -67,7 +75,7 @@ def _experience(
     if not isinstance(index, int) or not isinstance(finish, str | None):
         raise RowError("a choice has an index or finish_reason that is none")
     all_kept = {**kept, "choice": _filled(choice, "message", "finish_reason", "index")}
-    return imported(
+    return imported_experience(
         origin,
         [*messages, answer],
         len(messages),
@@ -143,7 +151,7 @@ def write_openai(record: Experience | Task, _: Choices) -> Row:
     if isinstance(record, Task):
         body = {"messages": _wire(record.messages), **kept.get("request", {})}
         line = {"custom_id": record.task_id, "method": "POST", "url": "/v1/chat/completions"}
-        return with_beside({**line, **kept.get("row", {}), "body": body}, record.metadata, but=(_KEPT,))
+        return with_metadata({**line, **kept.get("row", {}), "body": body}, record.metadata, but=(_KEPT,))
     split = record.prompt_messages
     if len(record.messages) != split + 1:
         raise RowError("the completion is not one message; a response holds one")
@@ -163,7 +171,7 @@ def write_openai(record: Experience | Task, _: Choices) -> Row:
         "response": {**kept.get("response", {}), "choices": [choice]},
         **kept.get("row", {}),
     }
-    return with_beside(row, record.metadata, but=(_KEPT,))
+    return with_metadata(row, record.metadata, but=(_KEPT,))
 
 
 def _wire(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -47,7 +47,7 @@ def media_type(data: bytes) -> str:
     return "application/octet-stream"
 
 
-def taken_in(row: Mapping[str, Any], store: Store) -> tuple[Row, list[str]]:
+def store_payloads(row: Mapping[str, Any], store: Store) -> tuple[Row, list[str]]:
     """The row as JSON values, its bytes stored and referred to; and the ids of what it refers to.
 
     Raises: RowError naming the place of a value that JSON cannot hold, or of a text that is too long.
@@ -136,7 +136,7 @@ def _file(value: Mapping[str, Any], path: str, kept: Store) -> str | None:
     return kept(data, media_type(data))
 
 
-def given_out(value: Any, fetch: Callable[[str], tuple[str, bytes] | None]) -> Any:
+def inline_payloads(value: Any, fetch: Callable[[str], tuple[str, bytes] | None]) -> Any:
     """The value with every reference to a stored payload as a data URI again.
 
     `fetch` returns None for an id that is not stored: such text only looks like a reference, and stays.
@@ -148,9 +148,9 @@ def given_out(value: Any, fetch: Callable[[str], tuple[str, bytes] | None]) -> A
             return value
         return f"data:{found[0]};base64,{base64.b64encode(found[1]).decode()}"
     if isinstance(value, Mapping):
-        return {key: given_out(item, fetch) for key, item in value.items()}
+        return {key: inline_payloads(item, fetch) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [given_out(item, fetch) for item in value]
+        return [inline_payloads(item, fetch) for item in value]
     return value
 
 

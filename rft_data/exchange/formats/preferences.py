@@ -17,9 +17,9 @@ from rft_data.exchange.formats.records import (
     Record,
     Row,
     prompt_id,
-    with_beside,
+    with_metadata,
 )
-from rft_data.exchange.formats.trl import as_spoken, extras, spoken
+from rft_data.exchange.formats.trl import as_column, text_or_messages, trl_metadata
 
 _SCORES = ("score_chosen", "score_rejected")
 _KNOWN = ("prompt", "chosen", "rejected", *_SCORES)
@@ -27,13 +27,13 @@ _KNOWN = ("prompt", "chosen", "rejected", *_SCORES)
 
 def read_preference(row: Row, origin: Origin) -> Sequence[Record]:
     """A preference pair; a `prompt` text that only repeats the first message of both answers is metadata."""
-    chosen, plain = spoken(row.get("chosen"), "assistant", "chosen")
-    rejected, same = spoken(row.get("rejected"), "assistant", "rejected")
+    chosen, plain = text_or_messages(row.get("chosen"), "assistant", "chosen")
+    rejected, same = text_or_messages(row.get("rejected"), "assistant", "rejected")
     if plain != same:
         raise RowError("chosen and rejected are not of one kind; both must be text, or both messages")
     if not chosen or not rejected:
         raise RowError(f"column '{'rejected' if chosen else 'chosen'}' is empty")
-    metadata = extras(row, _KNOWN, plain=plain)
+    metadata = trl_metadata(row, _KNOWN, plain=plain)
     prompt = _prompt(row.get("prompt"), chosen, rejected, plain=plain)
     if not prompt and row.get("prompt"):
         metadata["prompt"] = row["prompt"]
@@ -94,9 +94,9 @@ def write_preference(record: PreferencePair, _: Choices) -> Row:
     plain = record.metadata.get(PLAIN) is True
     row: Row = {}
     if record.messages:
-        row["prompt"] = as_spoken(record.messages, "user", "the prompt", plain=plain)
-    row["chosen"] = as_spoken(record.chosen, "assistant", "chosen", plain=plain)
-    row["rejected"] = as_spoken(record.rejected, "assistant", "rejected", plain=plain)
+        row["prompt"] = as_column(record.messages, "user", "the prompt", plain=plain)
+    row["chosen"] = as_column(record.chosen, "assistant", "chosen", plain=plain)
+    row["rejected"] = as_column(record.rejected, "assistant", "rejected", plain=plain)
     for column, score in zip(_SCORES, (record.chosen_score, record.rejected_score), strict=True):
         if score is not None:
             row[column] = score
@@ -105,7 +105,7 @@ def write_preference(record: PreferencePair, _: Choices) -> Row:
     images = record.metadata.get("images")
     if images:
         row["images"] = images
-    return with_beside(row, record.metadata, but=("images",))
+    return with_metadata(row, record.metadata, but=("images",))
 
 
 def explicit(row: Row) -> Row:

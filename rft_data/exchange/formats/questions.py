@@ -19,10 +19,10 @@ from rft_data.exchange.formats.records import (
     Origin,
     Record,
     Row,
-    beside,
-    imported,
+    extra_columns,
+    imported_experience,
     text_cell,
-    with_beside,
+    with_metadata,
 )
 
 MARK = "####"
@@ -61,14 +61,14 @@ def boxed_answer(solution: str) -> str | None:
 def _made(
     origin: Origin, row: Row, question: str, answer: str | None, solution: str | None
 ) -> Sequence[Record]:
-    metadata = beside(row, ("question", "answer", "problem", "solution"))
+    metadata = extra_columns(row, ("question", "answer", "problem", "solution"))
     prompt = {"role": "user", "content": question}
     task = Task(origin.taskset, (prompt,), answer, origin.split, metadata=metadata)
     records: list[Record] = [] if answer is None else [task]
     if solution is not None:
         given = {_GIVEN: answer} if row.get("answer") not in (None, "") else {}
         records.append(
-            imported(
+            imported_experience(
                 origin,
                 [prompt, {"role": "assistant", "content": solution}],
                 1,
@@ -115,7 +115,7 @@ def write_gsm8k(record: Experience | Task, _: Choices) -> Row:
             raise RowError(
                 f"the completion has no '{MARK} answer' line; it would be read as the answer itself"
             )
-    return with_beside({"question": question, "answer": answer}, record.metadata)
+    return with_metadata({"question": question, "answer": answer}, record.metadata)
 
 
 def write_problem(record: Experience | Task, _: Choices) -> Row:
@@ -128,7 +128,7 @@ def write_problem(record: Experience | Task, _: Choices) -> Row:
         row = {"problem": _question(record), "solution": _solution(record)}
         if _GIVEN in record.metadata:
             row["answer"] = record.metadata[_GIVEN]
-    return with_beside(row, record.metadata)
+    return with_metadata(row, record.metadata)
 
 
 def _question(record: Experience) -> str:

@@ -86,7 +86,7 @@ class Format:
     """Arrow schema by table, for a format whose columns are known before the rows are."""
 
 
-def imported(
+def imported_experience(
     origin: Origin,
     messages: Sequence[Message],
     prompt_messages: int,
@@ -107,7 +107,7 @@ def imported(
     )
     return Experience(
         experience_id=name,
-        run_id=run_of(origin.taskset),
+        run_id=import_run_id(origin.taskset),
         taskset=origin.taskset,
         task_id=task_id or prompt_id(origin.taskset, messages[:prompt_messages]),
         group_id=name if group is None else content_id("import", origin.taskset, *group),
@@ -119,7 +119,7 @@ def imported(
     )
 
 
-def run_of(taskset: str) -> str:
+def import_run_id(taskset: str) -> str:
     """The run that imported rows of a taskset belong to."""
     return f"import/{taskset}"
 
@@ -129,7 +129,7 @@ def prompt_id(taskset: str, prompt: Sequence[Message]) -> str:
     return Task(taskset, tuple(prompt)).task_id
 
 
-def beside(row: Row, known: Sequence[str]) -> dict[str, Any]:
+def extra_columns(row: Row, known: Sequence[str]) -> dict[str, Any]:
     """The columns of a row that its format does not know, and its own `metadata`, as one mapping.
 
     Null columns are left out (a table fills its gaps with them); another column wins over a metadata key
@@ -144,7 +144,7 @@ def beside(row: Row, known: Sequence[str]) -> dict[str, Any]:
     return {k: v for k, v in rest.items() if not k.startswith(RESERVED)}
 
 
-def with_beside(row: Row, metadata: Mapping[str, Any], *, but: Sequence[str] = ()) -> Row:
+def with_metadata(row: Row, metadata: Mapping[str, Any], *, but: Sequence[str] = ()) -> Row:
     """The row with its metadata as one `metadata` column, when there is any."""
     kept = {k: v for k, v in metadata.items() if not k.startswith(RESERVED) and k not in but}
     return {**row, "metadata": kept} if kept else row

@@ -19,9 +19,9 @@ from rft_data.exchange.formats.records import (
     Origin,
     Record,
     Row,
-    beside,
-    imported,
-    with_beside,
+    extra_columns,
+    imported_experience,
+    with_metadata,
 )
 
 _ROLES = {
@@ -55,9 +55,11 @@ def read_sharegpt(row: Row, origin: Origin) -> Sequence[Record]:
     if isinstance(system, str) and system:
         messages.insert(0, {"role": "system", "content": system})
     _check_order(messages)
-    metadata = beside(row, ("conversations", "system", "tools"))
+    metadata = extra_columns(row, ("conversations", "system", "tools"))
     return [
-        imported(origin, messages, first_answer(messages), tools=tools(row.get("tools")), metadata=metadata)
+        imported_experience(
+            origin, messages, first_answer(messages), tools=tools(row.get("tools")), metadata=metadata
+        )
     ]
 
 
@@ -103,7 +105,7 @@ def write_sharegpt(record: Experience, _: Choices) -> Row:
     _check_order(record.messages)
     if record.tools:
         row["tools"] = json.dumps([dict(tool) for tool in record.tools], ensure_ascii=False)
-    return with_beside(row, record.metadata)
+    return with_metadata(row, record.metadata)
 
 
 def _turn(item: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from rft_data.buffer.column_checks import MAX_TEXT_BYTES
 from rft_data.core.errors import MissingFileError, RowError
 from rft_data.core.lookup import need
-from rft_data.exchange.formats.jsonlines import Found, opened, parsed
+from rft_data.exchange.formats.jsonlines import Found, open_file, parse_line
 
 BATCH_ROWS = 1000
 
@@ -28,7 +28,7 @@ def read_csv(path: Path) -> Iterator[Found]:
     csv.field_size_limit(max(csv.field_size_limit(), MAX_TEXT_BYTES + 1))
     line = 1
     try:
-        with opened(path) as stream:
+        with open_file(path) as stream:
             text = io.TextIOWrapper(stream, encoding="utf-8-sig", errors="surrogateescape", newline="")
             reader = csv.reader(text, strict=True)
             header = next(reader, [])
@@ -49,7 +49,7 @@ def _csv_row(header: list[str], cells: list[str], place: str) -> Found:
         return Found(place, None, f"{len(cells)} cells under {len(header)} columns", excerpt)
     row: dict[str, Any] = dict(zip(header, cells, strict=True))
     if row.get("metadata", "").startswith("{"):
-        found = parsed(row["metadata"].encode(errors="surrogateescape"), place)
+        found = parse_line(row["metadata"].encode(errors="surrogateescape"), place)
         if found.row is None:
             return Found(place, None, f"column 'metadata': {found.reason}", excerpt)
         row["metadata"] = found.row

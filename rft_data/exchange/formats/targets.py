@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 
 from rft_data.core.errors import RecipeError, RowError
 from rft_data.core.lookup import need
-from rft_data.exchange.formats.columns import IMAGE, features, merged, settled, type_of
+from rft_data.exchange.formats.columns import IMAGE, arrow_type, common_type, features, final_type
 from rft_data.exchange.formats.payloads import as_file
 from rft_data.exchange.formats.records import Row
 
@@ -38,7 +38,7 @@ KINDS: Mapping[str, str] = {
 _CODECS = {".gz": "gzip", ".zst": "zstd"}
 
 
-def kind_of(target: Path) -> str:
+def target_kind(target: Path) -> str:
     """`jsonl`, `csv`, `parquet` or `folder` (for a name without suffix).
 
     Raises: RecipeError for any other name.
@@ -54,9 +54,9 @@ def kind_of(target: Path) -> str:
     )
 
 
-def card_of(target: Path) -> Path:
+def card_path(target: Path) -> Path:
     """Where the dataset card goes: README.md in a folder, `<file>.README.md` beside a file."""
-    return target / CARD if kind_of(target) == "folder" else target.with_name(f"{target.name}.{CARD}")
+    return target / CARD if target_kind(target) == "folder" else target.with_name(f"{target.name}.{CARD}")
 
 
 @contextmanager
@@ -84,7 +84,7 @@ def staged(target: Path, *, overwrite: bool) -> Iterator[Path]:
 
 
 def _may_write(target: Path, *, overwrite: bool) -> None:
-    card = card_of(target)
+    card = card_path(target)
     ours = card.is_file() and CARD_MARK in card.read_text(encoding="utf-8")
     if target.exists() and not overwrite:
         raise RecipeError(f"{target} is there already; give another name, or overwrite=True (--overwrite).")
@@ -121,12 +121,12 @@ class Spool:
         """Write one row."""
         self._stream.write(_dumped(row).encode() + b"\n")
         for name, value in row.items():
-            kind = pa.list_(IMAGE) if name == "images" else type_of(value)
-            self._types[name] = merged(self._types.get(name, pa.null()), kind)
+            kind = pa.list_(IMAGE) if name == "images" else arrow_type(value)
+            self._types[name] = common_type(self._types.get(name, pa.null()), kind)
 
     def schema(self) -> pa.Schema:
         """The columns in the order they first came."""
-        return pa.schema([(name, settled(kind)) for name, kind in self._types.items()])
+        return pa.schema([(name, final_type(kind)) for name, kind in self._types.items()])
 
     def read(self) -> Iterator[Row]:
         """The rows again."""

@@ -11,7 +11,7 @@ from typing import Any
 
 from rft_data.core.errors import RowError
 from rft_data.core.rows import Experience, Message, Task
-from rft_data.exchange.formats.chat import chat, first_answer, one_text, text_of, tools, written
+from rft_data.exchange.formats.chat import chat, first_answer, message_text, one_text, tools, written
 from rft_data.exchange.formats.records import (
     PLAIN,
     Choices,
@@ -19,16 +19,16 @@ from rft_data.exchange.formats.records import (
     Origin,
     Record,
     Row,
-    beside,
-    imported,
+    extra_columns,
+    imported_experience,
     text_cell,
-    with_beside,
+    with_metadata,
 )
 
 _BESIDE = ("tools", "images")
 
 
-def spoken(value: Any, role: str, where: str) -> tuple[list[dict[str, Any]], bool]:
+def text_or_messages(value: Any, role: str, where: str) -> tuple[list[dict[str, Any]], bool]:
     """(messages, whether they were a plain string) of a column that holds either.
 
     Raises: RowError if it holds neither.
@@ -40,15 +40,15 @@ def spoken(value: Any, role: str, where: str) -> tuple[list[dict[str, Any]], boo
     return chat(value, f"column '{where}'"), False
 
 
-def extras(row: Row, known: Sequence[str], *, plain: bool) -> dict[str, Any]:
+def trl_metadata(row: Row, known: Sequence[str], *, plain: bool) -> dict[str, Any]:
     """Metadata of a TRL row: what it has beside the known columns, its images, and whether it is plain."""
-    metadata = beside(row, (*known, *_BESIDE))
+    metadata = extra_columns(row, (*known, *_BESIDE))
     if row.get("images"):
         metadata["images"] = row["images"]
     return {**metadata, PLAIN: True} if plain else metadata
 
 
-def as_spoken(messages: Sequence[Message], role: str, what: str, *, plain: bool) -> Any:
+def as_column(messages: Sequence[Message], role: str, what: str, *, plain: bool) -> Any:
     """The column of a prompt or an answer: a string when it was one, else the messages."""
     if not plain:
         if not messages:
@@ -57,7 +57,7 @@ def as_spoken(messages: Sequence[Message], role: str, what: str, *, plain: bool)
     return one_text(messages, role, what) if messages else ""
 
 
-def finished(row: Row, record: Experience | Task, *, of: Sequence[Mapping[str, Any]] | None) -> Row:
+def with_extras(row: Row, record: Experience | Task, *, of: Sequence[Mapping[str, Any]] | None) -> Row:
     """The row with tools, images and metadata beside it, each when there is any."""
     images = record.metadata.get("images")
     row = {
@@ -65,12 +65,12 @@ def finished(row: Row, record: Experience | Task, *, of: Sequence[Mapping[str, A
         **({"tools": [dict(tool) for tool in of]} if of else {}),
         **({"images": images} if images else {}),
     }
-    return with_beside(row, record.metadata, but=_BESIDE)
+    return with_metadata(row, record.metadata, but=_BESIDE)
 
 
 def _pair(row: Row) -> tuple[list[dict[str, Any]], int, bool]:
-    prompt, plain = spoken(row.get("prompt"), "user", "prompt")
-    completion, same = spoken(row.get("completion"), "assistant", "completion")
+    prompt, plain = text_or_messages(row.get("prompt"), "user", "prompt")
+    completion, same = text_or_messages(row.get("completion"), "assistant", "completion")
     if plain != same:
         kinds = ("text", "messages") if plain else ("messages", "text")
         raise RowError("prompt is {} but completion is {}; both must be of one kind".format(*kinds))
@@ -81,11 +81,11 @@ def _pair(row: Row) -> tuple[list[dict[str, Any]], int, bool]:
 
 def read_prompt(row: Row, origin: Origin) -> Sequence[Record]:
     """A task; `answer` is its reference answer."""
-    prompt, plain = spoken(row.get("prompt"), "user", "prompt")
+    prompt, plain = text_or_messages(row.get("prompt"), "user", "prompt")
     if not prompt:
         raise RowError("column 'prompt' is empty")
     answer = None if row.get("answer") in (None, "") else text_cell(row, "answer")
-    metadata = extras(row, ("prompt", "answer"), plain=plain)
+    metadata = trl_metadata(row, ("prompt", "answer"), plain=plain)
     offered = tools(row.get("tools"))
     if offered:
         metadata["tools"] = offered
@@ -95,17 +95,17 @@ def read_prompt(row: Row, origin: Origin) -> Sequence[Record]:
 def write_prompt(record: Task, _: Choices) -> Row:
     """Prompt, and the answer when it has one."""
     plain = record.metadata.get(PLAIN) is True
-    row: Row = {"prompt": as_spoken(record.messages, "user", "the prompt", plain=plain)}
+    row: Row = {"prompt": as_column(record.messages, "user", "the prompt", plain=plain)}
     if record.answer is not None:
         row["answer"] = record.answer
-    return finished(row, record, of=record.metadata.get("tools"))
+    return with_extras(row, record, of=record.metadata.get("tools"))
 
 
 def read_completion(row: Row, origin: Origin) -> Sequence[Record]:
     """An experience without reward."""
     messages, split, plain = _pair(row)
-    metadata = extras(row, ("prompt", "completion"), plain=plain)
-    return [imported(origin, messages, split, tools=tools(row.get("tools")), metadata=metadata)]
+    metadata = trl_metadata(row, ("prompt", "completion"), plain=plain)
+    return [imported_experience(origin, messages, split, tools=tools(row.get("tools")), metadata=metadata)]
 
 
 def write_completion(record: Experience, _: Choices) -> Row:
@@ -115,10 +115,10 @@ def write_completion(record: Experience, _: Choices) -> Row:
     if split == len(record.messages):
         raise RowError("the completion is empty")
     row = {
-        "prompt": as_spoken(record.messages[:split], "user", "the prompt", plain=plain),
-        "completion": as_spoken(record.messages[split:], "assistant", "the completion", plain=plain),
+        "prompt": as_column(record.messages[:split], "user", "the prompt", plain=plain),
+        "completion": as_column(record.messages[split:], "assistant", "the completion", plain=plain),
     }
-    return finished(row, record, of=record.tools)
+    return with_extras(row, record, of=record.tools)
 
 
 def read_language(row: Row, origin: Origin) -> Sequence[Record]:
@@ -130,8 +130,8 @@ def read_language(row: Row, origin: Origin) -> Sequence[Record]:
         split, plain = first_answer(messages), False
     else:
         messages, split, plain = [{"role": "assistant", "content": text_cell(row, "text")}], 0, True
-    metadata = extras(row, ("text", "messages"), plain=plain)
-    return [imported(origin, messages, split, tools=tools(row.get("tools")), metadata=metadata)]
+    metadata = trl_metadata(row, ("text", "messages"), plain=plain)
+    return [imported_experience(origin, messages, split, tools=tools(row.get("tools")), metadata=metadata)]
 
 
 def write_language(record: Experience, _: Choices) -> Row:
@@ -139,17 +139,17 @@ def write_language(record: Experience, _: Choices) -> Row:
     if not record.messages:
         raise RowError("the row has no messages")
     if record.metadata.get(PLAIN) is True:
-        return finished({"text": "".join(map(text_of, record.messages))}, record, of=record.tools)
-    return finished({"messages": written(record.messages)}, record, of=record.tools)
+        return with_extras({"text": "".join(map(message_text, record.messages))}, record, of=record.tools)
+    return with_extras({"messages": written(record.messages)}, record, of=record.tools)
 
 
 def read_unpaired(row: Row, origin: Origin) -> Sequence[Record]:
     """An experience with reward 1 or 0."""
     messages, split, plain = _pair(row)
     reward = float(_label(row.get("label")))
-    metadata = extras(row, ("prompt", "completion", "label"), plain=plain)
+    metadata = trl_metadata(row, ("prompt", "completion", "label"), plain=plain)
     return [
-        imported(
+        imported_experience(
             origin,
             messages,
             split,

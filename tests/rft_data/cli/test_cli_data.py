@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from rft_data.buffer import Buffer
 from rft_data.cli.app import app
-from rft_data.exchange.feedback import fold, said_about
+from rft_data.exchange.feedback import feedback_about, fold
 from tests.rft_data.run.rejudge.explored import explore
 
 RECIPE = """\
@@ -100,7 +100,7 @@ def test_feedback_that_goes_back_to_an_earlier_value_is_new(house: Path) -> None
     for value in "101":
         rft(*ADD[:2], "--experience", name, *ADD[4:], "--buffer", house / "buffer", "--value", value)
     with Buffer(house / "buffer", read_only=True) as buffer:
-        assert fold(said_about(buffer, "reward", [name]), "last").values.tolist() == [1.0]
+        assert fold(feedback_about(buffer, "reward", [name]), "last").values.tolist() == [1.0]
         assert buffer.counts()["feedback"] == 3
 
 

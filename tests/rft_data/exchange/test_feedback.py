@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from rft_data.buffer import Buffer
 from rft_data.core.errors import RowError
 from rft_data.core.rows import Feedback
-from rft_data.exchange.feedback import WITHDRAWN, Folded, fold, read_feedback, said_about, withdrawal
+from rft_data.exchange.feedback import WITHDRAWN, Folded, feedback_about, fold, read_feedback, withdrawal
 from tests.rft_data.conftest import make_experience
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -30,7 +30,7 @@ SCHEMA = pa.schema(
 
 
 def table(rows: list[tuple[str, str, float | None, str | None, int]]) -> pa.Table:
-    """(experience, author, value, text, second) as `said_about` gives it."""
+    """(experience, author, value, text, second) as `feedback_about` gives it."""
     names = SCHEMA.names
     stamped = [(*row[:4], START + timedelta(seconds=row[4])) for row in rows]
     return pa.Table.from_pylist([dict(zip(names, row, strict=True)) for row in stamped], schema=SCHEMA)
@@ -83,11 +83,11 @@ def test_of_equal_times_the_one_stored_later_is_last() -> None:
 
 
 def test_nothing_said_is_nan() -> None:
-    found = fold(table([("a", "x", 1.0, None, 0)]), "last").about(pa.chunked_array([["b", "a", "b"]]))
+    found = fold(table([("a", "x", 1.0, None, 0)]), "last").values_for(pa.chunked_array([["b", "a", "b"]]))
     assert math.isnan(found[0])
     assert found[1] == 1.0
     nothing = Folded(pa.array([], pa.string()), found[:0])
-    assert [math.isnan(value) for value in nothing.about(pa.array(["a"]))] == [True]
+    assert [math.isnan(value) for value in nothing.values_for(pa.array(["a"]))] == [True]
 
 
 def test_only_the_key_and_the_rows_asked_for_are_read(buffer: Buffer) -> None:
@@ -96,8 +96,8 @@ def test_only_the_key_and_the_rows_asked_for_are_read(buffer: Buffer) -> None:
     ids = [row.experience_id for row in rows]
     said = [Feedback(ids[0], "x", "reward", 1.0), Feedback(ids[1], "x", "score", 2.0)]
     buffer.add_feedback([*said, Feedback(ids[2], "x", "reward", 3.0)])
-    assert said_about(buffer, "reward", ids[:2]).column("value").to_pylist() == [1.0]
-    assert said_about(buffer, "reward", []).num_rows == 0
+    assert feedback_about(buffer, "reward", ids[:2]).column("value").to_pylist() == [1.0]
+    assert feedback_about(buffer, "reward", []).num_rows == 0
 
 
 def test_many_rows_are_found_as_few_are(buffer: Buffer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,9 +106,9 @@ def test_many_rows_are_found_as_few_are(buffer: Buffer, monkeypatch: pytest.Monk
     ids = [row.experience_id for row in rows]
     said = [Feedback(name, "x", "reward", float(n)) for n, name in enumerate(ids)]
     buffer.add_feedback([*said, Feedback(ids[0], "x", "score", 9.0)])
-    few = said_about(buffer, "reward", ids[1:5])
+    few = feedback_about(buffer, "reward", ids[1:5])
     monkeypatch.setattr("rft_data.exchange.feedback._FEW", 2)
-    assert said_about(buffer, "reward", ids[1:5]).equals(few)
+    assert feedback_about(buffer, "reward", ids[1:5]).equals(few)
     assert few.column("value").to_pylist() == [1.0, 2.0, 3.0, 4.0]
 
 
@@ -119,7 +119,7 @@ def test_a_withdrawal_is_new_however_often_it_is_said(buffer: Buffer) -> None:
     assert buffer.add_feedback([said]) == 1
     assert buffer.add_feedback([withdrawal(said, 1)]) == 1
     assert buffer.add_feedback([withdrawal(said, 2)]) == 1
-    assert len(fold(said_about(buffer, "score", [row.experience_id]), "last").ids) == 0
+    assert len(fold(feedback_about(buffer, "score", [row.experience_id]), "last").ids) == 0
 
 
 # --- files -----------------------------------------------------------------------------------------------
@@ -208,7 +208,7 @@ def test_a_correction_back_to_an_earlier_value_counts_and_a_repeated_import_does
     ]
     said = read_feedback(lines(tmp_path / "f.jsonl", *rows), "me")
     assert buffer.add_feedback(said) == 3
-    assert fold(said_about(buffer, "score", [name]), "last").values.tolist() == [3.0]
+    assert fold(feedback_about(buffer, "score", [name]), "last").values.tolist() == [3.0]
     assert buffer.add_feedback(read_feedback(tmp_path / "f.jsonl", "me")) == 0
     undated = [{key: row[key] for key in ("experience_id", "key", "value")} for row in rows]
     assert buffer.add_feedback(read_feedback(lines(tmp_path / "g.jsonl", *undated), "me")) == 0

@@ -26,7 +26,7 @@ def mixed(buffer: Buffer) -> Buffer:
 def test_groups_come_whole_in_the_order_of_their_first_row(mixed: Buffer) -> None:
     found = whole_groups(mixed, "run")
     assert found.names == ("a", "b", "c")
-    assert [found.of(place).tolist() for place in range(3)] == [[0, 2, 5], [1, 4], [3, 6]]
+    assert [found.group(place).tolist() for place in range(3)] == [[0, 2, 5], [1, 4], [3, 6]]
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7])

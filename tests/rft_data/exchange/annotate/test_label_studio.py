@@ -12,7 +12,7 @@ from rft_data.core.errors import ConflictError, RowError
 from rft_data.core.filters import parse_text
 from rft_data.core.schema import EXPERIENCES
 from rft_data.exchange.annotate import export_tasks, import_annotations
-from rft_data.exchange.feedback import fold, said_about
+from rft_data.exchange.feedback import feedback_about, fold
 from tests.rft_data.run.rejudge.explored import explore
 
 REWARDS = [[1.0, 0.0], [0.5, None]]
@@ -147,7 +147,7 @@ def test_a_rating_changed_back_is_the_newest(stored: Buffer, tmp_path: Path) -> 
         assert import_annotations(stored, path).feedback_new == 1
         assert import_annotations(stored, path).feedback_new == 0
     [name] = set(stored.read("feedback", ["experience_id"]).column(0).to_pylist())
-    assert fold(said_about(stored, "score", [name]), "last").values.tolist() == [3.0]
+    assert fold(feedback_about(stored, "score", [name]), "last").values.tolist() == [3.0]
 
 
 def test_annotations_without_a_time_come_back_once(stored: Buffer, tmp_path: Path) -> None:

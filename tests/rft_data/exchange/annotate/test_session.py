@@ -4,7 +4,7 @@ import pytest
 
 from rft_data.buffer import Buffer
 from rft_data.exchange.annotate import Session, comparisons, ratings
-from rft_data.exchange.feedback import fold, said_about
+from rft_data.exchange.feedback import feedback_about, fold
 from tests.rft_data.run.rejudge.explored import explore
 
 REWARDS = [[1.0, 0.0], [0.5, 0.25], [0.0, 0.0]]
@@ -27,7 +27,7 @@ def scores(buffer: Buffer, author: str = "ann") -> dict[str, float]:
     """Member texts to the scores that stand."""
     rows = buffer.take(range(6))
     ids = rows.column("experience_id").to_pylist()
-    said = said_about(buffer, "score", ids)
+    said = feedback_about(buffer, "score", ids)
     mine = said.filter([who == author for who in said.column("author").to_pylist()])
     found = fold(mine, "last")
     named = dict(zip(ids, rows.column("completion_text").to_pylist(), strict=True))

@@ -12,7 +12,7 @@ import pytest
 
 from rft_data.buffer import Buffer
 from rft_data.exchange.annotate import Session, Subject, ratings
-from rft_data.exchange.annotate.terminal import annotate, keys_of, subject_text
+from rft_data.exchange.annotate.terminal import annotate, key_presses, subject_text
 from tests.rft_data.conftest import make_experience
 from tests.rft_data.run.rejudge.explored import explore
 
@@ -61,7 +61,7 @@ def test_keys_of_a_pipe_are_its_characters() -> None:
     read, write = os.pipe()
     os.write(write, "3\n s\té".encode())
     os.close(write)
-    with keys_of(read) as keys:
+    with key_presses(read) as keys:
         assert [key for key in keys if key.isascii()] == ["3", "s"]
     os.close(read)
 
@@ -72,7 +72,7 @@ def test_keys_of_a_pipe_are_its_characters() -> None:
 def test_a_key_of_several_bytes_answers_nothing(sequence: str) -> None:
     ours, theirs = pty.openpty()
     try:
-        with keys_of(theirs) as keys:
+        with key_presses(theirs) as keys:
             os.write(ours, f"{sequence}{sequence}4".encode())
             got = [next(keys)]
             while got[-1] != "4":

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rft_data.buffer import Buffer
-from rft_data.exchange.formats.payloads import taken_in
+from rft_data.exchange.formats.payloads import store_payloads
 from rft_data.exchange.formats.records import Choices, Format, Origin
 
 
@@ -35,7 +35,7 @@ def quarantined(buffer: Buffer) -> list[str]:
 def read(chosen: Format, row: dict[str, Any]) -> list[Any]:
     """The canonical rows of one row, times set equal."""
     assert chosen.read is not None
-    plain, _ = taken_in(row, lambda data, kind: "0" * 32)
+    plain, _ = store_payloads(row, lambda data, kind: "0" * 32)
     return [same_time(record) for record in chosen.read(plain, Origin("set"))]
 
 
