@@ -180,7 +180,7 @@ def _whole(buffer: Buffer, run_id: str, groups: Sequence[Row]) -> GroupRows:
     rows = {row["group_id"]: len(row["rewards"]) for row in groups}
     stored = whole_groups(buffer, run_id)
     return stored.only(
-        {name for place, name in enumerate(stored.names) if len(stored.of(place)) == rows.get(name)}
+        {name for place, name in enumerate(stored.names) if len(stored.group(place)) == rows.get(name)}
     )
 
 
@@ -194,7 +194,7 @@ def _judge(
     by: Counter[str] = Counter()
     for start in range(0, len(rows_of), groups_per_batch):
         places = range(start, min(start + groups_per_batch, len(rows_of)))
-        rows = buffer.take([seq for place in places for seq in rows_of.of(place).tolist()])
+        rows = buffer.take([seq for place in places for seq in rows_of.group(place).tolist()])
         annotations = pipeline.run(rows)
         fresh = _changed(annotations, before.of(annotations.column("seq").to_numpy()))
         if fresh.num_rows:
@@ -209,7 +209,7 @@ def _judge(
 
 
 def _played(row: Row, rows_of: GroupRows, place: int) -> Played:
-    seqs = tuple(rows_of.of(place).tolist())
+    seqs = tuple(rows_of.group(place).tolist())
     ticket = Ticket(row["group_id"], row["ordinal"], row["version"], row["round"])
     return Played(
         ticket, TaskKey(row["taskset"], row["task_id"]), GroupOutcome.ARRIVED, seqs, len(row["rewards"])
