@@ -173,23 +173,18 @@ def _read_lines(pipe: IO[bytes], on_line: Callable[[str], object]) -> None:
 
 
 def connected() -> socket.socket:
-    """The child's end of the socket pair; from now on this process ends with its parent."""
-    end_with_parent(int(sys.argv[2]))
-    end = socket.socket(fileno=int(sys.argv[1]))
-    end.set_inheritable(False)
-    return end
+    """The child's end of the socket pair; from now on the kernel ends this process with its parent.
 
-
-def end_with_parent(parent: int, status: int = 1) -> None:
-    """Have the kernel end this process with the parent's thread that started it, even if it is stopped.
-
-    Where the system cannot do that, only a parent that is gone already is noticed.
-    Args: parent: its process id. status: this process's, if the parent is gone.
+    More exactly, with the thread that started it, and even if it is stopped. Where the system cannot do that,
+    only a parent that is gone already is noticed.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        sys.exit(status)
+    if os.getppid() != int(sys.argv[2]):
+        sys.exit(1)
+    end = socket.socket(fileno=int(sys.argv[1]))
+    end.set_inheritable(False)
+    return end
 
 
 def limit_memory(more_bytes: int) -> None:

@@ -1,6 +1,6 @@
-"""The process of one role on this machine: `python -m rft_data.placement.child FD PARENT`, run by `local`.
+"""The process of one role on this machine, started by `process.py`.
 
-FD is its end of a socket pair; everything else, secrets too, comes over that. It ends when its parent does.
+What it is to do, secrets too, comes over its socket.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import socket
 import sys
 import threading
 import time
@@ -16,7 +15,7 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import NoReturn
 
-from rft_data.core.children import end_with_parent
+from rft_data.core.children import connected
 from rft_data.core.errors import RftError
 from rft_data.placement.calls import Birth, encode_failure
 from rft_data.placement.channel import BEAT_S, HEARTBEAT, Line
@@ -27,10 +26,7 @@ from rft_data.placement.hub.wire import encode_result
 def main() -> None:
     """Make the role, then answer calls until there is nobody to ask."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the conductor, which then asks us
-    fd, parent = (int(argument) for argument in sys.argv[1:3])
-    end_with_parent(parent)
-    os.set_inheritable(fd, False)
-    line = Line(socket.socket(fileno=fd))
+    line = Line(connected())
     calls = line.received()
     number, first = next(calls, (0, b""))
     if not first:

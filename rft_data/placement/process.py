@@ -5,10 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-import os
 import signal
-import socket
-import subprocess
 import sys
 import threading
 from collections import deque
@@ -16,6 +13,7 @@ from collections.abc import Coroutine, Mapping
 from contextlib import suppress
 from typing import Any
 
+from rft_data.core.children import Child, how_it_ended
 from rft_data.core.errors import RftError, RoleDiedError, StalledError
 from rft_data.placement.calls import CLOSE, START, Awaited, Patience, encode_call
 from rft_data.placement.channel import BEAT_S, HEARTBEAT, Messages, message
@@ -24,10 +22,8 @@ log = logging.getLogger(__name__)
 TERMINATE_S, KILL_S = 5.0, 30.0
 """How long an end is waited for after SIGTERM, and after SIGKILL."""
 _AFTER_S = 1.0
-"""How long its last words are waited for once it has ended: a child of its own may hold the pipe."""
+"""How long its last answers are waited for once it has ended."""
 _LAST_LINES = 20
-_LINE_BYTES = 1 << 16
-_SIGNALS = {number.value: number.name for number in signal.Signals}
 
 
 class RoleProcess:
@@ -37,29 +33,6 @@ class RoleProcess:
         """Start the process; it waits for its birth."""
         self.name = name
         self._patience = patience
-        self._socket, theirs = socket.socketpair()
-        self._stderr, stderr = os.pipe()
-        command = [
-            sys.executable,
-            "-u",
-            "-m",
-            "rft_data.placement.child",
-            str(theirs.fileno()),
-            str(os.getpid()),
-        ]
-        try:
-            self._popen = subprocess.Popen(  # noqa: S603 - our own module
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=stderr,
-                stderr=stderr,
-                pass_fds=(theirs.fileno(),),
-                env=dict(environment),
-                process_group=0,  # Ctrl-C at the terminal is not for it, and its own children end with it
-            )
-        finally:
-            theirs.close()
-            os.close(stderr)
         self._numbers = itertools.count(HEARTBEAT + 1)
         self._awaited: dict[int, Awaited] = {}
         self._last_lines: deque[str] = deque(maxlen=_LAST_LINES)
@@ -68,18 +41,19 @@ class RoleProcess:
         self._why = ""
         self._dead = ""
         self._gone = asyncio.Event()
+        self._child = Child("rft_data.placement.child", environment=environment, on_line=self._print)
 
     @property
     def where(self) -> str:
         """Its place, for messages."""
-        return f"pid {self._popen.pid}"
+        return f"pid {self._child.pid}"
 
     async def be_born(self, birth: bytes) -> None:
         """Make the role.
 
         Raises: what its factory raises, RoleDiedError, or StalledError; then the process has ended.
         """
-        reader, self._writer = await asyncio.open_connection(sock=self._socket)
+        reader, self._writer = await asyncio.open_connection(sock=self._child.socket)
         self._life = asyncio.create_task(self._live(reader))
         awaited = Awaited(self.name, START, None, self._patience.start_s)
         self.send(awaited, birth)
@@ -120,7 +94,7 @@ class RoleProcess:
         for number, wait_s in ((signal.SIGTERM, TERMINATE_S), (signal.SIGKILL, KILL_S)):
             if self._gone.is_set():
                 return
-            self._signal(number)
+            self._child.kill(number)
             await _within(self._gone.wait(), wait_s)
         if not self._gone.is_set():
             raise StalledError(
@@ -146,20 +120,14 @@ class RoleProcess:
     async def _live(self, reader: asyncio.StreamReader) -> None:
         """Follow it to its end, then fail what is under way."""
         hearing = asyncio.create_task(self._hear(reader))
-        speaking = asyncio.create_task(self._pass_on())
         watching = asyncio.create_task(self._notice_silence())
         exited = asyncio.Event()
-        loop = asyncio.get_running_loop()
-        waiter = threading.Thread(
-            target=self._wait, args=(loop, exited), name=f"wait-{self.name}", daemon=True
-        )
-        waiter.start()
+        waiting = (asyncio.get_running_loop(), exited)
+        threading.Thread(target=self._wait, args=waiting, name=f"wait-{self.name}", daemon=True).start()
         await exited.wait()
         watching.cancel()
-        self._signal(signal.SIGKILL)  # what it started itself, an engine's workers say
-        await asyncio.wait((hearing, speaking), timeout=_AFTER_S)
-        for task in (hearing, speaking):
-            task.cancel()
+        await asyncio.wait((hearing,), timeout=_AFTER_S)
+        hearing.cancel()
         self._writer.close()
         self._dead = self._obituary()
         for awaited in list(self._awaited.values()):
@@ -167,7 +135,7 @@ class RoleProcess:
         self._gone.set()
 
     def _wait(self, loop: asyncio.AbstractEventLoop, exited: asyncio.Event) -> None:
-        self._popen.wait()
+        self._status = self._child.end(None)
         with suppress(RuntimeError):  # the loop was closed before: nobody waits
             loop.call_soon_threadsafe(exited.set)
 
@@ -179,28 +147,10 @@ class RoleProcess:
                 if number in self._awaited:
                     self._awaited[number].answered(content)
 
-    async def _pass_on(self) -> None:
-        """Its stdout and stderr to our stderr, line by line."""
-        reader = asyncio.StreamReader()
-        loop = asyncio.get_running_loop()
-        pipe = os.fdopen(self._stderr, "rb", buffering=0)
-        transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), pipe)
-        try:
-            rest = b""
-            while part := await _read(reader):
-                *lines, rest = (rest + part).split(b"\n")
-                if len(rest) > _LINE_BYTES:
-                    lines, rest = [*lines, rest], b""
-                self._print(lines)
-            self._print([rest] if rest else [])
-        finally:
-            transport.close()
-
-    def _print(self, lines: list[bytes]) -> None:
-        for line in lines:
-            text = line.decode("utf-8", "replace").rstrip()
-            self._last_lines.append(text)
-            sys.stderr.write(f"[{self.name}] {text}\n")
+    def _print(self, line: str) -> None:
+        """Pass on, in a thread, what it wrote to stdout or stderr."""
+        self._last_lines.append(line)
+        sys.stderr.write(f"[{self.name}] {line}\n")
         sys.stderr.flush()
 
     async def _notice_silence(self) -> None:
@@ -210,15 +160,10 @@ class RoleProcess:
             if self._beats is not None:
                 self._beats += 1
         self._why = f"gave no sign of life for {self._patience.silent_s:g} s and was killed"
-        self._signal(signal.SIGKILL)
-
-    def _signal(self, number: int) -> None:
-        with suppress(ProcessLookupError, PermissionError):  # nobody there; on macOS: only zombies
-            os.killpg(self._popen.pid, number)
+        self._child.kill()
 
     def _obituary(self) -> str:
-        code = self._popen.returncode
-        how = f"signal {_SIGNALS.get(-code, -code)}" if code < 0 else f"exit code {code}"
+        how = how_it_ended(self._status)
         said = "".join(f"\n  {line}" for line in self._last_lines)
         return (
             f"role '{self.name}' ({self.where}) {self._why or 'ended by itself'}: {how}; restart it, or "

@@ -14,10 +14,10 @@ import threading
 import traceback
 from typing import TYPE_CHECKING, Any
 
-from rft_data.core.children import end_with_parent
+from rft_data.core.children import connected
 from rft_data.core.errors import RecipeError
 from rft_data.core.failpoints import failpoint
-from trainers.ranks.launch import READY, SET_ASIDE, TOLD
+from trainers.ranks.launch import SET_ASIDE, TOLD
 
 if TYPE_CHECKING:  # it loads torch, which a run that has no other ranks does not wait for
     from trainers.ranks.ranks import Ranks
@@ -77,17 +77,15 @@ def serve(ranks: Ranks) -> None:
 def main() -> None:
     """The process of one rank on this machine; it ends with the process that started it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the conductor, which then asks us
-    fd, parent, deadline_s = sys.argv[1:4]
-    end_with_parent(int(parent))
-    line = socket.socket(fileno=int(fd))
+    line = connected()
     from trainers.ranks.ranks import Ranks
     from trainers.role import make_trainer  # noqa: F401 - brings TRL in, before anybody waits for us
 
-    line.sendall(READY)
+    line.sendall(b"ready\n")
     threading.Thread(target=_end_when_hung_up, args=(line,), daemon=True).start()
     status = 0
     try:
-        serve(Ranks.join(float(deadline_s), _store()))
+        serve(Ranks.join(float(sys.argv[3]), _store()))
     except BaseException:  # noqa: BLE001 - this process's edge
         traceback.print_exc()
         status = 1

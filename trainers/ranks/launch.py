@@ -8,14 +8,11 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import select
-import socket
-import subprocess
-import sys
 import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Protocol
 
+from rft_data.core.children import Child, how_it_ended
 from rft_data.core.errors import RftError, RoleDiedError, StalledError, TrainingError
 
 if TYPE_CHECKING:
@@ -25,8 +22,8 @@ SET_ASIDE = "RFT_TRAINER_RANK"
 """Environment variable of a run under torchrun: what torchrun told rank 0, for its trainer alone."""
 TOLD = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 """Environment variables by which torch.distributed knows a process."""
-READY = b"ready"
-"""What another rank on this machine sends when it can be met."""
+FOLLOWER = "trainers.ranks.follower"
+"""What another rank on this machine runs; it sends a line when it can be met, and ends when we hang up."""
 _END_S = 10.0
 
 
@@ -78,11 +75,14 @@ class RankProcesses:
         store = TCPStore("127.0.0.1", 0, count, is_master=True, wait_for_workers=False)
         self._before = {name: os.environ.get(name) for name in TOLD}
         os.environ.update(_told(0, count, store.port))
-        self._others = [_Other(rank, count, store.port, deadline_s) for rank in range(1, count)]
+        self._others = [
+            Child(FOLLOWER, deadline_s, environment={**os.environ, **_told(rank, count, store.port)})
+            for rank in range(1, count)
+        ]
         try:
             end = time.monotonic() + deadline_s
-            for other in self._others:
-                other.wait_until_ready(end)
+            for rank, other in enumerate(self._others, 1):
+                _wait_until_ready(rank, other, end)
             self.ranks: Ranks = Ranks.join(deadline_s, store)
         except BaseException:
             self.close(now=True)
@@ -91,7 +91,7 @@ class RankProcesses:
     @property
     def pids(self) -> list[int]:
         """Of ranks 1, 2, ..."""
-        return [other.popen.pid for other in self._others]
+        return [other.pid for other in self._others]
 
     def close(self, *, now: bool = False) -> None:
         """End them; `now`: without asking. Idempotent."""
@@ -100,44 +100,20 @@ class RankProcesses:
         if others and ask:
             ask_to_end(self.ranks)
         for other in others:
-            other.end(_END_S if ask else 0.0)
+            other.close(_END_S if ask else 0.0)
         if others:
             _leave(self._before)
 
 
-class _Other:
-    """One child and our end of the line to it: it says that it is ready, and ends when we hang up."""
-
-    def __init__(self, rank: int, world: int, port: int, deadline_s: float) -> None:
-        self._rank = rank
-        self._line, theirs = socket.socketpair()
-        arguments = map(str, (theirs.fileno(), os.getpid(), deadline_s))
-        command = [sys.executable, "-u", "-m", "trainers.ranks.follower", *arguments]
-        with theirs:
-            self.popen = subprocess.Popen(  # noqa: S603 - our own module
-                command,
-                stdin=subprocess.DEVNULL,
-                pass_fds=(theirs.fileno(),),
-                env={**os.environ, **_told(rank, world, port), "PYTHONPATH": os.pathsep.join(sys.path)},
-            )
-
-    def wait_until_ready(self, end: float) -> None:
-        what = f"rank {self._rank} of the trainer (pid {self.popen.pid})"
-        if not select.select([self._line], [], [], max(0.0, end - time.monotonic()))[0]:
-            raise StalledError(f"{what} was not ready within the deadline; look at its log (stderr).")
-        if self._line.recv(len(READY)) != READY:
-            code = self.popen.wait()
-            raise RoleDiedError(
-                f"{what} ended with exit code {code} before it was ready; see its log (stderr)."
-            )
-
-    def end(self, wait_s: float) -> None:
-        """Hang up, and kill it when it has not ended by itself."""
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self.popen.wait(wait_s)
-        self._line.close()
-        self.popen.kill()
-        self.popen.wait()
+def _wait_until_ready(rank: int, child: Child, end: float) -> None:
+    what = f"rank {rank} of the trainer (pid {child.pid})"
+    try:
+        child.line(end - time.monotonic())
+    except TimeoutError as err:
+        raise StalledError(f"{what} was not ready within the deadline; look at its log (stderr).") from err
+    except EOFError as err:
+        how = how_it_ended(child.end(_END_S))
+        raise RoleDiedError(f"{what} ended with {how} before it was ready; see its log (stderr).") from err
 
 
 def _told(rank: int, world: int, port: int) -> dict[str, str]:
