@@ -32,13 +32,11 @@ class ChildLost(Exception):
         self.late = late
 
 
-class RewardProcess:
-    """A running child."""
+class RewardProcess(Child):
+    """A running child with rewards in it; if it is killed, whoever waits for an answer hears of it."""
 
     def __init__(self, components: Sequence[Mapping[str, Any]], memory_bytes: int) -> None:
         """Start it and wait until it has built its rewards.
-
-        It ends with the thread that calls this, so that it never outlives its owner.
 
         Args:
             components: `{"use": name or import path, "args": {...}}` each.
@@ -46,36 +44,31 @@ class RewardProcess:
 
         Raises: what building a reward raised; StalledError past START_DEADLINE_S; RftError if it died.
         """
-        self._child = Child("explorers.rewards.reward_child")
+        super().__init__("explorers.rewards.reward_child")
         request = {"components": [dict(one) for one in components], "memory_bytes": memory_bytes}
         try:
             answer = next(self.ask([_line(request)], START_DEADLINE_S))
         except ChildLost as lost:
-            self._child.close()
+            self.close()
             names = ", ".join(f"'{one['use']}'" for one in components)
             kind = StalledError if lost.late else RftError
             raise kind(
                 f"the process for the rewards {names} did not start: it {lost}; its messages are above."
             ) from lost
         if "error" in answer:
-            self._child.close()
+            self.close()
             raise getattr(errors, answer["error"], RftError)(answer["message"])
-
-    @property
-    def pid(self) -> int:
-        """Its process id."""
-        return self._child.pid
 
     def ask(self, lines: Sequence[bytes], deadline_s: float) -> Iterator[dict[str, Any]]:
         """Send calls and yield their answers, in order.
 
         Raises: ChildLost when it ends, or one answer takes longer than `deadline_s` after the one before.
         """
-        self._child.send(b"".join(lines))
+        self.send(b"".join(lines))
         for _ in lines:
             started = time.monotonic()
             try:
-                answer = self._child.line(deadline_s)
+                answer = self.line(deadline_s)
             except TimeoutError as err:
                 reason = f"took longer than {deadline_s:g} s and was stopped"
                 raise ChildLost(reason, deadline_s, late=True) from err
@@ -83,17 +76,9 @@ class RewardProcess:
                 raise ChildLost(self._ending(), time.monotonic() - started) from err
             yield json.loads(answer)
 
-    def kill(self) -> None:
-        """End it and what it started, at once, from any thread; whoever waits for an answer hears of it."""
-        self._child.kill()
-
-    def close(self) -> None:
-        """Kill it and give up its socket; idempotent."""
-        self._child.close()
-
     def _ending(self) -> str:
         """How it ended, after it hung up."""
-        code = self._child.wait(_END_S)
+        code = self.wait(_END_S)
         if code is None:
             return "closed its connection"
         verb = "ended" if code >= 0 else "crashed"

@@ -141,11 +141,12 @@ class RoleProcess:
 
     async def _hear(self, reader: asyncio.StreamReader) -> None:
         messages = Messages()
-        while part := await _read(reader):
-            self._beats = 0
-            for number, content in messages.feed(part):
-                if number in self._awaited:
-                    self._awaited[number].answered(content)
+        with suppress(OSError):  # it is gone
+            while part := await reader.read(1 << 20):
+                self._beats = 0
+                for number, content in messages.feed(part):
+                    if number in self._awaited:
+                        self._awaited[number].answered(content)
 
     def _print(self, line: str) -> None:
         """Pass on, in a thread, what it wrote to stdout or stderr."""
@@ -169,13 +170,6 @@ class RoleProcess:
             f"role '{self.name}' ({self.where}) {self._why or 'ended by itself'}: {how}; restart it, or "
             f"resume the run. {'Its last lines:' + said if said else 'It wrote nothing.'}"
         )
-
-
-async def _read(reader: asyncio.StreamReader) -> bytes:
-    try:
-        return await reader.read(1 << 20)
-    except OSError:
-        return b""
 
 
 async def _within(work: Coroutine[Any, Any, Any], wait_s: float) -> None:
