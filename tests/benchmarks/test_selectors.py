@@ -1,9 +1,17 @@
 """The benchmark of draws measures what it says, on few tasks."""
 
+from collections.abc import Sequence
+
 import pytest
 
 from benchmarks.selectors.draws import CONTENDERS, bytes_per_task, measure, numbered_tasks
+from rft_data.core.rows import Task
 from rft_data.tasks.selectors import SELECTORS
+
+
+@pytest.fixture(scope="module")
+def many_tasks() -> Sequence[Task]:
+    return numbered_tasks(20_000)
 
 
 def test_benchmark_covers_every_selector_but_the_one_made_of_others() -> None:
@@ -29,5 +37,5 @@ def test_measure_gives_the_bars_and_a_figure_for_every_selector(capsys) -> None:
 
 
 @pytest.mark.parametrize("name", CONTENDERS)
-def test_selector_holds_at_most_200_bytes_per_task(name: str) -> None:
-    assert bytes_per_task(*CONTENDERS[name], numbered_tasks(20_000)) <= 200
+def test_selector_holds_at_most_200_bytes_per_task(name: str, many_tasks: Sequence[Task]) -> None:
+    assert bytes_per_task(*CONTENDERS[name], many_tasks) <= 200
