@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,13 +14,6 @@ from rft_data.core.protocols import LeasedBatch
 from rft_data.core.rows import Lease
 from rft_data.core.schema import EXPERIENCES
 from trainers.models.tiny_model import build_tiny_model
-
-
-@pytest.fixture(scope="session", autouse=True)
-def frozen_imports() -> None:
-    """Each `train()` collects garbage; the imported libraries alone would cost it a second every time."""
-    gc.collect()
-    gc.freeze()
 
 
 @pytest.fixture(scope="session")
