@@ -24,6 +24,7 @@ from trainers.models.adapters import merged_model
 from trainers.models.tiny_model import build_tiny_model
 from trainers.models.weights import write_weights
 from trainers.policy.grpo import GrpoTrainer
+from trainers.policy.plan import GrpoPlan
 
 VERSIONS = 5
 SHAPE = {"hidden_size": 512, "num_layers": 9, "num_heads": 8, "intermediate_size": 1536}
@@ -43,7 +44,9 @@ def main() -> None:
 def measure(folder: Path, shape: Mapping[str, int], versions: int) -> dict[str, dict[str, float]]:
     """`bytes`, `publish_s` and `load_s` of a version as `whole` weights, as an `adapter`, and the `ratio`."""
     base = build_tiny_model(folder / "base", seed=0, **shape)
-    with closing(GrpoTrainer(base, folder / "run", 1, 8, {}, 0, objective={"lora": LORA})) as trainer:
+    with closing(
+        GrpoTrainer(GrpoPlan(base, folder / "run", 1, 8, {}, 0, objective={"lora": LORA}))
+    ) as trainer:
 
         def whole(directory: Path) -> dict[str, Any]:
             model, state = merged_model(trainer._trainer.model)

@@ -1,7 +1,7 @@
-"""The trainer as a role: what a run's conductor calls, wherever the trainer lives.
+"""The trainer as a role: the methods that a run's conductor calls, in whichever process the trainer runs.
 
-Rows come from the buffer by lease and never through the conductor. It decides neither when to
-publish nor what to train on.
+It reads the rows of a lease from the buffer itself; they never go through the conductor. The conductor
+decides what to train on and when to publish.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from rft_data.core.protocols import BufferClient
 from rft_data.core.rows import FileFacts, Lease, StepReport
 from trainers.models.disk import writing
 from trainers.policy.expert_rows import with_ids
-from trainers.policy.grpo import GrpoTrainer, Limits
+from trainers.policy.grpo import GrpoTrainer
+from trainers.policy.plan import GrpoPlan
 from trainers.ranks.launch import OtherRanks, other_ranks
 from trainers.ranks.ranks import ALONE, Ranks
 
@@ -32,9 +33,11 @@ class TrainerRole:
         pipeline_hash: str,
         others: OtherRanks | None = None,
     ) -> None:
-        """`pipeline_hash` names the operators whose advantages are trained on.
+        """Join a buffer and a trainer.
 
-        `others`: the trainer's other ranks, which end with it.
+        Args:
+            pipeline_hash: names the operator list whose advantages are trained on.
+            others: the trainer's other ranks, which end with it.
         """
         self._others = others
         self._buffer = buffer
@@ -44,8 +47,9 @@ class TrainerRole:
     def step(self, lease: Lease, checkpoint: bool) -> StepReport:
         """Read the lease's rows and take one optimizer step; with `checkpoint`, write its state too.
 
-        Returns: what `GrpoTrainer.train_on` does, seconds `load_s` and `step_s`, the checkpoint's files.
-        Raises: TrainingError when the lease is not the next step's; else what reading and training raise.
+        Returns: the report of `GrpoTrainer.train_on`, the seconds `load_s` and `step_s`, and the checkpoint's
+            files.
+        Raises: TrainingError when the lease is not for the next step; what reading and training raise.
         """
         done = self._trainer.steps_done
         if lease.step != done:
@@ -67,7 +71,7 @@ class TrainerRole:
         """Write weights, probe and, last, a manifest with `header` into an existing empty folder.
 
         Returns: the manifest's digest.
-        Raises: what `GrpoTrainer.save_weights` does.
+        Raises: what `GrpoTrainer.save_weights` raises.
         """
         folder = Path(directory)
         facts = self._trainer.save_weights(folder)
@@ -75,7 +79,7 @@ class TrainerRole:
             return write_manifest(folder, {**header, **facts})
 
     def checkpoint(self) -> dict[str, FileFacts]:
-        """Write the trainer's state of `steps_done` now, if it is not written yet; returns its files."""
+        """Write the checkpoint of `steps_done` now, unless it is there already; returns its files."""
         self._trainer.checkpoint()
         return self._flushed()
 
@@ -85,7 +89,7 @@ class TrainerRole:
             return flush(folder)
 
     def steps_done(self) -> int:
-        """Optimizer steps behind the current weights."""
+        """Optimizer steps taken so far, those before a resume included."""
         return self._trainer.steps_done
 
     def checkpoint_dir(self, step: int) -> str:
@@ -101,43 +105,18 @@ class TrainerRole:
                 self._others.close()
 
 
-def grpo_role(
-    buffer: BufferClient,
-    *,
-    model: str,
-    output_dir: str,
-    steps: int,
-    rows_per_step: int,
-    options: Mapping[str, Any],
-    seed: int,
-    resume_from: str | None,
-    pipeline_hash: str,
-    off_policy: Mapping[str, Any],
-    objective: Mapping[str, Any],
-    limits: Mapping[str, Any],
-) -> TrainerRole:
-    """Policy gradients as a role: `GrpoTrainer` with JSON arguments.
+def grpo_role(buffer: BufferClient, *, plan: dict[str, Any], pipeline_hash: str) -> TrainerRole:
+    """Policy gradients as a role.
 
-    Args:
-        limits: fields of `Limits`. Of its processes this is the first; the others are children of it, or
-            those that torchrun started.
-    Raises: what GrpoTrainer does, in whichever rank; RoleDiedError, StalledError when one does not come.
+    This process is rank 0 of the trainer. The others are its children, or processes of torchrun.
+
+    Args: plan: a GrpoPlan as JSON (`GrpoPlan.from_json`).
+    Raises: what GrpoTrainer raises, in any rank; RoleDiedError, StalledError when a rank does not start.
     """
-    arguments = {
-        "model_path": model,
-        "output_dir": output_dir,
-        "steps": steps,
-        "rows_per_step": rows_per_step,
-        "options": dict(options),
-        "seed": seed,
-        "resume_from": resume_from,
-        "off_policy": dict(off_policy),
-        "objective": dict(objective),
-        "limits": dict(limits),
-    }
-    others = other_ranks(limits.get("processes", 1), limits["deadline_s"])
+    limits = GrpoPlan.from_json(plan).limits
+    others = other_ranks(limits.processes, limits.deadline_s)
     try:
-        trainer = lead_trainer(arguments, ALONE if others is None else others.ranks)
+        trainer = lead_trainer(plan, ALONE if others is None else others.ranks)
     except BaseException:
         if others is not None:
             others.close(now=True)
@@ -146,23 +125,17 @@ def grpo_role(
 
 
 def lead_trainer(arguments: Mapping[str, Any], ranks: Ranks) -> GrpoTrainer:
-    """Rank 0's trainer, made while the other ranks make theirs of the same arguments.
+    """Rank 0's trainer, made while the other ranks make theirs from the same arguments.
 
-    Raises: what making one does, in whichever rank.
+    Raises: what making a trainer raises, in any rank.
     """
     with ranks.together({"do": "make", "arguments": dict(arguments)}):
         return make_trainer(arguments, ranks)
 
 
 def make_trainer(arguments: Mapping[str, Any], ranks: Ranks) -> GrpoTrainer:
-    """A rank's trainer: `GrpoTrainer` of JSON arguments, its paths as text and its limits as a mapping.
+    """A rank's trainer; `arguments` are a GrpoPlan as JSON (`GrpoPlan.from_json`).
 
-    Raises: what GrpoTrainer does.
+    Raises: what GrpoTrainer raises.
     """
-    resume_from = arguments["resume_from"]
-    paths = {
-        "model_path": Path(arguments["model_path"]),
-        "output_dir": Path(arguments["output_dir"]),
-        "resume_from": None if resume_from is None else Path(resume_from),
-    }
-    return GrpoTrainer(**{**arguments, **paths, "limits": Limits(**arguments["limits"])}, ranks=ranks)
+    return GrpoTrainer(GrpoPlan.from_json(arguments), ranks)

@@ -89,10 +89,11 @@ def ours(case: Case, steps: int, folder: Path) -> Turn:
 
     from rft_data.core.protocols import LeasedBatch
     from rft_data.core.rows import Lease
-    from trainers.policy.grpo import GrpoTrainer, Limits
+    from trainers.policy.grpo import GrpoTrainer
+    from trainers.policy.plan import GrpoPlan, Limits
 
     limits = Limits(threads=torch.get_num_threads())
-    trainer = GrpoTrainer(case.model, folder, steps, ROWS, OPTIONS, SEED, limits=limits)
+    trainer = GrpoTrainer(GrpoPlan(case.model, folder, steps, ROWS, OPTIONS, SEED, limits=limits))
     table, turn = case.table(), Turn()
     for step in range(steps):
         seqs = tuple(range(ROWS))

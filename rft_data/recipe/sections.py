@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
@@ -17,6 +17,9 @@ from rft_data.recipe.offline import DpoStage, KtoStage, RewardModelStage, SftSta
 from rft_data.recipe.presets import OFFLINE
 from rft_data.recipe.running import Component, OffPolicy
 from rft_data.recipe.section import Section
+
+if TYPE_CHECKING:
+    from trainers.policy.objective import ObjectiveSettings
 
 ENGINES = ("transformers", "vllm")
 """Engines of ours; an engine of one's own is an import path."""
@@ -231,10 +234,17 @@ class RlStage(Section):
     """Passed through to TRL's GRPOConfig."""
 
     @property
-    def objective(self) -> dict[str, Any]:
+    def objective(self) -> ObjectiveSettings:
         """What the stage says of its loss, as the trainer takes it."""
         settings = self.model_dump(include={"loss", "batch_ops", "kl", "critic", "lora"})
-        return {**settings, "reference": self.teacher}
+        return {
+            "loss": settings["loss"],
+            "batch_ops": settings["batch_ops"],
+            "kl": settings["kl"],
+            "critic": settings["critic"],
+            "lora": settings["lora"],
+            "reference": self.teacher,
+        }
 
     @model_validator(mode="after")
     def _known(self) -> RlStage:

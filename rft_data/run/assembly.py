@@ -261,13 +261,12 @@ def _trainer(recipe: TrainingRecipe, checkpoints: Path, pipeline_hash: str) -> R
     stage, place = recipe.rl, recipe.placement.trainer
     # where roles take turns the trainer has every core; else as many as it was given
     threads = None if recipe.placement.use == "inline" else max(1, int(place.cpus) // place.processes)
-    arguments = {
+    plan = {
         "output_dir": str(checkpoints.absolute()),
         "steps": stage.steps,
         "rows_per_step": stage.groups_per_step * recipe.group_size,
         "options": {**stage.trl, "temperature": recipe.temperature},
         "seed": recipe.seed,
-        "pipeline_hash": pipeline_hash,
         "off_policy": stage.off_policy.model_dump(),
         "objective": stage.objective,
         "limits": {
@@ -276,6 +275,7 @@ def _trainer(recipe: TrainingRecipe, checkpoints: Path, pipeline_hash: str) -> R
             "processes": place.processes,
         },
     }
+    arguments = {"plan": plan, "pipeline_hash": pipeline_hash}
     return RoleSpec("trainer", TRAINER, arguments, cpus=place.cpus, gpus=place.gpus)
 
 

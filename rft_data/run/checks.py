@@ -110,13 +110,13 @@ def check_offline_stages(recipe: OfflineRecipe, run: Run) -> None:
 def _check_rl_stage(recipe: TrainingRecipe, stage: RlStage) -> None:
     from trainers.policy.critic import critic_plan
     from trainers.policy.grpo_config import grpo_config
-    from trainers.policy.objective import objective_of
-    from trainers.policy.off_policy import off_policy_of
+    from trainers.policy.objective import make_objective
+    from trainers.policy.off_policy import off_policy_corrections
 
     folder, rows = Path(recipe.run_dir), stage.groups_per_step * recipe.group_size
     config = grpo_config(folder, steps=stage.steps, rows_per_step=rows, options=stage.trl, seed=recipe.seed)
-    corrections = off_policy_of(stage.off_policy.model_dump(), config)
-    objective = objective_of(stage.objective, stage.trl, config, corrections)
+    corrections = off_policy_corrections(stage.off_policy.model_dump(), config)
+    objective = make_objective(stage.objective, stage.trl, config, corrections)
     critic = None if stage.critic is None else stage.critic.model_dump()
     critic_plan(critic, objective.batch_ops, folder, None, stage.trl)
     _check_teacher(stage, objective.needs, read=objective.needs_reference or config.beta != 0.0)

@@ -149,7 +149,8 @@ class Roles:
 def trained_from(spec: RoleSpec, model: Path, resume_from: Path | None) -> RoleSpec:
     """A trainer's spec with the model it starts from, and its checkpoint if there is one."""
     resumed = None if resume_from is None else str(resume_from.absolute())
-    arguments = {**spec.arguments, "model": str(model.absolute()), "resume_from": resumed}
+    plan = {**spec.arguments["plan"], "model_path": str(model.absolute()), "resume_from": resumed}
+    arguments = {**spec.arguments, "plan": plan}
     return replace(spec, arguments=arguments)
 
 

@@ -70,20 +70,19 @@ def lease(step: int, seqs: range) -> Lease:
 
 
 def role(buffer: Buffer, model_path: Path, out: Path, **changes: object) -> TrainerRole:
-    arguments = {
-        "model": str(model_path),
+    plan = {
+        "model_path": str(model_path),
         "output_dir": str(out),
         "steps": 3,
         "rows_per_step": 4,
         "options": {"learning_rate": 1e-3},
         "seed": 0,
         "resume_from": None,
-        "pipeline_hash": PIPELINE,
         "off_policy": {"old_logprobs": "recompute", "importance": "masked", "cap": 1.5},
         "objective": {},
         "limits": {"deadline_s": 60.0, "threads": 1},
     }
-    return grpo_role(buffer, **{**arguments, **changes})
+    return grpo_role(buffer, plan={**plan, **changes}, pipeline_hash=PIPELINE)
 
 
 @pytest.fixture

@@ -1,1 +1,1 @@
-"""Model folders: tiny models, weights, adapters, TRL options."""
+"""Model folders: weights, adapters, tiny models, and TRL's options."""

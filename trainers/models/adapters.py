@@ -1,7 +1,7 @@
-"""LoRA (arXiv:2106.09685) through PEFT: its settings, an adapter read back, and weights with it merged in.
+"""LoRA (arXiv:2106.09685) through PEFT: settings, reading and writing adapters, and merged weights.
 
-A version is the adapter alone, in PEFT's files; engines merge it into the base as they load it
-(`rft_data.weights.adapter`). The model that trains is never merged in place.
+A published version is the adapter alone, in PEFT's files. Engines merge it into the base model as they load
+it (`rft_data.weights.adapter`). The model in training is never merged in place.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ import copy
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors.torch import save_file
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from rft_data.core.errors import RecipeError
 from rft_data.core.lookup import need, suggest
@@ -22,6 +22,9 @@ from rft_data.weights.adapter import ADAPTER, ADAPTER_FILE, adapted_tensor, adap
 from rft_data.weights.adapter import merged as merged_tensors
 from trainers.models.options import refused
 from trainers.models.weights import load_merged, write_probe
+
+if TYPE_CHECKING:
+    from peft import LoraConfig, PeftModel
 
 LORA_OWNED: Mapping[str, str] = {
     **refused("the run decides it", "task_type", "inference_mode", "base_model_name_or_path", "revision"),
@@ -49,35 +52,35 @@ LORA_OWNED: Mapping[str, str] = {
 }
 """Fields of LoraConfig that no recipe may set, and the reason."""
 
-_LEAVES_THE_MODEL: Mapping[str, tuple[Any, ...]] = {
+_SAFE_VALUES: Mapping[str, tuple[object, ...]] = {
     "bias": ("none",),
     "init_lora_weights": (True, "gaussian", "orthogonal"),
 }
-"""Values with which the model without its adapter is the start model, and the adapter begins as nothing."""
+"""With these values the model without its adapter is the start model, and a new adapter changes nothing."""
 _ADAPTER = "default"
 _CHECKPOINTED = "_checkpoint_wrapped_module."
-"""What activation checkpointing puts into names of modules; names of gathered tensors are without."""
+"""Activation checkpointing adds this to names of modules; names of gathered tensors are without it."""
 
 
-def lora_config(objective: Mapping[str, Any]) -> Any:
+def lora_config(lora: Mapping[str, object] | None, teacher: str | None) -> LoraConfig | None:
     """PEFT's LoraConfig of a stage's `lora: {r, lora_alpha, target_modules, lora_dropout, ...}`, or None.
 
-    Raises: what `adapter_config` raises; RecipeError for another model as `reference`.
+    Raises: what `adapter_config` raises; RecipeError when the stage has a teacher as well.
     """
-    if objective.get("lora") is not None and objective.get("reference"):
+    if lora is not None and teacher:
         raise RecipeError(
             "the stage has 'lora' and 'teacher'; with an adapter the reference is the model without it. "
             "Remove one."
         )
-    return adapter_config(objective.get("lora"))
+    return adapter_config(lora)
 
 
-def adapter_config(settings: Mapping[str, Any] | None, task_type: str = "CAUSAL_LM") -> Any:
-    """PEFT's LoraConfig of these settings, or None.
+def adapter_config(settings: Mapping[str, object] | None, task_type: str = "CAUSAL_LM") -> LoraConfig | None:
+    """PEFT's LoraConfig of these settings; None where there are none.
 
-    Args: task_type: with `SEQ_CLS` PEFT trains the model's score too, whole, beside the adapter.
-    Raises: MissingExtraError without PEFT; RecipeError for a field that it does not have, that cannot be
-        set here, or that PEFT refuses.
+    Args: task_type: with `SEQ_CLS` PEFT also trains the whole score layer, beside the adapter.
+    Raises: MissingExtraError without PEFT; RecipeError for a field that LoraConfig does not have, that cannot
+        be set here, or that PEFT refuses.
     """
     if settings is None:
         return None
@@ -93,34 +96,37 @@ def adapter_config(settings: Mapping[str, Any] | None, task_type: str = "CAUSAL_
     problems += [
         f"'{name}' is {settings[name]!r}, and the model must be the start model without its adapter, and "
         f"with it at first: give {', '.join(str(value).lower() for value in allowed)}"
-        for name, allowed in _LEAVES_THE_MODEL.items()
+        for name, allowed in _SAFE_VALUES.items()
         if name in settings and settings[name] not in allowed
     ]
     if problems:
         raise RecipeError("lora: " + "; ".join(problems) + ". Correct or remove these keys.")
     try:
-        return peft.LoraConfig(**settings, task_type=task_type)
+        config: LoraConfig = peft.LoraConfig(**settings, task_type=task_type)
     except (TypeError, ValueError) as err:
         raise RecipeError(f"lora: {err} Change these keys of the recipe.") from err
+    return config
 
 
-def read_adapter(model: Any, checkpoint: Path) -> None:
-    """Give a PEFT model the adapter's weights of a checkpoint."""
+def read_adapter(model: PeftModel, checkpoint: Path) -> None:
+    """Load the adapter's weights of a checkpoint into a PEFT model."""
     peft = need("peft", "train", "a stage with 'lora'")
     state = peft.load_peft_weights(str(checkpoint), device="cpu")
     peft.set_peft_model_state_dict(model, state, adapter_name=_ADAPTER)
 
 
-def merged_model(model: Any) -> tuple[Any, dict[str, torch.Tensor] | None]:
+def merged_model(
+    model: PreTrainedModel | PeftModel,
+) -> tuple[PreTrainedModel, dict[str, torch.Tensor] | None]:
     """The base model, and its tensors with the adapter merged in; `model` and None without an adapter."""
-    scales = scales_of(model)
+    scales = adapter_scales(model)
     return (model.get_base_model(), merged(model.state_dict(), scales)) if scales else (model, None)
 
 
-def scales_of(model: torch.nn.Module) -> dict[str, float]:
-    """For each layer with an adapter, by name: what its product of matrices is multiplied by.
+def adapter_scales(model: torch.nn.Module) -> dict[str, float]:
+    """The factor of each layer's product of matrices B A, by the layer's name; empty without an adapter.
 
-    Raises: RecipeError for a layer that is not linear.
+    Raises: RecipeError for an adapter of a layer that is not linear.
     """
     scales = {}
     for name, module in model.named_modules():
@@ -139,52 +145,52 @@ def scales_of(model: torch.nn.Module) -> dict[str, float]:
 def merged(state: Mapping[str, torch.Tensor], scales: Mapping[str, float]) -> dict[str, torch.Tensor]:
     """The base model's tensors, with W + scale * B A in place of each W that has an adapter.
 
-    Of a module that is trained whole beside the adapter (a score), the trained tensors.
+    A module that is trained whole beside the adapter (a score) has its trained tensors.
 
     Args:
-        state: a PEFT model's whole state dict; it stays as it is.
-        scales: what `scales_of` said of that model.
+        state: a PEFT model's whole state dict, which is not changed.
+        scales: what `adapter_scales` returns for that model.
     Returns: new tensors where they differ, computed in float32 and kept in the base's dtype.
     """
     apart = (".lora_", ".original_module.")
     base = {_in_base(name): t for name, t in state.items() if not any(part in name for part in apart)}
-    by_tensor = {adapted_tensor(layer): scale for layer, scale in scales.items()}
-    found = merged_tensors(base.items(), _adapter_of(state), by_tensor)
+    scale_by_tensor = {adapted_tensor(layer): scale for layer, scale in scales.items()}
+    found = merged_tensors(base.items(), _adapter_tensors(state), scale_by_tensor)
     return {name: tensor.to(base[name].dtype) for name, tensor in found}
 
 
 def write_adapter(
-    model: Any,
+    model: PeftModel,
     base: Path,
     tokenizer: PreTrainedTokenizerBase,
     directory: Path,
     state: dict[str, torch.Tensor] | None,
-) -> dict[str, Any]:
+) -> dict[str, dict[str, Any]]:
     """Write a PEFT model's adapter, in PEFT's files, and the probe into the existing folder `directory`.
 
     Args:
-        base: folder of the model that the adapter is of. tokenizer: makes the probe; it is not written.
-        state: the gathered tensors where the model's ranks hold parts of it; else None.
-    Returns: what the folder's manifest has to say of it.
+        base: folder of the adapter's base model. tokenizer: makes the probe; it is not written.
+        state: the gathered tensors where the model is sharded over ranks; else None.
+    Returns: the entry about the adapter for the folder's manifest.
     Raises: RecipeError for an adapter that cannot be merged into the base's files.
     """
-    scales = {adapted_tensor(layer): scale for layer, scale in scales_of(model).items()}
+    scales = {adapted_tensor(layer): scale for layer, scale in adapter_scales(model).items()}
     facts = adapter_facts(base, scales, directory)
-    found = _adapter_of(model.state_dict() if state is None else state)
+    found = _adapter_tensors(model.state_dict() if state is None else state)
     tensors = {name: tensor.cpu().contiguous() for name, tensor in found.items()}
     save_file(tensors, directory / ADAPTER_FILE, metadata={"format": "pt"})
     config = copy.copy(model.peft_config[_ADAPTER])
     config.base_model_name_or_path, config.inference_mode = str(base), True
-    config.save_pretrained(directory)
-    # Where the model is in parts, each rank would have to take part in a forward pass of it; where it is
-    # in bfloat16, engines in float32 would not agree with it.
-    here = state is None and all(p.dtype == torch.float32 for p in model.parameters())
-    probed = model.get_base_model() if here else load_merged(base, tensors, scales)
+    config.save_pretrained(str(directory))
+    # A sharded model would need every rank in the forward pass, and a bfloat16 one would give a probe that
+    # engines in float32 do not reproduce: then the probe is made with the merged model, loaded anew.
+    in_place = state is None and all(p.dtype == torch.float32 for p in model.parameters())
+    probed = model.get_base_model() if in_place else load_merged(base, tensors, scales)
     write_probe(probed, tokenizer, directory)
     return {ADAPTER: facts}
 
 
-def _adapter_of(state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def _adapter_tensors(state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """The adapter's tensors in a PEFT model's state dict, under the names that PEFT's files have."""
     return {name.replace(f".{_ADAPTER}.", "."): tensor for name, tensor in state.items() if ".lora_" in name}
 

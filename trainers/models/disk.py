@@ -1,4 +1,4 @@
-"""Names a full disk behind the errors that the libraries raise when they write to one."""
+"""Recognises a full disk behind the errors that libraries raise when a write fails."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from safetensors import SafetensorError
 
 from rft_data.core.errors import DiskFullError, RftError
 
-_NO_ROOM_BYTES = 1 << 20
+_FULL_BELOW_BYTES = 1 << 20
 
 
 @contextmanager
 def writing(what: str, directory: Path) -> Iterator[None]:
-    """Write `what` below the existing folder `directory` inside the block.
+    """Around a block that writes `what` into the existing folder `directory`.
 
-    Raises: DiskFullError when a write fails for want of room; any other error as it is.
+    Raises: DiskFullError when a write failed because the disk is full; any other error unchanged.
     """
     try:
         yield
     except RftError:
         raise
     except (OSError, RuntimeError, SafetensorError) as err:
-        if not _for_want_of_room(err, directory):
+        if not _disk_is_full(err, directory):
             raise
         raise DiskFullError(
             f"{what} was not written: the disk of '{directory}' is full. What was written before is "
@@ -34,8 +34,8 @@ def writing(what: str, directory: Path) -> Iterator[None]:
         ) from err
 
 
-def _for_want_of_room(err: Exception, directory: Path) -> bool:
+def _disk_is_full(err: Exception, directory: Path) -> bool:
     if getattr(err, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or "No space left" in str(err):
         return True
-    # torch.save says only that its stream broke
-    return directory.is_dir() and shutil.disk_usage(directory).free < _NO_ROOM_BYTES
+    # the error of torch.save tells only that its stream broke
+    return directory.is_dir() and shutil.disk_usage(directory).free < _FULL_BELOW_BYTES

@@ -1,26 +1,30 @@
-"""Checks a recipe's `trl: {...}` against the real TRL config class and builds that config.
+"""Checks a recipe's `trl: {...}` against the real TRL config class, and builds that config.
 
-It does not re-declare TRL's fields: it knows only which of them the run decides itself, and why.
+TRL's fields are not declared again here: only those that a recipe may not set are listed, with the reason.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
 
 from rft_data.core.errors import RecipeError, RftError
 from rft_data.core.lookup import suggest
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
 Config = TypeVar("Config")
+Section = TypeVar("Section", bound="DataclassInstance")
 Made = TypeVar("Made")
 
 
 def refused(reason: str, *names: str) -> dict[str, str]:
-    """A table that refuses `names` for one reason; merge several into the `owned` of `check_options`."""
+    """One reason for several option names; tables of this form are the `owned` of `check_options`."""
     return dict.fromkeys(names, reason)
 
 
@@ -49,16 +53,17 @@ OWNED: Mapping[str, str] = {
 """Fields of every TRL config that no recipe may set, and the reason."""
 
 
-def accelerator_defaults() -> dict[str, Any]:
-    """Defaults that TRL would choose for a GPU, for the device that is here."""
+def accelerator_defaults() -> dict[str, bool]:
+    """Options that replace TRL's defaults where there is no GPU; empty where there is one."""
     if torch.cuda.is_available():
         return {}
     return {"use_cpu": True, "bf16": False, "gradient_checkpointing": False, "dataloader_pin_memory": False}
 
 
-def check_options(options: Mapping[str, Any], config_class: type, owned: Mapping[str, str]) -> None:
-    """Refuse options that TRL does not know or that would not do what they say.
+def check_options(options: Mapping[str, object], config_class: type, owned: Mapping[str, str]) -> None:
+    """Refuse options that TRL does not know, and options that the run decides itself.
 
+    Args: owned: names that no recipe may set, with the reason.
     Raises: RecipeError naming every bad key of the recipe's `trl` section at once.
     """
     known = {field.name for field in dataclasses.fields(config_class) if field.init}
@@ -70,7 +75,7 @@ def check_options(options: Mapping[str, Any], config_class: type, owned: Mapping
         ),
         *(f"'{name}' cannot be set here: {owned[name]}" for name in options if name in owned),
     ]
-    if "trust_remote_code" in (options.get("model_init_kwargs") or {}):
+    if "trust_remote_code" in loading_options(options):
         problems.append(
             f"'model_init_kwargs.trust_remote_code' cannot be set here: {OWNED['trust_remote_code']}"
         )
@@ -78,12 +83,52 @@ def check_options(options: Mapping[str, Any], config_class: type, owned: Mapping
         raise RecipeError("trl: " + "; ".join(problems) + ". Correct or remove these keys.")
 
 
-def build_config(
-    config_class: type[Config], output_dir: Path, options: Mapping[str, Any], fixed: Mapping[str, Any]
-) -> Config:
-    """Construct the real config: our defaults, then the recipe's options, then what the run fixes.
+def loading_options(options: Mapping[str, object]) -> Mapping[str, object]:
+    """The recipe's `trl: {model_init_kwargs}`, with which models are loaded; empty where it is not given.
 
-    Raises: RecipeError with TRL's own words when TRL refuses the combination.
+    Raises: RecipeError when it is no mapping.
+    """
+    given = options.get("model_init_kwargs") or {}
+    if not isinstance(given, Mapping):
+        raise RecipeError(
+            f"trl.model_init_kwargs is {given!r}, must be a mapping of arguments of `from_pretrained`, for "
+            "example {dtype: bfloat16}."
+        )
+    return given
+
+
+def accumulation_steps(options: Mapping[str, object]) -> int:
+    """The recipe's `trl: {gradient_accumulation_steps}`, micro-batches per optimizer step; 1 by default.
+
+    Raises: RecipeError when it is no whole number above 0.
+    """
+    given = options.get("gradient_accumulation_steps", 1)
+    if not isinstance(given, int) or given < 1:
+        raise RecipeError(
+            f"trl.gradient_accumulation_steps is {given!r}, must be a whole number above 0: how many "
+            "micro-batches one optimizer step has."
+        )
+    return given
+
+
+def section(kind: type[Section], name: str, given: Mapping[str, object]) -> Section:
+    """The dataclass `kind` with the values that the recipe's section `name` gives.
+
+    Raises: RecipeError naming every key that `kind` has no field for; what `kind` raises for bad values.
+    """
+    known = [field.name for field in dataclasses.fields(kind)]
+    unknown = [f"'{key}';{suggest(str(key), known)}" for key in given if key not in known]
+    if unknown:
+        raise RecipeError(f"{name} has no {', '.join(unknown)} It has {', '.join(known)}.")
+    return kind(**given)
+
+
+def build_config(
+    config_class: type[Config], output_dir: Path, options: Mapping[str, object], fixed: Mapping[str, object]
+) -> Config:
+    """Construct the real config: our defaults, then the recipe's options, then the values that the run fixes.
+
+    Raises: RecipeError with TRL's own message when TRL refuses the combination.
     """
     defaults = {"report_to": "none", "disable_tqdm": True, **accelerator_defaults()}
     ours = {
@@ -101,15 +146,14 @@ def build_config(
         ) from err
 
 
-def _listed(options: Mapping[str, Any]) -> str:
-    pairs: Iterable[str] = (f"{name}={value!r}" for name, value in options.items())
-    return ", ".join(pairs) or "its defaults"
+def _listed(options: Mapping[str, object]) -> str:
+    return ", ".join(f"{name}={value!r}" for name, value in options.items()) or "its defaults"
 
 
 def built(make: Callable[[], Made], what: str) -> Made:
-    """Construct a TRL trainer.
+    """Call `make`, which constructs the TRL trainer named `what`.
 
-    Raises: RecipeError with TRL's own words when it refuses its options or their combination.
+    Raises: RecipeError with TRL's own message when it refuses its options or their combination.
     """
     try:
         return make()

@@ -1,6 +1,6 @@
 """A tiny random Qwen2 language model and its tokenizer, for tests, benchmarks and the quickstart.
 
-An ordinary model folder: transformers and vLLM load it without a network. It has learned nothing.
+It is an ordinary model folder: transformers and vLLM load it without a network. Its weights are random.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _WORDS = ("State the final answer to the following arithmetic problem: x + x - x
 def build_tiny_tokenizer() -> Qwen2Tokenizer:
     """Byte-level BPE: one token per digit and per word of arithmetic prompts, else one per byte.
 
-    It is transformers' own Qwen2 class because AutoTokenizer builds that class for every Qwen2 folder
-    and ignores the pre-tokenizer of any other one.
+    The class is transformers' own Qwen2 tokenizer: AutoTokenizer builds that class for every Qwen2 folder,
+    and ignores the pre-tokenizer of any other.
     """
     special = [PAD, END, USER, ASSISTANT]
     core = Tokenizer(models.BPE())
@@ -70,7 +70,7 @@ def build_tiny_model(
     intermediate_size: int = 384,
     max_position_embeddings: int = 256,
 ) -> Path:
-    """Write a model of random weights and its tokenizer into `path` (made if need be) and return it.
+    """Write a model of random weights and its tokenizer into `path`, made if it is missing; returns `path`.
 
     Args:
         path: the model folder.
@@ -88,7 +88,7 @@ def build_tiny_model(
         num_attention_heads=num_heads,
         num_key_value_heads=num_heads,
         max_position_embeddings=max_position_embeddings,
-        # Small rotary base and wide initial weights: what made so small a model learn arithmetic at all.
+        # Without a small rotary base and wide initial weights so small a model does not learn arithmetic.
         rope_parameters={"rope_type": "default", "rope_theta": 1000.0},
         initializer_range=0.06,
         tie_word_embeddings=True,

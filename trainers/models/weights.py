@@ -1,14 +1,14 @@
 """Weight directories that an engine can serve: safetensors, config, tokenizer and probe.
 
-The one place that writes them, for a model in training and for one that was never trained. It does
-not number or publish them.
+All weights are written here, of a model in training and of one that was never trained. Publishing them under
+a policy version is done elsewhere.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -23,8 +23,12 @@ from rft_data.core.errors import MissingFileError, RecipeError
 from rft_data.core.files import read_manifest
 from rft_data.weights.adapter import ADAPTER_FILE, adapter_in, check_base, merged
 from rft_data.weights.probe import Probe
+from trainers.models.options import loading_options
 
-# One bar per file read or written would bury the run's own progress.
+if TYPE_CHECKING:
+    from accelerate import Accelerator
+
+# One progress bar per file would hide the run's own progress.
 disable_progress_bar()
 
 _PROBE_SEQUENCES = 2
@@ -50,36 +54,36 @@ def load_tokenizer(model_path: Path) -> PreTrainedTokenizerBase:
     return AutoTokenizer.from_pretrained(model_path)
 
 
-def pad_id_of(tokenizer: PreTrainedTokenizerBase) -> int:
-    """The id that stands where masks are 0: the tokenizer's own, else its end of sequence."""
+def padding_id(tokenizer: PreTrainedTokenizerBase) -> int:
+    """The token id written where masks are 0: the tokenizer's padding token, else its end of sequence."""
     return int(tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id)
 
 
 def load_policy(
-    source: Path, model_path: Path, teacher: str | None, options: Mapping[str, Any]
+    source: Path, model_path: Path, teacher: str | None, options: Mapping[str, object]
 ) -> PreTrainedModel:
-    """The model to train, as it is in `source`; TRL will take `teacher`, else `model_path`, as its reference.
+    """The model to train, with the weights in `source`; TRL's reference is `teacher`, else `model_path`.
 
-    Args: model_path: the policy before training. options: the recipe's `trl: {...}`.
-    Raises: MissingFileError when there is no such folder; RecipeError when the teacher's token ids mean
-        something else, so that its logprobs would be of other tokens.
+    Args: model_path: folder of the policy before training. options: the recipe's `trl: {...}`.
+    Raises: MissingFileError when there is no such folder; RecipeError when the teacher has another
+        vocabulary, since its logprobs would be of other tokens.
     """
     if teacher and load_tokenizer(model_path).get_vocab() != load_tokenizer(Path(teacher)).get_vocab():
         raise RecipeError(
             f"the model in '{teacher}' has another vocabulary than the policy; give a teacher with the "
             "same tokenizer."
         )
-    model = load_model(source, **(options.get("model_init_kwargs") or {}))
+    model = load_model(source, **loading_options(options))
     # TRL loads the reference model from here; a resumed policy must not be its own reference.
     model.config._name_or_path = str(teacher or model_path)
     return model
 
 
 def publishable(model_path: Path, directory: Path) -> None:
-    """Write the model in `model_path` whole into the existing folder `directory`, with a probe.
+    """Write the model in `model_path` as whole weights, with a probe, into the existing folder `directory`.
 
-    Args: model_path: a model folder, or a version that is an adapter.
-    Raises: IntegrityError, MissingFileError for an adapter or a base that is not what was published.
+    Args: model_path: a model folder, or a published version that is an adapter.
+    Raises: IntegrityError, MissingFileError when the adapter or its base is not what was published.
     """
     adapter = adapter_in(model_path)
     if adapter is None:
@@ -111,8 +115,8 @@ def write_weights(
 ) -> None:
     """Write safetensors, config, tokenizer and the probe into the existing folder `directory`.
 
-    `state`: the tensors to write where they are not the model's own (gathered, or merged); the probe is then
-    of what was written, read back.
+    `state`: the tensors to write instead of the model's own (gathered from ranks, or merged). The probe is
+    then made from the files, read back.
     """
     model.save_pretrained(directory, state_dict=state)
     tokenizer.save_pretrained(directory)
@@ -120,19 +124,19 @@ def write_weights(
 
 
 def gathered_state(
-    model: torch.nn.Module, wrapped: torch.nn.Module, accelerator: Any, *, trained_only: bool = False
+    model: torch.nn.Module, wrapped: torch.nn.Module, accelerator: Accelerator, *, trained_only: bool = False
 ) -> dict[str, torch.Tensor] | None:
-    """All tensors of a model whose ranks hold parts of it (FSDP2, ZeRO-3); None of one that each holds whole.
+    """All tensors of a model that is sharded over ranks (FSDP2, ZeRO-3); None where each rank has all of it.
 
-    Every rank must call it; with FSDP2 only rank 0 is given the tensors, the others an empty dict.
+    Every rank must call it; with FSDP2 only rank 0 receives the tensors, the others an empty dict.
 
     Args:
-        wrapped: what accelerate made of `model`.
-        trained_only: leave out what is frozen, a tied head apart, where that saves gathering it (FSDP2).
+        wrapped: `model` as accelerate wrapped it.
+        trained_only: with FSDP2, leave out frozen tensors (but a tied head), which saves gathering them.
     """
     if any(isinstance(parameter, DTensor) for parameter in model.parameters()):
         options = StateDictOptions(full_state_dict=True, cpu_offload=True, ignore_frozen_params=trained_only)
-        # torch's type also allows optimizers' values; a model's are tensors
+        # torch's type also covers other values; a model's state dict holds tensors
         return cast("dict[str, torch.Tensor]", get_model_state_dict(model, options=options))
     if any(hasattr(parameter, "ds_id") for parameter in model.parameters()):  # ZeRO-3
         gathered: dict[str, torch.Tensor] = accelerator.get_state_dict(wrapped)
@@ -141,7 +145,7 @@ def gathered_state(
 
 
 def write_probe(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, directory: Path) -> None:
-    """Write the logprobs (nats, temperature 1, eval mode) of fixed sequences as the probe."""
+    """Write the probe: the model's logprobs (nats, temperature 1, eval mode) of fixed sequences."""
     token_ids = _probe_ids(tokenizer, model.config.vocab_size)
     Probe(token_ids, tuple(_logprobs(model, ids) for ids in token_ids)).save(directory)
 

@@ -1,1 +1,1 @@
-"""Training on stored rows: SFT, DPO, KTO, reward models."""
+"""Offline stages, which train on stored rows: SFT, DPO, KTO, reward models."""

@@ -1,7 +1,7 @@
-"""Answers as token ids: which tokens the model is to learn, and which only stand around them.
+"""Answers as token ids with a mask of the tokens that the model is to learn.
 
-Rows that an engine sampled keep their ids and their action mask. Only what was never tokenised (experts,
-imports, people) is rendered here, once. Neither reads a buffer nor makes batches.
+Rows that an engine sampled keep their ids and their action mask. Only messages that were never tokenised (of
+experts, imports, people) are rendered here. Buffers are not read here, and batches not made.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TypedDict
 
 import pyarrow as pa
 from transformers import PreTrainedTokenizerBase
@@ -17,7 +17,17 @@ from transformers import PreTrainedTokenizerBase
 from rft_data.core.errors import RowError
 from rft_data.core.rows import Message, PreferencePair
 from rft_data.exchange.formats.records import PLAIN
-from trainers.offline.stored_pairs import prompt_of, shared_length
+from trainers.offline.stored_pairs import pair_prompt, shared_length
+
+
+class StoredRow(TypedDict):
+    """Columns of EXPERIENCES that `rendered_row` reads; JSON columns are text."""
+
+    experience_id: str
+    messages: str
+    prompt_messages: int | None
+    tools: str | None
+    metadata: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,13 +37,13 @@ class Answer:
     ids: Sequence[int]
     """T token ids."""
     mask: Sequence[int]
-    """T values: 1 where the assistant wrote the token, 0 on the prompt and on what the environment said."""
+    """T values: 1 where the assistant wrote the token, 0 on the prompt and on the environment's tokens."""
     prompt_length: int
-    """Tokens before the first that the mask keeps."""
+    """Number of tokens before the first one whose mask is 1."""
 
 
 AnswerPair = tuple[Answer, Answer]
-"""(the better, the worse) answer to one prompt."""
+"""(the better answer, the worse answer) to one prompt."""
 
 
 def stored_answers(table: pa.Table) -> Iterator[Answer | None]:
@@ -54,18 +64,20 @@ def stored_answers(table: pa.Table) -> Iterator[Answer | None]:
         yield Answer(ids, mask, mask.index(1) if 1 in mask else len(mask))
 
 
-def spoken_answer(
+def rendered_answer(
     tokenizer: PreTrainedTokenizerBase,
     messages: Sequence[Message],
     split: int,
     *,
-    tools: Sequence[Mapping[str, Any]] | None = None,
+    tools: Sequence[Mapping[str, object]] | None = None,
     plain: bool = False,
 ) -> Answer:
-    """Messages as ids; every message of the assistant from place `split` on is the answer.
+    """Messages as ids; the answer is every message of the assistant from index `split` on.
 
-    Rendered by the model's chat template as TRL does it: an answer begins where the conversation leaves
-    what the template would have prompted with. `plain`: texts, joined without a template.
+    The model's chat template renders them, as TRL does it: an answer begins where the whole conversation
+    differs from the prompt that the template makes of the messages before it.
+
+    Args: plain: join the texts without a template.
 
     Raises: RowError when there is no answer, or the tokenizer has no chat template.
     """
@@ -77,21 +89,21 @@ def spoken_answer(
     if tokenizer.chat_template is None:
         raise RowError("the model's tokenizer has no chat template to write its messages with")
 
-    def ids_of(part: Sequence[Message], *, prompting: bool) -> list[int]:
-        rendered: list[int] = tokenizer.apply_chat_template(
+    def rendered(part: Sequence[Message], *, prompting: bool) -> list[int]:
+        ids: list[int] = tokenizer.apply_chat_template(
             [dict(m) for m in part],
             tools=None if tools is None else [dict(tool) for tool in tools],
             add_generation_prompt=prompting,
             return_dict=False,
         )
-        return rendered
+        return ids
 
-    whole = ids_of(messages, prompting=False)
+    whole = rendered(messages, prompting=False)
     mask = [0] * len(whole)
     for place in places:
-        start = shared_length(ids_of(messages[:place], prompting=True), whole)
+        start = shared_length(rendered(messages[:place], prompting=True), whole)
         last = place == len(messages) - 1
-        end = len(whole) if last else shared_length(ids_of(messages[: place + 1], prompting=False), whole)
+        end = len(whole) if last else shared_length(rendered(messages[: place + 1], prompting=False), whole)
         mask[start:end] = [1] * (end - start)
     return Answer(whole, mask, mask.index(1) if 1 in mask else len(mask))
 
@@ -105,14 +117,14 @@ def _plain_answer(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message
     return Answer(whole, [0] * start + [1] * (len(whole) - start), start)
 
 
-def spoken_row(tokenizer: PreTrainedTokenizerBase, row: Mapping[str, Any]) -> Answer:
-    """The answer of an EXPERIENCES row without token ids, its JSON columns still as text.
+def rendered_row(tokenizer: PreTrainedTokenizerBase, row: StoredRow) -> Answer:
+    """The answer of an EXPERIENCES row without token ids.
 
     Raises: RowError naming the row.
     """
     messages, tools = json.loads(row["messages"]), row.get("tools")
     try:
-        return spoken_answer(
+        return rendered_answer(
             tokenizer,
             messages,
             row.get("prompt_messages") or 0,
@@ -128,14 +140,14 @@ def spoken_row(tokenizer: PreTrainedTokenizerBase, row: Mapping[str, Any]) -> An
 def answer_pair(
     tokenizer: PreTrainedTokenizerBase, pair: PreferencePair, stored: Mapping[str, Answer]
 ) -> AnswerPair:
-    """Both answers of a pair: by the stored ids of the experiences it came from, else by its messages.
+    """Both answers of a pair: the stored ids of the experiences it came from, else its rendered messages.
 
     Args: stored: answers by experience id.
-    Raises: RowError when an answer is missing, the two are the same tokens or stand behind different
-        prompts, or no token of one counts.
+    Raises: RowError when an answer is missing, both are the same tokens, they follow different prompts, or
+        one of them has no token to train on.
     """
-    better = stored.get(pair.chosen_experience_id or "") or _spoken_half(tokenizer, pair, pair.chosen)
-    worse = stored.get(pair.rejected_experience_id or "") or _spoken_half(tokenizer, pair, pair.rejected)
+    better = stored.get(pair.chosen_experience_id or "") or _rendered_half(tokenizer, pair, pair.chosen)
+    worse = stored.get(pair.rejected_experience_id or "") or _rendered_half(tokenizer, pair, pair.rejected)
     if list(better.ids) == list(worse.ids):
         raise RowError("both answers are the same tokens")
     if not any(better.mask) or not any(worse.mask):
@@ -146,11 +158,11 @@ def answer_pair(
     return better, worse
 
 
-def _spoken_half(
+def _rendered_half(
     tokenizer: PreTrainedTokenizerBase, pair: PreferencePair, answer: Sequence[Message]
 ) -> Answer:
-    prompt = prompt_of(pair)
-    spoken = [*prompt, *answer] if pair.messages else list(answer)
-    return spoken_answer(
-        tokenizer, spoken, len(prompt), tools=pair.tools, plain=pair.metadata.get(PLAIN) is True
+    prompt = pair_prompt(pair)
+    messages = [*prompt, *answer] if pair.messages else list(answer)
+    return rendered_answer(
+        tokenizer, messages, len(prompt), tools=pair.tools, plain=pair.metadata.get(PLAIN) is True
     )

@@ -1,15 +1,15 @@
 """DPO and its relatives on stored preference pairs, with TRL's DPOTrainer (arXiv:2305.18290).
 
-Every loss type of TRL's. Pairs come as ids with masks, so that in conversations of many turns only the
-assistant's tokens count; the reference is the model that the stage starts from: a second one, or with LoRA
-the same one without its adapter.
+Every loss type of TRL's DPO can be used. Pairs are ids with masks, so that in conversations of many turns
+only the assistant's tokens enter the loss. The reference is the model that the stage starts from: a second
+copy, or with LoRA the same model without its adapter.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from datasets import Dataset
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -18,17 +18,20 @@ from trl import DPOConfig, DPOTrainer
 from rft_data.core.errors import RecipeError
 from rft_data.core.lookup import suggest
 from trainers.models.adapters import adapter_config
-from trainers.models.options import OWNED, build_config, built, check_options, refused
-from trainers.models.weights import load_model, load_tokenizer, pad_id_of
+from trainers.models.options import OWNED, build_config, built, check_options, loading_options, refused
+from trainers.models.weights import load_model, load_tokenizer, padding_id
 from trainers.offline.answers import AnswerPair
 from trainers.offline.offline_fit import Fitted, callbacks, fit, save
 from trainers.offline.preference_data import PAIR_COLUMNS, PairBatches, pair_dataset
+
+if TYPE_CHECKING:
+    from peft import LoraConfig
 
 DPO_LOSSES = (
     *("sigmoid", "hinge", "ipo", "exo_pair", "nca_pair", "robust", "bco_pair", "sppo_hard", "aot"),
     *("aot_unpaired", "apo_zero", "apo_down", "discopop", "sft", "sigmoid_norm"),
 )
-"""TRL's loss types; several with `loss_weights` make a mixture."""
+"""TRL's loss types; several of them, with `loss_weights`, are a mixture."""
 
 PREFERENCE_OWNED: Mapping[str, str] = {
     **OWNED,
@@ -43,19 +46,19 @@ DPO_OWNED: Mapping[str, str] = {
 
 
 class StoredDPOTrainer(DPOTrainer):
-    """TRL's trainer on rows that need no preparation."""
+    """TRL's trainer without its preparation of rows: ours are ready."""
 
-    def _prepare_dataset(self, dataset: Dataset, *_: Any) -> Dataset:
+    def _prepare_dataset(self, dataset: Dataset, *_: object) -> Dataset:
         return dataset
 
     def _set_signature_columns_if_needed(self) -> None:
         self._signature_columns = [*PAIR_COLUMNS, "ref_chosen_logps", "ref_rejected_logps"]
 
 
-def dpo_config(output_dir: Path, *, options: Mapping[str, Any], seed: int) -> DPOConfig:
+def dpo_config(output_dir: Path, *, options: Mapping[str, object], seed: int) -> DPOConfig:
     """The real DPOConfig of one stage; nothing is cut unless the recipe gives `max_length`.
 
-    Raises: RecipeError when an option or a loss type is unknown, or not the recipe's to set.
+    Raises: RecipeError when an option or a loss type is unknown, or may not be set by a recipe.
     """
     check_options(options, DPOConfig, DPO_OWNED)
     config = build_config(DPOConfig, output_dir, {"max_length": None, **options}, {"seed": seed})
@@ -78,12 +81,13 @@ def dpo_trainer(
     config: DPOConfig,
     pairs: Sequence[AnswerPair],
     tokenizer: PreTrainedTokenizerBase,
-    adapter: Any = None,
+    adapter: LoraConfig | None = None,
 ) -> DPOTrainer:
     """The trainer, ready to `train`.
 
     Args:
-        reference: None: the model without its adapter; or, without one, its logprobs before the first step.
+        reference: None: the model without its adapter; or, where it has none, its logprobs before the first
+            step.
         adapter: PEFT's LoraConfig; None: every weight is trained.
     Raises: RecipeError when TRL refuses the options together.
     """
@@ -93,7 +97,7 @@ def dpo_trainer(
             ref_model=reference,
             args=config,
             train_dataset=pair_dataset(pairs),
-            data_collator=PairBatches(pad_id_of(tokenizer), config.pad_to_multiple_of),
+            data_collator=PairBatches(padding_id(tokenizer), config.pad_to_multiple_of),
             processing_class=tokenizer,
             callbacks=callbacks("dpo"),
             peft_config=adapter,
@@ -103,12 +107,12 @@ def dpo_trainer(
 
 
 def start_models(
-    model_path: Path, options: Mapping[str, Any], adapter: Any
+    model_path: Path, options: Mapping[str, object], adapter: LoraConfig | None
 ) -> tuple[PreTrainedModel, PreTrainedModel | None]:
-    """What the stage starts from, to train and as the reference; no second one where TRL can do without."""
-    loading = options.get("model_init_kwargs") or {}
+    """The start model to train, and a second copy as the reference; None where TRL needs no copy."""
+    loading = loading_options(options)
     alone = adapter is not None or options.get("precompute_ref_log_probs")
-    # TRL would load the reference from the path in the model's config, which need not be this folder
+    # TRL would load the reference from the path in the model's config, which may be another folder
     return load_model(model_path, **loading), None if alone else load_model(model_path, **loading)
 
 
@@ -117,9 +121,9 @@ def train_dpo(
     pairs: Sequence[AnswerPair],
     output_dir: Path,
     *,
-    options: Mapping[str, Any],
+    options: Mapping[str, object],
     seed: int,
-    lora: Mapping[str, Any] | None = None,
+    lora: Mapping[str, object] | None = None,
 ) -> Fitted:
     """Train the model in `model_path` on pairs and write it to `output_dir`.
 

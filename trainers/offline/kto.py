@@ -1,14 +1,14 @@
 """KTO on stored answers that are desirable or not, with TRL's KTOTrainer (arXiv:2402.01306).
 
-Answers come as ids with masks; the reference is the model that the stage starts from, with LoRA the same one
-without its adapter. No pairs are needed.
+Answers are ids with masks. The reference is the model that the stage starts from: a second copy, or with LoRA
+the same model without its adapter. No pairs are needed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from datasets import Dataset
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -18,11 +18,14 @@ from rft_data.core.errors import RecipeError, TrainingError
 from rft_data.core.lookup import suggest
 from trainers.models.adapters import adapter_config
 from trainers.models.options import build_config, built, check_options, refused
-from trainers.models.weights import load_tokenizer, pad_id_of
+from trainers.models.weights import load_tokenizer, padding_id
 from trainers.offline.answers import Answer
 from trainers.offline.dpo import PREFERENCE_OWNED, start_models
 from trainers.offline.offline_fit import Fitted, callbacks, fit, save
 from trainers.offline.preference_data import KL_COLUMNS, KTO_COLUMNS, KtoBatches, kto_dataset, kto_order
+
+if TYPE_CHECKING:
+    from peft import LoraConfig
 
 KTO_LOSSES = ("kto", "apo_zero_unpaired")
 """TRL's loss types; the second has no KL term."""
@@ -33,20 +36,20 @@ KTO_OWNED: Mapping[str, str] = {
 
 
 class StoredKTOTrainer(KTOTrainer):
-    """TRL's trainer on rows that need no preparation."""
+    """TRL's trainer without its preparation of rows: ours are ready."""
 
-    def _prepare_dataset(self, dataset: Dataset, *_: Any) -> Dataset:
+    def _prepare_dataset(self, dataset: Dataset, *_: object) -> Dataset:
         return dataset
 
     def _set_signature_columns_if_needed(self) -> None:
         self._signature_columns = [*KTO_COLUMNS, *KL_COLUMNS, "ref_logps", "ref_KL_logps"]
 
 
-def kto_config(output_dir: Path, *, options: Mapping[str, Any], seed: int) -> KTOConfig:
+def kto_config(output_dir: Path, *, options: Mapping[str, object], seed: int) -> KTOConfig:
     """The real KTOConfig of one stage; nothing is cut unless the recipe gives `max_length`.
 
-    Raises: RecipeError when an option or the loss type is unknown or not the recipe's to set, or the KL
-        term has batches of one row.
+    Raises: RecipeError when an option or the loss type is unknown or may not be set by a recipe, or the KL
+        term would have batches of one row.
     """
     check_options(options, KTOConfig, KTO_OWNED)
     config = build_config(KTOConfig, output_dir, {"max_length": None, **options}, {"seed": seed})
@@ -70,7 +73,7 @@ def kto_trainer(
     answers: Sequence[Answer],
     labels: Sequence[bool],
     tokenizer: PreTrainedTokenizerBase,
-    adapter: Any = None,
+    adapter: LoraConfig | None = None,
 ) -> KTOTrainer:
     """The trainer, ready to `train` on the rows in the order given.
 
@@ -84,7 +87,7 @@ def kto_trainer(
             ref_model=reference,
             args=config,
             train_dataset=kto_dataset(answers, labels, rotate=rotate),
-            data_collator=KtoBatches(pad_id_of(tokenizer), config.pad_to_multiple_of),
+            data_collator=KtoBatches(padding_id(tokenizer), config.pad_to_multiple_of),
             processing_class=tokenizer,
             callbacks=callbacks("kto"),
             peft_config=adapter,
@@ -99,11 +102,12 @@ def train_kto(
     labels: Sequence[bool],
     output_dir: Path,
     *,
-    options: Mapping[str, Any],
+    options: Mapping[str, object],
     seed: int,
-    lora: Mapping[str, Any] | None = None,
+    lora: Mapping[str, object] | None = None,
 ) -> Fitted:
-    """Train the model in `model_path` on answers, desirable where the label is True, and write it.
+    """Train the model in `model_path` on answers, desirable where the label is True, and write it to a
+    folder.
 
     Args:
         options: the stage's `trl: {...}`, fields of TRL's KTOConfig.

@@ -1,4 +1,4 @@
-"""One offline stage's training loop: TRL's, with its failures as ours, its losses kept, its model written."""
+"""The training loop of an offline stage: TRL's own, with our errors; keeps losses and writes the model."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from transformers import (
     PreTrainedTokenizerBase,
@@ -16,18 +15,19 @@ from transformers import (
     TrainerCallback,
     TrainerControl,
     TrainerState,
+    TrainingArguments,
 )
 
 from rft_data.core.errors import TrainingError
 from rft_data.core.failpoints import failpoint
-from trainers.models.adapters import merged_model, scales_of
+from trainers.models.adapters import adapter_scales, merged_model
 from trainers.models.weights import write_weights
 from trainers.policy.finite import FiniteGradients
 
 log = logging.getLogger(__name__)
 
 _POINTS = 1000
-"""Most steps whose numbers are kept."""
+"""Numbers of at most so many steps are kept."""
 _NOT_METRICS = ("epoch", "num_tokens", "total_flos", "step")
 
 
@@ -42,34 +42,43 @@ class Fitted:
 
 
 class Progress(TrainerCallback):  # type: ignore[misc]
-    """A line for each tenth of the steps."""
+    """Logs a line for each tenth of the steps."""
 
     def __init__(self, label: str) -> None:
         """`label`: what the stage is called in the log."""
         self._label = label
 
-    def on_log(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        *,
+        logs: Mapping[str, float],
+        **kwargs: object,
+    ) -> None:
         """Called with the numbers of each step."""
-        if "loss" not in kwargs["logs"]:
+        if "loss" not in logs:
             return
         failpoint("stage.step")
         if state.global_step % max(1, state.max_steps // 10) == 0:
-            loss = kwargs["logs"]["loss"]
-            log.info("%s step %d/%d  loss %.3f", self._label, state.global_step, state.max_steps, loss)
+            log.info(
+                "%s step %d/%d  loss %.3f", self._label, state.global_step, state.max_steps, logs["loss"]
+            )
 
 
 def callbacks(label: str) -> list[TrainerCallback]:
-    """What every offline trainer is watched by."""
+    """The callbacks of every offline trainer."""
     return [FiniteGradients(), Progress(label)]
 
 
 def fit(trainer: Trainer) -> Fitted:
-    """Train to the last step.
+    """Train to the last step of the trainer's configuration.
 
-    Raises: TrainingError when a loss or a gradient is not finite; no model is written then. RecipeError,
-        before the first step, for an adapter that cannot be merged.
+    Raises: TrainingError when there is no row, TRL refuses the options, or a loss or gradient is not finite;
+        no model is written then. RecipeError, before the first step, for an adapter that cannot be merged.
     """
-    scales_of(trainer.model)
+    adapter_scales(trainer.model)
     if not len(trainer.train_dataset):
         raise TrainingError("no example is left after 'trl.max_length'; raise it, or choose shorter rows.")
     trainer.remove_callback(PrinterCallback)
@@ -96,7 +105,7 @@ def fit(trainer: Trainer) -> Fitted:
     return Fitted(metrics, [_point(entry) for entry in logged[::every]])
 
 
-def _point(entry: Mapping[str, Any]) -> dict[str, float]:
+def _point(entry: Mapping[str, float]) -> dict[str, float]:
     numbers = {name: float(value) for name, value in entry.items() if name not in _NOT_METRICS}
     return {"step": float(entry["step"]), **numbers}
 

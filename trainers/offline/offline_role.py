@@ -1,6 +1,6 @@
-"""Offline work as a role: stages that train on stored rows, what models prefer, weights of other folders.
+"""Offline work as a role: stages that train on stored rows, the accuracy of models on pairs, whole weights.
 
-It trains on what the buffer holds and asks no explorer for anything.
+It reads only the buffer and model folders, and needs no explorer.
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from rft_data.core.files import write_manifest
+from rft_data.core.reader import BufferReader
 
 
 class OfflineRole:
-    """One stage at a time."""
+    """Does one piece of work at a time."""
 
-    def __init__(self, buffer: Any) -> None:
+    def __init__(self, buffer: BufferReader) -> None:
         """`buffer`: a buffer, or a client of its hub."""
         self._buffer = buffer
 
@@ -30,11 +31,12 @@ class OfflineRole:
         header: dict[str, Any],
         threads: int | None,
     ) -> dict[str, Any]:
-        """Train `model` by a stage of `offline_stage.STAGES` into the folder `output`, emptied before.
+        """Train `model` by a stage of `offline_stage.STAGES`, into the folder `output`, which is emptied
+        before.
 
         Args:
             given: the other fields of `StageInput`.
-            header: what the folder's manifest has to say beside what it was trained on.
+            header: further entries of the folder's manifest.
             threads: cores that torch uses; None: all.
         Returns: the fields of `StageReport`, and `manifest`, the manifest's digest.
         Raises: what `trainers.offline.offline_stage.run_stage` raises.
@@ -42,10 +44,10 @@ class OfflineRole:
         from trainers.offline.offline_stage import StageInput, run_stage
 
         folder = Path(output)
-        shutil.rmtree(folder, ignore_errors=True)  # what a stopped run left there
-        told = StageInput(Path(model), folder, **given)
+        shutil.rmtree(folder, ignore_errors=True)  # files that a stopped run left there
+        stage = StageInput(Path(model), folder, **given)
         with _cores(threads):
-            report = asdict(run_stage(self._buffer, algorithm, told))
+            report = asdict(run_stage(self._buffer, algorithm, stage))
         facts = {**header, "examples": report["examples"], "trained_on": report["digest"]}
         return {**report, "manifest": write_manifest(folder, facts)}
 
@@ -58,11 +60,12 @@ class OfflineRole:
         heldout: float,
         limit: int,
         threads: int | None,
-    ) -> dict[str, Any]:
-        """How well `model` tells better from worse on held-out pairs; `base` is what its rewards refer to.
+    ) -> dict[str, float]:
+        """How often `model` prefers the better answer of held-out pairs.
 
         Args:
-            algorithm: `reward_model` for a model with a score; anything else is a policy.
+            algorithm: `reward_model` for a model with a score; any other name is a policy's.
+            base: the model before training, to which a policy's implicit rewards are relative.
             data: fields of `stored_pairs.PairChoice`. limit: at most so many pairs, spread evenly.
             threads: cores that torch uses; None: all.
         Returns: figures of `trainers.offline.preference_accuracy`.
@@ -91,7 +94,7 @@ class OfflineRole:
         return write_manifest(Path(directory), header)
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Nothing is open between calls."""
 
 
 def _cores(threads: int | None) -> AbstractContextManager[None]:
@@ -100,6 +103,6 @@ def _cores(threads: int | None) -> AbstractContextManager[None]:
     return every_core() if threads is None else torch_threads(threads)
 
 
-def offline_role(buffer: Any) -> OfflineRole:
-    """Factory."""
+def offline_role(buffer: BufferReader) -> OfflineRole:
+    """The factory that a RoleSpec names."""
     return OfflineRole(buffer)

@@ -1,6 +1,6 @@
-"""One offline stage from its choice of stored rows to a model folder that says what it was trained on.
+"""One offline stage: from its choice of stored rows to a model folder that lists what it was trained on.
 
-Which rows is `stored_rows.py`'s and `stored_pairs.py`'s business; training is each trainer's.
+Rows are chosen in `stored_rows.py` and `stored_pairs.py`; each algorithm trains in its own module.
 """
 
 from __future__ import annotations
@@ -11,18 +11,19 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from transformers import AutoConfig, PreTrainedTokenizerBase
 
-from rft_data.core.errors import RowError, TrainingError
+from rft_data.core.errors import RecipeError, RowError, TrainingError
+from rft_data.core.reader import BufferReader
 from rft_data.core.rows import PreferencePair, content_id
 from trainers.models.adapters import adapter_config
 from trainers.models.weights import load_tokenizer
-from trainers.offline.answers import Answer, AnswerPair, answer_pair, spoken_row, stored_answers
+from trainers.offline.answers import Answer, AnswerPair, answer_pair, rendered_row, stored_answers
 from trainers.offline.dpo import dpo_config, train_dpo
 from trainers.offline.kto import kto_config, train_kto
 from trainers.offline.offline_fit import Fitted
@@ -34,41 +35,47 @@ from trainers.offline.stored_rows import RowChoice, chosen_rows
 log = logging.getLogger(__name__)
 
 TRAINED_ON = "trained_on.jsonl"
-"""File in a stage's folder: what its examples are, one a line."""
+"""File in a stage's folder: the ids of its examples as JSON, one example a line."""
 
 
 @dataclass(frozen=True, slots=True)
 class StageInput:
-    """What a stage is told."""
+    """What a stage trains, and on what."""
 
     model: Path
     output: Path
-    options: Mapping[str, Any]
+    options: Mapping[str, object]
     """The stage's `trl`."""
     data: Mapping[str, Any]
     """The fields of `RowChoice` (for kto with `threshold`), or of `PairChoice`."""
     seed: int
     heldout: float
     """Share of prompts that are not trained on."""
-    lora: Mapping[str, Any] | None = None
+    lora: Mapping[str, object] | None = None
     """The stage's `lora`; None: every weight is trained."""
 
     @property
-    def training(self) -> Mapping[str, Any]:
-        """How the trainer trains, whatever on."""
-        return {"options": self.options, "seed": self.seed, "lora": self.lora}
+    def max_length(self) -> int | None:
+        """The stage's `trl: {max_length}`, longest sequence in tokens; None: no limit.
+
+        Raises: RecipeError when it is no whole number.
+        """
+        given = self.options.get("max_length")
+        if given is not None and not isinstance(given, int):
+            raise RecipeError(f"trl.max_length is {given!r}, must be a whole number of tokens, or null.")
+        return given
 
 
 @dataclass(frozen=True, slots=True)
 class StageReport:
-    """What a stage did."""
+    """The result of a stage."""
 
     examples: int
     """Rows or pairs it was trained on."""
     digest: str
-    """Content hash of their names, in order of name."""
+    """Content hash of the examples' ids, sorted."""
     left_out: Mapping[str, int]
-    """How many others were not, by reason."""
+    """How many rows or pairs were left out, by reason."""
     metrics: Mapping[str, float]
     """See `Fitted.metrics`."""
     history: Sequence[Mapping[str, float]] = field(default_factory=tuple)
@@ -77,13 +84,15 @@ class StageReport:
 
 @dataclass(frozen=True, slots=True)
 class _Trained:
+    """A stage's training, with the ids of its examples."""
+
     names: Sequence[Mapping[str, str | None]]
     left_out: Mapping[str, int]
     fitted: Fitted
 
 
-def run_stage(store: Any, algorithm: str, given: StageInput) -> StageReport:
-    """Train and write the model, and TRAINED_ON beside it.
+def run_stage(store: BufferReader, algorithm: str, given: StageInput) -> StageReport:
+    """Train, and write the model and TRAINED_ON into one folder.
 
     Args: store: a buffer, or a client of its hub. algorithm: a name in STAGES.
     Raises: what the trainers raise; TrainingError when no row is left; RowError for rows that are damaged.
@@ -100,18 +109,20 @@ def run_stage(store: Any, algorithm: str, given: StageInput) -> StageReport:
     )
 
 
-def _sft(store: Any, given: StageInput) -> _Trained:
+def _sft(store: BufferReader, given: StageInput) -> _Trained:
     chosen = chosen_rows(store, RowChoice(**given.data), given.heldout)
     _require_vocabulary(given.model, chosen.table)
-    spoken = [mask is None or any(mask) for mask in chosen.table["action_mask"].to_pylist()]
-    table, left_out = chosen.table.filter(pa.array(spoken)), Counter(chosen.left_out)
-    if silent := spoken.count(False):
-        left_out["an answer has no token that the assistant wrote"] += silent
-    fitted = train_sft(given.model, table, given.output, **given.training)
-    return _Trained(_named(table["experience_id"].to_pylist()), left_out, fitted)
+    has_answer = [mask is None or any(mask) for mask in chosen.table["action_mask"].to_pylist()]
+    table, left_out = chosen.table.filter(pa.array(has_answer)), Counter(chosen.left_out)
+    if empty := has_answer.count(False):
+        left_out["an answer has no token that the assistant wrote"] += empty
+    fitted = train_sft(
+        given.model, table, given.output, options=given.options, seed=given.seed, lora=given.lora
+    )
+    return _Trained(_row_names(table["experience_id"].to_pylist()), left_out, fitted)
 
 
-def _kto(store: Any, given: StageInput) -> _Trained:
+def _kto(store: BufferReader, given: StageInput) -> _Trained:
     data = dict(given.data)
     threshold = np.float32(data.pop("threshold"))
     chosen = chosen_rows(store, RowChoice(**data), given.heldout)
@@ -119,7 +130,7 @@ def _kto(store: Any, given: StageInput) -> _Trained:
     left_out = Counter(chosen.left_out)
     answers, labels, names = [], [], []
     found = row_answers(chosen.table, load_tokenizer(given.model))
-    limit = given.options.get("max_length")
+    limit = given.max_length
     for name, answer, score in zip(
         chosen.table["experience_id"].to_pylist(), found, chosen.scores, strict=True
     ):
@@ -131,23 +142,40 @@ def _kto(store: Any, given: StageInput) -> _Trained:
         names.append(name)
     if len(set(labels)) == 1:
         log.warning("kto: all %d rows are %sdesirable", len(labels), "" if labels[0] else "un")
-    fitted = train_kto(given.model, answers, labels, given.output, **given.training)
-    return _Trained(_named(names), left_out, fitted)
+    fitted = train_kto(
+        given.model, answers, labels, given.output, options=given.options, seed=given.seed, lora=given.lora
+    )
+    return _Trained(_row_names(names), left_out, fitted)
 
 
-def _pairs(train: Callable[..., Fitted]) -> Callable[[Any, StageInput], _Trained]:
-    def act(store: Any, given: StageInput) -> _Trained:
+class _PairTrainer(Protocol):
+    """`train_dpo` or `train_reward_model`."""
+
+    def __call__(
+        self,
+        model_path: Path,
+        pairs: Sequence[AnswerPair],
+        output_dir: Path,
+        *,
+        options: Mapping[str, object],
+        seed: int,
+        lora: Mapping[str, object] | None,
+    ) -> Fitted: ...
+
+
+def _pairs(train: _PairTrainer) -> Callable[[BufferReader, StageInput], _Trained]:
+    def stage(store: BufferReader, given: StageInput) -> _Trained:
         chosen = chosen_pairs(store, PairChoice(**given.data), given.heldout)
-        pairs, tokens, refused = pair_tokens(
-            store, chosen.pairs, given.model, limit=given.options.get("max_length")
+        pairs, tokens, refused = pair_tokens(store, chosen.pairs, given.model, limit=given.max_length)
+        fitted = train(
+            given.model, tokens, given.output, options=given.options, seed=given.seed, lora=given.lora
         )
-        fitted = train(given.model, tokens, given.output, **given.training)
         return _Trained([_pair_name(pair) for pair in pairs], {**chosen.left_out, **refused}, fitted)
 
-    return act
+    return stage
 
 
-STAGES: Mapping[str, Callable[[Any, StageInput], _Trained]] = {
+STAGES: Mapping[str, Callable[[BufferReader, StageInput], _Trained]] = {
     "sft": _sft,
     "dpo": _pairs(train_dpo),
     "kto": _kto,
@@ -168,11 +196,11 @@ def check_stage(
     algorithm: str,
     folder: Path,
     *,
-    options: Mapping[str, Any],
+    options: Mapping[str, object],
     seed: int,
-    lora: Mapping[str, Any] | None = None,
+    lora: Mapping[str, object] | None = None,
 ) -> None:
-    """Build a stage's TRL config, and PEFT's, so that a mistake shows before any work.
+    """Build a stage's TRL config, and PEFT's, so that a mistake is found before any work.
 
     Raises: RecipeError; MissingExtraError for `lora` without PEFT.
     """
@@ -181,23 +209,23 @@ def check_stage(
 
 
 def row_answers(table: pa.Table, tokenizer: PreTrainedTokenizerBase) -> list[Answer]:
-    """The answers of EXPERIENCES rows: stored ids, else their messages rendered.
+    """The answers of EXPERIENCES rows: their stored ids, else their messages, rendered.
 
     Raises: RowError naming a row with neither.
     """
     names = ("experience_id", "messages", "prompt_messages", "tools", "metadata")
     rows = table.select(names).to_pylist()
     stored = stored_answers(table)
-    return [answer or spoken_row(tokenizer, row) for answer, row in zip(stored, rows, strict=True)]
+    return [answer or rendered_row(tokenizer, row) for answer, row in zip(stored, rows, strict=True)]
 
 
 def pair_tokens(
-    store: Any, pairs: Sequence[PreferencePair], model: Path, *, limit: int | None = None
+    store: BufferReader, pairs: Sequence[PreferencePair], model: Path, *, limit: int | None = None
 ) -> tuple[list[PreferencePair], list[AnswerPair], Mapping[str, int]]:
-    """Pairs as token ids: stored ones where the experiences they came from have them.
+    """Pairs as token ids: the stored ids of the experiences they came from, else rendered messages.
 
     Args: limit: longest sequence, in tokens; pairs with a longer one are left out.
-    Returns: (pairs that can be used, their tokens, how many others there were by reason).
+    Returns: (pairs that can be used, their tokens, how many cannot, by reason).
     Raises: TrainingError when no pair can be used.
     """
     tokenizer = load_tokenizer(model)
@@ -226,14 +254,14 @@ def pair_tokens(
 
 
 def _unfit(answer: Answer, limit: int | None) -> str:
-    """Why an answer cannot be trained on; empty if it can."""
+    """The reason why an answer cannot be trained on; empty if it can."""
     if limit is not None and len(answer.ids) > limit:
         return f"longer than trl.max_length ({limit} tokens)"
     return "" if any(answer.mask) else "an answer has no token that the assistant wrote"
 
 
 def _require_vocabulary(model: Path, table: pa.Table) -> None:
-    """Raises: RowError when stored ids are beyond the model's vocabulary: another tokenizer made them."""
+    """Raise a RowError when a stored id is beyond the model's vocabulary: another tokenizer made it."""
     size = AutoConfig.from_pretrained(model).get_text_config().vocab_size
     highest = pc.max(pc.list_flatten(table["token_ids"])).as_py()
     if highest is not None and highest >= size:
@@ -243,7 +271,7 @@ def _require_vocabulary(model: Path, table: pa.Table) -> None:
         )
 
 
-def _named(experiences: Sequence[str]) -> list[Mapping[str, str | None]]:
+def _row_names(experiences: Sequence[str]) -> list[Mapping[str, str | None]]:
     return [{"experience_id": name} for name in experiences]
 
 

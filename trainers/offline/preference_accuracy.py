@@ -1,6 +1,6 @@
-"""How well a model tells the better answer of a pair from the worse, on pairs nobody trained on.
+"""How often a model prefers the better answer of a pair, on pairs that no stage trained on.
 
-Forward passes only; what is held out was decided before.
+Only forward passes are made here; the caller decides which pairs are held out.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
 
-from trainers.models.weights import load_model, load_tokenizer, pad_id_of
+from trainers.models.weights import load_model, load_tokenizer, padding_id
 from trainers.offline.answers import Answer, AnswerPair
 from trainers.offline.reward_model import load_scorer
 
 _ROWS = 8
 """Sequences in one forward pass, at most."""
 _LOGITS = 1 << 28
-"""Logits of one forward pass, at most, wherever that leaves a row."""
+"""Logits of one forward pass, at most; but at least one row goes into a pass."""
 
 Scores = npt.NDArray[np.float64]
 
 
 def policy_accuracy(model_path: Path, base_path: Path, pairs: Sequence[AnswerPair]) -> dict[str, float]:
-    """What the policy in `model_path` has come to prefer since it was `base_path`.
+    """What the policy in `model_path` prefers, compared with the model in `base_path` before training.
 
     Returns: `accuracy` and `margin` of log pi - log pi_base (nats, summed over the answer's tokens), DPO's
-        implicit reward without its beta: the share of pairs whose better answer has more of it, a tie
-        counting half, and the mean difference; 0.5 and 0.0 for the base itself. `logp_accuracy` and
-        `logp_margin`: the same of log pi alone, where short answers have an advantage. `pairs`.
+        implicit reward without its beta: the share of pairs whose better answer has the larger value (a tie
+        counts half), and the mean difference; 0.5 and 0.0 for the base itself. `logp_accuracy` and
+        `logp_margin`: the same of log pi alone, which favours short answers. `pairs`: their number.
     """
     policy = _scored(load_model(model_path), sequence_logprobs, pairs)
     base = policy if model_path == base_path else _scored(load_model(base_path), sequence_logprobs, pairs)
@@ -41,9 +41,9 @@ def policy_accuracy(model_path: Path, base_path: Path, pairs: Sequence[AnswerPai
 
 
 def scorer_accuracy(model_path: Path, pairs: Sequence[AnswerPair]) -> dict[str, float]:
-    """What a reward model prefers: `accuracy`, a tie counting half, `margin` of its scores, and `pairs`."""
+    """What a reward model prefers: `accuracy` (a tie counts half), `margin` of its scores, and `pairs`."""
     model = load_scorer(model_path)
-    pad_id = pad_id_of(load_tokenizer(model_path))
+    pad_id = padding_id(load_tokenizer(model_path))
     model.config.get_text_config().pad_token_id = pad_id
 
     def score(model: PreTrainedModel, answers: Sequence[Answer]) -> Scores:
@@ -55,7 +55,7 @@ def scorer_accuracy(model_path: Path, pairs: Sequence[AnswerPair]) -> dict[str, 
 
 
 def sequence_logprobs(model: PreTrainedModel, answers: Sequence[Answer]) -> Scores:
-    """(B,) log probability of the tokens that each answer's mask keeps, nats."""
+    """(B,) log probability of each answer, over the tokens whose mask is 1, nats."""
     ids, attention, mask = _batch(model, answers, 0)
     logits = model(input_ids=ids, attention_mask=attention, use_cache=False).logits[:, :-1]
     scored = torch.log_softmax(logits.float(), dim=-1).gather(2, ids[:, 1:, None])[..., 0]
@@ -65,15 +65,15 @@ def sequence_logprobs(model: PreTrainedModel, answers: Sequence[Answer]) -> Scor
 def _batch(
     model: PreTrainedModel, answers: Sequence[Answer], pad_id: int
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """(B, T) ids, attention and mask, padded on the right, where the model is."""
+    """(B, T) ids, attention and mask, padded on the right, on the model's device."""
     ids = [torch.tensor(list(answer.ids), dtype=torch.long) for answer in answers]
-    parts = (ids, [torch.ones_like(i) for i in ids], [torch.tensor(list(a.mask)) for a in answers])
-    padding = (pad_id, 0, 0)
-    padded = (
-        pad_sequence(list(p), batch_first=True, padding_value=v) for p, v in zip(parts, padding, strict=True)
+    attention = [torch.ones_like(row) for row in ids]
+    masks = [torch.tensor(list(answer.mask)) for answer in answers]
+    return (
+        pad_sequence(ids, batch_first=True, padding_value=pad_id).to(model.device),
+        pad_sequence(attention, batch_first=True, padding_value=0).to(model.device),
+        pad_sequence(masks, batch_first=True, padding_value=0).to(model.device),
     )
-    found, attention, mask = (tensor.to(model.device) for tensor in padded)
-    return found, attention, mask
 
 
 @torch.no_grad()
@@ -85,7 +85,7 @@ def _scored(
     """(P, 2) scores of the better and the worse answers."""
     model.to("cuda" if torch.cuda.is_available() else "cpu").eval()
     answers = [answer for pair in pairs for answer in pair]
-    # little padding; the longest first, so that what is too much shows at once
+    # by length, so that little is padded; the longest first, so that a lack of memory shows at once
     order = sorted(range(len(answers)), key=lambda i: -len(answers[i].ids))
     scores = np.zeros(len(answers))
     logits = max(len(answer.ids) for answer in answers) * model.config.get_text_config().vocab_size

@@ -1,13 +1,13 @@
 """Token ids and masks of preferences as the datasets and batches that TRL's losses read.
 
-Nothing is rendered or tokenised here, and no sequence is cut: TRL's own preparation would do both.
+Nothing is rendered or tokenised here, and no sequence is cut; TRL's own preparation would do both.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -19,6 +19,9 @@ from trainers.offline.answers import Answer, AnswerPair
 PAIR_COLUMNS = ("chosen_ids", "chosen_mask", "rejected_ids", "rejected_mask")
 KTO_COLUMNS = ("prompt_ids", "completion_ids", "completion_mask", "label")
 KL_COLUMNS = ("KL_completion_ids", "KL_completion_mask")
+
+Example: TypeAlias = Mapping[str, Any]
+"""One row of a dataset: lists of ids and masks, and single numbers, by column."""
 
 
 def pair_dataset(pairs: Sequence[AnswerPair]) -> Dataset:
@@ -33,15 +36,17 @@ def pair_dataset(pairs: Sequence[AnswerPair]) -> Dataset:
 
 
 def kto_dataset(answers: Sequence[Answer], labels: Sequence[bool], *, rotate: int | None) -> Dataset:
-    """One row an answer: KTO_COLUMNS and, where `rotate` says how many rows a device's batch has, KL_COLUMNS.
+    """One row an answer: KTO_COLUMNS and, with `rotate`, KL_COLUMNS.
 
-    Those are the answer of the row before in the same batch (of the first: the last's), with its mask: the
-    mismatched pairs that the KL term is estimated on (arXiv:2402.01306, section 4.1).
+    KL_COLUMNS hold the answer and mask of the row before in the same batch (for the first row, of the last):
+    the mismatched pairs on which the KL term is estimated (arXiv:2402.01306, section 4.1).
+
+    Args: rotate: rows in a batch of one device; None: no KL term.
     """
     cut = [answer.prompt_length for answer in answers]
     completions = [answer.ids[at:] for answer, at in zip(answers, cut, strict=True)]
     masks = [answer.mask[at:] for answer, at in zip(answers, cut, strict=True)]
-    columns: dict[str, Any] = {
+    columns: dict[str, Sequence[Sequence[int]] | Sequence[bool]] = {
         "prompt_ids": [answer.ids[:at] for answer, at in zip(answers, cut, strict=True)],
         "completion_ids": completions,
         "completion_mask": masks,
@@ -63,9 +68,9 @@ def _rotated(rows: int, batch: int) -> list[int]:
 
 
 def kto_order(rows: int, batch: int, seed: int) -> list[int]:
-    """A shuffled order of `rows` rows, made once: TRL reads KTO's rows in the order they have.
+    """A shuffled order of `rows` rows; TRL itself does not shuffle the rows of KTO.
 
-    A last batch of one row is left out: its mismatched pair would be the row itself.
+    A last batch of one row is left out, since its mismatched pair would be the row itself.
     """
     order: list[int] = np.random.default_rng(seed).permutation(rows).tolist()
     return order[:-1] if batch > 1 and rows % batch == 1 else order
@@ -78,7 +83,7 @@ class PairBatches:
     pad_id: int
     multiple: int | None = None
 
-    def __call__(self, examples: Sequence[Mapping[str, Any]]) -> dict[str, torch.Tensor]:
+    def __call__(self, examples: Sequence[Example]) -> dict[str, torch.Tensor]:
         """(2B, T) `input_ids`, `attention_mask` and `completion_mask` (1: the loss counts the token); and
         `ref_chosen_logps`, `ref_rejected_logps` (B,) where they were computed before."""
         sequences = [
@@ -97,7 +102,7 @@ class KtoBatches:
     pad_id: int
     multiple: int | None = None
 
-    def __call__(self, examples: Sequence[Mapping[str, Any]]) -> dict[str, torch.Tensor]:
+    def __call__(self, examples: Sequence[Example]) -> dict[str, torch.Tensor]:
         """(B, T) `input_ids`, `attention_mask`, `completion_mask`, the same with `KL_`, `label` (B,), and
         `ref_logps`, `ref_KL_logps` (B,) where they were computed before."""
         batch: dict[str, torch.Tensor] = {}
@@ -133,7 +138,7 @@ def _padded(
     }
 
 
-def _numbers(examples: Sequence[Mapping[str, Any]], names: Sequence[str]) -> dict[str, torch.Tensor]:
+def _numbers(examples: Sequence[Example], names: Sequence[str]) -> dict[str, torch.Tensor]:
     return {
         name: torch.tensor([example[name] for example in examples]) for name in names if name in examples[0]
     }

@@ -1,14 +1,14 @@
 """A Bradley-Terry reward model on stored preference pairs, with TRL's stock RewardTrainer.
 
-It is the start model with one score in place of its vocabulary, read at the last token. It is no policy:
-later stages go on from the model before it. Explorers use it as the reward `reward_model`.
+It is the start model with one score instead of its vocabulary, read at the last token. It is no policy: later
+stages start from the model that was there before. Explorers use it as the reward `reward_model`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from transformers import (
@@ -20,25 +20,28 @@ from transformers import (
 from trl import RewardConfig, RewardTrainer
 
 from trainers.models.adapters import adapter_config, merged_model
-from trainers.models.options import build_config, built, check_options
+from trainers.models.options import build_config, built, check_options, loading_options
 from trainers.models.weights import load_tokenizer
 from trainers.offline.answers import AnswerPair
 from trainers.offline.dpo import PREFERENCE_OWNED
 from trainers.offline.offline_fit import Fitted, callbacks, fit
 from trainers.offline.preference_data import pair_dataset
 
+if TYPE_CHECKING:
+    from peft import LoraConfig
 
-def reward_config(output_dir: Path, *, options: Mapping[str, Any], seed: int) -> RewardConfig:
-    """The real RewardConfig of one stage; nothing is left out for its length unless `max_length` is given.
 
-    Raises: RecipeError when an option is unknown or not the recipe's to set.
+def reward_config(output_dir: Path, *, options: Mapping[str, object], seed: int) -> RewardConfig:
+    """The real RewardConfig of one stage; rows of any length are used unless `max_length` is given.
+
+    Raises: RecipeError when an option is unknown or may not be set by a recipe.
     """
     check_options(options, RewardConfig, PREFERENCE_OWNED)
     return build_config(RewardConfig, output_dir, {"max_length": None, **options}, {"seed": seed})
 
 
 def load_scorer(model_path: Path, **kwargs: object) -> PreTrainedModel:
-    """The model in a folder with one score; a head that is not stored there is random, by torch's seed."""
+    """The model in a folder with one score; a head that is not stored there is random, from torch's seed."""
     given = {"dtype": torch.float32, **kwargs, "num_labels": 1}
     return AutoModelForSequenceClassification.from_pretrained(model_path, **given)
 
@@ -48,7 +51,7 @@ def reward_trainer(
     config: RewardConfig,
     pairs: Sequence[AnswerPair],
     tokenizer: PreTrainedTokenizerBase,
-    adapter: Any = None,
+    adapter: LoraConfig | None = None,
 ) -> RewardTrainer:
     """The trainer, ready to `train`.
 
@@ -74,13 +77,14 @@ def train_reward_model(
     pairs: Sequence[AnswerPair],
     output_dir: Path,
     *,
-    options: Mapping[str, Any],
+    options: Mapping[str, object],
     seed: int,
-    lora: Mapping[str, Any] | None = None,
+    lora: Mapping[str, object] | None = None,
 ) -> Fitted:
-    """Train a scorer from the model in `model_path` and write it to `output_dir`.
+    """Train a reward model from the model in `model_path` and write it to `output_dir`.
 
-    Its loss is -log sigmoid(score of the better - score of the worse).
+    The loss is -log sigmoid(score of the better answer - score of the worse).
+
     Args:
         options: the stage's `trl: {...}`, fields of TRL's RewardConfig.
         lora: the stage's `lora: {...}`, fields of PEFT's LoraConfig: the score is trained whole beside the
@@ -91,10 +95,10 @@ def train_reward_model(
     adapter = adapter_config(lora, "SEQ_CLS")
     tokenizer = load_tokenizer(model_path)
     set_seed(seed)
-    model = load_scorer(model_path, **(options.get("model_init_kwargs") or {}))
+    model = load_scorer(model_path, **loading_options(options))
     trainer = reward_trainer(model, config, pairs, tokenizer, adapter)
     fitted = fit(trainer)
-    model, state = merged_model(trainer.accelerator.unwrap_model(trainer.model))
-    model.save_pretrained(output_dir, state_dict=state)
+    merged, state = merged_model(trainer.accelerator.unwrap_model(trainer.model))
+    merged.save_pretrained(output_dir, state_dict=state)
     tokenizer.save_pretrained(output_dir)
     return fitted

@@ -1,14 +1,14 @@
 """Supervised fine-tuning on stored experiences, with TRL's stock SFTTrainer.
 
-Sampled rows keep their token ids; rows that only have messages (expert answers) are tokenised here
-with the model's chat template. Offline: one call, one trained model folder.
+Sampled rows keep their token ids; rows that only have messages (expert answers) are tokenised with the
+model's chat template. One call makes one trained model folder.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -18,10 +18,13 @@ from trl import SFTConfig, SFTTrainer
 
 from rft_data.core.errors import RowError, TrainingError
 from trainers.models.adapters import adapter_config
-from trainers.models.options import OWNED, build_config, built, check_options, refused
+from trainers.models.options import OWNED, build_config, built, check_options, loading_options, refused
 from trainers.models.weights import load_model, load_tokenizer
-from trainers.offline.answers import spoken_row
+from trainers.offline.answers import rendered_row
 from trainers.offline.offline_fit import Fitted, callbacks, fit, save
+
+if TYPE_CHECKING:
+    from peft import LoraConfig
 
 SFT_OWNED: Mapping[str, str] = {
     **OWNED,
@@ -42,18 +45,18 @@ def train_sft(
     table: pa.Table,
     output_dir: Path,
     *,
-    options: Mapping[str, Any],
+    options: Mapping[str, object],
     seed: int,
-    lora: Mapping[str, Any] | None = None,
+    lora: Mapping[str, object] | None = None,
 ) -> Fitted:
     """Train the model in `model_path` on the rows' sampled tokens and write it to `output_dir`.
 
     Args:
-        table: EXPERIENCES rows; those without `token_ids` must have `messages` that end with the
+        table: EXPERIENCES rows; those without `token_ids` must have `messages`, the last of them the
             assistant's.
         options: the recipe's `trl: {...}`, fields of TRL's SFTConfig.
         lora: the stage's `lora: {...}`, fields of PEFT's LoraConfig; None: every weight is trained.
-    Returns: its losses are nats per token.
+    Returns: what was measured; losses are nats per token.
     Raises: RecipeError for bad options, RowError for bad rows, TrainingError when there is no row or
         the loss or a gradient is not finite.
     """
@@ -62,7 +65,7 @@ def train_sft(
         raise TrainingError("there is no experience to train on; loosen the recipe's filters.")
     tokenizer = load_tokenizer(model_path)
     rows = sft_dataset(table, tokenizer)
-    model = load_model(model_path, **(options.get("model_init_kwargs") or {}))
+    model = load_model(model_path, **loading_options(options))
     trainer = sft_trainer(model, config, rows, tokenizer, adapter)
     fitted = fit(trainer)
     save(trainer, tokenizer, output_dir)
@@ -74,7 +77,7 @@ def sft_trainer(
     config: SFTConfig,
     rows: Dataset,
     tokenizer: PreTrainedTokenizerBase,
-    adapter: Any = None,
+    adapter: LoraConfig | None = None,
 ) -> SFTTrainer:
     """The trainer, ready to `train`.
 
@@ -94,13 +97,13 @@ def sft_trainer(
     )
 
 
-def sft_config(output_dir: Path, *, options: Mapping[str, Any], seed: int) -> SFTConfig:
+def sft_config(output_dir: Path, *, options: Mapping[str, object], seed: int) -> SFTConfig:
     """The real SFTConfig of one run.
 
-    Raises: RecipeError when an option is unknown or not the recipe's to set.
+    Raises: RecipeError when an option is unknown or may not be set by a recipe.
     """
     check_options(options, SFTConfig, SFT_OWNED)
-    # TRL would cut rows at 1,024 tokens, and with them the answer.
+    # By default TRL cuts rows at 1,024 tokens, and so answers.
     return build_config(SFTConfig, output_dir, {"max_length": None, **options}, {"seed": seed})
 
 
@@ -112,13 +115,13 @@ def sft_dataset(table: pa.Table, tokenizer: PreTrainedTokenizerBase) -> Dataset:
     stored = np.asarray(table.column("token_ids").is_valid())
     order = np.concatenate([np.flatnonzero(stored), np.flatnonzero(~stored)])
     parts = pa.concat_tables(
-        [_stored(table.filter(pa.array(stored))), _spoken(table.filter(pa.array(~stored)), tokenizer)]
+        [_stored(table.filter(pa.array(stored))), _rendered(table.filter(pa.array(~stored)), tokenizer)]
     )
     return Dataset(parts.take(pa.array(np.argsort(order))))
 
 
 def _stored(table: pa.Table) -> pa.Table:
-    """Rows with token ids: labels are the ids that the action mask keeps."""
+    """Rows with token ids: labels are the ids where the action mask is 1."""
     ids = table.column("token_ids").combine_chunks()
     mask = table.column("action_mask").combine_chunks()
     if mask.null_count or not np.array_equal(np.diff(ids.offsets), np.diff(mask.offsets)):
@@ -127,18 +130,18 @@ def _stored(table: pa.Table) -> pa.Table:
         )
     flat = ids.flatten().to_numpy()
     labels = np.where(mask.flatten().to_numpy() == 1, flat, _IGNORED)
-    # `filter` has made new lists, so the offsets begin at 0 like the flat values.
+    # `filter` has copied the lists, so the offsets begin at 0, as the flat values do.
     return _columns(
         pa.ListArray.from_arrays(ids.offsets, flat), pa.ListArray.from_arrays(ids.offsets, labels)
     )
 
 
-def _spoken(table: pa.Table, tokenizer: PreTrainedTokenizerBase) -> pa.Table:
-    """Rows with messages only: labels are the ids of what the assistant says after the prompt."""
+def _rendered(table: pa.Table, tokenizer: PreTrainedTokenizerBase) -> pa.Table:
+    """Rows with messages only: labels are the ids of the assistant's messages after the prompt."""
     input_ids, labels = [], []
     names = ("experience_id", "messages", "prompt_messages", "tools", "metadata")
     for row in table.select(names).to_pylist():
-        answer = spoken_row(tokenizer, row)
+        answer = rendered_row(tokenizer, row)
         input_ids.append(answer.ids)
         labels.append([i if kept else _IGNORED for i, kept in zip(answer.ids, answer.mask, strict=True)])
     return _columns(pa.array(input_ids, pa.list_(pa.int32())), pa.array(labels, pa.list_(pa.int32())))

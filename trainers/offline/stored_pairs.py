@@ -1,6 +1,6 @@
 """Which preference pairs an offline stage trains on, stored or mined, and which are held out.
 
-Tokens are `answers.py`'s business; nothing here needs torch.
+Nothing is tokenised here (see `answers.py`), and torch is not needed.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,15 +15,16 @@ import pyarrow.compute as pc
 from rft_data.core.codec import to_preferences
 from rft_data.core.errors import RowError, TrainingError
 from rft_data.core.filters import And, Compare, Filter, parse_text
+from rft_data.core.reader import BufferReader
 from rft_data.core.rows import Message, PreferencePair
 from rft_data.core.schema import EXPERIENCES, PREFERENCES
 from rft_data.exchange.formats.mining import mined_pairs
-from trainers.offline.stored_rows import TAKEN_TOGETHER, is_heldout, reasons_of
+from trainers.offline.stored_rows import TAKEN_TOGETHER, is_heldout, listed_reasons
 
 
 @dataclass(frozen=True, slots=True)
 class PairChoice:
-    """Which preference pairs."""
+    """A stage's choice of preference pairs."""
 
     pairs: str = "stored"
     """`stored` (the table `preferences`) or `mined` (each group's best row against its worst)."""
@@ -38,7 +38,7 @@ class PairChoice:
 
 @dataclass(frozen=True, slots=True)
 class ChosenPairs:
-    """Preference pairs, in the order found."""
+    """The pairs of a choice, in the order found."""
 
     pairs: Sequence[PreferencePair]
     left_out: Mapping[str, int] = field(default_factory=dict)
@@ -46,25 +46,26 @@ class ChosenPairs:
 
 
 def chosen_pairs(
-    store: Any, choice: PairChoice, heldout: float = 0.0, *, inside: bool = False
+    store: BufferReader, choice: PairChoice, heldout: float = 0.0, *, inside: bool = False
 ) -> ChosenPairs:
-    """The pairs of a choice whose prompts are not held out, or (`inside`) those whose are.
+    """The pairs of a choice whose prompts are not held out; with `inside`, those whose prompts are.
 
     Args: store: a buffer, or a client of its hub. heldout: share of prompts, by content hash.
-    Raises: TrainingError saying what there is when no pair is left; RecipeError for a bad filter.
+    Raises: TrainingError with the numbers that the buffer has when no pair is left; RecipeError for a bad
+    filter.
     """
     left_out: Counter[str] = Counter()
     pairs: list[PreferencePair] = []
     for pair in _found_pairs(store, choice):
         if isinstance(pair, RowError):
             left_out[str(pair)] += 1
-        elif is_heldout(prompt_of(pair), heldout) != inside:
+        elif is_heldout(pair_prompt(pair), heldout) != inside:
             left_out["the prompt is held out" if not inside else "the prompt is trained on"] += 1
         else:
             pairs.append(pair)
     if not pairs and inside and left_out["the prompt is trained on"]:
         raise TrainingError(
-            f"no preference pair is held out{reasons_of(left_out)}: raise 'heldout.fraction', which is "
+            f"no preference pair is held out{listed_reasons(left_out)}: raise 'heldout.fraction', which is "
             f"{heldout:g}, or bring in pairs of more prompts."
         )
     if not pairs:
@@ -73,7 +74,7 @@ def chosen_pairs(
 
 
 def pair_filter(choice: PairChoice) -> Filter | None:
-    """The choice as a filter over the table its pairs come from.
+    """The choice as a filter over the table that its pairs come from; None where it takes every pair.
 
     Raises: RecipeError when `where` is not valid.
     """
@@ -85,7 +86,7 @@ def pair_filter(choice: PairChoice) -> Filter | None:
     return And(tuple(parts)) if parts else None
 
 
-def _found_pairs(store: Any, choice: PairChoice) -> Iterator[PreferencePair | RowError]:
+def _found_pairs(store: BufferReader, choice: PairChoice) -> Iterator[PreferencePair | RowError]:
     where = pair_filter(choice)
     if choice.pairs == "mined":
         yield from mined_pairs(store, where, choice.margin)
@@ -94,18 +95,18 @@ def _found_pairs(store: Any, choice: PairChoice) -> Iterator[PreferencePair | Ro
         yield from to_preferences(pa.Table.from_batches([batch]))
 
 
-def require_pairs(store: Any, choice: PairChoice) -> None:
-    """A narrow look: whether there is any stored pair, or any row to mine one from, that passes the filter.
+def require_pairs(store: BufferReader, choice: PairChoice) -> None:
+    """Check that the filter passes a stored pair, or a row to mine one from; only one row is read.
 
-    Raises: TrainingError saying what there is.
+    Raises: TrainingError with the numbers that the buffer has, where there is none.
     """
     table, key = ("experiences", "seq") if choice.pairs == "mined" else ("preferences", "preference_id")
     if not store.read(table, [key], pair_filter(choice), 1).num_rows:
         raise TrainingError(_no_pairs(store, choice, {}))
 
 
-def sampled_rows(store: Any, pairs: Sequence[PreferencePair]) -> Iterator[pa.Table]:
-    """The stored experiences that pairs came from, in parts."""
+def sampled_rows(store: BufferReader, pairs: Sequence[PreferencePair]) -> Iterator[pa.Table]:
+    """The stored experiences that pairs came from, at most TAKEN_TOGETHER rows at a time."""
     halves = (name for pair in pairs for name in (pair.chosen_experience_id, pair.rejected_experience_id))
     wanted = pa.array(sorted({name for name in halves if name}), pa.string())
     if not len(wanted):
@@ -117,28 +118,28 @@ def sampled_rows(store: Any, pairs: Sequence[PreferencePair]) -> Iterator[pa.Tab
         yield store.take(seqs[start : start + TAKEN_TOGETHER])
 
 
-def prompt_of(pair: PreferencePair) -> list[Message]:
-    """The prompt of a pair; where it is inside both answers, the messages they both begin with."""
+def pair_prompt(pair: PreferencePair) -> list[Message]:
+    """The prompt of a pair; where both answers contain it, the messages that both begin with."""
     return list(pair.messages) or list(pair.chosen[: shared_length(pair.chosen, pair.rejected)])
 
 
-def shared_length(one: Sequence[Any], other: Sequence[Any]) -> int:
-    """How many items two sequences have in common at their beginning."""
+def shared_length(one: Sequence[object], other: Sequence[object]) -> int:
+    """The number of equal items at the beginning of two sequences."""
     differ = (place for place, (a, b) in enumerate(zip(one, other, strict=False)) if a != b)
     return next(differ, min(len(one), len(other)))
 
 
-def _no_pairs(store: Any, choice: PairChoice, left_out: Mapping[str, int]) -> str:
+def _no_pairs(store: BufferReader, choice: PairChoice, left_out: Mapping[str, int]) -> str:
     counts = store.counts()
     there = f"{counts['preferences']} stored pairs and {counts['experiences']} experiences"
     if choice.pairs == "mined":
         return (
-            f"no preference pair could be mined{reasons_of(left_out)}; the buffer has {there}. A pair needs "
-            "a group with two answers to one prompt and rewards that differ by more than 'margin': loosen "
-            "'where', 'run' and 'margin', score the rows (rft data run), or use 'pairs: stored'."
+            f"no preference pair could be mined{listed_reasons(left_out)}; the buffer has {there}. A pair "
+            "needs a group with two answers to one prompt and rewards that differ by more than 'margin': "
+            "loosen 'where', 'run' and 'margin', score the rows (rft data run), or use 'pairs: stored'."
         )
     return (
-        f"there is no stored preference pair to use{reasons_of(left_out)}; the buffer has {there}. Pairs are "
-        "made by rft data annotate --pairwise, rft data label-studio, rft buffer import (format "
+        f"there is no stored preference pair to use{listed_reasons(left_out)}; the buffer has {there}. Pairs "
+        "are made by rft data annotate --pairwise, rft data label-studio, rft buffer import (format "
         "trl-preference) and the operator preference_pair_mapper; 'pairs: mined' takes them from groups."
     )

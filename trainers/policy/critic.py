@@ -19,7 +19,7 @@ from trainers.policy.batch_ops import BatchOp
 from trainers.policy.critics.loss import explained_variance, value_loss
 from trainers.policy.critics.own_gradients import OwnGradients
 from trainers.policy.critics.separate import SeparateCritic
-from trainers.policy.critics.settings import CriticSettings, critic_settings_of
+from trainers.policy.critics.settings import CriticSettings, checked_critic_settings
 from trainers.policy.critics.shared import SharedCritic
 
 CRITIC_FOLDER = "critic"
@@ -160,7 +160,7 @@ def critic_plan(
                 "'critic: {}', or make advantages without one (returns_to_go)."
             )
         return None
-    checked = critic_settings_of(settings)
+    checked = checked_critic_settings(settings)
     if not reads or not any("returns" in op.sets for op in batch_ops):
         raise RecipeError(
             "the stage has a critic, and no operator in its batch_ops gives it returns to learn; add 'gae' "

@@ -14,7 +14,7 @@ import torch
 from trl import GRPOTrainer
 
 from trainers.policy.finite import require_finite
-from trainers.policy.micro_batches import micro_batches_of, rows_of, trimmed
+from trainers.policy.micro_batches import rank_micro_batches, rows_of, trimmed
 from trainers.policy.scoring import has_plain_head, score
 
 Tensors = dict[str, torch.Tensor]
@@ -28,7 +28,7 @@ class DealtGRPOTrainer(GRPOTrainer):
         at = self._step % self.args.steps_per_generation
         if at == 0:
             lease = self._generate_and_score_completions(generation_batch)
-            self._buffered_inputs = micro_batches_of(lease, self.accelerator.process_index)
+            self._buffered_inputs = rank_micro_batches(lease, self.accelerator.process_index)
         inputs: Tensors = self._buffered_inputs[at]
         return inputs
 

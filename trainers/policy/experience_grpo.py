@@ -18,7 +18,7 @@ from datasets import Dataset
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, PrinterCallback, TrainerCallback
 from trl import GRPOConfig
 
-from trainers.models.adapters import read_adapter, scales_of
+from trainers.models.adapters import adapter_scales, read_adapter
 from trainers.policy.collate import trained
 from trainers.policy.critic import Critic, CriticPlan
 from trainers.policy.dealt_grpo import DealtGRPOTrainer, sequence
@@ -81,7 +81,7 @@ class ExperienceGRPOTrainer(DealtGRPOTrainer):
         )
         self.beta = args.beta = beta
         self.remove_callback(PrinterCallback)  # it would print a line per step on stdout
-        scales_of(self.model)  # refuses an adapter that could not be published
+        adapter_scales(self.model)  # refuses an adapter that could not be published
 
     def train_critic(self, plan: CriticPlan) -> None:
         """Train a critic beside the policy; called once, before training.
@@ -281,9 +281,9 @@ class ExperienceGRPOTrainer(DealtGRPOTrainer):
             world=self.accelerator.num_processes,
         )
 
-    def take_up(self, checkpoint: Path) -> None:
-        """Go on with what a checkpoint holds beside TRL's state: an adapter, an adaptive KL coefficient."""
-        if scales_of(self.model):
+    def load_checkpoint_extras(self, checkpoint: Path) -> None:
+        """Load the parts of a checkpoint that TRL does not: an adapter, an adaptive KL coefficient."""
+        if adapter_scales(self.model):
             read_adapter(self.model, checkpoint)
         if self._kl_controller is not None:
             self._kl_controller.load_state_dict(json.loads((checkpoint / _KL_FILE).read_text()))

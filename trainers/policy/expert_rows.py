@@ -12,7 +12,7 @@ import pyarrow as pa
 from transformers import PreTrainedTokenizerBase
 
 from rft_data.core.protocols import BufferClient, LeasedBatch
-from trainers.offline.answers import spoken_row
+from trainers.offline.answers import rendered_row
 
 _READ = ["experience_id", "messages", "prompt_messages", "tools", "metadata"]
 
@@ -27,7 +27,7 @@ def with_ids(batch: LeasedBatch, buffer: BufferClient, tokenizer: PreTrainedToke
         return batch
     told = batch.table.filter(pa.array(~stored))
     rows = buffer.take(told.column("seq").to_pylist()).select(_READ).to_pylist()
-    answers = [spoken_row(tokenizer, row) for row in rows]
+    answers = [rendered_row(tokenizer, row) for row in rows]
     for name, values in {
         "token_ids": [answer.ids for answer in answers],
         "action_mask": [answer.mask for answer in answers],

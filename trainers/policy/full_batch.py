@@ -9,7 +9,7 @@ from trl import GRPOConfig
 
 from rft_data.core.errors import TrainingError
 from trainers.policy.collate import NO_VERSION, collate
-from trainers.policy.micro_batches import MEAN_OVER_ROWS, SUM_OVER_TOKENS, deal, dealing_of
+from trainers.policy.micro_batches import MEAN_OVER_ROWS, SUM_OVER_TOKENS, allowed_dealing, deal
 from trainers.policy.objective import TRLS, Objective
 
 
@@ -75,7 +75,7 @@ def full_batch(
     oldest = batch["version_min"]
     newest = oldest.max() if version is None else version
     batch["versions_behind"] = torch.where(oldest == NO_VERSION, 0, newest - oldest).clamp(min=0)
-    dealing = dealing_of(args, own_loss=objective.loss is not None)
+    dealing = allowed_dealing(args, own_loss=objective.loss is not None)
     accumulate, ranks = args.gradient_accumulation_steps, args.world_size
     return batch | deal(batch, dealing, micro_batches=accumulate, ranks=ranks, seed=args.seed)
 

@@ -1,7 +1,7 @@
 """Policy gradients as a step-wise trainer: one leased batch in, one optimizer step done.
 
-TRL owns its loop, so `train()` runs in one thread that is parked between steps. The trainer knows
-no buffer and no explorer; when weights are published and leases settled is the run loop's business.
+TRL's `train()` cannot be called step by step, so it runs in one thread, which waits between steps. The
+trainer knows no buffer and no explorer. The run's loop decides when weights are published and leases settled.
 """
 
 from __future__ import annotations
@@ -10,9 +10,8 @@ import json
 import math
 import shutil
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,80 +32,45 @@ from trainers.policy.finite import FiniteGradients
 from trainers.policy.full_batch import full_batch
 from trainers.policy.grpo_config import ranked_config
 from trainers.policy.loop_hooks import CheckpointOrder, LoopHooks, StepOrder
-from trainers.policy.objective import objective_of
-from trainers.policy.off_policy import off_policy_of
-from trainers.ranks.ranks import ALONE, Ranks
+from trainers.policy.objective import make_objective
+from trainers.policy.off_policy import off_policy_corrections
+from trainers.policy.plan import GrpoPlan
+from trainers.ranks.ranks import ALONE, Order, Ranks
 from trainers.ranks.threads import every_core, torch_threads
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What one step may use."""
-
-    deadline_s: float = 3600.0
-    """Longest wait for a step or a checkpoint."""
-    threads: int | None = None
-    """CPU threads of torch; None: one for each core of the process. The order of sums, and so the last
-    bits of the weights, depends on it."""
-    processes: int = 1
-    """Data-parallel processes of the trainer."""
-
-
-NO_LIMITS = Limits()
-
-
 class GrpoTrainer:
-    """TRL's GRPO, one optimizer step at a call.
+    """TRL's GRPO, one optimizer step at a call."""
 
-    Args:
-        model_path: folder of the policy before training (and of the KL reference).
-        output_dir: folder for checkpoints.
-        steps: optimizer steps of the whole run (the learning-rate schedule's length).
-        rows_per_step: rows of a full batch; shorter leases are padded.
-        options: the recipe's `trl: {...}`, fields of TRL's GRPOConfig.
-        seed: of the run.
-        resume_from: a folder that `checkpoint_dir` named; continues exactly.
-        off_policy: the recipe's `off_policy: {...}`, fields of OffPolicy.
-        objective: the stage's `loss`, `batch_ops`, `kl`, and `reference`, the folder of the model that
-            the KL terms and teachers' logprobs are of; None: `model_path`. Also `lora`, fields of PEFT's
-            LoraConfig; None: every weight is trained.
-        ranks: the trainer's processes, each of which makes the same trainer; orders come from the first.
-    Raises: RecipeError for bad options; MissingFileError, ResumeError for bad folders; MissingExtraError.
-    """
+    def __init__(self, plan: GrpoPlan, ranks: Ranks = ALONE) -> None:
+        """Load the model.
 
-    def __init__(
-        self,
-        model_path: Path,
-        output_dir: Path,
-        steps: int,
-        rows_per_step: int,
-        options: Mapping[str, Any],
-        seed: int,
-        resume_from: Path | None = None,
-        off_policy: Mapping[str, Any] | None = None,
-        objective: Mapping[str, Any] | None = None,
-        limits: Limits = NO_LIMITS,
-        ranks: Ranks = ALONE,
-    ) -> None:
-        """Load the model."""
-        config = ranked_config(output_dir, steps, rows_per_step, options, seed, ranks, limits.deadline_s)
-        corrections = off_policy_of(off_policy or {}, config)
-        settings = objective or {}
-        self._objective = objective_of(settings, options, config, corrections)
-        critic = critic_plan(
-            settings.get("critic"), self._objective.batch_ops, model_path, resume_from, options
+        Args: ranks: the trainer's processes. Each makes the same trainer; orders come from rank 0.
+        Raises: RecipeError for bad options; MissingFileError, ResumeError for bad folders; MissingExtraError.
+        """
+        config = ranked_config(plan, ranks)
+        corrections = off_policy_corrections(plan.off_policy, config)
+        objective, settings = (
+            make_objective(plan.objective, plan.options, config, corrections),
+            plan.objective,
         )
-        adapter = lora_config(settings)
-        self._base, self._adapted, self._ranks = model_path.absolute(), adapter is not None, ranks
-        self._output_dir, self._resume_from, self._steps = output_dir, resume_from, steps
-        self._steps_done = self._steps_before = 0 if resume_from is None else _steps_of(resume_from)
+        critic = critic_plan(
+            settings.get("critic"), objective.batch_ops, plan.model_path, plan.resume_from, plan.options
+        )
+        adapter = lora_config(settings.get("lora"), settings.get("reference"))
+        self._plan, self._ranks, self._base = plan, ranks, plan.model_path.absolute()
+        self._objective, self._adapted = objective, adapter is not None
+        self._steps_done = 0 if plan.resume_from is None else _checkpoint_step(plan.resume_from)
+        self._steps_before = self._steps_done
         # the newest step whose checkpoint is complete and of this run
-        self._saved = self._steps_before if resume_from == self.checkpoint_dir(self._steps_before) else None
-        self._threads, self._alone, self._ended_by = limits.threads, threading.Lock(), ""
-        self._hooks = LoopHooks("grpo trainer", self._train, limits.deadline_s)
-        self._tokenizer = load_tokenizer(model_path)
-        source = resume_from if resume_from and adapter is None else model_path
-        policy = load_policy(source, model_path, settings.get("reference"), options)
+        is_own = plan.resume_from == self.checkpoint_dir(self._steps_before)
+        self._saved = self._steps_before if is_own else None
+        self._one_at_a_time = threading.Lock()
+        self._ended_by = ""
+        self._hooks = LoopHooks("grpo trainer", self._train, plan.limits.deadline_s)
+        self._tokenizer = load_tokenizer(plan.model_path)
+        source = plan.resume_from if plan.resume_from and adapter is None else plan.model_path
+        policy = load_policy(source, plan.model_path, settings.get("reference"), plan.options)
         self._trainer = built(
             lambda: ExperienceGRPOTrainer(
                 policy,
@@ -115,44 +79,44 @@ class GrpoTrainer:
                 self._hooks.batch,
                 corrections,
                 [FiniteGradients(), self._hooks],
-                self._objective,
+                objective,
                 adapter,
             ),
             "GRPOTrainer",
         )
-        if resume_from is not None:
-            self._trainer.take_up(resume_from)
+        if plan.resume_from is not None:
+            self._trainer.load_checkpoint_extras(plan.resume_from)
         if critic is not None:
             self._trainer.train_critic(critic)
 
     @property
     def tokenizer(self) -> PreTrainedTokenizerBase:
-        """The policy's."""
+        """The tokenizer of the policy."""
         return self._tokenizer
 
     @property
     def steps_done(self) -> int:
-        """Optimizer steps behind the current weights."""
+        """Optimizer steps taken so far, those before a resume included."""
         return self._steps_done
 
     def step(self, batch: LeasedBatch, *, checkpoint: bool = False) -> dict[str, float]:
-        """`train_on`, returning only the metrics."""
+        """Do `train_on` and return only its metrics."""
         return dict(self.train_on(batch, checkpoint=checkpoint).metrics)
 
     def train_on(self, batch: LeasedBatch, *, checkpoint: bool = False) -> StepReport:
         """Take one optimizer step on `batch`; with `checkpoint`, also write `checkpoint_dir(steps_done)`.
 
         Returns: TRL's metrics of the step (`loss`, `grad_norm`, `learning_rate`, `entropy`, ...), those
-            of `Drift.take`, and of the batch: mean `reward`, `shaped_reward` and `completion_tokens`,
-            the share of `masked` rows, `rows`, and `tokens` trained on. Numbers not finite are left out.
-        Raises: RowError, TrainingError for a lease that does not fit, which leaves the trainer as it was.
+            of `Drift.take`, and those of the batch: mean `reward`, `shaped_reward` and `completion_tokens`,
+            the share of `masked` rows, `rows`, and `tokens` trained on; only finite numbers.
+        Raises: RowError, TrainingError for a lease that does not fit; the trainer is then unchanged.
             TrainingError for a loss or gradient that is not finite, StalledError past the deadline,
-            DiskFullError, or what TRL raised: after these it takes no further step and saves nothing.
+            DiskFullError, or what TRL raised: after these the trainer takes no step and saves nothing.
         """
         with self._exclusive("a step"):
-            if self._steps_done >= self._steps:
+            if self._steps_done >= self._plan.steps:
                 raise TrainingError(
-                    f"all {self._steps} steps of this run are done; raise 'steps' in the recipe's stage."
+                    f"all {self._plan.steps} steps of this run are done; raise 'steps' in the recipe's stage."
                 )
             rows = full_batch(
                 batch.table,
@@ -162,8 +126,8 @@ class GrpoTrainer:
                 batch.lease.version,
             )
             groups = ", ".join(batch.lease.group_ids)
-            where = f"optimizer step {self._steps_done + 1}", f"(lease of groups {groups})"
-            self._carry_out(StepOrder(rows, checkpoint), *where)
+            what = f"optimizer step {self._steps_done + 1}"
+            self._carry_out(StepOrder(rows, checkpoint), what, f"(lease of groups {groups})")
             self._steps_done += 1
             if checkpoint:
                 self._saved = self._steps_done
@@ -184,16 +148,16 @@ class GrpoTrainer:
             if self._steps_done == self._steps_before:
                 raise TrainingError(
                     "no optimizer step has been taken since this trainer started, so there is nothing to "
-                    f"write; start again from '{self._resume_from or 'the model folder'}' instead."
+                    f"write; start again from '{self._plan.resume_from or 'the model folder'}' instead."
                 )
             self._carry_out(CheckpointOrder(), f"the checkpoint of step {self._steps_done}", "")
             self._saved = self._steps_done
 
-    def save_weights(self, directory: Path) -> dict[str, Any]:
+    def save_weights(self, directory: Path) -> dict[str, dict[str, Any]]:
         """Write safetensors, config, tokenizer and the probe into an existing folder; of a model with an
         adapter only the adapter and the probe.
 
-        Returns: what the folder's manifest has to say of an adapter; else nothing.
+        Returns: the entry about the adapter for the folder's manifest; empty without one.
         Raises: TrainingError during a step, and after a failed one; RecipeError for an adapter that cannot
             be published; DiskFullError.
         """
@@ -208,7 +172,7 @@ class GrpoTrainer:
 
     def checkpoint_dir(self, step: int) -> Path:
         """Where the checkpoint of `step` is (or would be)."""
-        return self._output_dir / f"checkpoint-{step}"
+        return self._plan.output_dir / f"checkpoint-{step}"
 
     def close(self) -> None:
         """End training; idempotent.
@@ -219,10 +183,10 @@ class GrpoTrainer:
         with nullcontext() if ended_before else self._ranks.together({"do": "close"}):
             self._hooks.close()
 
-    def follow(self, order: Mapping[str, Any], batch: dict[str, torch.Tensor]) -> None:
-        """In the other ranks: this process's part of what rank 0's trainer does.
+    def follow(self, order: Order, batch: dict[str, torch.Tensor]) -> None:
+        """In the other ranks: do this process's part of an order of rank 0's trainer.
 
-        Raises: what that does.
+        Raises: what the method of rank 0 that gave the order raises.
         """
         if order["do"] == "step":
             self._hooks.carry_out(StepOrder(batch, order["checkpoint"]))
@@ -235,26 +199,29 @@ class GrpoTrainer:
             self._hooks.close()
 
     def _state(self) -> dict[str, torch.Tensor] | None:
-        of = self._trainer
-        return gathered_state(of.model, of.model_wrapped, of.accelerator, trained_only=self._adapted)
+        trainer = self._trainer
+        return gathered_state(
+            trainer.model, trainer.model_wrapped, trainer.accelerator, trained_only=self._adapted
+        )
 
     def _train(self) -> None:
         """TRL's own loop, from the first order to the last, in the hooks' thread."""
         if torch.cuda.is_available():
             torch.cuda.set_device(self._trainer.args.device)  # the current device is per thread
-        resume = None if self._resume_from is None else str(self._resume_from)
-        with every_core() if self._threads is None else torch_threads(self._threads):
+        resume_from, threads = self._plan.resume_from, self._plan.limits.threads
+        resume = None if resume_from is None else str(resume_from)
+        with every_core() if threads is None else torch_threads(threads):
             self._trainer.train(resume_from_checkpoint=resume)
 
     def _carry_out(self, order: StepOrder | CheckpointOrder, what: str, where: str) -> None:
         step = order if isinstance(order, StepOrder) else None
         if step is None or step.checkpoint:
-            # What a killed attempt left there would mix with the new files.
+            # Files that a killed attempt left there would mix with the new ones.
             shutil.rmtree(self.checkpoint_dir(self._steps_done + (step is not None)), ignore_errors=True)
-        told = {"do": "step", "checkpoint": step.checkpoint} if step else {"do": "checkpoint"}
+        told: Order = {"do": "step", "checkpoint": step.checkpoint} if step else {"do": "checkpoint"}
         try:
             with (
-                writing("the checkpoint", self._output_dir),
+                writing("the checkpoint", self._plan.output_dir),
                 self._ranks.together(told, step.batch if step else {}),
             ):
                 self._hooks.carry_out(order)
@@ -267,11 +234,11 @@ class GrpoTrainer:
 
     @contextmanager
     def _exclusive(self, what: str) -> Iterator[None]:
-        """One thing at a time, and nothing after a failure.
+        """Around one operation: none begins while another runs, and none after a failure.
 
-        Raises: TrainingError.
+        Raises: TrainingError where it may not begin.
         """
-        if not self._alone.acquire(blocking=False):
+        if not self._one_at_a_time.acquire(blocking=False):
             raise TrainingError(f"{what} was asked for while a step or a save is going on; wait for its end.")
         try:
             if self._ended_by:
@@ -280,11 +247,11 @@ class GrpoTrainer:
                 )
             yield
         finally:
-            self._alone.release()
+            self._one_at_a_time.release()
 
 
-def _steps_of(checkpoint: Path) -> int:
-    """Optimizer steps behind a checkpoint.
+def _checkpoint_step(checkpoint: Path) -> int:
+    """Optimizer steps that were done when a checkpoint was written.
 
     Raises: ResumeError when the folder is not a complete checkpoint.
     """

@@ -1,7 +1,7 @@
 """Which of GRPOConfig's fields a recipe may set, and the config of one run, or of one rank of its trainer.
 
-The rest is decided by the run (batch shape, length, checkpoints) or would have no effect here,
-because generation and rewards are not TRL's work in this project.
+The run decides the others (batch shape, length, checkpoints), or they would have no effect: in this project
+TRL neither generates nor scores.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from trl import GRPOConfig
 
 from rft_data.core.errors import RecipeError, TrainingError
-from trainers.models.options import OWNED, build_config, check_options, refused
+from trainers.models.options import OWNED, accumulation_steps, build_config, check_options, refused
 from trainers.policy.micro_batches import padded_rows
+from trainers.policy.plan import GrpoPlan
 from trainers.ranks.ranks import Ranks
 
 GRPO_OWNED: Mapping[str, str] = {
@@ -72,11 +72,11 @@ GRPO_OWNED: Mapping[str, str] = {
 
 
 def grpo_config(
-    output_dir: Path, *, steps: int, rows_per_step: int, options: Mapping[str, Any], seed: int
+    output_dir: Path, *, steps: int, rows_per_step: int, options: Mapping[str, object], seed: int
 ) -> GRPOConfig:
     """The real GRPOConfig for one lease of `rows_per_step` rows per optimizer step.
 
-    Raises: RecipeError when an option is unknown, not the recipe's to set, or does not fit the batch.
+    Raises: RecipeError when an option is unknown, may not be set by a recipe, or does not fit the batch.
     """
     check_options(options, GRPOConfig, GRPO_OWNED)
     if options.get("num_iterations", 1) != 1:
@@ -84,7 +84,7 @@ def grpo_config(
             f"trl: num_iterations is {options['num_iterations']}, must be 1: one lease is one optimizer "
             "step; to use rows again, set the sampler's reuse."
         )
-    accumulate = options.get("gradient_accumulation_steps", 1)
+    accumulate = accumulation_steps(options)
     if rows_per_step % 2 or rows_per_step % accumulate:
         raise RecipeError(
             f"groups_per_step x group_size is {rows_per_step}; it must be even (TRL's rule) and divisible by "
@@ -93,7 +93,7 @@ def grpo_config(
     fixed = {
         "max_steps": steps,
         "per_device_train_batch_size": rows_per_step // accumulate,
-        # TRL wants at least two completions a prompt; groups are the buffer's, so any divisor serves.
+        # TRL asks for at least two completions a prompt. Our groups come with the lease, so 2 always fits.
         "num_generations": 2,
         "seed": seed,
         "ignore_data_skip": True,
@@ -101,30 +101,24 @@ def grpo_config(
     return build_config(GRPOConfig, output_dir, options, fixed)
 
 
-def ranked_config(
-    output_dir: Path,
-    steps: int,
-    rows_per_step: int,
-    options: Mapping[str, Any],
-    seed: int,
-    ranks: Ranks,
-    deadline_s: float,
-) -> GRPOConfig:
+def ranked_config(plan: GrpoPlan, ranks: Ranks) -> GRPOConfig:
     """The real GRPOConfig of each rank.
 
-    Where there are several, the full batch is `rows_per_step` rounded up to what can be dealt to them.
+    With several ranks the full batch is `rows_per_step`, rounded up to a number that can be dealt to them.
+    The plan's deadline bounds each wait in a collective; on a CPU the deadline given to `Ranks.join` does.
 
-    Args: deadline_s: longest wait in a collective; on a CPU the one that `Ranks.join` was given counts.
     Raises: RecipeError as `grpo_config` does; TrainingError when torch sees other processes than `ranks`.
     """
-    rows = rows_per_step
+    rows, options = plan.rows_per_step, plan.options
     if ranks.world > 1:
-        accumulate = options.get("gradient_accumulation_steps", 1)
+        accumulate = accumulation_steps(options)
         rows = padded_rows(rows, micro_batches=accumulate, ranks=ranks.world) // ranks.world
-        # Without a word from the recipe DDP looks for unused parameters in each backward pass.
-        ours = {"ddp_timeout": math.ceil(deadline_s), "ddp_find_unused_parameters": False}
+        # By default DDP would look for unused parameters in each backward pass.
+        ours = {"ddp_timeout": math.ceil(plan.limits.deadline_s), "ddp_find_unused_parameters": False}
         options = {**ours, **options}
-    config = grpo_config(output_dir, steps=steps, rows_per_step=rows, options=options, seed=seed)
+    config = grpo_config(
+        plan.output_dir, steps=plan.steps, rows_per_step=rows, options=options, seed=plan.seed
+    )
     if config.world_size != ranks.world:
         raise TrainingError(
             f"torch sees {config.world_size} processes, but this trainer was given {ranks.world}; set "

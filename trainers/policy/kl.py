@@ -1,14 +1,13 @@
 """Estimators of the KL divergence to a reference policy, and the controller of its coefficient.
 
 KL(pi || ref) is estimated token by token from what pi sampled (John Schulman, "Approximating KL
-divergence", 2020). It decides neither where the term goes (reward or loss) nor how it is averaged.
+divergence", 2020). Where the term goes (reward or loss) and how it is averaged is decided elsewhere.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import torch
 
@@ -21,8 +20,8 @@ KlEstimator = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 def k1(logprobs: torch.Tensor, ref: torch.Tensor) -> torch.Tensor:
     """log pi - log ref: unbiased, may be negative.
 
-    On policy its gradient is the score function, whose mean is 0: noise and no pull to `ref`. It belongs
-    into the reward; in a loss only with `bias_corrected`.
+    On policy its gradient is the score function, whose mean is 0: noise, and no pull to `ref`. Use it in the
+    reward; in a loss only with `bias_corrected`.
     """
     return logprobs - ref
 
@@ -35,9 +34,9 @@ def k2(logprobs: torch.Tensor, ref: torch.Tensor) -> torch.Tensor:
 def k3(logprobs: torch.Tensor, ref: torch.Tensor) -> torch.Tensor:
     """ref / pi - 1 - log(ref / pi): unbiased, never negative.
 
-    Its own gradient is, on policy, that of KL(ref || pi), the other direction (equal to second order where
-    the two are close); times the ratio to the policy that sampled (`bias_corrected`) it is that of
-    KL(pi || ref). Above MAX_NATS the gradient is 0.
+    On policy its gradient is that of KL(ref || pi), the other direction; where the two policies are close,
+    both agree to second order. Multiplied by the ratio to the policy that sampled (`bias_corrected`), its
+    gradient is that of KL(pi || ref). Above MAX_NATS the gradient is 0.
     """
     nats = (ref - logprobs).clamp(max=MAX_NATS)
     return nats.exp() - 1 - nats
@@ -49,7 +48,7 @@ def absolute(logprobs: torch.Tensor, ref: torch.Tensor) -> torch.Tensor:
 
 
 def low_var(logprobs: torch.Tensor, ref: torch.Tensor) -> torch.Tensor:
-    """k3 of a log ratio held within ±20, at most 10: no token dominates; beyond, the gradient is 0."""
+    """k3 of the log ratio clamped to ±20, at most 10, so no token dominates; beyond, the gradient is 0."""
     nats = (ref - logprobs).clamp(-20.0, 20.0)
     return (nats.exp() - 1 - nats).clamp(max=10.0)
 
@@ -59,7 +58,7 @@ KL_ESTIMATORS: dict[str, KlEstimator] = {"k1": k1, "k2": k2, "k3": k3, "abs": ab
 
 
 def bias_corrected(kl: torch.Tensor, logprobs: torch.Tensor, old: torch.Tensor) -> torch.Tensor:
-    """Estimates for a loss on what `old` sampled: times the differentiable ratio pi / old.
+    """Estimates for a loss on tokens that `old` sampled: `kl` times the differentiable ratio pi / old.
 
     DeepSeek-V3.2, arXiv:2512.02556 (TRL's use_bias_correction_kl). With k1 and k3 the gradient is then that
     of KL(pi || ref) in expectation over old's samples; k2's is right on policy without it.
@@ -78,7 +77,7 @@ class AdaptiveKl:
 
         Args:
             coef: > 0; from 0 it could never move.
-            target: of the mean KL in the unit that `update` is given, > 0.
+            target: the mean KL to steer to, in the unit that `update` is given, > 0.
             horizon: rows over which the coefficient moves by at most a fifth, > 0.
         Raises: RecipeError for a value that is not a finite number above 0.
         """
@@ -92,7 +91,7 @@ class AdaptiveKl:
     def update(self, kl: float, rows: int) -> None:
         """coef *= 1 + clip(kl / target - 1, ±0.2) rows / horizon, after a step of `rows` rows.
 
-        More rows than the horizon count as the horizon. Without rows nothing moves.
+        More rows than the horizon count as the horizon; without rows nothing changes.
         Raises: TrainingError when `kl` is not finite.
         """
         if not math.isfinite(kl):
@@ -101,9 +100,9 @@ class AdaptiveKl:
         self.coef *= 1 + error * min(rows / self.horizon, 1.0)
 
     def state_dict(self) -> dict[str, float]:
-        """What a checkpoint keeps: the coefficient; target and horizon are the recipe's."""
+        """The coefficient, for a checkpoint; target and horizon come from the recipe."""
         return {"coef": self.coef}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, float]) -> None:
         """Continue from a checkpoint's coefficient."""
         self.coef = float(state["coef"])

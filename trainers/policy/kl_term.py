@@ -1,16 +1,16 @@
-"""The KL term of a stage: to the reference model, added to whatever policy loss there is."""
+"""The KL term of a stage: the divergence from the reference model, added to any policy loss."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
 from rft_data.core.errors import RecipeError
 from rft_data.core.lookup import built_in
+from trainers.models.options import section
 from trainers.policy.kl import KL_ESTIMATORS, AdaptiveKl, bias_corrected
 
 
@@ -24,12 +24,14 @@ class KlTerm:
     coef: float
     estimator: str = "k3"
     target: float | None = None
-    """Nats a token at which `coef` is held by a controller (arXiv:1909.08593); None: `coef` is constant."""
+    """Nats a token to which a controller steers the KL by changing `coef` (arXiv:1909.08593); None: `coef` is
+    constant."""
     horizon: int = 10_000
     """Rows in which the controller moves `coef` by a fifth at most."""
 
     bias_correction: bool = False
-    """Times the ratio to the old policy, which makes the gradient right off policy (arXiv:2512.02556)."""
+    """Whether the estimate is multiplied by the ratio to the old policy, so that its gradient is right off
+    policy (arXiv:2512.02556)."""
 
     def __post_init__(self) -> None:
         built_in(self.estimator, KL_ESTIMATORS, "KL estimator")
@@ -50,10 +52,13 @@ class KlTerm:
         return bias_corrected(terms, logprobs, old) if self.bias_correction else terms
 
     def controller(self) -> AdaptiveKl | None:
-        """What changes `coef` while training goes on."""
+        """The controller that changes `coef` during training; None where `coef` is constant."""
         return None if self.target is None else AdaptiveKl(self.coef, self.target, self.horizon)
 
 
-def kl_term(settings: Mapping[str, Any]) -> KlTerm:
-    """The term that a stage's `kl` describes. Raises: RecipeError, UnknownComponentError."""
-    return KlTerm(**settings)
+def kl_term(settings: Mapping[str, object]) -> KlTerm:
+    """The term that a stage's `kl` describes.
+
+    Raises: RecipeError for an unknown key or a bad value; UnknownComponentError for an unknown estimator.
+    """
+    return section(KlTerm, "kl", settings)

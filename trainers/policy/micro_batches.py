@@ -32,7 +32,7 @@ class Dealing:
     """Whether every micro-batch must have as many rows as every other."""
 
 
-def dealing_of(args: GRPOConfig, *, own_loss: bool) -> Dealing:
+def allowed_dealing(args: GRPOConfig, *, own_loss: bool) -> Dealing:
     """What the loss allows. `own_loss`: one of ours, reduced over all tokens or rows of the step.
 
     TRL's losses that average over the tokens of each micro-batch (bnpo, and every entropy term) depend on
@@ -92,7 +92,7 @@ def deal(
     return {RANK: dealt[0], MICRO_BATCH: dealt[1]}
 
 
-def micro_batches_of(batch: dict[str, torch.Tensor], rank: int) -> list[dict[str, torch.Tensor]]:
+def rank_micro_batches(batch: dict[str, torch.Tensor], rank: int) -> list[dict[str, torch.Tensor]]:
     """The micro-batches of a rank, in order, each cut to its own longest prompt and completion."""
     return [trimmed(batch, rows) for rows in rows_of(batch, rank)]
 

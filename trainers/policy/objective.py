@@ -1,25 +1,26 @@
-"""What an optimizer step minimises: a loss, advantage functions before it, a KL term beside it.
+"""What an optimizer step minimises: a loss, the batch operators before it, and a KL term added to it.
 
-It checks what a recipe's stage says of them and binds their arguments; it runs nothing.
+The settings of a recipe's stage are checked here, and arguments bound. Nothing is run.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import NotRequired, TypedDict
 
 from trl import GRPOConfig
 
 from rft_data.core.errors import RecipeError
 from trainers.policy.batch_ops import make_batch_ops
 from trainers.policy.batch_ops.batch_op import BatchOp
+from trainers.policy.batch_ops.bind import BatchOpSpec
 from trainers.policy.kl_term import KlTerm, kl_term
 from trainers.policy.losses import make_loss
 from trainers.policy.losses.loss import Loss
 from trainers.policy.off_policy import UNCORRECTED, OffPolicy
 
-_OF_TRLS_LOSSES: Mapping[str, Any] = {
+_TRL_LOSS_OPTIONS: Mapping[str, object] = {
     "loss_type": None,
     "epsilon": 0.2,
     "epsilon_high": None,
@@ -38,12 +39,34 @@ _OF_TRLS_LOSSES: Mapping[str, Any] = {
     "vespo_k_neg": None,
     "vespo_lambda_neg": None,
 }
-"""Options of `trl` that only TRL's own losses read, and the values that ask for nothing."""
+"""Options of `trl` that only TRL's own losses read, with the values that have no effect."""
+
+
+class LossChoice(TypedDict):
+    """A stage's `loss: {use, args}`."""
+
+    use: str
+    args: NotRequired[Mapping[str, object] | None]
+
+
+class ObjectiveSettings(TypedDict, total=False):
+    """What a recipe's stage says of its loss; a setting that is missing or None is not made."""
+
+    loss: LossChoice | None
+    batch_ops: Sequence[BatchOpSpec] | None
+    kl: Mapping[str, object] | None
+    """Fields of KlTerm."""
+    critic: Mapping[str, object] | None
+    """Fields of CriticSettings."""
+    reference: str | None
+    """Folder of the model that KL terms and teachers' logprobs are of; None: the policy before training."""
+    lora: Mapping[str, object] | None
+    """Fields of PEFT's LoraConfig; None: every weight is trained."""
 
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """One stage's. The default is TRL's own loss on the stored advantages."""
+    """The objective of one stage. The default is TRL's own loss on the stored advantages."""
 
     loss: Loss | None = None
     """With its arguments bound; None: TRL's `loss_type`."""
@@ -53,39 +76,38 @@ class Objective:
 
     @property
     def needs(self) -> frozenset[str]:
-        """What the loss and the batch operators read beside the lease."""
-        of_ops = [op.needs for op in self.batch_ops]
-        return frozenset().union(self.loss.needs if self.loss else (), *of_ops)
+        """What the loss and the batch operators read in addition to the lease."""
+        return frozenset().union(self.loss.needs if self.loss else (), *(op.needs for op in self.batch_ops))
 
     @property
     def needs_reference(self) -> bool:
-        """Whether logprobs of another model are needed, beside what TRL's `beta` asks for."""
+        """Whether logprobs of a reference model are needed, also where TRL's `beta` is 0."""
         return self.kl is not None or "ref" in self.needs
 
 
 TRLS = Objective()
+"""TRL's own loss, without batch operators or a KL term of ours."""
 
 
-def objective_of(
-    settings: Mapping[str, Any],
-    options: Mapping[str, Any],
+def make_objective(
+    settings: ObjectiveSettings,
+    options: Mapping[str, object],
     config: GRPOConfig,
     off_policy: OffPolicy = UNCORRECTED,
 ) -> Objective:
     """The objective that a stage's `loss`, `batch_ops` and `kl` describe.
 
     Args:
-        settings: those three, each missing or None where there is none.
-        options: the recipe's `trl: {...}`; config: what was made of it.
+        options: the recipe's `trl: {...}`; config: the GRPOConfig made from it.
         off_policy: the stage's corrections.
-    Raises: RecipeError, UnknownComponentError for what is not known, does not fit, or would have no effect.
+    Raises: RecipeError, UnknownComponentError for a setting that is unknown, does not fit the others, or
+        would have no effect.
     """
-    given: Mapping[str, Any] | None = settings.get("loss")
-    specs: Sequence[Mapping[str, Any]] = settings.get("batch_ops") or ()
+    given, kl = settings.get("loss"), settings.get("kl")
     objective = Objective(
         loss=None if given is None else make_loss(given["use"], given.get("args") or {}),
-        batch_ops=make_batch_ops(specs),
-        kl=None if settings.get("kl") is None else kl_term(settings["kl"]),
+        batch_ops=make_batch_ops(settings.get("batch_ops") or ()),
+        kl=None if kl is None else kl_term(kl),
     )
     if given is not None:
         _refuse_options_without_effect(given["use"], options)
@@ -100,7 +122,7 @@ def objective_of(
 
 
 def _refuse_corrections(loss: Loss, off_policy: OffPolicy) -> None:
-    """Raises: RecipeError for corrections that the loss would apply twice, or not at all."""
+    """Raise a RecipeError for corrections that the loss would apply twice, or not at all."""
     if loss.weighs and off_policy.weighted:
         raise RecipeError(
             f"off_policy.importance is '{off_policy.importance}', and the loss has weights of its own, "
@@ -113,8 +135,8 @@ def _refuse_corrections(loss: Loss, off_policy: OffPolicy) -> None:
         )
 
 
-def _refuse_options_without_effect(loss: str, options: Mapping[str, Any]) -> None:
-    idle = [name for name, none in _OF_TRLS_LOSSES.items() if options.get(name, none) != none]
+def _refuse_options_without_effect(loss: str, options: Mapping[str, object]) -> None:
+    idle = [name for name, none in _TRL_LOSS_OPTIONS.items() if options.get(name, none) != none]
     if idle:
         raise RecipeError(
             f"trl: {', '.join(idle)} only change TRL's losses, and this stage's loss is '{loss}'; remove "

@@ -1,16 +1,14 @@
 """Corrections for rows that an older policy sampled: which settings make sense, and their weights.
 
-mu is the policy that sampled (its logprobs are stored), prox the policy whose weights the step
-starts from; the decoupled objective is that of arXiv:2505.24298 (AReaL). Nothing here runs a model.
+mu is the policy that sampled (its logprobs are stored); prox is the policy at the start of the step. The
+decoupled objective is that of arXiv:2505.24298 (AReaL). Nothing here runs a model.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from trl import GRPOConfig
@@ -18,6 +16,7 @@ from trl import GRPOConfig
 from rft_data.core.errors import RecipeError
 from rft_data.core.lookup import suggest
 from trainers.models.nats import MAX_NATS
+from trainers.models.options import section
 
 _CHOICES: Mapping[str, tuple[str, ...]] = {
     "old_logprobs": ("rollout", "recompute"),
@@ -35,7 +34,7 @@ class OffPolicy:
     old_logprobs: str = "rollout"
     """The old policy of the ratio: `rollout` (mu, as stored) or `recompute` (prox)."""
     importance: str = "none"
-    """What multiplies the advantages beside the ratio to prox: a function of prox / mu."""
+    """Which function of prox / mu multiplies the advantages, besides the ratio to prox."""
     cap: float = 2.0
     """Largest weight; for `masked` also 1 / the smallest."""
 
@@ -65,7 +64,7 @@ class OffPolicy:
         return self.importance != "none"
 
     def weights(self, log_ratio: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        """Importance weights of the tokens, w = prox / mu truncated or masked; of a `weighted` setting.
+        """Importance weights of the tokens: w = prox / mu, truncated or masked; only where `weighted`.
 
         token_truncated: min(w_t, cap) (truncated importance sampling, as rho in arXiv:1802.01561).
         sequence_truncated: min(product of the sequence's w_t, cap) for each of its tokens.
@@ -87,19 +86,15 @@ class OffPolicy:
 
 
 UNCORRECTED = OffPolicy()
-"""The ratio to the policy that sampled, and nothing beside it."""
+"""No correction: the ratio is to the policy that sampled, and there are no weights."""
 
 
-def off_policy_of(settings: Mapping[str, Any], config: GRPOConfig) -> OffPolicy:
-    """The recipe's `off_policy` section for a trainer of `config`.
+def off_policy_corrections(settings: Mapping[str, object], config: GRPOConfig) -> OffPolicy:
+    """The recipe's `off_policy` section, checked together with the trainer's config.
 
     Raises: RecipeError naming every unknown key, a bad value, or a combination that makes no sense.
     """
-    known = [field.name for field in dataclasses.fields(OffPolicy)]
-    unknown = [f"'{name}';{suggest(name, known)}" for name in settings if name not in known]
-    if unknown:
-        raise RecipeError(f"off_policy has no {', '.join(unknown)} It has {', '.join(known)}.")
-    off_policy = OffPolicy(**settings)
+    off_policy = section(OffPolicy, "off_policy", settings)
     if off_policy.old_logprobs == "recompute" and config.loss_type == "vespo":
         raise RecipeError(
             "off_policy.old_logprobs is 'recompute' with trl.loss_type 'vespo': vespo weighs each sequence "

@@ -1,4 +1,4 @@
-"""What the other ranks of a trainer do: carry out rank 0's orders until it says `end`.
+"""What a trainer's ranks above 0 run: they carry out rank 0's orders until the order `end`.
 
 A rank is a child of rank 0's process (`main`), a process of torchrun, or a worker of Ray Train.
 """
@@ -12,24 +12,29 @@ import socket
 import sys
 import threading
 import traceback
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rft_data.core.children import connected
-from rft_data.core.errors import RecipeError
+from rft_data.core.errors import RecipeError, TrainingError
 from rft_data.core.failpoints import failpoint
-from trainers.ranks.launch import SET_ASIDE, TOLD
+from trainers.ranks.launch import SET_ASIDE, TORCH_VARIABLES
 
-if TYPE_CHECKING:  # it loads torch, which a run that has no other ranks does not wait for
+if TYPE_CHECKING:  # loads torch, which a run of one process does not need here
+    from torch.distributed import TCPStore
+
+    from trainers.policy.grpo import GrpoTrainer
     from trainers.ranks.ranks import Ranks
 
 
 def served_torchrun(processes: int, deadline_s: float) -> bool:
-    """At the start of a run: whether this process was one of torchrun's other ranks, and has served.
+    """Serve, if torchrun started this process as a rank above 0; False in every other process.
 
-    In rank 0 the run goes on; what torchrun told it is kept from everything but the trainer, since explorers
-    would otherwise take themselves for a rank of it. Without torchrun nothing happens.
+    It is called at the start of a run.
 
-    Args: processes: what the recipe says; deadline_s: how long rank 0's trainer is waited for.
+    In rank 0 torchrun's variables are moved to SET_ASIDE, where only the trainer looks: explorers that saw
+    them would take themselves for ranks of the trainer. Without torchrun nothing is done.
+
+    Args: processes: how many the recipe asks for; deadline_s: longest wait for rank 0's trainer.
     Raises: RecipeError when torchrun started another number of processes; what `serve` and `join` raise.
     """
     world, rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
@@ -41,7 +46,7 @@ def served_torchrun(processes: int, deadline_s: float) -> bool:
             "make them equal."
         )
     if rank == 0:
-        names = [name for name in os.environ if name in TOLD or name.startswith("TORCHELASTIC_")]
+        names = [name for name in os.environ if name in TORCH_VARIABLES or name.startswith("TORCHELASTIC_")]
         os.environ[SET_ASIDE] = json.dumps({name: os.environ.pop(name) for name in names})
         return False
     from trainers.ranks.ranks import Ranks
@@ -51,11 +56,11 @@ def served_torchrun(processes: int, deadline_s: float) -> bool:
 
 
 def serve(ranks: Ranks) -> None:
-    """Carry out rank 0's orders until it says `end`.
+    """Carry out rank 0's orders until the order `end`.
 
-    Raises: what an order raised, after rank 0 was told; RoleDiedError when rank 0 is gone.
+    Raises: what an order raised, after rank 0 was told; RoleDiedError when rank 0 has ended.
     """
-    trainer: Any = None
+    trainer: GrpoTrainer | None = None
     while True:
         order, batch = ranks.told()
         try:
@@ -65,8 +70,10 @@ def serve(ranks: Ranks) -> None:
 
                 trainer = make_trainer(order["arguments"], ranks)
             elif order["do"] != "end":
+                if trainer is None:
+                    raise TrainingError(f"the order '{order['do']}' came before 'make'; this is a defect.")
                 trainer.follow(order, batch)
-        except Exception as err:  # whatever broke here, rank 0 must hear of it
+        except Exception as err:  # rank 0 must be told of any error here
             ranks.answer(f"{type(err).__name__}: {err}")
             raise
         ranks.answer()
@@ -76,31 +83,31 @@ def serve(ranks: Ranks) -> None:
 
 def main() -> None:
     """The process of one rank on this machine; it ends with the process that started it."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the conductor, which then asks us
-    line = connected()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the conductor, which then ends this process
+    connection = connected()
     from trainers.ranks.ranks import Ranks
-    from trainers.role import make_trainer  # noqa: F401 - brings TRL in, before anybody waits for us
+    from trainers.role import make_trainer  # noqa: F401 - loads TRL before rank 0 waits for this process
 
-    line.sendall(b"ready\n")
-    threading.Thread(target=_end_when_hung_up, args=(line,), daemon=True).start()
+    connection.sendall(b"ready\n")
+    threading.Thread(target=_end_when_closed, args=(connection,), daemon=True).start()
     status = 0
     try:
         serve(Ranks.join(float(sys.argv[3]), _store()))
-    except BaseException:  # noqa: BLE001 - this process's edge
+    except BaseException:  # noqa: BLE001 - the outermost frame of this process
         traceback.print_exc()
         status = 1
     sys.stderr.flush()
-    os._exit(status)  # its threads may wait in a collective that nobody else will join
+    os._exit(status)  # its threads may wait in a collective that no other rank joins any more
 
 
-def _store() -> Any:
+def _store() -> TCPStore:
     from torch.distributed import TCPStore
 
     return TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), int(os.environ["WORLD_SIZE"]))
 
 
-def _end_when_hung_up(line: socket.socket) -> None:
-    line.recv(1)
+def _end_when_closed(connection: socket.socket) -> None:
+    connection.recv(1)
     os._exit(1)
 
 

@@ -19,20 +19,20 @@ if TYPE_CHECKING:
     from trainers.ranks.ranks import Ranks
 
 SET_ASIDE = "RFT_TRAINER_RANK"
-"""Environment variable of a run under torchrun: what torchrun told rank 0, for its trainer alone."""
-TOLD = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-"""Environment variables by which torch.distributed knows a process."""
+"""Environment variable of a run under torchrun: what torchrun set for rank 0, for its trainer only."""
+TORCH_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+"""Environment variables that tell torch.distributed which rank a process is."""
 FOLLOWER = "trainers.ranks.follower"
-"""What another rank on this machine runs; it sends a line when it can be met, and ends when we hang up."""
+"""Module of another rank on this machine: it sends a line when it is ready, and ends with its socket."""
 _END_S = 10.0
 
 
 class OtherRanks(Protocol):
-    """The other ranks of a trainer, as rank 0 has them."""
+    """The other ranks of a trainer, as rank 0 uses them."""
 
     @property
     def ranks(self) -> Ranks:
-        """How they are given orders."""
+        """Through which they are given orders."""
         ...
 
     def close(self, *, now: bool = False) -> None:
@@ -41,9 +41,9 @@ class OtherRanks(Protocol):
 
 
 def other_ranks(processes: int, deadline_s: float) -> OtherRanks | None:
-    """The other ranks of a trainer of so many processes: torchrun's, or children; None if there are none.
+    """The other ranks of a trainer of `processes` processes: torchrun's, or children; None if there are none.
 
-    Raises: what making them does.
+    Raises: what RanksFromOutside or RankProcesses raises.
     """
     if SET_ASIDE in os.environ:
         return RanksFromOutside(deadline_s)
@@ -54,10 +54,10 @@ class RankProcesses:
     """The other ranks of a trainer as children of this process, which becomes rank 0."""
 
     def __init__(self, count: int, deadline_s: float) -> None:
-        """Start `count` - 1 processes and meet them.
+        """Start `count` - 1 processes and join them.
 
         Sets RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, ... of this process until `close`, since accelerate
-        reads them wherever it looks how many processes there are.
+        reads the number of processes from them.
 
         Args: deadline_s: longest wait for them to start, for each other in a collective, and for an answer.
         Raises: TrainingError where torch.distributed is in use already (an engine in this process);
@@ -73,10 +73,10 @@ class RankProcesses:
                 "cannot be rank 0 of a trainer; use placement 'local' or 'ray', where each role has its own."
             )
         store = TCPStore("127.0.0.1", 0, count, is_master=True, wait_for_workers=False)
-        self._before = {name: os.environ.get(name) for name in TOLD}
-        os.environ.update(_told(0, count, store.port))
+        self._before = {name: os.environ.get(name) for name in TORCH_VARIABLES}
+        os.environ.update(_variables(0, count, store.port))
         self._others = [
-            Child(FOLLOWER, deadline_s, environment={**os.environ, **_told(rank, count, store.port)})
+            Child(FOLLOWER, deadline_s, environment={**os.environ, **_variables(rank, count, store.port)})
             for rank in range(1, count)
         ]
         try:
@@ -90,7 +90,7 @@ class RankProcesses:
 
     @property
     def pids(self) -> list[int]:
-        """Of ranks 1, 2, ..."""
+        """Process ids of ranks 1, 2, ..."""
         return [other.pid for other in self._others]
 
     def close(self, *, now: bool = False) -> None:
@@ -102,7 +102,7 @@ class RankProcesses:
         for other in others:
             other.close(_END_S if ask else 0.0)
         if others:
-            _leave(self._before)
+            _leave_group(self._before)
 
 
 def _wait_until_ready(rank: int, child: Child, end: float) -> None:
@@ -116,13 +116,13 @@ def _wait_until_ready(rank: int, child: Child, end: float) -> None:
         raise RoleDiedError(f"{what} ended with {how} before it was ready; see its log (stderr).") from err
 
 
-def _told(rank: int, world: int, port: int) -> dict[str, str]:
+def _variables(rank: int, world: int, port: int) -> dict[str, str]:
     values = (rank, world, rank, world, "127.0.0.1", port)
-    return dict(zip(TOLD, map(str, values), strict=True))
+    return dict(zip(TORCH_VARIABLES, map(str, values), strict=True))
 
 
-def _leave(before: Mapping[str, str | None]) -> None:
-    """Make this process one that is alone again."""
+def _leave_group(before: Mapping[str, str | None]) -> None:
+    """Make this process a process without other ranks again."""
     from accelerate.state import AcceleratorState
     from torch import distributed as dist
 
@@ -140,9 +140,9 @@ class RanksFromOutside:
     """The other ranks of a trainer as torchrun started them; this process is rank 0's trainer."""
 
     def __init__(self, deadline_s: float) -> None:
-        """Meet them.
+        """Join them.
 
-        Raises: StalledError when they do not come.
+        Raises: StalledError when they do not join by the deadline.
         """
         os.environ.update(json.loads(os.environ.pop(SET_ASIDE)))
         from trainers.ranks.ranks import Ranks
@@ -158,6 +158,6 @@ class RanksFromOutside:
 
 
 def ask_to_end(ranks: Ranks) -> None:
-    """Tell the other ranks that no order will come any more."""
+    """Tell the other ranks to end."""
     with contextlib.suppress(RftError), ranks.together({"do": "end"}):
         pass

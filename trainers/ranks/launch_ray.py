@@ -1,15 +1,23 @@
 """Ray Train as the launcher of a data-parallel trainer: its workers are the ranks.
 
-For work that brings its own batches (from a hub, from files). A run of a recipe starts its ranks itself,
-with placement 'ray' too.
+It is for programs that bring their own batches (from a hub, from files). A run of a recipe starts its ranks
+itself, also with placement 'ray'.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypedDict
 
 from rft_data.core.lookup import load, need
+
+
+class _Work(TypedDict):
+    """What each worker is given."""
+
+    work: str
+    trainer: dict[str, Any]
+    deadline_s: float
 
 
 def train_on_ray(
@@ -21,16 +29,16 @@ def train_on_ray(
     gpus: bool = False,
     deadline_s: float = 3600.0,
 ) -> None:
-    """Have `workers` processes of the cluster make one trainer, and do `work` with it; returns at its end.
+    """Make one trainer of `workers` processes of the cluster, call `work` with it, and wait for its end.
 
     Args:
         work: `package.module:function`, called in rank 0 as function(trainer: GrpoTrainer).
-        trainer: JSON arguments of `trainers.role.make_trainer`; its paths must lead to the same files on
-            every node.
+        trainer: a GrpoPlan as JSON (`GrpoPlan.from_json`); its paths must lead to the same files on every
+            node.
         storage: folder, or URL, where Ray Train keeps its own records.
-        gpus: whether each worker has a GPU of its own.
+        gpus: whether each worker gets a GPU.
         deadline_s: longest wait of the ranks for each other.
-    Raises: MissingExtraError without Ray; what Ray raises when a worker fails, in its own wrapping.
+    Raises: MissingExtraError without Ray; what Ray raises when a worker fails.
     """
     torch_trainers = need("ray.train.torch", "ray", "training on Ray Train")
     train = need("ray.train", "ray", "training on Ray Train")
@@ -43,20 +51,20 @@ def train_on_ray(
     ).fit()
 
 
-def _worker(told: dict[str, Any]) -> None:
+def _worker(given: _Work) -> None:
     """One rank; Ray has made torch's default group."""
     from trainers.ranks.follower import serve
     from trainers.ranks.launch import ask_to_end
     from trainers.ranks.ranks import Ranks
     from trainers.role import lead_trainer
 
-    ranks = Ranks.join(told["deadline_s"])
+    ranks = Ranks.join(given["deadline_s"])
     if ranks.rank:
         serve(ranks)
         return
-    trainer = lead_trainer(told["trainer"], ranks)
+    trainer = lead_trainer(given["trainer"], ranks)
     try:
-        load(told["work"], "work")(trainer)
+        load(given["work"], "work")(trainer)
         trainer.close()
     finally:
         if ranks.sound:

@@ -1,7 +1,7 @@
-"""The processes of one data-parallel trainer: rank 0 gives orders, the others carry them out beside it.
+"""The processes of one data-parallel trainer: rank 0 gives orders, and the others carry them out with it.
 
-Orders and their answers go over a process group of their own (gloo), where waiting for the next order has
-no deadline; gradients go over torch's default group. It knows orders only as JSON and tensors.
+Orders and answers go over a process group of their own (gloo), in which waiting for the next order has no
+deadline; gradients go over torch's default group. An order is JSON and, for a step, tensors.
 """
 
 from __future__ import annotations
@@ -9,10 +9,11 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, NotRequired, TypedDict, cast
 
 import torch
 import torch.distributed as dist
@@ -20,26 +21,39 @@ from safetensors.torch import load, save
 
 from rft_data.core.errors import RftError, RoleDiedError, StalledError, TrainingError
 
+if TYPE_CHECKING:
+    from accelerate import Accelerator
+
 _FOREVER = timedelta(days=3650)
 _EXPLAIN_S = 10.0
-"""How long the others are asked why, when rank 0's part of an order failed."""
+"""When rank 0's part of an order failed: how long it waits for the other ranks to say why."""
 _ASK_S = 1.0
-"""How long it is asked who has not answered, when the deadline has passed already."""
+"""When the deadline has passed: how long rank 0 waits to learn which rank has not answered."""
 
 Tensors = dict[str, torch.Tensor]
 
 
+class Order(TypedDict):
+    """What rank 0 tells the other ranks to do."""
+
+    do: Literal["make", "step", "checkpoint", "weights", "close", "end"]
+    arguments: NotRequired[Mapping[str, Any]]
+    """Of `make`: a GrpoPlan as JSON."""
+    checkpoint: NotRequired[bool]
+    """Of `step`: whether a checkpoint is written after it."""
+
+
 class Ranks:
-    """This process's place among the trainer's. The default is a trainer of one process."""
+    """The processes of a trainer as one of them sees them. The default is a trainer of one process."""
 
     def __init__(self, rank: int = 0, world: int = 1, deadline_s: float = 3600.0) -> None:
-        """Of more than one process: see `join`. `deadline_s`: longest wait for the others, once at work."""
+        """One process; for several, see `join`. `deadline_s`: longest wait for a rank during an order."""
         self.rank = rank
         self.world = world
         self.deadline_s = deadline_s
         self.sound = True
-        """Whether every order so far was carried out; else the others may be at anything."""
-        self._group: Any = None
+        """Whether every order so far was carried out. If not, what the other ranks are doing is unknown."""
+        self._group: dist.ProcessGroup | None = None
 
     @classmethod
     def join(cls, deadline_s: float, store: dist.Store | None = None) -> Ranks:
@@ -47,8 +61,9 @@ class Ranks:
 
         Args:
             deadline_s: longest wait for the others here, in a collective, and for an answer.
-            store: where they meet; None: as RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT say (torchrun).
-        Raises: StalledError when they have not all come.
+            store: the store they meet at; None: RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT tell
+            (torchrun).
+        Raises: StalledError when not all of them have joined by the deadline.
         """
         if not dist.is_initialized():
             _make_default_group(deadline_s, store)
@@ -59,11 +74,11 @@ class Ranks:
     # --- rank 0 --------------------------------------------------------------------------------------
 
     @contextmanager
-    def together(self, order: Mapping[str, Any], batch: Tensors | None = None) -> Iterator[None]:
-        """Have the others carry out `order` while the block does this process's part of it.
+    def together(self, order: Order, batch: Tensors | None = None) -> Iterator[None]:
+        """Send `order` to the other ranks, let the block do this rank's part, and wait for their answers.
 
-        Raises: RoleDiedError for a rank that is gone, StalledError for one that does not answer within the
-            deadline, TrainingError for one that failed; what the block raised, if no rank is to blame.
+        Raises: RoleDiedError for a rank that has ended, StalledError for one that does not answer within the
+            deadline, TrainingError for one that failed; else what the block raised.
         """
         if self.world == 1:
             yield
@@ -83,22 +98,22 @@ class Ranks:
         self.sound = True
 
     def _explain(self, error: Exception, end: float) -> None:
-        """Raise another rank's error instead, if that is why this one failed."""
+        """Raise another rank's error, if that is why this rank's part failed."""
         try:
             self._collect(end)
         except RftError as cause:
-            # a loss that is not finite, say, is found by all ranks; and a full disk is nobody else's fault
+            # All ranks find a loss that is not finite, and a full disk is this rank's own: such errors stay.
             if isinstance(error, StalledError) or not isinstance(error, RftError | OSError):
                 raise cause from error
 
-    def _tell(self, order: Mapping[str, Any], batch: Tensors, end: float) -> None:
-        parts = [json.dumps(dict(order)).encode(), save(batch) if batch else b""]
+    def _tell(self, order: Order, batch: Tensors, end: float) -> None:
+        parts = [json.dumps(order).encode(), save(batch) if batch else b""]
         for rank in range(1, self.world):
             for part in parts:
                 self._send(part, rank, end)
 
     def _collect(self, end: float) -> None:
-        """Every rank's answer to the last order."""
+        """Wait for every rank's answer to the last order."""
         for rank in range(1, self.world):
             answer = json.loads(self._receive(rank, end))
             if answer["error"]:
@@ -106,17 +121,17 @@ class Ranks:
 
     # --- the others ----------------------------------------------------------------------------------
 
-    def told(self) -> tuple[dict[str, Any], Tensors]:
+    def told(self) -> tuple[Order, Tensors]:
         """Wait, without a deadline, for rank 0's next order.
 
-        Raises: RoleDiedError when rank 0 is gone.
+        Raises: RoleDiedError when rank 0 has ended.
         """
-        order = json.loads(self._receive(0, None))
+        order: Order = json.loads(self._receive(0, None))
         batch = self._receive(0, None)
         return order, load(batch) if batch else {}
 
     def answer(self, error: str = "") -> None:
-        """Tell rank 0 that the order is carried out, or why not."""
+        """Tell rank 0 that the order is carried out, or (`error`) why not."""
         self._send(json.dumps({"error": error}).encode(), 0, time.monotonic() + self.deadline_s)
 
     # --- messages ------------------------------------------------------------------------------------
@@ -125,23 +140,23 @@ class Ranks:
         content = torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.empty(0)
         for tensor in (torch.tensor([len(data)]), content):
             if tensor.numel():
-                self._finished(rank, end, lambda t=tensor: dist.isend(t, rank, group=self._group))
+                self._transfer(rank, end, partial(dist.isend, tensor, rank, group=self._group))
 
     def _receive(self, rank: int, end: float | None) -> bytes:
         size = torch.zeros(1, dtype=torch.int64)
-        self._finished(rank, end, lambda: dist.irecv(size, rank, group=self._group))
+        self._transfer(rank, end, partial(dist.irecv, size, rank, group=self._group))
         content = torch.empty(int(size), dtype=torch.uint8)
         if content.numel():
-            self._finished(rank, end, lambda: dist.irecv(content, rank, group=self._group))
+            self._transfer(rank, end, partial(dist.irecv, content, rank, group=self._group))
         return bytes(content.numpy())
 
-    def _finished(self, rank: int, end: float | None, start: Any) -> None:
-        """Do one transfer and wait for it.
+    def _transfer(self, rank: int, end: float | None, start: Callable[[], dist.Work | None]) -> None:
+        """Start one transfer and wait for its end.
 
-        Raises: RoleDiedError when the other process is gone, StalledError past `end`.
+        Raises: RoleDiedError when the other process has ended, StalledError past `end`.
         """
         try:
-            work = start()
+            work = cast("dist.Work", start())  # None only outside the group, and every rank is in it
             if end is None:
                 work.wait()
             else:
@@ -159,13 +174,13 @@ class Ranks:
 
 
 ALONE = Ranks()
-"""One process."""
+"""A trainer of one process."""
 
 
-def gathered(tensor: torch.Tensor, accelerator: Any) -> torch.Tensor:
-    """The (B, C) tensors of all ranks below each other, narrower ones filled up with 0; alone, itself.
+def gathered(tensor: torch.Tensor, accelerator: Accelerator) -> torch.Tensor:
+    """The (B, C) tensors of all ranks in one, row after row; narrower ones are padded with 0.
 
-    Every rank has B rows and must call it.
+    Every rank has B rows and must call it. In a trainer of one process the tensor itself is returned.
     """
     if accelerator.num_processes == 1:
         return tensor

@@ -1,6 +1,7 @@
 """How many cores a trainer on a CPU uses.
 
-An engine in the same process keeps to one thread (vLLM's workers spin); a trainer takes turns with it.
+An engine in the same process limits torch to one thread, since vLLM's workers wait in a busy loop. A trainer
+raises the number while it works.
 """
 
 from __future__ import annotations

@@ -19,9 +19,10 @@ from rft_data.core.protocols import LeasedBatch
 from rft_data.weights.adapter import ADAPTER, ADAPTER_FILE, adapter_in, adapter_of
 from rft_data.weights.adapter import merged as merged_tensors
 from rft_data.weights.probe import PROBE_FILE, Probe
-from trainers.models.adapters import lora_config, merged, merged_model, scales_of, write_adapter
+from trainers.models.adapters import adapter_scales, lora_config, merged, merged_model, write_adapter
 from trainers.models.weights import _logprobs, load_model, publishable
-from trainers.policy.grpo import GrpoTrainer, Limits
+from trainers.policy.grpo import GrpoTrainer
+from trainers.policy.plan import GrpoPlan, Limits
 
 Rows = Callable[..., pa.Table]
 Leased = Callable[[pa.Table, int], LeasedBatch]
@@ -60,7 +61,7 @@ def test_merged_weights_compute_what_the_adapted_layer_computes() -> None:
     torch.manual_seed(0)
     model = _peft_like(torch.nn.Linear(6, 5))
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    state = merged(model.state_dict(), scales_of(model))
+    state = merged(model.state_dict(), adapter_scales(model))
     assert sorted(state) == ["norm.bias", "norm.weight", "proj.bias", "proj.weight"]
     x = torch.randn(7, 6)
     want = model.base_model.model.proj(x)
@@ -76,13 +77,13 @@ def test_model_without_an_adapter_is_left_as_it_is() -> None:
 
 def test_adapter_on_a_layer_that_is_not_linear_is_refused() -> None:
     with pytest.raises(RecipeError, match=r"'base_model.model.proj' is a Embedding; only linear layers"):
-        scales_of(_peft_like(torch.nn.Embedding(6, 5)))
+        adapter_scales(_peft_like(torch.nn.Embedding(6, 5)))
 
 
 def test_lora_beside_a_teacher_is_refused() -> None:
     with pytest.raises(RecipeError, match="'lora' and 'teacher'"):
-        lora_config({"lora": LORA, "reference": "some/model"})
-    assert lora_config({"lora": None}) is None
+        lora_config(LORA, "some/model")
+    assert lora_config(None, None) is None
 
 
 @pytest.mark.parametrize(
@@ -96,14 +97,14 @@ def test_lora_beside_a_teacher_is_refused() -> None:
 )
 def test_option_that_cannot_be_published_is_refused(bad: dict[str, Any], message: str) -> None:
     with pytest.raises(RecipeError, match=message):
-        lora_config({"lora": {**LORA, **bad}})
+        lora_config({**LORA, **bad}, None)
 
 
 def _trainer(model_path: Path, out: Path, lora: dict[str, Any] = LORA, **kwargs: Any) -> GrpoTrainer:
     options = {"learning_rate": 1e-2, "beta": 0.1}
-    return GrpoTrainer(
-        model_path, out, 4, 8, options, 0, objective={"lora": lora}, limits=Limits(threads=1), **kwargs
-    )
+    limits = Limits(threads=1)
+    plan = GrpoPlan(model_path, out, 4, 8, options, 0, objective={"lora": lora}, limits=limits, **kwargs)
+    return GrpoTrainer(plan)
 
 
 def _published(trainer: GrpoTrainer, folder: Path) -> Path:
@@ -132,9 +133,9 @@ def test_version_of_a_model_in_bfloat16_is_proved_by_engines_in_float32(
     model_path: Path, tmp_path: Path, rows_table: Rows, leased: Leased
 ) -> None:
     options = {"learning_rate": 1e-2, "model_init_kwargs": {"dtype": "bfloat16"}}
-    trainer = GrpoTrainer(
-        model_path, tmp_path / "run", 4, 8, options, 0, objective={"lora": LORA}, limits=Limits(threads=1)
-    )
+    limits = Limits(threads=1)
+    plan = GrpoPlan(model_path, tmp_path / "run", 4, 8, options, 0, objective={"lora": LORA}, limits=limits)
+    trainer = GrpoTrainer(plan)
     with closing(trainer):
         trainer.step(leased(rows_table(0, 8), 0))
         version = _published(trainer, tmp_path / "v")

@@ -13,7 +13,8 @@ from rft_data.core.errors import DiskFullError, TrainingError
 from rft_data.core.protocols import LeasedBatch
 from tests.small_disk import small_disk_at
 from trainers.models.disk import writing
-from trainers.policy.grpo import GrpoTrainer, Limits
+from trainers.policy.grpo import GrpoTrainer
+from trainers.policy.plan import GrpoPlan, Limits
 
 Rows = Callable[..., pa.Table]
 Leased = Callable[[pa.Table, int], LeasedBatch]
@@ -29,7 +30,9 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 def test_full_disk_under_a_checkpoint_is_named_and_keeps_the_one_before(
     model_path: Path, small_disk: Path, rows_table: Rows, leased: Leased
 ) -> None:
-    with closing(GrpoTrainer(model_path, small_disk, 2, 8, {}, 0, limits=Limits(threads=1))) as grpo:
+    with closing(
+        GrpoTrainer(GrpoPlan(model_path, small_disk, 2, 8, {}, 0, limits=Limits(threads=1)))
+    ) as grpo:
         grpo.step(leased(rows_table(0, 8), 0))
         with pytest.raises(DiskFullError, match=r"the checkpoint was not written: the disk of '.*' is full"):
             grpo.checkpoint()
@@ -41,7 +44,9 @@ def test_full_disk_under_weights_is_named_and_the_trainer_goes_on(
     model_path: Path, tmp_path: Path, small_disk: Path, rows_table: Rows, leased: Leased
 ) -> None:
     (small_disk / "other").write_bytes(bytes(1 << 20))
-    with closing(GrpoTrainer(model_path, tmp_path / "run", 2, 8, {}, 0, limits=Limits(threads=1))) as grpo:
+    with closing(
+        GrpoTrainer(GrpoPlan(model_path, tmp_path / "run", 2, 8, {}, 0, limits=Limits(threads=1)))
+    ) as grpo:
         grpo.step(leased(rows_table(0, 8), 0))
         with pytest.raises(DiskFullError, match="the weight directory was not written"):
             grpo.save_weights(small_disk)

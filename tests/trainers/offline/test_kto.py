@@ -15,7 +15,7 @@ from tests.trainers.offline import preference_reference as reference
 from tests.trainers.stock import STOCK, require_same_update
 from trainers.models.tiny_model import build_tiny_model
 from trainers.models.weights import load_model, load_tokenizer
-from trainers.offline.answers import Answer, spoken_answer
+from trainers.offline.answers import Answer, rendered_answer
 from trainers.offline.kto import kto_config, kto_trainer, train_kto
 
 BETA = 0.3
@@ -93,7 +93,7 @@ def test_first_update_equals_stock_trl_on_the_same_conversations(
         for (prompt, answer), label in zip(texts, labels, strict=True)
     ]
     tokenizer = load_tokenizer(model_path)
-    made = [spoken_answer(tokenizer, [*row["prompt"], *row["completion"]], 1) for row in rows]
+    made = [rendered_answer(tokenizer, [*row["prompt"], *row["completion"]], 1) for row in rows]
     options = {"learning_rate": 1e-2, "max_steps": 1, "optim": "sgd", "beta": BETA}
     ours = trainer_of(model_path, other_path, made, labels, tmp_path, **options)
     stock = KTOTrainer(

@@ -30,7 +30,7 @@ from rft_data.core.schema import EXPERIENCES
 from tests.trainers.stock import STOCK, require_same_update
 from trainers.models.adapters import adapter_config
 from trainers.models.weights import load_model, load_tokenizer
-from trainers.offline.answers import Answer, AnswerPair, spoken_answer
+from trainers.offline.answers import Answer, AnswerPair, rendered_answer
 from trainers.offline.dpo import dpo_config, dpo_trainer, train_dpo
 from trainers.offline.kto import kto_config, kto_trainer, train_kto
 from trainers.offline.offline_fit import fit, save
@@ -57,7 +57,7 @@ def said(role: str, text: str) -> dict[str, str]:
 def pairs_of(path: Path) -> list[AnswerPair]:
     tokenizer = load_tokenizer(path)
     return [
-        tuple(spoken_answer(tokenizer, [said("user", p), said("assistant", a)], 1) for a in (better, worse))
+        tuple(rendered_answer(tokenizer, [said("user", p), said("assistant", a)], 1) for a in (better, worse))
         for p, better, worse in TEXTS
     ]
 

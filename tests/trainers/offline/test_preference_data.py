@@ -18,7 +18,7 @@ from rft_data.core.rows import Experience, Feedback, PreferencePair, TaskKey, ex
 from rft_data.exchange.formats.records import PLAIN
 from tests.trainers.offline import preference_reference as reference
 from trainers.models.weights import load_tokenizer
-from trainers.offline.answers import Answer, spoken_answer, stored_answers
+from trainers.offline.answers import Answer, rendered_answer, stored_answers
 from trainers.offline.offline_stage import StageInput, pair_tokens, run_stage
 from trainers.offline.preference_data import KtoBatches, PairBatches, kto_dataset, kto_order, pair_dataset
 from trainers.offline.stored_pairs import PairChoice, chosen_pairs
@@ -198,7 +198,7 @@ def test_only_what_the_assistant_says_after_the_prompt_counts(model_path: Path) 
     tokenizer = load_tokenizer(model_path)
     messages = [USER, BAD, {"role": "user", "content": "really?"}, GOOD]
     for split, said in ((1, "6<|eos|>5<|eos|>"), (3, "5<|eos|>")):
-        answer = spoken_answer(tokenizer, messages, split)
+        answer = rendered_answer(tokenizer, messages, split)
         assert tokenizer.decode(answer.ids) == tokenizer.apply_chat_template(messages, tokenize=False)
         kept = [i for i, one in zip(answer.ids, answer.mask, strict=True) if one]
         assert tokenizer.decode(kept) == said
@@ -208,7 +208,7 @@ def test_only_what_the_assistant_says_after_the_prompt_counts(model_path: Path) 
 def test_plain_texts_are_joined_without_a_template(model_path: Path, buffer: Buffer) -> None:
     tokenizer = load_tokenizer(model_path)
     prompt, end = {"role": "user", "content": "2+3="}, {"role": "assistant", "content": " 5"}
-    answer = spoken_answer(tokenizer, [prompt, end], 1, plain=True)
+    answer = rendered_answer(tokenizer, [prompt, end], 1, plain=True)
     assert tokenizer.decode(answer.ids) == "2+3= 5<|eos|>"
     kept = [i for i, one in zip(answer.ids, answer.mask, strict=True) if one]
     assert tokenizer.decode(kept) == " 5<|eos|>"
@@ -229,12 +229,12 @@ def test_prompt_inside_both_answers_is_what_they_share(buffer: Buffer, model_pat
 def test_tokenizer_without_a_template_and_talk_without_an_answer_are_refused(model_path: Path) -> None:
     tokenizer = load_tokenizer(model_path)
     with pytest.raises(RowError, match="do not end with an assistant's answer"):
-        spoken_answer(tokenizer, [USER], 0)
+        rendered_answer(tokenizer, [USER], 0)
     with pytest.raises(RowError, match="do not end with an assistant's answer"):
-        spoken_answer(tokenizer, [USER, GOOD], 2)
+        rendered_answer(tokenizer, [USER, GOOD], 2)
     tokenizer.chat_template = None
     with pytest.raises(RowError, match="no chat template"):
-        spoken_answer(tokenizer, [USER, GOOD], 1)
+        rendered_answer(tokenizer, [USER, GOOD], 1)
 
 
 def test_stored_row_without_a_mask_is_named(buffer: Buffer) -> None:

@@ -15,7 +15,7 @@ from rft_data.core.errors import RecipeError
 from tests.trainers.offline import preference_reference as reference
 from tests.trainers.stock import STOCK, require_same_update
 from trainers.models.weights import load_tokenizer
-from trainers.offline.answers import Answer, spoken_answer
+from trainers.offline.answers import Answer, rendered_answer
 from trainers.offline.preference_accuracy import scorer_accuracy
 from trainers.offline.reward_model import load_scorer, reward_config, reward_trainer, train_reward_model
 
@@ -61,7 +61,7 @@ def test_first_update_equals_stock_trl_on_the_same_conversations(model_path: Pat
     ]
     tokenizer = load_tokenizer(model_path)
     made = [
-        tuple(spoken_answer(tokenizer, [*row["prompt"], *row[half]], 1) for half in ("chosen", "rejected"))
+        tuple(rendered_answer(tokenizer, [*row["prompt"], *row[half]], 1) for half in ("chosen", "rejected"))
         for row in rows
     ]
     options = {"learning_rate": 1e-2, "max_steps": 1, "optim": "sgd"}

@@ -22,7 +22,7 @@ from trainers.policy.critic import Critic, critic_plan
 from trainers.policy.critics.loss import explained_variance, value_loss
 from trainers.policy.critics.own_gradients import OwnGradients
 from trainers.policy.critics.separate import SeparateCritic
-from trainers.policy.critics.settings import CriticSettings, critic_settings_of
+from trainers.policy.critics.settings import CriticSettings, checked_critic_settings
 from trainers.policy.critics.shared import SharedCritic
 from trainers.policy.critics.value_head import ValueHead
 
@@ -81,12 +81,12 @@ def test_explained_variance_is_one_for_perfect_values_and_nan_where_nothing_vari
 )
 def test_bad_settings_are_refused(settings: dict[str, Any], words: str) -> None:
     with pytest.raises(RecipeError, match=words):
-        critic_settings_of(settings)
+        checked_critic_settings(settings)
 
 
 def test_settings_have_defaults_and_may_leave_out_the_clip() -> None:
-    assert critic_settings_of({}) == CriticSettings("shared", 1e-5, 0.1, 0.2, 0)
-    assert critic_settings_of({"use": "separate", "clip": None}).clip is None
+    assert checked_critic_settings({}) == CriticSettings("shared", 1e-5, 0.1, 0.2, 0)
+    assert checked_critic_settings({"use": "separate", "clip": None}).clip is None
 
 
 def batch_of(seed: int = 0) -> dict[str, torch.Tensor]:

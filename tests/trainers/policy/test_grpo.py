@@ -22,7 +22,8 @@ from rft_data.core.errors import RecipeError, ResumeError, RowError, StalledErro
 from rft_data.core.protocols import LeasedBatch
 from rft_data.weights.probe import Probe
 from trainers.models.weights import publishable
-from trainers.policy.grpo import GrpoTrainer, Limits
+from trainers.policy.grpo import GrpoTrainer
+from trainers.policy.plan import GrpoPlan, Limits
 
 Rows = Callable[..., pa.Table]
 Replace = Callable[[pa.Table, str, Sequence[Any]], pa.Table]
@@ -33,7 +34,9 @@ OPTIONS = {"learning_rate": 1e-3, "gradient_accumulation_steps": 2}
 
 def trainer(model_path: Path, out: Path, *, steps: int = 4, **kwargs: Any) -> GrpoTrainer:
     options = {**OPTIONS, **kwargs.pop("options", {})}
-    return GrpoTrainer(model_path, out, steps, 8, options, 0, **{"limits": Limits(threads=1), **kwargs})
+    return GrpoTrainer(
+        GrpoPlan(model_path, out, steps, 8, options, 0, **{"limits": Limits(threads=1), **kwargs})
+    )
 
 
 def weights(of: GrpoTrainer, directory: Path) -> dict[str, torch.Tensor]:
@@ -125,7 +128,9 @@ def test_ragged_lease_trains_like_the_same_lease_padded_to_another_batch(
     for rows in (4, 12):
         options = {"learning_rate": 1e-3, "loss_type": "grpo"}
         with closing(
-            GrpoTrainer(model_path, tmp_path / str(rows), 1, rows, options, 0, limits=Limits(threads=1))
+            GrpoTrainer(
+                GrpoPlan(model_path, tmp_path / str(rows), 1, rows, options, 0, limits=Limits(threads=1))
+            )
         ) as grpo:
             metrics = grpo.step(leased(table, 0))
         losses.append((metrics["loss"], metrics["grad_norm"]))

@@ -16,16 +16,17 @@ from safetensors.torch import load_file
 from trl import GRPOConfig
 
 from rft_data.core.protocols import LeasedBatch
-from trainers.policy.grpo import GrpoTrainer, Limits
+from trainers.policy.grpo import GrpoTrainer
 from trainers.policy.micro_batches import (
     MICRO_BATCH,
     RANK,
     Dealing,
+    allowed_dealing,
     deal,
-    dealing_of,
-    micro_batches_of,
     padded_rows,
+    rank_micro_batches,
 )
+from trainers.policy.plan import GrpoPlan, Limits
 
 Rows = Callable[..., pa.Table]
 Leased = Callable[[pa.Table, int], LeasedBatch]
@@ -67,7 +68,7 @@ def test_each_row_is_dealt_once_and_ranks_keep_step(
     completions = data.draw(st.lists(lengths, min_size=rows, max_size=rows))
     batch = lease(prompts, completions)
     dealt = deal(batch, dealing, micro_batches=micro_batches, ranks=ranks, seed=3)
-    parts = [micro_batches_of({**batch, **dealt}, rank) for rank in range(ranks)]
+    parts = [rank_micro_batches({**batch, **dealt}, rank) for rank in range(ranks)]
     sizes = [[len(part["advantages"]) for part in of_rank] for of_rank in parts]
     assert all(of_rank == sizes[0] for of_rank in sizes)
     assert len(sizes[0]) == micro_batches
@@ -86,7 +87,7 @@ def test_each_row_is_dealt_once_and_ranks_keep_step(
 
 def _areas(batch: dict[str, torch.Tensor], dealing: Dealing, micro_batches: int) -> list[int]:
     dealt = {**batch, **deal(batch, dealing, micro_batches=micro_batches, ranks=1, seed=0)}
-    parts = micro_batches_of(dealt, 0)
+    parts = rank_micro_batches(dealt, 0)
     return [part["prompt_ids"].numel() + part["completion_ids"].numel() for part in parts]
 
 
@@ -109,7 +110,7 @@ def test_one_long_row_is_alone_and_short_ones_are_together() -> None:
 
 def test_masked_and_padding_rows_cost_one_column() -> None:
     batch = lease([5, 5, 1, 1], [30, 28, 0, 0])
-    parts = micro_batches_of({**batch, **deal(batch, BY_ROWS, micro_batches=2, ranks=1, seed=0)}, 0)
+    parts = rank_micro_batches({**batch, **deal(batch, BY_ROWS, micro_batches=2, ranks=1, seed=0)}, 0)
     assert [part["completion_ids"].shape for part in parts] == [(2, 30), (2, 1)]
     assert parts[1]["prompt_ids"].shape == (2, 1)
 
@@ -129,7 +130,7 @@ def test_dealing_is_what_the_loss_allows(
     tmp_path: Path, options: dict[str, Any], own: bool, expected: Dealing
 ) -> None:
     config = GRPOConfig(str(tmp_path), use_cpu=True, bf16=False, num_generations=2, **options)
-    assert dealing_of(config, own_loss=own) == expected
+    assert allowed_dealing(config, own_loss=own) == expected
 
 
 def test_rows_are_rounded_up_to_what_can_be_dealt() -> None:
@@ -158,7 +159,9 @@ def _update(
         "gradient_accumulation_steps": accumulate,
     }
     with closing(
-        GrpoTrainer(model_path, out, 1, 16, options, 0, objective=objective, limits=Limits(threads=1))
+        GrpoTrainer(
+            GrpoPlan(model_path, out, 1, 16, options, 0, objective=objective, limits=Limits(threads=1))
+        )
     ) as trainer:
         metrics = trainer.step(batch)
         (out / "w").mkdir(parents=True)

@@ -21,7 +21,7 @@ from trainers.policy.grpo_config import grpo_config
 from trainers.policy.kl import KL_ESTIMATORS
 from trainers.policy.losses import LOSSES
 from trainers.policy.losses.context import LossContext
-from trainers.policy.objective import objective_of
+from trainers.policy.objective import make_objective
 from trainers.policy.off_policy import UNCORRECTED, OffPolicy
 
 Rows = Callable[..., pa.Table]
@@ -40,7 +40,7 @@ def got_gradient(
     """The gradient of the trainer's first step, in a padded batch of `rows` rows."""
     options = {**BASE, **options}
     config = grpo_config(out, steps=1, rows_per_step=rows, options=options, seed=0)
-    objective = objective_of(settings, options, config)
+    objective = make_objective(settings, options, config)
     model = moved(load_model(model_path))
     capture = CaptureGradient()
     tokenizer = AutoTokenizer.from_pretrained(model_path)
@@ -239,7 +239,7 @@ def test_objective_that_cannot_be_is_refused(
 ) -> None:
     config = grpo_config(tmp_path, steps=1, rows_per_step=4, options=options, seed=0)
     with pytest.raises((RecipeError, UnknownComponentError), match=message):
-        objective_of(settings, options, config)
+        make_objective(settings, options, config)
 
 
 def test_lease_of_more_rows_than_the_batch_has_its_own_gradient(

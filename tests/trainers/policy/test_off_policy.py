@@ -12,7 +12,7 @@ import torch
 
 from rft_data.core.errors import RecipeError
 from trainers.policy.grpo_config import grpo_config
-from trainers.policy.off_policy import OffPolicy, off_policy_of
+from trainers.policy.off_policy import OffPolicy, off_policy_corrections
 
 CAP = 1.7
 
@@ -70,11 +70,11 @@ def test_settings_that_make_no_sense_are_refused_with_the_reason(
 ) -> None:
     config = grpo_config(tmp_path, steps=1, rows_per_step=4, options={}, seed=0)
     with pytest.raises(RecipeError, match=message):
-        off_policy_of(settings, config)
+        off_policy_corrections(settings, config)
 
 
 def test_recompute_is_refused_for_a_loss_that_weighs_by_the_rollout_policy(tmp_path: Path) -> None:
     config = grpo_config(tmp_path, steps=1, rows_per_step=4, options={"loss_type": "vespo"}, seed=0)
     with pytest.raises(RecipeError, match="vespo weighs each sequence by its ratio"):
-        off_policy_of({"old_logprobs": "recompute"}, config)
-    assert off_policy_of({"old_logprobs": "rollout"}, config) == OffPolicy()
+        off_policy_corrections({"old_logprobs": "recompute"}, config)
+    assert off_policy_corrections({"old_logprobs": "rollout"}, config) == OffPolicy()

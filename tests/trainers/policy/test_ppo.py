@@ -20,10 +20,11 @@ from trainers.models.weights import load_model
 from trainers.policy.critic import CRITIC_FOLDER, critic_plan
 from trainers.policy.experience_grpo import ExperienceGRPOTrainer
 from trainers.policy.full_batch import full_batch
-from trainers.policy.grpo import GrpoTrainer, Limits
+from trainers.policy.grpo import GrpoTrainer
 from trainers.policy.grpo_config import grpo_config
-from trainers.policy.objective import objective_of
+from trainers.policy.objective import make_objective
 from trainers.policy.off_policy import OffPolicy
+from trainers.policy.plan import GrpoPlan, Limits
 
 Rows = Callable[..., pa.Table]
 Leased = Callable[[pa.Table, int], LeasedBatch]
@@ -67,7 +68,7 @@ def trained_gradients(
     """The gradients of the trainer's first step on `table` in a batch of `rows` rows."""
     options = {**BASE, **options}
     config = grpo_config(out, steps=1, rows_per_step=rows, options=options, seed=0)
-    objective = objective_of(settings, options, config)
+    objective = make_objective(settings, options, config)
     model = load_model(model_path)
     moved_away(model)
     tokenizer = AutoTokenizer.from_pretrained(model_path)
@@ -209,9 +210,9 @@ def relative(got: list[torch.Tensor], want: list[torch.Tensor]) -> float:
 def trainer(model_path: Path, out: Path, settings: dict[str, Any], **kwargs: Any) -> GrpoTrainer:
     options = {"learning_rate": 1e-3, "gradient_accumulation_steps": 2, **kwargs.pop("options", {})}
     steps = kwargs.pop("steps", 4)
-    return GrpoTrainer(
-        model_path, out, steps, 8, options, 0, objective=settings, limits=Limits(threads=1), **kwargs
-    )
+    limits = Limits(threads=1)
+    plan = GrpoPlan(model_path, out, steps, 8, options, 0, objective=settings, limits=limits, **kwargs)
+    return GrpoTrainer(plan)
 
 
 def weights(of: GrpoTrainer, directory: Path) -> dict[str, torch.Tensor]:
@@ -364,9 +365,9 @@ def test_policy_learns_to_say_what_is_rewarded(
     steps = 25
     options = {"learning_rate": 1e-2, "lr_scheduler_type": "constant"}
     rewards = []
-    with closing(
-        GrpoTrainer(model_path, tmp_path, steps, 16, options, 0, objective=settings, limits=Limits(threads=1))
-    ) as learner:
+    limits = Limits(threads=1)
+    plan = GrpoPlan(model_path, tmp_path, steps, 16, options, 0, objective=settings, limits=limits)
+    with closing(GrpoTrainer(plan)) as learner:
         for step in range(steps):
             table = lease_of(rows_table, *rollouts(learner._trainer.model, step))
             rewards.append(learner.step(leased(table, step))["reward"])

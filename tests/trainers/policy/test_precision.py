@@ -15,7 +15,8 @@ from safetensors.torch import load_file
 from rft_data.core.protocols import LeasedBatch
 from rft_data.core.schema import EXPERIENCES
 from trainers.offline.sft import train_sft
-from trainers.policy.grpo import GrpoTrainer, Limits
+from trainers.policy.grpo import GrpoTrainer
+from trainers.policy.plan import GrpoPlan, Limits
 
 Rows = Callable[..., pa.Table]
 Leased = Callable[[pa.Table, int], LeasedBatch]
@@ -25,7 +26,7 @@ def _update(model_path: Path, out: Path, batch: LeasedBatch, options: dict[str, 
     """The parameters' change in one step, flat."""
     plain = {"learning_rate": 0.5, "optim": "sgd", "max_grad_norm": 0.0, "beta": 0.1}
     with closing(
-        GrpoTrainer(model_path, out, 1, 8, {**plain, **options}, 0, limits=Limits(threads=1))
+        GrpoTrainer(GrpoPlan(model_path, out, 1, 8, {**plain, **options}, 0, limits=Limits(threads=1)))
     ) as trainer:
         trainer.step(batch)
         (out / "w").mkdir(parents=True)

@@ -18,7 +18,8 @@ import torch
 from rft_data.core.errors import TrainingError
 from rft_data.core.files import file_digest
 from rft_data.core.protocols import LeasedBatch
-from trainers.policy.grpo import GrpoTrainer, Limits
+from trainers.policy.grpo import GrpoTrainer
+from trainers.policy.plan import GrpoPlan, Limits
 
 REPO = Path(__file__).parents[3]
 Rows = Callable[..., pa.Table]
@@ -60,7 +61,8 @@ for checkpoint in checkpoints:
 
 def trainer(model_path: Path, out: Path, **kwargs: Any) -> GrpoTrainer:
     limits = Limits(threads=1)
-    return GrpoTrainer(model_path, out, 6, 8, OPTIONS, 0, off_policy=OFF_POLICY, limits=limits, **kwargs)
+    plan = GrpoPlan(model_path, out, 6, 8, OPTIONS, 0, off_policy=OFF_POLICY, limits=limits, **kwargs)
+    return GrpoTrainer(plan)
 
 
 def weights_digest(of: GrpoTrainer, directory: Path) -> str:

@@ -1,15 +1,14 @@
-"""What a stage's `critic: {...}` may say."""
+"""The settings of a stage's `critic: {...}`, checked."""
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from rft_data.core.errors import RecipeError
 from rft_data.core.lookup import suggest
+from trainers.models.options import section
 
 _KINDS = ("shared", "separate")
 
@@ -28,9 +27,9 @@ class CriticSettings:
     coef: float = 0.1
     """What the value loss is multiplied by; with `shared` it weighs what the backbone learns."""
     clip: float | None = 0.2
-    """Furthest, in units of reward, that a step gains from moving a value; None: as far as it likes."""
+    """How far, in units of reward, one step gains from moving a value; None: without a limit."""
     warmup_steps: int = 0
-    """First optimizer steps of the run that train the critic alone."""
+    """How many optimizer steps, at the start of the run, train the critic alone."""
 
     def __post_init__(self) -> None:
         if self.use not in _KINDS:
@@ -50,19 +49,15 @@ class CriticSettings:
             raise RecipeError(f"critic.warmup_steps is {self.warmup_steps!r}, must be a whole number >= 0.")
 
 
-def _is_positive(value: Any) -> bool:
+def _is_positive(value: object) -> bool:
     return (
         isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value > 0
     )
 
 
-def critic_settings_of(settings: Mapping[str, Any]) -> CriticSettings:
-    """What a stage's `critic` says.
+def checked_critic_settings(settings: Mapping[str, object]) -> CriticSettings:
+    """The settings of a stage's `critic`.
 
     Raises: RecipeError for unknown keys and bad values.
     """
-    known = [field.name for field in dataclasses.fields(CriticSettings)]
-    unknown = [f"'{name}';{suggest(str(name), known)}" for name in settings if name not in known]
-    if unknown:
-        raise RecipeError(f"critic has no {', '.join(unknown)} It has {', '.join(known)}.")
-    return CriticSettings(**settings)
+    return section(CriticSettings, "critic", settings)
