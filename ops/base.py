@@ -44,7 +44,7 @@ class ArrowOperator:
     optional_columns: tuple[str, ...] = ()
     _batched_op = True
 
-    def attach(self, store: Any) -> None:
+    def attach(self, store: object) -> None:
         """Give it the run's buffer; a pipeline with a store calls this once, before any row."""
         self.store = store
 
@@ -65,11 +65,11 @@ class ArrowFilter(ArrowOperator):
         """The rows that `judge` keeps."""
         return table.filter(pa.array(self.judge(table).keep))
 
-    def compute_stats_batched(self, samples: Any, *_: Any, **__: Any) -> Any:
+    def compute_stats_batched(self, samples: object, *_: object, **__: object) -> Any:
         """Data-Juicer's first pass over a filter; ours need none."""
         return samples
 
-    def process_batched(self, samples: Mapping[str, Sequence[Any]]) -> list[bool]:
+    def process_batched(self, samples: Mapping[str, Sequence[object]]) -> list[bool]:
         """Data-Juicer's second pass: keep or drop, one value for each sample."""
         keep: list[bool] = self.judge(_read_columns(self, samples)).keep.tolist()
         return keep
@@ -90,7 +90,7 @@ class ArrowMapper(ArrowOperator):
         """The same rows in the same order, with columns added or replaced."""
         raise NotImplementedError
 
-    def process_batched(self, samples: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
+    def process_batched(self, samples: Mapping[str, Sequence[object]]) -> dict[str, Any]:
         """Data-Juicer's pass over a batch of samples."""
         return {**samples, **self.process_table(_read_columns(self, samples)).to_pydict()}
 
@@ -136,7 +136,7 @@ def _columns(op: Any) -> list[str]:
     return list(dict.fromkeys([*op.required_columns, *op.optional_columns]))
 
 
-def _read_columns(op: Any, samples: Mapping[str, Sequence[Any]]) -> pa.Table:
+def _read_columns(op: object, samples: Mapping[str, Sequence[object]]) -> pa.Table:
     return pa.table({name: samples[name] for name in _columns(op) if name in samples})
 
 
@@ -145,7 +145,7 @@ def _arrow_view(op: Any, dataset: Any) -> pa.Table:
     return dataset.select_columns(names).with_format("arrow")[:]
 
 
-def is_ray(dataset: Any) -> bool:
+def is_ray(dataset: object) -> bool:
     """Whether Data-Juicer handed over a Ray dataset."""
     return type(dataset).__module__.startswith("ray.")
 

@@ -26,7 +26,7 @@ _CPU_DEFAULTS: Mapping[str, Any] = {
 _OURS = ("model", "seed", "max_model_len", "worker_extension_cls", "logprobs_mode", "skip_tokenizer_init")
 
 
-def engine_arguments(model_path: Path, seed: int, max_model_len: int, options: Mapping[str, Any]) -> Any:
+def engine_arguments(model_path: Path, seed: int, max_model_len: int, options: Mapping[str, object]) -> Any:
     """vLLM's `EngineArgs`: the options over our defaults.
 
     Raises: RecipeError for an option that vLLM does not have or that is the engine's own to set.
@@ -56,7 +56,9 @@ def engine_arguments(model_path: Path, seed: int, max_model_len: int, options: M
     )
 
 
-def needed_options(swap: str, options: Mapping[str, Any], for_transport: Mapping[str, Any]) -> dict[str, Any]:
+def needed_options(
+    swap: str, options: Mapping[str, object], for_transport: Mapping[str, object]
+) -> dict[str, Any]:
     """Options that the swap setting and the transport need.
 
     Raises: RecipeError when the recipe says otherwise.
@@ -74,7 +76,7 @@ def needed_options(swap: str, options: Mapping[str, Any], for_transport: Mapping
     return needed
 
 
-def started(arguments: Any, model_path: Path, options: Mapping[str, Any]) -> Any:
+def started(arguments: object, model_path: Path, options: Mapping[str, object]) -> Any:
     """A running `LLMEngine`."""
     from vllm.v1.engine.llm_engine import LLMEngine
 

@@ -60,7 +60,7 @@ def _counted(tensors: Iterable[tuple[str, torch.Tensor]], wanted: int) -> Iterat
         )
 
 
-def _abandon_reload(model: torch.nn.Module, model_config: Any) -> None:
+def _abandon_reload(model: torch.nn.Module, model_config: object) -> None:
     """Put back what an unfinished reload took apart: layers on the meta device can neither run nor load."""
     from vllm.model_executor.model_loader.reload import finalize_layerwise_reload
     from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from explorers.transports.arrival import Transport
 from rft_data.core.errors import RecipeError
@@ -22,7 +21,7 @@ TRANSPORTS: Mapping[str, str] = {
 }
 
 
-def transport_of(use: str = "directory", **arguments: Any) -> Transport:
+def transport_of(use: str = "directory", **arguments: object) -> Transport:
     """The transport called `use` (or one of your own, `package.module:Class`), made with `arguments`.
 
     Raises: UnknownComponentError for a name that is not known, RecipeError for arguments it does not take.

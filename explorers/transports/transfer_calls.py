@@ -27,7 +27,7 @@ def receive(worker: Any, source: Mapping[str, Any]) -> None:
     worker.finish_weight_update()
 
 
-def encode(value: Any) -> Any:
+def encode(value: object) -> Any:
     """A value of an update as JSON; everything that is not JSON becomes a one-key object."""
     import torch
 
@@ -87,7 +87,7 @@ def _type_called(name: str) -> Any:
     return known.get(name)
 
 
-def _known(value: Any, kind: type, what: object) -> Any:
+def _known(value: object, kind: type, what: object) -> Any:
     if not isinstance(value, kind):
         raise IntegrityError(f"a weight update names {what!r}, which no handle may; is the sender ours?")
     return value

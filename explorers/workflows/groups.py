@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection, Coroutine, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from explorers.limits import Limits
 from explorers.meter import Meter
@@ -133,7 +133,7 @@ class GroupPlayer:
         )
 
 
-async def together(work: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
+async def together(work: Sequence[Coroutine[object, object, T]]) -> list[T]:
     """All results, in order; the first error ends the others before it is raised."""
     tasks = [asyncio.create_task(one) for one in work]
     try:
@@ -142,7 +142,7 @@ async def together(work: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
         await cancelled(tasks)
 
 
-async def cancelled(tasks: Collection[asyncio.Task[Any]]) -> None:
+async def cancelled(tasks: Collection[asyncio.Task[object]]) -> None:
     """Cancel those of `tasks` that are not done and wait until all have ended."""
     for task in tasks:
         task.cancel()

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Any
 
 from explorers.limits import Limits
 from explorers.meter import Meter
@@ -33,7 +32,7 @@ class Rollouts:
         self._workflow = workflow
         self._limits = limits
         self._meter = meter
-        self._left_behind: set[asyncio.Task[Any]] = set()
+        self._left_behind: set[asyncio.Task[object]] = set()
 
     async def play(self, task: Task, ctx: RolloutContext) -> list[Experience] | Exception:
         """The rows of one rollout, or what went wrong in it.
@@ -90,7 +89,7 @@ class Rollouts:
             return RuntimeError("the workflow cancelled itself")
         return running.result()
 
-    async def _stop(self, running: asyncio.Task[Any]) -> None:
+    async def _stop(self, running: asyncio.Task[object]) -> None:
         """Cancel an attempt that is not done, and wait for its end, though not for ever."""
         if running.done():
             return
@@ -123,7 +122,7 @@ class Rollouts:
         return rows
 
 
-def check_rows(rows: Any, task: Task, ctx: RolloutContext) -> None:
+def check_rows(rows: object, task: Task, ctx: RolloutContext) -> None:
     """See that a workflow returned experiences, at least one, under the names its context gave it.
 
     Raises: RowError.

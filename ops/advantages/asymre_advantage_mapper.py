@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pyarrow as pa
 from data_juicer.ops.base_op import OPERATORS, Pipeline
@@ -29,7 +27,7 @@ class AsymreAdvantageMapper(ArrowMapper, Pipeline):
     required_columns = (GROUP_KEY, "reward")
     optional_columns = ADVANTAGE_COLUMNS
 
-    def __init__(self, baseline_shift: float = -0.1, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, baseline_shift: float = -0.1, *args: object, **kwargs: object) -> None:
         """baseline_shift: added to the mean, in units of reward; the paper's delta V, negative or 0."""
         super().__init__(*args, **kwargs)
         if not -np.inf < baseline_shift <= 0:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -44,8 +44,8 @@ class GigpoAdvantageMapper(ArrowMapper, Pipeline):
         gamma: float = 0.95,
         scale: Scale = "group",
         eps: float = 1e-4,
-        *args: Any,
-        **kwargs: Any,
+        *args: object,
+        **kwargs: object,
     ) -> None:
         """omega: weight of A_S (>= 0); gamma: discount a turn, in (0, 1]; eps: added to the std (>= 0)."""
         super().__init__(*args, **kwargs)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pyarrow as pa
 from data_juicer.ops.base_op import OPERATORS, Pipeline
@@ -29,7 +27,7 @@ class OpmdAdvantageMapper(ArrowMapper, Pipeline):
     required_columns = (GROUP_KEY, "reward")
     optional_columns = ADVANTAGE_COLUMNS
 
-    def __init__(self, tau: float = 1.0, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, tau: float = 1.0, *args: object, **kwargs: object) -> None:
         """tau: temperature, in units of reward (> 0)."""
         super().__init__(*args, **kwargs)
         if not 0 < tau < np.inf:

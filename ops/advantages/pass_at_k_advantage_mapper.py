@@ -32,7 +32,7 @@ class PassAtKAdvantageMapper(ArrowMapper, Pipeline):
     required_columns = (GROUP_KEY, "reward")
     optional_columns = ADVANTAGE_COLUMNS[1:]
 
-    def __init__(self, k: int = 0, correct: float = 1.0, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, k: int = 0, correct: float = 1.0, *args: object, **kwargs: object) -> None:
         """k: attempts of which one must succeed (>= 1); correct: smallest reward of a right answer."""
         super().__init__(*args, **kwargs)
         if k < 1:

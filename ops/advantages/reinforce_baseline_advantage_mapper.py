@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pyarrow as pa
 from data_juicer.ops.base_op import OPERATORS, Pipeline
 
@@ -30,7 +28,7 @@ class ReinforceBaselineAdvantageMapper(ArrowMapper, Pipeline):
     required_columns = (GROUP_KEY, "reward")
     optional_columns = ADVANTAGE_COLUMNS
 
-    def __init__(self, eps: float = 1e-8, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, eps: float = 1e-8, *args: object, **kwargs: object) -> None:
         """eps: added to the std, in units of reward (>= 0)."""
         super().__init__(*args, **kwargs)
         if not eps >= 0:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pyarrow as pa
 from data_juicer.ops.base_op import OPERATORS, Pipeline
@@ -29,7 +27,7 @@ class RemaxAdvantageMapper(ArrowMapper, Pipeline):
     required_columns = (GROUP_KEY, "reward", "member", "turn")
     optional_columns = (*ADVANTAGE_COLUMNS, "masked")
 
-    def __init__(self, baseline_member: int = 0, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, baseline_member: int = 0, *args: object, **kwargs: object) -> None:
         """baseline_member: `member` of the greedy rollout, 0-based."""
         super().__init__(*args, **kwargs)
         if baseline_member < 0:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pyarrow as pa
 from data_juicer.ops.base_op import OPERATORS, Pipeline
@@ -27,7 +25,7 @@ class RlooAdvantageMapper(ArrowMapper, Pipeline):
     required_columns = (GROUP_KEY, "reward")
     optional_columns = ADVANTAGE_COLUMNS
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, *args: object, **kwargs: object) -> None:
         """No arguments of its own."""
         super().__init__(*args, **kwargs)
 

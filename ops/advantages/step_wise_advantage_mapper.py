@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import pyarrow as pa
 from data_juicer.ops.base_op import OPERATORS, Pipeline
@@ -32,7 +32,7 @@ class StepWiseAdvantageMapper(ArrowMapper, Pipeline):
     required_columns = (GROUP_KEY, "reward", "member", "turn")
     optional_columns = ADVANTAGE_COLUMNS
 
-    def __init__(self, scale: Scale = "group", eps: float = 1e-4, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, scale: Scale = "group", eps: float = 1e-4, *args: object, **kwargs: object) -> None:
         """scale: divide by the group's std or not; eps: added to the std, in units of reward (>= 0)."""
         super().__init__(*args, **kwargs)
         if scale not in get_args(Scale) or not eps >= 0:

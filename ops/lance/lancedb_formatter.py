@@ -41,7 +41,7 @@ class LanceDbFormatter(BaseFormatter):
         where: str | None = None,
         columns: Sequence[str] | None = None,
         limit: int | None = None,
-        **_: Any,
+        **_: object,
     ) -> None:
         """Check the request; nothing is read yet.
 
@@ -67,7 +67,7 @@ class LanceDbFormatter(BaseFormatter):
                 f"It has: {', '.join(schema.names)}."
             )
 
-    def load_dataset(self, *_: Any, **__: Any) -> Any:
+    def load_dataset(self, *_: object, **__: object) -> Any:
         """The rows as Data-Juicer's dataset.
 
         Raises: MissingFileError if there is no buffer.

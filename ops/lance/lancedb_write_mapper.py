@@ -32,8 +32,8 @@ class LanceDbWriteMapper(ArrowMapper, Mapper):
         uri: str = "",
         table: str = "rows",
         mode: Literal["create", "overwrite", "append"] = "create",
-        *args: Any,
-        **kwargs: Any,
+        *args: object,
+        **kwargs: object,
     ) -> None:
         """Check the target; nothing is written yet.
 

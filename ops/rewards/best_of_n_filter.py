@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pyarrow as pa
 from data_juicer.ops.base_op import OPERATORS, Pipeline
@@ -31,7 +29,7 @@ class BestOfNFilter(ArrowFilter, Pipeline):
         "shaped_reward", "experience_id", "completion_text", *ROLLOUT_COLUMNS, *LENGTH_COLUMNS,
     )  # fmt: skip
 
-    def __init__(self, k: int = 1, min_reward: float | None = None, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, k: int = 1, min_reward: float | None = None, *args: object, **kwargs: object) -> None:
         """k: rollouts to keep of each group (>= 1); min_reward: None keeps the best whatever they got."""
         super().__init__(*args, **kwargs)
         if k < 1:

@@ -37,7 +37,7 @@ class DownSamplingFilter(ArrowFilter, Pipeline):
     optional_columns = ("shaped_reward", "experience_id", *ROLLOUT_COLUMNS)
 
     def __init__(
-        self, size: int = 0, rule: Rule = "max_variance", seed: int = 0, *args: Any, **kwargs: Any
+        self, size: int = 0, rule: Rule = "max_variance", seed: int = 0, *args: object, **kwargs: object
     ) -> None:
         """size: rollouts to keep of each group (>= 1); seed: of `random`."""
         super().__init__(*args, **kwargs)

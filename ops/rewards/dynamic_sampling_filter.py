@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pyarrow as pa
 from data_juicer.ops.base_op import OPERATORS, Pipeline
@@ -34,8 +32,8 @@ class DynamicSamplingFilter(ArrowFilter, Pipeline):
         correct: float = 1.0,
         min_accuracy: float = 0.0,
         max_accuracy: float = 1.0,
-        *args: Any,
-        **kwargs: Any,
+        *args: object,
+        **kwargs: object,
     ) -> None:
         """correct: smallest reward of a right answer; the bounds, both exclusive, are in [0, 1]."""
         super().__init__(*args, **kwargs)

@@ -41,8 +41,8 @@ class FeedbackMapper(ArrowMapper, Mapper):
         into: Into = "reward",
         replace: bool = False,
         buffer: str | None = None,
-        *args: Any,
-        **kwargs: Any,
+        *args: object,
+        **kwargs: object,
     ) -> None:
         """key: of the feedback; buffer: uri of the buffer that holds it, for dj-process only."""
         super().__init__(*args, **kwargs)

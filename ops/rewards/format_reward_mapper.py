@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -41,8 +40,8 @@ class FormatRewardMapper(ArrowMapper, Mapper):
         tags: Sequence[str] = (),
         boxed: bool = False,
         weight: float = 0.0,
-        *args: Any,
-        **kwargs: Any,
+        *args: object,
+        **kwargs: object,
     ) -> None:
         """weight: units of reward for a kept format; 0 leaves the reward alone.
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -28,7 +26,7 @@ class InvalidRewardFilter(ArrowFilter, Pipeline):
     required_columns = (GROUP_KEY, "reward")
     optional_columns = ("unscored_reason", *ROLLOUT_COLUMNS)
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, *args: object, **kwargs: object) -> None:
         """No arguments of its own."""
         super().__init__(*args, **kwargs)
 

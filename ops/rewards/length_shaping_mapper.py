@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -40,7 +40,7 @@ class LengthShapingMapper(ArrowMapper, Pipeline):
     optional_columns = ("shaped_reward", *ROLLOUT_COLUMNS, *LENGTH_COLUMNS)
 
     def __init__(
-        self, rule: Rule = "kimi", weight: float = 0.0, correct: float = 1.0, *args: Any, **kwargs: Any
+        self, rule: Rule = "kimi", weight: float = 0.0, correct: float = 1.0, *args: object, **kwargs: object
     ) -> None:
         """weight: strength (> 0, at most 1 for `efficient`); correct: smallest reward of a right answer."""
         super().__init__(*args, **kwargs)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pyarrow as pa
 from data_juicer.ops.base_op import OPERATORS, Mapper
@@ -27,7 +25,7 @@ class OverlongPenaltyMapper(ArrowMapper, Mapper):
     optional_columns = ("shaped_reward", *LENGTH_COLUMNS)
 
     def __init__(
-        self, max_tokens: int = 0, cache_tokens: int = 0, factor: float = 1.0, *args: Any, **kwargs: Any
+        self, max_tokens: int = 0, cache_tokens: int = 0, factor: float = 1.0, *args: object, **kwargs: object
     ) -> None:
         """max_tokens: L_max; cache_tokens: L_cache, the slope; factor: the full penalty (> 0)."""
         super().__init__(*args, **kwargs)

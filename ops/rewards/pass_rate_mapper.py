@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pyarrow as pa
 from data_juicer.ops.base_op import OPERATORS, Pipeline
@@ -27,7 +25,7 @@ class PassRateMapper(ArrowMapper, Pipeline):
     required_columns = (GROUP_KEY, "reward")
     optional_columns = (*ROLLOUT_COLUMNS, "pass_rate", "group_reward_mean", "group_reward_std", "group_size")
 
-    def __init__(self, correct: float = 1.0, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, correct: float = 1.0, *args: object, **kwargs: object) -> None:
         """correct: smallest reward of a right answer."""
         super().__init__(*args, **kwargs)
         self.correct = correct

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -44,8 +44,8 @@ class PreferencePairMapper(ArrowMapper, Pipeline):
         margin: float = 0.0,
         max_length_ratio: float | None = None,
         max_pairs: int = 8,
-        *args: Any,
-        **kwargs: Any,
+        *args: object,
+        **kwargs: object,
     ) -> None:
         """margin: in units of reward (>= 0); max_length_ratio: >= 1; max_pairs: of a group, for `all`."""
         super().__init__(*args, **kwargs)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pyarrow as pa
 from data_juicer.ops.base_op import OPERATORS, Filter
@@ -24,7 +22,11 @@ class RewardRangeFilter(ArrowFilter, Filter):
     optional_columns = ("unscored_reason",)
 
     def __init__(
-        self, min_reward: float | None = None, max_reward: float | None = None, *args: Any, **kwargs: Any
+        self,
+        min_reward: float | None = None,
+        max_reward: float | None = None,
+        *args: object,
+        **kwargs: object,
     ) -> None:
         """Bounds are inclusive; None leaves that side open.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -44,8 +44,8 @@ class RewardShapingMapper(ArrowMapper, Pipeline):
         weights: dict[str, float] | None = None,
         normalize: Normalize = "none",
         clip: tuple[float, float] | None = None,
-        *args: Any,
-        **kwargs: Any,
+        *args: object,
+        **kwargs: object,
     ) -> None:
         """weights: term to weight; clip: smallest and largest shaped reward."""
         super().__init__(*args, **kwargs)

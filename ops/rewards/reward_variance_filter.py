@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pyarrow as pa
 from data_juicer.ops.base_op import OPERATORS, Pipeline
@@ -25,7 +23,7 @@ class RewardVarianceFilter(ArrowFilter, Pipeline):
     group_key = GROUP_KEY
     required_columns = (GROUP_KEY, "reward")
 
-    def __init__(self, min_std: float = 1e-6, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, min_std: float = 1e-6, *args: object, **kwargs: object) -> None:
         """min_std: largest standard deviation, in units of reward, of a group that is dropped (>= 0)."""
         super().__init__(*args, **kwargs)
         if not min_std >= 0:

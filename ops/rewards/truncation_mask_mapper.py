@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pyarrow as pa
 import pyarrow.compute as pc
 from data_juicer.ops.base_op import OPERATORS, Mapper
@@ -24,7 +22,7 @@ class TruncationMaskMapper(ArrowMapper, Mapper):
     required_columns = ("finish_reason",)
     optional_columns = ("masked",)
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, *args: object, **kwargs: object) -> None:
         """No arguments of its own."""
         super().__init__(*args, **kwargs)
 

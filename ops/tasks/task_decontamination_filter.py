@@ -6,7 +6,6 @@ import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -51,8 +50,8 @@ class TaskDecontaminationFilter(ArrowFilter, Pipeline):
         prompt: str = "question",
         reference: str = "answer",
         max_matches: int = 10,
-        *args: Any,
-        **kwargs: Any,
+        *args: object,
+        **kwargs: object,
     ) -> None:
         """Read the files now.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import unicodedata
-from typing import Any, Literal
+from typing import Literal
 
 import pyarrow as pa
 from data_juicer.ops.base_op import OPERATORS, Mapper
@@ -36,7 +36,7 @@ class TaskNormalizationMapper(ArrowMapper, Mapper):
 
     required_columns = ("text", "messages")
 
-    def __init__(self, form: Literal["NFC", "NFKC"] = "NFC", *args: Any, **kwargs: Any) -> None:
+    def __init__(self, form: Literal["NFC", "NFKC"] = "NFC", *args: object, **kwargs: object) -> None:
         """form: NFC keeps what a reader can tell apart, NFKC also joins compatible forms (full width, ...).
 
         Raises: ValueError for another form.
@@ -69,7 +69,7 @@ class TaskNormalizationMapper(ArrowMapper, Mapper):
             raise ValueError("the prompt is empty")
         return json.dumps(made, ensure_ascii=False), prompt_text(made)
 
-    def _message(self, message: dict[str, Any]) -> dict[str, Any]:
+    def _message(self, message: dict[str, object]) -> dict[str, object]:
         role = str(message.get("role", "user")).strip().lower()
         content = message["content"]
         if isinstance(content, str):
@@ -78,7 +78,7 @@ class TaskNormalizationMapper(ArrowMapper, Mapper):
             content = [self._part(part) for part in content]
         return {**message, "role": _ROLES.get(role, role), "content": content}
 
-    def _part(self, part: Any) -> Any:
+    def _part(self, part: object) -> object:
         if isinstance(part, dict) and isinstance(part.get("text"), str):
             return {**part, "text": self._clean(part["text"])}
         return part

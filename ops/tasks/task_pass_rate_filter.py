@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pyarrow as pa
 from data_juicer.ops.base_op import OPERATORS, Filter
@@ -32,8 +30,8 @@ class TaskPassRateFilter(ArrowFilter, Filter):
         max_pass_rate: float = 1.0,
         min_rollouts: int = 16,
         window: int | None = None,
-        *args: Any,
-        **kwargs: Any,
+        *args: object,
+        **kwargs: object,
     ) -> None:
         """Bounds are exclusive: 0 and 1 drop tasks of one outcome only.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -25,7 +24,7 @@ class TaskPriorityMapper(ArrowMapper, Pipeline):
 
     whole_batch = True
 
-    def __init__(self, weights: dict[str, float] | None = None, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, weights: dict[str, float] | None = None, *args: object, **kwargs: object) -> None:
         """weights: column to weight; None: `{learnability: 1.0}`, which task_difficulty_mapper writes.
 
         Raises: ValueError for an empty mapping, or a weight that is not finite.

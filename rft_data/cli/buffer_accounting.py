@@ -36,7 +36,7 @@ def books(
                 f"buffer {uri} has no rollouts of run '{run}';{suggest(run, runs)} "
                 f"it has those of: {', '.join(runs) or 'none'}."
             )
-        found: list[dict[str, Any]] = []
+        found: list[dict[str, object]] = []
         for run_id in runs if run is None else [run]:
             ledger = Ledger(buffer, run_id, 0, max_uses=_max_uses(buffer, run_id))
             for consumer in ledger.consumers() or ["trainer"]:

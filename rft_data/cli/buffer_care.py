@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -82,7 +82,7 @@ def quarantine(
                     for batch in buffer.batches("quarantine"):
                         for row in from_table(batch, QUARANTINE):
                             file.write(json.dumps(row, default=str) + "\n")
-        value: dict[str, Any] = {"rows": reasons.total(), "reasons": dict(reasons.most_common())}
+        value: dict[str, object] = {"rows": reasons.total(), "reasons": dict(reasons.most_common())}
         if export is not None:
             value["exported_to"] = str(export)
         lines = [f"{count:>7}  {reason}" for reason, count in reasons.most_common()]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from rft_data.buffer import Buffer
 from rft_data.core.errors import RecipeError
@@ -26,7 +25,9 @@ class Wanted:
     k: int
 
 
-def search_rows(buffer: Buffer, wanted: Wanted, where: Filter | None, *, index: bool) -> list[dict[str, Any]]:
+def search_rows(
+    buffer: Buffer, wanted: Wanted, where: Filter | None, *, index: bool
+) -> list[dict[str, object]]:
     """Experiences found, best first: seq, score, experience_id, reward, completion_text.
 
     Raises: RecipeError if the options do not go together.

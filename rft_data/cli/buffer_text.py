@@ -52,22 +52,22 @@ def size_text(size: float) -> str:
     return f"{size:.4g} {_UNITS[-1]}"
 
 
-def rows_text(rows: Sequence[Mapping[str, Any]]) -> str:
+def rows_text(rows: Sequence[Mapping[str, object]]) -> str:
     """Rows as `column  value` lines with a blank line between rows; long values are cut."""
     return "\n\n".join("\n".join(_row_lines(row)) for row in rows)
 
 
-def _row_lines(row: Mapping[str, Any]) -> Iterator[str]:
+def _row_lines(row: Mapping[str, object]) -> Iterator[str]:
     width = max(len(name) for name in row)
     for name, value in row.items():
         yield f"{name:<{width}}  {_cell(value, 160)}"
 
 
-def _cell(value: Any, width: int = _CELL) -> str:
+def _cell(value: object, width: int = _CELL) -> str:
     return shown(value if isinstance(value, str) else json.dumps(value, default=str), width)
 
 
-def table_text(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> str:
+def table_text(rows: Sequence[Mapping[str, object]], columns: Sequence[str]) -> str:
     """Rows under a line of column names."""
     cells = [[shown(name) for name in columns], *([_cell(row[name]) for name in columns] for row in rows)]
     widths = [max(len(line[place]) for line in cells) for place in range(len(columns))]

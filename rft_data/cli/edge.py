@@ -8,7 +8,6 @@ import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import typer
 
@@ -50,6 +49,6 @@ def _plain(err: BaseException) -> str:
     return "\n".join(map(escaped, str(err).split("\n")))
 
 
-def show(value: Any, text: str, *, as_json: bool) -> None:
+def show(value: object, text: str, *, as_json: bool) -> None:
     """Print a result on stdout, for machines or for people."""
     typer.echo(json.dumps(value, default=str) if as_json else text)

@@ -19,7 +19,7 @@ _AS_GIVEN = frozenset({"messages", "tools", "chosen", "rejected"})
 """A chat template renders these: the policy saw the keys in this order."""
 
 
-def to_table(rows: Sequence[Any], schema: pa.Schema) -> pa.Table:
+def to_table(rows: Sequence[object], schema: pa.Schema) -> pa.Table:
     """Rows (dataclasses or mappings) as a table of `schema`; JSON columns are encoded.
 
     A column that the schema has and the rows lack is left out (seq and digest, given at commit).
@@ -53,12 +53,12 @@ def _array(field: pa.Field, values: list[Any]) -> pa.Array:
     return pa.array(values, type=field.type)
 
 
-def _json_as_given(value: Any) -> str:
+def _json_as_given(value: object) -> str:
     """JSON with keys in the order given; NaN and infinities are refused (ValueError)."""
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
 
-def _list_array(kind: pa.DataType, values: list[Any]) -> pa.ListArray:
+def _list_array(kind: pa.DataType, values: list[object]) -> pa.ListArray:
     """Lists given as NumPy arrays, without a Python object per element."""
     # a cast that would lose something is an error
     parts = [pa.array(() if v is None else v).cast(kind.value_type) for v in values]
@@ -94,7 +94,7 @@ def is_aligned(table: pa.Table) -> bool:
     )
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> Any:
     """Mappings and tuples as dicts and lists, for JSON."""
     if isinstance(value, Mapping):
         return {key: _plain(item) for key, item in value.items()}

@@ -132,7 +132,7 @@ class Selector(Protocol):
         """Everything that decides the next choice, as JSON values."""
         ...
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, object]) -> None:
         """Continue exactly where `state_dict` was taken."""
         ...
 
@@ -216,7 +216,7 @@ class Sampler(Protocol):
         """What the stored groups and leases do not tell, as JSON values."""
         ...
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, object]) -> None:
         """Continue where `state_dict` was taken."""
         ...
 
@@ -270,7 +270,7 @@ class Role(Protocol):
         """How often it was restarted."""
         ...
 
-    def call(self, method: str, returns: Any, *, deadline_s: float, **arguments: Any) -> Future[Any]:
+    def call(self, method: str, returns: object, *, deadline_s: float, **arguments: object) -> Future[Any]:
         """Call a method of the role; its coroutines run beside each other, other methods one at a time.
 
         Args: returns: the type its result is read as.

@@ -22,7 +22,7 @@ VersionSpan = tuple[int, int, int]
 """(policy version, first token, one past the last token), indices into `token_ids`."""
 
 
-def canonical_json(value: Any) -> str:
+def canonical_json(value: object) -> str:
     """JSON with sorted keys and no spaces; NaN and infinities are refused (ValueError)."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 

@@ -79,7 +79,7 @@ class GroupCloser:
         mine = Compare("run_id", "eq", self.run_id)
         closed = set(self.buffer.read("groups", ["group_id"], mine)["group_id"].to_pylist())
         rollouts = And((mine, Compare("source", "eq", RowSource.ROLLOUT)))
-        members: dict[str, list[dict[str, Any]]] = {}
+        members: dict[str, list[dict[str, object]]] = {}
         for row in self.buffer.read("experiences", _INTERRUPTED, rollouts).to_pylist():
             # a group whose id has no ordinal was not admitted by a sampler: it is not closed by this run
             if row["group_id"] not in closed and _ORDINAL.search(row["group_id"]):
@@ -120,7 +120,7 @@ def group_results(played: Sequence[Played], rows: pa.Table, annotations: pa.Tabl
     """What became of each group, from its stored rows and their verdicts (same order as `rows`)."""
     names = ["seq", "group_id", "version_min", "reward"]
     verdicts = annotations.select(["verdict", "dropped_by"]).to_pylist()
-    judged: dict[str, list[dict[str, Any]]] = {}
+    judged: dict[str, list[dict[str, object]]] = {}
     for row, verdict in zip(rows.select(names).to_pylist(), verdicts, strict=True):
         judged.setdefault(row["group_id"], []).append({**row, **verdict})
     return [_result(group, judged.get(group.ticket.group_id, [])) for group in played]
@@ -140,7 +140,7 @@ def _result(group: Played, mine: Sequence[Mapping[str, Any]]) -> GroupResult:
     )
 
 
-def group_row(group: Played, result: GroupResult, named: Mapping[str, Any]) -> dict[str, Any]:
+def group_row(group: Played, result: GroupResult, named: Mapping[str, object]) -> dict[str, Any]:
     """The row of the `groups` table for one closed ticket."""
     return {
         **named,

@@ -42,7 +42,7 @@ def open_expert_groups(buffer: Buffer, run_id: str, pipeline_hash: str, attempt:
     mine = And((Compare("run_id", "eq", run_id), Compare("source", "eq", RowSource.EXPERT)))
     columns = ["seq", "experience_id", "group_id", "taskset", "task_id", "reward"]
     known = {group.ticket.group_id for group in stored_groups(buffer, experts_run_id(run_id))}
-    members: dict[str, list[Mapping[str, Any]]] = {}
+    members: dict[str, list[Mapping[str, object]]] = {}
     for row in buffer.read("experiences", columns, mine).sort_by("seq").to_pylist():
         if row["group_id"] not in known:
             members.setdefault(row["group_id"], []).append(row)
@@ -55,7 +55,7 @@ def open_expert_groups(buffer: Buffer, run_id: str, pipeline_hash: str, attempt:
     return len(groups)
 
 
-def _kept(rows: Sequence[Mapping[str, Any]], pipeline_hash: str) -> pa.Table:
+def _kept(rows: Sequence[Mapping[str, object]], pipeline_hash: str) -> pa.Table:
     """Annotations that keep every row, with an advantage of 0."""
     columns = {
         "seq": [row["seq"] for row in rows],

@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from typing import Any
 
 from rft_data.loop.exploring import Exploring
 
@@ -48,7 +47,7 @@ class Loop(ABC):
             wait(under_way, LOOK_S, FIRST_COMPLETED)
             self.collect()
 
-    def under_way(self) -> list[Future[Any]]:
+    def under_way(self) -> list[Future[object]]:
         """Every call that has not been collected."""
         return self.exploring.fleet.futures()
 

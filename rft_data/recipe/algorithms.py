@@ -59,7 +59,7 @@ _TOKEN_MEAN = {"loss_type": "dapo", "epsilon": 0.2}
 """The clipped surrogate (arXiv:1707.06347), averaged over the tokens of the step."""
 
 
-def _ours(use: str, **args: Any) -> Settings:
+def _ours(use: str, **args: object) -> Settings:
     return {"use": use, "args": args}
 
 

@@ -42,7 +42,7 @@ def _origin(key: Sequence[Any], written: Any, preset: Any) -> str:
     return "recipe" if _has(written, key) else "preset"
 
 
-def _leaves(node: Any, key: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
+def _leaves(node: object, key: tuple[object, ...] = ()) -> Iterator[tuple[tuple[object, ...], object]]:
     """Every value that is no map or list of its own, with its place; empty ones are values."""
     if isinstance(node, dict) and node:
         for name, value in node.items():

@@ -123,7 +123,7 @@ class TrainRecipe(RunRecipe):
 
     @model_validator(mode="before")
     @classmethod
-    def _preset(cls, tree: Any) -> Any:
+    def _preset(cls, tree: object) -> Any:
         return with_preset(tree, explores=False)
 
     @model_validator(mode="after")

@@ -53,7 +53,7 @@ class OnlineRecipe(PlayingRecipe):
 
     @model_validator(mode="before")
     @classmethod
-    def _preset(cls, tree: Any) -> Any:
+    def _preset(cls, tree: object) -> Any:
         return with_preset(tree, explores=True)
 
     @property

@@ -15,7 +15,7 @@ OFFLINE = ("sft", "dpo", "kto", "reward_model")
 _OF_THE_STAGE = ("loss", "batch_ops", "kl", "critic", "off_policy")
 
 
-def with_preset(tree: Any, *, explores: bool) -> Any:
+def with_preset(tree: object, *, explores: bool) -> object:
     """The recipe's tree and what the preset of its last stage adds.
 
     Args: explores: whether rollouts are made, so that operators, sampler and group size are chosen too.
@@ -44,7 +44,7 @@ def _groups(algorithm: Algorithm) -> dict[str, Any]:
     return {"group_size": algorithm.group_size, **greedy}
 
 
-def _operators(given: Any, algorithm: Algorithm) -> Any:
+def _operators(given: object, algorithm: Algorithm) -> object:
     """The recipe's operators and what it lacks of the preset's, filters before its advantage operator."""
     if not isinstance(given, list):
         return given
@@ -56,12 +56,12 @@ def _operators(given: Any, algorithm: Algorithm) -> Any:
     return [*given[:own], *(entry for entry in added if not sets_advantage(entry)), *given[own:]]
 
 
-def sets_advantage(entry: Any) -> bool:
+def sets_advantage(entry: object) -> bool:
     """Whether an entry of an operator list is an advantage operator, by its name."""
     return isinstance(entry, dict) and any("advantage" in str(name) for name in entry)
 
 
-def _stage(given: dict[str, Any], algorithm: Algorithm, tree: dict[str, Any]) -> dict[str, Any]:
+def _stage(given: dict[str, object], algorithm: Algorithm, tree: dict[str, object]) -> dict[str, Any]:
     preset = {name: getattr(algorithm, name) for name in _OF_THE_STAGE if getattr(algorithm, name)}
     if algorithm.critic is not None:
         preset["critic"] = algorithm.critic
@@ -73,7 +73,7 @@ def _stage(given: dict[str, Any], algorithm: Algorithm, tree: dict[str, Any]) ->
     return stage
 
 
-def _length(of_loss: Any, tree: dict[str, Any]) -> dict[str, Any]:
+def _length(of_loss: Any, tree: dict[str, Any]) -> dict[str, object]:
     """The constant that Dr. GRPO divides by: the explorers' longest completion."""
     explorer = tree.get("explorer")
     if of_loss.get("loss_type") != "dr_grpo" or not isinstance(explorer, dict):

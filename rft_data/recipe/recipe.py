@@ -57,7 +57,7 @@ class Recipe(Section):
             raise ValueError(f"'op_limits' names operators {unknown}; the lists have {sorted(known)}")
         return self
 
-    def keep_references(self, found: Mapping[tuple[Any, ...], str]) -> None:
+    def keep_references(self, found: Mapping[tuple[object, ...], str]) -> None:
         """Remember which values came from the environment, and from which reference."""
         self._references.update(found)
 

@@ -257,7 +257,7 @@ class RlStage(Section):
         return self
 
 
-def _kind(stage: Any) -> str:
+def _kind(stage: object) -> str:
     name = stage.get("algorithm") if isinstance(stage, dict) else getattr(stage, "algorithm", None)
     return str(name) if name in OFFLINE else "rl"
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from rft_data.run.accuracy import measure
 from rft_data.run.control import RunControl
@@ -14,7 +13,7 @@ from rft_data.run.report import package_versions
 from rft_data.run.weight_folders import publish_folder
 
 
-def run_evaluate(parts: EvaluateParts, control: RunControl) -> dict[str, Any]:
+def run_evaluate(parts: EvaluateParts, control: RunControl) -> dict[str, object]:
     """Measure every model that is not measured yet; returns the summary."""
     run, roles = parts.run, parts.roles
     run.buffer.add_tasks(parts.tasks.all)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import ExitStack, closing
-from typing import Any
 
 from rft_data.core.words import GroupOutcome
 from rft_data.loop.explore_only import ExploreLoop
@@ -18,7 +17,7 @@ from rft_data.sampler import make_sampler
 from rft_data.sampler.ledger import CONSUMER
 
 
-def run_explore(parts: ExploreParts, control: RunControl) -> dict[str, Any]:
+def run_explore(parts: ExploreParts, control: RunControl) -> dict[str, object]:
     """Play what is not played yet; returns the summary.
 
     Raises: what `ExploreLoop.run` raises.

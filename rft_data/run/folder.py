@@ -160,7 +160,7 @@ class Run:
         self.buffer.close()
 
 
-def differences(before: Any, after: Any, at: str = "") -> list[str]:
+def differences(before: object, after: object, at: str = "") -> list[str]:
     """`field: old -> new` for every leaf that differs."""
     if isinstance(before, dict) and isinstance(after, dict):
         keys = sorted(set(before) | set(after))

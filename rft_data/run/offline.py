@@ -5,7 +5,6 @@ from __future__ import annotations
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from rft_data.core.words import RunMilestone
 from rft_data.recipe.offline import AnyOfflineStage, RewardModelStage
@@ -18,7 +17,7 @@ from rft_data.run.roles import OfflineCalls
 from rft_data.run.weight_folders import publish_folder
 
 
-def run_offline(parts: OfflineParts, control: RunControl) -> dict[str, Any]:
+def run_offline(parts: OfflineParts, control: RunControl) -> dict[str, object]:
     """Train every stage that is not trained yet; returns the summary.
 
     Raises: Stopped, between two stages, when somebody asked for it.
@@ -61,7 +60,7 @@ def _publish(run: Run, offline: OfflineCalls, model: Path) -> None:
     publish_folder(run.versions, offline, model)
 
 
-def _summary(parts: OfflineParts, model: Path) -> dict[str, Any]:
+def _summary(parts: OfflineParts, model: Path) -> dict[str, object]:
     run, progress = parts.run, parts.run.progress
     return {
         "run_id": run.run_id,

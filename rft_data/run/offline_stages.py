@@ -127,7 +127,7 @@ class OfflineStages:
         )
 
 
-def _data(stage: AnyOfflineStage, run_id: str) -> dict[str, Any]:
+def _data(stage: AnyOfflineStage, run_id: str) -> dict[str, object]:
     """The stage's choice as the offline role takes it."""
     if isinstance(stage, SftStage) and stage.data is None:
         return {"sources": [RowSource.EXPERT], "run": run_id}

@@ -9,7 +9,6 @@ import logging
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from rft_data.core.words import RunMilestone, RunPhase
 from rft_data.recipe.offline import AnyOfflineStage, RewardModelStage, SftStage
@@ -26,7 +25,7 @@ from rft_data.sampler.ledger import CONSUMER
 log = logging.getLogger(__name__)
 
 
-def run_online(parts: OnlineParts, control: RunControl) -> dict[str, Any]:
+def run_online(parts: OnlineParts, control: RunControl) -> dict[str, object]:
     """Do every phase that is not done yet; returns the summary."""
     run = parts.run
     _store_tasks(parts)
@@ -102,7 +101,7 @@ def _publish_and_measure(parts: OnlineParts, started: Started, model: Path, labe
     measure(parts.run, started.fleet, parts.heldout, label, label)
 
 
-def _summary(parts: OnlineParts, trained: Path) -> dict[str, Any]:
+def _summary(parts: OnlineParts, trained: Path) -> dict[str, object]:
     run, progress = parts.run, parts.run.progress
     summary = {
         "run_id": run.run_id,

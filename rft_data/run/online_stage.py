@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import Any
 
 from rft_data.core.errors import RftError
 from rft_data.core.rows import Lease, StepReport
@@ -28,7 +27,7 @@ from rft_data.sampler.ledger import CONSUMER
 from rft_data.weights.adapter import adapter_in, check_base
 
 
-def reinforce(run: Run, stage: RlParts, started: Started, model: Path) -> dict[str, Any]:
+def reinforce(run: Run, stage: RlParts, started: Started, model: Path) -> dict[str, object]:
     """Train to the stage's last step.
 
     Args: model: the policy the stage starts from.

@@ -39,7 +39,7 @@ class OfflineCalls:
     threads: int | None
     """Cores it may use; None: all."""
 
-    def call(self, method: str, returns: Any, **arguments: Any) -> Any:
+    def call(self, method: str, returns: object, **arguments: object) -> Any:
         """Start the role, call it, and end it."""
         role = self.placement.start(self.spec)
         try:

@@ -49,7 +49,7 @@ class Scorer:
         """End the reward's processes."""
         self._rewards.close()
 
-    def score_file(self, section: Rollouts, tasks: Sequence[Task], buffer: Buffer) -> dict[str, Any]:
+    def score_file(self, section: Rollouts, tasks: Sequence[Task], buffer: Buffer) -> dict[str, object]:
         """Store a file's rollouts, scored; where it has labels, compare.
 
         A rollout belongs to the task of `section.taskset` with the same prompt; one whose task is not
@@ -57,7 +57,7 @@ class Scorer:
         weight is read as "correct".
         """
         outcome: Counter[str] = Counter()
-        disagreements: list[dict[str, Any]] = []
+        disagreements: list[dict[str, object]] = []
         completions = _completions(section, tasks, outcome)
         while batch := list(islice(completions, _BATCH)):
             columns = self._rewards.score_all([(found.task, found.text) for found in batch])
@@ -122,11 +122,11 @@ def _completions(section: Rollouts, tasks: Sequence[Task], outcome: Counter[str]
             yield _Found(line, task, str(pick(row, column.text, where)), column.name, member, label)
 
 
-def _plain(prompt: Any) -> str:
+def _plain(prompt: object) -> str:
     return " ".join(unicodedata.normalize("NFC", str(prompt)).split())
 
 
-def _disagreement(experience: Experience, line: int, label: bool) -> dict[str, Any]:
+def _disagreement(experience: Experience, line: int, label: bool) -> dict[str, object]:
     return {
         "experience_id": experience.experience_id,
         "line": line,

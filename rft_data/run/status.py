@@ -102,7 +102,7 @@ class RunStatus:
             return None
         return max(0, self.steps - progress.step) * progress.step_s
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         """Plain values, for JSON; what is not finite is null."""
         found = {**asdict(self), "books": self.books, "residual": self.residual, "eta_s": self.eta_s}
         return {key: _finite(value) for key, value in found.items()}
@@ -172,7 +172,7 @@ def _steps(recipe: Mapping[str, Any]) -> int | None:
     return steps if isinstance(steps, int) else None
 
 
-def _groups(buffer: Buffer | None, run_id: str, wanted: Any) -> tuple[int, int] | None:
+def _groups(buffer: Buffer | None, run_id: str, wanted: object) -> tuple[int, int] | None:
     if not isinstance(wanted, int):
         return None
     where = Compare("run_id", "eq", run_id)
@@ -260,7 +260,7 @@ def _checkpoint(folder: Path) -> tuple[int, float] | None:
         return None
 
 
-def _finite(value: Any) -> Any:
+def _finite(value: object) -> object:
     """The value with None for numbers that JSON has no word for."""
     if isinstance(value, Mapping):
         return {key: _finite(part) for key, part in value.items()}

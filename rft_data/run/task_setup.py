@@ -128,14 +128,14 @@ def task_curator(
     )
 
 
-def _parts(operators: Sequence[Mapping[str, Any]]) -> list[tuple[list[Any], bool]]:
+def _parts(operators: Sequence[Mapping[str, object]]) -> list[tuple[list[Any], bool]]:
     """The operators, cut before each that reads tasks' ids or records, which mappers before it may change.
 
     With each part, whether its first operator reads records.
     """
     from ops.runtime.hygiene import registry
 
-    parts: list[tuple[list[Any], bool]] = []
+    parts: list[tuple[list[object], bool]] = []
     for entry in operators:
         operator = registry().modules[next(iter(entry))]
         needs = getattr(operator, "required_columns", ())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from typing import Any
 
 from rft_data.run.control import RunControl
 from rft_data.run.online_stage import reinforce
@@ -13,7 +12,7 @@ from rft_data.run.weight_folders import trained_model
 from rft_data.sampler.ledger import CONSUMER
 
 
-def run_train(parts: TrainParts, control: RunControl) -> dict[str, Any]:
+def run_train(parts: TrainParts, control: RunControl) -> dict[str, object]:
     """Train to the last step; returns the summary."""
     run, roles = parts.run, parts.roles
     with ExitStack() as opened:

@@ -63,7 +63,7 @@ class Conservation:
         gone = (self.filtered.total(), self.quarantined, self.unscored, self.stale, self.cancelled)
         return self.produced - sum(used) - sum(waiting) - sum(gone)
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, object]:
         """The counts as JSON values."""
         return {**asdict(self), "filtered": dict(self.filtered), "residual": self.residual}
 
@@ -121,7 +121,7 @@ def _enter_late_rewards(rows: Mapping[int, dict[str, Any]], groups: Mapping[str,
 
 def _awaiting(buffer: Buffer, seqs: Sequence[int]) -> int:
     """How many of these rows are in a group whose rewards are to come."""
-    members: dict[str, list[dict[str, Any]]] = {}
+    members: dict[str, list[dict[str, object]]] = {}
     for start in range(0, len(seqs), _ASKED_TOGETHER):
         where = In("seq", tuple(seqs[start : start + _ASKED_TOGETHER]))
         for row in buffer.read("experiences", [*TO_COME_COLUMNS, "group_id"], where).to_pylist():
@@ -133,14 +133,14 @@ def _rollouts(buffer: Buffer, mine: In) -> dict[int, dict[str, Any]]:
     return _rows(buffer, And((mine, Compare("source", "eq", RowSource.ROLLOUT))))
 
 
-def _rows(buffer: Buffer, where: Filter) -> dict[int, dict[str, Any]]:
+def _rows(buffer: Buffer, where: Filter) -> dict[int, dict[str, object]]:
     rows = buffer.read("experiences", ["seq", "group_id", "reward"], where).to_pylist()
     return {row["seq"]: row for row in rows}
 
 
 def _readmitted(
     buffer: Buffer, groups: Mapping[str, Mapping[str, Any]], known: Collection[int]
-) -> dict[int, dict[str, Any]]:
+) -> dict[int, dict[str, object]]:
     """Rows that a book's groups name and that are no rollouts of its run: experts', and readmitted ones."""
     seqs = sorted({seq for group in groups.values() for seq in group["seqs"]}.difference(known))
     found: dict[int, dict[str, Any]] = {}
@@ -149,11 +149,11 @@ def _readmitted(
     return found
 
 
-def _own_verdicts(buffer: Buffer) -> dict[int, dict[str, Any]]:
+def _own_verdicts(buffer: Buffer) -> dict[int, dict[str, object]]:
     """The newest verdict on each row by the operators that judged it first: those of its run."""
     columns = ["seq", "pipeline_hash", "verdict", "dropped_by"]
     own: dict[int, str] = {}
-    verdicts: dict[int, dict[str, Any]] = {}
+    verdicts: dict[int, dict[str, object]] = {}
     for batch in buffer.batches("annotations", columns):
         for row in batch.to_pylist():
             if own.setdefault(row["seq"], row["pipeline_hash"]) == row["pipeline_hash"]:

@@ -52,7 +52,7 @@ def make_policy(use: str, args: Mapping[str, Any]) -> Policy:
 
 def make_sampler(
     use: str,
-    args: Mapping[str, Any],
+    args: Mapping[str, object],
     *,
     ledger: Books,
     versions: Versions,

@@ -113,6 +113,6 @@ class Policy(ABC):
         """What stored groups and leases do not tell, as JSON values."""
         return {}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, object]) -> None:
         """Continue from `state_dict`."""
         return

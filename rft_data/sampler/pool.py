@@ -5,7 +5,6 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections.abc import Callable
-from typing import Any
 
 from rft_data.sampler.policy import Candidate
 
@@ -15,10 +14,10 @@ _SLACK = 1024
 class Pool:
     """Add and discard in O(log N), the first n in O(n log N)."""
 
-    def __init__(self, key: Callable[[Candidate], Any]) -> None:
+    def __init__(self, key: Callable[[Candidate], object]) -> None:
         """`key`: what to order by, smallest first."""
         self._key = key
-        self._heap: list[tuple[Any, int, Candidate]] = []
+        self._heap: list[tuple[object, int, Candidate]] = []
         self._live: dict[int, int] = {}
         self._serials = itertools.count()
 
@@ -39,7 +38,7 @@ class Pool:
 
     def first(self, n: int) -> list[Candidate]:
         """The first n, or all when there are fewer; they stay in."""
-        entries: list[tuple[Any, int, Candidate]] = []
+        entries: list[tuple[object, int, Candidate]] = []
         while self._heap and len(entries) < n:
             entry = heapq.heappop(self._heap)
             if self._is_live(entry):
@@ -48,5 +47,5 @@ class Pool:
             heapq.heappush(self._heap, entry)
         return [candidate for _, _, candidate in entries]
 
-    def _is_live(self, entry: tuple[Any, int, Candidate]) -> bool:
+    def _is_live(self, entry: tuple[object, int, Candidate]) -> bool:
         return self._live.get(entry[2].place) == entry[1]

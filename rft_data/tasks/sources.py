@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 from rft_data.core.errors import MissingFileError, RowError, UnknownComponentError
 from rft_data.core.lookup import need, suggest
@@ -16,7 +15,7 @@ from rft_data.core.rows import Task, content_id
 from rft_data.core.words import Split
 
 
-def read_jsonl(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+def read_jsonl(path: Path) -> Iterator[tuple[int, dict[str, object]]]:
     """(line number from 1, object) of each non-empty line.
 
     Raises: MissingFileError; RowError naming file and line when a line is not a JSON object.
@@ -36,12 +35,12 @@ def read_jsonl(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
             yield number, row
 
 
-def pick(row: Mapping[str, Any], field: str, where: str) -> Any:
+def pick(row: Mapping[str, object], field: str, where: str) -> object:
     """The value at a dotted field name.
 
     Raises: RowError naming the place, the field and what there is.
     """
-    value: Any = row
+    value: object = row
     for part in field.split("."):
         if not isinstance(value, Mapping) or part not in value:
             have = sorted(value) if isinstance(value, Mapping) else [type(value).__name__]
@@ -71,7 +70,7 @@ def reasoning_gym_tasks(
     *,
     size: int,
     seed: int,
-    args: Mapping[str, Any],
+    args: Mapping[str, object],
     taskset: str,
     difficulty: float | None,
     heldout: float,

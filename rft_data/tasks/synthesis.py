@@ -36,7 +36,7 @@ _NEWEST = 16
 class Rows(StoredRows, Protocol):
     """What of a buffer synthesis needs."""
 
-    def take(self, seqs: Sequence[int]) -> Any:
+    def take(self, seqs: Sequence[int]) -> object:
         """Experiences by row number."""
         ...
 
@@ -73,7 +73,7 @@ class Variants:
 
 
 def make_synthesis(
-    use: str, args: Mapping[str, Any], *, parents: int, target_pass_rate: float = 0.5
+    use: str, args: Mapping[str, object], *, parents: int, target_pass_rate: float = 0.5
 ) -> Synthesis:
     """A synthesis by the name of a built-in maker, or the import path of yours (`module:function`).
 

@@ -48,7 +48,7 @@ def task_table(tasks: Sequence[Task], record: pa.Table | None = None) -> pa.Tabl
     And `offline_difficulty`: the difficulty a task was loaded with, also after operators gave it another.
     Args: record: what `played` gives; None: no task was ever played.
     """
-    columns: dict[str, list[Any]] = {
+    columns: dict[str, list[object]] = {
         "taskset": [task.taskset for task in tasks],
         "task_id": [task.task_id for task in tasks],
         "text": [prompt_text(task.messages) for task in tasks],

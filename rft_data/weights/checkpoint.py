@@ -37,7 +37,7 @@ class Checkpoint:
 
 
 def seal(
-    directory: Path, step: int, state: Mapping[str, Any], files: Mapping[str, FileFacts] | None = None
+    directory: Path, step: int, state: Mapping[str, object], files: Mapping[str, FileFacts] | None = None
 ) -> None:
     """Make a checkpoint folder complete: write state and digests, last.
 

@@ -35,7 +35,7 @@ OPERATORS = (*OPS, "in", "not_in", "is_null", "contains", "starts_with")
 _WORDS = ("all", "any", "not")
 
 
-def parse_filter(value: Mapping[str, Any] | Sequence[Any], schema: pa.Schema) -> Filter:
+def parse_filter(value: Mapping[str, object] | Sequence[object], schema: pa.Schema) -> Filter:
     """The filter that a plain value describes, checked against `schema`.
 
     Raises: RecipeError with every problem found (unknown columns and operators, values that do not
@@ -89,7 +89,7 @@ class _Reader:
             return And(())
         return self._column(key, value, here)
 
-    def _parts(self, values: Sequence[Any], where: str, depth: int) -> list[Filter]:
+    def _parts(self, values: Sequence[object], where: str, depth: int) -> list[Filter]:
         return [self.read(item, f"{where}[{place}]", depth + 1) for place, item in enumerate(values)]
 
     def _column(self, name: str, value: Any, where: str) -> Filter:
@@ -133,7 +133,7 @@ class _Reader:
             self.problems.append(f"{where}: {what}" if where else what)
 
 
-def to_json(filter_: Filter) -> dict[str, Any]:
+def to_json(filter_: Filter) -> dict[str, object]:
     """The filter as a plain value that `parse_filter` reads back; times become ISO text."""
     match filter_:
         case And(parts):
@@ -152,5 +152,5 @@ def to_json(filter_: Filter) -> dict[str, Any]:
             return {column: {op: _plain(value)}}
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     return value.isoformat() if isinstance(value, datetime) else value

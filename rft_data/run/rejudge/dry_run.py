@@ -46,7 +46,7 @@ class DryRun:
     rows: tuple[dict[str, Any], ...]
     """The first rows, as SHOWN_COLUMNS."""
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         """Plain values, for JSON."""
         found = asdict(self)
         for name, replay in (("first", self.first), ("second", self.second)):
@@ -73,7 +73,7 @@ def dry_run(
     """
     first, second = Tally(), Tally()
     difference = Difference()
-    told: list[dict[str, Any]] = []
+    told: list[dict[str, object]] = []
     for seqs in groups.batches(groups_per_batch):
         rows = buffer.take(seqs.tolist())
         judged = pipeline.run(rows)

@@ -12,7 +12,6 @@ import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from http.server import ThreadingHTTPServer
-from typing import Any
 
 from prometheus_client import CollectorRegistry, MetricsHandler
 from prometheus_client.core import GaugeMetricFamily
@@ -77,7 +76,7 @@ class MetricsServer:
         port: int,
         run_id: str,
         latest: Callable[[], Point | None],
-        health: Callable[[], Mapping[str, Any]],
+        health: Callable[[], Mapping[str, object]],
     ) -> None:
         """Listen on `port` (0: any free one; the caller takes a recipe's 0 to mean no server).
 
@@ -113,7 +112,7 @@ class MetricsServer:
         self.close()
 
 
-def _handler(metrics: CollectorRegistry, health: Callable[[], Mapping[str, Any]]) -> type[MetricsHandler]:
+def _handler(metrics: CollectorRegistry, health: Callable[[], Mapping[str, object]]) -> type[MetricsHandler]:
     class Handler(MetricsHandler):
         """One request."""
 

@@ -92,7 +92,7 @@ class AdaptiveTarget(TaskSelector):
             self._at = min(max(self._at + self._step * math.tanh(self._sensitivity * away), 0.0), 1.0)
             self._rewards, self._groups = 0.0, 0
 
-    def _own_state(self) -> dict[str, Any]:
+    def _own_state(self) -> dict[str, object]:
         return {"at": self._at, "rewards": self._rewards, "groups": self._groups}
 
     def _load_own_state(self, state: Mapping[str, Any]) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 from rft_data.tasks.selectors.base import NoTasksError, SelectorMaker
 
 
-def number(name: str, value: Any) -> float:
+def number(name: str, value: object) -> float:
     """Raises: ValueError unless it is a number."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError(f"'{name}' is {value!r}; give a number")
@@ -25,7 +25,7 @@ def positive(name: str, value: Any) -> float:
     return float(value)
 
 
-def share(name: str, value: Any, *, zero: bool = True, one: bool = True) -> float:
+def share(name: str, value: object, *, zero: bool = True, one: bool = True) -> float:
     """Raises: ValueError unless it is a number in [0, 1]; `zero` and `one` say whether the ends belong."""
     found = number(name, value)
     if not 0 <= found <= 1 or (found == 0 and not zero) or (found == 1 and not one):
@@ -34,21 +34,21 @@ def share(name: str, value: Any, *, zero: bool = True, one: bool = True) -> floa
     return found
 
 
-def count(name: str, value: Any) -> int:
+def count(name: str, value: object) -> int:
     """Raises: ValueError unless it is a whole number of at least 1."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise ValueError(f"'{name}' is {value!r}; give a whole number of at least 1")
     return value
 
 
-def one_of(name: str, value: Any, known: Collection[str]) -> str:
+def one_of(name: str, value: object, known: Collection[str]) -> str:
     """Raises: ValueError unless it is one of `known`."""
     if value not in known:
         raise ValueError(f"'{name}' is {value!r}; one of {', '.join(sorted(known))} is needed")
     return str(value)
 
 
-def component(name: str, value: Any, make: SelectorMaker) -> tuple[str, Mapping[str, Any]]:
+def component(name: str, value: object, make: SelectorMaker) -> tuple[str, Mapping[str, object]]:
     """Name and arguments of a selector inside another, checked as a recipe's own is.
 
     Raises: ValueError unless it is `{use, args}` of a selector that takes those.
@@ -66,7 +66,7 @@ def component(name: str, value: Any, make: SelectorMaker) -> tuple[str, Mapping[
     return value["use"], args
 
 
-def check_made(use: str, args: Mapping[str, Any], make: SelectorMaker) -> None:
+def check_made(use: str, args: Mapping[str, object], make: SelectorMaker) -> None:
     """Check name and arguments without any task; a class of your own is not imported, so not checked.
 
     Raises: as `make`.

@@ -77,7 +77,7 @@ class Bandit(TaskSelector):
         code, mean = self._categories.codes.item(place), passes / n
         self._values[code] += self._rate * (2.0 * math.sqrt(mean * (1.0 - mean)) - self._values[code])
 
-    def _own_state(self) -> dict[str, Any]:
+    def _own_state(self) -> dict[str, object]:
         return {"values": dict(zip(self._categories.names, self._values, strict=True))}
 
     def _load_own_state(self, state: Mapping[str, Any]) -> None:

@@ -59,7 +59,7 @@ class SelectorMaker(Protocol):
     """Makes a selector of its name: what a selector of selectors is handed."""
 
     def __call__(
-        self, use: str, args: Mapping[str, Any], tasks: Sequence[Task], seed: int
+        self, use: str, args: Mapping[str, object], tasks: Sequence[Task], seed: int
     ) -> OpenSelector: ...
 
 
@@ -116,11 +116,11 @@ class TaskSelector:
     def _learn(self, place: int, passes: float, n: int) -> None:
         """Learn from a group of n scored rollouts whose rewards, in [0, 1], sum to `passes`."""
 
-    def _own_state(self) -> dict[str, Any]:
+    def _own_state(self) -> dict[str, object]:
         """What decides the next choice beside columns and generator, as JSON values."""
         return {}
 
-    def _load_own_state(self, state: Mapping[str, Any]) -> None:
+    def _load_own_state(self, state: Mapping[str, object]) -> None:
         """Take up what `_own_state` gave."""
 
     def _candidates(self, most: int, least: int) -> np.ndarray:
@@ -282,7 +282,7 @@ def scored(result: GroupResult) -> list[float]:
     return [float(r) for r in result.rewards if r is not None and math.isfinite(r)]
 
 
-def check_state_of(name: str, state: Mapping[str, Any]) -> None:
+def check_state_of(name: str, state: Mapping[str, object]) -> None:
     """Raises: ResumeError if a saved state is of another selector than `name`."""
     if state.get("selector") != name:
         raise ResumeError(

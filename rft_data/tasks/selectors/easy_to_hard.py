@@ -49,7 +49,7 @@ class EasyToHard(TaskSelector):
         self._drawn += n
         return chosen
 
-    def _own_state(self) -> dict[str, Any]:
+    def _own_state(self) -> dict[str, object]:
         return {"drawn": self._drawn}
 
     def _load_own_state(self, state: Mapping[str, Any]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -29,10 +29,10 @@ class EpochSelector(TaskSelector):
     def _choose(self, n: int) -> list[int]:
         return self._walk.next(n, self._in_play)
 
-    def _own_state(self) -> dict[str, Any]:
+    def _own_state(self) -> dict[str, object]:
         return self._walk.state_dict()
 
-    def _load_own_state(self, state: Mapping[str, Any]) -> None:
+    def _load_own_state(self, state: Mapping[str, object]) -> None:
         self._walk.load_state_dict(state)
 
     def metrics(self) -> dict[str, float]:

@@ -146,7 +146,7 @@ class Hierarchical(TaskSelector):
     def _learn(self, place: int, passes: float, n: int) -> None:
         self._filter.learn(place, passes, n)
 
-    def _own_state(self) -> dict[str, Any]:
+    def _own_state(self) -> dict[str, object]:
         resting = self._roster.pack(np.array(list(self._rested), np.int64))
         return {**self._filter.state_dict(), "resting": resting}
 

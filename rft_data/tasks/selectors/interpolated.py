@@ -135,7 +135,7 @@ class Interpolated(TaskSelector):
             self._position = found if self._position is None else _KEEP * old + (1.0 - _KEEP) * found
         return old if self._position is None else self._position
 
-    def _own_state(self) -> dict[str, Any]:
+    def _own_state(self) -> dict[str, object]:
         return {
             "position": self._position,
             "updates": [self._updates, self._weight, self._weighted],

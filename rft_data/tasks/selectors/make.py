@@ -74,7 +74,7 @@ def make_selector(use: str, args: Mapping[str, Any], tasks: Sequence[Task], seed
     return selector
 
 
-def check_selector(use: str, args: Mapping[str, Any]) -> None:
+def check_selector(use: str, args: Mapping[str, object]) -> None:
     """Check name and arguments without any task; a class of your own is not imported, so not checked.
 
     Raises: as `make_selector`.

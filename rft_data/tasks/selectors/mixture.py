@@ -35,7 +35,7 @@ class Mixture:
         weights: Mapping[str, float] | None = None,
         temperature: float = 1.0,
         epoch: int | None = None,
-        inner: Mapping[str, Any] | None = None,
+        inner: Mapping[str, object] | None = None,
     ) -> None:
         """`weights` by taskset, all of them or none; `inner`: `{use, args}` of each taskset's selector.
 

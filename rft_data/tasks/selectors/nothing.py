@@ -22,7 +22,7 @@ class Nothing:
         """Nothing."""
         return {}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, object]) -> None:
         """Nothing."""
 
     def metrics(self) -> dict[str, float]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from rft_data.core.rows import Task
 from rft_data.tasks.selectors.arguments import positive, share
@@ -37,10 +37,10 @@ class PosteriorSelector(TaskSelector):
     def _learn(self, place: int, passes: float, n: int) -> None:
         self._posterior.learn(place, passes, n)
 
-    def _own_state(self) -> dict[str, Any]:
+    def _own_state(self) -> dict[str, object]:
         return self._posterior.state_dict()
 
-    def _load_own_state(self, state: Mapping[str, Any]) -> None:
+    def _load_own_state(self, state: Mapping[str, object]) -> None:
         self._posterior.load_state_dict(state)
 
     def metrics(self) -> dict[str, float]:

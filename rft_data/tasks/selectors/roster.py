@@ -76,7 +76,7 @@ class Roster:
         self.base = len(first)
         self._reorder(np.concatenate([first, np.array(later, np.int64), own]))
 
-    def pack(self, places: np.ndarray) -> dict[str, Any]:
+    def pack(self, places: np.ndarray) -> dict[str, object]:
         """Names of these places, 27 characters each."""
         return {
             "tasksets": self.tasksets,

@@ -25,7 +25,7 @@ class Staged:
     name: ClassVar[str] = "staged"
 
     def __init__(
-        self, tasks: Sequence[Task], *, seed: int, make: SelectorMaker, stages: Sequence[Mapping[str, Any]]
+        self, tasks: Sequence[Task], *, seed: int, make: SelectorMaker, stages: Sequence[Mapping[str, object]]
     ) -> None:
         """`stages`: `{use, args, until: {groups, pass_rate}}` each; the last has no `until`.
 
@@ -117,11 +117,11 @@ class Staged:
         return {**self._parts[self._stage].metrics(), **own}
 
 
-def _without_exit(stage: Any) -> Any:
+def _without_exit(stage: object) -> object:
     return {k: v for k, v in stage.items() if k != "until"} if isinstance(stage, Mapping) else stage
 
 
-def _exit(i: int, stage: Mapping[str, Any], *, last: bool) -> dict[str, float]:
+def _exit(i: int, stage: Mapping[str, object], *, last: bool) -> dict[str, float]:
     """When stage i ends; nothing for the last."""
     until = stage.get("until") if isinstance(stage, Mapping) else None
     if last and until is not None:
