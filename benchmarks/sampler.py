@@ -16,7 +16,7 @@ from typing import Any
 
 from benchmarks.report import Bar, finish
 from rft_data.core.rows import GroupResult, Lease, TaskKey, Ticket
-from rft_data.sampler import GroupSampler, make_sampler
+from rft_data.sampler import GroupSampler, History, make_sampler
 
 BATCH = 64
 DECISIONS = 50
@@ -70,7 +70,7 @@ class Steps:
 
     latest = 0
 
-    def step_of(self, version: int) -> int:
+    def optimizer_step(self, version: int) -> int:
         """The version itself."""
         return version
 
@@ -95,8 +95,7 @@ def filled(use: str, groups: int) -> tuple[GroupSampler, Steps, float]:
         consumer="trainer",
         groups_per_step=BATCH,
         max_staleness=None,
-        history=[closed(f"old/0-{n:08d}", n, 0) for n in range(others)],
-        settled_steps=0,
+        history=History([closed(f"old/0-{n:08d}", n, 0) for n in range(others)]),
     )
     start = time.process_time()
     tickets = sampler.admit(groups - others, 0)

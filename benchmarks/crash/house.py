@@ -27,7 +27,7 @@ from rft_data.core.errors import ConflictError
 from rft_data.core.rows import Experience, Lease, Played
 from rft_data.loop.closing import GroupCloser, stored_groups
 from rft_data.placement.hub import HubClient, HubServer
-from rft_data.sampler import make_sampler
+from rft_data.sampler import History, make_sampler
 from rft_data.sampler.conservation import check_conservation
 from rft_data.sampler.ledger import Ledger
 from rft_data.weights import checkpoint
@@ -79,8 +79,7 @@ class House:
             consumer=CONSUMER,
             groups_per_step=GROUPS_PER_STEP,
             max_staleness=2,
-            history=stored_groups(self.buffer, RUN),
-            settled_steps=self.step,
+            history=History(stored_groups(self.buffer, RUN), settled_steps=self.step),
         )
         self.imported = [group_id for group_id in facts.groups if group_id.startswith("expert/")]
         self.acked = dict(facts.acked)

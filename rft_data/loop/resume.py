@@ -120,9 +120,9 @@ def _resume_synchronous(
     unleased = next(s for s in range(step, step + len(leased) + 1) if s not in leased)
     gone = ledger.retired(CONSUMER)
     live = [r for r in history if r.ticket.group_id not in gone]
-    late = [r for r in live if versions.step_of(r.ticket.version) >= unleased]
+    late = [r for r in live if versions.optimizer_step(r.ticket.version) >= unleased]
     ledger.retire(CONSUMER, [r.ticket.group_id for r in late], SUPERSEDED)
-    done = [r for r in live if step <= versions.step_of(r.ticket.version) < unleased]
+    done = [r for r in live if step <= versions.optimizer_step(r.ticket.version) < unleased]
     for _, members in groupby(sorted(done, key=lambda r: r.ticket.ordinal), key=lambda r: r.ticket.round):
         round_ = list(members)
         dispatcher.assign([result.ticket for result in round_])

@@ -13,7 +13,7 @@ from rft_data.run.control import RunControl
 from rft_data.run.parts import ExploreParts
 from rft_data.run.report import package_versions
 from rft_data.run.weight_folders import publish_folder
-from rft_data.sampler import make_sampler
+from rft_data.sampler import History, make_sampler
 from rft_data.sampler.ledger import CONSUMER
 
 
@@ -67,8 +67,7 @@ def _taken_up(parts: ExploreParts, fleet: Fleet) -> Exploring:
         consumer=CONSUMER,
         groups_per_step=1,
         max_staleness=None,
-        history=at.history,
-        settled_steps=0,
+        history=History(at.history),
     )
     return Exploring(
         closer=parts.closer,

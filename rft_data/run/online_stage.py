@@ -21,7 +21,7 @@ from rft_data.run.folder import Run
 from rft_data.run.parts import RlParts, Started
 from rft_data.run.roles import trained_from
 from rft_data.run.watch.step_log import StepLog
-from rft_data.sampler import GroupSampler, make_sampler
+from rft_data.sampler import GroupSampler, History, make_sampler
 from rft_data.sampler.conservation import check_conservation
 from rft_data.sampler.ledger import CONSUMER
 from rft_data.weights.adapter import adapter_in, check_base
@@ -124,8 +124,7 @@ def _sampler(run: Run, stage: RlParts, at: Position) -> GroupSampler:
         consumer=CONSUMER,
         groups_per_step=stage.schedule.groups_per_step,
         max_staleness=settings.max_staleness,
-        history=[*at.history, *others],
-        settled_steps=at.step,
+        history=History([*at.history, *others], settled_steps=at.step),
     )
     if "sampler" in at.state:
         sampler.load_state_dict(at.state["sampler"])

@@ -1,7 +1,7 @@
-"""Groups that are home but for rewards that come later, as feedback: who waits, for what, and until when.
+"""Groups that wait for delayed rewards, which come as feedback: which rewards they wait for, and until when.
 
-It judges nothing and stores nothing: that a group waits follows from its stored rows, and for how much longer
-from when they were made, so a restarted run finds the same groups waiting.
+Nothing is stored here. Whether a group waits follows from its stored rows, and how long from the time these
+were made, so a restarted run finds the same groups waiting.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from rft_data.exchange.feedback import Folded, How, feedback_about, fold
 
 log = logging.getLogger(__name__)
 
-TO_COME_COLUMNS = ("experience_id", "member", "turn", "reward", "unscored_reason")
-_READ = (*TO_COME_COLUMNS, "group_id", "version_min", "created_at")
+REWARD_COLUMNS = ("experience_id", "member", "turn", "reward", "unscored_reason")
+_READ = (*REWARD_COLUMNS, "group_id", "version_min", "created_at")
 
 
-def to_come(rows: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Experiences of one group's stored rows whose reward is still to come: null, and no reason why.
+def missing_rewards(rows: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Ids of the experiences of one group that wait for a reward: it is null, and no reason is stored.
 
-    Of several turns of a rollout the last one's reward counts.
+    Of several turns of a rollout, the last one's reward counts.
     """
     last = {row["member"]: row for row in sorted(rows, key=lambda row: int(row["turn"]))}
     return [
@@ -41,83 +41,86 @@ def to_come(rows: Iterable[Mapping[str, Any]]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Delayed:
-    """How delayed rewards come; `key` and `how` as the `feedback_mapper` of the run's operators has them."""
+    """How to read delayed rewards from feedback; `key` and `how` as in the run's `feedback_mapper`."""
 
     wait_s: float
-    """How long a group is kept waiting, from when its last row was made."""
+    """Longest wait of a group, in seconds, from the time its last row was made."""
     key: str = FeedbackKey.REWARD
-    """Of the feedback."""
+    """Key of the feedback that is a reward."""
     how: How = "last"
     """See `rft_data.exchange.feedback.fold`."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
-    """A group that is not judged yet."""
+    """A group that is not judged yet, because rewards are missing."""
 
     played: Played
     ids: Sequence[str]
-    """Experiences whose reward is to come."""
+    """Experiences whose reward is missing."""
     until: datetime
     version_min: int
 
 
 class Awaiting:
-    """The waiting groups of one run. A look for new feedback reads the last rows of its table only."""
+    """The waiting groups of one run. To find new feedback, only the new rows of its table are read."""
 
     def __init__(self, buffer: Buffer, delayed: Delayed) -> None:
-        """Nobody waits yet."""
+        """Starts empty."""
         self._buffer = buffer
         self._delayed = delayed
         self._groups: dict[str, _Waiting] = {}
-        self._group_of: dict[str, str] = {}
-        """Of each experience whose reward is to come."""
-        self._heard = self._said()
+        self._group_by_experience: dict[str, str] = {}
+        """Group id of each experience whose reward is missing."""
+        self._feedback_read = self._stored_feedback()
 
     def __len__(self) -> int:
         """Groups that wait."""
         return len(self._groups)
 
     def sift(self, played: Sequence[Played]) -> list[Played]:
-        """Of groups that came home, and of those that waited, the ones to be judged now; the others wait.
+        """Of the groups that just arrived and those that waited, the ones to judge now; the others wait.
 
-        A group waits while rewards of it are to come (see `to_come`), and for `wait_s` at most: then it is
-        judged without them. One that failed, or is not whole, does not wait.
+        A group waits while rewards are missing (see `missing_rewards`), at most for `wait_s`: then it is
+        judged without them. A group that failed, or is not whole, does not wait.
         """
         entered = self._enter(played)
-        complete = self._complete(entered | self._spoken_of())
+        complete = self._complete(entered | self._groups_with_new_feedback())
         time = now()
         late = [name for name, group in self._groups.items() if group.until <= time and name not in complete]
         if late:
             log.warning(
-                "rewards of %d groups did not come within %g s, first of '%s'; they are judged without",
-                *(len(late), self._delayed.wait_s, late[0]),
+                "rewards of %d groups did not arrive within %g s (first group: '%s'); "
+                "these groups are judged without them",
+                len(late),
+                self._delayed.wait_s,
+                late[0],
             )
         at_once = [group for group in played if group.ticket.group_id not in entered]
         due = [self._leave(name) for name in (*complete, *late)]
         return sorted([*at_once, *due], key=lambda group: group.ticket.ordinal)
 
     def with_rewards(self, rows: pa.Table) -> pa.Table:
-        """`rows` with the rewards that came; those that have a reward, or a reason for none, stay."""
+        """`rows` with delayed rewards filled in, where there is neither a reward nor a reason for none."""
         column = rows.column("reward")
         missing = np.asarray(column.is_null()) & np.asarray(rows.column("unscored_reason").is_null())
         if not missing.any():
             return rows
         ids = rows.column("experience_id")
-        said = self._folded(ids.filter(pa.array(missing)).to_pylist()).values_for(ids)
-        values = np.where(missing, said, column.to_numpy())
+        rewards = self._feedback(ids.filter(pa.array(missing)).to_pylist()).values_for(ids)
+        values = np.where(missing, rewards, column.to_numpy())
         filled = pa.array(values, pa.float64(), mask=np.isnan(values)).cast(column.type)
         return rows.set_column(rows.column_names.index("reward"), rows.schema.field("reward"), filled)
 
     def history(self) -> list[GroupResult]:
-        """The waiting groups, for a sampler that starts."""
+        """The waiting groups, as results for a sampler that starts."""
         return [
             GroupResult(group.played.ticket, group.played.task, (), GroupOutcome.AWAITING, group.version_min)
             for group in self._groups.values()
         ]
 
     def _enter(self, played: Sequence[Played]) -> set[str]:
-        """Let those wait whose rewards are to come; returns their ids."""
+        """Let groups with missing rewards wait; returns their ids."""
         whole = {
             g.ticket.group_id: g
             for g in played
@@ -129,39 +132,39 @@ class Awaiting:
             members.setdefault(row["group_id"], []).append(row)
         entered = set()
         for name, rows in members.items():
-            if ids := to_come(rows):
+            if ids := missing_rewards(rows):
                 made = min(now(), max(row["created_at"] for row in rows))
                 until = made + timedelta(seconds=self._delayed.wait_s)
                 self._groups[name] = _Waiting(whole[name], ids, until, min(r["version_min"] for r in rows))
-                self._group_of |= dict.fromkeys(ids, name)
+                self._group_by_experience |= dict.fromkeys(ids, name)
                 entered.add(name)
         return entered
 
     def _leave(self, name: str) -> Played:
         group = self._groups.pop(name)
         for experience_id in group.ids:
-            del self._group_of[experience_id]
+            del self._group_by_experience[experience_id]
         return group.played
 
-    def _spoken_of(self) -> set[str]:
-        """Waiting groups that there is new feedback about."""
-        while (total := self._said()) > self._heard:
-            said = self._buffer.tail("feedback", total - self._heard, ["experience_id"])
-            if self._said() == total:  # else those are not the rows after the last look
-                self._heard = total
-                ids = said.column("experience_id").to_pylist()
-                return {self._group_of[one] for one in ids if one in self._group_of}
+    def _groups_with_new_feedback(self) -> set[str]:
+        """Ids of the waiting groups that have new feedback."""
+        while (total := self._stored_feedback()) > self._feedback_read:
+            new = self._buffer.tail("feedback", total - self._feedback_read, ["experience_id"])
+            if self._stored_feedback() == total:  # else more rows were added meanwhile, and these are not all
+                self._feedback_read = total
+                ids = new.column("experience_id").to_pylist()
+                return {self._group_by_experience[one] for one in ids if one in self._group_by_experience}
         return set()
 
     def _complete(self, names: Collection[str]) -> list[str]:
-        """Those of the groups whose rewards have all come."""
+        """Those of the groups whose rewards have all arrived."""
         ids = [one for name in names for one in self._groups[name].ids]
-        known = set(self._folded(ids).ids.to_pylist()) if ids else set()
+        known = set(self._feedback(ids).ids.to_pylist()) if ids else set()
         return [name for name in names if known.issuperset(self._groups[name].ids)]
 
-    def _folded(self, ids: Sequence[str]) -> Folded:
+    def _feedback(self, ids: Sequence[str]) -> Folded:
         return fold(feedback_about(self._buffer, self._delayed.key, ids), self._delayed.how)
 
-    def _said(self) -> int:
-        """Rows of feedback stored."""
+    def _stored_feedback(self) -> int:
+        """Number of stored feedback rows."""
         return self._buffer.counts()["feedback"]

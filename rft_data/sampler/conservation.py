@@ -1,6 +1,6 @@
-"""Where every rollout of a run is, for one consumer; counted from the stored tables alone.
+"""The state of every rollout of a run, for one consumer; counted from the stored tables alone.
 
-Each row is in exactly one place. Reuse (one row in several trained leases) is counted apart.
+Each row is in exactly one state. Reuse (one row in several trained leases) is counted separately.
 """
 
 from __future__ import annotations
@@ -15,11 +15,10 @@ from rft_data.core.errors import IntegrityError
 from rft_data.core.filters import And, Compare, Filter, In
 from rft_data.core.rows import Lease
 from rft_data.core.words import ADMITTED, GroupOutcome, GroupState, RowSource, Verdict
-from rft_data.sampler.awaiting import TO_COME_COLUMNS, to_come
+from rft_data.sampler.awaiting import REWARD_COLUMNS, missing_rewards
 from rft_data.sampler.ledger import Ledger
 
-_ASKED_TOGETHER = 10_000
-"""Row numbers in one filter."""
+_ROWS_PER_FILTER = 10_000
 
 
 @dataclass
@@ -47,13 +46,13 @@ class Conservation:
     unjudged: int = 0
     """Stored, but their group is not closed yet."""
     awaiting: int = 0
-    """The same, while rewards of the group are to come; pending, but not ready."""
+    """Stored, and their group waits for delayed rewards."""
     lost: int = 0
-    """Leased once and taken out by a repair since; not among the rollouts stored."""
+    """Leased, and removed by a later repair; not among the rollouts stored."""
     reused: int = 0
     """Gradient uses beyond the first."""
     faults: list[str] = field(default_factory=list)
-    """What contradicts the promise; empty in a sound buffer."""
+    """Contradictions between the tables; empty in a sound buffer."""
 
     @property
     def residual(self) -> int:
@@ -69,7 +68,7 @@ class Conservation:
 
 
 def conservation(buffer: Buffer, ledger: Ledger, consumer: str, others: Sequence[str] = ()) -> Conservation:
-    """Count the run's rollouts by state, and note whatever contradicts the books.
+    """Count the run's rollouts by state, and list contradictions between the tables.
 
     `others`: runs whose groups this one trains on too; their rollouts are counted with its own.
     """
@@ -78,7 +77,7 @@ def conservation(buffer: Buffer, ledger: Ledger, consumer: str, others: Sequence
     groups = {row["group_id"]: row for row in buffer.read("groups", where=mine).to_pylist()}
     rows = _rollouts(buffer, mine)
     rows |= _readmitted(buffer, groups, rows.keys())
-    _enter_late_rewards(rows, groups)
+    _fill_delayed_rewards(rows, groups)
     verdicts = _own_verdicts(buffer)
     uses = _uses(ledger, consumer, counts)
     retired = ledger.retired(consumer)
@@ -96,8 +95,8 @@ def conservation(buffer: Buffer, ledger: Ledger, consumer: str, others: Sequence
         elif group is None:
             not_closed.append(seq)
         else:
-            _place_closed(counts, row, group, retired.get(row["group_id"]), verdicts.get(seq))
-    counts.awaiting = _awaiting(buffer, not_closed)
+            _count_closed(counts, row, group, retired.get(row["group_id"]), verdicts.get(seq))
+    counts.awaiting = _count_awaiting(buffer, not_closed)
     counts.unjudged = len(not_closed) - counts.awaiting
     if uses:
         counts.faults.append(
@@ -107,26 +106,28 @@ def conservation(buffer: Buffer, ledger: Ledger, consumer: str, others: Sequence
     return counts
 
 
-def _enter_late_rewards(rows: Mapping[int, dict[str, Any]], groups: Mapping[str, Mapping[str, Any]]) -> None:
-    """Rewards that came as feedback are in the rows of `groups` only."""
+def _fill_delayed_rewards(
+    rows: Mapping[int, dict[str, Any]], groups: Mapping[str, Mapping[str, Any]]
+) -> None:
+    """Fill in rewards that came as feedback; only the table `groups` has them."""
     stored: dict[str, list[int]] = {}
     for seq in sorted(rows):
         stored.setdefault(rows[seq]["group_id"], []).append(seq)
     for name, seqs in stored.items():
         rewards = groups[name]["rewards"] if name in groups else ()
-        if len(rewards) == len(seqs):  # else a repair took some of them out
+        if len(rewards) == len(seqs):  # else a repair removed some of them
             for seq, reward in zip(seqs, rewards, strict=True):
                 rows[seq]["reward"] = reward
 
 
-def _awaiting(buffer: Buffer, seqs: Sequence[int]) -> int:
-    """How many of these rows are in a group whose rewards are to come."""
+def _count_awaiting(buffer: Buffer, seqs: Sequence[int]) -> int:
+    """Number of these rows whose group waits for delayed rewards."""
     members: dict[str, list[dict[str, object]]] = {}
-    for start in range(0, len(seqs), _ASKED_TOGETHER):
-        where = In("seq", tuple(seqs[start : start + _ASKED_TOGETHER]))
-        for row in buffer.read("experiences", [*TO_COME_COLUMNS, "group_id"], where).to_pylist():
+    for start in range(0, len(seqs), _ROWS_PER_FILTER):
+        where = In("seq", tuple(seqs[start : start + _ROWS_PER_FILTER]))
+        for row in buffer.read("experiences", [*REWARD_COLUMNS, "group_id"], where).to_pylist():
             members.setdefault(row["group_id"], []).append(row)
-    return sum(len(group) for group in members.values() if to_come(group))
+    return sum(len(group) for group in members.values() if missing_rewards(group))
 
 
 def _rollouts(buffer: Buffer, mine: In) -> dict[int, dict[str, Any]]:
@@ -141,16 +142,16 @@ def _rows(buffer: Buffer, where: Filter) -> dict[int, dict[str, object]]:
 def _readmitted(
     buffer: Buffer, groups: Mapping[str, Mapping[str, Any]], known: Collection[int]
 ) -> dict[int, dict[str, object]]:
-    """Rows that a book's groups name and that are no rollouts of its run: experts', and readmitted ones."""
+    """Rows of the groups that are no rollouts of these runs: experts' rows, and readmitted rows."""
     seqs = sorted({seq for group in groups.values() for seq in group["seqs"]}.difference(known))
     found: dict[int, dict[str, Any]] = {}
-    for start in range(0, len(seqs), _ASKED_TOGETHER):
-        found |= _rows(buffer, In("seq", tuple(seqs[start : start + _ASKED_TOGETHER])))
+    for start in range(0, len(seqs), _ROWS_PER_FILTER):
+        found |= _rows(buffer, In("seq", tuple(seqs[start : start + _ROWS_PER_FILTER])))
     return found
 
 
 def _own_verdicts(buffer: Buffer) -> dict[int, dict[str, object]]:
-    """The newest verdict on each row by the operators that judged it first: those of its run."""
+    """The newest verdict on each row by the operator list that judged it first, which is its run's."""
     columns = ["seq", "pipeline_hash", "verdict", "dropped_by"]
     own: dict[int, str] = {}
     verdicts: dict[int, dict[str, object]] = {}
@@ -162,7 +163,7 @@ def _own_verdicts(buffer: Buffer) -> dict[int, dict[str, object]]:
 
 
 def _uses(ledger: Ledger, consumer: str, counts: Conservation) -> dict[int, int]:
-    """Every leased row with how many checkpoint-held steps it was trained in."""
+    """For every leased row, the number of its training steps that a checkpoint holds."""
     uses: dict[int, int] = {}
     times: Counter[str] = Counter()
     for lease in ledger.leases(consumer):
@@ -178,14 +179,14 @@ def _uses(ledger: Ledger, consumer: str, counts: Conservation) -> dict[int, int]
     return uses
 
 
-def _place_closed(
+def _count_closed(
     counts: Conservation,
     row: Mapping[str, Any],
     group: Mapping[str, Any],
     retired: str | None,
     verdict: Mapping[str, Any] | None,
 ) -> None:
-    """A row of a closed group that is in no lease; `retired`: why the group is, if it is."""
+    """Count a row of a closed group that is in no lease; `retired`: why its group is retired, if it is."""
     if group["outcome"] != GroupOutcome.ARRIVED:
         counts.cancelled += 1
     elif row["seq"] in group["seqs"]:
@@ -198,7 +199,7 @@ def _place_closed(
         counts.unscored += 1
     elif verdict is not None and verdict["verdict"] == Verdict.DROPPED:
         counts.filtered[verdict["dropped_by"]] += 1
-    elif group["dropped_by"]:  # kept since by the same operators, with feedback, into another book
+    elif group["dropped_by"]:  # readmitted since, with feedback, by the same operators
         counts.filtered[group["dropped_by"]] += 1
     else:
         counts.faults.append(f"row {row['seq']} is kept but not among the rows of its group")
@@ -219,11 +220,11 @@ def check_conservation(
     buffer: Buffer,
     ledger: Ledger,
     consumer: str,
-    book: Mapping[str, int],
+    groups_by_state: Mapping[str, int],
     steps: int,
     others: Sequence[str] = (),
 ) -> Conservation:
-    """Compare the sampler's `book` (groups by state) after `steps` steps with the stored tables.
+    """Compare the sampler's `groups_by_state` after `steps` steps with the stored tables.
 
     `others`: as for `conservation`.
     Returns: the rows by state.
@@ -239,14 +240,17 @@ def check_conservation(
     ]
     outcomes = Counter(row["outcome"] for row in groups)
     leases = ledger.leases(consumer)
-    used = book[GroupState.TRAINED] + book[GroupState.LEASED]
-    dropped = book[GroupState.DROPPED]
-    whole = book[GroupState.READY] + used + book[GroupState.STALE] + dropped
+    used = groups_by_state[GroupState.TRAINED] + groups_by_state[GroupState.LEASED]
+    dropped = groups_by_state[GroupState.DROPPED]
+    whole = groups_by_state[GroupState.READY] + used + groups_by_state[GroupState.STALE] + dropped
     pairs = {
-        "admitted": (book[ADMITTED], sum(n for state, n in book.items() if state != ADMITTED)),
+        "admitted": (
+            groups_by_state[ADMITTED],
+            sum(n for state, n in groups_by_state.items() if state != ADMITTED),
+        ),
         "arrived": (whole, outcomes[GroupOutcome.ARRIVED]),
         "dropped": (dropped, sum(r["outcome"] == GroupOutcome.ARRIVED and not r["seqs"] for r in groups)),
-        "failed": (book[GroupState.FAILED], outcomes[GroupOutcome.FAILED]),
+        "failed": (groups_by_state[GroupState.FAILED], outcomes[GroupOutcome.FAILED]),
         "trained and leased": (used, len({g for lease in leases for g in lease.group_ids})),
         "steps leased": (steps, len(leases)),
         "steps consumed": (steps, ledger.consumed(consumer)),
@@ -255,7 +259,7 @@ def check_conservation(
     wrong = [f"{name}: {found} and {stored}" for name, (found, stored) in pairs.items() if found != stored]
     if wrong or counts.faults:
         raise IntegrityError(
-            f"run '{ledger.run_id}': rollouts are not conserved; book and tables differ in "
+            f"run '{ledger.run_id}': rollouts are not conserved; the sampler and the tables differ in "
             f"{'; '.join([*wrong, *counts.faults])}. This is a defect: keep the run folder and report it."
         )
     return counts

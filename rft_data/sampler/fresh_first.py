@@ -1,4 +1,4 @@
-"""Newest weights first: the least stale batches, at the price of sweeping what never gets its turn."""
+"""Newest weights first: batches are least stale, but groups that wait too long become stale untrained."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from rft_data.sampler.pool import Pool
 
 
 class FreshFirst(Policy):
-    """Most optimizer steps behind `version_min` first, then oldest admitted; groups of other runs last."""
+    """Groups with the newest `version_min` first, then the oldest admitted; groups of other runs last."""
 
     def __init__(self) -> None:
         self._ready = Pool(_freshness)

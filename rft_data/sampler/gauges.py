@@ -1,4 +1,4 @@
-"""What a sampler measures: lag in flight and in queue, ages, drops, trained against dispatched."""
+"""What a sampler measures: lags of trained groups, and counts of dropped, dispatched and trained groups."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rft_data.sampler.policy import Candidate
 
 
 class Gauges:
-    """Counts that grow with closes and settled leases; lags start anew with every reading."""
+    """Counts of closed tickets and settled leases since the start; lags since the last reading."""
 
     def __init__(self) -> None:
         self._dispatched: Counter[str] = Counter()
@@ -21,25 +21,25 @@ class Gauges:
         """Groups by lag in flight and in queue."""
 
     def closed(self, result: GroupResult) -> None:
-        """A ticket came home, whatever its outcome."""
+        """Count a closed ticket, whatever its outcome."""
         self._dispatched[result.task.taskset] += 1
         if result.dropped_by and not result.seqs:
             self._dropped[result.dropped_by] += 1
 
     def trained(self, candidates: Iterable[Candidate]) -> None:
-        """Groups were trained; only the first time counts."""
+        """Count groups that were trained for the first time."""
         self._trained.update(c.result.task.taskset for c in candidates if c.uses == 0)
 
     def used(self, candidates: Iterable[Candidate], step: int) -> None:
-        """Groups were trained, again or not, at optimizer step `step`; those of other runs have no lag."""
+        """Count the lags of groups trained at optimizer step `step`; groups of other runs have none."""
         for candidate in candidates:
             if candidate.step is not None:
                 self._lags[candidate.arrived_step - candidate.step, step - candidate.arrived_step] += 1
 
     def read(self) -> dict[str, float]:
-        """Groups by lag (optimizer steps) of the steps since the last reading; the rest since the start.
+        """Lags (optimizer steps) of groups trained since the last reading; all other counts since the start.
 
-        `lag_in_flight/N` until arrival, `lag_in_queue/N` from there, `lag/N` both, `lag_mean`, `lag_max`;
+        `lag_in_flight/N` until arrival, `lag_in_queue/N` after it, `lag/N` both, `lag_mean`, `lag_max`;
         `dropped/OPERATOR`, `dispatched/TASKSET` and `trained/TASKSET` in groups.
         """
         pairs = list(self._lags.elements())

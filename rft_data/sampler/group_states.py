@@ -1,6 +1,6 @@
-"""Where every group of a sampler is: one state each, and the counts per state.
+"""The state of every group of a sampler, and the number of groups in each state.
 
-It does not know leases or versions; it only refuses to lose or invent a group.
+It knows neither leases nor versions. It makes sure that no group is lost or counted twice.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ AWAITING = GroupOutcome.AWAITING
 _OUTSTANDING = (GroupState.OPEN, GroupState.READY, GroupState.LEASED)
 
 
-class Book:
+class GroupStates:
     """States of the groups this run admitted, and of stored groups of others that it may train on."""
 
     def __init__(self) -> None:
@@ -22,41 +22,41 @@ class Book:
         self._states: dict[str, GroupState] = {}
         self._own: Counter[GroupState] = Counter()
         self._others: Counter[GroupState] = Counter()
-        self._strangers: set[str] = set()
-        self._lost: set[int] = set()
-        """Ordinals below the next that no group was entered for: their tickets died with their process."""
-        self._twice = 0
-        """Groups whose ordinal had been given again, because they were stored after the restart."""
+        self._other_runs: set[str] = set()
+        self._lost_ordinals: set[int] = set()
+        """Ordinals below the next without a group: the process that held their tickets was killed."""
+        self._repeated_ordinals = 0
+        """Groups stored after a restart, when their ordinal had already been given to another group."""
 
     def state(self, group_id: str) -> GroupState | None:
-        """The group's state; None if it was never entered."""
+        """The group's state; None if the group was never added."""
         return self._states.get(group_id)
 
     def open(self, group_id: str) -> None:
-        """Enter a group of this run that a ticket was given for, with the next ordinal."""
+        """Add a group of this run for which a ticket was given; it gets the next ordinal."""
         self.next_ordinal += 1
         self.move(group_id, GroupState.OPEN)
 
     def enter_own(self, group_id: str, ordinal: int, state: GroupState) -> None:
-        """Enter a stored group of this run."""
-        self._twice += ordinal < self.next_ordinal and ordinal not in self._lost
+        """Add a stored group of this run."""
+        self._repeated_ordinals += ordinal < self.next_ordinal and ordinal not in self._lost_ordinals
         self.reach(ordinal + 1)
-        self._lost.discard(ordinal)
+        self._lost_ordinals.discard(ordinal)
         self.move(group_id, state)
 
     def enter_other(self, group_id: str, state: GroupState) -> None:
-        """Enter a group of another run."""
-        self._strangers.add(group_id)
+        """Add a group of another run."""
+        self._other_runs.add(group_id)
         self.move(group_id, state)
 
     def reach(self, ordinal: int) -> None:
-        """Let the next ordinal be at least this one; those passed over are lost until their groups come."""
-        self._lost.update(range(self.next_ordinal, ordinal))
+        """Raise the next ordinal to at least this one; skipped ones are lost until their groups are added."""
+        self._lost_ordinals.update(range(self.next_ordinal, ordinal))
         self.next_ordinal = max(self.next_ordinal, ordinal)
 
     def move(self, group_id: str, state: GroupState) -> None:
         """Change a group's state."""
-        counts = self._others if group_id in self._strangers else self._own
+        counts = self._others if group_id in self._other_runs else self._own
         before = self._states.get(group_id)
         if before is not None:
             counts[before] -= 1
@@ -70,7 +70,7 @@ class Book:
 
     def conservation(self) -> dict[str, int]:
         """`admitted`: groups of this run and of others; then how many are in each state."""
-        admitted = self.next_ordinal + self._twice + len(self._strangers)
+        admitted = self.next_ordinal + self._repeated_ordinals + len(self._other_runs)
         counts: dict[str, int] = {state: self._own[state] + self._others[state] for state in GroupState}
-        counts[GroupState.CANCELLED] += len(self._lost)
+        counts[GroupState.CANCELLED] += len(self._lost_ordinals)
         return {ADMITTED: admitted, **counts}

@@ -1,6 +1,6 @@
-"""The groups of a sampler and the leases they are in, kept in step with the policy's order.
+"""The groups of a sampler and the leases that hold them. The policy is told of every change.
 
-It knows no version and writes nothing down; which groups may be leased, and when, is the sampler's to say.
+It knows no versions and stores nothing. The sampler decides which groups may be leased, and when.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from rft_data.core.rows import GroupResult, Lease
 from rft_data.core.words import GroupState
-from rft_data.sampler.group_states import Book
+from rft_data.sampler.group_states import GroupStates
 from rft_data.sampler.policy import Candidate, Policy
 
 
@@ -26,14 +26,13 @@ class Held:
     """Optimizer steps behind the weights when it is trained."""
 
 
-class Stock:
-    """Every group from its ticket to its last use."""
+class Groups:
+    """All groups of a sampler, each from its ticket to its last use."""
 
     def __init__(self, policy: Policy) -> None:
-        """`policy` is told of every change."""
         self._policy = policy
-        self.book = Book()
-        self.shelf = Shelf()
+        self.states = GroupStates()
+        self.leasable = LeasableGroups()
         self.held: dict[int, Held] = {}
         """Leases by step."""
         self.settled: set[int] = set()
@@ -46,25 +45,28 @@ class Stock:
         self.reuses = 0
         """Uses of groups beyond the first, held leases included."""
         self._candidates: dict[str, Candidate] = {}
-        self._times: Counter[str] = Counter()
-        """In how many held leases a group is: after a restart one that is replayed may be in several."""
+        self._leases_holding: Counter[str] = Counter()
+        """Number of held leases that contain a group; after a restart a replayed group may be in several."""
         self._open: dict[str, int] = {}
         self._places = itertools.count()
         self._arrivals = itertools.count()
 
     def open(self, group_id: str, step: int) -> None:
-        """A ticket was given, for an engine with weights of this many optimizer steps."""
-        self.book.open(group_id)
+        """Add a group for which a ticket was given; `step`: optimizer steps behind the engine's weights."""
+        self.states.open(group_id)
         self.expect(group_id, step)
 
     def expect(self, group_id: str, step: int) -> None:
-        """A group that is open in the book takes its place in the order of admission."""
+        """Give an open group the next place in the order of admission."""
         self._open[group_id] = place = next(self._places)
         self._policy.opened(place, step)
 
     def close(self, group_id: str, state: GroupState) -> int:
-        """An open group came home; returns its place. An `offer` follows when its state is ready."""
-        self.book.move(group_id, state)
+        """Set the state of an open group whose ticket was closed. If it is ready, call `offer` next.
+
+        Returns: its place in the order of admission.
+        """
+        self.states.move(group_id, state)
         place = self._open.pop(group_id)
         self._policy.closed(place)
         return place
@@ -74,55 +76,55 @@ class Stock:
         return next(self._places)
 
     def offer(self, result: GroupResult, place: int, step: int | None, arrived_step: int) -> None:
-        """A ready group may be leased from now on."""
+        """Let a ready group be leased from now on."""
         candidate = Candidate(result, place, next(self._arrivals), step, arrived_step)
         self.inserted += 1
         self._put(candidate)
 
     def hold(self, lease: Lease, step: int) -> None:
-        """A lease was written down, to be trained when `step` optimizer steps are behind the weights."""
+        """Add a stored lease; it is trained when `step` optimizer steps are behind the weights."""
         self.held[lease.step] = Held(lease, step)
         self.in_flight += len(lease.group_ids)
         known = self._known(lease)
         for candidate in known:
             group_id = candidate.group_id
-            if self._times[group_id] == 0:
-                self.shelf.remove(candidate)
-            if candidate.uses + self._times[group_id]:
+            if self._leases_holding[group_id] == 0:
+                self.leasable.remove(candidate)
+            if candidate.uses + self._leases_holding[group_id]:
                 self.reuses += 1
             else:
-                self.book.move(group_id, GroupState.LEASED)
-            self._times[group_id] += 1
+                self.states.move(group_id, GroupState.LEASED)
+            self._leases_holding[group_id] += 1
         self._policy.taken(known)
 
     def give_back(self, step: int) -> None:
-        """A held lease was released."""
-        known = self._known(self._let_go(step))
+        """Put the groups of a released lease back in their order."""
+        known = self._known(self._end_lease(step))
         self._policy.returned(known)
         for candidate in known:
             group_id = candidate.group_id
-            if candidate.uses + self._times[group_id]:
+            if candidate.uses + self._leases_holding[group_id]:
                 self.reuses -= 1
             else:
-                self.book.move(group_id, GroupState.READY)
-            if self._times[group_id]:
+                self.states.move(group_id, GroupState.READY)
+            if self._leases_holding[group_id]:
                 self._policy.discard(candidate)
             else:
-                self.shelf.add(candidate)
+                self.leasable.add(candidate)
 
     def finish(self, step: int) -> list[Candidate]:
-        """A held lease was trained; its groups may be leased again as far as the policy's limit goes.
+        """Mark the groups of a lease as trained; those below the policy's limit may be leased again.
 
         Returns: its groups as they were before.
         """
-        lease = self._let_go(step)
+        lease = self._end_lease(step)
         self.settled.add(step)
         self.settled_groups += len(lease.group_ids)
         known = self._known(lease)
         for candidate in known:
             used = dataclasses.replace(candidate, uses=candidate.uses + 1)
-            self.book.move(used.group_id, GroupState.TRAINED)
-            if self._times[used.group_id]:
+            self.states.move(used.group_id, GroupState.TRAINED)
+            if self._leases_holding[used.group_id]:
                 self._candidates[used.group_id] = used
             elif used.uses < self._policy.limit(used):
                 self._put(used)
@@ -131,32 +133,32 @@ class Stock:
         return known
 
     def expire(self, candidates: Sequence[Candidate]) -> None:
-        """These may never be leased again; those never trained are stale."""
+        """Remove groups that may never be leased again; those never trained become stale."""
         for candidate in candidates:
             del self._candidates[candidate.group_id]
-            self.shelf.remove(candidate)
+            self.leasable.remove(candidate)
             self._policy.discard(candidate)
             if candidate.uses == 0:
-                self.book.move(candidate.group_id, GroupState.STALE)
+                self.states.move(candidate.group_id, GroupState.STALE)
 
     def _put(self, candidate: Candidate) -> None:
         self._candidates[candidate.group_id] = candidate
-        self.shelf.add(candidate)
+        self.leasable.add(candidate)
         self._policy.add(candidate)
 
     def _known(self, lease: Lease) -> list[Candidate]:
         return [self._candidates[group_id] for group_id in lease.group_ids if group_id in self._candidates]
 
-    def _let_go(self, step: int) -> Lease:
+    def _end_lease(self, step: int) -> Lease:
         lease = self.held.pop(step).lease
         self.in_flight -= len(lease.group_ids)
-        self._times.subtract(lease.group_ids)
-        self._times = +self._times
+        self._leases_holding.subtract(lease.group_ids)
+        self._leases_holding = +self._leases_holding
         return lease
 
 
-class Shelf:
-    """The groups that could be leased now: finds what has grown too old without looking at the rest."""
+class LeasableGroups:
+    """The groups that may be leased now, ordered by age, so that the oldest are found without a scan."""
 
     def __init__(self) -> None:
         self._by_step: dict[int, dict[str, Candidate]] = {}
@@ -164,7 +166,7 @@ class Shelf:
         self._waiting: Counter[int] = Counter()
 
     def add(self, candidate: Candidate) -> None:
-        """Take a group in; one of another run has no age."""
+        """Add a group; a group of another run is ignored, because it has no age."""
         if candidate.step is None:
             return
         if candidate.step not in self._by_step:
@@ -174,13 +176,16 @@ class Shelf:
         self._waiting[candidate.arrived_step] += candidate.uses == 0
 
     def remove(self, candidate: Candidate) -> None:
-        """Take it out."""
+        """Remove a group."""
         if candidate.step is not None:
             del self._by_step[candidate.step][candidate.group_id]
             self._waiting[candidate.arrived_step] -= candidate.uses == 0
 
     def older_than(self, step: int) -> list[Candidate]:
-        """Groups of the oldest weights here, if these are older than `step`; ask again for the next."""
+        """The groups sampled with the oldest weights, if those are older than `step`; else none.
+
+        Remove them and call again for the next oldest.
+        """
         while self._steps and self._steps[0] < step:
             if oldest := self._by_step[self._steps[0]]:
                 return list(oldest.values())

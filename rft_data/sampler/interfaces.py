@@ -1,15 +1,16 @@
-"""What a sampler needs of a ledger (`Ledger`, `RemoteLedger`) and of a registry (`VersionRegistry`)."""
+"""What a sampler is given: a ledger, a registry of versions, and the stored history of its run."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from rft_data.core.rows import GroupResult, Lease
 
 
-class Books(Protocol):
-    """Leases that survive a kill."""
+class LeaseLedger(Protocol):
+    """The methods of `Ledger` and `RemoteLedger` that a sampler calls; stored leases survive a kill."""
 
     run_id: str
     attempt: int
@@ -24,30 +25,49 @@ class Books(Protocol):
         ...
 
     def retired(self, consumer: str) -> Mapping[str, str]:
-        """Groups this consumer will never be handed, with the reason."""
+        """Groups that may never be leased to this consumer, with the reason."""
         ...
 
     def grant(self, consumer: str, step: int, version: int, groups: Sequence[GroupResult]) -> Lease:
-        """Write a lease of whole groups down."""
+        """Store a lease of whole groups."""
         ...
 
     def release(self, lease: Lease, reason: str) -> None:
-        """Give a lease back untrained; nothing happens if it is not the step's present one."""
+        """End a lease without training it; does nothing if it is not the step's present lease."""
         ...
 
     def retire(self, consumer: str, group_ids: Sequence[str], reason: str) -> None:
-        """Record that these groups will never be handed to this consumer."""
+        """Record that these groups may never be leased to this consumer."""
         ...
 
 
 class Versions(Protocol):
-    """The policy versions of a run."""
+    """The methods of `VersionRegistry` that a sampler calls."""
 
     @property
     def latest(self) -> int:
         """The newest version issued; -1 before the first."""
         ...
 
-    def step_of(self, version: int) -> int:
+    def optimizer_step(self, version: int) -> int:
         """Optimizer steps behind a version's weights."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """What is stored of a run when its sampler starts; empty for a new run."""
+
+    groups: Sequence[GroupResult] = ()
+    """Closed groups of this run, and groups of other runs that it may train on.
+
+    A group of this run with the outcome `awaiting` is open again, as before the restart.
+    """
+    settled_steps: int = 0
+    """Leases for steps below this one are trained.
+
+    Leases from this step on are delivered again: the checkpoint that the run resumes from does not hold them.
+    """
+
+
+NEW_RUN = History()

@@ -1,7 +1,8 @@
-"""Who was handed which groups for which step, and which of those steps a checkpoint holds.
+"""Which groups were leased to which consumer for which step, and which of those steps a checkpoint holds.
 
-An append-only log of events (table `leases`) and of consumption, folded in memory. Idempotent on
-(consumer, step): asked again, the same rows come back in the same order. Each consumer has its own books.
+An append-only log of lease events (table `leases`) and of consumption, kept as a summary in memory.
+Idempotent on (consumer, step): a second request gets the same rows in the same order. Consumers do not
+affect each other.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from rft_data.core.rows import GroupResult, Lease, content_id
 from rft_data.core.words import LeaseEvent
 
 CONSUMER = "trainer"
-"""The name under which a run's trainer consumes."""
+"""The name of a run's trainer as a consumer."""
 _COLUMNS = ["kind", "run_id", "consumer", "step", "epoch", "version", "seqs", "group_ids", "digest", "reason"]
 
 
@@ -30,15 +31,15 @@ class Ledger:
     def __init__(self, buffer: Buffer, run_id: str, attempt: int, *, max_uses: int = 1) -> None:
         """Read the run's events.
 
-        `attempt`: earlier starts of the run; part of the names of new groups.
-        `max_uses`: how often one group may be leased to one consumer and not released (1: no replay).
+        `attempt`: number of earlier starts of the run; part of the ids of new groups.
+        `max_uses`: how often one group may be leased to one consumer, released leases not counted.
         """
         self._buffer = buffer
         self.run_id = run_id
         self.attempt = attempt
         self.max_uses = max_uses
         self._lock = threading.RLock()
-        self._unsure = False
+        self._must_reload = False
         self._load()
 
     def _load(self) -> None:
@@ -49,12 +50,12 @@ class Ledger:
         self._retired: dict[tuple[str, str], str] = {}
         for row in self._buffer.read("leases", _COLUMNS).to_pylist():
             if row["run_id"] == self.run_id:
-                self._fold(row)
+                self._apply(row)
         consumed = self._buffer.read("consumed", ["run_id", "consumer", "step"]).to_pylist()
         self._consumed = {(row["consumer"], row["step"]) for row in consumed if row["run_id"] == self.run_id}
 
-    def _fold(self, row: dict[str, Any]) -> None:
-        """Take one event in."""
+    def _apply(self, row: dict[str, Any]) -> None:
+        """Apply one stored event to the summary in memory."""
         self._events += 1
         consumer, step, group_ids = row["consumer"], row["step"], tuple(row["group_ids"])
         if row["kind"] == LeaseEvent.ATTACH:
@@ -73,27 +74,27 @@ class Ledger:
     # --- consumers ---------------------------------------------------------------------------------
 
     def attach(self, consumer: str) -> int:
-        """Take over as this consumer: returns its new epoch; whoever held an older one is fenced."""
+        """Take over as this consumer, and return its new epoch; holders of an older epoch are fenced."""
         with self._writing():
             epoch = self._epochs.get(consumer, 0) + 1
             self._write(LeaseEvent.ATTACH, consumer, epoch=epoch)
             return epoch
 
     def consumers(self) -> list[str]:
-        """Everybody who attached or was handed a lease."""
+        """All consumers that attached or were granted a lease, sorted."""
         with self._reading():
             return sorted({*self._epochs, *(who for who, _ in self._leases)})
 
     def check_epoch(self, consumer: str, epoch: int | None) -> None:
-        """Refuse a consumer that was replaced (None: the caller is in the owner's process and current).
+        """Refuse a consumer that was replaced; None is the caller in the owner's process, never replaced.
 
         Raises: FencedError.
         """
         current = self._epochs.get(consumer, 0)
         if epoch is not None and epoch != current:
             raise FencedError(
-                f"consumer '{consumer}' holds epoch {epoch}, the ledger is at {current}: another process "
-                "took over as this consumer. Stop this one; nothing it does from now on counts."
+                f"consumer '{consumer}' holds epoch {epoch}, the current epoch is {current}: another process "
+                "took over as this consumer. Stop this one; what it writes from now on is refused."
             )
 
     # --- leases ------------------------------------------------------------------------------------
@@ -112,7 +113,10 @@ class Ledger:
             return [lease for (who, _), lease in self._leases.items() if consumer in (None, who)]
 
     def retired(self, consumer: str) -> dict[str, str]:
-        """Groups this consumer will never be handed, with the reason; those lost in a repair are nobody's."""
+        """Groups that may never be leased to this consumer, with the reason.
+
+        Groups lost in a repair are among them, for every consumer.
+        """
         with self._reading():
             return {group_id: why for (who, group_id), why in self._retired.items() if who in (consumer, "")}
 
@@ -125,7 +129,7 @@ class Ledger:
         *,
         epoch: int | None = None,
     ) -> Lease:
-        """Write a lease of whole groups down; when this returns it survives a kill.
+        """Store a lease of whole groups; once this returns, the lease survives a kill.
 
         Raises: ConflictError if the step has a lease already, or a group is leased as often as
             `max_uses` allows, or has no rows; FencedError if the consumer was replaced.
@@ -169,10 +173,10 @@ class Ledger:
                 )
 
     def release(self, lease: Lease, reason: str, *, epoch: int | None = None) -> None:
-        """Give a lease back untrained: its groups may be leased again. Idempotent.
+        """End a lease without training it: its groups may be leased again. Idempotent.
 
-        A lease that is not the step's present one is left alone: a late release must not hit the lease
-        its step was given since.
+        Does nothing if the lease is not the step's present one: a late release must not end the lease
+        that the step was granted since.
         Raises: ConflictError if a checkpoint holds the step; FencedError if the consumer was replaced.
         """
         with self._writing():
@@ -198,7 +202,7 @@ class Ledger:
                 )
 
     def retire(self, consumer: str, group_ids: Sequence[str], reason: str) -> None:
-        """Record that these groups will never be handed to this consumer (`stale`, ...). Idempotent."""
+        """Record that these groups may never be leased to this consumer (`stale`, ...). Idempotent."""
         with self._writing():
             fresh = [group_id for group_id in group_ids if (consumer, group_id) not in self._retired]
             if fresh:
@@ -229,7 +233,7 @@ class Ledger:
             "reason": reason,
         }
         self._buffer.add_rows("leases", [{"event_id": content_id(self._events, row), **row}])
-        self._fold(row)
+        self._apply(row)
 
     # --- consumption -------------------------------------------------------------------------------
 
@@ -266,23 +270,23 @@ class Ledger:
         with self._reading():
             return (lease.consumer, lease.step) in self._consumed
 
-    # --- one writer at a time, and no guessing after a failed write -----------------------------------
+    # --- one writer at a time; after a failed write the tables are read again ------------------------
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
         with self._lock:
-            if self._unsure:
+            if self._must_reload:
                 self._load()
-                self._unsure = False
+                self._must_reload = False
             yield
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
         with self._reading():
-            self._unsure = True
+            self._must_reload = True
             try:
                 yield
-                self._unsure = False
+                self._must_reload = False
             except (ConflictError, FencedError):
-                self._unsure = False  # refused before anything was written
+                self._must_reload = False  # refused before anything was written
                 raise

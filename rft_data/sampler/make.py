@@ -1,18 +1,17 @@
-"""From a recipe's words to a sampler."""
+"""Makes the policy and the sampler that a recipe names."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from rft_data.core.errors import RecipeError
 from rft_data.core.lookup import lookup
-from rft_data.core.rows import GroupResult
 from rft_data.sampler.fifo import fifo
 from rft_data.sampler.fresh_first import FreshFirst
 from rft_data.sampler.group_sampler import GroupSampler
-from rft_data.sampler.interfaces import Books, Versions
+from rft_data.sampler.interfaces import NEW_RUN, History, LeaseLedger, Versions
 from rft_data.sampler.mix import Mix
 from rft_data.sampler.policy import Policy
 from rft_data.sampler.ready_first import ReadyFirst
@@ -54,13 +53,12 @@ def make_sampler(
     use: str,
     args: Mapping[str, object],
     *,
-    ledger: Books,
+    ledger: LeaseLedger,
     versions: Versions,
     consumer: str,
     groups_per_step: int,
     max_staleness: int | None,
-    history: Sequence[GroupResult] = (),
-    settled_steps: int = 0,
+    history: History = NEW_RUN,
 ) -> GroupSampler:
     """The sampler of one consumer; see `GroupSampler` for the arguments.
 
@@ -80,5 +78,4 @@ def make_sampler(
         groups_per_step=groups_per_step,
         max_staleness=max_staleness,
         history=history,
-        settled_steps=settled_steps,
     )

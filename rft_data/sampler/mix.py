@@ -1,4 +1,4 @@
-"""Exact ratios over several sources in one buffer: this run's groups, other runs', experts'."""
+"""Exact ratios over several sources of groups in one buffer: this run, other runs, experts."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ OWN = "own"
 
 
 class Mix(Policy):
-    """Each lease takes from every source what the ratio asks; remainders are carried to the next.
+    """Each lease takes groups from every source by the ratio; remainders are carried to the next lease.
 
-    A place goes to the source that is furthest behind its share, so no source is ever a whole group ahead.
-    Hence wherever every share of the total is a whole number, every count equals its share exactly.
+    Each group is taken from the source that is furthest behind its share, so no source is ever a whole
+    group ahead. Where every share of the total is a whole number, every count equals its share exactly.
     Own groups come in order of admission, stored ones least used first.
     """
 
@@ -69,9 +69,9 @@ class Mix(Policy):
         self._queues[self._source(candidate)].discard(candidate)
 
     def choose(self, n: int, moment: Moment) -> list[Candidate]:
-        """Up to n groups in the exact ratio, as far as every source has what is asked of it.
+        """Up to n groups in the exact ratio; fewer when a source has too few groups ready.
 
-        Raises: RecipeError when a stored source is used up, and no lease in flight can give any back.
+        Raises: RecipeError when a stored source is used up and no lease in flight could be released.
         """
         sources = self._next_sources(n)
         waiting = {
@@ -93,7 +93,7 @@ class Mix(Policy):
             self._taken[name] += len(members)
 
     def returned(self, candidates: Sequence[Candidate]) -> None:
-        """Their lease was given back: their places are open again."""
+        """Their lease was released: they no longer count for the ratio."""
         for name, members in self._by_source(candidates).items():
             self._queues[name].returned(members)
             self._taken[name] -= len(members)
@@ -107,7 +107,7 @@ class Mix(Policy):
         return periods * self._own_before[-1] + self._own_before[rest]
 
     def _next_sources(self, n: int) -> list[str]:
-        """The sources of the next n places."""
+        """The sources of the next n groups."""
         taken, total = Counter(self._taken), self._taken.total()
         sources = []
         for number in range(total + 1, total + n + 1):
@@ -128,8 +128,8 @@ class Mix(Policy):
         matching = [n for n in self._parts if n != OWN and candidate.group_id.startswith(n)]
         if not matching:
             raise RecipeError(
-                f"sampler mix: group '{candidate.group_id}' is of no source in 'parts' "
-                f"({', '.join(self._parts)}); name the beginning of its id, or do not offer it."
+                f"sampler mix: group '{candidate.group_id}' belongs to no source in 'parts' "
+                f"({', '.join(self._parts)}); add a source that its id begins with, or leave its run out."
             )
         return max(matching, key=len)
 
@@ -141,7 +141,7 @@ class Mix(Policy):
 
 
 class LeastUsed(Policy):
-    """Least used first, then in stored order: one pass over a source after the other."""
+    """Least used first, then in stored order, so that each pass over a source uses every group once."""
 
     def __init__(self) -> None:
         self._ready = Pool(lambda candidate: (candidate.uses, candidate.place))

@@ -1,7 +1,7 @@
-"""What a policy is: the order in which groups are leased, and nothing else.
+"""A policy decides the order in which groups are leased, and nothing else.
 
-Admission, states, leases and the staleness sweep are the sampler's (`group_sampler.py`), so a policy
-cannot lose a group, lease one twice or break the bound.
+The sampler (`group_sampler.py`) handles admission, states, leases and staleness, so a policy cannot lose
+a group, lease one twice or break the staleness bound.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """What a policy may know of the lease it chooses for."""
+    """What a policy may know about the lease for which it chooses groups."""
 
     lease: int
-    """The lease's step: what a random policy seeds itself with, so that asked again it answers the same."""
+    """The lease's step. A random policy uses it as seed, so that a second call chooses the same groups."""
     step: int
     """Optimizer steps that will be behind the weights when the lease is trained."""
     groups_per_step: int
@@ -58,8 +58,8 @@ class Moment:
 class Policy(ABC):
     """The order of leasing; derive from it for one of your own.
 
-    Everything it is told can be told again after a restart from stored groups and leases, in admission
-    order, so most policies have no state to save.
+    After a restart the sampler repeats all calls in admission order, from stored groups and leases, so
+    most policies have no state to save.
     """
 
     max_uses = 1
@@ -74,22 +74,22 @@ class Policy(ABC):
         return
 
     def closed(self, place: int) -> None:
-        """The ticket was closed, whatever came of it; an `add` follows when its group may be leased."""
+        """The ticket was closed, with any outcome; `add` is called next if its group may be leased."""
         return
 
     @abstractmethod
     def add(self, candidate: Candidate) -> None:
-        """The group may be leased: it arrived, or was trained and may be again."""
+        """The group may be leased: it arrived, or it was trained and may be trained again."""
 
     @abstractmethod
     def discard(self, candidate: Candidate) -> None:
-        """The group may not be leased (now); no error when it is not there."""
+        """The group may not be leased (for now); no error when it was not added."""
 
     @abstractmethod
     def choose(self, n: int, moment: Moment) -> list[Candidate]:
-        """The next groups to lease in lease order, at most n, fewer when the order makes it wait.
+        """The next groups to lease, in lease order: at most n, fewer when the order requires to wait.
 
-        Changes nothing: `taken` follows if the lease was written down.
+        Changes nothing: `taken` is called once the lease is stored.
         """
 
     def taken(self, candidates: Sequence[Candidate]) -> None:
@@ -98,19 +98,19 @@ class Policy(ABC):
             self.discard(candidate)
 
     def returned(self, candidates: Sequence[Candidate]) -> None:
-        """Their lease was given back untrained."""
+        """Their lease was released without training."""
         for candidate in candidates:
             self.add(candidate)
 
     def own_places(self, first: int, last: int) -> int:
         """How many of the groups leased as number `first` to `last - 1` are this run's own.
 
-        All, unless the policy mixes in groups of others: admission must know how long its queue is in steps.
+        All, unless the policy mixes in groups of other runs. Admission uses it to count its queue in steps.
         """
         return last - first
 
     def state_dict(self) -> dict[str, Any]:
-        """What stored groups and leases do not tell, as JSON values."""
+        """State that cannot be read from stored groups and leases, as JSON values."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, object]) -> None:

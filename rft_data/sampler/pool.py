@@ -1,4 +1,4 @@
-"""Candidates in order of a key: a heap whose removed entries are skipped when they come up."""
+"""Candidates in order of a key: a heap; removed entries stay in it and are skipped."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ class Pool:
         return len(self._live)
 
     def add(self, candidate: Candidate) -> None:
-        """Take a candidate in; one that is there is replaced."""
+        """Add a candidate, or replace it."""
         serial = self._live[candidate.place] = next(self._serials)
         heapq.heappush(self._heap, (self._key(candidate), serial, candidate))
 
     def discard(self, candidate: Candidate) -> None:
-        """Take it out, if it is there."""
+        """Remove the candidate, if present."""
         self._live.pop(candidate.place, None)
-        if len(self._heap) > 2 * len(self._live) + _SLACK:  # entries that never come up must not pile up
+        if len(self._heap) > 2 * len(self._live) + _SLACK:  # removed entries must not accumulate
             self._heap = [entry for entry in self._heap if self._is_live(entry)]
             heapq.heapify(self._heap)
 
     def first(self, n: int) -> list[Candidate]:
-        """The first n, or all when there are fewer; they stay in."""
+        """The first n, or all when there are fewer; none is removed."""
         entries: list[tuple[object, int, Candidate]] = []
         while self._heap and len(entries) < n:
             entry = heapq.heappop(self._heap)

@@ -1,4 +1,4 @@
-"""Order of arrival: never waits for a straggler, so what is slow may grow too old and be swept."""
+"""Order of arrival: never waits for a slow group, so a slow group may grow too old and become stale."""
 
 from __future__ import annotations
 

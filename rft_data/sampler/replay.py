@@ -1,4 +1,4 @@
-"""Groups trained more than once, chosen by how much they teach and how fresh they are.
+"""Groups trained more than once, drawn by how much their rewards vary and how new they are.
 
 Prioritised replay (arXiv:1511.05952) with the exponential age decay of arXiv:2604.16918. In proportional
 sampling the common factor exp(-now / tau) cancels, so log p + step / tau is stored once and never refreshed.
@@ -22,8 +22,8 @@ class Replay(Policy):
     """Weighted draws without replacement, each group in at most `max_reuse` steps.
 
     Uses never exceed `samples_per_insert` times the groups that arrived (the contract of Reverb,
-    arXiv:2102.04736): a lease that would need more is not given. Only uses beyond a group's first are held
-    back, so a group that waits for its first can always be trained, and exploring and training never
+    arXiv:2102.04736): a lease that would need more is not granted. Only uses beyond a group's first are
+    limited, so a group that was never trained can always be trained, and exploring and training never
     wait for each other.
     """
 
@@ -78,10 +78,10 @@ class Replay(Policy):
         self._used.discard(candidate)
 
     def choose(self, n: int, moment: Moment) -> list[Candidate]:
-        """Up to n groups, drawn by weight; used ones as far as samples per insert allow.
+        """Up to n groups, drawn by weight; used groups only as far as `samples_per_insert` allows.
 
-        The draws are seeded by the lease's step, so there is no generator to save, and a lease that was
-        given back is drawn again as it was.
+        The lease's step is the seed, so there is no generator to save, and a lease that was released is
+        drawn again in the same way.
         """
         draw = random.Random(f"{self._seed}/{moment.lease}").random  # noqa: S311 (sampling, no secret)
         credit = math.floor(self._extra_per_insert * moment.inserted + 1e-9) - moment.reuses
@@ -92,8 +92,8 @@ class Replay(Policy):
             if pool is None:
                 break
             candidate, log_weight = pool.draw(draw())
-            # A second hit counts for nothing, which draws from the rest in proportion, and is cheaper than
-            # taking out all that were drawn; those hit twice are, or one heavy group would be hit for ever.
+            # A second hit is ignored; the rest is still drawn in proportion, which is cheaper than removing
+            # every drawn group. A group hit twice is removed, or one heavy group would be hit endlessly.
             if candidate.place in drawn:
                 pool.discard(candidate)
                 hidden.append((pool, candidate, log_weight))

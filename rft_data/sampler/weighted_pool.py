@@ -1,8 +1,8 @@
 """Candidates drawn in proportion to a weight: a sum tree over logarithms.
 
-Logarithms, because weights that grow by exp(step / tau) overflow, and logarithms never need rescaling.
-A draw goes by prefix sums in the order in which candidates first came, so it does not depend on the shape
-of the tree: a pool rebuilt in that order draws the same.
+Weights that grow by exp(step / tau) overflow; their logarithms do not and never need rescaling. A draw uses
+prefix sums in the order in which candidates were first added, so it does not depend on the shape of the
+tree: a pool rebuilt in that order draws the same.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class WeightedPool:
         return self._tree[1]
 
     def add(self, candidate: Candidate, log_weight: float) -> None:
-        """Take a candidate in with the logarithm of its weight, a finite number."""
+        """Add a candidate, or change its weight; `log_weight` is finite."""
         if candidate.place not in self._slots:
             if len(self._places) == self._capacity:
                 self._rebuild()
@@ -48,7 +48,7 @@ class WeightedPool:
         self._set(self._slots[candidate.place], log_weight)
 
     def discard(self, candidate: Candidate) -> None:
-        """Take it out, if it is there; when it comes again it has its old slot."""
+        """Remove the candidate, if present; if added again it usually keeps its slot."""
         if self._live.pop(candidate.place, None) is not None:
             self._set(self._slots[candidate.place], _NONE)
 
@@ -83,7 +83,7 @@ class WeightedPool:
             tree[node] = high if low == _NONE else high + log1p(exp(low - high))
 
     def _rebuild(self) -> None:
-        """Free the slots of what is gone, and make room for as many again as are left."""
+        """Free the slots of removed candidates, and double the room for those left."""
         kept = [
             (p, self._tree[self._capacity + slot]) for slot, p in enumerate(self._places) if p in self._live
         ]

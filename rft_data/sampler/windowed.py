@@ -1,7 +1,7 @@
-"""Order of admission, with a bound on how far a fast group may overtake a slow one.
+"""Order of admission, with a limit on how many groups may overtake a slow one.
 
-Windowed FIFO after MiniMax (arXiv:2605.26494), with a deadline per straggler instead of a wider bound:
-nothing is overtaken that would be too old for the step after. `fifo` is the window 0.
+Windowed FIFO after MiniMax (arXiv:2605.26494), with a deadline for each slow group instead of a wider
+limit: a group that would be too old for the next step is not overtaken. `fifo` is the window 0.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from rft_data.sampler.pool import Pool
 
 
 class Windowed(Policy):
-    """Oldest admitted first; an open group is passed by at most `window` groups admitted after it."""
+    """Oldest admitted first; at most `window` groups admitted after an open group are leased before it."""
 
     def __init__(self, window: int) -> None:
         """`window` in groups. Raises: RecipeError if it is negative."""
@@ -25,19 +25,19 @@ class Windowed(Policy):
         self._window = window
         self._ready = Pool(lambda candidate: candidate.place)
         self._open: OrderedDict[int, int] = OrderedDict()
-        # Leased groups admitted after the oldest open one. Whatever passed a younger open group passed
-        # the oldest too, so the window needs to be kept for the oldest only.
-        self._passed: list[int] = []
+        # Places of leased groups admitted after the oldest open group. A group that overtook a younger open
+        # group overtook the oldest too, so it is enough to count for the oldest.
+        self._overtaking: list[int] = []
 
     def opened(self, place: int, step: int) -> None:
         """A ticket was given."""
         self._open[place] = step
 
     def closed(self, place: int) -> None:
-        """A ticket was closed: who comes behind it may move up."""
+        """A ticket was closed; groups admitted after it may move up."""
         self._open.pop(place, None)
         oldest = next(iter(self._open), None)
-        del self._passed[: len(self._passed) if oldest is None else bisect(self._passed, oldest)]
+        del self._overtaking[: len(self._overtaking) if oldest is None else bisect(self._overtaking, oldest)]
 
     def add(self, candidate: Candidate) -> None:
         """The group may be leased."""
@@ -48,11 +48,11 @@ class Windowed(Policy):
         self._ready.discard(candidate)
 
     def choose(self, n: int, moment: Moment) -> list[Candidate]:
-        """The oldest ready groups, up to the first that would pass an open one too far."""
+        """The oldest ready groups, up to the first that may not overtake an open group."""
         chosen: list[Candidate] = []
         stragglers = iter(self._open.items())
         straggler = next(stragglers, None)
-        skipped, room = 0, self._window - len(self._passed)
+        skipped, room = 0, self._window - len(self._overtaking)
         for candidate in self._ready.first(n):
             while straggler is not None and straggler[0] < candidate.place:
                 if room <= 0 or not _can_wait(straggler[1], skipped, moment):
@@ -67,24 +67,24 @@ class Windowed(Policy):
         return chosen
 
     def taken(self, candidates: Sequence[Candidate]) -> None:
-        """These groups were leased; some passed an open one."""
+        """These groups were leased; some may have overtaken an open group."""
         super().taken(candidates)
         oldest = next(iter(self._open), None)
         for candidate in candidates:
             if oldest is not None and candidate.place > oldest:
-                insort(self._passed, candidate.place)
+                insort(self._overtaking, candidate.place)
 
     def returned(self, candidates: Sequence[Candidate]) -> None:
-        """Their lease was given back: they passed nobody."""
+        """Their lease was released: they no longer count as overtaking."""
         super().returned(candidates)
         for candidate in candidates:
-            at = bisect_left(self._passed, candidate.place)
-            if at < len(self._passed) and self._passed[at] == candidate.place:
-                del self._passed[at]
+            at = bisect_left(self._overtaking, candidate.place)
+            if at < len(self._overtaking) and self._overtaking[at] == candidate.place:
+                del self._overtaking[at]
 
 
 def _can_wait(step: int, skipped: int, moment: Moment) -> bool:
-    """Whether an open group behind `skipped` others can still be trained in time if this lease goes ahead."""
+    """Whether an open group behind `skipped` other open groups is still in time if this lease goes first."""
     if moment.max_staleness is None:
         return True
     trained_at = moment.step + 1 + skipped // moment.groups_per_step

@@ -1,7 +1,7 @@
 """The registry of policy versions, and weight directories that are either complete or absent.
 
 A version is issued for every optimizer step of a run and only grows; numbers may have gaps, so
-distance is counted in optimizer steps (`step_of`), never by subtracting versions.
+distance is counted in optimizer steps (`optimizer_step`), never by subtracting versions.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class VersionRegistry:
         self._settle_doubt()
         return self._latest
 
-    def step_of(self, version: int) -> int:
+    def optimizer_step(self, version: int) -> int:
         """Optimizer steps behind a version's weights.
 
         Raises: IntegrityError for a version this run never issued.
@@ -130,7 +130,7 @@ class VersionRegistry:
 
         Raises: IntegrityError when this run never issued it, did not publish it, or has removed it.
         """
-        step = self.step_of(version)
+        step = self.optimizer_step(version)
         name, digest = self._folders.get(version, ("", ""))
         folder = self._root / name
         if not name:

@@ -85,8 +85,8 @@ class StepLog:
         for role in (MetricRole.TRAINER, *explorers):
             self._control.heard(role)
         facts = window_facts(self._window(report, busy, explorers, sampler))
-        trained_at = loop.versions.step_of(lease.version)
-        lag_of = {version: trained_at - loop.versions.step_of(version) for version in report.ess}
+        trained_at = loop.versions.optimizer_step(lease.version)
+        lag_of = {version: trained_at - loop.versions.optimizer_step(version) for version in report.ess}
         numbers: Numbers = {
             **{role: {**found, **explorers.get(role, {})} for role, found in facts.items()},
             MetricRole.TRAINER: {

@@ -164,7 +164,7 @@ def state(world: World) -> dict[str, Any]:
         "leases": {(lease.step, lease.seqs, lease.group_ids, ledger.is_consumed(lease)) for lease in leases},
         "retired": ledger.retired("trainer"),
         "consumed": ledger.consumed("trainer"),
-        "versions": {version: versions.step_of(version) for version in range(versions.latest + 1)},
+        "versions": {version: versions.optimizer_step(version) for version in range(versions.latest + 1)},
         "tasks": set(world.buffer.task_keys()),
         "rows": world.buffer.take(range(len(world.buffer))).to_pylist(),
         "advantages": advantages(world.buffer),

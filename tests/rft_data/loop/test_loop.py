@@ -21,7 +21,7 @@ from rft_data.loop.online import OnlineLoop, Schedule
 from rft_data.loop.resume import take_up
 from rft_data.loop.training import Training
 from rft_data.placement.inline import InlinePlacement
-from rft_data.sampler import make_sampler
+from rft_data.sampler import History, make_sampler
 from rft_data.sampler.awaiting import Awaiting, Delayed
 from rft_data.sampler.conservation import check_conservation
 from rft_data.sampler.ledger import CONSUMER, Ledger
@@ -78,8 +78,7 @@ class House:
             consumer=CONSUMER,
             groups_per_step=groups,
             max_staleness=staleness,
-            history=at.history,
-            settled_steps=at.step,
+            history=History(at.history, settled_steps=at.step),
         )
         self.placement = InlinePlacement(self.buffer)
         explorer = {"attempt": attempt, "rule": rule, "failing": failing}
@@ -112,8 +111,8 @@ class House:
 
     def note(self, loop: OnlineLoop, lease: Lease, report: StepReport) -> None:
         oldest = {r.ticket.group_id: r.version_min for r in stored_groups(self.buffer, "run")}
-        steps = [self.versions.step_of(oldest[group_id]) for group_id in lease.group_ids]
-        self.staleness += [self.versions.step_of(lease.version) - step for step in steps]
+        steps = [self.versions.optimizer_step(oldest[group_id]) for group_id in lease.group_ids]
+        self.staleness += [self.versions.optimizer_step(lease.version) - step for step in steps]
 
     def close(self) -> None:
         self.placement.close()

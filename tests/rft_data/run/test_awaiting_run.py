@@ -135,7 +135,7 @@ def test_a_group_whose_rewards_do_not_come_is_judged_without_them(
     rows = house.rows()
     assert rows.unscored > 0
     assert rows.trained == 6 * 2 * SIZE
-    assert "did not come within 3600 s" in caplog.text
+    assert "did not arrive within 3600 s" in caplog.text
     house.close()
 
 
@@ -190,7 +190,7 @@ def test_a_restarted_run_waits_only_for_what_is_left_of_the_time(
     again = LateHouse(tmp_path, 1)
     found = {group.ticket.group_id for group in again.loop.exploring.closer.awaiting.history()}  # type: ignore[union-attr]
     assert found == (set() if late else names)
-    assert {again.sampler._stock.book.state(name) for name in names} == {"dropped" if late else "open"}
+    assert {again.sampler._groups.states.state(name) for name in names} == {"dropped" if late else "open"}
     if not late:
         assert set(again.dispatcher.open) >= {int(name[-8:]) for name in names}
         again.loop.run()

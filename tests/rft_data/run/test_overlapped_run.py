@@ -24,7 +24,7 @@ from rft_data.loop.resume import take_up
 from rft_data.loop.training import Training
 from rft_data.placement import Surroundings, make_placement
 from rft_data.placement.hub.server import HubServer
-from rft_data.sampler import make_sampler
+from rft_data.sampler import History, make_sampler
 from rft_data.sampler.conservation import check_conservation
 from rft_data.sampler.ledger import CONSUMER, Ledger
 from rft_data.tasks.selectors import Shuffle
@@ -67,8 +67,7 @@ class Overlapped:
             consumer=CONSUMER,
             groups_per_step=2,
             max_staleness=staleness,
-            history=at.history,
-            settled_steps=at.step,
+            history=History(at.history, settled_steps=at.step),
         )
         trainer = {
             "root": str(checkpoints),
@@ -101,8 +100,8 @@ class Overlapped:
 
     def note(self, loop: OnlineLoop, lease: Lease, report: StepReport) -> None:
         versions = self.buffer.take(lease.seqs).column("version_min").to_pylist()
-        trained_at = self.versions.step_of(lease.version)
-        self.staleness.append(max(trained_at - self.versions.step_of(v) for v in versions))
+        trained_at = self.versions.optimizer_step(lease.version)
+        self.staleness.append(max(trained_at - self.versions.optimizer_step(v) for v in versions))
 
     def close(self) -> None:
         self.placement.close()

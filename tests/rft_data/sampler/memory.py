@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from rft_data.core.errors import ConflictError
 from rft_data.core.rows import GroupResult, Lease, TaskKey, Ticket, content_id
-from rft_data.sampler import GroupSampler, make_sampler
+from rft_data.sampler import GroupSampler, History, make_sampler
 
 
 class MemoryLedger:
@@ -71,7 +71,7 @@ class MemoryVersions:
     def latest(self) -> int:
         return max(self._steps, default=-1)
 
-    def step_of(self, version: int) -> int:
+    def optimizer_step(self, version: int) -> int:
         return self._steps[version]
 
     def issue(self, step: int, gap: int = 0) -> int:
@@ -124,8 +124,7 @@ class House:
             consumer="trainer",
             groups_per_step=self.groups,
             max_staleness=self.bound,
-            history=self.history,
-            settled_steps=settled_steps,
+            history=History(self.history, settled_steps=settled_steps),
         )
         return self.sampler
 

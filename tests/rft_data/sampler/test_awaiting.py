@@ -15,7 +15,7 @@ from rft_data.core.rows import Feedback, Played, TaskKey, Ticket, now
 from rft_data.exchange.feedback import withdrawal
 from rft_data.placement.hub import HubClient, HubServer
 from rft_data.sampler import awaiting as module
-from rft_data.sampler.awaiting import Awaiting, Delayed, to_come
+from rft_data.sampler.awaiting import Awaiting, Delayed, missing_rewards
 from tests.rft_data.conftest import make_experience
 
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
@@ -106,7 +106,7 @@ def test_a_group_is_judged_without_its_rewards_when_it_has_waited_long_enough(
     clock(WAIT_S)
     with caplog.at_level(logging.WARNING):
         assert awaiting.sift([]) == [late]
-    assert "rewards of 1 groups did not come within 3600 s, first of 'run/0-00000000'" in caplog.text
+    assert "rewards of 1 groups did not arrive within 3600 s (first group: 'run/0-00000000')" in caplog.text
     assert awaiting.with_rewards(buffer.take(late.seqs)).column("reward").to_pylist() == [None, None]
 
 
@@ -144,8 +144,8 @@ def test_of_several_turns_the_last_one_needs_the_reward() -> None:
             "unscored_reason": None,
         }
 
-    assert to_come([turn(0, 1, 1.0), turn(0, 0, None), turn(1, 0, None), turn(1, 1, None)]) == ["1/1"]
-    assert to_come([]) == []
+    assert missing_rewards([turn(0, 1, 1.0), turn(0, 0, None), turn(1, 0, None), turn(1, 1, None)]) == ["1/1"]
+    assert missing_rewards([]) == []
 
 
 def test_feedback_over_the_hub_ends_the_wait_and_is_stored_once(buffer: Buffer, clock: Any) -> None:

@@ -8,7 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from rft_data.buffer import Buffer
 from rft_data.core.errors import ConflictError
 from rft_data.core.rows import GroupResult, TaskKey, Ticket
-from rft_data.sampler import make_sampler
+from rft_data.sampler import History, make_sampler
 from rft_data.sampler.ledger import Ledger
 from rft_data.weights.versions import VersionRegistry
 
@@ -41,8 +41,7 @@ class House:
             ledger=self.ledger,
             versions=self.versions,
             consumer="trainer",
-            history=self.history,
-            settled_steps=settled_steps,
+            history=History(self.history, settled_steps=settled_steps),
             **self.settings,
         )
 
@@ -204,7 +203,7 @@ class SamplerMachine(RuleBasedStateMachine):
         for group_id in lease.group_ids:
             assert group_id not in self.trained, "trained twice"
             [made] = [r for r in self.house.history if r.ticket.group_id == group_id]
-            lag = self.step - self.house.versions.step_of(made.version_min)
+            lag = self.step - self.house.versions.optimizer_step(made.version_min)
             assert 0 <= lag <= self.bound
         self.trained += lease.group_ids
         self.house.sampler.settle(lease)

@@ -75,7 +75,7 @@ class SamplerMachine(RuleBasedStateMachine):
         assert len({t.round for t in tickets}) <= 1
         assert all(t.version == version for t in tickets)
         self.open_tickets += tickets
-        lag = self.step - self.house.versions.step_of(version)
+        lag = self.step - self.house.versions.optimizer_step(version)
         assert outstanding + len(tickets) <= max(outstanding, (self.bound - lag + 1) * self.groups)
 
     @rule(engine=st.integers(0, 2))
@@ -170,7 +170,9 @@ class SamplerMachine(RuleBasedStateMachine):
         ledger.fails_after = ""
         for made in self.groups_of(lease):
             if made.ticket.group_id.startswith("run/"):
-                assert step - self.house.versions.step_of(made.version_min) <= self.bound, "past the bound"
+                assert step - self.house.versions.optimizer_step(made.version_min) <= self.bound, (
+                    "past the bound"
+                )
         return lease
 
     def expire(self, step: int) -> None:
@@ -179,7 +181,7 @@ class SamplerMachine(RuleBasedStateMachine):
         for made in self.house.history:
             group_id = made.ticket.group_id
             ready = group_id.startswith("run/") and states[group_id] == "ready"
-            if ready and step - self.house.versions.step_of(made.version_min) > self.bound:
+            if ready and step - self.house.versions.optimizer_step(made.version_min) > self.bound:
                 self.stale.add(group_id)
 
     @precondition(lambda self: self.held)

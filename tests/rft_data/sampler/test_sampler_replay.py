@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from rft_data.buffer import Buffer
 from rft_data.core.errors import RecipeError
 from rft_data.core.rows import Ticket
-from rft_data.sampler import Candidate, Moment, make_policy, make_sampler
+from rft_data.sampler import Candidate, History, Moment, make_policy, make_sampler
 from rft_data.sampler.ledger import Ledger
 from rft_data.sampler.pool import Pool
 from rft_data.sampler.weighted_pool import WeightedPool
@@ -157,7 +157,7 @@ def test_the_stored_ledger_allows_the_uses_that_replay_takes(tmp_path) -> None:
         versions.issue(0)
         named = {"consumer": "trainer", "groups_per_step": 2, "max_staleness": None}
         args = {"max_reuse": 2, "samples_per_insert": 2.0}
-        history = stored("old", 4)
+        history = History(stored("old", 4))
         sampler = make_sampler("replay", args, ledger=ledger, versions=versions, history=history, **named)
         for step in range(4):
             sampler.settle(sampler.lease("trainer", step, 2, 0))

@@ -18,7 +18,7 @@ from rft_data.loop.online import OnlineLoop, Schedule
 from rft_data.loop.resume import take_up
 from rft_data.loop.training import Training
 from rft_data.placement.inline import InlinePlacement
-from rft_data.sampler import make_sampler
+from rft_data.sampler import History, make_sampler
 from rft_data.sampler.ledger import CONSUMER, Ledger
 from rft_data.tasks.curator import TaskCurator
 from rft_data.tasks.selectors.make import make_selector
@@ -83,8 +83,7 @@ class House:
             consumer=CONSUMER,
             groups_per_step=2,
             max_staleness=0,
-            history=at.history,
-            settled_steps=at.step,
+            history=History(at.history, settled_steps=at.step),
         )
         self.placement = InlinePlacement(self.buffer)
         explorer = RoleSpec("explorer-0", f"{TOY}:explorer_role", {"attempt": attempt})

@@ -31,10 +31,10 @@ def test_versions_only_grow_over_restarts(buffer: Buffer, tmp_path: Path) -> Non
     again = VersionRegistry(buffer, "run", tmp_path / "weights")
     assert again.latest == 2
     assert again.publish(1, save).version == 3  # resumed from step 1: a new number for the same step
-    assert [again.step_of(v) for v in range(4)] == [0, 1, 2, 1]
+    assert [again.optimizer_step(v) for v in range(4)] == [0, 1, 2, 1]
     assert VersionRegistry(buffer, "another", tmp_path / "w").latest == -1
     with pytest.raises(IntegrityError, match="never issued policy version 9"):
-        again.step_of(9)
+        again.optimizer_step(9)
 
 
 def test_published_directory_is_complete_and_old_ones_are_pruned(buffer: Buffer, tmp_path: Path) -> None:
@@ -100,7 +100,7 @@ def test_finishing_again_after_an_error_makes_one_version(
     if again != "finish":
         digest = fill(registry, 3)
     ref = registry.finish(3, digest)
-    assert (ref.version, registry.latest, registry.step_of(0)) == (0, 0, 3)
+    assert (ref.version, registry.latest, registry.optimizer_step(0)) == (0, 0, 3)
     assert registry.published() == [ref]
     assert {p.name for p in tmp_path.iterdir() if p.name != "buffer"} == {"v00000000"}
 

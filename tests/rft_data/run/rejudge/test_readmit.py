@@ -15,7 +15,7 @@ from rft_data.core.rows import Feedback
 from rft_data.loop.closing import stored_groups
 from rft_data.run.record import LOCK_FILE
 from rft_data.run.rejudge import check_not_running, readmit
-from rft_data.sampler import make_sampler
+from rft_data.sampler import History, make_sampler
 from rft_data.sampler.ledger import CONSUMER, Ledger
 from rft_data.weights.versions import VersionRegistry
 from tests.rft_data.run.rejudge.explored import ADVANTAGES, LENIENT, STRICT, explore, pipeline
@@ -46,7 +46,7 @@ def test_groups_a_later_recipe_keeps_can_be_leased_from_the_book(buffer: Buffer,
         consumer=CONSUMER,
         groups_per_step=2,
         max_staleness=None,
-        history=groups,
+        history=History(groups),
     )
     lease = sampler.lease(CONSUMER, 0, 2, 3)
     assert lease is not None
