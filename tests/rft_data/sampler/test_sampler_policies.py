@@ -246,7 +246,9 @@ def test_mix_wants_whole_parts(parts: dict) -> None:
 
 
 def test_mix_names_a_group_of_no_source() -> None:
-    with pytest.raises(RecipeError, match=r"group 'new/0-00000000' is of no source in 'parts' \(own, old/\)"):
+    with pytest.raises(
+        RecipeError, match=r"group 'new/0-00000000' belongs to no source in 'parts' \(own, old/\)"
+    ):
         House("mix", parts={"own": 1, "old/": 1}, history=stored("new", 1))
 
 
