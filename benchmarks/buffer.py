@@ -114,7 +114,7 @@ def fifo_rates(folder: Path, groups: int, leases: int) -> dict[str, float]:
     return rates
 
 
-def median_of(runs: int, measure: Callable[[Path], dict[str, float]]) -> dict[str, float]:
+def median_figures(runs: int, measure: Callable[[Path], dict[str, float]]) -> dict[str, float]:
     """Each figure's median over runs in fresh folders."""
     found = []
     for _ in range(runs):
@@ -136,10 +136,10 @@ def throughput(parts: Collection[str], *, quick: bool) -> tuple[list[Bar], dict[
     appends: dict[int, dict[str, float]] = {}
     fifo: dict[str, float] = {}
     if "append" in parts:
-        appends = {n: median_of(runs, lambda f, n=n: append_rates(f, n, rows)) for n in (8, 64, 512)}
+        appends = {n: median_figures(runs, lambda f, n=n: append_rates(f, n, rows)) for n in (8, 64, 512)}
         bars += append_bars(appends)
     if "lease" in parts:
-        fifo = median_of(runs, lambda f: fifo_rates(f, 64, 2 if quick else 8))
+        fifo = median_figures(runs, lambda f: fifo_rates(f, 64, 2 if quick else 8))
         shown("lease of 64 groups x 8, first in first out, rows/s", fifo)
         bars.append(Bar("lease_fifo_vs_sqlite_pickle", fifo["buffer"] / fifo["sqlite+pickle"], 5.0))
     theirs = trinity_peer.rates(rows=512 if quick else 4096) if "trinity" in parts else {}

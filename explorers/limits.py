@@ -46,7 +46,7 @@ class Limits:
                 raise RecipeError(f"explorer.limits.{field.name} is {value!r}; wanted {wanted}.")
 
 
-def limits_of(settings: Mapping[str, Any], group_size: int) -> Limits:
+def recipe_limits(settings: Mapping[str, Any], group_size: int) -> Limits:
     """The limits a recipe gives, the others at their defaults.
 
     Raises: RecipeError for an unknown name, or a value out of its range.

@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from explorers.limits import limits_of
+from explorers.limits import recipe_limits
 from explorers.meter import Meter, MeteredEngine
 from explorers.rewards.scoring import Rewards, make_rewards
 from explorers.workflows.groups import GroupPlayer, together
@@ -164,7 +164,7 @@ def explorer_role(
 
     Raises: RecipeError, UnknownComponentError, MissingExtraError; whatever was started is ended then.
     """
-    meter, bounds = Meter(), limits_of(limits, group_size)
+    meter, bounds = Meter(), recipe_limits(limits, group_size)
     with ExitStack() as undo:
         rewards = make_rewards(reward, bounds, meter)
         undo.callback(rewards.close)

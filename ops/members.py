@@ -56,9 +56,9 @@ def parts(table: pa.Table, preference: Floats | None) -> Iterator[Part]:
     place = order[rollouts.codes]
     sizes = np.bincount(groups.codes, minlength=groups.count)
     by_size = np.argsort(sizes, kind="stable")
-    part_of = np.empty(groups.count, np.int64)
-    part_of[by_size] = (np.cumsum(sizes[by_size]) - sizes[by_size]) // _PART_ROWS
-    part = part_of[groups.codes]
+    part_number = np.empty(groups.count, np.int64)
+    part_number[by_size] = (np.cumsum(sizes[by_size]) - sizes[by_size]) // _PART_ROWS
+    part = part_number[groups.codes]
     rows = np.lexsort((place, groups.codes, part))
     for mine in np.split(rows, np.flatnonzero(np.diff(part[rows])) + 1):
         yield _part(mine, groups.codes[mine], place[mine])

@@ -71,7 +71,7 @@ class Rollouts:
         return np.lexsort((table["turn"].to_numpy(), self.codes))
 
 
-def turns_of(table: pa.Table) -> Ints | None:
+def multi_turn_rollouts(table: pa.Table) -> Ints | None:
     """N rollout numbers of rows whose rollout has several turns, -1 of the others; None if none has.
 
     A rollout has several turns where one of its rows has a `turn` above 0.
@@ -90,7 +90,7 @@ def turns_of(table: pa.Table) -> Ints | None:
 def torn(turns: Ints, rows: Ints, lost: Mapping[int, str]) -> dict[int, str]:
     """Those of `rows` of whose rollout another turn is lost, and the reason to drop them too.
 
-    Args: `turns`: of `turns_of`; `rows`: row numbers that stay; `lost`: row number to why it does not.
+    Args: `turns`: of `multi_turn_rollouts`; `rows`: row numbers that stay; `lost`: row number to why it does not.
     """
     gone = np.sort(np.fromiter(lost, np.int64, len(lost)))
     gone = gone[turns[gone] >= 0]

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from benchmarks.crash.outside import Facts, read_facts
-from benchmarks.crash.rows import CONSUMER, RUN, rows_of
+from benchmarks.crash.rows import CONSUMER, RUN, group_rows
 from rft_data.buffer import Buffer
 from rft_data.core.codec import to_table
 from rft_data.core.errors import IntegrityError
@@ -87,7 +87,7 @@ def check_rows(buffer: Buffer, facts: Facts, found: Findings) -> None:
     unknown = places.keys() - facts.groups.keys()
     if unknown:
         found.faults.append(f"{len(unknown)} groups are stored that nobody sent")
-    sent = {group_id: rows_of(facts.groups[group_id]) for group_id in places.keys() - unknown}
+    sent = {group_id: group_rows(facts.groups[group_id]) for group_id in places.keys() - unknown}
     bad = {group_id for group_id, rows in sent.items() if not _whole(places[group_id], len(rows))}
     found.torn_groups += len(bad)
     order = [group_id for group_id in places if group_id in sent and group_id not in bad]
@@ -96,7 +96,7 @@ def check_rows(buffer: Buffer, facts: Facts, found: Findings) -> None:
     other = _differing(stored.take(pa.array(at, pa.int64())), expected)
     changed = {ids[at[place]] for place in other}
     for group_id, acked in facts.acked.items():
-        rows = rows_of(facts.groups[group_id])
+        rows = group_rows(facts.groups[group_id])
         good = {(seqs[place], ids[place]) for place in places.get(group_id, ()) if ids[place] not in changed}
         found.lost += sum((seq, row.experience_id) not in good for seq, row in zip(acked, rows, strict=True))
     if changed:

@@ -21,7 +21,7 @@ import pyarrow as pa
 from benchmarks.crash.orders import Orders
 from benchmarks.crash.outside import Facts, Notes, read_facts
 from benchmarks.crash.pipeline import CentredReward
-from benchmarks.crash.rows import CONSUMER, GROUP_SIZE, RUN, TASKS, is_failed, rows_of
+from benchmarks.crash.rows import CONSUMER, GROUP_SIZE, RUN, TASKS, group_rows, is_failed
 from rft_data.buffer import Buffer
 from rft_data.core.errors import ConflictError
 from rft_data.core.rows import Experience, Lease, Played
@@ -120,7 +120,7 @@ class House:
 
     def append(self, group: dict[str, Any]) -> pa.Table:
         """Append a group in one call and note its acknowledgement; returns its stored rows."""
-        appended = self.buffer.append(rows_of(group))
+        appended = self.buffer.append(group_rows(group))
         self.notes.note("acked", group_id=group["group_id"], seqs=appended.seqs)
         return appended.rows
 
@@ -139,7 +139,7 @@ class House:
             outcome = ("failed", "broke down half way") if is_failed(group) else ("arrived", "")
             task = TASKS[ticket.ordinal % len(TASKS)].key
             seqs = tuple(rows.column("seq").to_pylist())
-            played = Played(ticket, task, outcome[0], seqs, len(rows_of(group)), outcome[1])
+            played = Played(ticket, task, outcome[0], seqs, len(group_rows(group)), outcome[1])
             [result] = self.closer.judge([played], rows)
             with self.book:
                 self.sampler.close(result)
@@ -152,7 +152,7 @@ class House:
             self.imported += fresh
             for group_id in fresh:
                 self.notes.note("group", group_id=group_id)
-            sent = [(name, self.buffer.submit(rows_of({"group_id": name}))) for name in fresh]
+            sent = [(name, self.buffer.submit(group_rows({"group_id": name}))) for name in fresh]
             for group_id, future in sent:
                 seqs = future.result(60).seqs
                 self.acked[group_id] = list(seqs)  # type: ignore[arg-type]  # None would be a fault
@@ -162,7 +162,7 @@ class House:
 
     def send_again(self, group_id: str) -> None:
         """What is stored is not stored again, and never changes."""
-        rows = rows_of({"group_id": group_id})
+        rows = group_rows({"group_id": group_id})
         again = self.buffer.append(rows)
         if again.stored or list(again.seqs) != self.acked[group_id]:
             self.fault(f"group '{group_id}', sent again, was stored again")

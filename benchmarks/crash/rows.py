@@ -24,7 +24,7 @@ def is_failed(group: Mapping[str, Any]) -> bool:
     return "ordinal" in group and group["ordinal"] % _FAILED_EVERY == _FAILED_EVERY - 1
 
 
-def rows_of(group: Mapping[str, Any]) -> list[Experience]:
+def group_rows(group: Mapping[str, Any]) -> list[Experience]:
     """The rows of one group, as the outside ledger names it.
 
     A rollout group has `group_id`, `ordinal` and `version`; a group of expert rows only `group_id`.

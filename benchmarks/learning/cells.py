@@ -92,7 +92,7 @@ class Cell:
     @cached_property
     def code_hash(self) -> str:
         """Of the code of the preset's own parts; the trainer around them is the same for all."""
-        return code_version(sorted({__name__, *parts_of(self.preset)}), within=())
+        return code_version(sorted({__name__, *preset_modules(self.preset)}), within=())
 
     def changes(self, model: Path, teacher: Path, root: Path) -> list[str]:
         """What the cell changes in the quickstart's recipe.
@@ -133,7 +133,7 @@ def _resized(tasksets: Sequence[dict[str, Any]], size: int) -> list[dict[str, An
     return [{**taskset, "source": {**taskset["source"], "size": size}} for taskset in tasksets]
 
 
-def parts_of(preset: Algorithm) -> set[str]:
+def preset_modules(preset: Algorithm) -> set[str]:
     """Modules of the preset's operators, loss, batch operators, critic and sampler."""
     from trainers.policy.batch_ops import BATCH_OPS
     from trainers.policy.losses import LOSSES

@@ -177,7 +177,7 @@ def play(cell: Cell, root: Path) -> dict[str, Any]:
     _rft(RECIPE, cell.changes(prepared / "stages" / "0-sft", root), root / f"{cell.name}.log", keeper)
     accuracy = _measured(cell, folder, kept)
     seconds = time.monotonic() - began
-    return record_of(cell, curve(accuracy, _rollouts(folder, cell)), seconds)
+    return cell_record(cell, curve(accuracy, _rollouts(folder, cell)), seconds)
 
 
 class _Keeper:
@@ -253,7 +253,7 @@ def curve(accuracy: Mapping[int, float], rollouts: Mapping[int, int]) -> list[tu
     return [(step, rollouts[step], accuracy[step]) for step in sorted(accuracy) if step in rollouts]
 
 
-def record_of(cell: Cell, points: Sequence[tuple[int, int, float]], seconds: float) -> dict[str, Any]:
+def cell_record(cell: Cell, points: Sequence[tuple[int, int, float]], seconds: float) -> dict[str, Any]:
     """The raw record: the curve, and where it first crosses the target (between two points: on the line)."""
     crossing = crossed(points, TARGET)
     steps, rollouts = crossing or points[-1][:2]

@@ -93,7 +93,7 @@ def outcomes(keys: Sequence[TaskKey], version: int, rng: np.random.Generator) ->
     ]
 
 
-def cost_of(use: str, args: Mapping[str, Any], tasks: Sequence[Task], rounds: int = ROUNDS) -> Cost:
+def measured_cost(use: str, args: Mapping[str, Any], tasks: Sequence[Task], rounds: int = ROUNDS) -> Cost:
     """Play `rounds` rounds of 256 groups with one selector."""
     rng = np.random.default_rng(0)
     start = time.process_time()
@@ -163,7 +163,7 @@ def measure(n: int, rounds: int, names: Sequence[str]) -> tuple[list[Bar], dict[
     print(f"{'selector':<24}{'draw ms':>16}{'observe ms':>16}{'state ms':>10}{'B/task':>8}{'build s':>9}")
     costs: dict[str, Cost] = {}
     for name in names:
-        costs[name] = cost = cost_of(*CONTENDERS[name], tasks, rounds)
+        costs[name] = cost = measured_cost(*CONTENDERS[name], tasks, rounds)
         draw = f"{cost.draw_ms:.2f} ({cost.draw_max_ms:.2f})"
         observe = f"{cost.observe_ms:.2f} ({cost.observe_max_ms:.2f})"
         print(

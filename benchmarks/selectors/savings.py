@@ -81,7 +81,7 @@ def share_of_saving(rows: Sequence[Row], selector: str, oracle: str, **cell: Any
     return (1 - 1 / mine.value) / (1 - 1 / most.value)
 
 
-def mean_of(rows: Sequence[Row], column: str, **cell: Any) -> float:
+def cell_mean(rows: Sequence[Row], column: str, **cell: Any) -> float:
     """Mean of a column over seeds; NaN when there is none."""
     found = by_seed(rows, column, **cell)
     return float(np.mean(list(found.values()))) if found else float("nan")
@@ -102,7 +102,7 @@ def summary(
         mine = [row for row in rows if row["selector"] == selector]
         mine = [row for row in mine if all(row[key] == value for key, value in cell.items())]
         if mine:
-            means = [_shown(mean_of(mine, column), form) for column, form in show.items()]
+            means = [_shown(cell_mean(mine, column), form) for column, form in show.items()]
             reached = f"{sum(bool(row['reached']) for row in mine)} of {len(mine)}"
             lines.append([selector, *means, reached, str(saving(rows, selector, **cell) or "")])
     return table(["selector", *show, "reached", "uniform's rollouts / its [95 %]"], lines)

@@ -17,7 +17,7 @@ from typing import Any
 
 from benchmarks.report import Bar, finish
 from benchmarks.selectors.records import FOLDER, Records, code_version, newest
-from benchmarks.selectors.savings import best, calibration, mean_of, share_of_saving, summary
+from benchmarks.selectors.savings import best, calibration, cell_mean, share_of_saving, summary
 from benchmarks.selectors.simulator import Oracle, Simulation
 from benchmarks.selectors.world import Policy, Pool, World, make_pool
 from rft_data.core.protocols import Selector
@@ -176,7 +176,9 @@ def sim_bars(rows: Sequence[Mapping[str, Any]]) -> list[Bar]:
 
 def _brier_ratio(rows: Sequence[Mapping[str, Any]], selector: str, cell: Mapping[str, Any]) -> float:
     """Of the selector's predictions over the last mean's; infinite when there is no record."""
-    own, last = (mean_of(rows, column, selector=selector, **cell) for column in ("brier", "brier_last_mean"))
+    own, last = (
+        cell_mean(rows, column, selector=selector, **cell) for column in ("brier", "brier_last_mean")
+    )
     return own / last if last > 0 else float("inf")
 
 

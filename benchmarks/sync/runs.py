@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from benchmarks.sync.slow import latency_of
+from benchmarks.sync.slow import rollout_latency_s
 from rft_data.buffer import Buffer
 
 HERE = Path(__file__).parent
@@ -158,7 +158,7 @@ def read(setting: Setting, folder: Path) -> Outcome:
 
 
 def _wait(setting: Setting, group: Mapping[str, Any]) -> float:
-    return latency_of(group["task_id"], setting.distribution, setting.median_s)
+    return rollout_latency_s(group["task_id"], setting.distribution, setting.median_s)
 
 
 def _by_key(buffer: Buffer) -> dict[tuple[str, str], list[float]]:

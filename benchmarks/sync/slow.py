@@ -18,7 +18,7 @@ _SLOW_SHARE, _SLOW_TIMES = 0.1, 10.0
 
 
 class SlowTurn:
-    """Waits as `latency_of` says, then plays one turn."""
+    """Waits as `rollout_latency_s` says, then plays one turn."""
 
     def __init__(self, tokenizer: Any, rewards: Rewards, distribution: str, median_s: float) -> None:
         """`distribution`: `lognormal` or `bimodal`."""
@@ -29,11 +29,11 @@ class SlowTurn:
     async def run(self, task: Task, engine: Engine, ctx: RolloutContext) -> list[Experience]:
         """Play one rollout; an evaluation does not wait."""
         if ctx.source == "rollout":
-            await asyncio.sleep(latency_of(task.task_id, self._distribution, self._median_s))
+            await asyncio.sleep(rollout_latency_s(task.task_id, self._distribution, self._median_s))
         return await self._turn.run(task, engine, ctx)
 
 
-def latency_of(task_id: str, distribution: str, median_s: float) -> float:
+def rollout_latency_s(task_id: str, distribution: str, median_s: float) -> float:
     """Seconds the environment takes for a task, the same in every run: a quantile drawn from its id."""
     quantile = (int(task_id[:12], 16) + 0.5) / 16**12
     if distribution == "lognormal":

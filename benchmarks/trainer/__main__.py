@@ -48,7 +48,7 @@ def play_round(size: Size, folder: Path, threads: int, first: int) -> Round:
     return found
 
 
-def figures_of(rounds: Sequence[Round]) -> dict[str, float]:
+def round_figures(rounds: Sequence[Round]) -> dict[str, float]:
     """Medians over rounds: ms a step and peak MB of each contender, and ratios within rounds."""
     step = [{name: median(turn["seconds"][1:]) for name, turn in played.items()} for played in rounds]
     busy = [{name: median(t["processor_seconds"][1:]) for name, t in played.items()} for played in rounds]
@@ -106,7 +106,7 @@ def measure(size: Size, parts: Sequence[str], threads: int) -> dict[str, Any]:
             rounds = [
                 play_round(size, folder, threads, number % len(CONTENDERS)) for number in range(size.rounds)
             ]
-            found |= figures_of(rounds)
+            found |= round_figures(rounds)
         if "packing" in parts and size.sft_rows:
             found["packing"] = in_child("packing", threads, folder=str(folder), rows=size.sft_rows)
     return found

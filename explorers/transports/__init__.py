@@ -21,7 +21,7 @@ TRANSPORTS: Mapping[str, str] = {
 }
 
 
-def transport_of(use: str = "directory", **arguments: object) -> Transport:
+def make_transport(use: str = "directory", **arguments: object) -> Transport:
     """The transport called `use` (or one of your own, `package.module:Class`), made with `arguments`.
 
     Raises: UnknownComponentError for a name that is not known, RecipeError for arguments it does not take.

@@ -83,7 +83,7 @@ class Transport(Protocol):
         ...
 
 
-def manifest_of(data: bytes, ref: WeightRef, where: object) -> dict[str, Any]:
+def checked_manifest(data: bytes, ref: WeightRef, where: object) -> dict[str, Any]:
     """A weight directory's manifest, which must be of `ref`.
 
     Raises: IntegrityError when it is damaged or of other weights.
@@ -99,14 +99,14 @@ def manifest_of(data: bytes, ref: WeightRef, where: object) -> dict[str, Any]:
     return manifest
 
 
-def tensors_of_files(manifest: Mapping[str, Any]) -> Tensors:
+def file_tensors(manifest: Mapping[str, Any]) -> Tensors:
     """The tensors that a manifest's files hold."""
     return {name: (dtype, tuple(shape)) for name, (dtype, shape) in manifest["tensors"].items()}
 
 
-def tensors_named(manifest: Mapping[str, Any]) -> Tensors:
+def engine_tensors(manifest: Mapping[str, Any]) -> Tensors:
     """The tensors that an engine is given: those of the files, or what an adapter makes of its base."""
-    return tensors_of_files(manifest.get(ADAPTER, manifest))
+    return file_tensors(manifest.get(ADAPTER, manifest))
 
 
 def on_base(manifest: Mapping[str, Any], version: Path, source: Source) -> Source:

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 from explorers.transports.arrival import (
     Arrived,
     Source,
+    checked_manifest,
+    engine_tensors,
+    file_tensors,
     iterate_tensors,
-    manifest_of,
     on_base,
-    tensors_named,
-    tensors_of_files,
 )
 from rft_data.core.errors import IntegrityError
 from rft_data.core.files import MANIFEST_FILE, manifest_bytes, read_manifest, tensors_in, weight_files
@@ -45,8 +45,8 @@ class Directory:
 
 def opened(directory: Path, ref: WeightRef) -> Arrived:
     """A folder whose files were checked: still compares tensors with the manifest's; checks a base."""
-    manifest = manifest_of(manifest_bytes(directory), ref, directory / MANIFEST_FILE)
-    differ = {name for name, _ in tensors_of_files(manifest).items() ^ tensors_in(directory).items()}
+    manifest = checked_manifest(manifest_bytes(directory), ref, directory / MANIFEST_FILE)
+    differ = {name for name, _ in file_tensors(manifest).items() ^ tensors_in(directory).items()}
     differ |= {path.name for path in weight_files(directory)} - manifest["files"].keys()
     if differ:
         raise IntegrityError(
@@ -54,7 +54,7 @@ def opened(directory: Path, ref: WeightRef) -> Arrived:
             f"'{min(differ)}'); the version served before is still served: publish again."
         )
     source = on_base(manifest, Path(ref.path), {"use": "directory", "path": str(directory)})
-    return Arrived(tensors_named(manifest), Probe.load(directory), source)
+    return Arrived(engine_tensors(manifest), Probe.load(directory), source)
 
 
 def read(source: Source) -> Iterator[tuple[str, torch.Tensor]]:

@@ -17,12 +17,12 @@ import numpy as np
 from explorers.transports.arrival import (
     Arrived,
     Source,
-    manifest_of,
+    checked_manifest,
+    engine_tensors,
+    file_tensors,
     on_base,
     probe_in_bytes,
     tensors_in_bytes,
-    tensors_named,
-    tensors_of_files,
 )
 from rft_data.core.errors import EngineError, IntegrityError, StalledError
 from rft_data.core.files import MANIFEST_FILE, Tensors, manifest_bytes, parse_manifest, tensors_of
@@ -117,7 +117,7 @@ class RayStore:
             "deadline_s": self._deadline_s,
         }
         files = _files(source, MANIFEST_FILE)
-        manifest = manifest_of(files[MANIFEST_FILE].tobytes(), ref, f"'{self._actor}': {MANIFEST_FILE}")
+        manifest = checked_manifest(files[MANIFEST_FILE].tobytes(), ref, f"'{self._actor}': {MANIFEST_FILE}")
         files = _files(source, None)
         tensors: Tensors = {}
         for name in filter(is_needed, manifest["files"]):
@@ -129,10 +129,10 @@ class RayStore:
                 )
             if name != PROBE_FILE:
                 tensors.update(tensors_of(BytesIO(data).read, len(data)))
-        if tensors != tensors_of_files(manifest):
+        if tensors != file_tensors(manifest):
             raise IntegrityError(f"the files of version {ref.version} do not hold the manifest's tensors.")
         probe = probe_in_bytes(files[PROBE_FILE].tobytes())
-        return Arrived(tensors_named(manifest), probe, on_base(manifest, Path(ref.path), source))
+        return Arrived(engine_tensors(manifest), probe, on_base(manifest, Path(ref.path), source))
 
     def close(self) -> None:
         """Nothing is held."""

@@ -25,7 +25,7 @@ from vllm.distributed.weight_transfer.ipc_engine import IPCTrainerInitInfo
 from vllm.distributed.weight_transfer.nccl_engine import NCCLTrainerInitInfo
 
 from explorers.transports import gloo
-from explorers.transports.arrival import TORCH_DTYPES, iterate_tensors, on_base, tensors_named, whole_tensors
+from explorers.transports.arrival import TORCH_DTYPES, engine_tensors, iterate_tensors, on_base, whole_tensors
 from explorers.transports.transfer_calls import encode
 from rft_data.core.errors import EngineError, RecipeError, StalledError
 from rft_data.core.files import manifest_bytes, parse_manifest
@@ -132,7 +132,7 @@ class DirectorySource(WeightSource):
         """Reads only the manifest now, and checks the base of an adapter."""
         manifest = parse_manifest(manifest_bytes(directory), directory)
         self._directory, self._device = directory, device
-        self._tensors = tensors_named(manifest)
+        self._tensors = engine_tensors(manifest)
         self._source = on_base(manifest, directory, {})
 
     def metadata(self) -> list[ParamMeta]:

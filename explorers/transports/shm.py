@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from explorers.transports.arrival import Arrived, manifest_of
+from explorers.transports.arrival import Arrived, checked_manifest
 from explorers.transports.directory import opened
 from rft_data.core.errors import DiskFullError, IntegrityError, StalledError
 from rft_data.core.files import MANIFEST_FILE, manifest_bytes
@@ -46,7 +46,7 @@ class SharedMemory:
         Raises: IntegrityError when the folder is damaged or of another version, DiskFullError without room,
             StalledError when the engine that copies takes longer than the deadline.
         """
-        manifest = manifest_of(manifest_bytes(Path(ref.path)), ref, Path(ref.path) / MANIFEST_FILE)
+        manifest = checked_manifest(manifest_bytes(Path(ref.path)), ref, Path(ref.path) / MANIFEST_FILE)
         home = self._home(ref)
         copy = home / f"v{ref.version:08d}"
         deadline = time.monotonic() + self._deadline_s
@@ -75,7 +75,7 @@ class SharedMemory:
 
     def _locked(self, copy: Path, directory: Path, deadline: float) -> tuple[int, bool]:
         """A lock on a copy, as an open descriptor: shared when the copy is there, else alone, to make it."""
-        lock = os.open(_lock_of(copy), os.O_RDWR | os.O_CREAT, 0o600)
+        lock = os.open(_lock_path(copy), os.O_RDWR | os.O_CREAT, 0o600)
         while True:
             kind = fcntl.LOCK_SH if _is_copy(copy, directory) else fcntl.LOCK_EX
             try:
@@ -136,7 +136,7 @@ def _remove_unread(home: Path, keep: Path) -> None:
     for old in home.glob("v????????"):
         if old.name >= keep.name:
             continue
-        lock = os.open(_lock_of(old), os.O_RDWR | os.O_CREAT, 0o600)
+        lock = os.open(_lock_path(old), os.O_RDWR | os.O_CREAT, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(old)
@@ -146,7 +146,7 @@ def _remove_unread(home: Path, keep: Path) -> None:
             os.close(lock)
 
 
-def _lock_of(copy: Path) -> Path:
+def _lock_path(copy: Path) -> Path:
     return copy.with_name(f"{copy.name}.lock")
 
 

@@ -12,7 +12,13 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
-from explorers.transports.arrival import TORCH_DTYPES, Arrived, manifest_of, probe_in_bytes, tensors_named
+from explorers.transports.arrival import (
+    TORCH_DTYPES,
+    Arrived,
+    checked_manifest,
+    engine_tensors,
+    probe_in_bytes,
+)
 from rft_data.core.errors import EngineError, StalledError
 from rft_data.core.files import Tensors
 from rft_data.core.lookup import need
@@ -39,12 +45,12 @@ class Transfer:
             another version, EngineError when this engine is not one of those it was made for.
         """
         offer = self._get(f"offer/{ref.version}")
-        manifest = manifest_of(offer["manifest"].encode(), ref, f"the offer of version {ref.version}")
+        manifest = checked_manifest(offer["manifest"].encode(), ref, f"the offer of version {ref.version}")
         init = self._get(f"init/{offer['generation']}")
         self._join(offer["generation"], offer["receivers"])
         if "rank_offset" in init:
             init["rank_offset"] += self._index
-        tensors = tensors_named(manifest)
+        tensors = engine_tensors(manifest)
         update = self._get(f"update/{ref.version}") if self._backend == "ipc" else update_info(tensors)
         source = {
             "use": "transfer",

@@ -38,7 +38,7 @@ def encode(value: object) -> Any:
     if isinstance(value, bytes):
         return {"!bytes": base64.b64encode(value).decode()}
     if isinstance(value, type):
-        return {"!type": _name_of(value)}
+        return {"!type": _type_name(value)}
     if isinstance(value, tuple):
         return {"!tuple": [encode(item) for item in value]}
     if isinstance(value, list):
@@ -71,7 +71,7 @@ def decode(value: Any) -> Any:
     return {key: decode(item) for key, item in value.items()}
 
 
-def _name_of(kind: type) -> str:
+def _type_name(kind: type) -> str:
     found = [name for name in _TYPES if _type_called(name) is kind]
     return _known(found[0] if found else None, str, kind)  # type: ignore[no-any-return]
 

@@ -54,7 +54,10 @@ class GroupPlayer:
         Raises: RftError that is not about one row (ParityError, EngineError): no rollout could succeed.
         """
         started = self._group_size + self._limits.extra
-        contexts = [self._context(ticket.group_id, n, RowSource.ROLLOUT, self._of(n)) for n in range(started)]
+        contexts = [
+            self._context(ticket.group_id, n, RowSource.ROLLOUT, self._member_sampling(n))
+            for n in range(started)
+        ]
         members = {asyncio.create_task(self._rollouts.play(task, ctx)): ctx.member for ctx in contexts}
         arrived: dict[int, list[Experience]] = {}
         errors: list[str] = []
@@ -82,7 +85,7 @@ class GroupPlayer:
         why = f"{len(errors)} of {started}: {errors[0]}"
         return Group(ticket, task, rows, GroupOutcome.FAILED, why)
 
-    def _of(self, member: int) -> Sampling:
+    def _member_sampling(self, member: int) -> Sampling:
         return replace(self._sampling, temperature=0.0) if self._greedy and member == 0 else self._sampling
 
     def _has_place(self, member: int, arrived: Collection[int]) -> bool:

@@ -48,9 +48,9 @@ class PromptMaker:
         """
         values: dict[str, Sequence[str | None]] = {"completion": table["completion_text"].to_pylist()}
         if "{prompt}" in self._template:
-            values["prompt"] = _prompts_of(table)
+            values["prompt"] = _row_prompts(table)
         if self.wants_answer:
-            values["answer"] = self._answers_of(table, store)
+            values["answer"] = self._reference_answers(table, store)
         rows = zip(*values.values(), strict=True)
         return [self._filled(dict(zip(values, row, strict=True))) for row in rows]
 
@@ -59,7 +59,7 @@ class PromptMaker:
             return None
         return _PLACE.sub(lambda found: values[found[1]] or "", self._template)
 
-    def _answers_of(self, table: pa.Table, store: Any) -> list[str | None]:
+    def _reference_answers(self, table: pa.Table, store: Any) -> list[str | None]:
         if "answer" in table.column_names:
             answers: list[str | None] = table["answer"].to_pylist()
             return answers
@@ -73,7 +73,7 @@ class PromptMaker:
         return [self._answers.get(key) for key in keys]
 
 
-def _prompts_of(table: pa.Table) -> list[str | None]:
+def _row_prompts(table: pa.Table) -> list[str | None]:
     if "messages" in table.column_names:
         counts = (
             table["prompt_messages"].to_pylist()

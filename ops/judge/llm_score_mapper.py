@@ -15,7 +15,7 @@ from ops.judge.judge_call import CallLimits, Reply
 from ops.judge.judge_client import JudgeClient
 from ops.judge.judge_prompts import DEFAULT_TEMPLATE, PLACES, PromptMaker
 from ops.judge.judge_scores import ScoreReader
-from ops.lance.store import store_of
+from ops.lance.store import operator_store
 from ops.rewards.effective import effective_rewards, with_shaped_reward
 
 _SAMPLING: Mapping[str, Any] = {"temperature": 0.0, "max_tokens": 256}
@@ -128,4 +128,4 @@ class LlmScoreMapper(ArrowMapper, Mapper):
         """The store to look answers up in; None when they are not wanted, or the rows bring them."""
         if not self._prompts.wants_answer or "answer" in table.column_names:
             return None
-        return store_of(self, "llm_score_mapper")
+        return operator_store(self, "llm_score_mapper")

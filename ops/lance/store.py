@@ -8,7 +8,7 @@ from ops.base import ArrowOperator
 from rft_data.core.errors import OperatorError
 
 
-def store_of(op: ArrowOperator, name: str) -> Any:
+def operator_store(op: ArrowOperator, name: str) -> Any:
     """The run's buffer, or the one at `op.buffer`, opened for reading when first asked for.
 
     Raises: OperatorError when there is neither; MissingFileError when there is no buffer at that place.

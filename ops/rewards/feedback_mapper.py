@@ -9,7 +9,7 @@ import pyarrow as pa
 from data_juicer.ops.base_op import OPERATORS, Mapper
 
 from ops.base import ArrowMapper, append_or_replace, floats
-from ops.lance.store import store_of
+from ops.lance.store import operator_store
 from rft_data.core.codec import one_array
 from rft_data.core.words import FeedbackKey
 from rft_data.exchange.feedback import How, feedback_about, fold
@@ -60,7 +60,7 @@ class FeedbackMapper(ArrowMapper, Mapper):
     def process_table(self, table: pa.Table) -> pa.Table:
         """Add what was said, and fill in."""
         ids = table["experience_id"]
-        feedback = feedback_about(store_of(self, "feedback_mapper"), self.key, ids.to_pylist())
+        feedback = feedback_about(operator_store(self, "feedback_mapper"), self.key, ids.to_pylist())
         said = fold(feedback, self.how).values_for(ids)
         table = append_or_replace(table, f"feedback_{self.key}", _nullable(said, pa.float64()))
         if self.into == "stats":

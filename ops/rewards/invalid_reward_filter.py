@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 from data_juicer.ops.base_op import OPERATORS, Pipeline
 
 from ops.base import GROUP_KEY, ArrowFilter, Judgement
-from ops.rollouts import ROLLOUT_COLUMNS, Ints, torn, turns_of
+from ops.rollouts import ROLLOUT_COLUMNS, Ints, multi_turn_rollouts, torn
 
 
 @OPERATORS.register_module("invalid_reward_filter")
@@ -40,7 +40,7 @@ class InvalidRewardFilter(ArrowFilter, Pipeline):
         unscored = pc.fill_null(pc.greater(pc.utf8_length(causes), 0), False).to_numpy(zero_copy_only=False)
         keep = np.isfinite(values) & ~unscored
         known = rewards.is_valid().to_numpy()
-        turns = turns_of(table)
+        turns = multi_turn_rollouts(table)
         if turns is not None:
             keep = np.where(_is_last(turns, table["turn"].to_numpy()), keep, np.isfinite(values) | ~known)
         dropped = np.flatnonzero(~keep)
@@ -61,7 +61,7 @@ class InvalidRewardFilter(ArrowFilter, Pipeline):
 
 
 def _is_last(turns: Ints, turn: Ints) -> npt.NDArray[np.bool_]:
-    """Whether no later turn of a row's rollout is there; `turns`: of `turns_of`."""
+    """Whether no later turn of a row's rollout is there; `turns`: of `multi_turn_rollouts`."""
     order = np.lexsort((turn, turns))
     ordered = turns[order]
     last = np.ones(len(turns), bool)

@@ -60,9 +60,9 @@ class LengthShapingMapper(ArrowMapper, Pipeline):
         rollouts = Rollouts.of(table, groups)
         last = rollouts.last
         lengths = np.bincount(rollouts.codes, completion_tokens(table), len(last)).astype(np.float64)
-        of_rollouts = Groups(rollouts.group, groups.count)
+        rollout_groups = Groups(rollouts.group, groups.count)
         rewards[last] = self._shaped(
-            rewards[last], lengths, correct_rows(table, self.correct)[last], of_rollouts
+            rewards[last], lengths, correct_rows(table, self.correct)[last], rollout_groups
         )
         return with_shaped_reward(table, rewards)
 

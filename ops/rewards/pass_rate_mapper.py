@@ -34,8 +34,8 @@ class PassRateMapper(ArrowMapper, Pipeline):
         """Add the four columns."""
         groups = Groups.of(table, GROUP_KEY)
         rollouts = Rollouts.of(table, groups)
-        of_rollouts = Groups(rollouts.group, groups.count)
-        moments = of_rollouts.moments(floats(table, "reward")[rollouts.last])
+        rollout_groups = Groups(rollouts.group, groups.count)
+        moments = rollout_groups.moments(floats(table, "reward")[rollouts.last])
         correct = correct_rows(table, self.correct)[rollouts.last]
         solved = np.bincount(rollouts.group, correct, groups.count)
         values = {

@@ -76,8 +76,8 @@ class PreferencePairMapper(ArrowMapper, Pipeline):
         difference = rewards[chosen] - rewards[rejected]
         fine = (difference > self.margin) & self._alike(lengths[chosen], lengths[rejected])
         chosen, rejected, difference = chosen[fine], rejected[fine], difference[fine]
-        of_group = place_in_group(groups.codes[chosen], -difference, ranks[chosen], ranks[rejected])
-        few = of_group < self.max_pairs
+        rank = place_in_group(groups.codes[chosen], -difference, ranks[chosen], ranks[rejected])
+        few = rank < self.max_pairs
         return _with_pairs(table, chosen[few], rejected[few])
 
     def _candidates(self, rows: Ints, codes: Ints) -> tuple[Ints, Ints]:

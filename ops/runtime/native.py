@@ -25,7 +25,7 @@ _OWN = frozenset({STATS, META})
 Columns = dict[str, list[Any]]
 
 
-def stage_of(name: str, op: Any) -> Stage:
+def local_stage(name: str, op: Any) -> Stage:
     """The stage that runs an operator in this process.
 
     Raises: RecipeError for a kind that cannot keep rows apart (Grouper, Aggregator, Pipeline).
@@ -63,7 +63,7 @@ class MapperStage:
         if self._op.is_batched_op():
             mapped = self._op.process_batched(_copy(columns))
         else:
-            mapped = _columns_of([self._op.process_single(row) for row in _rows_of(columns)])
+            mapped = _to_columns([self._op.process_single(row) for row in _to_rows(columns)])
         return Outcome(_graft(table, columns, mapped, self.name))
 
     def parts(self, table: pa.Table, count: int) -> Sequence[pa.Table]:
@@ -98,8 +98,8 @@ class FilterStage:
         if self._op.is_batched_op():
             measured = self._op.compute_stats_batched(columns)
             return measured, [bool(ok) for ok in self._op.process_batched(measured)]
-        rows = [self._op.compute_stats_single(row) for row in _rows_of(columns)]
-        return _columns_of(rows), [bool(self._op.process_single(row)) for row in rows]
+        rows = [self._op.compute_stats_single(row) for row in _to_rows(columns)]
+        return _to_columns(rows), [bool(self._op.process_single(row)) for row in rows]
 
     def parts(self, table: pa.Table, count: int) -> Sequence[pa.Table]:
         """Rows are independent."""
@@ -210,11 +210,11 @@ def _copy(columns: Columns) -> Columns:
     }
 
 
-def _rows_of(columns: Columns) -> list[dict[str, Any]]:
+def _to_rows(columns: Columns) -> list[dict[str, Any]]:
     return [dict(zip(columns, values, strict=True)) for values in zip(*_copy(columns).values(), strict=True)]
 
 
-def _columns_of(rows: Sequence[Mapping[str, Any]]) -> Columns:
+def _to_columns(rows: Sequence[Mapping[str, Any]]) -> Columns:
     names = dict.fromkeys(name for row in rows for name in row)
     return {name: [row.get(name) for row in rows] for name in names}
 

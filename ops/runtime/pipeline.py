@@ -18,10 +18,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from ops.base import ArrowOperator, append_or_replace
-from ops.rollouts import Ints, torn, turns_of
+from ops.rollouts import Ints, multi_turn_rollouts, torn
 from ops.runtime.annotations import OperatorReport, annotation_rows, without_advantage
 from ops.runtime.limits import Limits
-from ops.runtime.native import stage_of
+from ops.runtime.native import local_stage
 from ops.runtime.specs import OperatorList, Spec, parse
 from ops.runtime.stage import ROW, Outcome, Stage, all_failed, apply, dropped_too, row_numbers, settled
 from ops.runtime.workers import WorkerStage
@@ -188,7 +188,7 @@ class OperatorPipeline:
         else:
             self._natives = True
             self._reads_text |= "text_key" not in spec.args
-        stage = stage_of(label, op)
+        stage = local_stage(label, op)
         if limits.workers:
             stage = WorkerStage(stage, spec, self._text_column, limits)
         self._steps.append(Step(stage, limits, op))
@@ -211,7 +211,7 @@ class OperatorPipeline:
         """
         self._need_columns(table, [self._text_column] if self._reads_text else [])
         work = _narrow(table, self._reads, self._natives)
-        turns = turns_of(table) if any(step.tears for step in self._steps) else None
+        turns = multi_turn_rollouts(table) if any(step.tears for step in self._steps) else None
         reports: list[OperatorReport] = []
         unjudged: set[int] = set()
         for step in self._steps:

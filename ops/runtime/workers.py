@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from ops.runtime.hygiene import registry
 from ops.runtime.limits import Limits
-from ops.runtime.native import stage_of
+from ops.runtime.native import local_stage
 from ops.runtime.specs import Spec
 from ops.runtime.stage import BatchError, Outcome, Stage, all_failed, apply, merge
 from rft_data.core.errors import OperatorError, RftError, RoleDiedError, StalledError
@@ -76,7 +76,7 @@ def make_worker(
             f"operator '{name}' is defined in '{module}', which is of no use to its workers ({problem}); "
             "put it at the top of a module on the Python path, or give it no workers."
         )
-    return OperatorWorker(stage_of(label, Spec(name, args).build(text_column)))
+    return OperatorWorker(local_stage(label, Spec(name, args).build(text_column)))
 
 
 class WorkerStage:

@@ -134,7 +134,7 @@ class Fingerprints:
         rows = rows.filter(first_of_runs(seqs))
         originals = rows.filter(rows["sketch"].is_valid())
         self._owners = originals["seq"].to_numpy()
-        self._index.restore(_sketches_of(originals), originals["label"].to_numpy())
+        self._index.restore(_stored_sketches(originals), originals["label"].to_numpy())
         self._grow(int(seqs[-1]) + 1 if len(seqs) else 0, rows)
         self._waiting = []
 
@@ -165,14 +165,14 @@ def _side_rows(
     made: Sketches,
     kept: npt.NDArray[np.bool_],
 ) -> pa.Table:
-    bytes_of = pa.FixedSizeBinaryArray.from_buffers(
+    packed = pa.FixedSizeBinaryArray.from_buffers(
         pa.binary(2 * SIZE), len(made), [None, pa.py_buffer(np.ascontiguousarray(made).tobytes())]
     )
     sketch = pa.array(np.where(kept, np.arange(len(made)), 0), mask=~kept)
-    return pa.table([seqs, original, similarity, labels, bytes_of.take(sketch)], schema=_SIDE)
+    return pa.table([seqs, original, similarity, labels, packed.take(sketch)], schema=_SIDE)
 
 
-def _sketches_of(originals: pa.Table) -> Sketches:
+def _stored_sketches(originals: pa.Table) -> Sketches:
     column = one_array(originals["sketch"])
     numbers = np.frombuffer(column.buffers()[1], np.uint16).reshape(-1, SIZE)
     return numbers[column.offset : column.offset + len(column)]

@@ -10,7 +10,7 @@ import pyarrow as pa
 from data_juicer.ops.base_op import OPERATORS, Pipeline
 
 from ops.base import GROUP_KEY, ArrowFilter, Judgement
-from ops.lance.store import store_of
+from ops.lance.store import operator_store
 from ops.members import Part, numbers, thinned, whole_rollouts
 from ops.rewards.effective import effective_rewards
 from ops.rollouts import ROLLOUT_COLUMNS
@@ -135,7 +135,7 @@ class RolloutNearDupDeduplicator(ArrowFilter, Pipeline):
         """By row: the stored row it repeats, or -1; and how similar the two are."""
         if self._fingerprints is None:
             self._fingerprints = Fingerprints(
-                store_of(self, "rollout_near_dup_deduplicator"),
+                operator_store(self, "rollout_near_dup_deduplicator"),
                 column=self.column,
                 n=self.n,
                 threshold=self.threshold,

@@ -10,7 +10,7 @@ import pyarrow as pa
 from data_juicer.ops.base_op import OPERATORS, Pipeline
 
 from ops.base import GROUP_KEY, ArrowFilter, Judgement
-from ops.lance.store import store_of
+from ops.lance.store import operator_store
 from ops.members import Part, thinned, whole_rollouts
 from ops.rewards.effective import effective_rewards
 from ops.rollouts import ROLLOUT_COLUMNS
@@ -105,7 +105,7 @@ class SemanticDiversityFilter(ArrowFilter, Pipeline):
 
     def _with_the_store(self, table: pa.Table) -> Judgement:
         if self._vectors is None:
-            store = store_of(self, "semantic_diversity_filter")
+            store = operator_store(self, "semantic_diversity_filter")
             self._vectors = StoredVectors(store, self.model, self._embedder())
         other, cosine = self._vectors.nearest_earlier(table, across_tasks=self.across_tasks)
         keep = whole_rollouts(table, cosine < self._limit)

@@ -80,7 +80,7 @@ def _probes() -> Ints:
 
 
 @cache
-def bands_of(threshold: float) -> tuple[int, int]:
+def band_shape(threshold: float) -> tuple[int, int]:
     """(bands, rows a band) of the locality-sensitive hashing: as selective as a recall of 0.99 allows.
 
     Two sets of similarity J share a band with probability 1 - (1 - J^rows)^bands.
@@ -101,7 +101,7 @@ class SketchIndex:
     def __init__(self, threshold: float) -> None:
         """`threshold`: the least Jaccard similarity, in (0, 1], of two sketches that count as duplicates."""
         self._threshold = threshold
-        self._bands, self._width = bands_of(threshold)
+        self._bands, self._width = band_shape(threshold)
         self._sketches: Sketches = np.zeros((0, SIZE), np.uint16)
         self._labels: Hashes = np.zeros(0, np.uint64)
         self._count = 0

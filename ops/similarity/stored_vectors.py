@@ -56,7 +56,7 @@ class StoredVectors:
         self._learn(int(seqs.max()))
         if not self._store.read_only:
             embed(self._store, self._embedder, name=self._model)
-        vectors = self._vectors_of(table, seqs)
+        vectors = self._row_vectors(table, seqs)
         best, cosine = np.full(len(seqs), -1), np.full(len(seqs), -2.0, np.float32)
         earlier = self._scan(Compare("seq", "lt", int(seqs.max())))
         for others, stored in chain(earlier, [(seqs, vectors)]):
@@ -84,7 +84,7 @@ class StoredVectors:
         self._labels = np.concatenate([self._labels, labels])
         self._compared = np.concatenate([self._compared, compared])
 
-    def _vectors_of(self, table: pa.Table, seqs: Ints) -> Vectors:
+    def _row_vectors(self, table: pa.Table, seqs: Ints) -> Vectors:
         """The vectors of these rows: stored ones, else made here (a reader stores none)."""
         rows: dict[int, npt.NDArray[np.float32]] = {}
         window = And((Compare("seq", "ge", int(seqs.min())), Compare("seq", "le", int(seqs.max()))))

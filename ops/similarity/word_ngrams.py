@@ -21,7 +21,7 @@ _CJK = r"([\x{3040}-\x{30ff}\x{3400}-\x{9fff}\x{ac00}-\x{d7af}])"
 _BETWEEN = r"[^\p{L}\p{M}\p{N}_]+"
 
 
-def words_of(*corpora: Sequence[str]) -> tuple[list[Words], pa.Array]:
+def split_words(*corpora: Sequence[str]) -> tuple[list[Words], pa.Array]:
     """The words of each corpus's texts, and how each word's number is spelled: one numbering for all."""
     texts = pa.array([text for corpus in corpora for text in corpus], pa.string())
     lower = pc.utf8_lower(pc.utf8_normalize(texts, form="NFC"))
@@ -59,7 +59,7 @@ class Words:
         return Ngrams(windows(codes, n)[starts], text[starts], starts)
 
     def same(self, start: int, other: Words, other_start: int, n: int) -> bool:
-        """Whether n words here and n words there are the same (of one `words_of`)."""
+        """Whether n words here and n words there are the same (of one `split_words`)."""
         mine = self.numbers[start : start + n]
         return bool(np.array_equal(mine, other.numbers[other_start : other_start + n]))
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 from data_juicer.ops.base_op import OPERATORS, Pipeline
 
 from ops.base import ArrowFilter, Judgement
-from ops.similarity.word_ngrams import Ngrams, words_of
+from ops.similarity.word_ngrams import Ngrams, split_words
 from rft_data.tasks.sources import pick, read_jsonl
 from rft_data.tasks.table import held_out
 
@@ -97,7 +97,7 @@ class TaskDecontaminationFilter(ArrowFilter, Pipeline):
 
     def _sharing(self, prompts: Sequence[str], evaluation: _Evaluation) -> dict[int, str]:
         """Training prompt to reason, for those that share an n-gram that is no template's."""
-        (theirs, mine), spelled = words_of(evaluation.texts, prompts)
+        (theirs, mine), spelled = split_words(evaluation.texts, prompts)
         known, grams = theirs.ngrams(self.n), mine.ngrams(self.n)
         order = np.argsort(known.hashes, kind="stable")
         hashes = known.hashes[order]

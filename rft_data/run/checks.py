@@ -47,10 +47,10 @@ def check_explorer(section: ExplorerSection) -> None:
 
     Raises: RecipeError, UnknownComponentError.
     """
-    from explorers.limits import limits_of
+    from explorers.limits import recipe_limits
     from explorers.rewards.rules import is_trusted, make_reward
 
-    limits_of(section.limits, section.group_size)
+    recipe_limits(section.limits, section.group_size)
     for reward in section.reward:
         if ":" not in reward.use or is_trusted(reward.use):  # other people's code stays out of this process
             make_reward(reward.use, reward.args)

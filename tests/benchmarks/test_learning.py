@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from benchmarks.learning.__main__ import cells, main, missing
-from benchmarks.learning.cells import RECIPE, Cell, Scale, parts_of
+from benchmarks.learning.cells import RECIPE, Cell, Scale, preset_modules
 from benchmarks.learning.verdicts import bar, learned, noise, table
 from benchmarks.selectors.records import Records
 from rft_data.recipe import load_recipe
@@ -55,7 +55,7 @@ def test_a_cell_is_named_by_its_recipe_and_its_presets_code() -> None:
     assert len({cell.recipe_hash for cell in (one, seed, other)}) == 3
     assert one.recipe_hash == Cell("grpo", 0).recipe_hash
     assert one.code_hash == seed.code_hash != other.code_hash
-    assert parts_of(ALGORITHMS["opmd"]) == {
+    assert preset_modules(ALGORITHMS["opmd"]) == {
         "ops.advantages.opmd_advantage_mapper",
         "trainers.policy.losses.mirror",
     }

@@ -57,7 +57,7 @@ def test_ratios_are_medians_of_those_within_rounds() -> None:
         {"bare": turn([9.0, 9.0], 100), "ours": turn([9.0, 9.0], 90), "stock": turn([9.0, 9.0], 100)},
         {"bare": turn([1.0, 1.0], 100), "ours": turn([1.3, 1.3], 95), "stock": turn([1.3, 1.3], 100)},
     ]
-    found = benchmark.figures_of(rounds)
+    found = benchmark.round_figures(rounds)
     assert found["step_vs_bare"] == pytest.approx(1.1)
     assert found["step_vs_stock"] == pytest.approx(1.0)
     assert found["peak_vs_stock"] == pytest.approx(0.95)

@@ -14,7 +14,7 @@ import psutil
 import pytest
 import torch
 
-from explorers.transports import transport_of
+from explorers.transports import make_transport
 from explorers.transports.sender import DirectorySource
 from explorers.transports.tensor_sources import open_source
 from explorers.transports.transfer import update_info
@@ -69,7 +69,7 @@ def transport(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, Any]:
 
 def test_transports_bring_what_peft_merges(tied: Published, transport: dict[str, Any]) -> None:
     ref, want = adapter_ref(tied)
-    brought_by = transport_of(**transport)
+    brought_by = make_transport(**transport)
     with brought_by.fetch(ref) as arrived:
         found = dict(open_source(arrived.source))
         assert arrived.tensors.keys() == found.keys()
@@ -85,7 +85,7 @@ def test_senders_merge_before_they_send(tied: Published) -> None:
     ref, want = adapter_ref(tied)
     source = DirectorySource(Path(ref.path), "cpu")
     assert equal(dict(source), want, tied=True)
-    with transport_of().fetch(ref) as arrived:
+    with make_transport().fetch(ref) as arrived:
         told = update_info(arrived.tensors)
     metadata = source.metadata()
     assert told["names"] == [entry.name for entry in metadata] == [name for name, _ in source]
@@ -131,7 +131,7 @@ def test_bad_base_is_one_error_and_the_old_version_is_still_served(
     kept.unlink()
     with pytest.raises(MissingFileError, match="cannot be read here; every machine with an explorer"):
         bench.engine.load_weights(ref)
-    with closing(transport_of(use="shm", root=str(tmp_path))) as copied:
+    with closing(make_transport(use="shm", root=str(tmp_path))) as copied:
         for _ in range(3):
             with pytest.raises(MissingFileError, match="cannot be read here"):
                 copied.fetch(ref)

@@ -19,7 +19,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from explorers.transports import TRANSPORTS, transport_of
+from explorers.transports import TRANSPORTS, make_transport
 from explorers.transports.arrival import Arrived, tensors_in_bytes
 from explorers.transports.directory import Directory
 from explorers.transports.shm import SharedMemory
@@ -66,13 +66,13 @@ def test_every_named_transport_exists() -> None:
 
 
 def test_a_transport_is_made_from_its_name_and_arguments(tmp_path: Path) -> None:
-    assert isinstance(transport_of(), Directory)
-    assert isinstance(transport_of("shm", root=str(tmp_path)), SharedMemory)
-    assert isinstance(transport_of("explorers.transports.directory:Directory"), Directory)
+    assert isinstance(make_transport(), Directory)
+    assert isinstance(make_transport("shm", root=str(tmp_path)), SharedMemory)
+    assert isinstance(make_transport("explorers.transports.directory:Directory"), Directory)
     with pytest.raises(UnknownComponentError, match="did you mean 'directory'"):
-        transport_of("directry")
+        make_transport("directry")
     with pytest.raises(RecipeError, match="'shm' does not take"):
-        transport_of("shm", folder="x")
+        make_transport("shm", folder="x")
 
 
 def test_vllms_transfers_are_refused_by_the_transformers_engine(tied: Any) -> None:
@@ -341,7 +341,7 @@ def test_an_engine_waits_for_an_offer_until_its_deadline() -> None:
     import torch.distributed as dist
 
     store = dist.TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)
-    transport = transport_of("gloo", host="127.0.0.1", port=store.port, deadline_s=0.2)
+    transport = make_transport("gloo", host="127.0.0.1", port=store.port, deadline_s=0.2)
     with pytest.raises(StalledError, match=r"did not offer 'offer/4' within 0\.2 s"):
         transport.fetch(WeightRef("run", 4, 0, "/nowhere"))
 
@@ -358,7 +358,7 @@ def test_an_engine_too_many_is_refused(tied: Any) -> None:
     offer = {"generation": 0, "receivers": 1, "manifest": manifest, "probe": probe}
     store.set(f"offer/{ref.version}", json.dumps(offer))
     store.set("init/0", json.dumps({"rank_offset": 1}))
-    first, second = (transport_of("nccl", host="127.0.0.1", port=store.port, deadline_s=5) for _ in "ab")
+    first, second = (make_transport("nccl", host="127.0.0.1", port=store.port, deadline_s=5) for _ in "ab")
     arrived = first.fetch(ref)
     assert arrived.source["init"] == {"rank_offset": 1}
     assert arrived.source["update"]["names"] == sorted(arrived.tensors)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from explorers.limits import Limits, limits_of
+from explorers.limits import Limits, recipe_limits
 from explorers.meter import Meter, MeteredEngine
 from explorers.rewards.rules import ExactAnswer
 from explorers.rewards.scoring import Rewards
@@ -288,5 +288,5 @@ def test_every_rollout_is_accounted_for_and_every_group_is_whole_or_failed(
 )
 def test_limits_out_of_their_range_are_refused_by_name(given: dict[str, Any], match: str) -> None:
     with pytest.raises(RecipeError) as refused:
-        limits_of(given, group_size=4)
+        recipe_limits(given, group_size=4)
     assert match in str(refused.value)

@@ -6,7 +6,7 @@ import pytest
 import xxhash
 
 from ops.similarity.shingles import Shingles, mixed, shingles
-from ops.similarity.sketches import SIZE, SketchIndex, bands_of, sketches
+from ops.similarity.sketches import SIZE, SketchIndex, band_shape, sketches
 
 
 def hashed(sets):
@@ -55,7 +55,7 @@ def test_sketch_does_not_depend_on_order_repeats_or_neighbours():
 
 @pytest.mark.parametrize(("threshold", "wanted"), [(0.8, (21, 6)), (0.5, (42, 3)), (1.0, (1, 128))])
 def test_bands_are_the_most_selective_with_the_recall(threshold, wanted):
-    assert bands_of(threshold) == wanted
+    assert band_shape(threshold) == wanted
     bands, rows = wanted
     assert 1 - (1 - threshold**rows) ** bands >= 0.99
 
@@ -132,7 +132,7 @@ def test_pairs_at_the_threshold_are_compared(threshold):
 def test_candidates_are_all_pairs_with_an_equal_band():
     rng = np.random.default_rng(3)
     made = sketches(hashed(families(rng, 150)))
-    bands, width = bands_of(0.6)
+    bands, width = band_shape(0.6)
     index, labels = SketchIndex(0.6), np.zeros(len(made), np.uint64)
     for start in range(0, len(made), 40):
         index.restore(made[start : start + 40], labels[start : start + 40])

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ops.similarity.word_ngrams import words_of
+from ops.similarity.word_ngrams import split_words
 from rft_data.core.errors import MissingFileError, RowError
 from rft_data.tasks.sources import jsonl_tasks
 from rft_data.tasks.table import task_table
@@ -124,7 +124,7 @@ def plain_words(text: str) -> list[str]:
     n=st.integers(1, 4),
 )
 def test_ngrams_are_those_of_a_plain_loop(texts, n):
-    (nothing, words), spelled = words_of([], texts)
+    (nothing, words), spelled = split_words([], texts)
     assert len(nothing.ngrams(n).hashes) == 0
     assert spelled.take(pa.array(words.numbers)).to_pylist() == plain_words(" ".join(texts))
     grams = words.ngrams(n)

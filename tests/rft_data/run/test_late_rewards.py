@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from explorers.limits import limits_of
+from explorers.limits import recipe_limits
 from explorers.rewards.scoring import make_rewards
 from rft_data.buffer import Buffer
 from rft_data.core.errors import RecipeError
@@ -74,7 +74,7 @@ def awaiting(recipe: OnlineRecipe) -> Awaiting | None:
 
 
 def test_a_reward_that_comes_later_is_missing_without_a_reason() -> None:
-    rewards = make_rewards([{"use": "exact_answer"}, {"use": "later"}], limits_of({}, 1))
+    rewards = make_rewards([{"use": "exact_answer"}, {"use": "later"}], recipe_limits({}, 1))
     task = Task("sums", ({"role": "user", "content": "1+1="},), "2")
     [columns] = rewards.score_all([(task, "#### 2")])
     assert columns == {"reward": None, "reward_parts": {"exact_answer": 1.0}, "unscored_reason": None}
