@@ -1,7 +1,7 @@
 """Data operators for reinforcement fine-tuning: real Data-Juicer operators with an Arrow core.
 
-`OPERATOR_MODULES` is the visible list of ours; Data-Juicer's own text operators run beside them
-(see `allowlist.py`). Importing this package does not import data_juicer.
+`OPERATOR_MODULES` lists ours. Recipes may name Data-Juicer's own text operators too (see
+`runtime/allowlist.py`). Importing this package does not import data_juicer.
 """
 
 from __future__ import annotations

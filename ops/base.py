@@ -1,4 +1,4 @@
-"""The Arrow core of an operator, mixed into Data-Juicer's base classes, and the front door around it.
+"""Base classes of our operators: the Arrow core, and the methods that Data-Juicer calls.
 
 `class MyFilter(ArrowFilter, Filter)` judges single rows; with `Pipeline` instead of `Filter` and
 `group_key` set, whole groups. Our runtime (`ops.runtime.pipeline`), `dj-process` and Data-Juicer on Ray all
@@ -29,7 +29,7 @@ class Judgement:
 
 
 class ArrowOperator:
-    """What filters and mappers share: the columns, groups and store they work on."""
+    """Base of filters and mappers: which columns, groups and store an operator works on."""
 
     group_key: ClassVar[str | None] = None
     whole_batch: bool = False
@@ -39,13 +39,13 @@ class ArrowOperator:
     store: Any = None
     """The attached buffer, to be read only: `read`, `batches`, `take`."""
     buffer: str | None = None
-    """Uri of a buffer of its own: an argument of operators that need a store, for dj-process."""
+    """URI of the buffer to read when none is attached (dj-process); an operator's own argument."""
     required_columns: tuple[str, ...] = ()
     optional_columns: tuple[str, ...] = ()
     _batched_op = True
 
     def attach(self, store: object) -> None:
-        """Give it the run's buffer; a pipeline with a store calls this once, before any row."""
+        """Set the buffer to read. A pipeline that has a store calls this once, before the first row."""
         self.store = store
 
     @property
@@ -58,7 +58,7 @@ class ArrowFilter(ArrowOperator):
     """Mix-in of operators that drop rows: implement `judge`."""
 
     def judge(self, table: pa.Table) -> Judgement:
-        """Decide about every row of `table`; with a group key, groups are whole."""
+        """Decide about every row of `table`. With a group key, `table` holds whole groups."""
         raise NotImplementedError
 
     def process_table(self, table: pa.Table) -> pa.Table:
@@ -121,7 +121,7 @@ def append_or_replace(table: pa.Table, name: str, column: pa.Array) -> pa.Table:
 def floats(table: pa.Table, name: str) -> npt.NDArray[np.float64]:
     """A number column in fp64, NaN where null.
 
-    Raises: ValueError for a NaN or an infinity, which would poison every sum it enters.
+    Raises: ValueError for a NaN or an infinity: every sum with it would be NaN or infinite too.
     """
     column = table[name]
     if not pa.types.is_floating(column.type):

@@ -13,7 +13,7 @@ from rft_data.core.codec import one_array
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """Which group each of N rows is in; rows of a group need not be neighbours."""
+    """The group of each of N rows; rows of one group need not be next to each other."""
 
     codes: npt.NDArray[np.int64]
     """N group numbers, 0-based, in order of first appearance."""
@@ -44,7 +44,7 @@ class Groups:
 
 @dataclass(frozen=True, slots=True)
 class Moments:
-    """Of the values of each group: arrays with one entry for each group."""
+    """Statistics of the values of each group: arrays with one entry for each group."""
 
     size: npt.NDArray[np.int64]
     """Rows with a value."""
@@ -53,7 +53,7 @@ class Moments:
     _codes: npt.NDArray[np.int64]
     """Group of each value."""
     _shifted: npt.NDArray[np.float64]
-    """The values, less one value of their group."""
+    """Each value minus one fixed value of its group."""
     _shifted_mean: npt.NDArray[np.float64]
 
     def std(self, ddof: int) -> npt.NDArray[np.float64]:

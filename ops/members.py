@@ -1,4 +1,4 @@
-"""The members of every group laid out by place, so that all groups of a part are worked on at once.
+"""Arrays of group members by place, so that numpy handles many groups in one call.
 
 A member is one rollout: one row, or the turns of one (group, member).
 """
@@ -20,7 +20,7 @@ from ops.similarity.overlap import Bools, Ints, Similarities
 Floats = npt.NDArray[np.float64]
 
 _PART_ROWS = 128
-"""Least rows of a part, but for the last: its n-grams stay in the processor's cache."""
+"""Smallest number of rows in a part, except the last one; the n-grams of so many rows fit the CPU cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +40,10 @@ class Part:
 
 
 def parts(table: pa.Table, preference: Floats | None) -> Iterator[Part]:
-    """All groups of `table`, those of about the same size together, _PART_ROWS rows and more at a time.
+    """All groups of `table` in parts of at least _PART_ROWS rows; groups of similar size share a part.
 
-    Args: `preference`: N numbers, of a member's last turn the one that counts; the places of a group go from
-        the largest to the smallest, NaN last, ties by `member`. None: by `member`.
+    Args: `preference`: N numbers; a member's last turn counts. Places go from the largest to the smallest
+        number, NaN last, ties by `member`. None: places go by `member`.
     Raises: ValueError when two rows are the same turn of one member.
     """
     groups = Groups.of(table, GROUP_KEY)
@@ -78,13 +78,13 @@ def thinned(
     judge: Callable[[Part], tuple[Bools, Ints, Similarities]],
     reason: str,
 ) -> Judgement:
-    """Drop the members that are too like one of their group that stays.
+    """Drop members that are too similar to a member of their group that is kept.
 
     Args:
         preference: see `parts`.
-        judge: of a part: kept, [G, M]; the place of the kept member that a dropped one is like, [G, M]; and
-            how alike two are, [G, M, M], read at [g, kept, dropped].
-        reason: text with `{member}`, the one that stays, and `{similarity}` in it.
+        judge: returns, for a part: which members are kept, [G, M]; for a dropped member the place of the kept
+            one it is similar to, [G, M]; and the similarities, [G, M, M], read at [g, kept, dropped].
+        reason: text with the fields `{member}` (the one that is kept) and `{similarity}`.
     """
     keep = np.ones(table.num_rows, np.bool_)
     why = np.empty(table.num_rows, object)
@@ -102,12 +102,12 @@ def thinned(
 
 
 def numbers(table: pa.Table, column: str) -> Ints:
-    """What rows are called in reasons: their `column`, or their place in the table."""
+    """The numbers by which reasons name rows: the values of `column`, else the row numbers in `table`."""
     return table[column].to_numpy() if column in table.column_names else np.arange(table.num_rows)
 
 
 def whole_rollouts(table: pa.Table, keep: Bools) -> Bools:
-    """Verdicts on rows as verdicts on rollouts: one of several turns goes when each of its turns goes."""
+    """Turn verdicts on rows into verdicts on rollouts: a rollout is dropped when all its turns are."""
     if not {GROUP_KEY, *ROLLOUT_COLUMNS} <= set(table.column_names):
         return keep
     turns = Rollouts.of(table, Groups.of(table, GROUP_KEY)).codes

@@ -1,7 +1,7 @@
 """Which rows are one rollout, and how long completions are.
 
 A row is one rollout unless a step-wise workflow made several of it: then the rows of one (group, member)
-are its turns. Operators that choose among rollouts never tear one apart.
+are its turns. Operators that choose among rollouts keep or drop all turns of one together.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Rollouts:
 
     @classmethod
     def of(cls, table: pa.Table, groups: Groups) -> Rollouts:
-        """Rollouts by (group, member), turns in order of `turn`; without these columns a row is a rollout.
+        """Rows with one (group, member) are one rollout. Without these columns each row is a rollout.
 
         Raises: ValueError when two rows are the same turn of the same member.
         """
@@ -88,9 +88,12 @@ def multi_turn_rollouts(table: pa.Table) -> Ints | None:
 
 
 def torn(turns: Ints, rows: Ints, lost: Mapping[int, str]) -> dict[int, str]:
-    """Those of `rows` of whose rollout another turn is lost, and the reason to drop them too.
+    """Kept rows whose rollout lost another turn, with the reason to drop them too.
 
-    Args: `turns`: of `multi_turn_rollouts`; `rows`: row numbers that stay; `lost`: row number to why it does not.
+    Args:
+        turns: as `multi_turn_rollouts` returns them.
+        rows: numbers of the rows that are kept so far.
+        lost: number of each dropped row to its reason.
     """
     gone = np.sort(np.fromiter(lost, np.int64, len(lost)))
     gone = gone[turns[gone] >= 0]
@@ -104,7 +107,7 @@ def torn(turns: Ints, rows: Ints, lost: Mapping[int, str]) -> dict[int, str]:
 
 
 def _all_different(groups: Groups, member: Ints) -> bool:
-    """Whether no two rows of a group are the same member; False also where that is not quickly known."""
+    """Whether no two rows of a group are the same member; False also where the check would take long."""
     width = int(member.max()) + 1
     if member.min() < 0 or groups.count * width > 8 * len(member):
         return False

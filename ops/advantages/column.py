@@ -1,6 +1,6 @@
-"""What the advantage mappers share: the column they write, and how a group's values are centred and scaled.
+"""Shared by the advantage mappers: writing the column, and centring and scaling the values of a group.
 
-The formulas are the operators', one file each.
+Each operator's formula is in its own file.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ops.grouping import Groups
 Array = npt.NDArray[np.float64]
 
 ADVANTAGE_COLUMNS = ("shaped_reward", "advantage")
-"""Read where they are there: the reward that counts, and the column that is replaced."""
+"""Optional input columns: the reward that counts before `reward`, and the column that is replaced."""
 
 
 def with_advantage(table: pa.Table, advantage: Array) -> pa.Table:

@@ -26,13 +26,13 @@ from rft_data.tasks.table import task_table
 class LanceDbFormatter(BaseFormatter):
     """Reads one table of a buffer, read-only, also while a run writes to it.
 
-    Columns keep their Arrow types (token ids stay list<int32>). The table `tasks` comes as task operators
-    want it, with `text` and the record of PLAYED. The rows are held in memory: give `columns`, `where` or
+    Columns keep their Arrow types (token ids stay list<int32>). The table `tasks` also has the columns that
+    task operators need: `text` and those of PLAYED. The rows are held in memory: give `columns`, `where` or
     `limit` when there are many.
     """
 
     SUFFIXES: ClassVar[list[str]] = []
-    """It claims no files; without this every load of a local file in the process fails."""
+    """File endings it reads: none. Without this attribute Data-Juicer fails on every local file."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""`lancedb_write_mapper`: a sink that writes the rows passing through to a Lance table of their own."""
+"""`lancedb_write_mapper`: writes all rows to a new Lance table and passes them on."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class LanceDbWriteMapper(ArrowMapper, Mapper):
         self._started = False
 
     def process_table(self, table: pa.Table) -> pa.Table:
-        """Write these rows behind those written before."""
+        """Append the rows to the table, and return them unchanged."""
         self._write(table)
         return table
 

@@ -1,4 +1,4 @@
-"""The store of an operator that reads stored rows: the attached one, else the one its argument names."""
+"""The buffer that an operator reads: the attached one, else the one that its argument `buffer` names."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from rft_data.core.errors import OperatorError
 
 
 def operator_store(op: ArrowOperator, name: str) -> Any:
-    """The run's buffer, or the one at `op.buffer`, opened for reading when first asked for.
+    """The run's buffer, else the one at `op.buffer`, which the first call opens for reading.
 
-    Raises: OperatorError when there is neither; MissingFileError when there is no buffer at that place.
+    Raises: OperatorError when there is neither; MissingFileError when `op.buffer` is no buffer.
     """
     if op.store is None:
         if op.buffer is None:

@@ -30,7 +30,7 @@ class BestOfNFilter(ArrowFilter, Pipeline):
     )  # fmt: skip
 
     def __init__(self, k: int = 1, min_reward: float | None = None, *args: object, **kwargs: object) -> None:
-        """k: rollouts to keep of each group (>= 1); min_reward: None keeps the best whatever they got."""
+        """k: rollouts to keep of each group (>= 1); min_reward: None: no lower bound."""
         super().__init__(*args, **kwargs)
         if k < 1:
             raise ValueError(f"k is {k}; wanted a whole number >= 1")

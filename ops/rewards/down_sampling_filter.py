@@ -1,4 +1,4 @@
-"""`down_sampling_filter`: trains on the most telling rollouts of each group (PODS)."""
+"""`down_sampling_filter`: keeps the most informative rollouts of each group (PODS)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class DownSamplingFilter(ArrowFilter, Pipeline):
 
     max_variance: those whose rewards vary most: the i lowest and the size - i highest, for the best i
     (PODS, arXiv:2504.13818). Rollouts without a reward go first.
-    random: drawn by `seed` and `experience_id`, whatever the order and company of the rows.
+    random: drawn by `seed` and `experience_id`, whatever the order of the rows and whichever rows are there.
     A rollout's reward is `shaped_reward`, else `reward`, of its last turn; all its turns stay or go.
     Ties are broken by `experience_id`. Raises ValueError for a reward that is not finite.
     """
@@ -56,7 +56,7 @@ class DownSamplingFilter(ArrowFilter, Pipeline):
         rewards = effective_rewards(table)[rollouts.last]
         members = np.bincount(rollouts.group, minlength=groups.count)
         if self.rule == "random":
-            place = place_in_group(rollouts.group, self._lots(table, rollouts.last))
+            place = place_in_group(rollouts.group, self._random_keys(table, rollouts.last))
             chosen = place < self.size
         else:
             ranks = id_ranks(table)[rollouts.last]
@@ -68,7 +68,7 @@ class DownSamplingFilter(ArrowFilter, Pipeline):
         ]
         return Judgement(keep, reasons)
 
-    def _lots(self, table: pa.Table, rows: Ints) -> npt.NDArray[Any]:
+    def _random_keys(self, table: pa.Table, rows: Ints) -> npt.NDArray[Any]:
         """64 bits for each row, from seed and id."""
         if "experience_id" not in table.column_names:
             raise ValueError("rule 'random' needs column 'experience_id', by which it draws")
@@ -82,7 +82,7 @@ def _most_varied(rewards: Array, ranks: Ints, groups: Groups, size: int) -> Bool
     """The `size` known rewards of each group with the largest variance; all of a group with no more.
 
     In order of reward, the sums over the i lowest and size - i highest are differences of running sums;
-    rewards are standardised within their group first, so that no group loses digits to another.
+    rewards are standardised within their group first, so that no group costs another one precision.
     """
     known = ~np.isnan(rewards)
     moments = groups.moments(rewards)

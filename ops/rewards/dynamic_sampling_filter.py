@@ -19,7 +19,7 @@ class DynamicSamplingFilter(ArrowFilter, Pipeline):
     Accuracy is the share of the group's scored rollouts with `reward` >= `correct`; of a rollout of
     several turns the last one counts. A group of one is all right or all wrong, and dropped; so is a
     group without a reward. A rollout without a reward stays with its group. Nothing is resampled here: a
-    dropped group takes no place in a lease, so admission starts another in its stead.
+    dropped group is in no lease, so admission starts another group.
     Raises ValueError for a reward that is not finite.
     """
 

@@ -1,4 +1,4 @@
-"""`feedback_mapper`: joins what was said about an experience later (a delayed reward, a score) to its row."""
+"""`feedback_mapper`: joins later feedback on an experience (a delayed reward, a score) to its row."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ Into = Literal["reward", "shaped_reward", "stats"]
 
 @OPERATORS.register_module("feedback_mapper")
 class FeedbackMapper(ArrowMapper, Mapper):
-    """Adds `feedback_<key>`, a float, null where nothing was said, and fills another column from it if asked.
+    """Adds `feedback_<key>`, a float, null without feedback, and with `into` fills another column from it.
 
     Of several values about one row `how` makes one: the last, the mean over authors of each one's last, or
     the sum (see `rft_data.exchange.feedback.fold`). into="reward" fills rewards that are missing, and clears
     `unscored_reason` there; "shaped_reward" does the same for that column, which it adds; "stats" leaves
-    both alone. With `replace`, a value that is there gives way to what was said. Operators after this one
-    see the new reward; the stored row does not change. Put it first in the list. Rows are taken one by one:
-    a group of one or an empty text is nothing special. Raises ValueError for a stored reward that is not
-    finite.
+    both alone. With `replace`, feedback also replaces a value that is there. Operators after this one
+    see the new reward; the stored row does not change. Put it first in the list. Each row is
+    handled alone: a group of one or an empty text makes no difference.
+    Raises ValueError for a stored reward that is not finite.
     """
 
     needs_store = True
@@ -58,19 +58,20 @@ class FeedbackMapper(ArrowMapper, Mapper):
         self.buffer = buffer
 
     def process_table(self, table: pa.Table) -> pa.Table:
-        """Add what was said, and fill in."""
+        """Add the feedback column and fill the column `into`."""
         ids = table["experience_id"]
-        feedback = feedback_about(operator_store(self, "feedback_mapper"), self.key, ids.to_pylist())
-        said = fold(feedback, self.how).values_for(ids)
-        table = append_or_replace(table, f"feedback_{self.key}", _nullable(said, pa.float64()))
+        store = operator_store(self, "feedback_mapper")
+        feedback = feedback_about(store, self.key, ids.to_pylist())
+        values = fold(feedback, self.how).values_for(ids)
+        table = append_or_replace(table, f"feedback_{self.key}", _nullable(values, pa.float64()))
         if self.into == "stats":
             return table
         there = self.into in table.column_names
         before = floats(table, self.into) if there else np.full(table.num_rows, np.nan)
-        filled = ~np.isnan(said) & (np.isnan(before) | self.replace)
+        filled = ~np.isnan(values) & (np.isnan(before) | self.replace)
         kind = table.schema.field(self.into).type if there else pa.float32()
         kind = pa.float32() if pa.types.is_null(kind) else kind
-        table = append_or_replace(table, self.into, _nullable(np.where(filled, said, before), kind))
+        table = append_or_replace(table, self.into, _nullable(np.where(filled, values, before), kind))
         if self.into == "reward" and "unscored_reason" in table.column_names:
             why = one_array(table["unscored_reason"])
             table = append_or_replace(table, "unscored_reason", _cleared(why, filled))

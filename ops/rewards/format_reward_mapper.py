@@ -1,4 +1,4 @@
-"""`format_reward_mapper`: rewards completions that keep to a format."""
+"""`format_reward_mapper`: rewards completions that follow a format."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ _NESTED = 4
 
 @OPERATORS.register_module("format_reward_mapper")
 class FormatRewardMapper(ArrowMapper, Mapper):
-    r"""Writes `format_reward`: 1.0 when `completion_text` keeps to every rule given, else 0.0.
+    r"""Writes `format_reward`: 1.0 when `completion_text` follows every rule given, else 0.0.
 
     tags [think, answer]: `<think>...</think><answer>...</answer>` and nothing else but white space, each tag
     once, none empty (DeepSeek-R1, arXiv:2501.12948). boxed: exactly one `\boxed{...}`, not empty, braces
     balanced (up to 4 deep inside). pattern: found anywhere; anchor it with \A and \z for the whole text.
     With a weight, `shaped_reward` becomes (shaped_reward where set, else reward) + weight * format_reward; a
     missing reward stays missing. An empty or missing text gets 0.0. Groups do not matter.
-    Patterns are RE2's: their time is linear in the text, whatever model output they meet, and so they know
-    neither look-around nor back-references.
+    Patterns are RE2's: matching takes time linear in the text, and there is no look-around and no
+    back-reference.
     """
 
     optional_columns = ("reward", "shaped_reward", "format_reward")
@@ -80,7 +80,7 @@ class FormatRewardMapper(ArrowMapper, Mapper):
 
 
 def _rules(tags: Sequence[str], boxed: bool, pattern: str | None) -> tuple[list[str], list[str]]:
-    """Texts that are to occur exactly once, and patterns that are to be found."""
+    """Texts that must occur exactly once, and patterns that must match."""
     once = [text for tag in tags for text in (f"<{tag}>", f"</{tag}>")]
     patterns = [] if pattern is None else [pattern]
     if tags:

@@ -18,7 +18,7 @@ class InvalidRewardFilter(ArrowFilter, Pipeline):
 
     The other operators on rewards refuse (ValueError) what is not finite; this one, put first, takes it
     out with its reason. Of a rollout of several turns (a `turn` above 0) the last one's reward decides for
-    all: earlier turns may have none, or one taken back, but none that is NaN or infinite. Groups may become
+    all: earlier turns may have no reward or a withdrawn one, but not NaN or an infinity. Groups may become
     ragged; a group of one goes or stays like any other rollout.
     """
 
@@ -31,7 +31,7 @@ class InvalidRewardFilter(ArrowFilter, Pipeline):
         super().__init__(*args, **kwargs)
 
     def judge(self, table: pa.Table) -> Judgement:
-        """Keep finite rewards that nobody has taken back."""
+        """Keep rows with a finite reward and no `unscored_reason`."""
         rewards = table["reward"].cast(pa.float64())
         values = rewards.to_numpy()
         causes = pa.nulls(table.num_rows, pa.string())

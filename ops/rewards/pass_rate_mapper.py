@@ -1,4 +1,4 @@
-"""`pass_rate_mapper`: what a group's rewards say about its task."""
+"""`pass_rate_mapper`: pass rate, mean and spread of each group's rewards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`preference_pair_mapper`: pairs of a better and a worse answer, out of groups."""
+"""`preference_pair_mapper`: makes pairs of a better and a worse answer of one group."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class PreferencePairMapper(ArrowMapper, Pipeline):
         return _with_pairs(table, chosen[few], rejected[few])
 
     def _candidates(self, rows: Ints, codes: Ints) -> tuple[Ints, Ints]:
-        """Pairs to look at, as row numbers; `rows` go from best to worst, group after group."""
+        """(chosen, rejected) row numbers of all possible pairs; `rows`: by group, best first."""
         starts = np.searchsorted(codes, codes)
         ends = np.searchsorted(codes, codes, side="right")
         if self.pairs == "best_vs_worst":
@@ -95,7 +95,7 @@ class PreferencePairMapper(ArrowMapper, Pipeline):
         return np.concatenate(chosen), np.concatenate(rejected)
 
     def _alike(self, one: Array, other: Array) -> npt.NDArray[np.bool_]:
-        """Whether answers are near enough in length; an empty one is like nothing but another empty one."""
+        """Whether the lengths of two answers are within the ratio; an empty one only fits an empty one."""
         if self.max_length_ratio == np.inf:
             return np.ones(len(one), np.bool_)
         shorter, longer = np.minimum(one, other), np.maximum(one, other)

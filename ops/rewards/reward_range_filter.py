@@ -28,7 +28,7 @@ class RewardRangeFilter(ArrowFilter, Filter):
         *args: object,
         **kwargs: object,
     ) -> None:
-        """Bounds are inclusive; None leaves that side open.
+        """Bounds are inclusive; None: no bound on that side.
 
         Raises: ValueError if min_reward is above max_reward.
         """

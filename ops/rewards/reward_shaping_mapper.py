@@ -30,11 +30,11 @@ class RewardShapingMapper(ArrowMapper, Pipeline):
     A term is a number column (`reward`, or what an operator before wrote, such as `pass_rate`) or, with
     a slash, an entry of a JSON or struct column (`reward_parts/format`, `__dj__stats__/text_len`).
     normalize="group" takes (x - mean) / (std + 1e-4) of each term over its group first, so that no term
-    drowns another (GDPO, arXiv:2601.05242); a group of one, or of equal values, then has 0.0. clip is
+    outweighs another (GDPO, arXiv:2601.05242); a group of one, or of equal values, then has 0.0. clip is
     applied to the sum. A row without a `reward` gets a null; one with a reward must have every term, or
-    a ValueError says which is missing (the pipeline quarantines the row's group). Raises ValueError for
+    a ValueError names the missing one (the pipeline quarantines the row's group). Raises ValueError for
     a term that is not finite, and OperatorError where a `shaped_reward` is set already but is no term: what
-    an operator before added or took off would be lost (put this one first, or weigh `shaped_reward`).
+    an earlier operator added or subtracted would be lost (put this one first, or weigh `shaped_reward`).
     """
 
     group_key = GROUP_KEY
@@ -94,7 +94,7 @@ class RewardShapingMapper(ArrowMapper, Pipeline):
 
 
 def _term(table: pa.Table, term: str, parsed: dict[str, Mapping[str, Array]]) -> Array:
-    """A term's values, NaN where a row lacks it; `parsed` remembers columns that were taken apart."""
+    """A term's values, NaN where a row lacks it; `parsed` caches the parsed JSON and struct columns."""
     column, _, entry = term.partition("/")
     if not entry:
         return floats(table, column)

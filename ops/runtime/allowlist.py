@@ -58,15 +58,14 @@ NATIVE_OPERATORS = frozenset(
 )
 
 _FETCHING: Mapping[str, tuple[Any, ...]] = {"tokenization": (True, "sentencepiece")}
-"""Argument to those values that make an operator of the list fetch a tokenizer when it is missing."""
-
+"""Argument to the values with which an operator of the list downloads a tokenizer that is missing."""
 
 _IMPORTING: Mapping[str, str] = {"semantic_diversity_filter": "model"}
-"""Our operators that import code when this argument is `package.module:name`."""
+"""Operator of ours to the argument that makes it import code when its value is `package.module:name`."""
 
 
 def unsafe_arguments(operator: str, args: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """The arguments with which an operator of the list is no longer safe, and what it does with them."""
+    """(argument, what it does) for each argument value with which an operator of the list is not safe."""
     if operator in NATIVE_OPERATORS:
         for name, values in _FETCHING.items():
             if name in args and args[name] in values:

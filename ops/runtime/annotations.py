@@ -1,4 +1,4 @@
-"""What a pipeline did with stored experiences, as rows of the `annotations` table."""
+"""Makes rows of the table `annotations` from what a pipeline did with stored experiences."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from rft_data.core.rows import canonical_json, now
 from rft_data.core.words import Verdict
 
 COLUMNS = ("advantage", "shaped_reward", "masked")
-"""Columns of operators that have a column of their own in the table; the others go into `stats`."""
+"""Operator columns that the table has too; all other operator columns go into `stats`."""
 UNJUDGED = "unjudged"
-"""Key in `stats`: operator to the failure that a kept row is owed (`on_failure: keep`)."""
+"""Key in `stats` of a row kept in spite of failures (`on_failure: keep`): operator to its failure."""
 
 
 def without_advantage(outcome: Outcome) -> dict[int, str]:
-    """Rows that an advantage operator leaves without one, and why they are dropped: no step can use them."""
+    """Rows that an advantage operator left without one, with the reason to drop them."""
     if "advantage" not in outcome.table.column_names:
         return {}
     column = outcome.table["advantage"]
@@ -41,7 +41,7 @@ class OperatorReport:
     """What one operator of the list did in one run."""
 
     name: str
-    """Its name, with `#2` behind it for the second of that name."""
+    """Its name; the second operator of one name has `#2` after it."""
     rows_in: int
     rows_out: int
     seconds: float
@@ -50,11 +50,11 @@ class OperatorReport:
     quarantined: Mapping[int, str]
     """Input row number to `operator: exception: message`."""
     unjudged: Mapping[int, str]
-    """The same for rows that stay although it failed on them."""
+    """The same for rows that are kept although it failed on them."""
 
     @property
     def lost(self) -> Mapping[Verdict, Mapping[int, str]]:
-        """Verdict to the rows that it ended."""
+        """Rows that did not pass, by verdict."""
         return {Verdict.DROPPED: self.dropped, Verdict.QUARANTINED: self.quarantined}
 
 
@@ -87,7 +87,7 @@ def annotation_rows(
 
 
 def _spread(kept: pa.Table, name: str, places: pa.Array) -> pa.Array:
-    """A column of the kept rows, spread over all rows; null where the row was not kept."""
+    """A column of the kept rows, with one value for each input row; null where the row was not kept."""
     kind = schema.ANNOTATIONS.field(name).type
     if name not in kept.column_names:
         return pa.nulls(len(places), kind)
@@ -95,7 +95,7 @@ def _spread(kept: pa.Table, name: str, places: pa.Array) -> pa.Array:
 
 
 def _stats(experiences: pa.Table, kept: pa.Table, reports: Sequence[OperatorReport]) -> list[str]:
-    """What operators computed beside COLUMNS, as JSON, for each kept row."""
+    """The operators' other columns (not in COLUMNS) as one JSON text for each kept row."""
     known = {*experiences.column_names, ROW, *COLUMNS}
     columns: dict[str, pa.ChunkedArray] = {}
     for name in (STATS, META):
@@ -104,10 +104,10 @@ def _stats(experiences: pa.Table, kept: pa.Table, reports: Sequence[OperatorRepo
             columns |= {key.partition(".")[2]: part[key] for key in part.column_names}
     columns |= {name: kept[name] for name in kept.column_names if name not in {*known, STATS, META}}
     texts = _objects(columns, kept.num_rows)
-    owed = _unjudged(reports)
-    for place, row in enumerate(row_numbers(kept).tolist()) if owed else ():
-        if row in owed:
-            texts[place] = canonical_json({**json.loads(texts[place]), UNJUDGED: owed[row]})
+    failures = _unjudged(reports)
+    for place, row in enumerate(row_numbers(kept).tolist()) if failures else ():
+        if row in failures:
+            texts[place] = canonical_json({**json.loads(texts[place]), UNJUDGED: failures[row]})
     return texts
 
 
@@ -121,7 +121,7 @@ def _objects(columns: Mapping[str, pa.ChunkedArray], rows: int) -> list[str]:
 
 
 def _texts(column: pa.ChunkedArray) -> list[str]:
-    """The values as JSON; equal ones are written once, for many of them are statistics of groups."""
+    """The values as JSON. Equal values are encoded once: many are statistics of groups."""
     if pa.types.is_nested(column.type) or isinstance(column.type, pa.BaseExtensionType):
         return [_json(value) for value in column.to_pylist()]
     encoded = one_array(column).dictionary_encode()
@@ -136,15 +136,15 @@ def _json(value: Any) -> str:
 
 def _unjudged(reports: Sequence[OperatorReport]) -> dict[int, dict[str, str]]:
     """Row number to operator to failure."""
-    owed: dict[int, dict[str, str]] = {}
+    failures: dict[int, dict[str, str]] = {}
     for report in reports:
         for row, why in report.unjudged.items():
-            owed.setdefault(row, {})[report.name] = why
-    return owed
+            failures.setdefault(row, {})[report.name] = why
+    return failures
 
 
 def _plain(value: Any) -> Any:
-    """A value JSON can hold; a float that is not finite becomes null."""
+    """`value` as JSON types; a float that is not finite becomes None, an unknown type its `str`."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):

@@ -1,7 +1,7 @@
-"""The one place that imports Data-Juicer for us, and keeps it from disturbing the host process.
+"""The only module that imports Data-Juicer, and undoes what the import changes in the process.
 
-Its import removes the host's loguru handlers and configures the root logger; ray, which it loads, sets
-an exception hook and an environment variable. Its lazy loader installs missing packages with pip.
+Its import removes loguru handlers and configures the root logger. It imports ray, which sets an exception
+hook and an environment variable. Its lazy loader installs missing packages with pip.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ WHY = "running data operators"
 
 @cache
 def registry() -> Any:
-    """Data-Juicer's OPERATORS (name to class in `.modules`), with ours in it.
+    """Data-Juicer's OPERATORS, with ours registered; `.modules` maps a name to its class.
 
     From the first call on, Data-Juicer installs no package in this process and its log messages are
-    off (`loguru.logger.enable("data_juicer")` brings them back).
+    off (`loguru.logger.enable("data_juicer")` turns them on again).
     Raises: MissingExtraError without the extra `ops`.
     """
     with _host_undisturbed():
         _forbid_installs()
         base_op = need("data_juicer.ops.base_op", "ops", WHY)
-        # Constructing an operator would import this (and ray) later, outside of the guard.
+        # Constructing an operator would import this (and ray) later, where nothing undoes its effects.
         need("data_juicer.core.data", "ops", WHY)
         importlib.import_module("ops.register")
     return base_op.OPERATORS
@@ -42,9 +42,9 @@ def registry() -> Any:
 
 @contextmanager
 def host_kept_quiet() -> Iterator[None]:
-    """Around an operator's call: no progress bars of `datasets`, and the start method stays open.
+    """No progress bars of `datasets` inside the block, and the same multiprocessing start method after it.
 
-    The first bar of tqdm, which Data-Juicer shows, fixes the start method of multiprocessing.
+    Data-Juicer's first tqdm bar sets the start method of multiprocessing for the whole process.
     """
     datasets = need("datasets", "ops", WHY)
     shown = not datasets.are_progress_bars_disabled()
@@ -66,24 +66,23 @@ def _host_undisturbed() -> Iterator[None]:
     images = need("PIL.ImageFile", "ops", WHY)
     root = logging.getLogger()
     level, handlers = root.level, root.handlers[:]
-    streams = sys.stdout, sys.stderr, sys.excepthook
-    ray_mode, folder, truncated = (
-        os.environ.get("RAY_CLIENT_MODE"),
-        tempfile.tempdir,
-        images.LOAD_TRUNCATED_IMAGES,
-    )
+    stdout, stderr, excepthook = sys.stdout, sys.stderr, sys.excepthook
+    ray_mode = os.environ.get("RAY_CLIENT_MODE")
+    folder = tempfile.tempdir
+    truncated = images.LOAD_TRUNCATED_IMAGES
     if "data_juicer" not in sys.modules:
         logger.disable("data_juicer")
-    # remove() would stop the host's handlers for good: they cannot be put back afterwards.
+    # remove() would end the host's handlers, and loguru has no way to add them again.
     logger.remove = logger.add = _ignore
     try:
         yield
     finally:
         del logger.remove, logger.add
-        sys.stdout, sys.stderr, sys.excepthook = streams
+        sys.stdout, sys.stderr, sys.excepthook = stdout, stderr, excepthook
         root.handlers[:] = handlers
         root.setLevel(level)
-        tempfile.tempdir, images.LOAD_TRUNCATED_IMAGES = folder, truncated
+        tempfile.tempdir = folder
+        images.LOAD_TRUNCATED_IMAGES = truncated
         if ray_mode is None:
             os.environ.pop("RAY_CLIENT_MODE", None)
         else:
@@ -102,5 +101,5 @@ def _forbid_installs() -> None:
 def _refuse_install(package: str, *_: Any, **__: Any) -> NoReturn:
     raise MissingExtraError(
         f"a data operator needs the package '{package}', which is not installed; nothing is installed "
-        f"while a run is going on: pip install '{package}' first, or take the operator out of the recipe."
+        f"during a run: pip install '{package}' first, or take the operator out of the recipe."
     )

@@ -1,6 +1,6 @@
-"""How one operator of a list is to run: for how long, where, and what its failures mean.
+"""Limits of one operator: how long it may run, where it runs, and what happens when it fails.
 
-Said beside the list, so that the list itself stays Data-Juicer's.
+Recipes give them beside the operator list, so that the list itself keeps Data-Juicer's format.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ OnFailure: TypeAlias = Literal["quarantine", "keep", "stop"]
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Of one operator; rows never differ by where it ran, so none of it is part of `pipeline_hash`."""
+    """Limits of one operator. `pipeline_hash` leaves them out: they do not change rows."""
 
     on_failure: OnFailure = "quarantine"
-    """A row it fails on is set aside (fail closed), goes on unjudged (fail open), or ends the run."""
+    """A row it fails on is quarantined (fail closed), kept unjudged (fail open), or ends the run."""
     workers: int = 0
-    """Processes of its own, each with a part of a batch's rows or groups; 0: it runs in the caller's."""
+    """Worker processes, which share the rows or groups of a batch; 0: it runs in the caller's process."""
     where: Literal["local", "ray"] = "local"
     """Whether the workers are processes of this machine or Ray actors."""
     budget_s: float | None = None
-    """Seconds for one batch; a worker that needs more is ended, and all its rows have failed."""
+    """Seconds for one batch. A worker that takes longer is killed, and all its rows have failed."""
 
     def __post_init__(self) -> None:
-        """Raises: RecipeError for values that cannot be kept."""
+        """Raises: RecipeError for values out of range, and for limits that need workers without any."""
         if self.workers < 0 or (self.budget_s is not None and not self.budget_s > 0):
             raise RecipeError(
                 f"op_limits has workers {self.workers} and budget_s {self.budget_s}; "
@@ -38,7 +38,7 @@ class Limits:
 
 
 def needs_workers(workers: int, where: str, budget_s: float | None) -> str | None:
-    """What of these options cannot be without a process of the operator's own, in words."""
+    """An error text for the option that needs a worker while there is none; None without one."""
     if workers:
         return None
     if budget_s is not None:

@@ -1,7 +1,7 @@
-"""Data-Juicer's own operators as stages: its methods called directly on the columns they can read.
+"""Stages for Data-Juicer's own operators: they call its methods directly, without NestedDataset.map.
 
-Token lists and other wide columns never become Python objects: operators get text, numbers and their
-own stats, and the rest is joined back by row number. No NestedDataset.map, no process pool.
+Operators get only text, numbers and their own stats as Python objects. Token lists and other wide columns
+stay in Arrow and are joined by row number. There is no process pool.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def local_stage(name: str, op: Any) -> Stage:
     """
     if isinstance(op, ArrowOperator):
         return ArrowStage(name, op)
-    # data_juicer only inside functions: importing ops.runtime.pipeline must stay cheap and quiet.
+    # data_juicer is imported in functions only: its import is slow and changes the process (hygiene.py).
     from data_juicer.ops.base_op import Deduplicator, Filter, Mapper, Selector
 
     if isinstance(op, Filter):
@@ -50,7 +50,7 @@ def local_stage(name: str, op: Any) -> Stage:
 
 
 class MapperStage:
-    """A Mapper: edits text for the operators after it, or adds columns; stored rows do not change."""
+    """A Mapper: changes text for later operators, or adds columns; stored rows do not change."""
 
     def __init__(self, name: str, op: Any) -> None:
         self.name = name
@@ -72,14 +72,14 @@ class MapperStage:
 
 
 class FilterStage:
-    """A Filter: measures, keeps what it measured under STATS, and drops."""
+    """A Filter: computes statistics, writes them to STATS, and drops rows by them."""
 
     def __init__(self, name: str, op: Any) -> None:
         self.name = name
         self._op = op
 
     def attempt(self, table: pa.Table) -> Outcome:
-        """Call the filter's two passes; the reason for a drop is what this filter measured."""
+        """Call both methods of the filter; the reason for a drop lists this filter's statistics."""
         columns = _light(table).to_pydict()
         _start(columns, STATS, self._op)
         before = _fields(table, STATS)
@@ -107,7 +107,7 @@ class FilterStage:
 
 
 class SelectorStage:
-    """A Selector: chooses among all rows; the order of the input is kept."""
+    """A Selector: chooses among all rows; the chosen rows keep their order."""
 
     reason = "not selected"
 
@@ -135,7 +135,7 @@ class SelectorStage:
                 out = chosen.with_format("arrow")[:]
         except (RftError, MemoryError):
             raise
-        except Exception as err:  # the edge of user code: no row can be blamed
+        except Exception as err:  # user code: it saw all rows, so no row can be blamed
             raise BatchError(
                 f"operator '{self.name}' failed on {table.num_rows} rows it compares with each other: "
                 f"{type(err).__name__}: {err}"
@@ -164,7 +164,7 @@ class DeduplicatorStage(SelectorStage):
                 hashed.append(self._op.compute_hash(row))
             except (RftError, MemoryError):
                 raise
-            except Exception as err:  # noqa: BLE001  the edge of user code: the failure becomes the row's record
+            except Exception as err:  # noqa: BLE001  user code: the failure is recorded at the row
                 failed[number] = f"{self.name}: {type(err).__name__}: {err}"
         if failed:
             light = light.filter(pa.array([row not in failed for row in row_numbers(light).tolist()]))
@@ -184,8 +184,9 @@ def _light(table: pa.Table) -> pa.Table:
 
 
 def _is_scalar(kind: pa.DataType) -> bool:
-    tests = (pa.types.is_string, pa.types.is_large_string, pa.types.is_boolean, pa.types.is_integer)
-    return any(test(kind) for test in (*tests, pa.types.is_floating))
+    is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
+    is_number = pa.types.is_integer(kind) or pa.types.is_floating(kind)
+    return is_text or is_number or pa.types.is_boolean(kind)
 
 
 def _start(columns: Columns, name: str, op: Any) -> None:
@@ -198,12 +199,12 @@ def _start(columns: Columns, name: str, op: Any) -> None:
 
 
 def _fields(table: pa.Table, name: str) -> set[str]:
-    """What a struct column holds already."""
+    """Names of the fields of a struct column; empty when there is no such column."""
     return {f.name for f in table.schema.field(name).type} if name in table.column_names else set()
 
 
 def _copy(columns: Columns) -> Columns:
-    """Lists the operator may edit in place, so that an edit shows."""
+    """A copy that the operator may change in place, so that changes can be found by comparing."""
     return {
         name: [dict(value or {}) for value in values] if name in _OWN else list(values)
         for name, values in columns.items()
@@ -220,7 +221,7 @@ def _to_columns(rows: Sequence[Mapping[str, Any]]) -> Columns:
 
 
 def _graft(table: pa.Table, before: Columns, after: Mapping[str, list[Any]], name: str) -> pa.Table:
-    """`table` with the columns an operator changed or added; unchanged ones keep their Arrow data."""
+    """`table` with the columns that an operator changed or added; other columns keep their Arrow data."""
     if after.get(ROW) != before[ROW]:
         raise OperatorError(
             f"operator '{name}' turned {len(before[ROW])} rows into {len(after.get(ROW, []))}; wanted the "

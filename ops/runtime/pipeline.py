@@ -1,7 +1,7 @@
-"""An ordered list of operators over experiences or tasks, as rft_data.core.protocols.Pipeline wants it.
+"""Runs a list of operators over experiences or tasks; implements rft_data.core.protocols.Pipeline.
 
-Every row that goes in comes out kept, dropped with a reason, or quarantined with the exception an
-operator raised on it. Data-Juicer's executors are not used: they are too slow for a training step.
+Each input row is kept, dropped with a reason, or quarantined with the exception an operator raised on it.
+Data-Juicer's executors are not used: they are too slow for a training step.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from rft_data.core.rows import content_id
 from rft_data.core.words import Verdict
 
 SAMPLES = 5
-"""Lost rows kept for the run's log, per operator."""
+"""Number of lost rows per operator that the run's log shows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +39,9 @@ class Verdicts:
     """What the whole list did with N input rows."""
 
     kept: npt.NDArray[np.int64]
-    """Input row numbers that stay, ascending."""
+    """Input row numbers of the kept rows, ascending."""
     table: pa.Table
-    """Those rows, with the columns operators added or edited."""
+    """The kept rows, with the columns that operators added or changed."""
     reports: tuple[OperatorReport, ...]
     """One for each operator, in order."""
 
@@ -52,7 +52,7 @@ class LostRow:
 
     experience_id: str
     verdict: Verdict
-    """`kept` when it went on unjudged."""
+    """`kept` for a row that was kept although the operator failed on it."""
     reason: str
 
 
@@ -63,16 +63,16 @@ class Step:
     stage: Stage
     limits: Limits
     op: Any
-    """The operator itself, which its stage may run elsewhere."""
+    """The operator; its stage may run a copy of it in workers."""
 
     @property
     def ours(self) -> ArrowOperator | None:
-        """The operator, if it is one that says what it works on."""
+        """The operator if it is one of ours, which declare their columns and groups; else None."""
         return self.op if isinstance(self.op, ArrowOperator) else None
 
     @property
-    def tears(self) -> bool:
-        """Whether it judges single rows, so that it may take a turn out of a rollout."""
+    def splits_rollouts(self) -> bool:
+        """Whether it judges single rows, so that it may drop some turns of a rollout and keep others."""
         return self.ours is None or self.ours.group_key is None
 
 
@@ -93,10 +93,10 @@ class OperatorPipeline:
 
         Args:
             operators: the recipe's list, `[{operator: {argument: value}}, ...]`.
-            name: its recipe key, for messages.
+            name: recipe key of the list, for messages.
             text_column: column that Data-Juicer's own operators read as their text.
-            allow_unsafe: let in operators outside `ops.runtime.allowlist`.
-            limits: how operators are to run, by name; each is somewhere in the list.
+            allow_unsafe: allow operators outside `ops.runtime.allowlist`.
+            limits: operator name to its limits; each name must be in the list.
             store: the run's buffer, for operators that read stored rows.
         Raises: RecipeError, UnknownComponentError, MissingExtraError.
         """
@@ -124,14 +124,14 @@ class OperatorPipeline:
 
     @property
     def batch_wide(self) -> list[str]:
-        """Operators whose verdict on a group depends on which others are judged with it."""
+        """Operators whose verdict on a group depends on the other groups of the batch."""
         return [step.stage.name for step in self._steps if step.ours is not None and step.ours.whole_batch]
 
     def run(self, experiences: pa.Table) -> pa.Table:
         """Judge every row: one annotation (schema.ANNOTATIONS) per input row, in input order.
 
-        A row that an advantage operator leaves without one is dropped by it: a lease could not be trained on.
-        A rollout that loses a turn to an operator on single rows goes whole.
+        A row without an advantage after an advantage operator is dropped: no step could train on it. When an
+        operator drops one turn of a rollout, the other turns are dropped too.
         Raises: OperatorError when an operator breaks its contract or a column it needs is missing.
         """
         self._need_columns(experiences, ["seq", "experience_id"])
@@ -141,7 +141,7 @@ class OperatorPipeline:
         return annotation_rows(experiences, kept, reports, self._hash)
 
     def run_tasks(self, table: pa.Table) -> Verdicts:
-        """Run the list over any rows, such as tasks, and say what became of each.
+        """Run the list over any rows, such as tasks.
 
         Raises: OperatorError when an operator breaks its contract or a column it needs is missing.
         """
@@ -149,10 +149,10 @@ class OperatorPipeline:
         return Verdicts(row_numbers(work), _widen(table, work), tuple(reports))
 
     def metrics(self) -> dict[str, float]:
-        """By operator, since the last call: rows, the share that stayed, and seconds.
+        """Counts of each operator since the last call.
 
-        `<operator>/rows_in`, `/rows_out`, `/quarantined`, `/unjudged`, `/seconds`, and `/keep_rate` where
-        rows came in.
+        `<operator>/rows_in`, `/rows_out`, `/quarantined`, `/unjudged`, `/seconds`, and `/keep_rate` if
+        `/rows_in` is not 0.
         """
         metrics, self._metrics = dict(self._metrics), defaultdict(float)
         for key in [key for key, rows in metrics.items() if key.endswith("/rows_in") and rows]:
@@ -179,7 +179,7 @@ class OperatorPipeline:
             )
 
     def _add(self, spec: Spec, label: str) -> None:
-        """Build an operator and put it behind the others."""
+        """Build an operator and append it to the list."""
         op = spec.build(self._text_column)
         limits = self._limits.get(spec.name, Limits())
         if isinstance(op, ArrowOperator):
@@ -197,7 +197,7 @@ class OperatorPipeline:
         if not op.needs_store or op.buffer is not None:
             return
         if self._store is None or limits.workers:
-            why = "is not given one here" if self._store is None else "its workers cannot share the run's"
+            why = "this pipeline has none" if self._store is None else "its workers cannot share the run's"
             raise RecipeError(
                 f"operator '{label}' of '{self.name}' reads stored rows of a buffer, and {why}; "
                 "set its argument 'buffer' to the uri of one."
@@ -205,19 +205,19 @@ class OperatorPipeline:
         op.attach(self._store)
 
     def _through(self, table: pa.Table, *, trained: bool) -> tuple[pa.Table, list[OperatorReport]]:
-        """The rows that stay (narrow, with ROW) and a report for each operator.
+        """The kept rows (only the columns operators use, and ROW) and a report for each operator.
 
-        Args: `trained`: no row stays without an advantage, once an operator has given one.
+        Args: trained: drop rows that have no advantage after an advantage operator.
         """
         self._need_columns(table, [self._text_column] if self._reads_text else [])
         work = _narrow(table, self._reads, self._natives)
-        turns = multi_turn_rollouts(table) if any(step.tears for step in self._steps) else None
+        turns = multi_turn_rollouts(table) if any(step.splits_rollouts for step in self._steps) else None
         reports: list[OperatorReport] = []
         unjudged: set[int] = set()
         for step in self._steps:
             start = time.perf_counter()
             outcome = _outcome(step, work, unjudged) if work.num_rows else Outcome(work)
-            if turns is not None and step.tears:
+            if turns is not None and step.splits_rollouts:
                 outcome = dropped_too(outcome, _torn(outcome, turns))
             if trained:
                 outcome = dropped_too(outcome, without_advantage(outcome))
@@ -260,25 +260,25 @@ class OperatorPipeline:
 
 
 def _outcome(step: Step, work: pa.Table, unjudged: set[int]) -> Outcome:
-    """What an operator does with `work`; `unjudged`: rows that an earlier one failed on, and let go on."""
+    """Run an operator over `work`. Args: unjudged: kept rows that an earlier operator failed on."""
     needs = step.ours.required_columns if step.ours is not None else ()
     missing = [name for name in needs if name not in work.column_names]
     if missing and unjudged.issuperset(row_numbers(work).tolist()):
-        # Nobody could add the column, as in an outage of a judge: not the list is wrong, these rows are.
+        # The operator that adds the column failed on every row, as when a judge is down: the list is right.
         why = f"{step.stage.name}: needs column '{missing[0]}', and the operators before failed on every row"
         return settled(step.stage, work, all_failed(work, why), step.limits.on_failure)
     return apply(step.stage, work, step.limits.on_failure)
 
 
 def _torn(outcome: Outcome, turns: Ints) -> dict[int, str]:
-    """Kept rows of which an operator on single rows took another turn away."""
+    """Kept rows of rollouts that have lost another turn, with the reason to drop them too."""
     return torn(turns, row_numbers(outcome.table), {**outcome.dropped, **outcome.quarantined})
 
 
 def _narrow(table: pa.Table, wanted: set[str], natives: bool) -> pa.Table:
-    """`table` numbered by ROW, without what nobody reads: copying texts and token lists is most of the cost.
+    """Column ROW and the columns that operators read: copying all texts and token lists would take long.
 
-    Data-Juicer's own operators (`natives`) do not say what they read: any text or number it may be.
+    Data-Juicer's own operators (`natives`) do not declare columns, so they get every text and number.
     """
     if natives:
         heavy = (pa.types.is_nested, pa.types.is_temporal)
@@ -289,10 +289,10 @@ def _narrow(table: pa.Table, wanted: set[str], natives: bool) -> pa.Table:
 
 
 def _widen(table: pa.Table, work: pa.Table) -> pa.Table:
-    """The kept rows of `table`, with what operators edited or added."""
+    """The kept rows of `table`, with the columns that operators changed or added."""
     given = dict(zip(work.column_names, work.columns, strict=True))
     rows = given.pop(ROW)
-    if len(rows) == table.num_rows:  # all are there, in order: nothing is copied
+    if len(rows) == table.num_rows:  # all rows are kept, in order: nothing is copied
         for name, column in given.items():
             table = append_or_replace(table, name, column)
         return table

@@ -31,10 +31,10 @@ class Spec:
     name: str
     """Its name in Data-Juicer's registry."""
     args: Mapping[str, Any]
-    """What the recipe gave, JSON values."""
+    """The arguments in the recipe, JSON values."""
 
     def build(self, text_column: str) -> Any:
-        """The operator itself; native ones read `text_column` unless the recipe gave a `text_key`.
+        """Construct the operator; Data-Juicer's own read `text_column` unless the recipe gives a `text_key`.
 
         Raises: RecipeError when the operator refuses its arguments; MissingExtraError.
         """
@@ -95,7 +95,7 @@ def parse(operators: OperatorList, name: str, *, allow_unsafe: bool) -> tuple[Sp
 
 
 _UNSAFE = (
-    "is not on the list of operators known neither to execute their arguments nor to touch files or the "
+    "is not on the list of safe operators, which do not execute their arguments and use no files and no "
     "network; set allow_unsafe_ops: true if you trust this recipe and the operator"
 )
 
@@ -140,7 +140,7 @@ def _arguments(operator: type) -> tuple[dict[str, Any], set[str]]:
 
 
 def _type_mistake(value: Any, kind: Any) -> str | None:
-    # Strict JSON rules: "1" is not a number, but a list does for a tuple.
+    # Strict JSON rules: "1" is not a number; a list is accepted for a tuple.
     adapter: TypeAdapter[Any] = TypeAdapter(kind, config=ConfigDict(arbitrary_types_allowed=True))
     try:
         adapter.validate_json(canonical_json(value), strict=True)

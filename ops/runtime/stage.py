@@ -1,8 +1,7 @@
-"""One operator of a pipeline at work: strict, conserving, and bisected to what makes it fail.
+"""Runs one operator of a pipeline, checks that no row is lost, and finds the rows on which it fails.
 
-Stages wrap operators: `ArrowStage` ours, `native.py` Data-Juicer's own, `workers.py` either in other
-processes. Rows are followed by the number in column ROW, so an operator that invents, repeats or loses
-a row is found out.
+A stage wraps an operator: `ArrowStage` one of ours, `native.py` one of Data-Juicer's, `workers.py` either
+in other processes. Column ROW numbers the rows: an operator that adds, repeats or loses one gets an error.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ ROW = "__rft_row__"
 
 
 class BatchError(OperatorError):
-    """An operator failed on rows that it compares with each other: none of them can be blamed."""
+    """An operator failed on rows that it compares with each other, so no single row is the cause."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +38,7 @@ class Outcome:
     quarantined: dict[int, str] = field(default_factory=dict)
     """Row number to the exception the operator raised on it."""
     unjudged: dict[int, str] = field(default_factory=dict)
-    """The same for rows that stay although the operator failed on them (`on_failure: keep`)."""
+    """The same for rows that are kept although the operator failed on them (`on_failure: keep`)."""
 
 
 class Stage(Protocol):
@@ -48,11 +47,11 @@ class Stage(Protocol):
     name: str
 
     def attempt(self, table: pa.Table) -> Outcome:
-        """Run the operator once; may raise anything, for it is user code."""
+        """Run the operator once. It is user code, so it may raise anything."""
         ...
 
     def parts(self, table: pa.Table, count: int) -> Sequence[pa.Table]:
-        """`table` in at most `count` parts that may be run apart; one when it is a single row or group."""
+        """`table` in at most `count` parts that can run separately; one part for a single row or group."""
         ...
 
 
@@ -64,7 +63,7 @@ class ArrowStage:
         self._op = op
 
     def attempt(self, table: pa.Table) -> Outcome:
-        """Run the Arrow core; filters through `judge`, which knows the reasons."""
+        """Call `judge` of a filter, which gives reasons, or `process_table` of a mapper."""
         for column in self._op.required_columns:
             if column not in table.column_names:
                 raise OperatorError(
@@ -100,11 +99,11 @@ class ArrowStage:
 
 
 def apply(stage: Stage, table: pa.Table, on_failure: OnFailure = "quarantine") -> Outcome:
-    """Run a stage over `table` (with ROW); rows stay in order and each is accounted for.
+    """Run a stage over `table` (with ROW). Rows keep their order; each is kept, dropped or quarantined.
 
-    Raises: OperatorError when the operator invents, repeats or loses rows, and when it fails and
-        `on_failure` is `stop`; BatchError when none of the rows can be blamed; any RftError of the operator
-        but a RowError, for a full disk or a missing file is no row's fault.
+    Raises: OperatorError when the operator adds, repeats or loses rows, and when it fails and
+        `on_failure` is `stop`; BatchError when no single row is the cause; any RftError of the operator
+        except a RowError: a full disk or a missing file has nothing to do with a row.
     """
     try:
         outcome = _attempt(stage, table)
@@ -116,7 +115,7 @@ def apply(stage: Stage, table: pa.Table, on_failure: OnFailure = "quarantine") -
 
 
 def settled(stage: Stage, table: pa.Table, outcome: Outcome, on_failure: OnFailure) -> Outcome:
-    """The outcome of a stage over `table`, checked, its failures turned into what `on_failure` says.
+    """Check the outcome of a stage over `table`, and handle its failures as `on_failure` says.
 
     Raises: OperatorError as `apply`.
     """
@@ -127,7 +126,7 @@ def settled(stage: Stage, table: pa.Table, outcome: Outcome, on_failure: OnFailu
         first = min(outcome.quarantined)
         raise OperatorError(
             f"operator '{stage.name}' failed on {len(outcome.quarantined)} of {table.num_rows} rows, first "
-            f"on row {first} with: {outcome.quarantined[first]}; it is not to go on (on_failure: stop)."
+            f"on row {first} with: {outcome.quarantined[first]}; its 'on_failure: stop' ends the run."
         )
     if outcome.quarantined and on_failure == "keep":
         outcome = _kept_unjudged(table, outcome)
@@ -138,7 +137,7 @@ def settled(stage: Stage, table: pa.Table, outcome: Outcome, on_failure: OnFailu
 
 
 def _untouched(table: pa.Table, outcome: Outcome) -> bool:
-    """Whether every row stayed in its place, as after most mappers."""
+    """Whether all rows are kept in their order, as after most mappers."""
     lost = outcome.dropped or outcome.quarantined
     there = ROW in outcome.table.column_names
     return not lost and there and np.array_equal(row_numbers(outcome.table), row_numbers(table))
@@ -153,13 +152,13 @@ def _check_conserved(stage: Stage, table: pa.Table, outcome: Outcome) -> None:
         raise OperatorError(
             f"operator '{stage.name}' turned {table.num_rows} rows into {len(after)} "
             f"({len(kept)} kept, {len(outcome.dropped)} dropped, {len(outcome.quarantined)} quarantined), "
-            "or exchanged some; wanted every row exactly once. Operators that multiply or merge rows "
+            "or replaced some; wanted every row exactly once. Operators that multiply or merge rows "
             "cannot run in a pipeline: run them with dj-process."
         )
 
 
 def _kept_unjudged(table: pa.Table, outcome: Outcome) -> Outcome:
-    """Rows the operator failed on go on as they came; what it adds is null there."""
+    """Keep the rows that the operator failed on, with nulls in the columns that it adds."""
     failed = table.filter(np.isin(row_numbers(table), _keys(outcome.quarantined)))
     table = joined([outcome.table, failed])
     return Outcome(table, outcome.dropped, {}, outcome.quarantined)
@@ -172,7 +171,7 @@ def _attempt(stage: Stage, table: pa.Table) -> Outcome:
         failure = f"{stage.name}: {type(err).__name__}: {err}"
     except (RftError, MemoryError):
         raise
-    except Exception as err:  # noqa: BLE001  the edge of user code: the failure becomes the row's record
+    except Exception as err:  # noqa: BLE001  user code: the failure is recorded at the row
         failure = f"{stage.name}: {type(err).__name__}: {err}"
     halves = stage.parts(table, 2)
     if len(halves) < 2:
@@ -186,7 +185,7 @@ def all_failed(table: pa.Table, failure: str) -> Outcome:
 
 
 def dropped_too(outcome: Outcome, reasons: Mapping[int, str]) -> Outcome:
-    """`outcome` with more of the rows that it keeps dropped: row number to reason."""
+    """`outcome` with further rows dropped. Args: reasons: row number to reason."""
     if not reasons:
         return outcome
     stays = ~np.isin(row_numbers(outcome.table), _keys(reasons))
@@ -199,7 +198,7 @@ def dropped_too(outcome: Outcome, reasons: Mapping[int, str]) -> Outcome:
 
 
 def merge(parts: Sequence[Outcome]) -> Outcome:
-    """One outcome of those of a table's parts."""
+    """Join the outcomes of the parts of a table."""
     return Outcome(
         joined([part.table for part in parts]),
         {row: why for part in parts for row, why in part.dropped.items()},
@@ -208,7 +207,7 @@ def merge(parts: Sequence[Outcome]) -> Outcome:
 
 
 def joined(tables: Sequence[pa.Table]) -> pa.Table:
-    """Their rows, null where one lacks a column; a table without rows has no say in the columns."""
+    """The rows of all tables, null where a table lacks a column; empty tables add no columns."""
     some = [table for table in tables if table.num_rows] or [tables[0]]
     return pa.concat_tables(some, promote_options="permissive")
 

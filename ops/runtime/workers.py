@@ -1,7 +1,7 @@
-"""An operator in processes of its own: killable, several at a time, on this machine or on Ray.
+"""Runs an operator in worker processes, on this machine or on Ray; a worker that is too slow is killed.
 
-A worker is a role (`rft_data.placement`); a part of a batch goes to it and back as an Arrow stream.
-Which rows fail, and what that means, is decided where any other stage's are.
+A worker is a role (`rft_data.placement`). It gets a part of a batch, and answers, as an Arrow stream.
+`stage.py` handles failed rows, as for every other stage.
 """
 
 from __future__ import annotations
@@ -31,24 +31,24 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """An outcome on its way back."""
+    """An outcome as a worker returns it."""
 
     rows: str
-    """Those that stay: an Arrow stream in base64."""
+    """The kept rows: an Arrow stream in base64."""
     dropped: dict[int, str]
     quarantined: dict[int, str]
-    no_blame: str = ""
-    """Why the whole part failed, if no row of it can be blamed."""
+    batch_error: str = ""
+    """Text of the BatchError when the operator failed on the part as a whole; empty when it did not."""
 
 
 class OperatorWorker:
-    """The role: one operator."""
+    """The worker's role: runs one operator."""
 
     def __init__(self, stage: Stage) -> None:
         self._stage = stage
 
     def attempt(self, rows: str) -> Answer:
-        """Run it over a part of a batch."""
+        """Run the operator over a part of a batch (as `packed` encodes it)."""
         table = unpacked(rows)
         try:
             outcome = apply(self._stage, table)
@@ -60,9 +60,9 @@ class OperatorWorker:
 def make_worker(
     *, buffer: None, label: str, module: str, name: str, args: Mapping[str, Any], text_column: str
 ) -> OperatorWorker:
-    """The factory. `module` registers the operator `name`; `label` is its name in the list.
+    """Role factory. `module` registers the operator `name`; `label` is its name in the list.
 
-    Raises: OperatorError when there is no such module here; what building the operator raises.
+    Raises: OperatorError when this process cannot import the module; what building the operator raises.
     """
     known = registry().modules
     problem = "importing it does not register the operator"
@@ -73,17 +73,17 @@ def make_worker(
             problem = str(err)
     if name not in known:
         raise OperatorError(
-            f"operator '{name}' is defined in '{module}', which is of no use to its workers ({problem}); "
+            f"operator '{name}' is defined in '{module}', which its workers cannot import ({problem}); "
             "put it at the top of a module on the Python path, or give it no workers."
         )
     return OperatorWorker(local_stage(label, Spec(name, args).build(text_column)))
 
 
 class WorkerStage:
-    """A stage whose operator runs in `limits.workers` processes, started when first needed."""
+    """A stage whose operator runs in `limits.workers` processes; the first batch starts them."""
 
     def __init__(self, inner: Stage, spec: Spec, text_column: str, limits: Limits) -> None:
-        """`inner`: the same operator here, which knows how a batch may be split."""
+        """`inner`: the same operator in this process; it splits batches."""
         self.name = inner.name
         self._inner = inner
         self._limits = limits
@@ -99,7 +99,7 @@ class WorkerStage:
         self._restarts: dict[str, Future[None]] = {}
 
     def attempt(self, table: pa.Table) -> Outcome:
-        """Give each worker a part; the rows of one that dies or is over its budget have failed."""
+        """Give each worker a part. When a worker dies or exceeds its budget, all its rows have failed."""
         roles = self._ready()
         budget_s = math.inf if self._limits.budget_s is None else self._limits.budget_s
         parts = self.parts(table, len(roles))
@@ -107,15 +107,16 @@ class WorkerStage:
             role.call("attempt", Answer, deadline_s=budget_s, rows=packed(part))
             for role, part in zip(roles, parts, strict=False)
         ]
-        return merge([self._outcome(*asked) for asked in zip(roles, parts, calls, strict=False)])
+        answered = zip(roles, parts, calls, strict=False)
+        return merge([self._outcome(role, part, call) for role, part, call in answered])
 
     def parts(self, table: pa.Table, count: int) -> Sequence[pa.Table]:
-        """As the operator itself."""
+        """Split as the operator itself does."""
         return self._inner.parts(table, count)
 
     def close(self) -> None:
-        """End the workers; they are started again when needed. Idempotent."""
-        wait(self._restarts.values())  # ending what is being born would leave it behind, or worse on Ray
+        """End the workers; a later batch starts them again. Idempotent."""
+        wait(self._restarts.values())  # a worker that is still starting would not be ended
         if self._placement is not None:
             self._placement.close(now=True)
         self._placement, self._roles, self._restarts = None, [], {}
@@ -128,14 +129,14 @@ class WorkerStage:
         except RoleDiedError as err:
             failure = f"{self.name}: {str(err).splitlines()[0]}"
         else:
-            if answer.no_blame:
-                raise BatchError(answer.no_blame)
+            if answer.batch_error:
+                raise BatchError(answer.batch_error)
             return Outcome(unpacked(answer.rows), answer.dropped, answer.quarantined)
         self._restarts[role.name] = role.restart()
         return all_failed(part, failure)
 
     def _ready(self) -> list[Role]:
-        """The workers, all alive. Raises: OperatorError if one cannot be started."""
+        """The workers, started or restarted. Raises: OperatorError if one cannot be started."""
         try:
             if self._placement is None:
                 self._start()
@@ -160,7 +161,7 @@ class WorkerStage:
 
 
 def _placement(limits: Limits) -> Placement:
-    # placements bring asyncio and subprocess in, which few lists need
+    # imported only when needed: most operator lists have no workers
     if limits.where == "ray":
         from rft_data.placement.ray import RayPlacement
 
@@ -171,7 +172,7 @@ def _placement(limits: Limits) -> Placement:
 
 
 def packed(table: pa.Table) -> str:
-    """A table as text."""
+    """A table as an Arrow stream in base64."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as stream:
         stream.write_table(table)
@@ -179,5 +180,5 @@ def packed(table: pa.Table) -> str:
 
 
 def unpacked(text: str) -> pa.Table:
-    """What `packed` packed."""
+    """Inverse of `packed`."""
     return pa.ipc.open_stream(base64.b64decode(text)).read_all()

@@ -122,7 +122,7 @@ def test_worker_raises_what_stops_a_run_and_answers_what_blames_no_row(experienc
     with pytest.raises(OperatorError, match="'breaks_contract_mapper' turned 3 rows into 2"):
         worker("breaks_contract_mapper").attempt(rows)
     answer = worker("topk_specified_field_selector", field_key="no_such_column", topk=1).attempt(rows)
-    assert "no_such_column" in answer.no_blame
+    assert "no_such_column" in answer.batch_error
     answer = worker("reward_range_filter", min_reward=2).attempt(rows)
     assert (unpacked(answer.rows).num_rows, answer.dropped.keys()) == (0, {5, 6, 7})
 
