@@ -186,7 +186,7 @@ def _light(table: pa.Table) -> pa.Table:
 def _is_scalar(kind: pa.DataType) -> bool:
     is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
     is_number = pa.types.is_integer(kind) or pa.types.is_floating(kind)
-    return is_text or is_number or pa.types.is_boolean(kind)
+    return bool(is_text or is_number or pa.types.is_boolean(kind))
 
 
 def _start(columns: Columns, name: str, op: Any) -> None:
