@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 
@@ -27,6 +27,9 @@ from rft_data.core.failpoints import failpoint
 from rft_data.core.files import fsync
 from rft_data.core.filters import Filter, to_sql
 from rft_data.core.schema import TABLES
+
+if TYPE_CHECKING:
+    from lancedb.table import LanceTable
 
 _CACHE_BYTES = 32 << 20
 """Lance's metadata cache grows with every version otherwise (1 GB after 5,000 appends, measured)."""
@@ -131,7 +134,8 @@ class Store:
         if self.local is not None and self._half_made(name):
             shutil.rmtree(self.local / f"{name}.lance", ignore_errors=True)
         with storage_errors(self.location, name):
-            table = self._db.create_table(name, schema=schema)
+            # folders and object stores have tables of this kind only
+            table = cast("LanceTable", self._db.create_table(name, schema=schema))
             if key is not None:
                 table.set_unenforced_primary_key(key)  # without it concurrent merges duplicate rows silently
         self.sync(name)

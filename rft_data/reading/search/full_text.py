@@ -83,7 +83,17 @@ def search_text(
     if not text.strip():
         return []
     operator = FullTextOperator.AND if match == "all" else FullTextOperator.OR
-    query = table.search(MatchQuery(text, column, operator=operator), query_type="fts").limit(k)
+    wanted = MatchQuery(
+        text,
+        column,
+        operator=operator,
+        boost=1.0,
+        fuzziness=0,
+        max_expansions=50,
+        prefix_length=0,
+        document_granularity=None,
+    )
+    query = table.search(wanted, query_type="fts").limit(k)
     if where is not None:
         query = query.where(to_sql(where, EXPERIENCES), prefilter=True)
     rows = query.select(["seq", "_score"]).to_arrow().to_pylist()
