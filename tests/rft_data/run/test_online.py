@@ -1,6 +1,7 @@
 """Whole runs with every part real: tiny model, LanceDB, Data-Juicer operators, TRL, vLLM or transformers."""
 
 import json
+import logging
 import os
 import re
 import signal
@@ -11,8 +12,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 from rft_data.buffer import Buffer
+from rft_data.cli.app import app
 from rft_data.core.digests import row_digests
 from rft_data.core.errors import RecipeError, ResumeError, UnknownComponentError
 from rft_data.recipe import load_recipe
@@ -140,12 +143,12 @@ def test_online_run_keeps_every_book(tmp_path: Path, engine: str, placement: str
 @pytest.mark.slow
 @pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGINT])
 def test_run_survives_a_signal_and_finishes_with_its_books_right(
-    tmp_path: Path, sent: signal.Signals
+    tmp_path: Path, sent: signal.Signals, caplog: pytest.LogCaptureFixture
 ) -> None:
     recipe = write_recipe(tmp_path, steps=8)
-    command = [str(Path(sys.executable).with_name("rft")), "run", str(recipe)]
     log = tmp_path / "log"
     with log.open("w") as output:
+        command = [str(Path(sys.executable).with_name("rft")), "run", str(recipe)]
         first = subprocess.Popen(command, cwd=ROOT, stderr=output, stdout=output)
         deadline = time.monotonic() + 240
         while not list((tmp_path / "run" / "checkpoints").glob("checkpoint-4/manifest.json")):
@@ -163,18 +166,17 @@ def test_run_survives_a_signal_and_finishes_with_its_books_right(
         step = int(stopped[1])
         assert (tmp_path / "run" / "checkpoints" / f"checkpoint-{step}" / "manifest.json").is_file()
     assert not (tmp_path / "run" / "summary.json").exists()
-    resumed = subprocess.run(
-        [command[0], "resume", str(tmp_path / "run")], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    assert resumed.returncode == 0, resumed.stderr
-    assert "continuing from the checkpoint of step" in resumed.stderr
-    assert "SFT on" not in resumed.stderr, "a finished stage was done again"
+    caplog.set_level(logging.INFO)
+    resumed = CliRunner().invoke(app, ["resume", str(tmp_path / "run")])
+    assert resumed.exit_code == 0, resumed.output
+    assert "continuing from the checkpoint of step" in caplog.text
+    assert "SFT on" not in caplog.text, "a finished stage was done again"
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert summary["consumed_steps"] == 8
     check_books(tmp_path, steps=8)
-    again = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert again.returncode == 0
-    assert "this run is complete" in again.stderr
+    again = CliRunner().invoke(app, ["run", str(recipe)])
+    assert again.exit_code == 0, again.output
+    assert "this run is complete" in caplog.text
     assert again.stdout.splitlines()[0] == resumed.stdout.splitlines()[0]
 
 
