@@ -38,6 +38,8 @@ from tests.rft_data.buffer.care.conftest import (
 
 ROWS = 2 * GROUP * STEPS
 BIG_TABLES = ("experiences", "annotations", "groups", "leases", "consumed", "tasks", "metrics", "payloads")
+OTHER_TABLES = [table for table in BIG_TABLES if table != "experiences"]
+"""Damaged together: what repair makes of one table's files does not depend on another's."""
 
 
 def _slow_unless(table: str) -> list[pytest.MarkDecorator]:
@@ -102,28 +104,34 @@ def check_mended(root: Path, pristine: Path, lost: dict[str, set[int]], *, next_
 
 
 @pytest.mark.parametrize(
-    ("table", "damage"),
+    ("tables", "damage"),
     [
-        *((table, empty) for table in BIG_TABLES),
-        *(pytest.param("experiences", damage, marks=pytest.mark.slow) for damage in (cut, zeros, garbage)),
+        (["experiences"], empty),
+        (OTHER_TABLES, empty),
+        *(pytest.param(["experiences"], damage, marks=pytest.mark.slow) for damage in (cut, zeros, garbage)),
     ],
 )
 def test_repair_falls_back_from_a_damaged_newest_manifest_and_loses_no_row(
-    root: Path, pristine: Path, table: str, damage: Callable[[Path], None]
+    root: Path, pristine: Path, tables: list[str], damage: Callable[[Path], None]
 ) -> None:
-    manifest = newest_manifest(root, table)
-    damage(manifest)
+    manifests = {table: newest_manifest(root, table) for table in tables}
+    for manifest in manifests.values():
+        damage(manifest)
     before = prints(root)
-    (finding,) = verify(root).of("manifest")
-    assert (finding.table, finding.severity) == (table, "damage")
-    assert finding.place == str(manifest.relative_to(root))
+    found = verify(root).of("manifest")
+    assert {(finding.table, finding.place, finding.severity) for finding in found} == {
+        (table, str(manifest.relative_to(root)), "damage") for table, manifest in manifests.items()
+    }
+    assert len(found) == len(tables)
     done = repair(root)
-    assert done.commits == [f"{table}@{TableFolder(pristine, table).manifests[0].version}"]
-    assert done.recovered[table] > 0
+    assert sorted(done.commits) == sorted(
+        f"{table}@{TableFolder(pristine, table).manifests[0].version}" for table in tables
+    )
+    assert all(done.recovered[table] > 0 for table in tables)
     assert not done.removed
     assert before <= prints(root)
     assert done.folder is not None
-    assert (done.folder / manifest.relative_to(root)).is_file()
+    assert all((done.folder / manifest.relative_to(root)).is_file() for manifest in manifests.values())
     check_mended(root, pristine, {})
 
 
@@ -150,6 +158,7 @@ def test_repair_of_a_commit_whose_every_file_is_empty_loses_it_and_never_gives_i
     check_mended(root, pristine, {"experiences": tail})
 
 
+@pytest.mark.slow
 def test_repair_reuses_the_numbers_of_a_lost_commit_that_nothing_names(root: Path, pristine: Path) -> None:
     with Buffer(root) as buffer:
         assert buffer.append([make_row(number) for number in range(100, 104)]).seqs[0] == ROWS
@@ -166,14 +175,20 @@ def _newest_data(pristine: Path, root: Path, table: str) -> Path:
     return root / data_file(pristine, table, -1).relative_to(pristine)
 
 
-@pytest.mark.parametrize("table", [pytest.param(t, marks=_slow_unless(t)) for t in BIG_TABLES])
-def test_repair_starts_a_table_anew_when_no_version_opens(root: Path, pristine: Path, table: str) -> None:
-    for manifest in TableFolder(root, table).manifests:
-        empty(manifest.path)
+@pytest.mark.slow
+@pytest.mark.parametrize("tables", [["experiences"], OTHER_TABLES])
+def test_repair_starts_tables_anew_when_no_version_opens(
+    root: Path, pristine: Path, tables: list[str]
+) -> None:
+    for table in tables:
+        for manifest in TableFolder(root, table).manifests:
+            empty(manifest.path)
     before = prints(root)
-    assert [f.table for f in verify(root).of("no_table")] == [table]
+    assert sorted(f.table for f in verify(root).of("no_table")) == sorted(tables)
     done = repair(root)
-    assert done.recovered[table] == stored(pristine, table).num_rows
+    assert {table: done.recovered[table] for table in tables} == {
+        table: stored(pristine, table).num_rows for table in tables
+    }
     assert before <= prints(root)
     check_mended(root, pristine, {})
 
@@ -185,6 +200,7 @@ def test_a_damaged_older_manifest_is_a_note(root: Path) -> None:
     assert [f.table for f in report.of("old_manifest")] == ["groups"]
 
 
+@pytest.mark.slow
 def test_a_repair_that_was_killed_after_moving_the_manifest_is_finished_by_the_next(
     root: Path, pristine: Path
 ) -> None:
@@ -194,6 +210,7 @@ def test_a_repair_that_was_killed_after_moving_the_manifest_is_finished_by_the_n
     check_mended(root, pristine, {})
 
 
+@pytest.mark.slow
 def test_placeholders_of_a_repair_that_was_killed_are_taken_out_by_the_next(
     root: Path, pristine: Path
 ) -> None:
@@ -204,6 +221,7 @@ def test_placeholders_of_a_repair_that_was_killed_are_taken_out_by_the_next(
     check_mended(root, pristine, {}, next_seq=ROWS + 3)
 
 
+@pytest.mark.slow
 def test_two_damaged_manifests_give_both_commits_back(root: Path, pristine: Path) -> None:
     for back in (0, 1):
         cut(newest_manifest(root, "experiences", back=back))
@@ -272,6 +290,7 @@ def test_repair_gives_up_a_lost_data_file_and_nothing_else(
     assert read_lost(root).seqs == expected
 
 
+@pytest.mark.slow
 def test_repair_takes_rows_from_an_older_version_when_compaction_lost_its_file(
     root: Path, pristine: Path
 ) -> None:
@@ -290,6 +309,7 @@ def test_repair_takes_rows_from_an_older_version_when_compaction_lost_its_file(
 # --- rows --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_repair_keeps_the_first_of_rows_with_one_id(root: Path, pristine: Path) -> None:
     copies = stored(root, "experiences").slice(4, 2)
     raw_append(root, "experiences", copies)
@@ -302,6 +322,7 @@ def test_repair_keeps_the_first_of_rows_with_one_id(root: Path, pristine: Path) 
     assert read_lost(root).seqs == ((ROWS, ROWS + 1),)
 
 
+@pytest.mark.slow
 def test_repair_numbers_a_sound_row_that_was_stored_under_a_wrong_number(root: Path, pristine: Path) -> None:
     row = _numbered(root, 300, seq=7)
     raw_append(root, "experiences", row)
@@ -344,6 +365,7 @@ def test_repair_takes_out_a_row_that_does_not_match_its_digest(root: Path, prist
     assert json.loads(mine["row"])["reward"] == 9.0
 
 
+@pytest.mark.slow
 def test_repair_takes_out_a_lease_whose_rows_do_not_match_its_digest(root: Path, pristine: Path) -> None:
     event = {
         "event_id": "e",
@@ -364,6 +386,7 @@ def test_repair_takes_out_a_lease_whose_rows_do_not_match_its_digest(root: Path,
     check_mended(root, pristine, {})
 
 
+@pytest.mark.slow
 def test_repair_takes_out_text_that_is_no_json(root: Path, pristine: Path) -> None:
     rows = stored(root, "annotations").slice(0, 1)
     raw_append(
@@ -396,6 +419,7 @@ def grant(step: int, seqs: list[int], groups: list[str], consumer: str = "traine
     }
 
 
+@pytest.mark.slow
 def test_repair_releases_a_lease_of_rows_that_do_not_exist(root: Path, pristine: Path) -> None:
     append_rows(root, "leases", [grant(4, [32, 33, 34, 35, 900], [group_of(32), "run/0-99999999"])])
     report = verify(root)
@@ -414,6 +438,7 @@ def test_repair_releases_a_lease_of_rows_that_do_not_exist(root: Path, pristine:
         assert ledger.grant("trainer", 4, 3, [group_result(8)]).seqs == (32, 33, 34, 35)
 
 
+@pytest.mark.slow
 def test_repair_releases_both_leases_of_one_step(root: Path, pristine: Path) -> None:
     append_rows(root, "leases", [grant(3, [32, 33, 34, 35], [group_of(32)])])
     (finding,) = verify(root).damage
@@ -433,6 +458,7 @@ def test_a_group_leased_for_two_steps_is_a_note_because_a_recipe_may_replay(root
     assert report.of("double_lease")[0].ids == (group_of(0),)
 
 
+@pytest.mark.slow
 def test_repair_retires_what_a_consumed_step_without_lease_may_have_trained(
     root: Path, pristine: Path
 ) -> None:
@@ -450,6 +476,7 @@ def test_repair_retires_what_a_consumed_step_without_lease_may_have_trained(
     assert read_lost(root).leases == (f"{RUN}/trainer/1",)
 
 
+@pytest.mark.slow
 def test_repair_takes_out_an_annotation_of_another_row(root: Path, pristine: Path) -> None:
     raw_append(root, "annotations", annotations_of([5], [make_row(6)]))
     (finding,) = verify(root).damage
@@ -458,6 +485,7 @@ def test_repair_takes_out_an_annotation_of_another_row(root: Path, pristine: Pat
     check_mended(root, pristine, {})
 
 
+@pytest.mark.slow
 def test_repair_retires_a_group_of_rows_that_do_not_exist(root: Path, pristine: Path) -> None:
     append_rows(root, "groups", [group_row(group_result(20))])
     report = verify(root)
@@ -468,6 +496,7 @@ def test_repair_retires_a_group_of_rows_that_do_not_exist(root: Path, pristine: 
         assert group_of(80) in Ledger(buffer, RUN, 1).retired("another consumer")
 
 
+@pytest.mark.slow
 def test_repair_retires_groups_whose_picture_is_gone(root: Path, pristine: Path) -> None:
     remove(data_file(root, "payloads"))
     (finding,) = verify(root).of("payload")
