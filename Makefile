@@ -35,12 +35,12 @@ $(READY): pyproject.toml $(wildcard requirements/*.txt)
 quickstart: setup
 	$(BIN)/rft run recipes/quickstart.yaml $(if $(filter-out vllm,$(ENGINE)),explorer.engine.use=$(ENGINE))
 
-# Two workers, a file's tests in one of them: many tests wait for processes.
+# Two workers with half of the tests each; one that is done takes over from the other.
 test: setup
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 fast: setup
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"
 
 check: setup
 	$(BIN)/ruff format --check .

@@ -45,6 +45,7 @@ def weights(root: Path, stage: str) -> dict[str, torch.Tensor]:
     return load_file(root / "run" / "stages" / stage / "model.safetensors")
 
 
+@pytest.mark.slow
 def test_every_stage_learns_with_an_adapter_and_leaves_whole_models(tmp_path: Path) -> None:
     steps = [f"stages.{number}.trl.max_steps={n}" for number, n in enumerate((4, 12, 4, 2))]
     faster = [f"stages.{number}.trl.learning_rate=1.0e-2" for number in (0, 1)]
