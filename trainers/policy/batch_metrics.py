@@ -1,4 +1,4 @@
-"""What a trainer's report says of a lease itself, before any model sees it."""
+"""Numbers of a trainer's report that follow from the lease alone, without a model."""
 
 from __future__ import annotations
 

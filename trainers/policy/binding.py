@@ -1,4 +1,4 @@
-"""A registered function (a loss, a batch operator) by name, with the arguments that a recipe gives it."""
+"""Registered functions (losses, batch operators) by name, with the arguments that a recipe gives."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from rft_data.core.lookup import lookup, suggest
 
 
 class Registered(Protocol):
-    """What a registry holds: a dataclass with the function and what is known of it."""
+    """An entry of a registry: a dataclass with the function and facts about it."""
 
     @property
-    def function(self) -> Callable[..., Any]:
+    def function(self) -> Callable[..., object]:
         """Takes the context or state, then keyword arguments."""
         ...
 
@@ -27,11 +27,12 @@ class Registered(Protocol):
 R = TypeVar("R", bound=Registered)
 
 
-def bound(use: str, args: Mapping[str, Any], table: Mapping[str, R], kind: str) -> R:
-    """The entry `use` of `table`, or what the import path `use` names, its function bound to `args`.
+def bound(use: str, args: Mapping[str, object], table: Mapping[str, R], kind: str) -> R:
+    """The entry `use` of `table`, or the object that the import path `use` names, its function bound to
+    `args`.
 
-    Raises: UnknownComponentError for an unknown name; RecipeError for arguments that it does not take or
-        lacks, or that are not of the type (and, in an Annotated one, the range) that it annotates.
+    Raises: UnknownComponentError for an unknown name; RecipeError for arguments that the function does not
+        take, for missing ones, and for values that do not have the annotated type or range.
     """
     entry = lookup(use, table, kind)
     _, *parameters = inspect.signature(entry.function).parameters.values()
@@ -47,10 +48,10 @@ def bound(use: str, args: Mapping[str, Any], table: Mapping[str, R], kind: str) 
     return replace(entry, function=functools.partial(entry.function, **given))  # type: ignore[type-var]
 
 
-def _wrong_values(function: Callable[..., Any], args: Mapping[str, Any]) -> list[str]:
+def _wrong_values(function: Callable[..., object], args: Mapping[str, object]) -> list[str]:
     try:
         hints = get_type_hints(function, include_extras=True)
-    except NameError:  # somebody's own function, annotated with what only a type checker imports
+    except NameError:  # a user's function, annotated with a name that only a type checker imports
         return []
     return [
         f"{name}: {mistake}, got {value!r}"
@@ -59,9 +60,9 @@ def _wrong_values(function: Callable[..., Any], args: Mapping[str, Any]) -> list
     ]
 
 
-def _type_mistake(value: Any, kind: Any) -> str | None:
-    # Strict JSON rules: "1" is not a number, but 1 does for a float.
-    adapter: TypeAdapter[Any] = TypeAdapter(kind, config=ConfigDict(arbitrary_types_allowed=True))
+def _type_mistake(value: object, kind: Any) -> str | None:
+    # Strict JSON rules: "1" is not a number, but 1 is accepted for a float.
+    adapter: TypeAdapter[object] = TypeAdapter(kind, config=ConfigDict(arbitrary_types_allowed=True))
     try:
         adapter.validate_json(json.dumps(value, allow_nan=False), strict=True)
     except ValidationError as err:

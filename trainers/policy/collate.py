@@ -1,7 +1,7 @@
 """A leased table as the padded tensors that TRL's GRPO loss reads.
 
 Prompts are padded on the left and completions on the right. Values go from Arrow's buffers to the
-padded arrays through NumPy; no Python object is made per token. It decides no advantage.
+padded arrays through NumPy; no Python object is made per token. Advantages are taken as they are stored.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from rft_data.core.errors import RowError, TrainingError
 Array = npt.NDArray[Any]
 
 NO_VERSION = -1
-"""Stands in `version_min` for rows that no policy of ours sampled, and for padding."""
+"""`version_min` of rows that no policy of ours sampled, and of padding."""
 
 
 def collate(table: pa.Table, *, rows: int, pad_id: int, experts: bool = False) -> dict[str, torch.Tensor]:
@@ -29,7 +29,7 @@ def collate(table: pa.Table, *, rows: int, pad_id: int, experts: bool = False) -
     Args:
         table: EXPERIENCES columns joined with `advantage` (one value per row, or one per token of
             `token_ids`) and, where an operator masked rows, `masked`.
-        rows: rows of the result; those beyond the table's hold one prompt token and no completion.
+        rows: rows of the result; rows beyond the table's have one prompt token and no completion.
         pad_id: token id written where the masks are 0.
         experts: whether rows without logprobs are taken.
     Returns: `prompt_ids`, `prompt_mask` (R, P), `completion_ids`, `completion_mask`, `tool_mask`
@@ -37,12 +37,12 @@ def collate(table: pa.Table, *, rows: int, pad_id: int, experts: bool = False) -
         `old_per_token_logps`, `sampling_per_token_logps` (R, C), nats, `version_min`, `groups` (a number
         for each group), `rewards` (NaN where a row has none), `is_expert` (R,), and 0-dim
         `num_items_in_batch` and `num_rows_in_batch`, the sampled tokens and the table's rows.
-        `completion_mask` is 0 for a masked row, as TRL's mask_truncated_completions has it: the row counts
-        as a row, its tokens do not. A row without logprobs is an expert's.
+        `completion_mask` is 0 in a masked row, as with TRL's mask_truncated_completions: the row counts as a
+        row, its tokens do not. A row without logprobs is an expert's.
     Raises: RowError when a row lacks what training needs; TrainingError when the number of rows
         does not fit.
     """
-    grid = _Grid.of(table, rows, experts)
+    grid = _Grid.from_table(table, rows, experts)
     tool_mask = grid.completions("action_mask", 1, np.int64)
     logprobs = grid.logprobs()
     completion_mask = grid.attended_completion()
@@ -72,7 +72,7 @@ def trained(batch: dict[str, torch.Tensor]) -> torch.Tensor:
 
 @dataclass(frozen=True, slots=True)
 class _Grid:
-    """The table, and which cells of the padded arrays its tokens fill, in row order."""
+    """The table, and the cells of the padded arrays that its tokens fill, in row order."""
 
     table: pa.Table
     lengths: Array
@@ -80,14 +80,14 @@ class _Grid:
     in_prompt: Array
     """(all tokens,) whether a token belongs to its row's prompt."""
     prompt_mask: Array
-    """(R, P), set where a prompt token goes: at the right end."""
+    """(R, P), true where a prompt token is written: at the right end."""
     completion_mask: Array
-    """(R, C), set where a completion token goes: at the left end."""
+    """(R, C), true where a completion token is written: at the left end."""
     experts: bool
     """Whether rows without logprobs are taken."""
 
     @classmethod
-    def of(cls, table: pa.Table, rows: int, experts: bool) -> _Grid:
+    def from_table(cls, table: pa.Table, rows: int, experts: bool) -> _Grid:
         n = table.num_rows
         if not 0 < n <= rows:
             raise TrainingError(
@@ -114,7 +114,7 @@ class _Grid:
     def attended_prompt(self) -> Array:
         """The prompt mask with one token in each padding row."""
         mask = self.prompt_mask.copy()
-        # A row that attends to nothing would make NaN in the attention's softmax.
+        # A row that attends to no token gives NaN in the attention's softmax.
         mask[self.table.num_rows :, -1] = True
         return mask
 
@@ -136,7 +136,7 @@ class _Grid:
         """(R, C), 0 for experts."""
         column = self.table.column("logprobs")
         given = np.asarray(column.is_valid())
-        # A row that a policy of ours sampled must have them: an expert's is imitated, whatever its reward.
+        # Only an expert's row may lack them. Without this check a sampled row would be imitated like one.
         expert = ~np.asarray(self.table.column("version_min").is_valid()) & self.experts
         _require(self.table, given | expert, "has no logprobs; it cannot be trained on by this trainer")
         sizes = np.asarray(pc.fill_null(pc.list_value_length(column), 0))

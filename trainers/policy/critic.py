@@ -1,20 +1,22 @@
-"""The critic of PPO and A2C as the trainer holds it: settings, loss, optimizer group, files.
+"""The critic of PPO and A2C: its settings, loss, optimizer group and files.
 
-The trainer asks it for values of a batch, without a gradient at the start of a step (advantages are made of
-them) and with one in the loss. How values are made is in `critics/`; advantages are `batch_ops`.
+The trainer asks it for the values of a batch twice: at the start of a step without a gradient, for the
+advantages (`batch_ops`), and with one in the loss. The two kinds of critic are in `critics/`.
 """
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
+from transformers import PreTrainedModel
+from trl import GRPOConfig
 
 from rft_data.core.errors import RecipeError
+from trainers.models.options import loading_options
 from trainers.policy.batch_ops import BatchOp
 from trainers.policy.critics.loss import explained_variance, value_loss
 from trainers.policy.critics.own_gradients import OwnGradients
@@ -23,56 +25,56 @@ from trainers.policy.critics.settings import CriticSettings, checked_critic_sett
 from trainers.policy.critics.shared import SharedCritic
 
 CRITIC_FOLDER = "critic"
-"""In a checkpoint."""
+"""Folder of the critic inside a checkpoint."""
 
 Batch = dict[str, torch.Tensor]
 
 
 class ValueModel(Protocol):
-    """What makes values."""
+    """Computes the values: `SharedCritic` or `SeparateCritic`."""
 
     reads_policy_pass: bool
-    """Whether `values` takes them from the policy's own pass over the batch, which must have come before."""
+    """Whether `values` uses the policy's own forward pass over the batch, which must be made before it."""
     detached: bool
-    """While set, the value loss changes no weight of the policy."""
+    """While true, the value loss changes no weight of the policy."""
 
     def values(self, batch: Batch) -> torch.Tensor:
         """(B, C): [:, t] is the value before completion token t is sampled, in units of reward."""
         ...
 
     def parameters(self) -> Sequence[torch.nn.Parameter]:
-        """What the critic's learning rate is for."""
+        """The parameters that train with the critic's learning rate."""
         ...
 
     def beside_policy(self) -> Sequence[torch.nn.Parameter]:
-        """Those of them that the policy model does not have."""
+        """Those of `parameters` that the policy model does not have."""
         ...
 
     def save(self, folder: Path, *, write: bool) -> None:
-        """Write the weights; every rank calls it, one of them with `write`."""
+        """Write the weights. Every rank calls it, one of them with `write`."""
         ...
 
 
 class Critic:
-    """A value model in training."""
+    """A value model in training, with its settings."""
 
     def __init__(self, settings: CriticSettings, model: ValueModel) -> None:
-        """`model`: in place, on the trainer's device."""
+        """`model`: on the trainer's device already."""
         self.settings = settings
         self.model = model
         self.callbacks = [OwnGradients(beside)] if (beside := list(model.beside_policy())) else []
-        """What the trainer's loop must call."""
+        """Callbacks that the trainer's loop must have."""
 
     def start_step(self, step: int) -> None:
-        """Say how many optimizer steps are done; in warm-up the value loss spares the policy."""
+        """Begin the step after `step` done ones; during warm-up the value loss does not change the policy."""
         self.model.detached = self.in_warmup(step)
 
     def in_warmup(self, step: int) -> bool:
-        """Whether, after so many optimizer steps, the critic still trains alone."""
+        """Whether, after `step` optimizer steps, the critic still trains alone."""
         return step < self.settings.warmup_steps
 
     def loss(self, inputs: Batch) -> torch.Tensor:
-        """(B, C) terms of the value loss of a micro-batch, times `coef`.
+        """(B, C) terms of the value loss of a micro-batch, multiplied by `coef`.
 
         `inputs` has the step's `values` and `returns` (B, C).
         """
@@ -81,7 +83,7 @@ class Critic:
         return self.settings.coef * terms
 
     def metrics(self, batch: Batch, mask: torch.Tensor) -> dict[str, float]:
-        """Of the values at a step's start, over the tokens of the mask (R, C); NaN where there are none."""
+        """How good the values at a step's start are, over the tokens of the mask (R, C), or NaN."""
         values, returns = batch["values"], batch["returns"]
         return {
             "critic/value": float(values[mask > 0].mean()),
@@ -110,18 +112,18 @@ class Critic:
 
 @dataclass(frozen=True, slots=True)
 class CriticPlan:
-    """All that is needed to make a critic, once the trainer has its policy."""
+    """What a critic is made from, once the trainer has its policy."""
 
     settings: CriticSettings
     model_path: Path
     """The policy's folder before training."""
     resume_from: Path | None = None
-    """The checkpoint to take the critic's weights from."""
-    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    """The checkpoint with the critic's weights; None at the start of a run."""
+    options: Mapping[str, object] = field(default_factory=dict)
     """`model_init_kwargs` of the policy."""
 
-    def build(self, model: Any, args: Any, device: torch.device) -> Critic:
-        """The critic of `model`, as TRL's trainer has patched it; `args` are the trainer's.
+    def build(self, model: PreTrainedModel, args: GRPOConfig, device: torch.device) -> Critic:
+        """The critic of `model`, which TRL's trainer has patched already; `args` are the trainer's.
 
         Raises: ResumeError when the checkpoint has no such critic; RecipeError for a separate critic where
             the policy is spread over ranks.
@@ -129,7 +131,7 @@ class CriticPlan:
         if self.settings.use == "separate" and (args.deepspeed or args.fsdp):
             raise RecipeError(
                 "critic.use is 'separate' with trl.deepspeed or trl.fsdp: they shard and save the policy's "
-                "parameters only, and a second model would be left out. Set critic.use to 'shared'."
+                "parameters only, not those of a second model. Set critic.use to 'shared'."
             )
         folder = None if self.resume_from is None else self.resume_from / CRITIC_FOLDER
         if self.settings.use == "shared":
@@ -140,17 +142,17 @@ class CriticPlan:
 
 
 def critic_plan(
-    settings: Mapping[str, Any] | None,
+    settings: Mapping[str, object] | None,
     batch_ops: Sequence[BatchOp],
     model_path: Path,
     resume_from: Path | None,
-    options: Mapping[str, Any],
+    options: Mapping[str, object],
 ) -> CriticPlan | None:
     """The critic that a stage's `critic: {...}` asks for; None where it has none.
 
-    Args: options: the recipe's `trl: {...}`; the others as of CriticPlan.
-    Raises: RecipeError for bad settings, and for batch operators that lack a critic, or a critic that lacks
-        them.
+    Args: options: the recipe's `trl: {...}`; the others are described at CriticPlan.
+    Raises: RecipeError for bad settings, for batch operators that need a critic which is not there, and for a
+        critic without batch operators that use it.
     """
     reads = any("values" in op.needs for op in batch_ops)
     if settings is None:
@@ -166,4 +168,4 @@ def critic_plan(
             "the stage has a critic, and no operator in its batch_ops gives it returns to learn; add 'gae' "
             "to batch_ops, or remove 'critic'."
         )
-    return CriticPlan(checked, model_path, resume_from, options.get("model_init_kwargs") or {})
+    return CriticPlan(checked, model_path, resume_from, loading_options(options))

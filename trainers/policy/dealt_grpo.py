@@ -1,30 +1,33 @@
-"""TRL's GRPO trainer on a whole lease that is dealt to ranks and micro-batches by us.
+"""TRL's GRPO trainer on a whole lease, whose rows we deal to ranks and micro-batches.
 
-Every rank has the whole lease; it runs the model on its own rows only, and what it finds there (logprobs,
-values) is put together again, so that functions of a lease never see a part of one. It computes no loss.
+Every rank has the whole lease and runs the model on its own rows only. The results of all ranks (logprobs,
+values) are put together, so that batch operators see the whole lease. No loss is computed here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from typing import Any
+from typing import TypeAlias
 
 import torch
+from transformers import PreTrainedModel
 from trl import GRPOTrainer
 
 from trainers.policy.finite import require_finite
-from trainers.policy.micro_batches import rank_micro_batches, rows_of, trimmed
+from trainers.policy.micro_batches import micro_batch_rows, rank_micro_batches, trimmed
 from trainers.policy.scoring import has_plain_head, score
 
 Tensors = dict[str, torch.Tensor]
+Scored: TypeAlias = tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]
+"""(B, C) logprobs and entropies, nats, and the balance loss of a mixture of experts."""
 
 
 class DealtGRPOTrainer(GRPOTrainer):
-    """`_generate_and_score_completions` returns a whole lease on every rank, with what `deal` says of it."""
+    """A subclass's `_generate_and_score_completions` returns the whole lease, dealt."""
 
-    def _prepare_inputs(self, generation_batch: Any) -> Tensors:
-        """This rank's next micro-batch, as it was dealt (TRL would shuffle, and cut into equal parts)."""
+    def _prepare_inputs(self, generation_batch: object) -> Tensors:
+        """This rank's next micro-batch, as dealt. (TRL would shuffle rows and cut them into equal parts.)"""
         at = self._step % self.args.steps_per_generation
         if at == 0:
             lease = self._generate_and_score_completions(generation_batch)
@@ -36,22 +39,22 @@ class DealtGRPOTrainer(GRPOTrainer):
     def _over_lease(
         self, lease: Tensors, score: Callable[[Tensors], Sequence[torch.Tensor]]
     ) -> list[torch.Tensor]:
-        """(R, C) of each of the tensors, (B, C) of a micro-batch, that `score` makes of it; 0 on padding.
+        """Apply `score`, from a micro-batch to (B, C) tensors, to every row; the result is (R, C) each.
 
-        Each rank scores its own rows; all must call it.
+        Each rank scores its own rows; every rank must call it. Padding is 0.
         """
         found: list[torch.Tensor] = []
-        for rows in rows_of(lease, self.accelerator.process_index):
+        for rows in micro_batch_rows(lease, self.accelerator.process_index):
             scored = score(trimmed(lease, rows))
             found = found or [s.new_zeros(lease["completion_ids"].shape, dtype=torch.float32) for s in scored]
             for whole, part in zip(found, scored, strict=True):
                 whole[rows, : part.shape[1]] = part.float()
-        return [self.accelerator.reduce(whole) for whole in found]  # the other ranks' rows are 0 here
+        return [self.accelerator.reduce(whole) for whole in found]  # rows of other ranks are 0 here
 
-    def _logprobs(self, model: Any, lease: Tensors) -> torch.Tensor:
-        """(R, C) log probabilities of the completions under `model` without dropout, nats; 0 on padding.
+    def _logprobs(self, model: PreTrainedModel | None, lease: Tensors) -> torch.Tensor:
+        """(R, C) log probabilities of the completions under `model`, without dropout, nats; 0 on padding.
 
-        `model`: None for the policy without its adapter.
+        Args: model: None: the policy without its adapter.
         """
         with nullcontext() if model is not None else self.model.disable_adapter():
             chosen = self.model if model is None else model
@@ -61,32 +64,39 @@ class DealtGRPOTrainer(GRPOTrainer):
             chosen.train(was_training)
         return logprobs
 
-    def _scored_tokens(self, model: Any, part: Tensors) -> torch.Tensor:
+    def _scored_tokens(self, model: PreTrainedModel, part: Tensors) -> torch.Tensor:
         logprobs: torch.Tensor = self._get_per_token_logps_and_entropies(model, *sequence(part))[0]
         return logprobs
 
     def _get_per_token_logps_and_entropies(
-        self, model: Any, input_ids: torch.Tensor, attention_mask: torch.Tensor, kept: int, **kwargs: Any
-    ) -> Any:
+        self,
+        model: PreTrainedModel,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor,
+        kept: int,
+        **kwargs: object,
+    ) -> Scored:
         plain = self.accelerator.unwrap_model(model)
         mixed = self.accelerator.mixed_precision != "no"  # the model's forward computes in another precision
         if self.aux_loss_enabled or mixed or not has_plain_head(plain):
-            return super()._get_per_token_logps_and_entropies(
+            scored: Scored = super()._get_per_token_logps_and_entropies(
                 model, input_ids, attention_mask, kept, **kwargs
             )
+            return scored
         head = plain.get_output_embeddings().weight
-        return *score(model, head, input_ids, attention_mask, kept, self.temperature), None
+        logprobs, entropies = score(model, head, input_ids, attention_mask, kept, self.temperature)
+        return logprobs, entropies, None
 
-    def _over_ranks(self, loss: torch.Tensor) -> float:
-        """The mean over ranks of a 0-dim loss, which is scaled so that it is the micro-batch's."""
+    def _mean_over_ranks(self, loss: torch.Tensor) -> float:
+        """The mean over ranks of a 0-dim loss; losses are scaled so that it is the micro-batch's loss."""
         mean: torch.Tensor = self.accelerator.reduce(loss.detach(), reduction="mean")
         return float(mean)
 
-    def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
-        """One micro-batch, forward and backward.
+    def training_step(self, *args: object, **kwargs: object) -> torch.Tensor:
+        """Forward and backward pass of one micro-batch.
 
-        Raises: TrainingError when the loss of any rank is not finite, on every rank, before any weight
-            changes.
+        Raises: TrainingError, on every rank and before any weight changes, when the loss of a rank is not
+            finite.
         """
         loss: torch.Tensor = super().training_step(*args, **kwargs)
         require_finite("loss", self.accelerator.reduce(loss.detach()))
@@ -94,7 +104,7 @@ class DealtGRPOTrainer(GRPOTrainer):
 
 
 def sequence(batch: Tensors) -> tuple[torch.Tensor, torch.Tensor, int]:
-    """Token ids and attention (B, P + C), and C."""
+    """Token ids and attention of prompts with completions, (B, P + C) each, and C."""
     return (
         torch.cat([batch["prompt_ids"], batch["completion_ids"]], dim=1),
         torch.cat([batch["prompt_mask"], batch["completion_mask"]], dim=1),

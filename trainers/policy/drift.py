@@ -1,6 +1,6 @@
 """How far the policy has moved from the ones that sampled a step's tokens.
 
-Fed with logprobs that the loss computes anyway; it changes nothing.
+It is given logprobs that the loss computes anyway, and only measures.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Drift:
         self._importance: dict[str, float] = {}
 
     def weighted(self, weights: torch.Tensor, cap: float) -> None:
-        """Take in the importance weights that the step's n sampled tokens (n,) train with."""
+        """Add the importance weights (n,) with which the step's n sampled tokens are trained."""
         capped = (weights >= cap) | (weights == 0)
         self._importance = {
             "importance/mean": weights.mean().item(),
@@ -30,7 +30,7 @@ class Drift:
         }
 
     def add(self, log_ratio: torch.Tensor, mask: torch.Tensor, versions: torch.Tensor) -> None:
-        """Take in a micro-batch.
+        """Add a micro-batch.
 
         Args:
             log_ratio: (B, C) nats.
@@ -42,15 +42,15 @@ class Drift:
         self._parts.append((log_ratio.detach()[sampled].float().cpu(), per_token[sampled].cpu()))
 
     def take(self) -> StepReport:
-        """The step's numbers; the next `add` starts another step.
+        """The numbers of the step; the next `add` begins another step.
 
         Metrics over tokens, with r = exp(log ratio): `ratio/mean`, `ratio/max`, `ratio/p99`, and
         `kl_rollout`, the mean of r - 1 - log r, which estimates KL(sampling policy || current) without
-        bias and is never negative. Where weights were used, also their mean, `importance/mean`, and the
-        fraction of them that the cap changed, `importance/capped`.
+        bias and is never negative. Where importance weights were used, also `importance/mean`, and
+        `importance/capped`, the fraction of weights that the cap changed.
 
-        `ess` by version: (sum r)^2 / (n sum r^2) over the n tokens of the rows that have it. Of tokens,
-        because products over a long sequence leave one row with all the weight.
+        `ess` by policy version: (sum r)^2 / (n sum r^2) over the n tokens of the version's rows. Tokens are
+        used and not rows, because with products over long sequences one row gets all the weight.
         """
         if not self._parts:
             return StepReport({})

@@ -1,9 +1,8 @@
 """TRL's GRPO trainer fed from leased experiences instead of its own generation.
 
-Where the batch comes from is ours; every optimizer and precision option is TRL's, and so is the loss,
-unless the objective names one of ours. The old policy of the ratio is the one that sampled (its stored
-logprobs; arXiv:2402.03300, equation 3), or the policy at the start of the step (arXiv:2505.24298). One
-lease is one optimizer step.
+Batches are ours; every optimizer and precision option is TRL's, and so is the loss, unless the objective
+names one of ours. The old policy of the ratio is the one that sampled (its stored logprobs; arXiv:2402.03300,
+equation 3), or the policy at the start of the step (arXiv:2505.24298). One lease is one optimizer step.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from datasets import Dataset
@@ -21,28 +20,31 @@ from trl import GRPOConfig
 from trainers.models.adapters import adapter_scales, read_adapter
 from trainers.policy.collate import trained
 from trainers.policy.critic import Critic, CriticPlan
-from trainers.policy.dealt_grpo import DealtGRPOTrainer, sequence
+from trainers.policy.dealt_grpo import DealtGRPOTrainer, Scored, sequence
 from trainers.policy.drift import Drift
 from trainers.policy.kl_term import KlTerm
 from trainers.policy.losses.aggregation import aggregate, expert_share
-from trainers.policy.losses.context import LossContext
+from trainers.policy.losses.context import loss_context
 from trainers.policy.losses.loss import Aggregation, Loss
 from trainers.policy.objective import TRLS, Objective
 from trainers.policy.off_policy import OffPolicy
-from trainers.policy.whole_lease import advantages_of
+from trainers.policy.whole_lease import run_batch_ops
 from trainers.ranks.ranks import gathered
 
+if TYPE_CHECKING:
+    from peft import LoraConfig
+
 _KL_FILE = "kl_controller.json"
-"""In a checkpoint: the state of the controller of the KL coefficient."""
+"""File in a checkpoint with the state of the KL coefficient's controller."""
 
 
-def _no_reward(prompts: list[Any], **_: Any) -> list[float]:
-    """TRL demands a reward function; rewards were given when the experiences were made."""
+def _no_reward(prompts: list[object], **_: object) -> list[float]:
+    """The reward function that TRL requires; our rows have their rewards already."""
     return [0.0] * len(prompts)
 
 
 class ExperienceGRPOTrainer(DealtGRPOTrainer):
-    """GRPO, and every other policy-gradient objective, on the batches that `next_batch` hands out."""
+    """GRPO, or another policy-gradient objective, on the batches that `next_batch` returns."""
 
     def __init__(
         self,
@@ -53,11 +55,13 @@ class ExperienceGRPOTrainer(DealtGRPOTrainer):
         off_policy: OffPolicy,
         callbacks: list[TrainerCallback],
         objective: Objective = TRLS,
-        lora: Any = None,
+        lora: LoraConfig | None = None,
     ) -> None:
-        """`next_batch` is called once for each optimizer step and returns that step's `full_batch`, dealt.
+        """Prepare TRL's trainer.
 
-        `lora`: PEFT's LoraConfig; None: every weight is trained.
+        Args:
+            next_batch: returns the `full_batch` of the next optimizer step; called once for each step.
+            lora: None: every weight is trained.
         Raises: RecipeError for an adapter of a layer that is not linear.
         """
         self._next_batch = next_batch
@@ -69,7 +73,7 @@ class ExperienceGRPOTrainer(DealtGRPOTrainer):
         self.critic: Critic | None = None
         beta = args.beta
         if objective.needs_reference and not beta:
-            args.beta = 1.0  # only then does TRL load a reference model
+            args.beta = 1.0  # TRL loads a reference model only where beta is not 0
         super().__init__(
             model=model,
             reward_funcs=_no_reward,
@@ -81,7 +85,7 @@ class ExperienceGRPOTrainer(DealtGRPOTrainer):
         )
         self.beta = args.beta = beta
         self.remove_callback(PrinterCallback)  # it would print a line per step on stdout
-        adapter_scales(self.model)  # refuses an adapter that could not be published
+        adapter_scales(self.model)  # raises for an adapter that could not be published
 
     def train_critic(self, plan: CriticPlan) -> None:
         """Train a critic beside the policy; called once, before training.
@@ -92,19 +96,19 @@ class ExperienceGRPOTrainer(DealtGRPOTrainer):
         for callback in self.critic.callbacks:
             self.add_callback(callback)
 
-    def _generate_and_score_completions(self, inputs: Any) -> dict[str, torch.Tensor]:
-        """The batch of one optimizer step, in the form TRL's loss reads."""
+    def _generate_and_score_completions(self, inputs: object) -> dict[str, torch.Tensor]:
+        """The batch of one optimizer step, in the form that TRL's loss reads."""
         batch = {name: tensor.to(self.accelerator.device) for name, tensor in self._next_batch().items()}
         if self._off_policy.old_logprobs == "recompute":
-            # Without this key TRL takes the logprobs of the loss's own forward pass. All micro-batches of
-            # a step see the weights of its start, so that is prox, to the last bit.
+            # Without this key TRL uses the logprobs of the loss's own forward pass. All micro-batches of a
+            # step see the weights of its start, so these are the logprobs of prox, to the last bit.
             del batch["old_per_token_logps"]
         prox, values = self._before_step(batch)
         if self.beta != 0.0 or self._objective.needs_reference:
             batch["ref_per_token_logps"] = self._logprobs(self.ref_model, batch)
-        batch |= advantages_of(batch, self._objective.batch_ops, prox, values)
+        batch |= run_batch_ops(batch, self._objective.batch_ops, prox, values)
         if self.critic is not None and values is not None:
-            self._note_values(self.critic, batch, values)
+            self._keep_values(self.critic, batch, values)
         if self._off_policy.weighted and prox is not None:
             batch["advantages"] = self._weighted_advantages(batch, prox)
         batch["advantages"] = batch["advantages"] * batch.pop("advantage_factor")
@@ -115,15 +119,15 @@ class ExperienceGRPOTrainer(DealtGRPOTrainer):
                 self._objective.loss.aggregation,
                 rows=batch["num_rows_in_batch"],
             )
-        # Dropout draws from the process-wide generator, which other parts of the process may have
-        # advanced; seeding it by step keeps a resumed run exact.
+        # Dropout draws from the process-wide generator, which other parts of the process also use. Seeding
+        # it by step keeps a resumed run exact.
         torch.manual_seed(self.args.seed + self.state.global_step)
         return batch
 
     def _before_step(self, batch: dict[str, torch.Tensor]) -> tuple[torch.Tensor | None, torch.Tensor | None]:
         """(R, C) logprobs of the policy and values of the critic at the step's start, where needed."""
         critic = self.critic
-        wants_prox = self._off_policy.weighted or "prox" in self._needed_before
+        wants_prox = self._off_policy.weighted or "prox" in self._needed_by_batch_ops
         if critic is None:
             return (self._logprobs(self.model, batch) if wants_prox else None), None
         critic.start_step(self.state.global_step)
@@ -143,22 +147,21 @@ class ExperienceGRPOTrainer(DealtGRPOTrainer):
         with self.accelerator.autocast():
             return critic.model.values(part)
 
-    def _note_values(self, critic: Critic, batch: dict[str, torch.Tensor], values: torch.Tensor) -> None:
-        """Keep the values for the loss, and say how good they are."""
+    def _keep_values(self, critic: Critic, batch: dict[str, torch.Tensor], values: torch.Tensor) -> None:
+        """Put the values into the batch, for the loss, and log how good they are."""
         batch["values"] = values
-        for name, value in critic.metrics(batch, _judged(batch)).items():
+        for name, value in critic.metrics(batch, _own_tokens(batch)).items():
             self._metrics["train"][name].append(value)
 
     @property
-    def _needed_before(self) -> frozenset[str]:
-        """What the batch operators read."""
+    def _needed_by_batch_ops(self) -> frozenset[str]:
         return frozenset().union(*(op.needs for op in self._objective.batch_ops))
 
     def _weighted_advantages(self, batch: dict[str, torch.Tensor], prox: torch.Tensor) -> torch.Tensor:
         """(R, C) advantages times importance weights.
 
-        The weights are not negative, so min(u A w, clip(u) A w) = w min(u A, clip(u) A): no loss of
-        TRL's has to know of them.
+        The weights are not negative, so min(u A w, clip(u) A w) = w min(u A, clip(u) A): TRL's losses need no
+        change.
         """
         mask = trained(batch)
         weights = self._off_policy.weights(prox - batch["sampling_per_token_logps"], mask)
@@ -166,13 +169,20 @@ class ExperienceGRPOTrainer(DealtGRPOTrainer):
         advantages = batch["advantages"]
         return (advantages.unsqueeze(1) if advantages.dim() == 1 else advantages) * weights
 
-    def _get_per_token_logps_and_entropies(self, *args: Any, **kwargs: Any) -> Any:
-        scored = super()._get_per_token_logps_and_entropies(*args, **kwargs)
+    def _get_per_token_logps_and_entropies(
+        self,
+        model: PreTrainedModel,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor,
+        kept: int,
+        **kwargs: object,
+    ) -> Scored:
+        scored = super()._get_per_token_logps_and_entropies(model, input_ids, attention_mask, kept, **kwargs)
         self._scored = scored[0]
         return scored
 
-    def _compute_loss(self, model: Any, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
-        """The objective's loss; its logprobs also tell how far the policy has moved since the rollout."""
+    def _compute_loss(self, model: PreTrainedModel, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
+        """The objective's loss; its logprobs are also compared with those of the policy that sampled."""
         own, term = self._objective.loss, self._objective.kl
         if own is None:
             loss: torch.Tensor = super()._compute_loss(model, inputs)
@@ -182,15 +192,18 @@ class ExperienceGRPOTrainer(DealtGRPOTrainer):
                 model, *sequence(inputs), compute_entropy=True, compute_aux_loss=self.aux_loss_enabled
             )
             loss = self._own_loss(own, inputs, logprobs, entropies)
-            if balance is not None:  # of a mixture of experts, a mean over micro-batches as TRL has it
+            if balance is not None:  # of a mixture of experts: the mean over micro-batches, as in TRL
                 loss = loss + self.router_aux_loss_coef * balance / self.args.gradient_accumulation_steps
         if term is not None:
             loss = loss + self._kl(term, inputs, logprobs)
         if self.critic is not None:
             loss = self._with_value_loss(self.critic, loss, inputs)
         moved = logprobs.detach() - inputs["sampling_per_token_logps"]
-        facts = (moved, _judged(inputs), inputs["version_min"])
-        self.drift.add(*(gathered(fact, self.accelerator) for fact in facts))
+        self.drift.add(
+            gathered(moved, self.accelerator),
+            gathered(_own_tokens(inputs), self.accelerator),
+            gathered(inputs["version_min"], self.accelerator),
+        )
         del self._scored
         return loss
 
@@ -201,44 +214,21 @@ class ExperienceGRPOTrainer(DealtGRPOTrainer):
         logprobs: torch.Tensor,
         entropies: torch.Tensor,
     ) -> torch.Tensor:
-        """Ours, reduced over the whole optimizer step, and the entropy bonus (nats a token of rollouts)."""
-        context = self._context(inputs, logprobs, entropies)
+        """A loss of ours, reduced over the whole optimizer step, with the entropy bonus (nats a token)."""
+        context = loss_context(inputs, logprobs, entropies, self.state.global_step)
         loss = self._reduced(own.function(context), own.aggregation, inputs, context.mask)
-        self._metrics["train"]["policy_loss"].append(self._over_ranks(loss))
-        entropy = self._reduced(entropies, "token_mean", inputs, _judged(inputs))
-        of_step = self._over_ranks(entropy) * self.args.gradient_accumulation_steps
+        self._metrics["train"]["policy_loss"].append(self._mean_over_ranks(loss))
+        entropy = self._reduced(entropies, "token_mean", inputs, _own_tokens(inputs))
+        of_step = self._mean_over_ranks(entropy) * self.args.gradient_accumulation_steps
         self._metrics["train"]["entropy"].append(of_step)
         return loss - self.args.entropy_coef * entropy if self.args.entropy_coef else loss
 
-    def _context(
-        self, inputs: dict[str, torch.Tensor], logprobs: torch.Tensor, entropies: torch.Tensor
-    ) -> LossContext:
-        mask = trained(inputs).to(logprobs.dtype)
-        advantages = inputs["advantages"]
-        advantages = advantages.unsqueeze(1) if advantages.dim() == 1 else advantages
-        prox = logprobs.detach() * mask
-        return LossContext(
-            logprobs=logprobs * mask,
-            old=inputs.get("old_per_token_logps", prox) * mask,
-            sampled=inputs["sampling_per_token_logps"] * mask,
-            advantages=advantages * mask,
-            mask=mask,
-            entropies=entropies,
-            is_expert=inputs["is_expert"],
-            ref=inputs["ref_per_token_logps"] * mask if "ref_per_token_logps" in inputs else None,
-            prox=prox,
-            rewards=inputs["rewards"],
-            versions_behind=inputs["versions_behind"],
-            expert_share=inputs.get("expert_share"),
-            step=self.state.global_step,
-        )
-
     def _kl(self, term: KlTerm, inputs: dict[str, torch.Tensor], logprobs: torch.Tensor) -> torch.Tensor:
-        mask = _judged(inputs)
+        mask = _own_tokens(inputs)
         sampled, ref = inputs["sampling_per_token_logps"], inputs["ref_per_token_logps"]
         per_token = term.per_token(logprobs * mask, sampled * mask, ref * mask)
         kl = self._reduced(per_token, "token_mean", inputs, mask)
-        of_step = self._over_ranks(kl)
+        of_step = self._mean_over_ranks(kl)
         self._metrics["train"]["kl"].append(of_step * self.args.gradient_accumulation_steps)
         if self._kl_controller is None:
             return term.coef * kl
@@ -255,14 +245,14 @@ class ExperienceGRPOTrainer(DealtGRPOTrainer):
     ) -> torch.Tensor:
         with self.accelerator.autocast():
             terms = critic.loss(inputs)
-        loss = self._reduced(terms, "token_mean", inputs, _judged(inputs))
-        of_step = self._over_ranks(loss) * self.args.gradient_accumulation_steps
+        loss = self._reduced(terms, "token_mean", inputs, _own_tokens(inputs))
+        of_step = self._mean_over_ranks(loss) * self.args.gradient_accumulation_steps
         self._metrics["train"]["critic/loss"].append(of_step)
-        # Not left out: DistributedDataParallel waits for a gradient of every parameter.
+        # Times 0, not left out: DistributedDataParallel waits for a gradient of every parameter.
         return loss + (policy_loss * 0.0 if critic.in_warmup(self.state.global_step) else policy_loss)
 
-    def create_optimizer(self, *args: Any, **kwargs: Any) -> torch.optim.Optimizer:
-        """TRL's, with the critic's parameters in a group of their own."""
+    def create_optimizer(self, *args: object, **kwargs: object) -> torch.optim.Optimizer:
+        """TRL's optimizer, with the critic's parameters in a group of their own."""
         is_new = self.optimizer is None
         optimizer: torch.optim.Optimizer = super().create_optimizer(*args, **kwargs)
         if is_new and self.critic is not None:
@@ -288,7 +278,7 @@ class ExperienceGRPOTrainer(DealtGRPOTrainer):
         if self._kl_controller is not None:
             self._kl_controller.load_state_dict(json.loads((checkpoint / _KL_FILE).read_text()))
 
-    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+    def _save_checkpoint(self, model: PreTrainedModel, trial: object) -> None:
         folder = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
         if self.critic is not None:
             self.critic.save(folder, write=self.accelerator.is_main_process)
@@ -298,10 +288,10 @@ class ExperienceGRPOTrainer(DealtGRPOTrainer):
 
 
 def _one_step(args: GRPOConfig) -> Dataset:
-    """Rows of which one pass is exactly one optimizer step, so every step ends an epoch."""
+    """Rows of which one pass is exactly one optimizer step, so that every step ends an epoch."""
     return Dataset.from_dict({"prompt": [""] * (args.generation_batch_size // args.num_generations)})
 
 
-def _judged(batch: dict[str, torch.Tensor]) -> torch.Tensor:
-    """(B, C), 1 where a token of a policy of ours is trained on: what a critic learns from."""
+def _own_tokens(batch: dict[str, torch.Tensor]) -> torch.Tensor:
+    """(B, C), 1 where a token that a policy of ours sampled is trained on: an expert's is not."""
     return trained(batch) * ~batch["is_expert"].unsqueeze(1)

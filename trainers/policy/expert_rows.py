@@ -1,6 +1,6 @@
-"""Experts' rows in a leased batch: their messages become token ids, once, when they are leased.
+"""Token ids for experts' rows in a leased batch: their messages are tokenised when they are leased.
 
-Rows that have ids are left as they are. What an expert's row is worth is the loss's business.
+Rows that have token ids are not changed. How an expert's row is trained on is decided by the loss.
 """
 
 from __future__ import annotations
@@ -25,16 +25,18 @@ def with_ids(batch: LeasedBatch, buffer: BufferClient, tokenizer: PreTrainedToke
     stored = np.asarray(batch.table.column("token_ids").is_valid())
     if stored.all():
         return batch
-    told = batch.table.filter(pa.array(~stored))
-    rows = buffer.take(told.column("seq").to_pylist()).select(_READ).to_pylist()
+    without = batch.table.filter(pa.array(~stored))
+    rows = buffer.take(without.column("seq").to_pylist()).select(_READ).to_pylist()
     answers = [rendered_row(tokenizer, row) for row in rows]
     for name, values in {
         "token_ids": [answer.ids for answer in answers],
         "action_mask": [answer.mask for answer in answers],
         "prompt_length": [answer.prompt_length for answer in answers],
     }.items():
-        at = told.schema.get_field_index(name)
-        told = told.set_column(at, told.schema.field(at), pa.array(values, told.schema.field(at).type))
+        at = without.schema.get_field_index(name)
+        without = without.set_column(
+            at, without.schema.field(at), pa.array(values, without.schema.field(at).type)
+        )
     order = np.concatenate([np.flatnonzero(stored), np.flatnonzero(~stored)])
-    parts = pa.concat_tables([batch.table.filter(pa.array(stored)), told])
+    parts = pa.concat_tables([batch.table.filter(pa.array(stored)), without])
     return replace(batch, table=parts.take(pa.array(np.argsort(order))))

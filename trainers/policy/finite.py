@@ -1,11 +1,9 @@
-"""Refuses losses and gradients that are NaN or infinite, before they reach a weight."""
+"""Refuses losses and gradients that are NaN or infinite, before they change a weight."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
-from transformers import TrainerCallback, TrainerControl, TrainerState
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from rft_data.core.errors import TrainingError
 
@@ -26,8 +24,14 @@ class FiniteGradients(TrainerCallback):
     """Ends training with a TrainingError before an optimizer step whose gradient norm is not finite."""
 
     def on_pre_optimizer_step(
-        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        *,
+        model: torch.nn.Module,
+        **kwargs: object,
     ) -> None:
         """Called by the training loop between clipping and the optimizer's step."""
-        gradients = [p.grad for p in kwargs["model"].parameters() if p.grad is not None]
+        gradients = [p.grad for p in model.parameters() if p.grad is not None]
         require_finite("gradient norm", torch.nn.utils.get_total_norm(gradients))

@@ -1,4 +1,4 @@
-"""The rows of a lease as the batch of one optimizer step: padded, dealt, and with what undoes the padding."""
+"""The rows of a lease as the batch of one optimizer step: padded, dealt, the padding undone by a factor."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from trainers.policy.objective import TRLS, Objective
 
 
 def padding_factor(args: GRPOConfig, rows: int, padded: int) -> float:
-    """What to multiply advantages by so that padding `rows` rows to `padded` changes no gradient.
+    """The factor of the advantages with which padding `rows` rows to `padded` changes no gradient.
 
     Losses that divide by the batch's sampled tokens ignore padding; those that average over rows are
-    linear in the advantage, so padded / rows undoes the larger divisor. Exact for dense models.
+    linear in the advantage, so padded / rows undoes the larger divisor. It is exact for dense models.
 
     Raises: TrainingError when no factor makes the padded gradient equal to the unpadded one.
     """
@@ -33,7 +33,7 @@ def padding_factor(args: GRPOConfig, rows: int, padded: int) -> float:
 
 
 def _padding_obstacle(args: GRPOConfig) -> str:
-    """Why padding cannot be undone under these options; empty when it can."""
+    """The reason why padding cannot be undone with these options; empty when it can."""
     mean_over_rows = args.loss_type in MEAN_OVER_ROWS
     if mean_over_rows and args.beta != 0.0:
         return f"loss_type '{args.loss_type}' averages the KL term over rows"
@@ -51,13 +51,14 @@ def full_batch(
 ) -> dict[str, torch.Tensor]:
     """The batch of one optimizer step, in the form TRL's loss reads, from the rows of its lease.
 
-    A lease of which every row is masked makes a step without a gradient. One with more rows than
-    groups_per_step x group_size (several rows a rollout) makes a larger batch of as many micro-batches.
+    A lease in which every row is masked gives a step without a gradient. A lease with more rows than
+    groups_per_step x group_size (several rows a rollout) gives a larger batch with the same number of
+    micro-batches.
 
-    Args: version: the trainer's policy version; None: the newest of the rows.
-    Returns: what `collate` and `deal` do, `versions_behind` (R,: policy versions, one a
-        step, so after a resume rather too many than too few), and the 0-dim `advantage_factor` that
-        undoes what padding does to TRL's losses.
+    Args: version: the trainer's policy version; None: the newest version of the rows.
+    Returns: the tensors of `collate` and `deal`; `versions_behind` (R,), the policy versions between a row
+        and the trainer, which after a resume may be too high but never too low; and the 0-dim
+        `advantage_factor` that undoes the effect of padding on TRL's losses.
     Raises: RowError for a row that cannot be trained on; TrainingError when the rows are too
         few for this loss, or hold no token to train on though not all are masked.
     """

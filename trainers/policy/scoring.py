@@ -1,23 +1,25 @@
 """Log probabilities and entropies of completions on a CPU, without logits of the prompts.
 
-Where it has no Triton kernel, TRL's fused head scores prompts as well and holds several copies of its tile:
-at 110 million parameters 1.3 times the step and 1.7 GB more. On accelerators, and for heads that do more than
-one linear map, TRL's is used.
+Without a Triton kernel TRL's fused head also scores prompts, and holds several copies of its tile: with 110
+million parameters a step takes 1.3 times as long and 1.7 GB more. On accelerators, and for heads that are
+more than one linear map, TRL's head is used.
 """
 
 from __future__ import annotations
 
 from itertools import starmap
-from typing import Any
+from typing import Protocol
 
 import torch
+from transformers import PreTrainedModel
+from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from rft_data.core.errors import TrainingError
 
 _TILE_BYTES = 1 << 25
-"""Logits of so many tokens are made at a time."""
+"""Logits made at a time, in bytes."""
 _KEPT_BYTES = 1 << 28
-"""Probabilities kept for the backward pass; a batch with more makes them again there."""
+"""Most bytes of probabilities kept for the backward pass; with more, they are computed there again."""
 _ADJUSTED = (
     *("final_logit_softcapping", "logit_scale", "output_multiplier"),
     *("lm_head_multiplier", "logits_scaling", "logits_soft_cap", "output_logit_soft_cap"),
@@ -25,7 +27,7 @@ _ADJUSTED = (
 """Configuration fields of models that change the logits after the linear map."""
 
 
-def has_plain_head(model: Any) -> bool:
+def has_plain_head(model: PreTrainedModel) -> bool:
     """Whether the logits of `model` are its last hidden state times a weight, in float32 on a CPU."""
     head, config = model.get_output_embeddings(), model.config.get_text_config()
     return (
@@ -41,25 +43,30 @@ def has_plain_head(model: Any) -> bool:
 
 
 def score(
-    model: Any, head: torch.Tensor, ids: torch.Tensor, attended: torch.Tensor, kept: int, temperature: float
+    model: PreTrainedModel,
+    head: torch.Tensor,
+    ids: torch.Tensor,
+    attended: torch.Tensor,
+    kept: int,
+    temperature: float,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Log probabilities of the last `kept` columns' tokens, and entropies of what was sampled from, nats.
+    """Log probabilities of the tokens in the last `kept` columns, and entropies of their distributions, nats.
 
     Args:
         model: a causal language model or a wrapper of it, called as a module.
         head: (V, H) weight of its output embeddings.
         ids: (B, T) token ids; T > kept.
         attended: (B, T), 1 where there is a token; elsewhere both results are 0.
-        temperature: logits are divided by it.
+        temperature: divides the logits.
     Returns: (B, kept) twice, with gradients.
-    Raises: TrainingError when the model does more to its logits than the linear map.
+    Raises: TrainingError when the model changes its logits after the linear map.
     """
     out = model(
         input_ids=ids, attention_mask=attended, logits_to_keep=1, output_hidden_states=True, use_cache=False
     )
     _require_plain(out, head)
     hidden = out.hidden_states[-1][:, -kept - 1 : -1]
-    del out  # every layer's hidden states
+    del out  # frees the hidden states of all other layers
     real = attended[:, -kept:] == 1
     logprobs, entropies = _Scores.apply(hidden[real], head, ids[:, -kept:][real], temperature)
     empty = torch.zeros(real.shape, dtype=hidden.dtype)
@@ -67,8 +74,8 @@ def score(
 
 
 @torch.no_grad()
-def _require_plain(out: Any, head: torch.Tensor) -> None:
-    """One row's last logits, which the model has made, against the linear map."""
+def _require_plain(out: CausalLMOutputWithPast, head: torch.Tensor) -> None:
+    """Compare the last logits of one row, which the model has computed, with the linear map."""
     expected = out.hidden_states[-1][:1, -1] @ head.t()
     if not torch.allclose(out.logits[:1, -1], expected, rtol=1e-3, atol=1e-3):
         raise TrainingError(
@@ -77,12 +84,25 @@ def _require_plain(out: Any, head: torch.Tensor) -> None:
         )
 
 
+class _Context(Protocol):
+    """What `_Scores` keeps from the forward pass for the backward pass; torch makes it."""
+
+    needs_input_grad: tuple[bool, ...]
+    saved_tensors: tuple[torch.Tensor, ...]
+    tiles: dict[int, torch.Tensor]
+    """Probabilities by the first token of their tile."""
+    temperature: float
+
+    def save_for_backward(self, *tensors: torch.Tensor) -> None: ...
+    def set_materialize_grads(self, value: bool) -> None: ...
+
+
 class _Scores(torch.autograd.Function):
-    """log softmax(h W' / temperature) at the targets, and the entropies, some tokens at a time."""
+    """log softmax(h W' / temperature) at the targets, and the entropies, one tile of tokens at a time."""
 
     @staticmethod
     def forward(
-        ctx: Any, hidden: torch.Tensor, head: torch.Tensor, targets: torch.Tensor, temperature: float
+        ctx: _Context, hidden: torch.Tensor, head: torch.Tensor, targets: torch.Tensor, temperature: float
     ) -> tuple[torch.Tensor, torch.Tensor]:
         ctx.set_materialize_grads(False)
         keep = ctx.needs_input_grad[0] and 4 * len(hidden) * len(head) <= _KEPT_BYTES
@@ -99,7 +119,9 @@ class _Scores(torch.autograd.Function):
         return logprobs, entropies
 
     @staticmethod
-    def backward(ctx: Any, to_logprobs: torch.Tensor | None, to_entropies: torch.Tensor | None) -> Any:
+    def backward(
+        ctx: _Context, to_logprobs: torch.Tensor | None, to_entropies: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor | None, None, None]:
         hidden, head, targets, entropies = ctx.saved_tensors
         to_hidden, to_head = torch.zeros_like(hidden), None
         if ctx.needs_input_grad[1]:

@@ -1,4 +1,4 @@
-"""Runs a stage's batch operators on the tensors of a whole lease. It knows no operator by name."""
+"""Runs a stage's batch operators on the tensors of a whole lease."""
 
 from __future__ import annotations
 
@@ -11,29 +11,30 @@ from trainers.policy.batch_ops.state import BatchState
 from trainers.policy.collate import trained
 
 
-def advantages_of(
+def run_batch_ops(
     batch: dict[str, torch.Tensor],
     batch_ops: Sequence[BatchOp],
     prox: torch.Tensor | None = None,
     values: torch.Tensor | None = None,
 ) -> dict[str, torch.Tensor]:
-    """What the operators make of the batch's advantages: `advantages` (R, C) and, of a critic, `returns`.
+    """Run the operators, one after the other.
 
     Args:
-        batch: what `full_batch` made, with `ref_per_token_logps` where there is a reference.
-        prox: (R, C) log probabilities of the policy now, nats; values: (R, C) of the critic.
-    Returns: nothing where there are no operators.
+        batch: the result of `full_batch`, with `ref_per_token_logps` where there is a reference.
+        prox: (R, C) log probabilities of the policy at the start of the step, nats.
+        values: (R, C) of the critic.
+    Returns: `advantages` (R, C) and, where an operator sets them, `returns` (R, C); empty without operators.
     """
     if not batch_ops:
         return {}
-    state = _state_of(batch, prox, values)
+    state = _batch_state(batch, prox, values)
     for op in batch_ops:
         state = op.function(state)
     made = {"advantages": state.advantages, "returns": state.returns}
     return {name: tensor.float() for name, tensor in made.items() if tensor is not None}
 
 
-def _state_of(
+def _batch_state(
     batch: dict[str, torch.Tensor], prox: torch.Tensor | None, values: torch.Tensor | None
 ) -> BatchState:
     mask = trained(batch).float()

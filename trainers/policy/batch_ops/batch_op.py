@@ -1,4 +1,4 @@
-"""What is known of a batch operator before it runs: its function, its source, what it needs and sets."""
+"""A batch operator as recipes name it: its function, its source, what it needs and what it sets."""
 
 from __future__ import annotations
 

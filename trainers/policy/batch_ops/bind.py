@@ -1,31 +1,30 @@
-"""A recipe's `batch_ops` list, checked against the operators' signatures and bound. It runs none of them."""
+"""Checks a recipe's `batch_ops` list against the operators' signatures, and binds their arguments."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from rft_data.core.errors import RecipeError
 from rft_data.core.lookup import lookup
 from trainers.policy.batch_ops.batch_op import BatchOp
 from trainers.policy.binding import bound
 
-BatchOpSpec = str | Mapping[str, Mapping[str, Any] | None]
+BatchOpSpec = str | Mapping[str, Mapping[str, object] | None]
 """As recipes write one: `{gae: {lam: 0.95}}`, `{whiten: null}` or `whiten`."""
 
 _KIND = "batch operator"
-_OF_EVERY_BATCH = frozenset({"rewards", "token_rewards"})
+_IN_EVERY_BATCH = frozenset({"rewards", "token_rewards"})
 
 
 def bind(specs: Sequence[BatchOpSpec], known: Mapping[str, BatchOp]) -> tuple[BatchOp, ...]:
     """The operators of a list, in its order; built in, or imported as `package.module:attribute`.
 
-    The attribute is a BatchOp, or a function of a BatchState, which then reads nothing that costs a forward
-    pass and sets advantages.
+    The attribute is a BatchOp, or a function of a BatchState that sets advantages and reads no result of a
+    forward pass.
 
-    Raises: UnknownComponentError for a name that is not known; RecipeError for an argument that is not, or
-        of the wrong type or range, and for an operator whose work a later one would undo or none would read.
+    Raises: UnknownComponentError for an unknown name; RecipeError for an unknown argument, for a value of the
+        wrong type or range, and for an operator whose result a later one overwrites or none reads.
     """
     named = [_bound(spec, known, f"batch_ops[{place}]") for place, spec in enumerate(specs)]
     if mistakes := _order_mistakes(named):
@@ -33,7 +32,7 @@ def bind(specs: Sequence[BatchOpSpec], known: Mapping[str, BatchOp]) -> tuple[Ba
     ops: list[BatchOp] = []
     for _, op in named:
         before = frozenset().union(*(earlier.sets for earlier in ops))
-        ops.append(replace(op, needs=op.needs - before - _OF_EVERY_BATCH))
+        ops.append(replace(op, needs=op.needs - before - _IN_EVERY_BATCH))
     return tuple(ops)
 
 
@@ -46,11 +45,11 @@ def _bound(spec: BatchOpSpec, known: Mapping[str, BatchOp], where: str) -> tuple
                 f"{where}: '{name}' is a {type(found).__name__}; wanted a function of a BatchState, or a "
                 "trainers.policy.batch_ops.BatchOp."
             )
-        found = BatchOp(found, paper=name, needs=_OF_EVERY_BATCH)
+        found = BatchOp(found, paper=name, needs=_IN_EVERY_BATCH)
     return name, bound(name, args, {name: found}, _KIND)
 
 
-def _name_and_arguments(spec: BatchOpSpec, where: str) -> tuple[str, Mapping[str, Any]]:
+def _name_and_arguments(spec: BatchOpSpec, where: str) -> tuple[str, Mapping[str, object]]:
     if isinstance(spec, str):
         return spec, {}
     if not isinstance(spec, Mapping) or len(spec) != 1:
@@ -62,7 +61,7 @@ def _name_and_arguments(spec: BatchOpSpec, where: str) -> tuple[str, Mapping[str
 
 
 def _order_mistakes(ops: Sequence[tuple[str, BatchOp]]) -> list[str]:
-    """Operators whose work would have no effect where they stand."""
+    """Operators that would have no effect at their place in the list."""
     mistakes = []
     for place, (name, op) in enumerate(ops):
         later = [other for _, other in ops[place + 1 :]]

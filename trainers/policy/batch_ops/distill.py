@@ -1,6 +1,6 @@
-"""Batch operators that read a second model token by token: a KL penalty in the reward, and distillation.
+"""Batch operators for distillation, which read a teacher's log probability of each token.
 
-The reference model is the stage's; for distillation it is the teacher. Nothing here runs a model.
+The teacher is the stage's reference model. Nothing here runs a model.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def distill(state: BatchState, coef: Coefficient = 1.0) -> BatchState:
     are not read: a row without one is trained on like any other, a group of one and equal rewards are
     nothing special. Rows of experts get 0.
     """
-    advantages = coef * _teacher_less_policy(state)
+    advantages = coef * _teacher_minus_policy(state)
     return replace(state, advantages=advantages.to(state.token_rewards.dtype))
 
 
@@ -42,7 +42,7 @@ def jsd(state: BatchState, coef: Coefficient = 1.0, beta: Share = 0.5) -> BatchS
     token better. beta = 1 is the reverse KL (`distill`); beta = 0 the forward KL, P / Q - 1. Discount,
     missing rewards, groups and experts as for `distill`.
     """
-    gap = _teacher_less_policy(state)
+    gap = _teacher_minus_policy(state)
     if beta == 0.0:
         weights = torch.expm1(gap)
     elif beta == 1.0:
@@ -52,7 +52,7 @@ def jsd(state: BatchState, coef: Coefficient = 1.0, beta: Share = 0.5) -> BatchS
     return replace(state, advantages=(coef * weights).to(state.token_rewards.dtype))
 
 
-def _teacher_less_policy(state: BatchState) -> torch.Tensor:
+def _teacher_minus_policy(state: BatchState) -> torch.Tensor:
     """(R, C) float64 log ratio at the trained tokens of the policy's rows, 0 elsewhere."""
     teacher = needed(state.ref, "ref").double()
     learning = (state.mask > 0) & sampled_rows(state).unsqueeze(1)

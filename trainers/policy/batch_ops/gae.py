@@ -20,9 +20,9 @@ def gae(state: BatchState, gamma: Discount = 1.0, lam: Discount = 1.0) -> BatchS
 
     arXiv:1506.02438, equation 16. t counts a row's trained tokens only: an environment's tokens lie between
     two of them without a step of their own, and neither their values nor rewards on them are read. The
-    value after the last trained token is 0, of a truncated answer too. Rows stand by themselves, so a group
-    of one and equal rewards are nothing special. A row without a reward, or of an expert, gets advantages
-    and returns of 0; the critic's loss leaves it out.
+    value after the last trained token is 0, of a truncated answer too. Rows are independent of each other, so
+    a group of one and equal rewards are nothing special. A row without a reward, or of an expert, gets
+    advantages and returns of 0; the critic's loss leaves it out.
     """
     values = needed(state.values, "values").double()
     trained = state.mask * scored_rows(state).unsqueeze(1)

@@ -16,9 +16,9 @@ from trainers.policy.kl import KL_ESTIMATORS
 
 
 def _known(estimator: str) -> str:
-    """The name itself.
+    """The name of a KL estimator, checked.
 
-    Raises: ValueError, in the words of an argument's mistake.
+    Raises: ValueError, which becomes part of the message about the argument.
     """
     if estimator not in KL_ESTIMATORS:
         hint = suggest(estimator, KL_ESTIMATORS)
@@ -34,7 +34,7 @@ def kl_penalty(state: BatchState, coef: Coefficient = 0.001, estimator: Estimato
     """r_t = r_t - coef * KL_t at each trained token, KL_t estimated from sampling policy and reference.
 
     arXiv:2203.02155, equation 2 (estimator k1), token by token as in arXiv:1909.08593; estimators are those
-    of `trainers.policy.kl`. It stands before the operator that reads token rewards (`gae`, `returns_to_go`).
+    of `trainers.policy.kl`. Put it before the operator that reads token rewards (`gae`, `returns_to_go`).
     The policy is the one that sampled, of whose distribution the tokens are draws. Rows of experts, masked
     and padding rows keep theirs; a row without a reward is left out by the operators that follow. Groups are
     not read.

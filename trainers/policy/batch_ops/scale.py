@@ -26,7 +26,7 @@ def whiten(state: BatchState, shift_mean: bool = True) -> BatchState:
 
     m and v (unbiased) are over the trained tokens of all rows, as in PPO's implementations
     and REINFORCE++ (arXiv:2501.03262, equation 9). Rows of experts, and rows that have neither a reward
-    nor an advantage other than 0, take no part and keep 0. Fewer than two tokens: v counts as 0. Equal
+    nor an advantage other than 0, are left out and keep 0. Fewer than two tokens: v counts as 0. Equal
     advantages become 0. A group of one is nothing special.
     """
     given = needed(state.advantages, "advantages").double()
@@ -47,7 +47,7 @@ def batch_std(state: BatchState, eps: Eps = 1e-4) -> BatchState:
 
     std has ddof=1 (Lite PPO, arXiv:2508.08221): for the lease what `grpo_advantage_mapper` with
     scale="batch" does for a batch of the pipeline. A group of one, and one of equal rewards, gets 0; a row
-    without a reward, or of an expert, takes no part and gets 0.
+    without a reward, or of an expert, is left out and gets 0.
     """
     scored = scored_rows(state) & (state.groups >= 0)
     rewards = torch.where(scored, state.rewards, 0.0).double()

@@ -1,4 +1,4 @@
-"""A whole lease as batch operators see it, before it is split into micro-batches."""
+"""A whole lease as batch operators read it, before it is split into micro-batches."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class BatchState:
     token_rewards: torch.Tensor
     """(R, C): at first each row's reward at its last trained token, 0 elsewhere."""
     advantages: torch.Tensor | None = None
-    """(R, C), 0 where the mask is; None until an operator (before the lease, or here) has set them."""
+    """(R, C), 0 where the mask is 0; None until an operator has set them."""
     returns: torch.Tensor | None = None
     """(R, C) the critic's targets, where an operator sets them."""
     prox: torch.Tensor | None = None

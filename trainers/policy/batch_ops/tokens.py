@@ -1,4 +1,4 @@
-"""What the batch operators share: which rows learn, and sums over a row's trained tokens."""
+"""Functions that batch operators share: which rows are trained on, and sums over a row's trained tokens."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from trainers.policy.batch_ops.state import BatchState
 
 
 def needed(tensor: torch.Tensor | None, name: str) -> torch.Tensor:
-    """The tensor.
+    """The tensor, where there is one.
 
-    Raises: TrainingError when nobody has computed it.
+    Raises: TrainingError when the batch lacks it.
     """
     if tensor is None:
         raise TrainingError(
@@ -22,7 +22,7 @@ def needed(tensor: torch.Tensor | None, name: str) -> torch.Tensor:
 
 
 def sampled_rows(state: BatchState) -> torch.Tensor:
-    """(R,) bool: rows that a policy of ours sampled; an expert's row is none."""
+    """(R,) bool: rows that a policy of ours sampled, which an expert's row is not."""
     if state.is_expert is None:
         return torch.ones_like(state.rewards, dtype=torch.bool)
     return ~state.is_expert.bool()

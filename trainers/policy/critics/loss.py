@@ -13,9 +13,9 @@ def value_loss(
     """(B, C): 0.5 * max((V - R)^2, (old + clamp(V - old, -clip, clip) - R)^2).
 
     The clipped value loss of PPO's implementation (arXiv:1707.06347; openai/baselines ppo2; TRL had the
-    same): past `clip` from the value at the step's start, moving on towards the return gains nothing. The
-    0.5 makes the gradient V - R. `clip` None: the squared error alone. All arguments are (B, C), in units
-    of reward.
+    same): when V is more than `clip` from the value at the step's start, moving further towards the return
+    gains nothing. The 0.5 makes the gradient V - R. `clip` None: the squared error alone. All arguments are
+    (B, C), in units of reward.
     """
     errors = (values - returns).square()
     if clip is not None:

@@ -1,30 +1,29 @@
-"""The gradients that TRL's loop does not care for: of parameters outside the policy model."""
+"""Gradients of parameters outside the policy model, which TRL's loop does not handle."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 import torch.distributed as dist
-from transformers import TrainerCallback, TrainerControl, TrainerState
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from trainers.policy.finite import require_finite
 
 
 class OwnGradients(TrainerCallback):  # type: ignore[misc]
-    """Averages, clips, checks and clears the gradients that TRL's loop does not: of a separate critic.
+    """Averages over ranks, checks, clips and clears the gradients of a separate critic.
 
-    The loop clips and clears those of `model.parameters()` only, and only the policy is wrapped for several
-    processes. Its norm is clipped by itself, to trl.max_grad_norm.
+    TRL's loop clips and clears gradients of `model.parameters()` only, and wraps only the policy for several
+    processes. The critic's norm is clipped by itself, to trl.max_grad_norm.
     """
 
     def __init__(self, parameters: Sequence[torch.nn.Parameter]) -> None:
-        """`parameters`: those that the policy model does not have."""
+        """`parameters`: those of the critic that the policy model does not have."""
         self._parameters = list(parameters)
 
     def on_pre_optimizer_step(
-        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
     ) -> None:
         """Called by the training loop between clipping and the optimizer's step.
 
@@ -41,7 +40,7 @@ class OwnGradients(TrainerCallback):  # type: ignore[misc]
             torch.nn.utils.clip_grads_with_norm_(self._parameters, args.max_grad_norm, norm)
 
     def on_optimizer_step(
-        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
     ) -> None:
         """Called right after the optimizer's step."""
         for p in self._parameters:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import torch
 from transformers import AutoConfig, AutoModel
@@ -14,20 +13,21 @@ from trainers.policy.critics.value_head import ValueHead, require_head
 
 
 class SeparateCritic:
-    """Values from a second model, which leaves the policy's weights alone.
+    """Values from a second model; its loss does not change the policy's weights.
 
-    It has no dropout: noise in values is noise in advantages. Every process holds a copy; the trainer
-    averages its gradients (see `OwnGradients`).
+    It has no dropout, since noise in values is noise in advantages. Every process has a copy; gradients are
+    averaged by `OwnGradients`.
     """
 
     reads_policy_pass = False
     detached = False
 
-    def __init__(self, model_path: Path, folder: Path | None, options: Mapping[str, Any]) -> None:
-        """Load it.
+    def __init__(self, model_path: Path, folder: Path | None, options: Mapping[str, object]) -> None:
+        """Load the model.
 
         Args:
-            model_path: the policy's folder, whose backbone it starts from; folder: where `save` wrote it.
+            model_path: the policy's folder, whose backbone the critic starts from.
+            folder: where `save` wrote the critic; None: start from the policy.
             options: `model_init_kwargs` of the policy.
         """
         source = model_path if folder is None else folder
@@ -38,7 +38,7 @@ class SeparateCritic:
             if "drop" in name and isinstance(value, float):
                 setattr(config.get_text_config(), name, 0.0)
         if folder is None:
-            # By way of the whole model: AutoModel would complain of the head that it does not use.
+            # Through the whole model: AutoModel would warn of the head that it does not use.
             self.backbone = load_model(source, **options, config=config).base_model
         else:
             self.backbone = AutoModel.from_pretrained(
@@ -52,12 +52,12 @@ class SeparateCritic:
         """Move to the trainer's device."""
         self.backbone.to(device)
         self.head.to(device)
-        self.backbone.train()  # gradient checkpointing asks for it; there is no dropout
+        self.backbone.train()  # gradient checkpointing needs train mode; there is no dropout
         if gradient_checkpointing:
             self.backbone.gradient_checkpointing_enable({"use_reentrant": False})
 
     def values(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
-        """(B, C) values before each token, with a gradient where the caller's context has one."""
+        """(B, C) values before each token, with a gradient where gradients are enabled."""
         ids = torch.cat([batch["prompt_ids"], batch["completion_ids"]], dim=1)
         attention = torch.cat([batch["prompt_mask"], batch["completion_mask"]], dim=1)
         columns = batch["completion_ids"].shape[1]
@@ -66,11 +66,11 @@ class SeparateCritic:
         return values
 
     def parameters(self) -> list[torch.nn.Parameter]:
-        """All of them."""
+        """Parameters of backbone and head."""
         return [*self.backbone.parameters(), *self.head.parameters()]
 
     def beside_policy(self) -> list[torch.nn.Parameter]:
-        """All of them: the policy model has none."""
+        """All parameters, since the policy model has none of them."""
         return self.parameters()
 
     def save(self, folder: Path, *, write: bool) -> None:

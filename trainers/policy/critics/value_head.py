@@ -1,9 +1,8 @@
-"""The linear layer that makes one value of each hidden state; on disk it is not with the policy's weights."""
+"""The linear layer from a hidden state to a value; its file is not among the policy's weights."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -29,15 +28,15 @@ def require_head(folder: Path) -> None:
 class ValueHead(torch.nn.Linear):
     """Hidden states (..., H) to values (...), float32, in units of reward; all 0 before training.
 
-    It trains, moves and is sharded with the model it is a part of, but is in no state dict: a policy with
-    a value head saves as the plain causal language model it was, so what is published loads anywhere.
-    `save` and `load` are its own.
+    It is trained, moved and sharded with the model that contains it, but it is in no state dict: a policy
+    with a value head is saved as a plain causal language model, which loads anywhere. `save` and
+    `load` handle the head.
     """
 
     def __init__(self, width: int) -> None:
         """`width`: H."""
         super().__init__(width, 1, dtype=torch.float32)
-        # Not random: the first advantages are then plain returns, and a resumed run draws nothing.
+        # Zeros, not random: the first advantages are then plain returns, and a resumed run draws no numbers.
         torch.nn.init.zeros_(self.weight)
         torch.nn.init.zeros_(self.bias)
 
@@ -47,16 +46,16 @@ class ValueHead(torch.nn.Linear):
             return super().forward(hidden.float()).squeeze(-1)
 
     def save(self, folder: Path, *, write: bool) -> None:
-        """Gather the head, on every rank, and where `write` write it into a folder, made if need be."""
+        """Gather the head, on every rank; with `write`, write it into `folder`, made if it is missing."""
         tensors = {name: _whole(p.detach()).cpu().contiguous() for name, p in self.named_parameters()}
         if write:
             folder.mkdir(parents=True, exist_ok=True)
             save_file(tensors, folder / HEAD_FILE)
 
     def load(self, folder: Path) -> None:
-        """Take the head that `save` wrote.
+        """Load the head that `save` wrote.
 
-        Raises: ResumeError when it is not there.
+        Raises: ResumeError when `folder` has none.
         """
         require_head(folder)
         tensors = load_file(folder / HEAD_FILE)
@@ -64,13 +63,13 @@ class ValueHead(torch.nn.Linear):
             for name, p in self.named_parameters():
                 p.copy_(tensors[name])
 
-    def _save_to_state_dict(self, *args: Any, **kwargs: Any) -> None:
-        """Nothing."""
+    def _save_to_state_dict(self, *args: object, **kwargs: object) -> None:
+        """Adds nothing: see the class."""
 
-    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
-        """Nothing."""
+    def _load_from_state_dict(self, *args: object, **kwargs: object) -> None:
+        """Reads nothing: see the class."""
 
 
 def _whole(tensor: torch.Tensor) -> torch.Tensor:
-    """All of a tensor of which FSDP2 gave this rank a part."""
+    """The whole tensor, also where FSDP2 gave this rank a part of it."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 
@@ -94,14 +93,14 @@ LOSSES: dict[str, Loss] = {
 """Every loss of ours, by the name that a stage's `loss: {use}` gives."""
 
 
-def make_loss(use: str, args: Mapping[str, Any]) -> Loss:
+def make_loss(use: str, args: Mapping[str, object]) -> Loss:
     """The loss called `use`, or your own at `package.module:attribute`, with `args` bound and checked.
 
     Your own is a `Loss`, or a function `(LossContext, **args) -> (B, C)`, which is then reduced as
-    `token_mean` and is given nothing optional. It is run once on two rows of three tokens.
+    `token_mean` and gets no optional field. It is run once on two rows of three tokens.
 
-    Raises: UnknownComponentError for a name or path that leads nowhere; RecipeError for arguments that the
-        loss does not take, or one that does not run.
+    Raises: UnknownComponentError for an unknown name or path; RecipeError for arguments that the loss does
+        not take, and for a loss that fails.
     """
     found = lookup(use, LOSSES, "loss")
     if not isinstance(found, Loss):
@@ -116,9 +115,9 @@ def make_loss(use: str, args: Mapping[str, Any]) -> Loss:
 
 
 def _rehearse(use: str, loss: Loss) -> None:
-    """Run a loss once on two tiny rows.
+    """Run a loss once on two short rows.
 
-    Raises: RecipeError when it fails, or returns something else than (2, 3) terms with a gradient.
+    Raises: RecipeError when it fails, or does not return (2, 3) terms with a gradient.
     """
     context = _two_rows(loss.needs)
     try:
@@ -137,7 +136,7 @@ def _rehearse(use: str, loss: Loss) -> None:
 
 
 def _two_rows(needs: frozenset[str]) -> LossContext:
-    """One row of ours and one of an expert, on policy, with what is optional only where it is needed."""
+    """A row of ours and an expert's, on policy; an optional field is set only where the loss needs it."""
     logprobs = torch.full((2, 3), -1.0)
 
     def if_needed(name: str, tensor: torch.Tensor) -> torch.Tensor | None:

@@ -1,7 +1,7 @@
-"""From the tokens' terms to the scalar that is differentiated, and what it divides by.
+"""Reduces the tokens' terms to the scalar that is differentiated.
 
-A micro-batch gives its part of the whole optimizer step: the parts of all micro-batches, averaged over
-the ranks as DDP averages gradients, add up to the value of the step's rows taken at once.
+A micro-batch gives its part of the whole optimizer step. The parts of all micro-batches, averaged over the
+ranks as DDP averages gradients, add up to the value for all rows of the step at once.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ def aggregate(
 def expert_share(
     mask: torch.Tensor, is_expert: torch.Tensor, kind: Aggregation, *, rows: Count
 ) -> torch.Tensor:
-    """The experts' share of what `aggregate` averages over in one optimizer step, a scalar in [0, 1].
+    """The share of experts in what `aggregate` averages over in one optimizer step, a scalar in [0, 1].
 
     Args:
         mask: (R, C) of all rows of the step, of all ranks.
         is_expert: (R,) bool, false for padding.
         rows: rows of the step's lease.
-    Returns: 0 for a step without experts, or without anything.
+    Returns: 0 for a step without experts, or without trained tokens.
     """
     if kind == "token_mean":
         return mask[is_expert].sum() / mask.sum().clamp(min=1)

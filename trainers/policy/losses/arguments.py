@@ -1,4 +1,4 @@
-"""Types of the numbers that losses take, with their bounds: a recipe's values are checked against them."""
+"""Types of the numbers that losses take, with their bounds, which a recipe's values are checked against."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The clipped surrogate of PPO and what bounds it further: dual clip, and masking of drifted sequences."""
+"""The clipped surrogate of PPO, with two further bounds: dual clip, and masking of drifted sequences."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is known of a policy loss before it runs: its function, its reduction, its source, what it needs."""
+"""A policy loss as recipes name it: its function, its reduction, its source, and what it needs."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ class Loss:
     """token_mean: over all trained tokens of the step; row_mean: the mean over rows of each row's token
     mean; row_sum: the mean over rows of each row's token sum. Rows: those of the lease, never padding."""
     needs: frozenset[str] = frozenset()
-    """Which of `ref`, `prox`, `rewards`, `versions_behind` and `expert_share` it reads, and `experts` where
-    it trains on rows of experts: of another loss they would be wasted, and are refused."""
+    """Which of `ref`, `prox`, `rewards`, `versions_behind` and `expert_share` it reads; and `experts`, where
+    it trains on rows of experts. A loss without `experts` refuses such rows."""
     weighs: bool = False
-    """Whether importance weights on the advantages (`off_policy.importance`) would be a second time, because
-    it has its own, or would go nowhere, because it reads no advantages."""
+    """Whether importance weights on the advantages (`off_policy.importance`) are refused: the loss has
+    weights of its own, or reads no advantages."""
     of_sampler: bool = False
-    """Whether its ratio must be to the policy that sampled; to the one at the step's start it is 1."""
+    """Whether its ratio must be to the policy that sampled; to that at the step's start it is always 1."""
     formula: str = ""
     """A token's term in the symbols of docs/algorithms.md."""
 

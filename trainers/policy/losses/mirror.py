@@ -36,8 +36,8 @@ def opmd(
 def sppo(context: LossContext, epsilon: Positive = 0.3) -> torch.Tensor:
     """-A log clip(r, 1 / (1 + epsilon), 1 + epsilon), r = pi / old (softmax PPO, arXiv:2108.05828).
 
-    What Trinity-RFT calls sppo. Outside the range the gradient is 0 on both sides, whatever the sign of A:
-    a token that has moved the wrong way is not pulled back. Self-play preference optimization
+    What Trinity-RFT calls sppo. Outside the range the gradient is 0 on both sides, for either sign of A: a
+    token that has moved the wrong way is not pulled back. Self-play preference optimization
     (arXiv:2405.00675), also called SPPO, is TRL's DPO loss_type `sppo_hard`.
     """
     edge = math.log1p(epsilon)

@@ -1,7 +1,7 @@
-"""Ratios of the current policy to an older one, shared by the losses. It knows no loss.
+"""Ratios of the current policy to an older one, shared by the losses.
 
-`old` is whichever policy the recipe's `off_policy.old_logprobs` chose. An expert's rows have no older
-policy: their log ratio is 0, and nothing that is averaged here counts them.
+`old` is the policy that the recipe's `off_policy.old_logprobs` chooses. An expert's rows have no older
+policy: their log ratio is 0, and no mean here counts them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The REC family: REINFORCE with group-relative advantages, a range of ratios, a weight, a regulariser."""
+"""The REC family: REINFORCE with group-relative advantages, a range of ratios, a weight and a regulariser."""
 
 from __future__ import annotations
 

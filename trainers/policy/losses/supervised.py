@@ -1,4 +1,4 @@
-"""Supervised losses: the negative log probability, of every row or of those that earned it."""
+"""Supervised losses: the negative log probability, of every row or of accepted ones."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""One thread that does one turn of work at a time and is parked in between.
+"""A thread that carries out one order at a time, and waits for the next in between.
 
-It turns a loop that will not give up control (a trainer's own `train()`) into calls. It knows
+It makes single calls out of a loop that does not return between steps (a trainer's own `train()`). It knows
 nothing of training.
 """
 
@@ -16,26 +16,26 @@ from rft_data.core.errors import StalledError
 Order = TypeVar("Order")
 
 
-class ParkedThread(Generic[Order]):
-    """Runs `body` in a thread that calls `park` for each order, and stops when `park` returns None.
+class WaitingThread(Generic[Order]):
+    """Runs `body` in a thread. `body` calls `next_order` for each order and returns when that gives None.
 
-    The thread starts with the first turn. One caller at a time.
+    The thread starts with the first order. It has one caller at a time.
     """
 
     def __init__(self, name: str, body: Callable[[], None], deadline_s: float) -> None:
-        """`deadline_s` bounds each wait of the caller, for a turn and for the end."""
+        """`deadline_s`: longest wait of the caller for one order, and for the end of the thread."""
         self._body = body
         self._deadline_s = deadline_s
         self._orders: queue.SimpleQueue[Order | None] = queue.SimpleQueue()
         self._finished: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
         self._working = False
-        # A daemon, so that a process that forgot to close it can still exit.
+        # A daemon, so that a process that did not close it can still exit.
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
-    def turn(self, order: Order) -> None:
+    def carry_out(self, order: Order) -> None:
         """Hand over one order and wait until it is done.
 
-        Raises: what the body raised; StalledError past the deadline (the thread may still be at work).
+        Raises: what the body raised; StalledError past the deadline (the thread may still be working).
         """
         self._orders.put(order)
         if self._thread.ident is None:
@@ -50,8 +50,8 @@ class ParkedThread(Generic[Order]):
         if error is not None:
             raise error
 
-    def park(self) -> Order | None:
-        """Called in the thread: report the turn before as done and wait for the next order.
+    def next_order(self) -> Order | None:
+        """Called in the thread: report the order before as done, and wait for the next.
 
         Returns: the order, or None when the body should return.
         """
@@ -61,7 +61,7 @@ class ParkedThread(Generic[Order]):
         return self._orders.get()
 
     def close(self) -> None:
-        """Stop the thread after the turn it is at; idempotent.
+        """Stop the thread after its current order; idempotent.
 
         Raises: StalledError when it has not ended by the deadline.
         """
@@ -77,7 +77,7 @@ class ParkedThread(Generic[Order]):
     def _run(self) -> None:
         try:
             self._body()
-        except BaseException as err:  # noqa: BLE001  (the thread's edge: it belongs to the caller)
+        except BaseException as err:  # noqa: BLE001 - the caller is given every error of the thread
             self._finished.put(err)
         else:
             self._finished.put(None)
