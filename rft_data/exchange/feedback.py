@@ -1,17 +1,17 @@
-"""What was said about experiences later: read, folded to one number each, brought in from files.
+"""Feedback on experiences: read from a buffer, folded to one number for each, and read from files.
 
-Feedback is only ever added. Who changes his mind says something new; who takes back what he said adds a
-withdrawal. Storing it is the buffer's business (`Buffer.add_feedback`).
+Feedback is only added, never changed: an author corrects himself with newer feedback, and takes feedback back
+with a withdrawal. `Buffer.add_feedback` stores it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -28,35 +28,35 @@ from rft_data.exchange.formats.jsonlines import Found, read_json
 
 How: TypeAlias = Literal["last", "mean", "sum"]
 WITHDRAWN = "rft:withdrawn"
-"""How the text of a withdrawal begins: it takes back what its author said under its key before."""
+"""Beginning of a withdrawal's text. It cancels what its author gave earlier under its key on its row."""
 _COLUMNS = ["experience_id", "author", "value", "text", "created_at"]
 _FEW = 1_000
-"""Ids that are looked for by a filter; for more, reading all under a key is quicker (measured)."""
+"""Up to so many ids are found with a filter; for more, reading all feedback of a key is faster (measured)."""
 _SHOWN = 20
 _BRIEF = 80
 
 
 @dataclass(frozen=True, slots=True)
 class Folded:
-    """One number for each experience that something was said about."""
+    """One number for each experience that has feedback."""
 
     ids: pa.Array
-    """Experience ids, distinct."""
+    """Distinct experience ids."""
     values: npt.NDArray[np.float64]
-    """As many finite numbers."""
+    """Finite numbers, one for each id."""
 
     def values_for(self, ids: pa.Array | pa.ChunkedArray) -> npt.NDArray[np.float64]:
-        """One number for each of `ids`, NaN where nothing was said."""
+        """One number for each of `ids`; NaN for an id without feedback."""
         if not len(self.ids):
             return np.full(len(ids), np.nan)
         places = pc.index_in(ids, value_set=self.ids)
         known = np.asarray(places.is_valid())
-        at = np.asarray(places.fill_null(0))
-        return np.where(known, self.values[at], np.nan)
+        positions = np.asarray(places.fill_null(0))
+        return np.where(known, self.values[positions], np.nan)
 
 
 def feedback_about(store: BufferReader, key: str, ids: Sequence[str]) -> pa.Table:
-    """Feedback under one key about some experiences, in the order it was stored; `store` is a buffer."""
+    """Feedback under one key on some experiences, in the order it was stored."""
     under = Compare("key", "eq", key)
     wanted = list(dict.fromkeys(ids))
     if len(wanted) <= _FEW:
@@ -70,60 +70,70 @@ def feedback_about(store: BufferReader, key: str, ids: Sequence[str]) -> pa.Tabl
     return pa.Table.from_batches(parts, schema=schema)
 
 
-def fold(said: pa.Table, how: How) -> Folded:
+def fold(feedback: pa.Table, how: How) -> Folded:
     """One number for each experience, from feedback under one key in the order it was stored.
 
-    `last`: the newest value; `mean`: over authors, of each one's newest value; `sum`: of all values (the same
-    said twice at one time, or at times that nobody told, is stored, and counts, once). Newest by
-    `created_at`, then by order stored. Rows without a value say nothing; what was withdrawn does not count.
+    `last`: the newest value. `mean`: over authors, of the newest value of each. `sum`: of all values (equal
+    feedback of one time, or without a time, is stored once and counts once). Newest: by `created_at`, then by
+    the order stored. Rows without a value, and values withdrawn, do not count.
     """
-    said = said.take(
-        np.argsort(np.asarray(one_array(said.column("created_at")).cast(pa.int64())), kind="stable")
-    )
-    ids, authors = (one_array(said.column(name)).dictionary_encode() for name in ("experience_id", "author"))
-    of = np.asarray(ids.indices).astype(np.int64)
-    said_by = of * max(1, len(authors.dictionary)) + np.asarray(authors.indices)
-    values = one_array(said.column("value")).to_numpy(zero_copy_only=False).astype(np.float64)
-    counts = np.isfinite(values) & ~_taken_back(said, said_by)
-    of, said_by, values = of[counts], said_by[counts], values[counts]
-    chosen = np.arange(len(of)) if how == "sum" else _last_places(of if how == "last" else said_by)
+    times = np.asarray(one_array(feedback.column("created_at")).cast(pa.int64()))
+    feedback = feedback.take(np.argsort(times, kind="stable"))
+    ids = one_array(feedback.column("experience_id")).dictionary_encode()
+    authors = one_array(feedback.column("author")).dictionary_encode()
+    rows = np.asarray(ids.indices).astype(np.int64)
+    sources = rows * max(1, len(authors.dictionary)) + np.asarray(authors.indices)
+    values = one_array(feedback.column("value")).to_numpy(zero_copy_only=False).astype(np.float64)
+    counts = np.isfinite(values) & ~_withdrawn(feedback, sources)
+    rows, sources, values = rows[counts], sources[counts], values[counts]
+    chosen = np.arange(len(rows)) if how == "sum" else _last_places(rows if how == "last" else sources)
     number = len(ids.dictionary)
-    total = np.bincount(of[chosen], values[chosen], number)
-    times = np.bincount(of[chosen], minlength=number)
-    known = np.flatnonzero(times)
-    return Folded(ids.dictionary.take(pa.array(known)), total[known] / (times[known] if how == "mean" else 1))
+    total = np.bincount(rows[chosen], values[chosen], number)
+    summed = np.bincount(rows[chosen], minlength=number)
+    known = np.flatnonzero(summed)
+    divisor = summed[known] if how == "mean" else 1
+    return Folded(ids.dictionary.take(pa.array(known)), total[known] / divisor)
 
 
-def _taken_back(said: pa.Table, said_by: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-    """Rows that their author withdrew later; `said` by time, `said_by` names (experience, author)."""
-    text = one_array(said.column("text"))
-    withdrawal = np.asarray(
-        pc.and_(one_array(said.column("value")).is_null(), pc.starts_with(text, WITHDRAWN)).fill_null(False)
+def _withdrawn(feedback: pa.Table, sources: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    """Which rows their author withdrew later.
+
+    Args:
+        feedback: ordered by time.
+        sources: for each row a code of its (experience, author).
+    """
+    text = one_array(feedback.column("text"))
+    no_value = one_array(feedback.column("value")).is_null()
+    withdrawals = np.flatnonzero(
+        np.asarray(pc.and_(no_value, pc.starts_with(text, WITHDRAWN)).fill_null(False))
     )
-    taken = np.zeros(len(said_by), np.bool_)
-    at = np.flatnonzero(withdrawal)
-    if len(at):
-        newest = at[_last_places(said_by[at])]
-        order = np.argsort(said_by[newest])
-        who, when = said_by[newest][order], newest[order]
-        place = np.minimum(np.searchsorted(who, said_by), len(who) - 1)
-        taken = (who[place] == said_by) & (np.arange(len(said_by)) <= when[place])
-    return taken
+    if not len(withdrawals):
+        return np.zeros(len(sources), np.bool_)
+    newest = withdrawals[_last_places(sources[withdrawals])]
+    order = np.argsort(sources[newest])
+    codes, rows = sources[newest][order], newest[order]
+    place = np.minimum(np.searchsorted(codes, sources), len(codes) - 1)
+    earlier: npt.NDArray[np.bool_] = (codes[place] == sources) & (np.arange(len(sources)) <= rows[place])
+    return earlier
 
 
 def _last_places(codes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """The last place of each distinct code, ascending."""
-    _, first_from_behind = np.unique(codes[::-1], return_index=True)
-    return np.sort(len(codes) - 1 - first_from_behind)
+    _, first_reversed = np.unique(codes[::-1], return_index=True)
+    return np.sort(len(codes) - 1 - first_reversed)
 
 
 def withdrawal(item: Feedback, earlier: int) -> Feedback:
-    """What takes `item` back; `earlier`: how much its author has said there, so that it is not said yet."""
+    """Feedback that withdraws `item`.
+
+    `earlier`: how many rows of feedback its author has stored under this key on this experience. It makes the
+    withdrawal differ from earlier ones: equal feedback is stored once.
+    """
     return replace(item, value=None, text=f"{WITHDRAWN} {earlier}", created_at=now())
 
 
 def is_withdrawal(value: float | None, text: str | None) -> bool:
-    """Whether a row of feedback takes back what was said before it."""
+    """Whether a row of feedback is a withdrawal."""
     return value is None and text is not None and text.startswith(WITHDRAWN)
 
 
@@ -133,10 +143,10 @@ _KNOWN = ("experience_id", "key", "value", "text", "author", "created_at")
 
 
 def read_feedback(path: Path, author: str | None = None) -> list[Feedback]:
-    """Feedback from a .jsonl or .json file; one object with the fields of `Feedback` for each.
+    """Feedback from a .jsonl or .json file of objects with the fields of `Feedback`.
 
-    `author`: of rows that name none. A row has a `value`, a `text`, or both.
-    Raises: RowError naming every line that is not feedback (the first 20); nothing is to be stored then.
+    `author`: the author of objects that name none. An object has a `value`, a `text`, or both.
+    Raises: RowError naming the first 20 lines that are not feedback; the caller stores nothing then.
     """
     good: list[Feedback] = []
     problems: list[str] = []
@@ -153,14 +163,14 @@ def read_feedback(path: Path, author: str | None = None) -> list[Feedback]:
 
 
 def json_rows(path: Path) -> Iterator[Found]:
-    """The objects of a file, of which nothing is stored before the last is read.
+    """The objects of a file, for callers that store nothing before they have read all of it.
 
-    Raises: RowError when the file cannot be read on from some line.
+    Raises: RowError when the rest of the file cannot be read.
     """
     try:
         yield from read_json(path)
     except RowError as err:
-        what = str(err).partition(". Rows before this line")[0]  # true of imports that store as they read
+        what = str(err).partition(". Rows before this line")[0]  # only imports store while they read
         raise RowError(f"{what}. Nothing is stored; mend the file and import it again.") from err
 
 
@@ -172,10 +182,9 @@ def _feedback(found: Found, author: str | None) -> Feedback:
     if unknown:
         raise RowError(f"unknown field '{unknown[0]}'; a line has {', '.join(_KNOWN)}")
     row = {"author": author, **{name: value for name, value in row.items() if value is not None}}
-    for name in ("experience_id", "key", "author"):
-        if not isinstance(row.get(name), str) or not row[name]:
-            raise RowError(f"'{name}' is {brief(row.get(name))}; a text is needed")
-        storable(row[name], f"'{name}'")
+    experience_id = _name(row, "experience_id")
+    key = _name(row, "key")
+    author = _name(row, "author")
     value, text = row.get("value"), row.get("text")
     if isinstance(value, bool) or not (value is None or isinstance(value, int | float)):
         raise RowError(f"'value' is {brief(value)}; a number is needed")
@@ -185,19 +194,26 @@ def _feedback(found: Found, author: str | None) -> Feedback:
     if text is not None:
         storable(text, "'text'")
     return Feedback(
-        experience_id=row["experience_id"],
-        author=row["author"],
-        key=row["key"],
+        experience_id=experience_id,
+        author=author,
+        key=key,
         value=number,
         text=text,
         created_at=parse_time(row["created_at"]) if "created_at" in row else None,
     )
 
 
-def storable(text: str, what: str) -> str:
-    """`text`, which may be stored; `what` names it in the error.
+def _name(row: Mapping[str, object], field: str) -> str:
+    value = row.get(field)
+    if not isinstance(value, str) or not value:
+        raise RowError(f"'{field}' is {brief(value)}; a text is needed")
+    return storable(value, f"'{field}'")
 
-    Raises: RowError for half a surrogate pair, which no encoding can write.
+
+def storable(text: str, what: str) -> str:
+    """`text`, if it can be stored; `what` names it in the error.
+
+    Raises: RowError for a lone surrogate, which has no UTF-8 form.
     """
     try:
         text.encode()
@@ -220,18 +236,20 @@ def finite(value: float, what: str) -> float:
     return number
 
 
-def brief(value: Any) -> str:
-    """A value for an error message, of at most 80 characters."""
+def brief(value: object) -> str:
+    """A value in an error message, in at most 80 characters."""
     text = repr(value)
     return text if len(text) <= _BRIEF else f"{text[: _BRIEF - 3]}..."
 
 
-def parse_time(value: Any) -> datetime:
-    """A time from ISO text, in UTC; without a zone it is UTC.
+def parse_time(value: object) -> datetime:
+    """The time that an ISO text names, in UTC; a text without a zone is taken as UTC.
 
-    Raises: RowError.
+    Raises: RowError for any other value.
     """
     try:
+        if not isinstance(value, str):
+            raise TypeError(type(value).__name__)
         found = datetime.fromisoformat(value)
         return found.replace(tzinfo=found.tzinfo or UTC).astimezone(UTC)
     except (TypeError, ValueError, OverflowError) as err:

@@ -1,11 +1,11 @@
-"""The dataset card: what an export holds, what was left out and why, where it comes from, how to load it."""
+"""The dataset card of an export: its rows, what was left out and why, its origin, and how to load it."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from rft_data.buffer import Buffer
 from rft_data.core.filters import Filter, to_json
@@ -19,13 +19,13 @@ _LISTED = 50
 
 @dataclass(slots=True)
 class ExportReport:
-    """What was written: selected = written + the sum of skipped."""
+    """What an export wrote: selected = written + the sum of skipped."""
 
     target: str
     format: str
     tables: tuple[str, ...]
     selected: int = 0
-    """Rows the filter let through (for mined pairs: groups)."""
+    """Rows that pass the filter (for mined pairs: groups)."""
     written: int = 0
     skipped: dict[str, int] = field(default_factory=dict)
     """Rows left out, by reason."""
@@ -35,7 +35,7 @@ class ExportReport:
 
 @dataclass(slots=True)
 class Provenance:
-    """What the written rows come from."""
+    """The origin of the rows written."""
 
     tasksets: set[str] = field(default_factory=set)
     runs: set[str] = field(default_factory=set)
@@ -43,24 +43,24 @@ class Provenance:
     version_min: int | None = None
     version_max: int | None = None
 
-    def add(self, record: Any) -> None:
-        """Count a written row in."""
+    def add(self, record: object) -> None:
+        """Take in a row that was written."""
         for names, column in ((self.tasksets, "taskset"), (self.runs, "run_id"), (self.sources, "source")):
-            value = _of(record, column)
-            if value is not None:
+            value = _column(record, column)
+            if isinstance(value, str):
                 names.add(value)
-        low, high = _of(record, "version_min"), _of(record, "version_max")
-        if low is not None and high is not None:
+        low, high = _column(record, "version_min"), _column(record, "version_max")
+        if isinstance(low, int) and isinstance(high, int):
             self.version_min = low if self.version_min is None else min(low, self.version_min)
             self.version_max = high if self.version_max is None else max(high, self.version_max)
 
 
-def _of(record: Any, column: str) -> Any:
-    return record.get(column) if isinstance(record, dict) else getattr(record, column, None)
+def _column(record: object, column: str) -> object:
+    return record.get(column) if isinstance(record, Mapping) else getattr(record, column, None)
 
 
 def card(buffer: Buffer, report: ExportReport, chosen: Format, seen: Provenance, where: Filter | None) -> str:
-    """The card as Markdown with the front matter that the hub reads."""
+    """The card as Markdown, with the front matter that the Hugging Face hub reads."""
     target = Path(report.target)
     versions = "none" if seen.version_min is None else f"{seen.version_min} to {seen.version_max}"
     pipelines = sorted(set(buffer.read("annotations", ["pipeline_hash"]).column(0).to_pylist()))

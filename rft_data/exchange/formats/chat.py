@@ -1,22 +1,22 @@
-"""Chat messages as they come from outside: checked, and brought to one form.
+"""Chat messages from files: checked, and brought to one form.
 
-One form: `role` and `content` always present (`content` "" beside tool calls), no key that is null, tool-call
-arguments as an object when they are the JSON text of one. What a message means is not this module's business.
+The one form: `role` and `content` are always there (`content` is "" beside tool calls), no value is null, and
+tool-call arguments that are the JSON text of an object are that object. Meaning is not checked.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from rft_data.core.errors import RowError
+from rft_data.core.json_types import Json, JsonObject
 
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 _CALLS = ("tool_calls", "function_call")
 
 
-def chat(value: Any, where: str) -> list[dict[str, Any]]:
+def chat(value: Json, where: str) -> list[JsonObject]:
     """A list of messages in the one form.
 
     Raises: RowError naming `where`, the message and what is wrong.
@@ -28,47 +28,41 @@ def chat(value: Any, where: str) -> list[dict[str, Any]]:
     return [message(item, f"{where}[{place}]") for place, item in enumerate(value)]
 
 
-def message(value: Any, where: str) -> dict[str, Any]:
+def message(value: Json, where: str) -> JsonObject:
     """One message in the one form.
 
     Raises: RowError naming `where` and what is wrong.
     """
     if not isinstance(value, Mapping):
         raise RowError(f"{where} is {type(value).__name__}; a message with role and content is needed")
-    said = {key: item for key, item in value.items() if item is not None}
-    role = said.get("role")
+    given = {key: item for key, item in value.items() if item is not None}
+    role = given.get("role")
     if role not in ROLES:
         raise RowError(f"{where} has role {role!r}; one of {', '.join(ROLES)} is needed")
-    content = said.get("content")
+    content = given.get("content")
+    rest = {key: item for key, item in given.items() if key not in ("role", "content", "tool_calls")}
     if isinstance(content, list):
         content = [_part(part, f"{where}.content[{place}]") for place, part in enumerate(content)]
-    elif content is None and any(name in said for name in (*_CALLS, "refusal", "reasoning_content")):
+    elif content is None and any(name in given for name in (*_CALLS, "refusal", "reasoning_content")):
         content = ""
     elif not isinstance(content, str):
         raise RowError(f"{where} has content of {type(content).__name__}; text or a list of parts is needed")
-    made = {
-        "role": role,
-        "content": content,
-        **{k: v for k, v in said.items() if k not in ("role", "content")},
-    }
-    if "tool_calls" in made:
-        made["tool_calls"] = _tool_calls(made["tool_calls"], where)
-        if not made["tool_calls"]:
-            del made["tool_calls"]
-    return made
+    calls = _tool_calls(given["tool_calls"], where) if "tool_calls" in given else []
+    return {"role": role, "content": content, **rest, **({"tool_calls": calls} if calls else {})}
 
 
-def _part(part: Any, where: str) -> dict[str, Any]:
+def _part(part: Json, where: str) -> JsonObject:
     if not isinstance(part, Mapping) or not isinstance(part.get("type"), str):
         raise RowError(f"{where} has no 'type'; a part like {{'type': 'text', 'text': ...}} is needed")
     return {key: item for key, item in part.items() if item is not None}
 
 
-def _tool_calls(calls: Any, where: str) -> list[dict[str, Any]]:
-    if not isinstance(calls, list) or not all(isinstance(call, Mapping) for call in calls):
+def _tool_calls(calls: Json, where: str) -> list[JsonObject]:
+    listed = objects(calls)
+    if listed is None:
         raise RowError(f"{where} has tool_calls that are not a list of calls")
-    made = []
-    for call in calls:
+    made: list[JsonObject] = []
+    for call in listed:
         call = {key: item for key, item in call.items() if item is not None}
         function = call.get("function", call)
         if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
@@ -78,8 +72,8 @@ def _tool_calls(calls: Any, where: str) -> list[dict[str, Any]]:
     return made
 
 
-def _arguments(value: Any) -> Any:
-    """An object when it is one or the JSON text of one; text that is not stays as it is."""
+def _arguments(value: Json) -> Json:
+    """An object for the JSON text of one, {} for null; any other value unchanged."""
     if value is None:
         return {}
     if isinstance(value, str):
@@ -95,10 +89,10 @@ def _not_json(name: str) -> None:
     raise ValueError(name)
 
 
-def tools(value: Any) -> list[dict[str, Any]] | None:
-    """Tool definitions, from a list or the JSON text of one; None for nothing.
+def tools(value: Json) -> list[JsonObject] | None:
+    """Tool definitions, from a list or the JSON text of one; None for null, "" and [].
 
-    Raises: RowError if it is something else.
+    Raises: RowError for any other value.
     """
     if isinstance(value, str):
         try:
@@ -107,18 +101,27 @@ def tools(value: Any) -> list[dict[str, Any]] | None:
             raise RowError(f"column 'tools' is text that is not JSON: {err}") from err
     if value is None or value == []:
         return None
-    if not isinstance(value, list) or not all(isinstance(tool, Mapping) for tool in value):
+    listed = objects(value)
+    if listed is None:
         raise RowError("column 'tools' is not a list of tool definitions")
-    return [dict(tool) for tool in value]
+    return [dict(tool) for tool in listed]
 
 
-def written(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Messages for a file: role first, then content, as everybody writes them (the buffer sorts keys)."""
+def objects(value: Json) -> list[JsonObject] | None:
+    """The items of a list of objects; None for any other value."""
+    if not isinstance(value, list):
+        return None
+    objects = [item for item in value if isinstance(item, Mapping)]
+    return objects if len(objects) == len(value) else None
+
+
+def written(messages: Sequence[JsonObject]) -> list[dict[str, Json]]:
+    """Messages for a file, with keys in the usual order: role, content, the rest (a buffer sorts keys)."""
     return [{"role": item["role"], "content": item["content"], **item} for item in messages]
 
 
-def first_answer(messages: Sequence[Mapping[str, Any]]) -> int:
-    """How many messages come before the first answer of the assistant: the prompt of a conversation.
+def first_answer(messages: Sequence[JsonObject]) -> int:
+    """How many messages come before the assistant's first: the length of a conversation's prompt.
 
     Raises: RowError if there is none.
     """
@@ -128,21 +131,22 @@ def first_answer(messages: Sequence[Mapping[str, Any]]) -> int:
     raise RowError("no message of the assistant; there is nothing to learn from it")
 
 
-def completion_text(messages: Sequence[Mapping[str, Any]]) -> str:
-    """The texts of the assistant's messages, one under the other."""
+def completion_text(messages: Sequence[JsonObject]) -> str:
+    """The texts of the assistant's messages, joined by line ends."""
     return "\n".join(message_text(item) for item in messages if item["role"] == "assistant")
 
 
-def message_text(item: Mapping[str, Any]) -> str:
-    """The text of one message; that of its text parts when it has several."""
+def message_text(item: JsonObject) -> str:
+    """The text of one message; when its content is a list of parts, the texts of these joined."""
     content = item["content"]
     if isinstance(content, str):
         return content
-    return "".join(str(part.get("text", "")) for part in content if part.get("type") == "text")
+    parts = [part for part in content if isinstance(part, Mapping)] if isinstance(content, Sequence) else []
+    return "".join(str(part.get("text", "")) for part in parts if part.get("type") == "text")
 
 
-def one_text(messages: Sequence[Mapping[str, Any]], role: str, what: str) -> str:
-    """The text of what must be a single plain message of `role`.
+def one_text(messages: Sequence[JsonObject], role: str, what: str) -> str:
+    """The text of `messages`, which must be one plain message of `role`; `what` names them in the error.
 
     Raises: RowError if it is anything more.
     """
@@ -151,6 +155,7 @@ def one_text(messages: Sequence[Mapping[str, Any]], role: str, what: str) -> str
     item = messages[0]
     if item["role"] != role:
         raise RowError(f"{what} is a message of the {item['role']}; this format holds one of the {role}")
-    if not isinstance(item["content"], str) or set(item) - {"role", "content"}:
+    content = item["content"]
+    if not isinstance(content, str) or set(item) - {"role", "content"}:
         raise RowError(f"{what} holds more than text (tool calls, images or a name)")
-    return item["content"]
+    return content

@@ -1,27 +1,27 @@
 """Arrow columns for JSON rows: which type each column needs, and the columns themselves.
 
-What has no narrower type (tool schemas, metadata, messages with tool calls) is Arrow's JSON type, which
-`datasets` reads as its `Json` feature and other readers as text.
+A value without a narrower type (tool schemas, metadata, messages with tool calls) gets Arrow's JSON type,
+which `datasets` reads as its feature `Json`, and other readers as text.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any
 
 import pyarrow as pa
 
-from rft_data.exchange.formats.records import Row
+from rft_data.core.json_types import JsonObject
+from rft_data.exchange.formats.records import RawRow
 
 IMAGE = pa.struct([pa.field("bytes", pa.binary()), pa.field("path", pa.string())])
-"""How `datasets` stores an image."""
+"""The Arrow type of an image in `datasets`."""
 _CHUNK = 1000
 
 
-def arrow_type(value: Any) -> pa.DataType:
-    """The narrowest Arrow type for a JSON value; null for null, and for the items of an empty list."""
+def arrow_type(value: object) -> pa.DataType:
+    """The narrowest Arrow type for a JSON value; null for null and for the items of an empty list."""
     if value is None:
         return pa.null()
     if isinstance(value, bool):
@@ -35,13 +35,13 @@ def arrow_type(value: Any) -> pa.DataType:
         for part in value:
             item = common_type(item, arrow_type(part))
         return pa.list_(item)
-    if value and all(isinstance(part, str) for part in value.values()):
+    if isinstance(value, Mapping) and value and all(isinstance(part, str) for part in value.values()):
         return pa.struct([(key, pa.string()) for key in value])
     return pa.json_()
 
 
 def common_type(one: pa.DataType, other: pa.DataType) -> pa.DataType:
-    """The type for values of both types."""
+    """The narrowest type that can hold values of both types."""
     if pa.types.is_null(other) or one.equals(other):
         return one
     if pa.types.is_null(one):
@@ -54,21 +54,21 @@ def common_type(one: pa.DataType, other: pa.DataType) -> pa.DataType:
 
 
 def final_type(kind: pa.DataType) -> pa.DataType:
-    """The type, with text where nothing but nulls and empty lists came."""
+    """The type of a column: text in place of null, for columns that hold only nulls and empty lists."""
     if pa.types.is_null(kind):
         return pa.string()
     return pa.list_(final_type(kind.value_type)) if pa.types.is_list(kind) else kind
 
 
-def tables(schema: pa.Schema, rows: Iterable[Row]) -> Iterator[pa.Table]:
-    """Rows as tables of a schema, about a thousand rows each."""
+def tables(schema: pa.Schema, rows: Iterable[RawRow]) -> Iterator[pa.Table]:
+    """Rows as tables of a schema, at most 1,000 rows each."""
     rows = iter(rows)
     while chunk := list(islice(rows, _CHUNK)):
         arrays = [_array(field.type, [row.get(field.name) for row in chunk]) for field in schema]
         yield pa.Table.from_arrays(arrays, schema=schema)
 
 
-def _array(kind: pa.DataType, values: list[Any]) -> pa.Array:
+def _array(kind: pa.DataType, values: Sequence[object]) -> pa.Array:
     text = _as_text(kind)
     if text.equals(kind):
         return pa.array(values, kind)
@@ -76,7 +76,7 @@ def _array(kind: pa.DataType, values: list[Any]) -> pa.Array:
 
 
 def _as_text(kind: pa.DataType) -> pa.DataType:
-    """The type with JSON as text, which is how Arrow builds it."""
+    """The type with text in place of JSON: Arrow builds JSON columns from text."""
     if isinstance(kind, pa.JsonType):
         return pa.string()
     if pa.types.is_list(kind):
@@ -85,21 +85,23 @@ def _as_text(kind: pa.DataType) -> pa.DataType:
     return kind
 
 
-def _coded(value: Any, kind: pa.DataType) -> Any:
+def _coded(value: object, kind: pa.DataType) -> object:
     if value is None:
         return None
     if isinstance(kind, pa.JsonType):
         return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    return [_coded(item, kind.value_type) for item in value] if pa.types.is_list(kind) else value
+    if pa.types.is_list(kind) and isinstance(value, Sequence):
+        return [_coded(item, kind.value_type) for item in value]
+    return value
 
 
 def features(schema: pa.Schema) -> dict[str, str]:
-    """Schema metadata that tells `datasets` its features; without it an image is a struct of bytes."""
+    """Schema metadata that tells `datasets` its features; without it images would be structs of bytes."""
     by_name = {field.name: _feature(field.type) for field in schema}
     return {"huggingface": json.dumps({"info": {"features": by_name}})}
 
 
-def _feature(kind: pa.DataType) -> dict[str, Any]:
+def _feature(kind: pa.DataType) -> JsonObject:
     if kind.equals(IMAGE):
         return {"_type": "Image"}
     if isinstance(kind, pa.JsonType):

@@ -1,14 +1,15 @@
 """Data-Juicer's post-tuning rows: `query`, `response`, `history`, `system`, or `messages`.
 
-What its operators computed (`__dj__stats__`, `__dj__meta__`) stays in metadata and is written back in place.
+The columns that its operators compute (`__dj__stats__`, `__dj__meta__`) stay in metadata and are written
+again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from rft_data.core.errors import RowError
+from rft_data.core.json_types import JsonObject
 from rft_data.core.rows import Experience, Message
 from rft_data.exchange.formats.chat import chat, first_answer, one_text, tools, written
 from rft_data.exchange.formats.records import (
@@ -27,14 +28,17 @@ _COMPUTED = ("__dj__stats__", "__dj__meta__")
 
 
 def read_query(row: Row, origin: Origin) -> Sequence[Record]:
-    """An experience: the response is the completion, everything before it the prompt."""
+    """An experience: the response is the completion, all messages before it are the prompt."""
     messages: list[Message] = []
     system = row.get("system")
     if system is not None and not isinstance(system, str):
         raise RowError(f"column 'system' holds {type(system).__name__}; text is needed")
     if system:
         messages.append({"role": "system", "content": system})
-    for place, turn in enumerate(row.get("history") or []):
+    history = row.get("history") or []
+    if not isinstance(history, list):
+        raise RowError(f"column 'history' holds {type(history).__name__}; a list of pairs is needed")
+    for place, turn in enumerate(history):
         if not isinstance(turn, list) or len(turn) != 2 or not all(isinstance(text, str) for text in turn):
             raise RowError(f"history[{place}] is not a pair of query and response")
         messages += [{"role": "user", "content": turn[0]}, {"role": "assistant", "content": turn[1]}]
@@ -45,7 +49,7 @@ def read_query(row: Row, origin: Origin) -> Sequence[Record]:
 
 
 def read_messages(row: Row, origin: Origin) -> Sequence[Record]:
-    """An experience: from the first answer on it is completion."""
+    """An experience; its completion begins with the first answer."""
     messages = chat(row.get("messages"), "column 'messages'")
     metadata = extra_columns(row, ("messages", "tools"))
     return [
@@ -56,7 +60,7 @@ def read_messages(row: Row, origin: Origin) -> Sequence[Record]:
 
 
 def write_query(record: Experience, _: Choices) -> Row:
-    """System, history, query and response, each "" or [] when there is none."""
+    """System, history, query and response; one that is missing is "" or []."""
     split = record.prompt_messages
     if record.tools:
         raise RowError("the row has tools; write it as data-juicer-messages")
@@ -79,12 +83,12 @@ def write_query(record: Experience, _: Choices) -> Row:
     return _with_computed(row, record.metadata)
 
 
-def _text(item: Mapping[str, Any], role: str) -> str:
+def _text(item: JsonObject, role: str) -> str:
     return one_text([item], role, "a turn of the prompt")
 
 
 def write_messages(record: Experience, _: Choices) -> Row:
-    """All messages."""
+    """All messages, and the tools when there are any."""
     if not record.messages:
         raise RowError("the row has no messages")
     row: Row = {"messages": written(record.messages)}
@@ -93,7 +97,7 @@ def write_messages(record: Experience, _: Choices) -> Row:
     return _with_computed(row, record.metadata)
 
 
-def _with_computed(row: Row, metadata: Mapping[str, Any]) -> Row:
+def _with_computed(row: Row, metadata: JsonObject) -> Row:
     computed = {name: metadata[name] for name in _COMPUTED if name in metadata}
     return with_metadata({**row, **computed}, metadata, but=_COMPUTED)
 

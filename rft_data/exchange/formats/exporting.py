@@ -1,4 +1,4 @@
-"""Export: rows of a buffer, chosen by a filter, in one of the formats, with a card that describes them."""
+"""Export: writes rows of a buffer in one of the formats, with a card that describes them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TypeAlias
 
 import pyarrow as pa
 
@@ -15,20 +15,22 @@ from rft_data.core.codec import to_experiences, to_preferences, to_tasks
 from rft_data.core.errors import RecipeError, RowError
 from rft_data.core.filters import Filter
 from rft_data.core.lookup import lookup
-from rft_data.core.rows import Experience, Task
+from rft_data.core.rows import Experience, PreferencePair, Task
 from rft_data.core.words import MEASURING_SOURCES, Split
 from rft_data.exchange.formats import targets
 from rft_data.exchange.formats.card import ExportReport, Provenance, card
 from rft_data.exchange.formats.columns import tables
 from rft_data.exchange.formats.mining import mined_pairs
 from rft_data.exchange.formats.payloads import inline_payloads
-from rft_data.exchange.formats.records import Choices, Format, Row
+from rft_data.exchange.formats.records import Choices, Format, RawRow, Row
 from rft_data.exchange.formats.registry import FORMATS
-from rft_data.exchange.formats.rft import STORED, stored_row
+from rft_data.exchange.formats.rft import STORED, with_attachments
 from rft_data.exchange.formats.training import DPO
 
-_SPOKEN: Sequence[str] = ("prompt", "completion", "chosen", "rejected", "messages", "text")
-_ROWS: Mapping[str, Callable[[pa.Table], list[Any]]] = {
+_Outcome: TypeAlias = Experience | PreferencePair | Task | RawRow | RowError
+"""A row of a table (a RawRow for the format `rft`), or why a group gives no pair."""
+_TEXT_COLUMNS: Sequence[str] = ("prompt", "completion", "chosen", "rejected", "messages", "text")
+_ROWS: Mapping[str, Callable[[pa.Table], Sequence[Experience | PreferencePair | Task]]] = {
     "experiences": to_experiences,
     "preferences": to_preferences,
     "tasks": to_tasks,
@@ -53,11 +55,12 @@ def export(
             a datasets folder.
         format: a name from FORMATS.
         table: table to write from; None: the format's own (for `dpo`: stored pairs, then mined ones).
-        where, overwrite: which rows; replace what an earlier export left at `target`.
+        where: only rows that it lets through; None: all.
+        overwrite: replace what an earlier export wrote at `target`.
         margin: a pair is mined from a group when best reward - worst reward > margin (`dpo`).
         threshold: a completion is desirable when its reward >= threshold (`kto`, `trl-unpaired`).
-    Raises: UnknownComponentError, RecipeError (target there, arguments that do not go together), RowError
-        (no row could be written), MissingExtraError (a folder without `datasets`).
+    Raises: UnknownComponentError for an unknown format; RecipeError if the target exists or arguments
+        exclude each other; RowError if no row could be written; MissingExtraError without `datasets`.
     """
     chosen: Format = lookup(format, FORMATS, "format")
     path = Path(target)
@@ -80,7 +83,7 @@ def export(
 
 
 def export_tables(chosen: Format, table: str | None, *, filtered: bool) -> tuple[str, ...]:
-    """The tables an export reads: the one asked for, else the format's own.
+    """The tables that an export reads: `table`, else those of the format.
 
     Raises: RecipeError if the format is not written from that table, or a filter's table is not clear.
     """
@@ -108,7 +111,7 @@ def _nothing(report: ExportReport, chosen: Format, buffer: Buffer) -> str:
     return f"nothing to write from {' and '.join(report.tables)} as '{chosen.name}': {reasons}.{hint}"
 
 
-def _write(path: Path, kind: str, chosen: Format, table: str, rows: Iterator[Row]) -> None:
+def _write(path: Path, kind: targets.TargetKind, chosen: Format, table: str, rows: Iterator[RawRow]) -> None:
     if kind == "jsonl":
         targets.write_jsonl(path, rows)
         return
@@ -128,7 +131,7 @@ def _write(path: Path, kind: str, chosen: Format, table: str, rows: Iterator[Row
 
 
 class _Outgoing:
-    """The rows to be written, one by one; counts what is left out."""
+    """The rows to be written; counts those that are left out."""
 
     def __init__(
         self, buffer: Buffer, chosen: Format, choices: Choices, report: ExportReport, *, flat: bool
@@ -144,8 +147,8 @@ class _Outgoing:
         self.skipped: Counter[str] = Counter()
         self.seen = Provenance()
 
-    def rows(self, where: Filter | None) -> Iterator[Row]:
-        """Rows in the format; a row it cannot express is counted under its reason."""
+    def rows(self, where: Filter | None) -> Iterator[RawRow]:
+        """Rows in the format; a row that the format cannot express is counted under its reason."""
         for record in self._records(where):
             self._report.selected += 1
             try:
@@ -157,7 +160,7 @@ class _Outgoing:
             self._report.written += 1
             yield row
 
-    def _records(self, where: Filter | None) -> Iterator[Any]:
+    def _records(self, where: Filter | None) -> Iterator[_Outcome]:
         for name in self._report.tables:
             if self._format is DPO and name == "experiences":
                 yield from mined_pairs(self._buffer, where, self._choices.margin)
@@ -166,11 +169,11 @@ class _Outgoing:
                 table = pa.Table.from_batches([batch])
                 yield from table.to_pylist() if self._format is STORED else _ROWS[name](table)
 
-    def _row(self, record: Any) -> Row:
+    def _row(self, record: _Outcome) -> RawRow:
         if isinstance(record, RowError):
             raise record
-        if self._format is STORED:
-            return stored_row(record, self._fetch)
+        if isinstance(record, Mapping):
+            return with_attachments(record, self._fetch)
         if self._format.training:
             _refuse_evaluation(record)
         write = self._format.write
@@ -179,8 +182,7 @@ class _Outgoing:
         if self._flat:
             targets.check_flat(row)
         self._check_shape(row)
-        made: Row = inline_payloads(row, self._payload)
-        return made
+        return inline_payloads(row, self._payload)
 
     def _payload(self, name: str) -> tuple[str, bytes] | None:
         if self._payloads is None:
@@ -188,19 +190,19 @@ class _Outgoing:
         return self._fetch(name) if name in self._payloads else None
 
     def _check_shape(self, row: Row) -> None:
-        """A data set is text or messages, with or without prompt, throughout: as its first row is."""
-        shape = {name: _kind(row[name]) for name in _SPOKEN if name in row}
+        """Refuse a row whose columns are not text and messages as those of the first row are."""
+        shape = {name: _kind(row[name]) for name in _TEXT_COLUMNS if name in row}
         self._shape = self._shape or shape
         if shape != self._shape:
             first, this = (", ".join(f"{n} ({k})" for n, k in s.items()) for s in (self._shape, shape))
             raise RowError(f"the row has {this} but the first row written has {first}; write them apart")
 
 
-def _kind(value: Any) -> str:
+def _kind(value: object) -> str:
     return "text" if isinstance(value, str) else "messages"
 
 
-def _refuse_evaluation(record: Any) -> None:
+def _refuse_evaluation(record: object) -> None:
     if isinstance(record, Experience) and record.source in MEASURING_SOURCES:
         raise RowError(f"a row of source '{record.source}' is not for training")
     if isinstance(record, Task) and record.split != Split.TRAIN:

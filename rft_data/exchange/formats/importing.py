@@ -1,4 +1,4 @@
-"""Import: a source's rows into a buffer, in chunks; a bad row is set aside and costs no other."""
+"""Import: stores a source's rows in a buffer, in chunks; a bad row goes to `quarantine`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 import pyarrow as pa
 
@@ -23,31 +23,33 @@ from rft_data.exchange.formats.jsonlines import Found
 from rft_data.exchange.formats.payloads import store_payloads
 from rft_data.exchange.formats.records import Format, Origin, Record, StoredRow, import_run_id
 from rft_data.exchange.formats.registry import FORMATS, detect, shapes
-from rft_data.exchange.formats.rft import STORED, stored_table
+from rft_data.exchange.formats.rft import STORED, read_stored, stored_table
 
 CHUNK_ROWS = 1000
-_LOOKED_AT = 20
+_DETECTED_FROM = 20
+"""Rows whose columns decide the format."""
 _SHOWN = 10
 _EXCERPT = 4096
+_Name = TypeVar("_Name")
 
 
 @dataclass(slots=True)
 class ImportReport:
-    """What became of a source's rows: rows = stored + already_there + quarantined."""
+    """Counts of a source's rows: rows = stored + already_there + quarantined."""
 
     source: str
-    """What was read; for the hub with the commit."""
+    """Its whole name; for a dataset of the hub with the commit."""
     format: str
     taskset: str
     rows: int = 0
     stored: int = 0
-    """Rows that brought something new."""
+    """Rows of which something was new."""
     already_there: int = 0
     quarantined: int = 0
     new: dict[str, int] = field(
         default_factory=lambda: dict.fromkeys(("tasks", "experiences", "preferences"), 0)
     )
-    """Rows new in each table; a row of the source may make several."""
+    """New rows by table; a row of the source may become several."""
     problems: list[str] = field(default_factory=list)
     """`file:line: reason` of the first quarantined rows."""
 
@@ -63,7 +65,7 @@ class _Chunk:
     """(reason, experience id) by place."""
 
     def add(self, place: int, records: Sequence[Record]) -> None:
-        """Take the records of one row."""
+        """Sort in the records of one row."""
         for record in records:
             if isinstance(record, Task):
                 self.tasks.append((place, record))
@@ -73,7 +75,7 @@ class _Chunk:
                 self.experiences.append((place, record))
 
     def drop(self, place: int, reason: str, experience_id: str = "") -> None:
-        """A row one part of which is bad is bad as a whole."""
+        """Mark a row as bad, and drop all its records: a row is stored whole or not at all."""
         self.bad.setdefault(place, (reason, experience_id))
         self.tasks = [item for item in self.tasks if item[0] != place]
         self.pairs = [item for item in self.pairs if item[0] != place]
@@ -88,16 +90,16 @@ def import_into(
     split: str = Split.TRAIN,
     limit: int | None = None,
 ) -> ImportReport:
-    """Store a source's rows; importing it again stores nothing new.
+    """Store a source's rows; importing it again stores no row twice.
 
     Args:
         source: a file, a dataset folder (`path:split`) or `hf://org/name:split@revision`.
-        format: a name from FORMATS; None: found from the columns of the first rows.
-        taskset: what the rows are called; None: the name of the file or dataset.
-        split: split of the tasks made, `train` or `heldout`.
+        format: a name from FORMATS; None: detected from the columns of the first rows.
+        taskset: taskset of the rows; None: the name of the file or dataset.
+        split: split of the tasks, `train` or `heldout`.
         limit: rows read at most.
-    Raises: RecipeError for an unknown or ambiguous format; MissingFileError; RowError for an empty source or
-        one that cannot be read to its end (what came before is stored).
+    Raises: RecipeError for an unknown or ambiguous format; MissingFileError; RowError if the source is
+        empty, or cannot be read to its end (the rows before that are stored).
     """
     if split not in list(Split):
         raise RecipeError(f"split is '{split}'; tasks belong to 'train' or 'heldout'.")
@@ -117,7 +119,7 @@ def import_into(
 
 
 def _chunks(rows: Iterator[Found]) -> Iterator[list[Found]]:
-    """Rows in chunks; when the source breaks off, what came before it is a chunk before the error."""
+    """Rows in chunks; the rows before an error are a chunk of their own, then the error is raised."""
     chunk: list[Found] = []
     try:
         for found in rows:
@@ -142,7 +144,7 @@ def _format(name: str | None, head: Sequence[Found], opened: Source) -> Format:
             raise RowError(
                 f"{head[0].place}: {head[0].reason}; none of the first {len(head)} rows can be read."
             )
-        return detect(good[:_LOOKED_AT], opened.name)
+        return detect(good[:_DETECTED_FROM], opened.name)
     chosen: Format = lookup(name, FORMATS, "format")
     if chosen.read is None:
         raise RecipeError(f"format '{name}' is only written; to read such a file, one of:\n{shapes(FORMATS)}")
@@ -150,7 +152,7 @@ def _format(name: str | None, head: Sequence[Found], opened: Source) -> Format:
 
 
 class _Intake:
-    """Stores chunk after chunk and keeps the report."""
+    """Stores the chunks of one import and fills the report."""
 
     def __init__(self, buffer: Buffer, chosen: Format, origin: Origin, report: ImportReport) -> None:
         self._buffer = buffer
@@ -162,7 +164,7 @@ class _Intake:
         self._refused: set[str] | None = None
 
     def store(self, rows: Sequence[Found]) -> None:
-        """Store one chunk: tasks, then experiences, then preferences; then what is bad of it."""
+        """Store one chunk: tasks, preferences, experiences, then the bad rows."""
         chunk = _Chunk()
         for place, found in enumerate(rows):
             try:
@@ -184,14 +186,14 @@ class _Intake:
     def _read(self, found: Found) -> Sequence[Record]:
         if found.row is None:
             raise RowError(found.reason)
-        read = self._format.read
-        assert read is not None  # noqa: S101
         if self._format is STORED:
-            records = read(found.row, self._origin)
-            for record in records:
+            stored = read_stored(found.row, self._origin)
+            for record in stored:
                 if isinstance(record, StoredRow):
                     self._attach(record)
-            return records
+            return stored
+        read = self._format.read
+        assert read is not None  # noqa: S101
         row, ids = store_payloads(found.row, self._buffer.add_payload)
         records = read(row, self._origin)
         if not ids:
@@ -204,10 +206,16 @@ class _Intake:
                 raise RowError(f"attachment {name!r} is not the hash of its bytes")
 
     def _admitted(self, chunk: _Chunk) -> tuple[pa.Table, list[int]]:
-        """The experiences that may be stored, as a table, and the place of each; the others are dropped."""
+        """(the experiences that may be stored, as a table; the place of each). The others are dropped."""
         owners = [place for place, _ in chunk.experiences]
-        rows: list[Any] = [row for _, row in chunk.experiences]
-        table, places, refused = stored_table(rows) if self._format is STORED else encode(rows)
+        if self._format is STORED:
+            table, places, refused = stored_table(
+                [row for _, row in chunk.experiences if isinstance(row, StoredRow)]
+            )
+        else:
+            table, places, refused = encode(
+                [row for _, row in chunk.experiences if isinstance(row, Experience)]
+            )
         admitted, kept, more = admit(table, parsed=self._format is not STORED)
         refused += [Refused(places[item.index], item.reason, item.experience_id, {}) for item in more]
         for item in refused:
@@ -231,7 +239,7 @@ class _Intake:
         return set(fresh.values())
 
     def _append(self, chunk: _Chunk, table: pa.Table, places: Sequence[int]) -> list[int | None]:
-        """Row numbers; None for a row the buffer does not take (another one is stored under its id)."""
+        """Row numbers; None for a row that the buffer refuses because its id is stored with other content."""
         try:
             done = self._buffer.append(table)
         except ConflictError as err:
@@ -265,7 +273,7 @@ class _Intake:
         return fresh
 
     def _set_aside(self, rows: Sequence[Found], chunk: _Chunk) -> None:
-        """Bad rows to `quarantine`, once: importing again finds them there by place and reason."""
+        """Store bad rows in `quarantine`, once: an earlier import's are found there by place and reason."""
         if not chunk.bad:
             return
         if self._refused is None:
@@ -286,7 +294,7 @@ class _Intake:
         self._buffer.add_rows("quarantine", new)
 
     def record(self) -> None:
-        """Note in `runs` what was imported from where, when it brought anything."""
+        """Store the import in `runs`, if it stored any row."""
         if self._report.stored == 0:
             return
         recipe = {"import": self._report.source, "format": self._format.name, "rows": self._report.rows}
@@ -298,8 +306,8 @@ class _Intake:
         self._buffer.add_rows("runs", [{**row, "code_version": __version__, "attempt": 0}])
 
 
-def _unseen(named: Iterator[tuple[int, Any]], known: set[Any]) -> set[int]:
-    """The places whose name is not known yet; they are, afterwards."""
+def _unseen(named: Iterator[tuple[int, _Name]], known: set[_Name]) -> set[int]:
+    """The places whose name is not in `known`; adds the names to `known`."""
     fresh = set()
     for place, name in named:
         if name not in known:
@@ -309,5 +317,5 @@ def _unseen(named: Iterator[tuple[int, Any]], known: set[Any]) -> set[int]:
 
 
 def _excerpt(found: Found) -> str:
-    """The beginning of a row as ASCII text, whatever is in it."""
+    """The beginning of a row, as ASCII text."""
     return (found.excerpt if found.row is None else json.dumps(found.row, default=ascii))[:_EXCERPT]

@@ -1,4 +1,4 @@
-"""What `rft buffer import` can read, by how it is named: a file, a dataset folder, or a hub dataset."""
+"""The sources that `rft buffer import` reads: a file, a dataset folder, or a dataset of the hub."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from rft_data.core.errors import MissingFileError, RecipeError
 from rft_data.core.lookup import need
@@ -33,9 +32,9 @@ class Source:
     """An opened source."""
 
     name: str
-    """What it is exactly; for the hub with the commit that was read."""
+    """Its whole name; for a dataset of the hub with the commit that was read."""
     taskset: str
-    """What its rows are called unless the caller says otherwise."""
+    """The taskset of its rows, unless the caller gives another."""
     rows: Iterator[Found]
 
 
@@ -92,11 +91,11 @@ def _hub(source: str) -> Source:
 
 
 def _commit(repo: str, revision: str | None, source: str) -> str:
-    """The commit a revision names now: a branch or a tag may move, a commit does not."""
+    """The commit that a revision names now, because branches and tags move later."""
     if revision is not None and _COMMIT.fullmatch(revision):
         return revision
-    hub: Any = need("huggingface_hub", "ops", f"reading {source}")
-    httpx: Any = need("httpx", "ops", f"reading {source}")
+    hub = need("huggingface_hub", "ops", f"reading {source}")
+    httpx = need("httpx", "ops", f"reading {source}")
     try:
         return str(hub.HfApi().dataset_info(repo, revision=revision).sha)
     except (OSError, ValueError, httpx.HTTPError) as err:

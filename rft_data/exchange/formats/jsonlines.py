@@ -1,7 +1,7 @@
-"""JSON from files, strictly: one object per line, or one array of objects, in bounded memory.
+"""Rows of JSON files, read strictly: one object per line, or one array of objects, in bounded memory.
 
-NaN, infinities, lone surrogates, repeated keys and what is no object make that row bad, never its neighbours.
-A file whose structure is broken (a truncated archive, an array that stops) ends in an error naming the line.
+A row with NaN, an infinity, a lone surrogate or a repeated key, or that is no object, is bad; other rows are
+read. A file that is cut off (a truncated archive, an array without end) raises an error that names the line.
 """
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ import io
 import json
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 
 from rft_data.core.errors import RowError
+from rft_data.core.json_types import Json
 
 MAX_LINE_BYTES = 64 << 20
-"""Longest row; a longer one is refused and skipped."""
+"""Largest row, in bytes; a larger one is a bad row."""
 _CODECS = {".gz": "gzip", ".zst": "zstd"}
 _CHUNK = 1 << 20
 _SPACE = re.compile(r"[ \t\r\n]+")
@@ -28,14 +28,16 @@ _SPACE = re.compile(r"[ \t\r\n]+")
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """One row of a source, or why it is none."""
+    """One row of a source, or the reason why it cannot be read."""
 
     place: str
     """`file:line`, or `file:row` where there are no lines."""
-    row: dict[str, Any] | None
+    row: Mapping[str, object] | None
+    """None when it cannot be read."""
     reason: str = ""
+    """Why it cannot be read."""
     excerpt: str = ""
-    """What a bad row looks like, at most 4,096 characters."""
+    """The beginning of a bad row, at most 4,096 characters."""
 
 
 def open_file(path: Path) -> io.BufferedReader:
@@ -46,7 +48,7 @@ def open_file(path: Path) -> io.BufferedReader:
 def read_json(path: Path) -> Iterator[Found]:
     """Rows of a .jsonl or .json file.
 
-    Raises: RowError when the file cannot be read on from some line.
+    Raises: RowError when the rest of the file cannot be read.
     """
     line = 0
     try:
@@ -87,7 +89,7 @@ def _lines(stream: io.BufferedReader) -> Iterator[tuple[int, bytes | None]]:
 
 
 class _Strict:
-    """A decoder that notes what strict JSON forbids and reads on, so that the row's end is still found."""
+    """A decoder that notes what strict JSON forbids and goes on, so that the end of the row is found."""
 
     def __init__(self) -> None:
         self.fault = ""
@@ -95,12 +97,12 @@ class _Strict:
             object_pairs_hook=self._object, parse_constant=self._constant, parse_float=self._float
         )
 
-    def decode(self, text: str, start: int = 0) -> tuple[Any, int]:
-        """(value, where it ends); `fault` tells what was wrong with it, or is empty."""
+    def decode(self, text: str, start: int = 0) -> tuple[Json, int]:
+        """(value, where it ends). Sets `fault`: what strict JSON forbids in the value, or empty."""
         self.fault = ""
         return self._json.raw_decode(text, start)
 
-    def _object(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    def _object(self, pairs: list[tuple[str, Json]]) -> dict[str, Json]:
         made = dict(pairs)
         if len(made) != len(pairs):
             names = [name for name, _ in pairs]
@@ -136,15 +138,15 @@ def parse_line(raw: bytes, place: str) -> Found:
     return as_row(value, strict.fault, place, excerpt)
 
 
-def as_row(value: Any, fault: str, place: str, excerpt: str) -> Found:
-    """A decoded value as a row, if it is an object without fault."""
-    if not fault and not isinstance(value, dict):
-        fault = f"found {type(value).__name__}, wanted an object"
-    return Found(place, None, fault, excerpt) if fault else Found(place, value)
+def as_row(value: Json, fault: str, place: str, excerpt: str) -> Found:
+    """A decoded value as a row: a bad one if it has a fault, or is no object."""
+    if not fault and isinstance(value, dict):
+        return Found(place, value)
+    return Found(place, None, fault or f"found {type(value).__name__}, wanted an object", excerpt)
 
 
 class _Window:
-    """The part of a JSON array that is in memory, with the line it has come to."""
+    """The part of a JSON array that is in memory, and the number of the current line."""
 
     def __init__(self, stream: io.BufferedReader, path: Path) -> None:
         self._stream = io.TextIOWrapper(stream, encoding="utf-8-sig", errors="surrogateescape", newline="")
@@ -152,7 +154,7 @@ class _Window:
         self._text, self._at, self.line = "", 0, 1
 
     def next(self) -> str:
-        """The next character that is no space, not consumed; "" at the end of the file."""
+        """The next character that is no space, without passing it; "" at the end of the file."""
         while True:
             match = _SPACE.match(self._text, self._at)
             self.skip_to(match.end() if match else self._at)
@@ -162,16 +164,16 @@ class _Window:
                 return ""
 
     def skip_to(self, end: int) -> None:
-        """Go on to a place in the text, counting lines."""
+        """Move to a place in the text and count the lines passed."""
         self.line += self._text.count("\n", self._at, end)
         self._at = end
 
     def skip(self) -> None:
-        """Go on by one character."""
+        """Pass one character."""
         self.skip_to(self._at + 1)
 
     def element(self, strict: _Strict) -> Found:
-        """The element that begins here, read until it is whole."""
+        """The element that begins here; reads on until it is complete."""
         while True:
             try:
                 value, end = strict.decode(self._text, self._at)
@@ -192,14 +194,14 @@ class _Window:
                 raise self.broken(problem)
 
     def _more(self) -> bool:
-        """Read on; drops what was consumed. At least doubles what is held, so a long element costs little."""
+        """Read on and forget the text passed. It reads at least as much as it holds, for long elements."""
         held = self._text[self._at :]
         read = self._stream.read(max(_CHUNK, len(held)))
         self._text, self._at = held + read, 0
         return bool(read)
 
     def broken(self, problem: str) -> RowError:
-        """The error for an array that cannot be read on."""
+        """The error for an array whose rest cannot be read."""
         return RowError(
             f"{self._path}:{self.line}: the JSON array cannot be read on: {problem}. Rows before this "
             "line are stored; mend the file and import it again, nothing is stored twice."
@@ -207,7 +209,7 @@ class _Window:
 
 
 def _array(stream: io.BufferedReader, path: Path) -> Iterator[Found]:
-    """The elements of one JSON array, one by one."""
+    """The elements of one JSON array."""
     window, strict = _Window(stream, path), _Strict()
     window.next()
     window.skip()

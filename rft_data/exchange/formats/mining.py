@@ -1,7 +1,7 @@
-"""Preference pairs out of groups: the best rollout of a group against its worst, by reward.
+"""Preference pairs mined from groups: the best rollout of a group against its worst, by reward.
 
-Two passes: rewards only, to choose the rows; then the chosen rows. What is kept between them is four numbers
-a group. The reward is the one stored with the row; one that came later as feedback is not looked at.
+The first pass reads rewards and keeps four numbers a group; the second reads the rows chosen. The reward is
+the one stored with the row: rewards that came later as feedback do not count.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ _COLUMNS = ["seq", "group_id", "reward", "source"]
 def mined_pairs(
     buffer: BufferReader, where: Filter | None, margin: float
 ) -> Iterator[PreferencePair | RowError]:
-    """A pair for each group whose rewards differ by more than `margin`, or why there is none.
+    """For each group a pair, if its rewards differ by more than `margin`, else the reason why not.
 
-    Among equal rewards the row stored first is taken. Evaluation and probe rows take no part.
+    Of rows with equal rewards the one stored first is taken. Evaluation and probe rows are left out.
     """
     found: dict[str, tuple[float, int, float, int]] = {}
     for batch in buffer.batches("experiences", columns=_COLUMNS, where=where):
@@ -48,7 +48,7 @@ def mined_pairs(
 
 
 def mined_pair(best: Experience, worst: Experience) -> PreferencePair | RowError:
-    """Two rows of one group as a pair, or why not: one prompt, answers that are there and differ."""
+    """Two rows of one group as a pair, or why they are none: a pair has one prompt and two answers."""
     prompt = best.messages[: best.prompt_messages]
     chosen, rejected = best.messages[best.prompt_messages :], worst.messages[worst.prompt_messages :]
     if prompt != worst.messages[: worst.prompt_messages]:
@@ -56,7 +56,7 @@ def mined_pair(best: Experience, worst: Experience) -> PreferencePair | RowError
     if not prompt or not chosen or not rejected:
         return RowError("the group's rows have no messages, or no prompt")
     if chosen == rejected:
-        return RowError("the group's best and worst rows say the same")
+        return RowError("the group's best and worst rows have the same answer")
     return PreferencePair(
         source=PairSource.MINED,
         taskset=best.taskset,

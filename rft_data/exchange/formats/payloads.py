@@ -1,6 +1,6 @@
-"""Bytes inside rows: images and audio go to the `payloads` table, the row keeps `payload:<id>`.
+"""Bytes inside rows: images and audio are stored in the table `payloads`, the row keeps `payload:<id>`.
 
-On the way in a row is also reduced to what JSON holds; what JSON cannot hold is refused with its place.
+An import also turns every value into JSON here; a value that has no form in JSON is refused with its place.
 """
 
 from __future__ import annotations
@@ -12,18 +12,19 @@ import re
 from collections.abc import Callable, Mapping
 from datetime import date, datetime, time
 from decimal import Decimal
-from typing import Any
+from typing import TypeAlias
 
 from rft_data.buffer.column_checks import MAX_TEXT_BYTES
 from rft_data.core.errors import RowError
-from rft_data.exchange.formats.records import Row
+from rft_data.core.json_types import Json
+from rft_data.exchange.formats.records import RawRow, Row
 
 MAX_DEPTH = 64
 """Deepest nesting of a row's value; real messages and tool schemas stay below 20."""
 REFERENCE = re.compile(r"payload:([0-9a-f]{32})")
 _DATA_URI = re.compile(r"data:([\w.+-]+/[\w.+-]+);base64,([A-Za-z0-9+/=]+)")
 _URI_KEYS = frozenset({"url", "image", "image_url", "audio", "data", "file_data"})
-"""Where a text is an address, not words; a data URI anywhere else stays text."""
+"""Keys whose text is an address. A data URI under any other key stays text."""
 _MAGIC = (
     (b"\x89PNG\r\n\x1a\n", "image/png"),
     (b"\xff\xd8\xff", "image/jpeg"),
@@ -34,11 +35,14 @@ _MAGIC = (
     (b"%PDF-", "application/pdf"),
 )
 
-Store = Callable[[bytes, str], str]
+Store: TypeAlias = Callable[[bytes, str], str]
+"""Stores bytes of a media type; returns their payload id."""
+Fetch: TypeAlias = Callable[[str], tuple[str, bytes] | None]
+"""(media type, bytes) of a payload id; None for one that is not stored."""
 
 
 def media_type(data: bytes) -> str:
-    """What the first bytes say; `application/octet-stream` when they say nothing."""
+    """The media type that the first bytes tell, else `application/octet-stream`."""
     for magic, name in _MAGIC:
         if data.startswith(magic):
             return name
@@ -47,26 +51,32 @@ def media_type(data: bytes) -> str:
     return "application/octet-stream"
 
 
-def store_payloads(row: Mapping[str, Any], store: Store) -> tuple[Row, list[str]]:
-    """The row as JSON values, its bytes stored and referred to; and the ids of what it refers to.
+def store_payloads(row: RawRow, store: Store) -> tuple[Row, list[str]]:
+    """Store the bytes of a row; returns the row as JSON, with references in their place, and the payload ids.
 
     Raises: RowError naming the place of a value that JSON cannot hold, or of a text that is too long.
     """
     ids: list[str] = []
 
-    def kept(data: bytes, kind: str) -> str:
+    def reference(data: bytes, kind: str) -> str:
         name = store(data, kind)
         if name not in ids:
             ids.append(name)
         return f"payload:{name}"
 
-    made = _plain(row, "", 0, kept)
-    return made, ids
+    return _object(row, "", 0, reference), ids
 
 
-def _plain(value: Any, path: str, depth: int, kept: Store) -> Any:
+def _object(value: Mapping[str, object], path: str, depth: int, reference: Store) -> Row:
+    return {
+        _key(key, path): _plain(item, f"{path}.{key}" if path else str(key), depth + 1, reference)
+        for key, item in value.items()
+    }
+
+
+def _plain(value: object, path: str, depth: int, reference: Store) -> Json:
     if isinstance(value, str):
-        return _text(value, path, kept)
+        return _text(value, path, reference)
     if value is None or isinstance(value, bool | int | float):
         if isinstance(value, float) and not math.isfinite(value):
             raise RowError(f"{path} is {value}; JSON has no such number")
@@ -74,21 +84,18 @@ def _plain(value: Any, path: str, depth: int, kept: Store) -> Any:
     if depth > MAX_DEPTH:
         raise RowError(f"nested deeper than {MAX_DEPTH} levels")
     if isinstance(value, bytes):
-        return kept(value, media_type(value))
+        return reference(value, media_type(value))
     if isinstance(value, Mapping):
         if "bytes" in value and set(value) <= {"bytes", "path"}:
-            return _file(value, path, kept)
-        return {
-            _key(key, path): _plain(item, f"{path}.{key}" if path else str(key), depth + 1, kept)
-            for key, item in value.items()
-        }
+            return _file(value, path, reference)
+        return _object(value, path, depth, reference)
     if isinstance(value, list | tuple):
-        return [_plain(item, f"{path}[]", depth + 1, kept) for item in value]
-    return _named(value, path)
+        return [_plain(item, f"{path}[]", depth + 1, reference) for item in value]
+    return _as_text(value, path)
 
 
-def _named(value: Any, path: str) -> str:
-    """Times and decimals as text."""
+def _as_text(value: object, path: str) -> str:
+    """A time or a decimal as text."""
     if isinstance(value, datetime | date | time):
         return value.isoformat()
     if isinstance(value, Decimal) and value.is_finite():
@@ -96,7 +103,7 @@ def _named(value: Any, path: str) -> str:
     raise RowError(f"{path} is {type(value).__name__}; JSON has no such value")
 
 
-def _key(key: Any, path: str) -> str:
+def _key(key: object, path: str) -> str:
     if not isinstance(key, str):
         raise RowError(f"{path} has the key {key!r}; JSON has text keys only")
     if not key.isascii() and key != key.encode(errors="replace").decode():
@@ -104,7 +111,7 @@ def _key(key: Any, path: str) -> str:
     return key
 
 
-def _text(value: str, path: str, kept: Store) -> str:
+def _text(value: str, path: str, reference: Store) -> str:
     if not value.isascii():
         try:
             size = len(value.encode())
@@ -116,7 +123,7 @@ def _text(value: str, path: str, kept: Store) -> str:
     match = _DATA_URI.fullmatch(value) if uri else None
     if match is not None:
         try:
-            return kept(base64.b64decode(match[2], validate=True), match[1])
+            return reference(base64.b64decode(match[2], validate=True), match[1])
         except binascii.Error as err:
             raise RowError(f"{path} is a data URI whose base64 is broken: {err}") from err
     if size > MAX_TEXT_BYTES:
@@ -124,8 +131,8 @@ def _text(value: str, path: str, kept: Store) -> str:
     return value
 
 
-def _file(value: Mapping[str, Any], path: str, kept: Store) -> str | None:
-    """What `datasets` stores of an image or a sound."""
+def _file(value: Mapping[str, object], path: str, reference: Store) -> str | None:
+    """The reference to an image or a sound as `datasets` has it; None when both bytes and path are null."""
     data = value["bytes"]
     if data is None and value.get("path") is None:
         return None
@@ -133,14 +140,18 @@ def _file(value: Mapping[str, Any], path: str, kept: Store) -> str | None:
         raise RowError(
             f"{path} names the file {value.get('path')!r} but has no bytes; store the bytes in the row"
         )
-    return kept(data, media_type(data))
+    return reference(data, media_type(data))
 
 
-def inline_payloads(value: Any, fetch: Callable[[str], tuple[str, bytes] | None]) -> Any:
-    """The value with every reference to a stored payload as a data URI again.
+def inline_payloads(row: Row, fetch: Fetch) -> Row:
+    """The row with a data URI for every reference to a stored payload.
 
-    `fetch` returns None for an id that is not stored: such text only looks like a reference, and stays.
+    A text that only looks like a reference, because its id is not stored, stays.
     """
+    return {column: _inlined(value, fetch) for column, value in row.items()}
+
+
+def _inlined(value: Json, fetch: Fetch) -> Json:
     if isinstance(value, str):
         match = REFERENCE.fullmatch(value)
         found = fetch(match[1]) if match else None
@@ -148,18 +159,18 @@ def inline_payloads(value: Any, fetch: Callable[[str], tuple[str, bytes] | None]
             return value
         return f"data:{found[0]};base64,{base64.b64encode(found[1]).decode()}"
     if isinstance(value, Mapping):
-        return {key: inline_payloads(item, fetch) for key, item in value.items()}
+        return {key: _inlined(item, fetch) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [inline_payloads(item, fetch) for item in value]
+        return [_inlined(item, fetch) for item in value]
     return value
 
 
-def as_file(uri: str) -> dict[str, Any]:
-    """A data URI as `datasets` stores an image: its bytes, no path.
+def as_file(uri: object) -> dict[str, bytes | None]:
+    """A data URI as `datasets` stores an image: `bytes`, and `path` None.
 
     Raises: RowError if it is no data URI.
     """
-    match = _DATA_URI.fullmatch(uri)
+    match = _DATA_URI.fullmatch(uri) if isinstance(uri, str) else None
     if match is None:
         raise RowError("an image is not stored in the buffer; only stored bytes can be written to a table")
     return {"bytes": base64.b64decode(match[2]), "path": None}

@@ -1,11 +1,11 @@
-"""TRL's preference type: a chosen and a rejected answer, the prompt in a column of its own or inside both."""
+"""TRL's preference type: a chosen and a rejected answer; the prompt is a column, or the beginning of both."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from rft_data.core.errors import RowError
+from rft_data.core.json_types import Json, JsonObject
 from rft_data.core.rows import Message, PreferencePair
 from rft_data.core.words import PairSource
 from rft_data.exchange.formats.chat import chat, tools
@@ -54,8 +54,8 @@ def read_preference(row: Row, origin: Origin) -> Sequence[Record]:
 
 
 def _prompt(
-    value: Any, chosen: list[dict[str, Any]], rejected: list[dict[str, Any]], *, plain: bool
-) -> list[dict[str, Any]]:
+    value: Json, chosen: Sequence[JsonObject], rejected: Sequence[JsonObject], *, plain: bool
+) -> list[JsonObject]:
     if value is None or value == "":
         return []
     if isinstance(value, str) and not plain:
@@ -69,11 +69,11 @@ def _prompt(
 
 
 def _shared(chosen: Sequence[Message], rejected: Sequence[Message]) -> list[Message]:
-    """The messages both answers begin with."""
+    """The messages that both answers begin with."""
     return list(chosen[: _common(chosen, rejected)])
 
 
-def _common(one: Sequence[Any], other: Sequence[Any]) -> int:
+def _common(one: Sequence[object], other: Sequence[object]) -> int:
     """How many items two sequences have in common at their beginning."""
     differ = (place for place, (a, b) in enumerate(zip(one, other, strict=False)) if a != b)
     return next(differ, min(len(one), len(other)))
@@ -83,14 +83,17 @@ def _score(row: Row, column: str) -> float | None:
     value = row.get(column)
     if value is None or value == "":
         return None
+    problem = f"column '{column}' holds {value!r}; a number is needed"
+    if not isinstance(value, str | int | float):
+        raise RowError(problem)
     try:
         return float(value)
-    except (TypeError, ValueError) as err:
-        raise RowError(f"column '{column}' holds {value!r}; a number is needed") from err
+    except ValueError as err:
+        raise RowError(problem) from err
 
 
 def write_preference(record: PreferencePair, _: Choices) -> Row:
-    """Prompt (when it has one), chosen and rejected."""
+    """The prompt (if it is a column), chosen and rejected."""
     plain = record.metadata.get(PLAIN) is True
     row: Row = {}
     if record.messages:
@@ -109,25 +112,27 @@ def write_preference(record: PreferencePair, _: Choices) -> Row:
 
 
 def explicit(row: Row) -> Row:
-    """A written pair with the prompt in a column of its own: what both answers begin with, as TRL cuts it.
+    """A written pair with the prompt as a column: the common beginning of both answers, cut as TRL cuts it.
 
     Raises: RowError if the answers share no beginning, or one is the beginning of the other.
     """
     if "prompt" in row:
         return row
     chosen, rejected = row["chosen"], row["rejected"]
+    if not isinstance(chosen, str | list) or not isinstance(rejected, str | list):
+        raise RowError("chosen and rejected are neither text nor lists of messages")
     cut = _common(chosen, rejected)
     if isinstance(chosen, str) and chosen[cut - 1 : cut] == " ":
-        cut -= 1  # the space belongs to the answer, as TRL's extract_prompt has it
+        cut -= 1  # TRL's extract_prompt counts the space to the answer
     if cut <= 0:
         raise RowError("chosen and rejected share no prompt")
     if cut in (len(chosen), len(rejected)):
-        raise RowError("one answer is the beginning of the other; there is nothing to prefer")
+        raise RowError("one answer is the beginning of the other; a pair needs two answers")
     return {"prompt": chosen[:cut], **row, "chosen": chosen[cut:], "rejected": rejected[cut:]}
 
 
-def without(row: Mapping[str, Any], *columns: str) -> Row:
-    """The row less some columns."""
+def without(row: JsonObject, *columns: str) -> Row:
+    """A copy of the row without some columns."""
     return {name: value for name, value in row.items() if name not in columns}
 
 

@@ -28,13 +28,13 @@ from rft_data.exchange.formats.records import (
 MARK = "####"
 _THOUSANDS = re.compile(r"-?\d{1,3}(,\d{3})+(\.\d+)?")
 _GIVEN = f"{RESERVED}answer"
-"""The file gave the answer in a column of its own."""
+"""Metadata key: the answer, when the file has a column for it beside the solution."""
 
 
 def marked_answer(solution: str) -> str | None:
-    """What follows the last `####`, thousands separators removed; None without that mark.
+    """The text after the last `####`, without thousands separators; None without that mark.
 
-    Raises: RowError if nothing follows it.
+    Raises: RowError if no text follows the mark.
     """
     _, mark, answer = solution.rpartition(MARK)
     if not mark:
@@ -46,7 +46,7 @@ def marked_answer(solution: str) -> str | None:
 
 
 def boxed_answer(solution: str) -> str | None:
-    r"""What the last `\boxed{...}` holds; None without one, or when its braces do not close."""
+    r"""The text in the last `\boxed{...}`; None without one, or when its braces do not close."""
     start = solution.rfind(r"\boxed{")
     if start < 0:
         return None
@@ -58,7 +58,7 @@ def boxed_answer(solution: str) -> str | None:
     return None
 
 
-def _made(
+def _records(
     origin: Origin, row: Row, question: str, answer: str | None, solution: str | None
 ) -> Sequence[Record]:
     metadata = extra_columns(row, ("question", "answer", "problem", "solution"))
@@ -81,26 +81,26 @@ def _made(
 
 
 def read_gsm8k(row: Row, origin: Origin) -> Sequence[Record]:
-    """A task; and an expert's experience when the answer is a worked solution that ends in `#### 42`."""
+    """A task, and an expert's experience when the answer is a worked solution that ends in `#### 42`."""
     question, text = text_cell(row, "question"), text_cell(row, "answer")
     answer = marked_answer(text)
     if answer is None:
-        return _made(origin, {**row, "answer": None}, question, text.strip(), None)
-    return _made(origin, {**row, "answer": None}, question, answer, text)
+        return _records(origin, {**row, "answer": None}, question, text.strip(), None)
+    return _records(origin, {**row, "answer": None}, question, answer, text)
 
 
 def read_problem(row: Row, origin: Origin) -> Sequence[Record]:
     r"""A task with the answer given or found in the solution (`\boxed{}`, `####`); and the solution.
 
-    A solution with no answer in it is an experience only: nothing could score the task.
+    A solution in which no answer is found becomes an experience only, because no reward could score the task.
     """
     problem = text_cell(row, "problem")
     solution = None if row.get("solution") in (None, "") else text_cell(row, "solution")
     if row.get("answer") not in (None, ""):
-        return _made(origin, row, problem, text_cell(row, "answer").strip(), solution)
+        return _records(origin, row, problem, text_cell(row, "answer").strip(), solution)
     if solution is None:
         raise RowError("columns 'solution' and 'answer' are both empty")
-    return _made(origin, row, problem, boxed_answer(solution) or marked_answer(solution), solution)
+    return _records(origin, row, problem, boxed_answer(solution) or marked_answer(solution), solution)
 
 
 def write_gsm8k(record: Experience | Task, _: Choices) -> Row:
@@ -123,7 +123,7 @@ def write_problem(record: Experience | Task, _: Choices) -> Row:
     if isinstance(record, Task):
         if record.answer is None:
             raise RowError("the task has no reference answer")
-        row = {"problem": one_text(record.messages, "user", "the prompt"), "answer": record.answer}
+        row: Row = {"problem": one_text(record.messages, "user", "the prompt"), "answer": record.answer}
     else:
         row = {"problem": _question(record), "solution": _solution(record)}
         if _GIVEN in record.metadata:

@@ -1,4 +1,4 @@
-"""All formats by name, and which of them a file's columns fit."""
+"""All formats by name, and how the format of a file is found from its columns."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rft_data.exchange.formats.datajuicer import DATA_JUICER, DATA_JUICER_MESSAG
 from rft_data.exchange.formats.openai import OPENAI
 from rft_data.exchange.formats.preferences import PREFERENCE
 from rft_data.exchange.formats.questions import GSM8K, PROBLEM_SOLUTION
-from rft_data.exchange.formats.records import Format, Row
+from rft_data.exchange.formats.records import Format, RawRow
 from rft_data.exchange.formats.rft import STORED
 from rft_data.exchange.formats.sharegpt import SHAREGPT
 from rft_data.exchange.formats.training import DPO, GRPO, KTO, SFT, SFT_MESSAGES
@@ -24,11 +24,11 @@ FORMATS: Mapping[str, Format] = {
 }  # fmt: skip
 
 
-def detect(rows: Iterable[Row], source: str) -> Format:
+def detect(rows: Iterable[RawRow], source: str) -> Format:
     """The format that a file's first rows fit.
 
-    A format counts when all columns one of its shapes needs are there; one whose columns are part of
-    another's gives way to it.
+    A format fits when all columns of one of its shapes are there. Of two that fit, the one that needs more
+    columns is taken, if it needs all columns of the other.
     Raises: RecipeError naming the columns found and the shapes accepted when none or several fit.
     """
     columns = {name for row in rows for name, value in row.items() if value is not None}
@@ -46,6 +46,6 @@ def detect(rows: Iterable[Row], source: str) -> Format:
 
 
 def shapes(names: Iterable[str]) -> str:
-    """The accepted shapes of formats that can be read, one a line."""
+    """The accepted shapes of the formats that can be read, one format a line."""
     readable = [FORMATS[name] for name in names if FORMATS[name].read is not None]
     return "\n".join(f"  {made.name}: {' | '.join(made.shapes)}" for made in readable)

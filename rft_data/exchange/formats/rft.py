@@ -1,17 +1,16 @@
-"""The `rft` format: rows of this package's own tables, every column, nothing decoded that need not be.
+"""The `rft` format: rows of this package's own tables with every column.
 
-JSON columns are the stored text, so digests still hold: a row whose digest does not match is refused. The
-bytes a row refers to travel with it, in the column `attachments`. Row numbers (`seq`) are given anew where
-rows are imported, and so is the `created_at` of tasks.
+JSON columns keep the stored text, so that digests still hold: a row whose digest does not match is refused.
+The payloads of a row are in its column `attachments`. An import gives rows new numbers (`seq`), and
+tasks a new `created_at`.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import Any
 
 import pyarrow as pa
 
@@ -21,7 +20,7 @@ from rft_data.core.digests import row_digests
 from rft_data.core.errors import RowError
 from rft_data.core.rows import PreferencePair, Task, canonical_json
 from rft_data.core.schema import EXPERIENCES, INCOMING, PREFERENCES, TASKS, is_json
-from rft_data.exchange.formats.records import Format, Origin, Record, Row, StoredRow
+from rft_data.exchange.formats.records import Format, Origin, RawRow, Record, StoredRow
 
 ATTACHMENTS = pa.field(
     "attachments",
@@ -35,36 +34,36 @@ ATTACHMENTS = pa.field(
         )
     ),
 )
-_GIVEN_ANEW = frozenset({"seq", "digest", ATTACHMENTS.name})
+_NOT_IMPORTED = frozenset({"seq", "digest", ATTACHMENTS.name})
 
 
-def read_stored(row: Row, _: Origin) -> Sequence[Record]:
-    """The stored row: a task, a preference pair, or an experience in its columns."""
+def read_stored(row: RawRow, _: Origin) -> Sequence[Record]:
+    """A task, a preference pair, or the columns of an experience."""
     if "preference_id" in row:
         return [_preference(row)]
     if "experience_id" in row:
-        columns = {name: value for name, value in row.items() if name not in _GIVEN_ANEW}
-        return [
-            StoredRow(_typed(columns, INCOMING), row.get("digest"), _attachments(row.get(ATTACHMENTS.name)))
-        ]
+        columns = {name: value for name, value in row.items() if name not in _NOT_IMPORTED}
+        digest = row.get("digest")
+        attachments = _attachments(row.get(ATTACHMENTS.name))
+        return [StoredRow(_typed(columns, INCOMING), None if digest is None else str(digest), attachments)]
     return [_task(row)]
 
 
-def _preference(row: Row) -> PreferencePair:
+def _preference(row: RawRow) -> PreferencePair:
     pair = to_preferences(_table(row, PREFERENCES))[0]
     if pair.preference_id != row["preference_id"]:
         raise RowError(f"preference_id {row['preference_id']!r} is not the hash of its content")
     return pair
 
 
-def _task(row: Row) -> Task:
+def _task(row: RawRow) -> Task:
     task = to_tasks(_table(row, TASKS))[0]
     if task.task_id != row["task_id"]:
         raise RowError(f"task_id {row['task_id']!r} is not the hash of its content")
     return task
 
 
-def _table(row: Row, schema: pa.Schema) -> pa.Table:
+def _table(row: RawRow, schema: pa.Schema) -> pa.Table:
     typed = _typed(row, schema)
     nulls = [field.name for field in schema if typed[field.name] is None and not field.nullable]
     if nulls:
@@ -75,8 +74,8 @@ def _table(row: Row, schema: pa.Schema) -> pa.Table:
         raise RowError(f"a value does not fit its column: {err}") from err
 
 
-def _typed(row: Mapping[str, Any], schema: pa.Schema) -> dict[str, Any]:
-    """Exactly the schema's columns, times parsed and JSON columns as text.
+def _typed(row: RawRow, schema: pa.Schema) -> RawRow:
+    """The schema's columns, with times parsed and JSON columns as text.
 
     Raises: RowError naming the columns that are missing or not known.
     """
@@ -92,7 +91,7 @@ def _typed(row: Mapping[str, Any], schema: pa.Schema) -> dict[str, Any]:
     return {field.name: _value(field, row[field.name]) for field in schema}
 
 
-def _value(field: pa.Field, value: Any) -> Any:
+def _value(field: pa.Field, value: object) -> object:
     if value is None or (isinstance(value, str) and not pa.types.is_timestamp(field.type)):
         return value
     try:
@@ -103,9 +102,13 @@ def _value(field: pa.Field, value: Any) -> Any:
         raise RowError(f"{field.name} does not fit its column ({field.type}): {err}") from err
 
 
-def _attachments(value: Any) -> list[tuple[str, str, bytes]]:
+def _attachments(value: object) -> list[tuple[str, str, bytes]]:
+    if not value:
+        return []
+    if not isinstance(value, list):
+        raise RowError(f"attachments hold {type(value).__name__}; a list is needed")
     try:
-        return [(part["payload_id"], part["media_type"], _bytes(part["data"])) for part in value or []]
+        return [(part["payload_id"], part["media_type"], _bytes(part["data"])) for part in value]
     except (KeyError, TypeError, binascii.Error) as err:
         raise RowError(f"attachments are not payload_id, media_type and base64 data: {err!r}") from err
 
@@ -114,8 +117,8 @@ def _bytes(data: bytes | str) -> bytes:
     return data if isinstance(data, bytes) else base64.b64decode(data, validate=True)
 
 
-def stored_table(rows: Sequence[StoredRow]) -> tuple[pa.Table, list[int], list[Refused]]:
-    """Rows as a table, the place of each of its rows, and those that may not be stored."""
+def stored_table(rows: Sequence[StoredRow]) -> tuple[pa.Table, Sequence[int], list[Refused]]:
+    """(rows as a table, the place in `rows` of each row of the table, rows that are refused)."""
     refused: list[Refused] = []
     places: list[int] = []
     tables: list[pa.Table] = []
@@ -150,12 +153,17 @@ def _id(row: StoredRow) -> str:
     return ascii(row.columns.get("experience_id"))[1:-1]
 
 
-def stored_row(row: Row, fetch: Callable[[str], tuple[str, bytes]]) -> Row:
-    """A row of an experiences table with the payloads it refers to beside it."""
-    parts = [(name, *fetch(name)) for name in row.get("payloads") or []]
+def with_attachments(row: RawRow, fetch: Callable[[str], tuple[str, bytes]]) -> RawRow:
+    """A row of the table `experiences` with its payloads as attachments; a row of another table as it is."""
     if "experience_id" not in row:
         return row
-    return {**row, ATTACHMENTS.name: [{"payload_id": n, "media_type": m, "data": d} for n, m, d in parts]}
+    names = row.get("payloads")
+    attachments = [_attachment(name, *fetch(name)) for name in (names if isinstance(names, list) else [])]
+    return {**row, ATTACHMENTS.name: attachments}
+
+
+def _attachment(payload_id: str, media_type: str, data: bytes) -> RawRow:
+    return {"payload_id": payload_id, "media_type": media_type, "data": data}
 
 
 STORED = Format(

@@ -5,9 +5,9 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -16,6 +16,10 @@ from rft_data.buffer.column_checks import MAX_TEXT_BYTES
 from rft_data.core.errors import MissingFileError, RowError
 from rft_data.core.lookup import need
 from rft_data.exchange.formats.jsonlines import Found, open_file, parse_line
+from rft_data.exchange.formats.records import RawRow
+
+if TYPE_CHECKING:
+    from datasets import Dataset
 
 BATCH_ROWS = 1000
 
@@ -23,7 +27,7 @@ BATCH_ROWS = 1000
 def read_csv(path: Path) -> Iterator[Found]:
     """Rows of a CSV file with a header line; every cell is text, but `metadata` may hold a JSON object.
 
-    Raises: RowError for a header with a name twice, or where the quoting breaks.
+    Raises: RowError for a header that names a column twice, or where the quoting is broken.
     """
     csv.field_size_limit(max(csv.field_size_limit(), MAX_TEXT_BYTES + 1))
     line = 1
@@ -47,9 +51,10 @@ def _csv_row(header: list[str], cells: list[str], place: str) -> Found:
     excerpt = ",".join(cells)[:4096].encode(errors="backslashreplace").decode()
     if len(cells) != len(header):
         return Found(place, None, f"{len(cells)} cells under {len(header)} columns", excerpt)
-    row: dict[str, Any] = dict(zip(header, cells, strict=True))
-    if row.get("metadata", "").startswith("{"):
-        found = parse_line(row["metadata"].encode(errors="surrogateescape"), place)
+    row: dict[str, object] = dict(zip(header, cells, strict=True))
+    metadata = row.get("metadata")
+    if isinstance(metadata, str) and metadata.startswith("{"):
+        found = parse_line(metadata.encode(errors="surrogateescape"), place)
         if found.row is None:
             return Found(place, None, f"column 'metadata': {found.reason}", excerpt)
         row["metadata"] = found.row
@@ -89,7 +94,7 @@ def _broken(place: str, err: Exception) -> RowError:
 
 
 def table_rows(batches: Iterable[pa.RecordBatch | pa.Table], name: str) -> Iterator[Found]:
-    """Rows of Arrow batches, named by their number from 1; columns of Arrow's JSON type are decoded."""
+    """Rows of Arrow batches, numbered from 1; columns of Arrow's JSON type are decoded."""
     number = 0
     for batch in batches:
         for start in range(0, batch.num_rows, BATCH_ROWS):
@@ -104,16 +109,16 @@ def table_rows(batches: Iterable[pa.RecordBatch | pa.Table], name: str) -> Itera
                 yield _table_row(row, coded, f"{name}:{number}")
 
 
-def _one_row(row: pa.RecordBatch | pa.Table) -> dict[str, Any] | str:
+def _one_row(row: pa.RecordBatch | pa.Table) -> RawRow | str:
     """The row, or why it cannot be read."""
     try:
-        made: dict[str, Any] = row.to_pylist()[0]
+        made: RawRow = row.to_pylist()[0]
         return made
     except (ValueError, OverflowError, pa.ArrowException) as err:
         return str(err)
 
 
-def _table_row(row: dict[str, Any] | str, coded: dict[str, pa.DataType], place: str) -> Found:
+def _table_row(row: RawRow | str, coded: dict[str, pa.DataType], place: str) -> Found:
     if isinstance(row, str):
         return Found(place, None, f"a value cannot be read: {row}")
     try:
@@ -128,14 +133,13 @@ def _has_json(kind: pa.DataType) -> bool:
     return any(_has_json(kind.field(i).type) for i in range(kind.num_fields))
 
 
-def _decoded(value: Any, kind: pa.DataType) -> Any:
-    if value is None:
-        return None
-    if isinstance(kind, pa.JsonType):
+def _decoded(value: object, kind: pa.DataType) -> object:
+    """A value with its parts of Arrow's JSON type decoded."""
+    if isinstance(kind, pa.JsonType) and isinstance(value, str | bytes):
         return json.loads(value, parse_constant=_refuse)
-    if pa.types.is_struct(kind):
+    if pa.types.is_struct(kind) and isinstance(value, Mapping):
         return {field.name: _decoded(value[field.name], field.type) for field in kind}
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+    if (pa.types.is_list(kind) or pa.types.is_large_list(kind)) and isinstance(value, list):
         return [_decoded(item, kind.value_type) for item in value]
     return value
 
@@ -147,7 +151,8 @@ def _refuse(name: str) -> None:
 def read_folder(path: Path, split: str | None) -> Iterator[Found]:
     """Rows of a dataset that `save_to_disk` wrote; `split` chooses one of a DatasetDict.
 
-    Raises: MissingExtraError; MissingFileError if the split is not there, or none was chosen of several.
+    Raises: MissingExtraError without `datasets`; MissingFileError if the split is not there, or none was
+        chosen of several.
     """
     datasets = need("datasets", "ops", f"reading the dataset folder {path}")
     loaded = datasets.load_from_disk(str(path))
@@ -163,6 +168,6 @@ def read_folder(path: Path, split: str | None) -> Iterator[Found]:
     return dataset_rows(loaded, str(path) if split is None else f"{path}:{split}")
 
 
-def dataset_rows(dataset: Any, name: str) -> Iterator[Found]:
-    """Rows of a `datasets.Dataset`, images and sounds as the bytes it stores."""
+def dataset_rows(dataset: Dataset, name: str) -> Iterator[Found]:
+    """Rows of a dataset, with images and sounds as the bytes it stores."""
     return table_rows(dataset.with_format("arrow").iter(BATCH_ROWS), name)

@@ -1,6 +1,6 @@
-"""Where an export goes: JSON lines, CSV, Parquet or a `datasets` folder; whole or not at all.
+"""Files that an export writes: JSON lines, CSV, Parquet or a `datasets` folder.
 
-Everything is written beside the target and renamed when complete.
+They are written beside the target and renamed when complete, so that a target is never half written.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Literal, TypeAlias
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -23,11 +23,12 @@ from rft_data.core.errors import RecipeError, RowError
 from rft_data.core.lookup import need
 from rft_data.exchange.formats.columns import IMAGE, arrow_type, common_type, features, final_type
 from rft_data.exchange.formats.payloads import as_file
-from rft_data.exchange.formats.records import Row
+from rft_data.exchange.formats.records import RawRow
 
+TargetKind: TypeAlias = Literal["jsonl", "csv", "parquet", "folder"]
 CARD = "README.md"
 CARD_MARK = "<!-- written by rft buffer export -->"
-KINDS: Mapping[str, str] = {
+KINDS: Mapping[str, TargetKind] = {
     ".jsonl": "jsonl",
     ".jsonl.gz": "jsonl",
     ".jsonl.zst": "jsonl",
@@ -38,7 +39,7 @@ KINDS: Mapping[str, str] = {
 _CODECS = {".gz": "gzip", ".zst": "zstd"}
 
 
-def target_kind(target: Path) -> str:
+def target_kind(target: Path) -> TargetKind:
     """`jsonl`, `csv`, `parquet` or `folder` (for a name without suffix).
 
     Raises: RecipeError for any other name.
@@ -55,16 +56,16 @@ def target_kind(target: Path) -> str:
 
 
 def card_path(target: Path) -> Path:
-    """Where the dataset card goes: README.md in a folder, `<file>.README.md` beside a file."""
+    """Path of the dataset card: README.md in a folder, `<file>.README.md` beside a file."""
     return target / CARD if target_kind(target) == "folder" else target.with_name(f"{target.name}.{CARD}")
 
 
 @contextmanager
 def staged(target: Path, *, overwrite: bool) -> Iterator[Path]:
-    """An empty folder to write into; what is in it at the end moves to where the target is.
+    """An empty folder to write the target and its card into; they are moved to their places at the end.
 
-    Its parent is scratch space, removed at the end.
-    Raises: RecipeError if the target is there and may not be replaced, or is a folder no export made.
+    The parent of the folder is scratch space and is removed at the end.
+    Raises: RecipeError if the target exists and may not be replaced, or is a folder that no export wrote.
     """
     _may_write(target, overwrite=overwrite)
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -96,15 +97,15 @@ def _may_write(target: Path, *, overwrite: bool) -> None:
         raise RecipeError(f"{card} is a file that no export wrote; it is not replaced. Give another name.")
 
 
-def write_jsonl(path: Path, rows: Iterable[Row]) -> None:
-    """Rows as JSON lines, packed when the name ends in .gz or .zst."""
+def write_jsonl(path: Path, rows: Iterable[RawRow]) -> None:
+    """Rows as JSON lines, compressed when the name ends in .gz or .zst."""
     with pa.output_stream(str(path), compression=_CODECS.get(path.suffix)) as stream:
         for row in rows:
             stream.write(_dumped(row).encode() + b"\n")
 
 
 class Spool:
-    """Rows on their way to a table; knows afterwards which columns there were and of what type."""
+    """A temporary file of rows that collects their columns and types, which a table needs first."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -117,28 +118,27 @@ class Spool:
     def __exit__(self, *_: object) -> None:
         self._stream.close()
 
-    def write(self, row: Row) -> None:
-        """Write one row."""
+    def write(self, row: RawRow) -> None:
         self._stream.write(_dumped(row).encode() + b"\n")
         for name, value in row.items():
             kind = pa.list_(IMAGE) if name == "images" else arrow_type(value)
             self._types[name] = common_type(self._types.get(name, pa.null()), kind)
 
     def schema(self) -> pa.Schema:
-        """The columns in the order they first came."""
+        """The columns of all rows written, in the order they first appeared."""
         return pa.schema([(name, final_type(kind)) for name, kind in self._types.items()])
 
-    def read(self) -> Iterator[Row]:
-        """The rows again."""
+    def read(self) -> Iterator[RawRow]:
+        """The rows written."""
         with self.path.open("rb") as stream:
             yield from map(json.loads, stream)
 
 
-def _dumped(value: Any) -> str:
+def _dumped(value: object) -> str:
     return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_text)
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     if isinstance(value, datetime):
         return value.isoformat()
     if isinstance(value, bytes):
@@ -146,15 +146,15 @@ def _text(value: Any) -> str:
     raise TypeError(f"{type(value).__name__} in a row")
 
 
-def check_flat(row: Row) -> None:
-    """Raise RowError unless every value fits a CSV cell (metadata goes in as JSON text)."""
+def check_flat(row: RawRow) -> None:
+    """Raise RowError unless every value fits a CSV cell; metadata does, as JSON text."""
     for name, value in row.items():
         if name != "metadata" and not isinstance(value, str | int | float | None):
             raise RowError(f"column '{name}' is not plain text, as CSV needs; write .jsonl or .parquet")
 
 
-def write_csv(path: Path, columns: list[str], rows: Iterable[Row]) -> None:
-    """Rows as CSV, every cell quoted; `metadata`, numbers and true/false as JSON text, null as nothing."""
+def write_csv(path: Path, columns: list[str], rows: Iterable[RawRow]) -> None:
+    """Rows as CSV with every cell quoted; `metadata`, numbers and booleans are JSON text, null is empty."""
     with path.open("w", encoding="utf-8", newline="") as stream:
         writer = csv.writer(stream, quoting=csv.QUOTE_ALL, lineterminator="\n")
         writer.writerow(columns)
@@ -162,20 +162,24 @@ def write_csv(path: Path, columns: list[str], rows: Iterable[Row]) -> None:
             writer.writerow([_cell(row.get(name)) for name in columns])
 
 
-def _cell(value: Any) -> str:
+def _cell(value: object) -> str:
     if value is None:
         return ""
     return value if isinstance(value, str) else _dumped(value)
 
 
-def as_files(row: Row) -> Row:
-    """The row with its images as the bytes a table holds."""
+def as_files(row: RawRow) -> RawRow:
+    """The row with its images as bytes, as tables hold them."""
     images = row.get("images")
-    return {**row, "images": [as_file(uri) for uri in images]} if images else row
+    if not images:
+        return row
+    if not isinstance(images, list):
+        raise RowError(f"column 'images' holds {type(images).__name__}; a list of images is needed")
+    return {**row, "images": [as_file(uri) for uri in images]}
 
 
 def write_parquet(path: Path, schema: pa.Schema, parts: Iterable[pa.Table]) -> None:
-    """Tables as one Parquet file, zstd, which `datasets` loads with the same columns."""
+    """Tables as one Parquet file, compressed with zstd; `datasets` loads it with the same columns."""
     schema = schema.with_metadata(features(schema))
     with pq.ParquetWriter(path, schema, compression="zstd") as writer:
         for part in parts:

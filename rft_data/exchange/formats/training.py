@@ -1,7 +1,7 @@
-"""TRL-ready training sets: SFT, DPO, KTO and GRPO prompts. Only written; read again as TRL's own types.
+"""Training sets for TRL: SFT, DPO, KTO and GRPO prompts. Only written; TRL's own types are for reading.
 
-Evaluation and held-out rows never get into one, and neither does metadata; a row the trainer would learn the
-wrong thing from is left out with the reason.
+They never hold evaluation rows, held-out rows or metadata. A row that would train on text which the policy
+did not write is left out, with the reason.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from rft_data.exchange.formats.trl import write_completion, write_language, writ
 
 
 def _answers_only(record: Experience) -> None:
-    """TRL trains on a whole completion; one with other voices in it must go through `sft-messages`."""
+    """Refuse a completion with messages of other roles: TRL would train on all of it."""
     others = {item["role"] for item in record.messages[record.prompt_messages :]} - {"assistant"}
     if others:
-        voices = " and ".join(sorted(others))
+        roles = " and ".join(sorted(others))
         raise RowError(
-            f"the completion holds messages of the {voices}, which would be trained on; "
+            f"the completion holds messages of the {roles}, which would be trained on; "
             "write it as sft-messages and train with assistant_only_loss"
         )
 
 
 def write_sft(record: Experience, choices: Choices) -> Row:
-    """Prompt and completion; the completion is what the assistant said and nothing else."""
+    """Prompt and completion; the completion holds messages of the assistant only."""
     _answers_only(record)
     return without(write_completion(record, choices), "metadata")
 
@@ -36,7 +36,7 @@ def write_sft_messages(record: Experience, choices: Choices) -> Row:
 
 
 def write_dpo(record: PreferencePair, choices: Choices) -> Row:
-    """Prompt, chosen and rejected, the prompt always in a column of its own."""
+    """Prompt, chosen and rejected; the prompt is always a column."""
     return explicit(without(write_preference(record, choices), "metadata"))
 
 
@@ -47,7 +47,7 @@ def write_kto(record: Experience, choices: Choices) -> Row:
 
 
 def write_grpo(record: Task, choices: Choices) -> Row:
-    """The prompt, with the answer and the metadata, which GRPO hands to its reward functions."""
+    """The prompt, with the answer and the metadata that GRPO hands to its reward functions."""
     return {"answer": None, **write_prompt(record, choices)}
 
 

@@ -1,15 +1,15 @@
 """TRL's types for prompts and completions: prompt-only, prompt-completion, language modelling, unpaired.
 
-Each comes as plain strings or as messages. Strings are kept as one message with the mark `PLAIN`, so that
-they are written as strings again and no chat template is put around them.
+Each has plain strings or messages. A string is stored as one message, with the metadata key `PLAIN`; it is
+written as a string again, and no chat template is applied to it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from rft_data.core.errors import RowError
+from rft_data.core.json_types import Json, JsonObject
 from rft_data.core.rows import Experience, Message, Task
 from rft_data.exchange.formats.chat import chat, first_answer, message_text, one_text, tools, written
 from rft_data.exchange.formats.records import (
@@ -28,8 +28,8 @@ from rft_data.exchange.formats.records import (
 _BESIDE = ("tools", "images")
 
 
-def text_or_messages(value: Any, role: str, where: str) -> tuple[list[dict[str, Any]], bool]:
-    """(messages, whether they were a plain string) of a column that holds either.
+def text_or_messages(value: Json, role: str, where: str) -> tuple[list[JsonObject], bool]:
+    """(messages, whether the column held a plain string) for the column named `where`.
 
     Raises: RowError if it holds neither.
     """
@@ -40,16 +40,16 @@ def text_or_messages(value: Any, role: str, where: str) -> tuple[list[dict[str, 
     return chat(value, f"column '{where}'"), False
 
 
-def trl_metadata(row: Row, known: Sequence[str], *, plain: bool) -> dict[str, Any]:
-    """Metadata of a TRL row: what it has beside the known columns, its images, and whether it is plain."""
+def trl_metadata(row: Row, known: Sequence[str], *, plain: bool) -> Row:
+    """Metadata of a TRL row: its columns that are not known, its images, and whether it is plain."""
     metadata = extra_columns(row, (*known, *_BESIDE))
     if row.get("images"):
         metadata["images"] = row["images"]
     return {**metadata, PLAIN: True} if plain else metadata
 
 
-def as_column(messages: Sequence[Message], role: str, what: str, *, plain: bool) -> Any:
-    """The column of a prompt or an answer: a string when it was one, else the messages."""
+def as_column(messages: Sequence[Message], role: str, what: str, *, plain: bool) -> Json:
+    """A column for a prompt or an answer: a string if it was imported as one, else messages."""
     if not plain:
         if not messages:
             raise RowError(f"{what} is empty")
@@ -57,18 +57,19 @@ def as_column(messages: Sequence[Message], role: str, what: str, *, plain: bool)
     return one_text(messages, role, what) if messages else ""
 
 
-def with_extras(row: Row, record: Experience | Task, *, of: Sequence[Mapping[str, Any]] | None) -> Row:
-    """The row with tools, images and metadata beside it, each when there is any."""
+def with_extras(row: Row, record: Experience | Task, offered: Sequence[JsonObject] | None) -> Row:
+    """The row with columns for tools, images and metadata, as far as there are any."""
     images = record.metadata.get("images")
     row = {
         **row,
-        **({"tools": [dict(tool) for tool in of]} if of else {}),
+        **({"tools": [dict(tool) for tool in offered]} if offered else {}),
         **({"images": images} if images else {}),
     }
     return with_metadata(row, record.metadata, but=_BESIDE)
 
 
-def _pair(row: Row) -> tuple[list[dict[str, Any]], int, bool]:
+def _pair(row: Row) -> tuple[list[JsonObject], int, bool]:
+    """(prompt and completion as messages, how many are the prompt, whether both were plain strings)."""
     prompt, plain = text_or_messages(row.get("prompt"), "user", "prompt")
     completion, same = text_or_messages(row.get("completion"), "assistant", "completion")
     if plain != same:
@@ -86,19 +87,19 @@ def read_prompt(row: Row, origin: Origin) -> Sequence[Record]:
         raise RowError("column 'prompt' is empty")
     answer = None if row.get("answer") in (None, "") else text_cell(row, "answer")
     metadata = trl_metadata(row, ("prompt", "answer"), plain=plain)
-    offered = tools(row.get("tools"))
-    if offered:
-        metadata["tools"] = offered
+    known_tools = tools(row.get("tools"))
+    if known_tools:
+        metadata["tools"] = known_tools
     return [Task(origin.taskset, tuple(prompt), answer, origin.split, metadata=metadata)]
 
 
 def write_prompt(record: Task, _: Choices) -> Row:
-    """Prompt, and the answer when it has one."""
+    """The prompt, and the answer if the task has one."""
     plain = record.metadata.get(PLAIN) is True
     row: Row = {"prompt": as_column(record.messages, "user", "the prompt", plain=plain)}
     if record.answer is not None:
         row["answer"] = record.answer
-    return with_extras(row, record, of=record.metadata.get("tools"))
+    return with_extras(row, record, tools(record.metadata.get("tools")))
 
 
 def read_completion(row: Row, origin: Origin) -> Sequence[Record]:
@@ -114,22 +115,23 @@ def write_completion(record: Experience, _: Choices) -> Row:
     split = record.prompt_messages
     if split == len(record.messages):
         raise RowError("the completion is empty")
-    row = {
+    row: Row = {
         "prompt": as_column(record.messages[:split], "user", "the prompt", plain=plain),
         "completion": as_column(record.messages[split:], "assistant", "the completion", plain=plain),
     }
-    return with_extras(row, record, of=record.tools)
+    return with_extras(row, record, record.tools)
 
 
 def read_language(row: Row, origin: Origin) -> Sequence[Record]:
-    """An experience: of a text it is all completion; of messages, all from the first answer on."""
+    """An experience; its completion is the whole text, or all messages from the first answer on."""
     if row.get("messages") is not None:
         if row.get("text") is not None:
             raise RowError("both 'text' and 'messages' are filled; one is needed")
         messages = chat(row["messages"], "column 'messages'")
         split, plain = first_answer(messages), False
     else:
-        messages, split, plain = [{"role": "assistant", "content": text_cell(row, "text")}], 0, True
+        text = text_cell(row, "text")
+        messages, split, plain = [{"role": "assistant", "content": text}], 0, True
     metadata = trl_metadata(row, ("text", "messages"), plain=plain)
     return [imported_experience(origin, messages, split, tools=tools(row.get("tools")), metadata=metadata)]
 
@@ -139,8 +141,8 @@ def write_language(record: Experience, _: Choices) -> Row:
     if not record.messages:
         raise RowError("the row has no messages")
     if record.metadata.get(PLAIN) is True:
-        return with_extras({"text": "".join(map(message_text, record.messages))}, record, of=record.tools)
-    return with_extras({"messages": written(record.messages)}, record, of=record.tools)
+        return with_extras({"text": "".join(map(message_text, record.messages))}, record, record.tools)
+    return with_extras({"messages": written(record.messages)}, record, record.tools)
 
 
 def read_unpaired(row: Row, origin: Origin) -> Sequence[Record]:
@@ -161,7 +163,7 @@ def read_unpaired(row: Row, origin: Origin) -> Sequence[Record]:
     ]
 
 
-def _label(value: Any) -> bool:
+def _label(value: Json) -> bool:
     names = {"true": True, "1": True, "1.0": True, "false": False, "0": False, "0.0": False}
     found = names.get(str(value).lower())
     if found is None:

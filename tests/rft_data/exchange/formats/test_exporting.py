@@ -97,7 +97,7 @@ def test_dpo_leaves_out_pairs_that_teach_nothing(buffer: Buffer, tmp_path: Path)
     assert report.written == 1
     assert sorted(report.skipped) == [
         "the group's best and worst rows have different prompts (a step-wise workflow)",
-        "the group's best and worst rows say the same",
+        "the group's best and worst rows have the same answer",
     ]
 
 
@@ -119,7 +119,7 @@ def test_dpo_puts_stored_pairs_first_and_gives_them_an_explicit_prompt(
     assert set(rows[0]) == {"prompt", "chosen", "rejected"}
     assert report.skipped == {
         "chosen and rejected share no prompt": 1,
-        "one answer is the beginning of the other; there is nothing to prefer": 1,
+        "one answer is the beginning of the other; a pair needs two answers": 1,
     }
 
 
