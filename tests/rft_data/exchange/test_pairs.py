@@ -113,7 +113,7 @@ def test_a_pair_that_is_none_says_why(
     done = store_pairs(buffer, *judged(buffer, {"preference_pair_mapper": {}}))
     assert (done.found, done.stored) == (2, 0)
     assert [why.split("rows ")[1] for why in done.refused] == [
-        "say the same",
+        "have the same answer",
         "have different prompts (a step-wise workflow)",
     ]
     assert [record.getMessage() for record in caplog.records] == [
