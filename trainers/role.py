@@ -67,7 +67,7 @@ class TrainerRole:
         files = self._flushed() if checkpoint else {}
         return StepReport({**report.metrics, **seconds}, report.ess, files)
 
-    def save_weights(self, directory: str, header: dict[str, Any]) -> str:
+    def save_weights(self, directory: str, header: Mapping[str, object]) -> str:
         """Write weights, probe and, last, a manifest with `header` into an existing empty folder.
 
         Returns: the manifest's digest.

@@ -6,6 +6,7 @@ It reads only the buffer and model folders, and needs no explorer.
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import asdict
 from pathlib import Path
@@ -28,7 +29,7 @@ class OfflineRole:
         model: str,
         output: str,
         given: dict[str, Any],
-        header: dict[str, Any],
+        header: Mapping[str, object],
         threads: int | None,
     ) -> dict[str, Any]:
         """Train `model` by a stage of `offline_stage.STAGES`, into the folder `output`, which is emptied
@@ -83,7 +84,7 @@ class OfflineRole:
                 return scorer_accuracy(Path(model), tokens)
             return policy_accuracy(Path(model), Path(base), tokens)
 
-    def publishable(self, model: str, directory: str, header: dict[str, Any]) -> str:
+    def publishable(self, model: str, directory: str, header: Mapping[str, object]) -> str:
         """Write the model in `model` as a weight directory into an existing empty folder.
 
         Returns: its manifest's digest.

@@ -218,11 +218,11 @@ class GrpoTrainer:
         if step is None or step.checkpoint:
             # Files that a killed attempt left there would mix with the new ones.
             shutil.rmtree(self.checkpoint_dir(self._steps_done + (step is not None)), ignore_errors=True)
-        told: Order = {"do": "step", "checkpoint": step.checkpoint} if step else {"do": "checkpoint"}
+        rank_order: Order = {"do": "step", "checkpoint": step.checkpoint} if step else {"do": "checkpoint"}
         try:
             with (
                 writing("the checkpoint", self._plan.output_dir),
-                self._ranks.together(told, step.batch if step else {}),
+                self._ranks.together(rank_order, step.batch if step else {}),
             ):
                 self._hooks.carry_out(order)
         except TrainingError as err:

@@ -62,7 +62,7 @@ def serve(ranks: Ranks) -> None:
     """
     trainer: GrpoTrainer | None = None
     while True:
-        order, batch = ranks.told()
+        order, batch = ranks.next_order()
         try:
             failpoint("rank.order")
             if order["do"] == "make":

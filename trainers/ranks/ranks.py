@@ -121,7 +121,7 @@ class Ranks:
 
     # --- the others ----------------------------------------------------------------------------------
 
-    def told(self) -> tuple[Order, Tensors]:
+    def next_order(self) -> tuple[Order, Tensors]:
         """Wait, without a deadline, for rank 0's next order.
 
         Raises: RoleDiedError when rank 0 has ended.

@@ -14,12 +14,12 @@ from trainers.offline.answers import Answer, AnswerPair
 
 
 def answers(seed: int, n: int) -> list[Answer]:
-    """n answers of two turns with something said in between; every other has one turn only."""
+    """n answers; every second one has one turn, the others two with tokens of the environment in between."""
     rng = np.random.default_rng(seed)
     made = []
     for i in range(n):
-        prompt, first, said, second = (int(x) for x in rng.integers(2, 7, 4))
-        mask = [0] * prompt + [1] * first + ([] if i % 2 else [0] * said + [1] * second)
+        prompt, first, between, second = (int(x) for x in rng.integers(2, 7, 4))
+        mask = [0] * prompt + [1] * first + ([] if i % 2 else [0] * between + [1] * second)
         made.append(Answer(rng.integers(5, 100, len(mask)).tolist(), mask, prompt))
     return made
 

@@ -175,9 +175,9 @@ def test_what_trl_refuses_together_names_the_stage(model_path: Path, tmp_path: P
 
 def test_pair_of_equal_tokens_or_without_a_counted_token_is_refused(model_path: Path) -> None:
     tokenizer = load_tokenizer(model_path)
-    said = {"role": "user", "content": "a"}
+    message = {"role": "user", "content": "a"}
     pair = PreferencePair(
-        "mined", "t", "t", [said], [said], chosen_experience_id="x", rejected_experience_id="y"
+        "mined", "t", "t", [message], [message], chosen_experience_id="x", rejected_experience_id="y"
     )
     same, silent = Answer([1, 2], [0, 1], 1), Answer([1, 3], [0, 0], 2)
     with pytest.raises(ValueError, match="both answers are the same tokens"):

@@ -50,14 +50,17 @@ TEXTS = [
 OPTIONS = {"learning_rate": 0.1, "max_steps": 2, "optim": "sgd"}
 
 
-def said(role: str, text: str) -> dict[str, str]:
+def message(role: str, text: str) -> dict[str, str]:
     return {"role": role, "content": text}
 
 
 def pairs_of(path: Path) -> list[AnswerPair]:
     tokenizer = load_tokenizer(path)
     return [
-        tuple(rendered_answer(tokenizer, [said("user", p), said("assistant", a)], 1) for a in (better, worse))
+        tuple(
+            rendered_answer(tokenizer, [message("user", p), message("assistant", a)], 1)
+            for a in (better, worse)
+        )
         for p, better, worse in TEXTS
     ]
 
@@ -69,7 +72,9 @@ def answers_of(path: Path) -> tuple[list[Answer], list[bool]]:
 
 def table_of(texts: list[tuple[str, str, str]] = TEXTS) -> Any:
     rows = [
-        Experience(f"e{i}", "expert", "r", "t", "t", "g", messages=(said("user", p), said("assistant", a)))
+        Experience(
+            f"e{i}", "expert", "r", "t", "t", "g", messages=(message("user", p), message("assistant", a))
+        )
         for i, (p, a, _) in enumerate(texts)
     ]
     return to_table(rows, EXPERIENCES)
@@ -107,8 +112,8 @@ def stock(algorithm: str, path: Path, folder: Path) -> Any:
         "kto": (KTOTrainer, KTOConfig),
         "reward_model": (RewardTrainer, RewardConfig),
     }[algorithm]
-    prompts = [[said("user", prompt)] for prompt, _, _ in TEXTS]
-    both = [([said("assistant", better)], [said("assistant", worse)]) for _, better, worse in TEXTS]
+    prompts = [[message("user", prompt)] for prompt, _, _ in TEXTS]
+    both = [([message("assistant", better)], [message("assistant", worse)]) for _, better, worse in TEXTS]
     rows: list[dict[str, Any]] = [
         {"prompt": p, "chosen": b, "rejected": w} for p, (b, w) in zip(prompts, both, strict=True)
     ]

@@ -197,11 +197,11 @@ def test_ids_of_another_tokenizer_are_refused(buffer: Buffer, model_path: Path) 
 def test_only_what_the_assistant_says_after_the_prompt_counts(model_path: Path) -> None:
     tokenizer = load_tokenizer(model_path)
     messages = [USER, BAD, {"role": "user", "content": "really?"}, GOOD]
-    for split, said in ((1, "6<|eos|>5<|eos|>"), (3, "5<|eos|>")):
+    for split, text in ((1, "6<|eos|>5<|eos|>"), (3, "5<|eos|>")):
         answer = rendered_answer(tokenizer, messages, split)
         assert tokenizer.decode(answer.ids) == tokenizer.apply_chat_template(messages, tokenize=False)
         kept = [i for i, one in zip(answer.ids, answer.mask, strict=True) if one]
-        assert tokenizer.decode(kept) == said
+        assert tokenizer.decode(kept) == text
         assert answer.mask[answer.prompt_length] == 1
 
 
@@ -279,9 +279,9 @@ def test_kl_answers_are_rotated_within_each_batch_with_their_masks() -> None:
     others = [(r["KL_completion_ids"], r["KL_completion_mask"]) for r in rows]
     assert others == [own[i] for i in (1, 0, 3, 2, 4)]
     batch = KtoBatches(0)(rows[:2])
-    said = [x for x, one in zip(*own[1], strict=True) if one]
+    trained = [x for x, one in zip(*own[1], strict=True) if one]
     kept = batch["KL_input_ids"][0][batch["KL_completion_mask"][0] == 1].tolist()
-    assert kept == said  # what the environment said in between does not count there either
+    assert kept == trained  # the environment's tokens in between are left out there too
     assert "KL_completion_ids" not in kto_dataset(answers, [True] * 5, rotate=None).column_names
 
 

@@ -128,10 +128,10 @@ def test_first_update_equals_stock_trl_on_the_same_conversations(model_path: Pat
 def test_every_answer_after_the_prompt_is_imitated_in_text_of_many_turns(model_path: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(model_path)
     messages = (*CHAT, {"role": "user", "content": "sure?"}, {"role": "assistant", "content": "yes"})
-    for split, said in ((1, "5<|eos|>yes<|eos|>"), (3, "yes<|eos|>")):
+    for split, text in ((1, "5<|eos|>yes<|eos|>"), (3, "yes<|eos|>")):
         row = experience("m", messages=messages, prompt_messages=split)
         [found] = sft_dataset(to_table([row], EXPERIENCES), tokenizer)
-        assert tokenizer.decode([i for i in found["labels"] if i != -100]) == said
+        assert tokenizer.decode([i for i in found["labels"] if i != -100]) == text
 
 
 def test_trained_model_loads_from_the_output_folder(

@@ -1,4 +1,4 @@
-"""Critics by themselves: the value loss, where values stand, what is saved, what is refused."""
+"""Critics by themselves: the value loss, at which tokens values are, what is saved, what is refused."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def test_shared_values_are_of_the_last_pass_and_taken_once(model_path: Path) -> 
     critic, model = critic_of("shared", model_path)
     randomise(critic.head)
     with torch.no_grad():
-        pass_of(model, batch_of(seed=1))  # a pass that nobody asked the values of
+        pass_of(model, batch_of(seed=1))  # a pass whose values are not read
         pass_of(model, batch_of())
         got = critic.values(batch_of())
         pass_of(model, batch_of())
