@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from rft_data.core.errors import ResumeError, TrainingError
 from rft_data.core.protocols import LeasedBatch
@@ -50,10 +50,8 @@ class GrpoTrainer:
         """
         config = ranked_config(plan, ranks)
         corrections = off_policy_corrections(plan.off_policy, config)
-        objective, settings = (
-            make_objective(plan.objective, plan.options, config, corrections),
-            plan.objective,
-        )
+        settings = plan.objective
+        objective = make_objective(settings, plan.options, config, corrections)
         critic = critic_plan(
             settings.get("critic"), objective.batch_ops, plan.model_path, plan.resume_from, plan.options
         )
@@ -62,15 +60,15 @@ class GrpoTrainer:
         self._objective, self._adapted = objective, adapter is not None
         self._steps_done = 0 if plan.resume_from is None else _checkpoint_step(plan.resume_from)
         self._steps_before = self._steps_done
-        # the newest step whose checkpoint is complete and of this run
-        is_own = plan.resume_from == self.checkpoint_dir(self._steps_before)
-        self._saved = self._steps_before if is_own else None
+        is_own = plan.resume_from == self.checkpoint_dir(self._steps_done)
+        self._saved = (
+            self._steps_done if is_own else None
+        )  # newest step whose checkpoint is complete and ours
         self._one_at_a_time = threading.Lock()
         self._ended_by = ""
         self._hooks = LoopHooks("grpo trainer", self._train, plan.limits.deadline_s)
         self._tokenizer = load_tokenizer(plan.model_path)
-        source = plan.resume_from if plan.resume_from and adapter is None else plan.model_path
-        policy = load_policy(source, plan.model_path, settings.get("reference"), plan.options)
+        policy = _load_start(plan)
         self._trainer = built(
             lambda: ExperienceGRPOTrainer(
                 policy,
@@ -248,6 +246,13 @@ class GrpoTrainer:
             yield
         finally:
             self._one_at_a_time.release()
+
+
+def _load_start(plan: GrpoPlan) -> PreTrainedModel:
+    """The model to train: of the checkpoint, if there is one; with an adapter always the base."""
+    has_adapter = plan.objective.get("lora") is not None
+    source = plan.model_path if plan.resume_from is None or has_adapter else plan.resume_from
+    return load_policy(source, plan.model_path, plan.objective.get("reference"), plan.options)
 
 
 def _checkpoint_step(checkpoint: Path) -> int:
