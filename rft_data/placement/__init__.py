@@ -1,6 +1,6 @@
-"""Where roles run: in this process, in child processes, or as Ray actors; the roles do not know which.
+"""Starts roles in this process, in child processes, or as Ray actors; a role is the same code in each.
 
-It names no explorer, trainer or sampler: a role is an import path and JSON values.
+A role is an import path and JSON values: this room imports no explorer, trainer or sampler.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from rft_data.placement.ray import RayPlacement
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What a placement gives its roles."""
+    """What a placement gives to all its roles."""
 
     run_id: str
     buffer: BufferClient | None = None
-    """The live buffer, for roles in this process."""
+    """The open buffer, for roles in this process."""
     hub: tuple[str, str] | None = None
-    """(address, token) of the hub that serves it, for roles in others."""
+    """(address, token) of the hub that serves the buffer, for roles in other processes."""
     environment: Mapping[str, str] = field(default_factory=dict)
-    """Variables for other processes; what is set there stays as it is."""
+    """Variables for other processes; a variable that is set there already keeps its value."""
     patience: Patience = field(default_factory=Patience)
 
 
@@ -38,8 +38,8 @@ PLACEMENTS: Mapping[str, Callable[[Surroundings], Placement]] = {
 
 
 def make_placement(use: str, surroundings: Surroundings) -> Placement:
-    """The placement called `use`.
+    """Make the placement called `use`: a key of PLACEMENTS.
 
-    Raises: UnknownComponentError.
+    Raises: UnknownComponentError if there is none of this name.
     """
     return built_in(use, PLACEMENTS, "placement")(surroundings)

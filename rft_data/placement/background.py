@@ -1,4 +1,4 @@
-"""An event loop in a thread of its own, for placements whose roles run elsewhere."""
+"""An event loop in its own thread, for placements whose roles run in other processes."""
 
 from __future__ import annotations
 
@@ -6,23 +6,24 @@ import asyncio
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
-from typing import Any, TypeVar
+from typing import TypeVar, TypeVarTuple
 
 from rft_data.core.errors import RftError
 
 T = TypeVar("T")
+Arguments = TypeVarTuple("Arguments")
 
 
 class Background:
-    """A running loop; what is submitted runs in its thread, in order."""
+    """A running event loop; submitted calls run in its thread, in order."""
 
     def __init__(self, name: str) -> None:
-        """Start the thread."""
+        """Start the thread; `name` is its name."""
         self.loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._live, name=name, daemon=True)
+        self._thread = threading.Thread(target=self._run_loop, name=name, daemon=True)
         self._thread.start()
 
-    def _live(self) -> None:
+    def _run_loop(self) -> None:
         asyncio.set_event_loop(self.loop)
         try:
             self.loop.run_forever()
@@ -35,25 +36,25 @@ class Background:
 
     @property
     def alive(self) -> bool:
-        """Whether it has not been closed."""
+        """Whether the thread runs: true until `close`."""
         return self._thread.is_alive()
 
-    def submit(self, call: Callable[..., object], *arguments: Any) -> bool:
-        """Have something called soon; False if the loop has ended."""
+    def submit(self, call: Callable[[*Arguments], object], *arguments: *Arguments) -> bool:
+        """Schedule a call in the thread of the loop; False if the loop has ended."""
         try:
             self.loop.call_soon_threadsafe(call, *arguments)
         except RuntimeError:  # closed
             return False
         return True
 
-    def start(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        """Have a coroutine run, which must have its own deadlines."""
+    def start(self, work: Coroutine[object, None, T]) -> Future[T]:
+        """Start a coroutine and return its future; the coroutine must have its own deadlines."""
         return asyncio.run_coroutine_threadsafe(work, self.loop)
 
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Wait for a coroutine, which must have its own deadlines.
+    def run(self, work: Coroutine[object, None, T]) -> T:
+        """Run a coroutine and wait for its result; the coroutine must have its own deadlines.
 
-        Raises: what it raises; RftError when called from the loop's own thread, which could never end.
+        Raises: what the coroutine raises; RftError in the loop's own thread, where it would wait forever.
         """
         if threading.current_thread() is self._thread:
             work.close()

@@ -1,7 +1,7 @@
-"""What crosses between a caller and a role elsewhere: one JSON text per call, one per answer.
+"""Messages between a caller and a role in another process: one JSON text per call, one per answer.
 
-Values are checked against types at both ends, so that nothing but plain values passes. Rows do not pass
-here: they go through the hub.
+Both ends check values against types, so only plain values pass. Rows are not sent this way: they go
+through the hub.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from rft_data.core.protocols import RoleSpec
 from rft_data.placement.hub.wire import ERRORS, decode_answer, encode_error
 
 START, CLOSE = "(start)", "close"
-"""Methods every role has: START is its factory."""
+"""Methods of every role: START calls its factory."""
 MAX_BYTES = 256 << 20
-"""Of one call, and of one answer."""
+"""Largest size of one call, and of one answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,59 +34,59 @@ class Patience:
     """How long a placement waits for a role, in seconds."""
 
     start_s: float = 600.0
-    """For its factory to return: a large model is being read."""
+    """For its factory to return: it may read a large model."""
     place_s: float = 300.0
-    """For a cluster to have room."""
+    """For free resources in a cluster."""
     close_s: float = 30.0
-    """For it to close as asked, before it is terminated."""
+    """For it to close when asked, before it is terminated."""
     silent_s: float = 60.0
-    """For a sign of life of its process, before it is killed."""
+    """For a message from its process, before the process is killed."""
 
 
 @dataclass(frozen=True, slots=True)
-class Birth:
-    """What a process needs to make its role; it may hold secrets, so it goes over a private channel."""
+class RoleSetup:
+    """What a process needs to make its role; it may hold secrets, so it is sent over a private channel."""
 
     name: str
     factory: str
-    arguments: dict[str, Any]
+    arguments: dict[str, object]
     hub: tuple[str, str] | None
     """(address, token), or None for roles without a buffer."""
     path: list[str]
     """`sys.path` of the run."""
 
     @classmethod
-    def of(cls, spec: RoleSpec, hub: tuple[str, str] | None) -> Birth:
-        """The birth of `spec`.
+    def of(cls, spec: RoleSpec, hub: tuple[str, str] | None) -> RoleSetup:
+        """The setup of `spec`.
 
-        Raises: RftError if an argument is no JSON value.
+        Raises: RftError if an argument is not a JSON value.
         """
         path = [str(Path(entry).absolute()) for entry in sys.path]  # an empty entry is the working directory
         return cls(spec.name, spec.factory, plain_arguments(spec), hub, path)
 
     @classmethod
-    def read(cls, written: bytes) -> Birth:
-        """What `written` wrote."""
-        return TypeAdapter(cls).validate_json(written)
+    def decode(cls, encoded: bytes) -> RoleSetup:
+        """Inverse of `encode`."""
+        return TypeAdapter(cls).validate_json(encoded)
 
-    def written(self) -> bytes:
-        """As bytes."""
+    def encode(self) -> bytes:
+        """The setup as JSON."""
         return bytes(to_json(self))
 
 
-def plain_arguments(spec: RoleSpec) -> dict[str, Any]:
-    """A factory's arguments as the JSON values that it is given in every placement.
+def plain_arguments(spec: RoleSpec) -> dict[str, object]:
+    """The arguments of a factory as JSON values, the same in every placement.
 
-    Raises: RftError if one is no JSON value.
+    Raises: RftError if one is not a JSON value.
     """
     _, values = decode_call(encode_call(spec.name, START, spec.arguments))
     return values
 
 
-def encode_call(role: str, method: str, arguments: Mapping[str, Any]) -> bytes:
-    """A call of a role's method.
+def encode_call(role: str, method: str, arguments: Mapping[str, object]) -> bytes:
+    """A call of a role's method, as JSON.
 
-    Raises: RftError if an argument cannot be written as JSON, or all are too large together.
+    Raises: RftError if an argument cannot be written as JSON, or the call is larger than MAX_BYTES.
     """
     try:
         call = bytes(to_json({"method": method, "arguments": arguments}))
@@ -98,35 +98,35 @@ def encode_call(role: str, method: str, arguments: Mapping[str, Any]) -> bytes:
     return bounded(call, f"a call of '{method}' of role '{role}'")
 
 
-def decode_call(call: bytes) -> tuple[str, dict[str, Any]]:
+def decode_call(call: bytes) -> tuple[str, dict[str, object]]:
     """(method, arguments) of a call."""
     parsed = from_json(call)
     return parsed["method"], parsed["arguments"]
 
 
 def bounded(content: bytes, what: str) -> bytes:
-    """`content`, if it is not too large.
+    """Return `content`; `what` names it in the error.
 
-    Raises: RftError.
+    Raises: RftError if it has more than MAX_BYTES.
     """
     if len(content) > MAX_BYTES:
         raise RftError(
-            f"{what} has {len(content)} bytes; at most {MAX_BYTES} pass. Bring rows through the buffer, "
+            f"{what} has {len(content)} bytes; at most {MAX_BYTES} pass. Send rows through the buffer, "
             "and ask for less at a time."
         )
     return content
 
 
 def encode_failure(error: RftError) -> bytes:
-    """The answer that brings an error: of its own class, or of the nearest one that every process knows."""
+    """The answer for an error: its class, or the nearest base class that every process knows."""
     kind = next(c for c in type(error).__mro__ if c.__name__ in ERRORS)
-    message = str(error).encode("utf-8", "backslashreplace").decode()  # a file's name may hold anything
+    message = str(error).encode("utf-8", "backslashreplace").decode()  # file names may not be UTF-8
     return encode_error(ERRORS[kind.__name__](message))
 
 
 @lru_cache(maxsize=256)
-def reader_of(kind: Any) -> TypeAdapter[Any]:
-    """What reads values of a type.
+def value_reader(kind: Any) -> TypeAdapter[object]:
+    """The adapter that reads values of a type.
 
     Raises: RftError if values of it cannot be read from JSON.
     """
@@ -138,54 +138,55 @@ def reader_of(kind: Any) -> TypeAdapter[Any]:
         ) from err
 
 
-def read_value(kind: Any, value: Any, what: str) -> Any:
-    """`value` as `kind`.
+def read_value(kind: object, value: object, what: str) -> object:
+    """`value` as type `kind`; `what` names it in the error.
 
-    Raises: RftError if it is none; `what` names it.
+    Raises: RftError if it is not of that type.
     """
     try:
-        return reader_of(kind).validate_python(value)
+        return value_reader(kind).validate_python(value)
     except ValidationError as err:
         wrong = [": ".join((*map(str, e["loc"]), e["msg"])) for e in err.errors(include_url=False)[:3]]
         raise RftError(f"{what} is not {_name(kind)}: {'; '.join(wrong)}.") from err
 
 
-def _name(kind: Any) -> str:
+def _name(kind: object) -> str:
     return kind.__name__ if isinstance(kind, type) and not hasattr(kind, "__args__") else str(kind)
 
 
 @dataclass(slots=True)
 class Awaited:
-    """A call under way: its future is settled once, in the thread of `loop`."""
+    """A call without an answer yet; its future is settled once, in the thread of the event loop."""
 
     role: str
     method: str
-    returns: Any
+    returns: object
+    """The type that the result is read as."""
     deadline_s: float
-    future: Future[Any] = field(default_factory=Future)
+    future: Future[object] = field(default_factory=Future)
 
     def __post_init__(self) -> None:
-        """Nobody may cancel it: the role would not know."""
+        """Mark the future as running, so that a caller cannot cancel it: the role would not learn of it."""
         self.future.set_running_or_notify_cancel()
 
     def watch(self, loop: asyncio.AbstractEventLoop, where: str) -> None:
-        """Let it fail when its deadline has passed; called in the loop's thread.
+        """Make it fail when its deadline has passed; called in the thread of `loop`.
 
-        `where`: the role's process.
+        `where`: the role's process, for the error.
         """
         timer = loop.call_later(self.deadline_s, self._stalled, where)
         self.future.add_done_callback(lambda _: timer.cancel())
 
     def answered(self, answer: bytes) -> None:
-        """Settle it with what the role said."""
+        """Settle it with the role's answer."""
         try:
             value = decode_answer(answer)
-            told = read_value(self.returns, value, f"what role '{self.role}' returned from '{self.method}'")
+            result = read_value(self.returns, value, f"what role '{self.role}' returned from '{self.method}'")
         except RftError as err:
             self.failed(err)
         else:
             if not self.future.done():
-                self.future.set_result(told)
+                self.future.set_result(result)
 
     def failed(self, error: BaseException) -> None:
         """Settle it with an error."""

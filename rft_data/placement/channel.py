@@ -1,4 +1,4 @@
-"""Messages between a process and its child over a socket: each a number, a length and so many bytes."""
+"""Messages between a process and its child over a socket: each is a number, a length and that many bytes."""
 
 from __future__ import annotations
 
@@ -8,25 +8,26 @@ import threading
 from collections.abc import Iterator
 
 HEARTBEAT = 0
-"""Number of the message that says only that its sender is alive."""
+"""Number of the empty message that shows that its sender still runs."""
 BEAT_S = 1.0
+"""Seconds between two of them."""
 _HEADER = struct.Struct(">QQ")
 
 
 def message(number: int, content: bytes = b"") -> bytes:
-    """A message as it travels."""
+    """The bytes of a message."""
     return _HEADER.pack(number, len(content)) + content
 
 
 class Messages:
-    """Cuts what arrives into messages."""
+    """Splits arriving bytes into messages."""
 
     def __init__(self) -> None:
-        """Nothing has arrived."""
+        """Start without bytes."""
         self._arrived = bytearray()
 
     def feed(self, part: bytes) -> Iterator[tuple[int, bytes]]:
-        """The (number, content) of each message that `part` completes."""
+        """Add bytes; yields the (number, content) of each message that is complete now."""
         self._arrived += part
         while len(self._arrived) >= _HEADER.size:
             number, length = _HEADER.unpack_from(self._arrived)
@@ -39,7 +40,7 @@ class Messages:
 
 
 class Line:
-    """The child's end: blocking, and safe to send on from many threads."""
+    """The child's end of the socket. It blocks; many threads may send at once."""
 
     def __init__(self, end: socket.socket) -> None:
         """`end`: one end of a connected pair."""
@@ -49,13 +50,13 @@ class Line:
     def send(self, number: int, content: bytes = b"") -> None:
         """Send a message.
 
-        Raises: OSError if nobody listens any more.
+        Raises: OSError if the other end is closed.
         """
         with self._sending:
             self._socket.sendall(message(number, content))
 
     def received(self) -> Iterator[tuple[int, bytes]]:
-        """Messages as they come, until the other end is closed or gone."""
+        """Yield (number, content) of each message as it arrives, until the other end is closed."""
         messages = Messages()
         while part := self._part():
             yield from messages.feed(part)

@@ -1,6 +1,6 @@
 """The process of one role on this machine, started by `process.py`.
 
-What it is to do, secrets too, comes over its socket.
+Its instructions, with any secrets, arrive over its socket.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from typing import NoReturn
 
 from rft_data.core.children import connected
 from rft_data.core.errors import RftError
-from rft_data.placement.calls import Birth, encode_failure
+from rft_data.placement.calls import RoleSetup, encode_failure
 from rft_data.placement.channel import BEAT_S, HEARTBEAT, Line
 from rft_data.placement.host import Host
 from rft_data.placement.hub.wire import encode_result
 
 
 def main() -> None:
-    """Make the role, then answer calls until there is nobody to ask."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the conductor, which then asks us
+    """Make the role, then answer calls until the parent closes the socket."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # on Ctrl-C the conductor asks this process to close
     line = Line(connected())
     calls = line.received()
     number, first = next(calls, (0, b""))
     if not first:
         return
     threading.Thread(target=_beat, args=(line,), name="heartbeat", daemon=True).start()
-    birth = Birth.read(first)
-    sys.path[:] = birth.path
+    setup = RoleSetup.decode(first)
+    sys.path[:] = setup.path
     try:
-        host = Host(birth)
+        host = Host(setup)
     except RftError as err:
         line.send(number, encode_failure(err))
         sys.exit(1)
@@ -45,20 +45,20 @@ def main() -> None:
 
 async def _serve(line: Line, calls: Iterator[tuple[int, bytes]], host: Host) -> None:
     loop = asyncio.get_running_loop()
-    asked: asyncio.Queue[tuple[int, bytes]] = asyncio.Queue()
+    arrived: asyncio.Queue[tuple[int, bytes]] = asyncio.Queue()
 
-    def listen() -> None:
+    def read_calls() -> None:
         for call in chain(calls, [(HEARTBEAT, b"")]):
             if not call[1] and not host.closed:
-                os._exit(1)  # the parent is gone; whatever runs here is of no use to anybody
-            loop.call_soon_threadsafe(asked.put_nowait, call)
+                os._exit(1)  # the parent has ended: the results cannot be used any more
+            loop.call_soon_threadsafe(arrived.put_nowait, call)
 
     async def answer(number: int, call: bytes) -> None:
         line.send(number, await host.answer(call))
 
-    threading.Thread(target=listen, name="calls", daemon=True).start()
+    threading.Thread(target=read_calls, name="calls", daemon=True).start()
     under_way: set[asyncio.Task[None]] = set()  # the loop itself keeps only weak references
-    while (call := await asked.get())[1]:
+    while (call := await arrived.get())[1]:
         task = loop.create_task(answer(*call))
         under_way.add(task)
         task.add_done_callback(under_way.discard)

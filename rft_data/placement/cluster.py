@@ -1,46 +1,46 @@
-"""What roles need against what a cluster has: arithmetic, before anything waits."""
+"""Compares the resources that roles need with those that a cluster has, before anything is reserved."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
 from rft_data.core.protocols import RoleSpec
-from rft_data.placement.devices import share_of
+from rft_data.placement.devices import gpu_share
 
 Resources = Mapping[str, float]
 """Amounts by name, `CPU` and `GPU` among them, as Ray has them."""
 
 
-def bundle_of(spec: RoleSpec) -> dict[str, float]:
-    """What one role needs on one node.
+def role_resources(spec: RoleSpec) -> dict[str, float]:
+    """The resources that one role needs on one node, without those it needs none of.
 
-    Raises: RecipeError for a number of GPUs that cannot be given.
+    Raises: RecipeError if its `gpus` is neither a whole number nor a part of one.
     """
-    share_of(spec.name, spec.gpus)
+    gpu_share(spec.name, spec.gpus)
     return {name: amount for name, amount in (("CPU", spec.cpus), ("GPU", spec.gpus)) if amount > 0}
 
 
 def never_fits(specs: Sequence[RoleSpec], nodes: Sequence[Resources]) -> str | None:
-    """Why the roles can never run together on these nodes, as a table; None if they may."""
-    there = {kind: sum(node.get(kind, 0.0) for node in nodes) for kind in ("CPU", "GPU")}
+    """Why the roles can never run together on these nodes, with a table; None if they can."""
+    available = {kind: sum(node.get(kind, 0.0) for node in nodes) for kind in ("CPU", "GPU")}
     needed = {"CPU": sum(spec.cpus for spec in specs), "GPU": sum(spec.gpus for spec in specs)}
-    homeless = [spec for spec in specs if not any(_fits(bundle_of(spec), node) for node in nodes)]
-    lacking = [kind for kind in there if needed[kind] > there[kind]]
-    if not homeless and not lacking:
+    too_large = [spec for spec in specs if not any(_fits(role_resources(spec), node) for node in nodes)]
+    lacking = [kind for kind in available if needed[kind] > available[kind]]
+    if not too_large and not lacking:
         return None
     rows = [("", "CPUs", "GPUs"), *((spec.name, f"{spec.cpus:g}", f"{spec.gpus:g}") for spec in specs)]
     rows.append(("needed together", f"{needed['CPU']:g}", f"{needed['GPU']:g}"))
-    rows.append((f"there, on {len(nodes)} nodes", f"{there['CPU']:g}", f"{there['GPU']:g}"))
+    rows.append((f"available on {len(nodes)} nodes", f"{available['CPU']:g}", f"{available['GPU']:g}"))
     rows += [(f"  node {n}", f"{r.get('CPU', 0):g}", f"{r.get('GPU', 0):g}") for n, r in enumerate(nodes)]
     width = max(len(row[0]) for row in rows)
     table = "\n".join(f"  {name:<{width}}  {cpus:>6}  {gpus:>6}" for name, cpus, gpus in rows)
     why = [f"too few {kind}s" for kind in lacking]
-    why += [f"no node is large enough for '{spec.name}'" for spec in homeless]
+    why += [f"no node is large enough for '{spec.name}'" for spec in too_large]
     return (
         f"the roles can never start on this cluster ({'; '.join(why)}):\n{table}\n"
         "ask for less in 'placement' (cpus, gpus, count; parts of a CPU are allowed), or add nodes."
     )
 
 
-def _fits(bundle: Resources, node: Resources) -> bool:
-    return all(node.get(kind, 0.0) >= amount for kind, amount in bundle.items())
+def _fits(needed: Resources, node: Resources) -> bool:
+    return all(node.get(kind, 0.0) >= amount for kind, amount in needed.items())

@@ -1,4 +1,4 @@
-"""Which GPUs of this machine each role sees; found without CUDA, so that no process here takes one."""
+"""Which GPUs of this machine each role sees. They are found without CUDA, which would use memory on one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _WHOLE = 10_000
 
 
 def visible_devices() -> list[str]:
-    """The GPUs that this process may use: as CUDA_VISIBLE_DEVICES names them, or all there are."""
+    """The GPUs that this process may use: those named in CUDA_VISIBLE_DEVICES, or else all of the machine."""
     named = os.environ.get("CUDA_VISIBLE_DEVICES")
     if named is not None:
         return [device.strip() for device in named.split(",") if device.strip() not in ("", "-1")]
@@ -31,19 +31,19 @@ def visible_devices() -> list[str]:
 
 
 class Devices:
-    """Shares of GPUs: whole ones, or parts of one that several roles have together."""
+    """Gives GPUs to roles: whole ones, or parts of one that several roles share."""
 
     def __init__(self, devices: list[str] | None = None) -> None:
-        """`devices`: their names as CUDA has them; None: look when one is first asked for."""
+        """`devices`: their names as in CUDA_VISIBLE_DEVICES; None: find them when first needed."""
         self._given = devices
         self._free: dict[str, int] | None = None
         self._held: dict[str, dict[str, int]] = {}
         self._lock = threading.Lock()
 
     def check(self, wanted: Mapping[str, float]) -> None:
-        """Whether all of these roles fit on the devices together, were they all free.
+        """Check that the GPUs, all free, are enough for these roles together (GPUs by role).
 
-        Raises: RecipeError.
+        Raises: RecipeError if they are not.
         """
         if any(wanted.values()):
             trial = Devices(self._found())
@@ -51,12 +51,12 @@ class Devices:
                 trial.reserve(role, wanted[role])
 
     def reserve(self, role: str, gpus: float) -> list[str]:
-        """The devices `role` gets until it is released.
+        """Reserve `gpus` for `role` until `release`; returns the names of its devices.
 
-        Raises: RecipeError if so much is not free.
+        Raises: RecipeError if there are not enough free.
         """
         with self._lock:
-            share = share_of(role, gpus)
+            share = gpu_share(role, gpus)
             if share == 0:
                 return []
             if self._free is None:
@@ -72,10 +72,10 @@ class Devices:
             return chosen
 
     def release(self, role: str) -> None:
-        """Give back what `role` has; idempotent."""
+        """Free the devices of `role`; idempotent."""
         with self._lock:
             for name, share in self._held.pop(role, {}).items():
-                assert self._free is not None  # noqa: S101 - something is held
+                assert self._free is not None  # noqa: S101 - a role holds a device, so the devices are known
                 self._free[name] += share
 
     def _found(self) -> list[str]:
@@ -96,10 +96,10 @@ class Devices:
         )
 
 
-def share_of(role: str, gpus: float) -> int:
-    """What a role asks for, in 1/10000 of a GPU.
+def gpu_share(role: str, gpus: float) -> int:
+    """The GPUs that a role asks for, in 1/10000 of a GPU.
 
-    Raises: RecipeError if it is neither a whole number nor a part of one.
+    Raises: RecipeError if `gpus` is neither a whole number nor a part of one.
     """
     share = round(gpus * _WHOLE)
     if share < 0 or (share > _WHOLE and share % _WHOLE):

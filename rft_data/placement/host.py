@@ -1,6 +1,6 @@
-"""A role in the process where it lives: makes it, and answers calls of its methods in JSON.
+"""A role in its own process: makes the role, and answers calls of its methods in JSON.
 
-Which process that is, and how calls travel, is not known here.
+How calls arrive is not decided here: `child.py` reads a socket, `ray_role.py` is called by Ray.
 """
 
 from __future__ import annotations
@@ -12,43 +12,54 @@ import traceback
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 from rft_data.core.errors import RftError, UnknownComponentError
 from rft_data.core.lookup import load, suggest
-from rft_data.placement.calls import CLOSE, START, Birth, bounded, decode_call, encode_failure, read_value
+from rft_data.placement.calls import (
+    CLOSE,
+    START,
+    RoleSetup,
+    bounded,
+    decode_call,
+    encode_failure,
+    read_value,
+)
 from rft_data.placement.hub.wire import encode_result
 
+if TYPE_CHECKING:
+    from rft_data.placement.hub.client import HubClient
 
-def make(name: str, factory: str, buffer: Any, arguments: Mapping[str, Any]) -> Any:
-    """Call a role's factory.
 
-    Raises: what it raises, as RftError where it is not one of ours.
+def make(name: str, factory: str, buffer: object, arguments: Mapping[str, object]) -> object:
+    """Make a role: call its factory.
+
+    Raises: the RftError that the factory raises; RftError too for any other exception.
     """
     try:
         return load(factory, "role factory")(buffer=buffer, **arguments)
     except RftError:
         raise
-    except Exception as err:  # the edge of user code
+    except Exception as err:  # a factory is user code
         raise broken(name, START, err) from err
 
 
-def method_of(name: str, role: object, method: str) -> Callable[..., Any]:
-    """A public method of a role.
+def public_method(name: str, role: object, method: str) -> Callable[..., object]:
+    """The method `method` of a role.
 
-    Raises: UnknownComponentError.
+    Raises: UnknownComponentError if there is none, or its name starts with an underscore.
     """
-    found = None if method.startswith("_") else getattr(role, method, None)
+    found: object = None if method.startswith("_") else getattr(role, method, None)
     if not callable(found):
         known = [n for n in dir(role) if not n.startswith("_") and callable(getattr(role, n, None))]
         raise UnknownComponentError(
             f"role '{name}' has no method '{method}';{suggest(method, known)} it has {', '.join(known)}."
         )
-    return found  # type: ignore[no-any-return]
+    return found
 
 
 def broken(name: str, method: str, error: BaseException) -> RftError:
-    """An error that is not one of ours as one of ours; its traceback goes to stderr."""
+    """The RftError for any other exception of a role; prints the traceback to stderr."""
     traceback.print_exception(error, file=sys.stderr)
     return RftError(
         f"role '{name}' failed in '{method}': {type(error).__name__}: {error}. "
@@ -58,15 +69,15 @@ def broken(name: str, method: str, error: BaseException) -> RftError:
 
 @dataclass(frozen=True, slots=True)
 class Typed:
-    """A method with the types it takes and gives."""
+    """A method of a role with the types of its arguments and result."""
 
-    call: Callable[..., Any]
+    call: Callable[..., object]
     takes: Mapping[str, inspect.Parameter]
-    gives: Any
+    gives: object
 
     @classmethod
-    def of(cls, name: str, call: Callable[..., Any]) -> Typed:
-        """Read a method's annotations.
+    def of(cls, name: str, call: Callable[..., object]) -> Typed:
+        """Read the annotations of a method of role `name`.
 
         Raises: RftError if one cannot be evaluated.
         """
@@ -79,8 +90,8 @@ class Typed:
             ) from err
         return cls(call, signature.parameters, _kind(signature.return_annotation))
 
-    def read(self, name: str, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Arguments as the types the method takes.
+    def read(self, name: str, given: Mapping[str, object]) -> dict[str, object]:
+        """The arguments `given`, as the types that the method takes.
 
         Raises: RftError for one that is missing, unknown or of another type.
         """
@@ -94,22 +105,22 @@ class Typed:
         }
 
 
-def _kind(annotation: Any) -> Any:
-    return Any if annotation is inspect.Parameter.empty else annotation
+def _kind(annotation: object) -> object:
+    return object if annotation is inspect.Parameter.empty else annotation
 
 
 class Host:
-    """A live role; its coroutines run beside each other in the caller's loop, the rest in one thread."""
+    """A running role. Its coroutines run concurrently in the caller's event loop, the rest in one thread."""
 
-    def __init__(self, birth: Birth) -> None:
+    def __init__(self, setup: RoleSetup) -> None:
         """Make the role, with a client of the hub if there is one.
 
         Raises: what the factory raises (RftError).
         """
-        self._name = birth.name
-        self._client = _client(birth.hub)
-        self._role = make(birth.name, birth.factory, self._client, birth.arguments)
-        self._worker = ThreadPoolExecutor(1, f"role-{birth.name}")
+        self._name = setup.name
+        self._client = _client(setup.hub)
+        self._role = make(setup.name, setup.factory, self._client, setup.arguments)
+        self._worker = ThreadPoolExecutor(1, f"role-{setup.name}")
         self._methods: dict[str, Typed] = {}
         self.closed = False
 
@@ -120,12 +131,12 @@ class Host:
             return await (self._close() if method == CLOSE else self._call(method, given))
         except RftError as err:
             return encode_failure(err)
-        except (Exception, asyncio.CancelledError) as err:  # noqa: BLE001 - the edge of user code
+        except (Exception, asyncio.CancelledError) as err:  # noqa: BLE001 - a role is user code
             return encode_failure(broken(self._name, method, err))
 
-    async def _call(self, method: str, given: Mapping[str, Any]) -> bytes:
+    async def _call(self, method: str, given: Mapping[str, object]) -> bytes:
         if method not in self._methods:
-            self._methods[method] = Typed.of(self._name, method_of(self._name, self._role, method))
+            self._methods[method] = Typed.of(self._name, public_method(self._name, self._role, method))
         typed = self._methods[method]
         values = typed.read(self._name, given)
         what = f"what role '{self._name}' returned from '{method}'"
@@ -135,15 +146,16 @@ class Host:
         except ValueError as err:
             raise RftError(f"{what} cannot be written as JSON: {err}; rows go through the buffer.") from err
 
-    async def _run(self, call: Callable[..., Any], values: Mapping[str, Any]) -> Any:
+    async def _run(self, call: Callable[..., object], values: Mapping[str, object]) -> object:
         if inspect.iscoroutinefunction(call):
             return await call(**values)
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._worker, lambda: call(**values))
 
     async def _close(self) -> bytes:
-        if not self.closed and hasattr(self._role, CLOSE):
-            await self._run(self._role.close, {})
+        close = getattr(self._role, CLOSE, None)
+        if not self.closed and close is not None:
+            await self._run(close, {})
         if not self.closed and self._client is not None:
             self._client.close()
         self.closed = True
@@ -151,9 +163,9 @@ class Host:
         return encode_result(None)
 
 
-def _client(hub: tuple[str, str] | None) -> Any:
+def _client(hub: tuple[str, str] | None) -> HubClient | None:
     if hub is None:
         return None
-    from rft_data.placement.hub.client import HubClient  # opens nothing yet, but brings LanceDB in
+    from rft_data.placement.hub.client import HubClient  # only where there is a hub: it imports LanceDB
 
     return HubClient(*hub)

@@ -7,28 +7,27 @@ import inspect
 import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from typing import Any
 
 from rft_data.core.errors import RftError, RoleDiedError, StalledError
 from rft_data.core.protocols import BufferClient, RoleSpec
 from rft_data.placement.calls import CLOSE, plain_arguments
-from rft_data.placement.host import broken, make, method_of
+from rft_data.placement.host import broken, make, public_method
 
 log = logging.getLogger(__name__)
 _CLOSE_S = 30.0
 
 
 class InlineRole:
-    """A role whose coroutines all run on one private loop, so that what an engine keeps there stays."""
+    """A role whose coroutines all run on one private event loop, so that an engine can keep tasks on it."""
 
     def __init__(self, spec: RoleSpec, buffer: BufferClient | None) -> None:
-        """Make it.
+        """Make the role.
 
         Raises: what the factory raises (RftError).
         """
         self._spec = spec
         self._buffer = buffer
-        self._role: Any = None
+        self._role: object = None
         self._runner = asyncio.Runner()
         self._closed = True
         self.incarnation = 0
@@ -39,19 +38,20 @@ class InlineRole:
         """The spec's name."""
         return self._spec.name
 
-    def call(self, method: str, returns: Any, *, deadline_s: float, **arguments: Any) -> Future[Any]:
+    def call(self, method: str, returns: object, *, deadline_s: float, **arguments: object) -> Future[object]:
         """Call a method now; the future is done when this returns.
 
-        Values pass as they are; `returns` is not looked at. Only coroutines can be stopped at the deadline.
+        Arguments and result are not copied, and `returns` is not checked. Only a coroutine is stopped at the
+        deadline.
         """
-        future: Future[Any] = Future()
+        future: Future[object] = Future()
         try:
             if self._closed:
                 raise RoleDiedError(f"role '{self.name}' is closed; restart it before it is called again.")
-            result = self._run(method_of(self.name, self._role, method), arguments, deadline_s)
+            result = self._run(public_method(self.name, self._role, method), arguments, deadline_s)
         except RftError as err:
             future.set_exception(err)
-        except Exception as err:  # noqa: BLE001 - the edge of user code
+        except Exception as err:  # noqa: BLE001 - a role is user code
             wrapped = broken(self.name, method, err)
             wrapped.__cause__ = err
             future.set_exception(wrapped)
@@ -60,7 +60,7 @@ class InlineRole:
         return future
 
     def restart(self) -> Future[None]:
-        """Close it and make it anew from its spec, before this returns."""
+        """Close the role and make it again from its spec; the future is done when this returns."""
         self.close()
         self.incarnation += 1
         future: Future[None] = Future()
@@ -86,11 +86,11 @@ class InlineRole:
         self._runner = asyncio.Runner()
         self._closed = False
 
-    def _run(self, call: Callable[..., Any], arguments: dict[str, Any], deadline_s: float) -> Any:
+    def _run(self, call: Callable[..., object], arguments: dict[str, object], deadline_s: float) -> object:
         if not inspect.iscoroutinefunction(call):
             return call(**arguments)
 
-        async def bounded() -> Any:
+        async def bounded() -> object:
             try:
                 async with asyncio.timeout(deadline_s) as limit:
                     return await call(**arguments)
@@ -106,21 +106,21 @@ class InlineRole:
 
 
 class InlinePlacement:
-    """Every role in this process."""
+    """Starts every role in this process."""
 
     overlaps = False
 
     def __init__(self, buffer: BufferClient | None = None) -> None:
-        """`buffer`: what every role is given."""
+        """`buffer`: the buffer that every role is given."""
         self._buffer = buffer
         self._roles: list[InlineRole] = []
 
     def preflight(self, specs: Sequence[RoleSpec]) -> list[str]:
-        """Nothing can be lacking: roles take turns."""
+        """No warnings: the roles run one at a time, so they cannot need too much together."""
         return []
 
     def start(self, spec: RoleSpec) -> InlineRole:
-        """Make a role.
+        """Make a role in this process.
 
         Raises: what its factory raises (RftError).
         """
@@ -129,6 +129,6 @@ class InlinePlacement:
         return role
 
     def close(self, *, now: bool = False) -> None:
-        """Close every role, `now` or not: they are in this process. Idempotent."""
+        """Close every role. `now` changes nothing: a role in this process cannot be killed. Idempotent."""
         for role in self._roles:
             role.close()

@@ -1,4 +1,4 @@
-"""Roles in child processes of this one: they run beside each other and beside the caller."""
+"""Roles in child processes of this one: they run at the same time as each other and the caller."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ import asyncio
 import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Any
 
 from rft_data.core.errors import RftError, RoleDiedError
 from rft_data.core.protocols import RoleSpec
 from rft_data.placement.background import Background
-from rft_data.placement.calls import Awaited, Birth, Patience, encode_call
+from rft_data.placement.calls import Awaited, Patience, RoleSetup, encode_call
 from rft_data.placement.devices import Devices
 from rft_data.placement.machine import warnings_for
 from rft_data.placement.process import RoleProcess
@@ -25,16 +24,16 @@ class LocalRole:
 
     def __init__(
         self,
-        birth: Birth,
+        setup: RoleSetup,
         launch: Callable[[], RoleProcess],
         release: Callable[[], None],
         background: Background,
     ) -> None:
-        """Nothing runs before `begin`.
+        """Prepare the role; `begin` starts its process.
 
         `launch`: starts a process for it. `release`: called when it is closed.
         """
-        self._birth = birth
+        self._setup = setup
         self._launch = launch
         self._release = release
         self._background = background
@@ -45,10 +44,10 @@ class LocalRole:
     @property
     def name(self) -> str:
         """The spec's name."""
-        return self._birth.name
+        return self._setup.name
 
-    def call(self, method: str, returns: Any, *, deadline_s: float, **arguments: Any) -> Future[Any]:
-        """Have the role's process call a method; see `protocols.Role`."""
+    def call(self, method: str, returns: object, *, deadline_s: float, **arguments: object) -> Future[object]:
+        """Call a method in the role's process; see `protocols.Role`."""
         awaited = Awaited(self.name, method, returns, deadline_s)
         try:
             call = encode_call(self.name, method, arguments)
@@ -60,21 +59,21 @@ class LocalRole:
         return awaited.future
 
     def restart(self) -> Future[None]:
-        """End its process, and start another from the same spec; see `protocols.Role`."""
+        """End the role's process, and start another from the same spec; see `protocols.Role`."""
         return self._background.start(self._restart())
 
     def close(self) -> None:
-        """Ask it to close, then end its process; idempotent."""
+        """Ask the role to close, then end its process; idempotent."""
         if self._background.alive:
             self._background.run(self.end(now=False))
 
     async def begin(self) -> None:
-        """Start its process. In the placement's thread, as the rest below."""
+        """Start the role's process. Called in the placement's thread, as are all methods below."""
         self._process = self._launch()
-        await self._process.be_born(self._birth.written())
+        await self._process.make_role(self._setup.encode())
 
     async def end(self, now: bool) -> None:
-        """What `close` does; `now`: do not ask first."""
+        """Close the role and end its process; `now`: end the process without asking the role first."""
         self._closed = True
         if self._process is not None:
             await (self._process.end("was closed") if now else self._process.close())
@@ -84,7 +83,7 @@ class LocalRole:
         if self._process is not None:
             await self._process.end("was restarted")
         if self._closed:
-            raise RoleDiedError(f"role '{self.name}' is closed; start it anew.")
+            raise RoleDiedError(f"role '{self.name}' is closed; start it again with Placement.start.")
         self.incarnation += 1
         await self.begin()
 
@@ -96,7 +95,7 @@ class LocalRole:
 
 
 class LocalPlacement:
-    """Child processes of this machine, each with its share of the GPUs and as many threads as CPUs."""
+    """Starts each role in a child process, with its share of the GPUs and one thread for each of its CPUs."""
 
     overlaps = True
 
@@ -106,11 +105,11 @@ class LocalPlacement:
         environment: Mapping[str, str] | None = None,
         patience: Patience | None = None,
     ) -> None:
-        """Start the thread that looks after the roles.
+        """Start the thread that watches the processes of the roles.
 
         Args:
             hub: (address, token) of the hub whose client every role is given; None: they get no buffer.
-            environment: variables for the children; what is set in this process stays as it is.
+            environment: variables for the children; a variable that this process has keeps its value.
         """
         self._hub = hub
         self._environment = dict(environment or {})
@@ -120,7 +119,7 @@ class LocalPlacement:
         self._roles: dict[str, LocalRole] = {}
 
     def preflight(self, specs: Sequence[RoleSpec]) -> list[str]:
-        """What there may be too little of here, in words.
+        """Warnings about CPUs and memory that may not be enough for these roles.
 
         Raises: RecipeError if there are too few GPUs.
         """
@@ -128,17 +127,17 @@ class LocalPlacement:
         return warnings_for(specs)
 
     def start(self, spec: RoleSpec) -> LocalRole:
-        """Start a role's process; several threads may start one each.
+        """Start a role's process; several threads may call this at once.
 
         Raises: RecipeError if no GPU is left for it, what its factory raises, RoleDiedError, StalledError.
         """
-        birth = Birth.of(spec, self._hub)
+        setup = RoleSetup.of(spec, self._hub)
         if spec.name in self._roles:
             raise RftError(f"there is a role '{spec.name}' already; give each its own name.")
         devices = self._devices.reserve(spec.name, spec.gpus)
         role = LocalRole(
-            birth,
-            lambda: RoleProcess(spec.name, self._surroundings(spec, devices), self._patience),
+            setup,
+            lambda: RoleProcess(spec.name, self._process_environment(spec, devices), self._patience),
             lambda: self._forget(spec.name),
             self._background,
         )
@@ -150,7 +149,7 @@ class LocalPlacement:
             raise
         return role
 
-    def _surroundings(self, spec: RoleSpec, devices: Sequence[str]) -> dict[str, str]:
+    def _process_environment(self, spec: RoleSpec, devices: Sequence[str]) -> dict[str, str]:
         share = {"OMP_NUM_THREADS": str(max(1, int(spec.cpus))), "CUDA_VISIBLE_DEVICES": ",".join(devices)}
         return {**self._environment, **os.environ, **share}
 
@@ -159,10 +158,10 @@ class LocalPlacement:
         self._devices.release(name)
 
     def close(self, *, now: bool = False) -> None:
-        """End every process started here, all at the same time; idempotent.
+        """End all processes started here, at the same time; idempotent.
 
-        Args: now: do not ask them to close first.
-        Raises: StalledError if one cannot be ended.
+        Args: now: end them without asking the roles to close first.
+        Raises: StalledError if a process does not end.
         """
         if self._background.alive:
             try:

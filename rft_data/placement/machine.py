@@ -1,4 +1,4 @@
-"""What this machine has, against what roles ask for: warnings before a run, never a refusal."""
+"""Compares the CPUs and memory of this machine with what roles ask for: warnings, never an error."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from pathlib import Path
 from rft_data.core.protocols import RoleSpec
 
 _ROLE_BYTES = 1 << 30
-"""About what a role with torch or vLLM and a small model takes (measured: 0.9 GB)."""
+"""About the memory of a role with torch or vLLM and a small model (measured: 0.9 GB)."""
 
 
 def warnings_for(specs: Sequence[RoleSpec]) -> list[str]:
-    """What there may be too little of."""
+    """One text for each resource that may not be enough for these roles."""
     warnings = []
-    needed, there = sum(spec.cpus for spec in specs), _cpus()
-    if needed > there:
+    needed, available = sum(spec.cpus for spec in specs), _cpus()
+    if needed > available:
         warnings.append(
-            f"the roles ask for {needed:g} CPUs ({_list(specs)}); this machine gives {there}: "
-            "they take turns, and nothing runs faster than in turns."
+            f"the roles ask for {needed:g} CPUs ({_list(specs)}); this machine has {available}: "
+            "the roles share them, and are no faster than one after the other."
         )
     free = _free_bytes()
     if free is not None and free < _ROLE_BYTES * len(specs):
         warnings.append(
-            f"{free / 2**30:.1f} GiB of memory are free for {len(specs)} roles; each takes about "
+            f"{free / 2**30:.1f} GiB of memory are free for {len(specs)} roles; each needs about "
             f"{_ROLE_BYTES / 2**30:.0f} GiB with a small model, and more with a larger one."
         )
     return warnings
@@ -41,7 +41,7 @@ def _cpus() -> int:
 
 
 def _free_bytes() -> int | None:
-    """Memory that can be had without swapping; None where the system does not say."""
+    """Memory available without swapping; None if the system does not tell it."""
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
     except OSError:

@@ -1,4 +1,7 @@
-"""One life of a role's process, as its parent sees it; everything here runs in the thread of one loop."""
+"""The process of a role, from its start to its end, as its parent sees it.
+
+All methods run in the thread of one event loop.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,6 @@ import threading
 from collections import deque
 from collections.abc import Coroutine, Mapping
 from contextlib import suppress
-from typing import Any
 
 from rft_data.core.children import Child, how_it_ended
 from rft_data.core.errors import RftError, RoleDiedError, StalledError
@@ -20,54 +22,55 @@ from rft_data.placement.channel import BEAT_S, HEARTBEAT, Messages, message
 
 log = logging.getLogger(__name__)
 TERMINATE_S, KILL_S = 5.0, 30.0
-"""How long an end is waited for after SIGTERM, and after SIGKILL."""
+"""How long to wait for the end of the process after SIGTERM, and after SIGKILL."""
 _AFTER_S = 1.0
-"""How long its last answers are waited for once it has ended."""
+"""How long to wait for its last answers after it has ended."""
 _LAST_LINES = 20
+"""Lines of its output that are kept for error texts."""
 
 
 class RoleProcess:
     """A child process with a role in it."""
 
     def __init__(self, name: str, environment: Mapping[str, str], patience: Patience) -> None:
-        """Start the process; it waits for its birth."""
+        """Start the process; it then waits for `make_role`."""
         self.name = name
         self._patience = patience
         self._numbers = itertools.count(HEARTBEAT + 1)
         self._awaited: dict[int, Awaited] = {}
         self._last_lines: deque[str] = deque(maxlen=_LAST_LINES)
-        self._beats: int | None = None
-        self._born = False
+        self._silent_beats: int | None = None
+        self._ready = False
         self._why = ""
-        self._dead = ""
-        self._gone = asyncio.Event()
+        self._end_message = ""
+        self._ended = asyncio.Event()
         self._child = Child("rft_data.placement.child", environment=environment, on_line=self._print)
 
     @property
     def where(self) -> str:
-        """Its place, for messages."""
+        """The process id, for error texts."""
         return f"pid {self._child.pid}"
 
-    async def be_born(self, birth: bytes) -> None:
-        """Make the role.
+    async def make_role(self, setup: bytes) -> None:
+        """Make the role in the process.
 
         Raises: what its factory raises, RoleDiedError, or StalledError; then the process has ended.
         """
         reader, self._writer = await asyncio.open_connection(sock=self._child.socket)
-        self._life = asyncio.create_task(self._live(reader))
+        self._following = asyncio.create_task(self._follow(reader))
         awaited = Awaited(self.name, START, None, self._patience.start_s)
-        self.send(awaited, birth)
+        self.send(awaited, setup)
         try:
             await asyncio.wrap_future(awaited.future)
         except BaseException:
             await self.end("did not start")
             raise
-        self._born = True
+        self._ready = True
 
     def send(self, awaited: Awaited, call: bytes) -> None:
-        """Have the role answer a call."""
-        if self._dead:
-            awaited.failed(RoleDiedError(self._dead))
+        """Send a call to the role; its answer settles `awaited`."""
+        if self._end_message:
+            awaited.failed(RoleDiedError(self._end_message))
             return
         number = next(self._numbers)
         self._awaited[number] = awaited
@@ -76,27 +79,27 @@ class RoleProcess:
         self._writer.write(message(number, call))
 
     async def close(self) -> None:
-        """Ask it to close, then end it.
+        """Ask the role to close, then end the process.
 
-        Raises: StalledError if even that does not end it.
+        Raises: StalledError if the process does not end.
         """
         self._why = self._why or "was closed"
-        if self._born and not self._dead:
+        if self._ready and not self._end_message:
             await self._ask(self._patience.close_s)
         await self.end("was closed")
 
     async def end(self, why: str) -> None:
-        """Terminate it, then kill it. `why`: what the calls under way are told.
+        """Terminate the process, then kill it. `why`: the reason, for the calls without an answer.
 
-        Raises: StalledError if even that does not end it.
+        Raises: StalledError if the process does not end.
         """
         self._why = self._why or why
         for number, wait_s in ((signal.SIGTERM, TERMINATE_S), (signal.SIGKILL, KILL_S)):
-            if self._gone.is_set():
+            if self._ended.is_set():
                 return
             self._child.kill(number)
-            await _within(self._gone.wait(), wait_s)
-        if not self._gone.is_set():
+            await _within(self._ended.wait(), wait_s)
+        if not self._ended.is_set():
             raise StalledError(
                 f"role '{self.name}' ({self.where}) did not end within {KILL_S:g} s of SIGKILL; it hangs in "
                 "the kernel (a device or a network disk). Look at the machine."
@@ -112,68 +115,71 @@ class RoleProcess:
         except RftError as err:
             log.warning("role '%s' did not close as asked: %s", self.name, err)
         else:
-            self._writer.write_eof()  # it may still speak while it ends
-            await _within(self._gone.wait(), end - loop.time())
+            self._writer.write_eof()  # no more calls; its output is still read until it ends
+            await _within(self._ended.wait(), end - loop.time())
 
-    # --- its life ----------------------------------------------------------------------------------
+    # --- the end of the process --------------------------------------------------------------------
 
-    async def _live(self, reader: asyncio.StreamReader) -> None:
-        """Follow it to its end, then fail what is under way."""
-        hearing = asyncio.create_task(self._hear(reader))
+    async def _follow(self, reader: asyncio.StreamReader) -> None:
+        """Wait for the end of the process, then fail the calls that have no answer."""
+        reading = asyncio.create_task(self._read_answers(reader))
         watching = asyncio.create_task(self._notice_silence())
         exited = asyncio.Event()
         waiting = (asyncio.get_running_loop(), exited)
         threading.Thread(target=self._wait, args=waiting, name=f"wait-{self.name}", daemon=True).start()
         await exited.wait()
         watching.cancel()
-        await asyncio.wait((hearing,), timeout=_AFTER_S)
-        hearing.cancel()
+        await asyncio.wait((reading,), timeout=_AFTER_S)
+        reading.cancel()
         self._writer.close()
-        self._dead = self._obituary()
+        self._end_message = self._describe_end()
         for awaited in list(self._awaited.values()):
-            awaited.failed(RoleDiedError(self._dead))
-        self._gone.set()
+            awaited.failed(RoleDiedError(self._end_message))
+        self._ended.set()
 
     def _wait(self, loop: asyncio.AbstractEventLoop, exited: asyncio.Event) -> None:
         self._status = self._child.end(None)
-        with suppress(RuntimeError):  # the loop was closed before: nobody waits
+        with suppress(RuntimeError):  # the loop is closed: there is no waiter left
             loop.call_soon_threadsafe(exited.set)
 
-    async def _hear(self, reader: asyncio.StreamReader) -> None:
+    async def _read_answers(self, reader: asyncio.StreamReader) -> None:
         messages = Messages()
-        with suppress(OSError):  # it is gone
+        with suppress(OSError):  # the process has ended
             while part := await reader.read(1 << 20):
-                self._beats = 0
+                self._silent_beats = 0
                 for number, content in messages.feed(part):
                     if number in self._awaited:
                         self._awaited[number].answered(content)
 
     def _print(self, line: str) -> None:
-        """Pass on, in a thread, what it wrote to stdout or stderr."""
+        """Print a line that the process wrote to stdout or stderr; called in a thread."""
         self._last_lines.append(line)
         sys.stderr.write(f"[{self.name}] {line}\n")
         sys.stderr.flush()
 
     async def _notice_silence(self) -> None:
-        """Kill it when it was heard once, and then not for long; counted, since we may have been stopped."""
-        while self._beats is None or self._beats * BEAT_S < self._patience.silent_s:
+        """Kill the process when it has sent messages and then none for `silent_s`.
+
+        Beats are counted, not seconds: this process itself may have been stopped in between.
+        """
+        while self._silent_beats is None or self._silent_beats * BEAT_S < self._patience.silent_s:
             await asyncio.sleep(BEAT_S)
-            if self._beats is not None:
-                self._beats += 1
-        self._why = f"gave no sign of life for {self._patience.silent_s:g} s and was killed"
+            if self._silent_beats is not None:
+                self._silent_beats += 1
+        self._why = f"sent no heartbeat for {self._patience.silent_s:g} s and was killed"
         self._child.kill()
 
-    def _obituary(self) -> str:
+    def _describe_end(self) -> str:
         how = how_it_ended(self._status)
-        said = "".join(f"\n  {line}" for line in self._last_lines)
+        lines = "".join(f"\n  {line}" for line in self._last_lines)
         return (
             f"role '{self.name}' ({self.where}) {self._why or 'ended by itself'}: {how}; restart it, or "
-            f"resume the run. {'Its last lines:' + said if said else 'It wrote nothing.'}"
+            f"resume the run. {'Its last lines:' + lines if lines else 'It wrote nothing.'}"
         )
 
 
-async def _within(work: Coroutine[Any, Any, Any], wait_s: float) -> None:
-    """Wait for something, but no longer than that."""
+async def _within(work: Coroutine[object, None, object], wait_s: float) -> None:
+    """Wait for `work`, at most `wait_s` seconds; then cancel it."""
     task = asyncio.ensure_future(work)
     await asyncio.wait((task,), timeout=max(0.0, wait_s))
     task.cancel()

@@ -1,6 +1,6 @@
-"""Roles as Ray actors, on one machine or many; it ends what it started there, and nothing else.
+"""Roles as Ray actors, on one machine or many. Only actors that were started here are ended here.
 
-Whether a dead role is started again is its caller's decision, so Ray itself restarts none.
+The caller decides whether a role that has died is started again, so Ray itself restarts none.
 """
 
 from __future__ import annotations
@@ -9,23 +9,25 @@ import os
 import secrets
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from types import ModuleType
 
 from rft_data.core.errors import BusyError, RecipeError, RftError, StalledError
 from rft_data.core.lookup import need
 from rft_data.core.protocols import RoleSpec
 from rft_data.placement.background import Background
-from rft_data.placement.calls import Birth, Patience
-from rft_data.placement.cluster import bundle_of, never_fits
-from rft_data.placement.ray_role import RayRole, RoleActor, close_all
+from rft_data.placement.calls import Patience, RoleSetup
+from rft_data.placement.cluster import never_fits, role_resources
+from rft_data.placement.ray_handles import PlacementGroup, ray_module
+from rft_data.placement.ray_role import RayRole, RoleActor, RoleHandle, close_all
 
 _CALLS_AT_ONCE = 1000
+"""Of one actor: its coroutines run concurrently."""
 _OBJECT_STORE_BYTES = 256 << 20
-"""Of a cluster started here: calls and answers pass through it, rows do not."""
+"""Size for a cluster started here: it holds calls and answers, and no rows."""
 
 
 class RayPlacement:
-    """Named actors in a placement group of their own."""
+    """Starts each role as a named actor, in placement groups of this run."""
 
     overlaps = True
 
@@ -37,12 +39,12 @@ class RayPlacement:
         patience: Patience | None = None,
         address: str | None = None,
     ) -> None:
-        """Nothing is started yet.
+        """Prepare; Ray is started or joined when the first role needs it.
 
         Args:
-            namespace: of the actors' names: the run's id.
+            namespace: Ray namespace of the actors: the run's id.
             hub: (address, token) of the hub whose client every role is given; None: they get no buffer.
-            environment: variables for the actors; what is set there stays as it is.
+            environment: variables for the actors; a variable that an actor's process has keeps its value.
             address: a running cluster's, or `auto`; None: RAY_ADDRESS, or a cluster of this machine's own.
         """
         self._namespace = namespace
@@ -51,44 +53,45 @@ class RayPlacement:
         self._patience = patience or Patience()
         self._address = address
         self._background = Background("ray-placement")
-        self._groups: list[Any] = []
-        self._places: dict[str, tuple[Any, int]] = {}
+        self._groups: list[PlacementGroup] = []
+        self._places: dict[str, tuple[PlacementGroup, int]] = {}
         self._roles: list[RayRole] = []
         self._started_ray = False
 
     def preflight(self, specs: Sequence[RoleSpec]) -> list[str]:
-        """Reserve the places of these roles.
+        """Reserve the resources of these roles; no warnings.
 
-        Raises: RecipeError, at once, if the cluster can never hold them; StalledError if others hold it.
+        Raises: RecipeError, at once, if the cluster is too small for them; StalledError if other runs hold
+            its resources for `Patience.place_s`.
         """
         self._started_ray = connect(self._address) or self._started_ray
         ray = _ray()
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
         if reason := never_fits(specs, nodes):
             raise RecipeError(reason)
-        placed = [spec for spec in specs if bundle_of(spec)]
+        placed = [spec for spec in specs if role_resources(spec)]
         if placed:
             group = self._reserved(placed)
             self._places |= {spec.name: (group, n) for n, spec in enumerate(placed)}
         return []
 
     def start(self, spec: RoleSpec) -> RayRole:
-        """Start an actor; a role that `preflight` has not seen gets a place of its own.
+        """Start an actor; reserves its resources if `preflight` has not.
 
         Raises: as `preflight`, what its factory raises, RoleDiedError, StalledError, and BusyError if the
             namespace has an actor of this name.
         """
-        birth = Birth.of(spec, self._hub).written()
+        setup = RoleSetup.of(spec, self._hub).encode()
         if spec.name not in self._places:
             self.preflight([spec])
-        role = RayRole(spec.name, lambda: self._make(spec, birth), self._background, self._patience)
+        role = RayRole(spec.name, lambda: self._make(spec, setup), self._background, self._patience)
         self._roles.append(role)
         return role
 
     def close(self, *, now: bool = False) -> None:
-        """End every actor started here, all at the same time, and give their places back; idempotent.
+        """End all actors started here, at the same time, and free their resources; idempotent.
 
-        Args: now: do not ask them to close first.
+        Args: now: end them without asking the roles to close first.
         """
         roles, self._roles = self._roles, []
         groups, self._groups = self._groups, []
@@ -102,24 +105,25 @@ class RayPlacement:
             self._started_ray = False
             _ray().shutdown()
 
-    def _reserved(self, specs: Sequence[RoleSpec]) -> Any:
+    def _reserved(self, specs: Sequence[RoleSpec]) -> PlacementGroup:
         module = _group_module()
-        name = (
-            f"{self._namespace}/{secrets.token_hex(4)}"  # names are the cluster's, and outlive a killed run
-        )
-        group = module.placement_group([bundle_of(spec) for spec in specs], strategy="PACK", name=name)
+        # names are unique in the cluster, and a killed run leaves its groups there
+        name = f"{self._namespace}/{secrets.token_hex(4)}"
+        needed = [role_resources(spec) for spec in specs]
+        group: PlacementGroup = module.placement_group(needed, strategy="PACK", name=name)
         if not group.wait(timeout_seconds=self._patience.place_s):
             module.remove_placement_group(group)
             raise StalledError(
-                f"the run waited {self._patience.place_s:g} s for the Ray cluster to give its roles a place "
-                f"({[bundle_of(spec) for spec in specs]}); it is large enough, but others hold it: {_held()}."
+                f"the run waited {self._patience.place_s:g} s for the Ray cluster to reserve "
+                f"what its roles need ({needed}); it is large enough, but other runs hold its resources: "
+                f"{_held()}. Wait for them to end, or ask for less in 'placement'."
             )
         self._groups.append(group)
         return group
 
-    def _make(self, spec: RoleSpec, birth: bytes) -> Any:
+    def _make(self, spec: RoleSpec, setup: bytes) -> RoleHandle:
         self._wait_for_name(spec.name)
-        options: dict[str, Any] = {
+        options: dict[str, object] = {
             "name": spec.name,
             "namespace": self._namespace,
             "num_cpus": spec.cpus,
@@ -135,10 +139,15 @@ class RayPlacement:
                 placement_group=group, placement_group_bundle_index=index
             )
         threads = max(1, int(spec.cpus))
-        return _ray().remote(RoleActor).options(**options).remote(birth, self._environment, threads)
+        made = _ray().remote(RoleActor).options(**options)
+        actor: RoleHandle = made.remote(setup, self._environment, threads)
+        return actor
 
     def _wait_for_name(self, name: str) -> None:
-        """Wait until Ray has buried an actor that was killed just now."""
+        """Wait until Ray has removed the name of an actor that was killed just before.
+
+        Raises: BusyError if the name is still there after `Patience.close_s`.
+        """
         end = time.monotonic() + self._patience.close_s
         while {"name": name, "namespace": self._namespace} in _ray().util.list_named_actors(
             all_namespaces=True
@@ -146,22 +155,22 @@ class RayPlacement:
             if time.monotonic() >= end:
                 raise BusyError(
                     f"namespace '{self._namespace}' of this Ray cluster has an actor '{name}' already; "
-                    "another process works on this run: end that first."
+                    "another process works on this run; end that process first."
                 )
             time.sleep(0.05)
 
 
 def connect(address: str | None = None) -> bool:
-    """Join a Ray cluster unless this process is in one already; whether one was started or joined just now.
+    """Join or start a Ray cluster; False if this process is in one already.
 
     `address`: a running cluster's, or `auto`; None: RAY_ADDRESS, or a cluster of this machine's own.
-    Raises: RftError if there is none.
+    Raises: RftError if no cluster answers there.
     """
     ray = _ray()
     if ray.is_initialized():
         return False
     address = address or os.environ.get("RAY_ADDRESS") or "local"
-    options: dict[str, Any] = {"address": address, "logging_level": "warning"}
+    options: dict[str, object] = {"address": address, "logging_level": "warning"}
     if address == "local":
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         options |= {"include_dashboard": False, "object_store_memory": _OBJECT_STORE_BYTES}
@@ -176,7 +185,7 @@ def connect(address: str | None = None) -> bool:
 
 
 def give_back_places(namespace: str) -> None:
-    """Remove the placement groups of a killed conductor of this run: Ray keeps them for its next life."""
+    """Remove the placement groups that a killed conductor of this run has left in the cluster."""
     module = _group_module()
     for group in _ray().util.placement_group_table().values():
         if group["state"] != "REMOVED" and group["name"].startswith(f"{namespace}/"):
@@ -184,12 +193,12 @@ def give_back_places(namespace: str) -> None:
 
 
 def _held() -> str:
-    """Who holds what of the cluster, in one line."""
+    """One line with the free resources of the cluster, its placement groups and its named actors."""
     ray = _ray()
     kinds = ("CPU", "GPU")
-    free, there = ray.available_resources(), ray.cluster_resources()
+    free, total = ray.available_resources(), ray.cluster_resources()
     amounts = [
-        f"{free.get(kind, 0):g} of {there[kind]:g} {kind}s are free" for kind in kinds if kind in there
+        f"{free.get(kind, 0):g} of {total[kind]:g} {kind}s are free" for kind in kinds if kind in total
     ]
     groups = [
         f"placement group '{group['name']}' has {list(group['bundles'].values())}"
@@ -201,9 +210,10 @@ def _held() -> str:
     return "; ".join([*amounts, *groups, *named])
 
 
-def _ray() -> Any:
-    return need("ray", "ray", "a placement on Ray")
+def _ray() -> ModuleType:
+    return ray_module("a placement on Ray")
 
 
-def _group_module() -> Any:
-    return need("ray.util.placement_group", "ray", "a placement on Ray")
+def _group_module() -> ModuleType:
+    module: ModuleType = need("ray.util.placement_group", "ray", "a placement on Ray")
+    return module

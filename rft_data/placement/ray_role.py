@@ -1,4 +1,4 @@
-"""One role in a Ray actor: the actor's body, and the handle that its caller has."""
+"""One role in a Ray actor: the class of the actor, and the object through which the caller uses it."""
 
 from __future__ import annotations
 
@@ -8,46 +8,54 @@ import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Any
+from types import ModuleType
+from typing import Protocol
 
 from rft_data.core.errors import RftError, RoleDiedError, StalledError
-from rft_data.core.lookup import need
 from rft_data.placement.background import Background
-from rft_data.placement.calls import CLOSE, Awaited, Birth, Patience, encode_call, encode_failure
+from rft_data.placement.calls import CLOSE, Awaited, Patience, RoleSetup, encode_call, encode_failure
 from rft_data.placement.host import Host
 from rft_data.placement.hub.wire import decode_answer, encode_result
+from rft_data.placement.ray_handles import Reference, RemoteMethod, ray_module
 
 log = logging.getLogger(__name__)
 
 
 class RoleActor:
-    """The actor's body: a role, and calls of it."""
+    """The class of the actor: makes a role and answers calls of its methods."""
 
-    def __init__(self, birth: bytes, environment: Mapping[str, str], threads: int) -> None:
-        """Make the role; what its factory raises is told by `begin`."""
-        born = Birth.read(birth)
-        self._name = born.name
+    def __init__(self, setup: bytes, environment: Mapping[str, str], threads: int) -> None:
+        """Make the role; `begin` returns the error if its factory raises one."""
+        made = RoleSetup.decode(setup)
+        self._name = made.name
         for name, value in environment.items():
             os.environ.setdefault(name, value)
         os.environ["OMP_NUM_THREADS"] = str(threads)
-        sys.path += [entry for entry in born.path if entry not in sys.path]
+        sys.path += [entry for entry in made.path if entry not in sys.path]
         try:
-            self._host = Host(born)
+            self._host = Host(made)
             self._begun = encode_result(None)
         except RftError as err:
             self._begun = encode_failure(err)
 
     def __repr__(self) -> str:
-        """What Ray puts before each line it writes."""
+        """The prefix that Ray puts before each line of the actor's output."""
         return self._name
 
     async def begin(self) -> bytes:
-        """The answer of the factory."""
+        """The answer to START: None, or the error of the factory."""
         return self._begun
 
     async def answer(self, call: bytes) -> bytes:
-        """The answer of a call."""
+        """Make a call; returns the answer, which may be an error."""
         return await self._host.answer(call)
+
+
+class RoleHandle(Protocol):
+    """Ray's handle of a `RoleActor`."""
+
+    begin: RemoteMethod
+    answer: RemoteMethod
 
 
 class RayRole:
@@ -57,9 +65,9 @@ class RayRole:
     """
 
     def __init__(
-        self, name: str, make: Callable[[], Any], background: Background, patience: Patience
+        self, name: str, make: Callable[[], RoleHandle], background: Background, patience: Patience
     ) -> None:
-        """Start the actor. `make`: makes one, and returns its handle.
+        """Start the actor. `make`: makes an actor, and returns its handle.
 
         Raises: what the factory raises, RoleDiedError, StalledError, BusyError.
         """
@@ -67,7 +75,7 @@ class RayRole:
         self._make = make
         self._background = background
         self._patience = patience
-        self._actor: Any = None
+        self._actor: RoleHandle | None = None
         self.incarnation = 0
         self._begin()
 
@@ -76,8 +84,8 @@ class RayRole:
         """The spec's name."""
         return self._name
 
-    def call(self, method: str, returns: Any, *, deadline_s: float, **arguments: Any) -> Future[Any]:
-        """Have the actor call a method; see `protocols.Role`."""
+    def call(self, method: str, returns: object, *, deadline_s: float, **arguments: object) -> Future[object]:
+        """Call a method of the role in the actor; see `protocols.Role`."""
         awaited = Awaited(self.name, method, returns, deadline_s)
         try:
             if self._actor is None:
@@ -87,7 +95,7 @@ class RayRole:
             awaited.failed(err)
             return awaited.future
         self._background.submit(awaited.watch, self._background.loop, "a Ray actor")
-        answer.future().add_done_callback(lambda told: self._background.submit(self._settle, awaited, told))
+        answer.future().add_done_callback(lambda done: self._background.submit(self._settle, awaited, done))
         return awaited.future
 
     def restart(self) -> Future[None]:
@@ -95,31 +103,31 @@ class RayRole:
         self._kill()
         self.incarnation += 1
         begun: Future[None] = Future()
-        # Ray offers no future for the place an actor waits for: a thread waits instead of the caller
+        # Ray has no future for an actor that waits for resources: a thread waits instead of the caller
         waiter = threading.Thread(
-            target=self._tell_begun, args=(begun,), name=f"restart-{self.name}", daemon=True
+            target=self._begin_again, args=(begun,), name=f"restart-{self.name}", daemon=True
         )
         waiter.start()
         return begun
 
-    def _tell_begun(self, begun: Future[None]) -> None:
+    def _begin_again(self, begun: Future[None]) -> None:
         try:
             self._begin()
-        except BaseException as err:  # noqa: BLE001 - of Ray too: whoever waits must be told
-            begun.set_exception(err if isinstance(err, RftError) else self._told(err))
+        except BaseException as err:  # noqa: BLE001 - errors of Ray too must reach the waiter
+            begun.set_exception(err if isinstance(err, RftError) else self._role_error(err))
         else:
             begun.set_result(None)
 
     def close(self) -> None:
-        """Ask it to close, then kill the actor; idempotent."""
+        """Ask the role to close, then kill the actor; idempotent."""
         close_all([self], self._patience.close_s)
 
-    def ask_to_close(self) -> Any:
-        """Ask only; returns what Ray can wait for, or None if there is no actor."""
-        return self._actor and self._actor.answer.remote(encode_call(self.name, CLOSE, {}))
+    def ask_to_close(self) -> Reference | None:
+        """Ask the role to close; returns a reference to its answer, or None if there is no actor."""
+        return None if self._actor is None else self._actor.answer.remote(encode_call(self.name, CLOSE, {}))
 
-    def closed(self, asked: Any) -> None:
-        """Look whether it did as asked, which has been waited for, and kill the actor."""
+    def end(self, asked: Reference) -> None:
+        """Log a warning unless `asked` has the answer of a role that closed, then kill the actor."""
         ray = _ray()
         try:
             decode_answer(ray.get(asked, timeout=0))
@@ -137,10 +145,10 @@ class RayRole:
             if isinstance(err, ray.exceptions.GetTimeoutError):
                 raise StalledError(
                     f"the run waited {self._patience.start_s:g} s for role '{self.name}' (a Ray actor) to "
-                    "start; its place is taken, or its factory hangs: see `ray status` and its log."
+                    "start; its resources are in use, or its factory hangs: see `ray status` and its log."
                 ) from err
             if isinstance(err, ray.exceptions.RayError):
-                raise self._told(err) from err
+                raise self._role_error(err) from err
             raise
 
     def _kill(self) -> None:
@@ -148,15 +156,15 @@ class RayRole:
         if actor is not None:
             _ray().kill(actor, no_restart=True)
 
-    def _settle(self, awaited: Awaited, told: Future[bytes]) -> None:
-        error = told.exception()
+    def _settle(self, awaited: Awaited, done: Future[bytes]) -> None:
+        error = done.exception()
         if error is None:
-            awaited.answered(told.result())
+            awaited.answered(done.result())
         else:
-            awaited.failed(self._told(error))
+            awaited.failed(self._role_error(error))
 
-    def _told(self, error: BaseException) -> RftError:
-        """An error of Ray's own as one of ours."""
+    def _role_error(self, error: BaseException) -> RftError:
+        """The RftError for an error of Ray."""
         if isinstance(error, _ray().exceptions.RayActorError):
             return RoleDiedError(
                 f"role '{self.name}' (a Ray actor) is gone; restart it, or resume the run. Ray says: {error}"
@@ -165,14 +173,14 @@ class RayRole:
 
 
 def close_all(roles: Sequence[RayRole], deadline_s: float) -> None:
-    """Ask all of them to close, at the same time, and end their actors."""
+    """Ask all roles to close, at the same time, wait for at most `deadline_s`, and kill their actors."""
     asked = [(role, answer) for role in roles if (answer := role.ask_to_close()) is not None]
     if asked:
         answers = [answer for _, answer in asked]
         _ray().wait(answers, num_returns=len(answers), timeout=deadline_s)
     for role, answer in asked:
-        role.closed(answer)
+        role.end(answer)
 
 
-def _ray() -> Any:
-    return need("ray", "ray", "a placement on Ray")
+def _ray() -> ModuleType:
+    return ray_module("a placement on Ray")

@@ -1,4 +1,4 @@
-"""The hub over the wire: one owner process serves its buffer and ledgers to clients in other processes."""
+"""The hub: the process that owns a buffer serves it, with its ledgers, to clients in other processes."""
 
 from rft_data.placement.hub.client import HubClient
 from rft_data.placement.hub.server import HubServer

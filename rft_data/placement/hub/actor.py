@@ -1,27 +1,28 @@
-"""The hub as a named Ray actor, and clients that find it again wherever Ray restarts it.
+"""The hub as a named Ray actor, and clients that find it again after Ray has restarted it.
 
-The actor holds nothing that the buffer's folder does not: it may restart on any node that sees the folder.
-Where it is placed is not decided here.
+All state of the actor is in the buffer's folder: it may restart on any node that can write there.
+On which node it runs is not decided here.
 """
 
 from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import Protocol
 
 from rft_data.buffer import Buffer
 from rft_data.core.errors import BusyError, ConflictError, RftError
-from rft_data.core.lookup import need
 from rft_data.placement.hub.client import HubClient
 from rft_data.placement.hub.server import HubServer
+from rft_data.placement.ray_handles import RemoteMethod, ray_module
 
 TAKEOVER_S = 60.0
-"""How long a restarted actor waits for its killed predecessor to let go of the folder."""
+"""How long a restarted actor waits until the killed one before it no longer owns the folder."""
 
 
 class HubActor:
-    """The actor's body: opens the buffer and serves it."""
+    """The class of the actor: opens the buffer and serves it."""
 
     def __init__(self, root: str, across_nodes: bool) -> None:
         """Serve the buffer at `root`, on loopback, or on the node's own address if `across_nodes`."""
@@ -31,11 +32,11 @@ class HubActor:
         self._hub = HubServer(self._buffer, host=host).start()
 
     def location(self) -> tuple[str, str]:
-        """(address, token) of this incarnation."""
+        """(address, token) of the hub since the last start of the actor."""
         return self._hub.address, self._hub.token
 
     def root(self) -> str:
-        """The buffer it serves."""
+        """Path or address of the buffer that it serves."""
         return self._root
 
     def close(self) -> None:
@@ -44,11 +45,19 @@ class HubActor:
         self._buffer.close()
 
 
-def start(root: str, *, name: str, across_nodes: bool = False) -> Any:
+class HubHandle(Protocol):
+    """Ray's handle of a `HubActor`."""
+
+    location: RemoteMethod
+    root: RemoteMethod
+    close: RemoteMethod
+
+
+def start(root: str, *, name: str, across_nodes: bool = False) -> HubHandle:
     """Start the hub of the buffer at `root` as the Ray actor `name`, or find it; returns its handle.
 
-    Ray restarts it whenever it dies.
-    `across_nodes`: let clients on other nodes in; their connection is not encrypted, so the network must be
+    Ray restarts it whenever its process dies.
+    `across_nodes`: accept clients on other nodes; their connection is not encrypted, so the network must be
         private.
     Raises: ConflictError if the actor `name` serves another buffer.
     """
@@ -57,7 +66,7 @@ def start(root: str, *, name: str, across_nodes: bool = False) -> Any:
     made = ray.remote(HubActor).options(
         name=name, get_if_exists=True, num_cpus=0, max_restarts=-1, max_task_retries=-1
     )
-    actor = made.remote(root, across_nodes)
+    actor: HubHandle = made.remote(root, across_nodes)
     served = ray.get(actor.root.remote(), timeout=2 * TAKEOVER_S)
     if served != root:
         raise ConflictError(
@@ -67,7 +76,7 @@ def start(root: str, *, name: str, across_nodes: bool = False) -> Any:
 
 
 def connect(name: str) -> HubClient:
-    """A client of the hub that runs as the Ray actor `name`; it looks the actor up again when it has moved.
+    """A client of the hub that runs as the Ray actor `name`; it looks the actor up again after a restart.
 
     Raises: RftError if there is no such actor, or it does not answer.
     """
@@ -100,5 +109,5 @@ def _open(root: str) -> Buffer:
             time.sleep(0.2)
 
 
-def _ray() -> Any:
-    return need("ray", "ray", "a hub on Ray")
+def _ray() -> ModuleType:
+    return ray_module("a hub on Ray")

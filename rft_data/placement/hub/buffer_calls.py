@@ -1,14 +1,13 @@
-"""What a hub answers about its buffer: a fixed list of calls.
+"""The calls of a hub about its buffer: a fixed list.
 
-Arguments come from outside: their types are checked before a call is made, tables and columns are named
-from `schema.TABLES`, filters are typed trees. How calls travel is `server.py`'s business.
+Arguments come from other processes: their types are checked before a call is made, tables and columns must be
+in `schema.TABLES`, and filters are typed trees. `server.py` receives the calls.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
 
 import pyarrow as pa
 from pydantic import ConfigDict, ValidationError, validate_call
@@ -20,29 +19,29 @@ from rft_data.core.filters import In, parse_filter
 from rft_data.core.lookup import suggest
 from rft_data.core.rows import Feedback, Lease
 from rft_data.core.schema import EXPERIENCES, TABLES, TASKS
-from rft_data.placement.hub.ledgers import Books
-from rft_data.placement.hub.wire import Rows
+from rft_data.placement.hub.ledgers import Ledgers
+from rft_data.placement.hub.wire import AppendAnswer, Rows
 
 ROW_TABLES = ("runs", "task_state", "groups", "versions", "metrics", "tags", "quarantine")
-"""Tables that `add_rows` may write; the others have a call of their own, which checks more."""
-_TAKEN_TOGETHER = 1024
-"""Rows read at a time for one answer."""
+"""Tables that `add_rows` may write; each other table has its own call, which checks more."""
+_ROWS_PER_READ = 1024
+"""Rows that `take` reads at a time."""
 
 
 class Calls:
-    """The calls by name."""
+    """The calls of one hub, by name."""
 
     def __init__(self, buffer: Buffer) -> None:
-        """Answer for `buffer`."""
+        """`buffer`: the buffer that is served."""
         self._buffer = buffer
         self._rows_lock = threading.Lock()
-        self.books = Books(buffer)
-        bringing: dict[str, Callable[..., Any]] = {
+        self.ledgers = Ledgers(buffer)
+        with_rows: dict[str, Callable[..., object]] = {
             "append": self.append,
             "annotate": self.annotate,
             "add_tasks": self.add_tasks,
         }
-        asking: dict[str, Callable[..., Any]] = {
+        without_rows: dict[str, Callable[..., object]] = {
             "add_rows": self.add_rows,
             "add_feedback": self.add_feedback,
             "take": self.take,
@@ -51,40 +50,40 @@ class Calls:
             "leased": self.leased,
             "counts": self.counts,
             "lost_rows": self.lost_rows,
-            **self.books.calls,
+            **self.ledgers.calls,
         }
         checked = validate_call(config=ConfigDict(arbitrary_types_allowed=True))
-        self._calls: dict[str, Callable[..., Any]] = {
-            name: checked(call) for name, call in {**bringing, **asking}.items()
+        self._calls: dict[str, Callable[..., object]] = {
+            name: checked(call) for name, call in {**with_rows, **without_rows}.items()
         }
-        self._bringing = frozenset(bringing)
+        self._with_rows = frozenset(with_rows)
 
     def brings_rows(self, method: str) -> bool:
-        """Whether a call comes with rows."""
-        return method in self._bringing
+        """Whether the call `method` has rows as its argument."""
+        return method in self._with_rows
 
-    def answer(self, method: str, args: Mapping[str, Any], table: pa.Table | None = None) -> Any:
-        """Make a call.
+    def answer(self, method: str, args: Mapping[str, object], table: pa.Table | None = None) -> object:
+        """Make a call and return its result; `table` holds its rows.
 
-        Raises: UnknownComponentError if there is none of this name, RowError if its arguments do not fit,
-            and whatever the call raises.
+        Raises: UnknownComponentError if there is no call of this name, RowError if an argument has a wrong
+            type, and whatever the call raises.
         """
         if method not in self._calls:
             raise UnknownComponentError(
                 f"hub call '{method}' is not known;{suggest(method, self._calls)} "
                 "the client may be newer than the hub: use one version of rft-data for both."
             )
-        brought = {} if table is None else {"table": table}
+        rows = {} if table is None else {"table": table}
         try:
-            return self._calls[method](**args, **brought)
+            return self._calls[method](**args, **rows)
         except ValidationError as err:
             wrong = [f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in err.errors(include_url=False)]
             raise RowError(f"hub call '{method}' has arguments that do not fit: {'; '.join(wrong)}.") from err
 
     # --- writing -----------------------------------------------------------------------------------
 
-    def append(self, table: pa.Table, deadline_s: float) -> dict[str, Any]:
-        """`Buffer.append`; digests are those of the rows let in."""
+    def append(self, table: pa.Table, deadline_s: float) -> AppendAnswer:
+        """`Buffer.append`."""
         done = self._buffer.append(table, deadline_s=deadline_s)
         digests = done.rows.column("digest").to_pylist()
         return {
@@ -95,7 +94,7 @@ class Calls:
         }
 
     def annotate(self, table: pa.Table) -> None:
-        """`Buffer.annotate`; sent again it changes nothing, since the newest verdict counts."""
+        """`Buffer.annotate`; sending it again changes nothing, since the newest verdict counts."""
         schema, _ = TABLES["annotations"]
         if table.schema != schema:
             raise RowError(
@@ -111,10 +110,10 @@ class Calls:
             raise RowError(f"tasks have columns {table.column_names}; wanted are {wanted}.")
         return self._buffer.add_tasks(to_tasks(table.append_column("created_at", pa.nulls(table.num_rows))))
 
-    def add_rows(self, name: str, rows: list[dict[str, Any]]) -> None:
+    def add_rows(self, name: str, rows: list[dict[str, object]]) -> None:
         """`Buffer.add_rows` for ROW_TABLES; a row whose key is stored already is not stored again.
 
-        Raises: ConflictError if it came with other content.
+        Raises: ConflictError if it is stored with other content.
         """
         if name not in ROW_TABLES:
             raise UnknownComponentError(
@@ -129,10 +128,10 @@ class Calls:
                 self._buffer.add_rows(name, self._not_stored(name, key, rows))
 
     def add_feedback(self, feedback: list[Feedback]) -> int:
-        """`Buffer.add_feedback`; sent again it is not new."""
+        """`Buffer.add_feedback`; sending it again stores nothing new."""
         return self._buffer.add_feedback(feedback)
 
-    def _not_stored(self, name: str, key: str, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    def _not_stored(self, name: str, key: str, rows: Sequence[dict[str, object]]) -> list[dict[str, object]]:
         """Those of the rows whose key is not stored yet."""
         schema, _ = TABLES[name]
         stored = self._buffer.read(name, None, In(key, tuple(str(row.get(key)) for row in rows)))
@@ -152,11 +151,11 @@ class Calls:
         self,
         name: str,
         columns: list[str] | None = None,
-        where: dict[str, Any] | None = None,
+        where: dict[str, object] | None = None,
         limit: int | None = None,
     ) -> Rows:
         """`Buffer.batches`, or `Buffer.read` where there is a limit."""
-        schema = _shape(name, columns)
+        schema = _schema(name, columns)
         chosen = None if where is None else parse_filter(where, TABLES[name][0])
         if limit is None:
             return Rows(schema, self._buffer.batches(name, schema.names, chosen))
@@ -164,18 +163,18 @@ class Calls:
 
     def tail(self, name: str, n: int) -> Rows:
         """`Buffer.tail`."""
-        return Rows(_shape(name, None), iter(self._buffer.tail(name, n).to_batches()))
+        return Rows(_schema(name, None), iter(self._buffer.tail(name, n).to_batches()))
 
     def take(self, seqs: list[int]) -> Rows:
         """`Buffer.take`."""
-        return Rows(EXPERIENCES, self._taken(seqs))
+        return Rows(EXPERIENCES, self._take_parts(seqs))
 
-    def _taken(self, seqs: Sequence[int]) -> Iterator[pa.RecordBatch]:
-        for start in range(0, len(seqs), _TAKEN_TOGETHER):
-            yield from self._buffer.take(seqs[start : start + _TAKEN_TOGETHER]).to_batches()
+    def _take_parts(self, seqs: Sequence[int]) -> Iterator[pa.RecordBatch]:
+        for start in range(0, len(seqs), _ROWS_PER_READ):
+            yield from self._buffer.take(seqs[start : start + _ROWS_PER_READ]).to_batches()
 
     def leased(self, lease: Lease, pipeline_hash: str) -> Rows:
-        """`Buffer.leased`, the rows of it."""
+        """The rows of `Buffer.leased`."""
         table = self._buffer.leased(lease, pipeline_hash).table
         return Rows(table.schema, iter(table.to_batches()))
 
@@ -188,8 +187,8 @@ class Calls:
         return sorted(self._buffer.lost_rows())
 
 
-def _shape(name: str, columns: Sequence[str] | None) -> pa.Schema:
-    """Schema of columns of a table.
+def _schema(name: str, columns: Sequence[str] | None) -> pa.Schema:
+    """The schema of some columns of a table; None: of all.
 
     Raises: UnknownComponentError if there is no such table or column.
     """

@@ -1,7 +1,6 @@
 """A buffer in another process: the methods of `Buffer` that explorers, operators and trainers need.
 
-Holds no state of its own; a hub that was killed and started again is found again, and what had no answer
-is sent again.
+It has no state. After a restart of the hub it finds the hub again, and repeats the calls without an answer.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
 
 import pyarrow as pa
 
@@ -25,30 +23,31 @@ from rft_data.core.rows import Experience, Feedback, Lease, Task
 from rft_data.core.schema import EXPERIENCES, TASKS
 from rft_data.placement.hub.connection import Connection, Locate
 from rft_data.placement.hub.remote_ledger import RemoteLedger
+from rft_data.placement.hub.wire import AppendAnswer
 
 HUB_TOKEN = "RFT_HUB_TOKEN"  # noqa: S105 - its name, not the token
-"""Environment variable with the token of a hub that people reach."""
+"""Environment variable with the token of a hub, for commands that connect to one."""
 DEADLINE_S = 60.0
 STREAM_DEADLINE_S = 600.0
-"""For all batches of an answer; shorter than the hub's clean-up leaves the files of an old version alone."""
+"""For all batches of an answer; the hub keeps the files of an old version for longer than this."""
 PIPELINED = 32
-"""Appends of one client on their way at a time."""
+"""Appends of one client without an answer at a time."""
 
 
 class HubClient:
     """A client of one hub; safe to use from many threads."""
 
     def __init__(self, address: str, token: str, *, locate: Locate | None = None) -> None:
-        """Connect when first used.
+        """Prepare; the connection is made by the first call.
 
-        `locate`: says where the hub is now, for one that may move (see `actor.connect`).
+        `locate`: finds a hub that may move (see `actor.connect`).
         """
         self._connection = Connection(address, token, locate)
         self._pool = ThreadPoolExecutor(PIPELINED, "hub-client")
         self._slots = threading.BoundedSemaphore(PIPELINED)
 
     def close(self) -> None:
-        """Wait for the appends under way, then hang up; idempotent."""
+        """Wait for the appends that have no answer yet, then close the connection; idempotent."""
         self._pool.shutdown()
         self._connection.close()
 
@@ -65,19 +64,19 @@ class HubClient:
     # --- writing -----------------------------------------------------------------------------------
 
     def append(self, rows: Sequence[Experience] | pa.Table, *, deadline_s: float = DEADLINE_S) -> Appended:
-        """`Buffer.append`: returns when the rows are as durable as the hub's buffer is.
+        """`Buffer.append`: returns when the rows are as durable as in the hub's buffer.
 
-        Raises: as there; StalledError too if the hub cannot be reached for `deadline_s`. At most
-            `wire.MAX_REQUEST_BYTES` go in one call (RowError).
+        Raises: as there; StalledError too if the hub cannot be reached for `deadline_s`; RowError for more
+            than `wire.MAX_REQUEST_BYTES`.
         """
         return self._append(*self._encoded(rows, deadline_s), deadline_s)
 
     def submit(
         self, rows: Sequence[Experience] | pa.Table, *, deadline_s: float = DEADLINE_S
     ) -> Future[Appended]:
-        """The same without waiting; up to PIPELINED are under way and may be stored in any order.
+        """The same without waiting: up to PIPELINED appends run, and may be stored in any order.
 
-        Blocks while so many are. Raises: StalledError after `deadline_s`; then nothing is stored.
+        Blocks while that many run. Raises: StalledError after `deadline_s`; then nothing is stored.
         """
         end = time.monotonic() + deadline_s
         encoded = self._encoded(rows, deadline_s)
@@ -93,7 +92,7 @@ class HubClient:
     def _encoded(
         self, rows: Sequence[Experience] | pa.Table, deadline_s: float
     ) -> tuple[pa.Table, Sequence[int], int]:
-        """(rows as a table, the place of each, how many were brought); sets aside what no table can hold."""
+        """(table, place in `rows` of each of its rows, number of `rows`); quarantines what fits no table."""
         if isinstance(rows, pa.Table):
             return conform(rows), range(len(rows)), len(rows)
         table, places, refused = encode(rows)
@@ -101,23 +100,23 @@ class HubClient:
             self.add_rows("quarantine", [_quarantine_row(row) for row in refused], deadline_s=deadline_s)
         return table, places, len(rows)
 
-    def _append(self, table: pa.Table, places: Sequence[int], brought: int, deadline_s: float) -> Appended:
+    def _append(self, table: pa.Table, places: Sequence[int], sent: int, deadline_s: float) -> Appended:
         if table.num_rows == 0:
-            answer: dict[str, Any] = {"seqs": [], "digests": [], "stored": 0, "quarantined": 0}
+            answer: AppendAnswer = {"seqs": [], "digests": [], "stored": 0, "quarantined": 0}
         else:
             answer = self._connection.call("append", {"deadline_s": deadline_s}, table, deadline_s=deadline_s)
-        return _appended(table, places, brought, answer)
+        return _appended(table, places, sent, answer)
 
     def annotate(self, annotations: pa.Table, *, deadline_s: float = DEADLINE_S) -> None:
         """`Buffer.annotate`."""
         self._connection.call("annotate", {}, annotations, deadline_s=deadline_s)
 
     def add_rows(
-        self, name: str, rows: Sequence[Mapping[str, Any]], *, deadline_s: float = DEADLINE_S
+        self, name: str, rows: Sequence[Mapping[str, object]], *, deadline_s: float = DEADLINE_S
     ) -> None:
-        """`Buffer.add_rows`, for the tables in `calls.ROW_TABLES`; `created_at` is the hub's to give.
+        """`Buffer.add_rows`, for the tables in `buffer_calls.ROW_TABLES`; the hub sets `created_at`.
 
-        A row of a table without a key may be stored twice when the hub dies in the middle: newest wins.
+        A row of a table without a key may be stored twice if the hub dies during the call: the newest counts.
         Raises: as there; UnknownComponentError for another table; ConflictError if a key is stored with
             other content.
         """
@@ -131,7 +130,7 @@ class HubClient:
         return int(self._connection.call("add_tasks", {}, to_table(tasks, TASKS), deadline_s=deadline_s))
 
     def add_feedback(self, feedback: Sequence[Feedback], *, deadline_s: float = DEADLINE_S) -> int:
-        """`Buffer.add_feedback`, all of it or none; a run that waits for it goes on within a second.
+        """`Buffer.add_feedback`, all of it or none; a run that waits for it continues within a second.
 
         Raises: as there; RowError for more than 16 MiB in one call.
         """
@@ -155,7 +154,9 @@ class HubClient:
         deadline_s: float = DEADLINE_S,
     ) -> pa.Table:
         """`Buffer.read`."""
-        return self._connection.rows("read", _reading(name, columns, where, limit), deadline_s=deadline_s)
+        return self._connection.rows(
+            "read", _read_arguments(name, columns, where, limit), deadline_s=deadline_s
+        )
 
     def batches(
         self,
@@ -165,8 +166,8 @@ class HubClient:
         *,
         deadline_s: float = STREAM_DEADLINE_S,
     ) -> Iterator[pa.RecordBatch]:
-        """`Buffer.batches`; `deadline_s` is for all of them, the time between them included."""
-        args = _reading(name, columns, where, None)
+        """`Buffer.batches`; `deadline_s` is for all batches, and for the time between them."""
+        args = _read_arguments(name, columns, where, None)
         for batch in self._connection.stream("read", args, deadline_s=deadline_s):
             if batch.num_rows:
                 yield batch
@@ -198,9 +199,9 @@ class HubClient:
         return set(self._connection.call("lost_rows", {}, deadline_s=deadline_s))
 
 
-def _reading(
+def _read_arguments(
     name: str, columns: Sequence[str] | None, where: Filter | None, limit: int | None
-) -> dict[str, Any]:
+) -> dict[str, object]:
     chosen = None if columns is None else list(columns)
     return {
         "name": name,
@@ -210,19 +211,19 @@ def _reading(
     }
 
 
-def _quarantine_row(row: Refused) -> dict[str, Any]:
+def _quarantine_row(row: Refused) -> dict[str, object]:
     return {"experience_id": row.experience_id, "reason": row.reason, "row": row.excerpt}
 
 
-def _appended(table: pa.Table, places: Sequence[int], brought: int, answer: Mapping[str, Any]) -> Appended:
-    """The hub's answer in terms of the rows brought; `rows` are those sent, as they are stored."""
-    found: list[int | None] = answer["seqs"]
-    let_in = [seq is not None for seq in found]
-    good = table if all(let_in) else table.filter(pa.array(let_in))
+def _appended(table: pa.Table, places: Sequence[int], sent: int, answer: AppendAnswer) -> Appended:
+    """The result of an append, from the hub's answer about the rows of `table`."""
+    found = answer["seqs"]
+    accepted = [seq is not None for seq in found]
+    good = table if all(accepted) else table.filter(pa.array(accepted))
     numbers = pa.array([seq for seq in found if seq is not None], pa.int64())
     rows = good.append_column(EXPERIENCES.field("seq"), numbers).append_column(
         EXPERIENCES.field("digest"), pa.array(answer["digests"], pa.string())
     )
-    quarantined = answer["quarantined"] + brought - len(places)
-    seqs = in_places(found, places, brought)
+    quarantined = answer["quarantined"] + sent - len(places)
+    seqs = in_places(found, places, sent)
     return Appended(seqs, answer["stored"], quarantined, rows, 0)

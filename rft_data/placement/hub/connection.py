@@ -1,6 +1,6 @@
-"""A client's end of the wire: makes a call, sends it again while the hub is away, and gives up in time.
+"""The client's side of a connection: sends a call again while the hub cannot be reached, until its deadline.
 
-Every call of the hub may be sent twice (see docs/hub.md), so a lost answer is simply asked for again.
+Every call of the hub may be sent twice (see docs/hub.md), so a call without an answer is sent again.
 """
 
 from __future__ import annotations
@@ -24,36 +24,36 @@ from rft_data.placement.hub.wire import (
     check_size,
     decode_answer,
     encode_call,
-    messages_of,
+    message_batches,
 )
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 1.0
 _GRACE_S = 0.5
-"""The hub's own word on why it is late is worth waiting for a little longer."""
+"""Extra time after the deadline for an error of the hub itself: it tells why the hub is late."""
 _CHANNEL = [
-    ("grpc.use_local_subchannel_pool", 1),  # else clients of one process share their back-off
+    ("grpc.use_local_subchannel_pool", 1),  # else the clients of one process share one back-off
     ("grpc.initial_reconnect_backoff_ms", 50),
-    ("grpc.max_reconnect_backoff_ms", 1000),  # gRPC's own 120 s would outlive our deadlines
+    ("grpc.max_reconnect_backoff_ms", 1000),  # gRPC's default of 120 s is longer than our deadlines
 ]
-_LOST = (flight.FlightUnavailableError, flight.FlightInternalError, flight.FlightCancelledError)
+_UNREACHABLE = (flight.FlightUnavailableError, flight.FlightInternalError, flight.FlightCancelledError)
 
 T = TypeVar("T")
-Args = Mapping[str, Any]
+Args = Mapping[str, object]
 Exchange = Generator[pa.RecordBatch, None, Any]
 Locate = Callable[[float], tuple[str, str] | None]
-"""Given the seconds it may take: (address, token) of the hub now, or None while nobody knows."""
+"""Given the seconds it may take: (address, token) of the hub now, or None if it is not known."""
 
 
 @dataclass(frozen=True)
-class _End:
-    """The hub as it was last found."""
+class _Hub:
+    """Where the hub was last found."""
 
     address: str
     token: str = field(repr=False)
-    flight: Any
+    client: flight.FlightClient
 
     @classmethod
-    def of(cls, address: str, token: str) -> _End:
+    def of(cls, address: str, token: str) -> _Hub:
         return cls(address, token, flight.FlightClient(address, generic_options=_CHANNEL))
 
 
@@ -64,52 +64,53 @@ class Connection:
         """`locate` is asked again whenever the hub cannot be reached or refuses the token."""
         self._locate = locate
         self._lock = threading.Lock()
-        self._end = _End.of(address, token)
+        self._hub = _Hub.of(address, token)
 
     @property
     def address(self) -> str:
-        """Where the hub was last known to be."""
-        return self._end.address
+        """The last known address of the hub."""
+        return self._hub.address
 
     def close(self) -> None:
-        """Hang up; idempotent."""
-        self._end.flight.close()
+        """Close the connection; idempotent."""
+        self._hub.client.close()
 
     def call(self, method: str, args: Args, table: pa.Table | None = None, *, deadline_s: float) -> Any:
-        """Make a call that is answered without rows.
+        """Make a call whose result is a JSON value.
 
         Raises: StalledError without an answer within `deadline_s`; TokenError; whatever the call raises.
         """
-        return self._patiently(method, lambda left: self._collect(method, args, table, left)[0], deadline_s)
+        return self._repeat(method, lambda left: self._collect(method, args, table, left)[0], deadline_s)
 
     def rows(self, method: str, args: Args, *, deadline_s: float) -> pa.Table:
-        """Make a call that is answered with rows. Raises: as `call`."""
-        batches = self._patiently(method, lambda left: self._collect(method, args, None, left)[1], deadline_s)
+        """Make a call whose result is rows. Raises: as `call`."""
+        batches = self._repeat(method, lambda left: self._collect(method, args, None, left)[1], deadline_s)
         return pa.Table.from_batches(batches)
 
     def stream(self, method: str, args: Args, *, deadline_s: float) -> Iterator[pa.RecordBatch]:
         """The same, batch by batch; `deadline_s` is for the whole of it.
 
-        Raises: as `call`; StalledError if the hub is lost after the first batch.
+        Raises: as `call`; StalledError if the connection is lost after the first batch.
         """
 
         def begin(left: float) -> tuple[pa.RecordBatch | None, Exchange]:
             exchange = self._exchange(method, args, None, left)
             return next(exchange, None), exchange
 
-        first, rest = self._patiently(method, begin, deadline_s)
+        first, rest = self._repeat(method, begin, deadline_s)
         if first is not None:
             yield first
         try:
             yield from rest
         except flight.FlightError as err:
             raise StalledError(
-                f"hub {self.address} was lost, or {deadline_s:g} s were over, in the middle of '{method}'; "
+                f"the connection to hub {self.address} broke, or {deadline_s:g} s were over, in the "
+                f"middle of '{method}'; "
                 "ask again for the rows that are missing."
             ) from err
 
-    def _patiently(self, method: str, attempt: Callable[[float], T], deadline_s: float) -> T:
-        """Try until there is an answer or the deadline has passed; `attempt` is given the seconds left."""
+    def _repeat(self, method: str, attempt: Callable[[float], T], deadline_s: float) -> T:
+        """Repeat `attempt(seconds left)` until it has an answer or the deadline has passed."""
         end = time.monotonic() + deadline_s
         pause = _FIRST_PAUSE_S
         while True:
@@ -121,25 +122,25 @@ class Connection:
                         f"hub {self.address} refused the token of this client; "
                         "give the token that the hub was started with."
                     ) from err
-                lost: flight.FlightError = err
-            except (*_LOST, flight.FlightTimedOutError) as err:
-                lost = err
+                failure: flight.FlightError = err
+            except (*_UNREACHABLE, flight.FlightTimedOutError) as err:
+                failure = err
             left = end - time.monotonic()
             if left <= 0:
                 raise StalledError(
                     f"hub {self.address} gave no answer to '{method}' within {deadline_s:g} s. It may have "
-                    "been carried out or not; call again when the hub is up: that does nothing twice."
-                ) from lost
+                    "been carried out or not; call again when the hub runs: nothing is done twice."
+                ) from failure
             time.sleep(min(left, pause * random.uniform(0.5, 1.5)))  # noqa: S311 - no secret
             pause = min(2 * pause, _LONGEST_PAUSE_S)
             self._find(end - time.monotonic())
 
     def _find(self, left: float) -> None:
-        """Learn where the hub is now."""
+        """Ask `locate` for the hub's present address and token."""
         found = None if self._locate is None else self._locate(left)
         with self._lock:
-            if found is not None and found != (self._end.address, self._end.token):
-                self._end = _End.of(*found)  # the old one may still be in use by another thread
+            if found is not None and found != (self._hub.address, self._hub.token):
+                self._hub = _Hub.of(*found)  # the old one may still be in use by another thread
 
     def _collect(
         self, method: str, args: Args, table: pa.Table | None, left: float
@@ -154,11 +155,11 @@ class Connection:
 
     def _exchange(self, method: str, args: Args, table: pa.Table | None, left: float) -> Exchange:
         """One attempt: yields the rows of the answer, returns its result."""
-        call, end = encode_call(method, args, 0 if table is None else table.num_rows), self._end
+        call, hub = encode_call(method, args, 0 if table is None else table.num_rows), self._hub
         options = flight.FlightCallOptions(
-            timeout=left + _GRACE_S, headers=[(b"authorization", authorization(end.token).encode())]
+            timeout=left + _GRACE_S, headers=[(b"authorization", authorization(hub.token).encode())]
         )
-        writer, reader = end.flight.do_exchange(flight.FlightDescriptor.for_command(call), options)
+        writer, reader = hub.client.do_exchange(flight.FlightDescriptor.for_command(call), options)
         try:
             _send(writer, table)
             while True:
@@ -167,21 +168,21 @@ class Connection:
                     return decode_answer(chunk.app_metadata.to_pybytes())
                 yield aligned(chunk.data)
         except StopIteration:
-            raise flight.FlightUnavailableError("the hub was gone before it had answered") from None
+            raise flight.FlightUnavailableError("the hub closed the connection before it answered") from None
         finally:
             reader.cancel()
             with suppress(flight.FlightError, pa.ArrowException):
                 writer.close()
 
 
-def _send(writer: Any, table: pa.Table | None) -> None:
+def _send(writer: flight.FlightStreamWriter, table: pa.Table | None) -> None:
     if table is None:
         writer.write_metadata(b"")
     else:
         check_size(table.nbytes)
         writer.begin(table.schema)
         try:
-            for part in messages_of(table.schema, table.to_batches()):
+            for part in message_batches(table.schema, table.to_batches()):
                 writer.write_batch(part)
         except pa.ArrowInvalid as err:  # 'Destination already closed'
             raise flight.FlightUnavailableError(str(err)) from err

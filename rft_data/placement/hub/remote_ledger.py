@@ -1,6 +1,6 @@
-"""A run's ledger in another process: the methods of `Ledger`, with this consumer's epoch sent along.
+"""The ledger of a run in another process: the methods of `Ledger`; each call sends this consumer's epoch.
 
-A sampler works on it as on the real one.
+A sampler uses it like a `Ledger`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pydantic import TypeAdapter
 
 from rft_data.core.rows import GroupResult, Lease
 from rft_data.placement.hub.connection import Connection
-from rft_data.placement.hub.wire import LedgerOf
+from rft_data.placement.hub.wire import LedgerKey
 
 DEADLINE_S = 60.0
 _LEASE = TypeAdapter(Lease)
@@ -22,19 +22,19 @@ class RemoteLedger:
     """Leases and consumption of one run, kept by a hub. Every call has DEADLINE_S (StalledError)."""
 
     def __init__(self, connection: Connection, run_id: str, attempt: int, *, max_uses: int = 1) -> None:
-        """Meant for `HubClient.ledger`; the arguments are those of `Ledger`."""
+        """Made by `HubClient.ledger`; the arguments are those of `Ledger`."""
         self._connection = connection
-        self._of = LedgerOf(run_id, attempt, max_uses)
+        self._key = LedgerKey(run_id, attempt, max_uses)
         self._epochs: dict[str, int] = {}
         self.run_id = run_id
         self.attempt = attempt
         self.max_uses = max_uses
 
-    def _call(self, method: str, **args: Any) -> Any:
-        return self._connection.call(method, {"of": self._of, **args}, deadline_s=DEADLINE_S)
+    def _call(self, method: str, **args: object) -> Any:
+        return self._connection.call(method, {"of": self._key, **args}, deadline_s=DEADLINE_S)
 
     def _epoch(self, consumer: str, epoch: int | None) -> int:
-        """The epoch to send: the one named, or the one this object attached with; 0 when it never did."""
+        """The epoch to send: `epoch`, or the one this object attached with; 0 if it has not attached."""
         return self._epochs.get(consumer, 0) if epoch is None else epoch
 
     def attach(self, consumer: str) -> int:
@@ -65,7 +65,7 @@ class RemoteLedger:
         *,
         epoch: int | None = None,
     ) -> Lease:
-        """`Ledger.grant`; asked again for the same groups and version, the stored lease comes back."""
+        """`Ledger.grant`; asked again for the same groups and version, it returns the stored lease."""
         granted = self._call(
             "grant",
             consumer=consumer,

@@ -1,7 +1,7 @@
 """Serves a buffer and its ledgers to other processes, over Arrow Flight on loopback unless told otherwise.
 
 Every call needs the run's token. The connection is not encrypted: on a network, use a private one.
-What the calls do is `buffer_calls.py`'s business.
+`buffer_calls.py` carries out the calls.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import secrets
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import pyarrow as pa
 from pyarrow import flight
@@ -22,7 +21,7 @@ from rft_data.core.codec import aligned
 from rft_data.core.errors import BusyError, RftError, StalledError
 from rft_data.placement.hub.buffer_calls import Calls
 from rft_data.placement.hub.wire import (
-    LedgerOf,
+    LedgerKey,
     Rows,
     authorization,
     check_form,
@@ -30,15 +29,15 @@ from rft_data.placement.hub.wire import (
     decode_call,
     encode_error,
     encode_result,
-    messages_of,
+    message_batches,
 )
 from rft_data.sampler.ledger import Ledger
 
-MAX_BRINGING = 64
-"""Calls with rows that are received at a time: with the size of one call, the bound on memory."""
-BRINGING_DEADLINE_S = 60.0
+MAX_RECEIVING = 64
+"""Calls with rows that are received at a time; times the largest size of a call, this bounds the memory."""
+RECEIVING_DEADLINE_S = 60.0
 STOP_S = 10.0
-"""How long `close` waits for calls that are under way."""
+"""How long `close` waits for calls that have no answer yet."""
 _log = logging.getLogger(__name__)
 
 
@@ -48,18 +47,18 @@ class HubServer:
     def __init__(
         self, buffer: Buffer, *, host: str = "127.0.0.1", port: int = 0, token: str | None = None
     ) -> None:
-        """Prepare to serve `buffer`, which stays the caller's to close (after the hub).
+        """Prepare to serve `buffer`; the caller closes it, after the hub.
 
-        `port`: 0 takes any free one. `token`: None makes a random one.
+        `port`: 0 uses any free one. `token`: None makes a random one.
         """
         self._calls = Calls(buffer)
         self._host, self._port = host, port
         self.token = token or secrets.token_urlsafe(32)
-        self._flight: Any = None
+        self._flight: _Flight | None = None
 
     @property
     def address(self) -> str:
-        """Where clients find it.
+        """Address for clients, `grpc://host:port`.
 
         Raises: RftError before `start`.
         """
@@ -68,14 +67,14 @@ class HubServer:
         return f"grpc://{self._host}:{self._flight.port}"
 
     def ledger(self, run_id: str, attempt: int, *, max_uses: int = 1) -> Ledger:
-        """The ledger that clients of this run use: parts in this process must share it, not make their own.
+        """The ledger that clients of this run use; code in this process must use it too.
 
         Raises: ConflictError if it is open with another `max_uses`.
         """
-        return self._calls.books.ledger(LedgerOf(run_id, attempt, max_uses))
+        return self._calls.ledgers.ledger(LedgerKey(run_id, attempt, max_uses))
 
     def start(self) -> HubServer:
-        """Accept calls from now on; idempotent.
+        """Start to accept calls; idempotent.
 
         Raises: BusyError if the port is taken.
         """
@@ -84,18 +83,18 @@ class HubServer:
                 self._flight = _Flight(self._calls, f"grpc://{self._host}:{self._port}", self.token)
             except (pa.ArrowException, OSError) as err:
                 raise BusyError(
-                    f"the hub cannot listen on {self._host}:{self._port}; another process may have the port. "
+                    f"the hub cannot listen on {self._host}:{self._port}; another process may use the port. "
                     "Choose another one, or 0 for any."
                 ) from err
         return self
 
     def close(self) -> None:
-        """Answer what is under way, for at most STOP_S, and stop; idempotent."""
+        """Answer the calls that have arrived, for at most STOP_S, and stop; idempotent."""
         if self._flight is None:
             return
         self._flight.closing.set()
         stopping = threading.Thread(target=self._flight.shutdown, name="hub-stop", daemon=True)
-        stopping.start()  # Flight's own shutdown waits as long as a client that stopped reading
+        stopping.start()  # Flight's own shutdown may wait for a client that stopped reading
         stopping.join(STOP_S)
         self._flight = None
 
@@ -107,40 +106,46 @@ class HubServer:
 
 
 class _Flight(flight.FlightServerBase):  # type: ignore[misc]
-    """Flight's side: receives a call, answers it."""
+    """The Flight server: receives calls and sends answers."""
 
     def __init__(self, calls: Calls, location: str, token: str) -> None:
         self._calls = calls
-        self._bringing = threading.BoundedSemaphore(MAX_BRINGING)
+        self._receiving = threading.BoundedSemaphore(MAX_RECEIVING)
         self.closing = threading.Event()
         super().__init__(location, middleware={"token": _TokenCheck(token)})
 
-    def do_exchange(self, _context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
-        """One call; whatever goes wrong is an answer too."""
-        brought = _Brought(reader)
+    def do_exchange(
+        self,
+        _context: flight.ServerCallContext,
+        descriptor: flight.FlightDescriptor,
+        reader: flight.MetadataRecordBatchReader,
+        writer: flight.MetadataRecordBatchWriter,
+    ) -> None:
+        """Receive one call and answer it; an error is an answer too."""
+        sent = _Sent(reader)
         try:
             try:
-                last = self._answer(descriptor.command or b"", brought, writer)
+                last = self._answer(descriptor.command or b"", sent, writer)
             except RftError as err:
                 last = encode_error(err)
-            brought.discard()  # a client that is still sending would not get the answer
+            sent.discard()  # a client that is still sending would not get the answer
             writer.write_metadata(last)
         except pa.ArrowException:
-            _log.warning("a client went away before it was answered")
+            _log.warning("a client closed its connection before it was answered")
 
-    def _answer(self, call: bytes, brought: _Brought, writer: Any) -> bytes:
-        """Write the rows of the answer, return its JSON."""
+    def _answer(self, call: bytes, sent: _Sent, writer: flight.MetadataRecordBatchWriter) -> bytes:
+        """Write the rows of the answer, and return its JSON part."""
         method, args, rows = decode_call(call)
-        with _confined(method):
+        with _as_rft_error(method):
             if self._calls.brings_rows(method):
-                result = self._with_rows(method, args, rows, brought)
+                result = self._with_rows(method, args, rows, sent)
             else:
                 result = self._calls.answer(method, args)
             if not isinstance(result, Rows):
                 return encode_result(result)
-        brought.discard()
+        sent.discard()
         writer.begin(result.schema)
-        parts = messages_of(result.schema, result.batches)
+        parts = message_batches(result.schema, result.batches)
         while (part := self._next(method, parts)) is not None:
             writer.write_batch(part)
         return encode_result(None)
@@ -148,28 +153,28 @@ class _Flight(flight.FlightServerBase):  # type: ignore[misc]
     def _next(self, method: str, parts: Iterator[pa.RecordBatch]) -> pa.RecordBatch | None:
         if self.closing.is_set():
             raise StalledError("the hub was closed in the middle of an answer; ask again.")
-        with _confined(method):
+        with _as_rft_error(method):
             return next(parts, None)
 
-    def _with_rows(self, method: str, args: dict[str, Any], rows: int, brought: _Brought) -> Any:
-        """Receive the rows, a bounded number of calls at a time, and answer.
+    def _with_rows(self, method: str, args: dict[str, object], rows: int, sent: _Sent) -> object:
+        """Receive the rows of a call and make it; at most MAX_RECEIVING calls do so at a time.
 
-        Raises: StalledError if too many others are being received.
+        Raises: StalledError if it has waited RECEIVING_DEADLINE_S for the others.
         """
-        if not self._bringing.acquire(timeout=BRINGING_DEADLINE_S):
+        if not self._receiving.acquire(timeout=RECEIVING_DEADLINE_S):
             raise StalledError(
-                f"the hub was receiving {MAX_BRINGING} other calls with rows for {BRINGING_DEADLINE_S:g} s; "
-                "nothing of this one is stored. Send it again."
+                f"the hub was receiving {MAX_RECEIVING} other calls with rows "
+                f"for {RECEIVING_DEADLINE_S:g} s; nothing of this one is stored. Send it again."
             )
         try:
-            return self._calls.answer(method, args, brought.table(rows))
+            return self._calls.answer(method, args, sent.table(rows))
         finally:
-            self._bringing.release()
+            self._receiving.release()
 
 
 @contextmanager
-def _confined(method: str) -> Iterator[None]:
-    """Let our errors pass; of any other one the caller learns the class only, the hub's log the rest."""
+def _as_rft_error(method: str) -> Iterator[None]:
+    """Raise any other error as RftError: the client gets only its class, the hub's log has the traceback."""
     try:
         yield
     except RftError:
@@ -181,10 +186,10 @@ def _confined(method: str) -> Iterator[None]:
         ) from err
 
 
-class _Brought:
-    """What a client sends along with a call."""
+class _Sent:
+    """The rows that a client sends with a call."""
 
-    def __init__(self, reader: Any) -> None:
+    def __init__(self, reader: flight.MetadataRecordBatchReader) -> None:
         self._reader = reader
         self._ended = False
 
@@ -199,9 +204,9 @@ class _Brought:
                 yield chunk.data
 
     def table(self, rows: int) -> pa.Table:
-        """The rows, `rows` in number.
+        """Read the rows; there must be `rows` of them.
 
-        Raises: RowError if they are too many bytes, or not well formed; StalledError if some are missing.
+        Raises: RowError for too many bytes or bad Arrow data; StalledError if some are missing.
         """
         batches, size = list[pa.RecordBatch](), 0
         for batch in self._batches():
@@ -209,7 +214,7 @@ class _Brought:
             check_size(size)
             batches.append(aligned(batch))
         table = pa.Table.from_batches(batches) if batches else pa.table({})
-        if table.num_rows != rows:  # to Flight a client that dies while sending is one that has sent all
+        if table.num_rows != rows:  # to Flight, a client that died has sent all
             raise StalledError(
                 f"{table.num_rows} of {rows} rows of a hub call arrived; nothing of it is stored. "
                 "Send it again."
@@ -218,20 +223,20 @@ class _Brought:
         return table
 
     def discard(self) -> None:
-        """Read what is left, so that the client comes to listen."""
+        """Read and drop the rest: the client reads the answer only when all is sent."""
         for _ in self._batches():
             pass
 
 
 class _TokenCheck(flight.ServerMiddlewareFactory):  # type: ignore[misc]
-    """Refuses a call before anything of it is read, unless it has the token."""
+    """Refuses a call without the token, before any of its content is read."""
 
     def __init__(self, token: str) -> None:
         super().__init__()
         self._wanted = authorization(token).encode()
 
-    def start_call(self, info: Any, headers: dict[str, list[str]]) -> None:
-        """Flight's hook at the start of every call."""
+    def start_call(self, info: flight.CallInfo, headers: dict[str, list[str]]) -> None:
+        """Called by Flight at the start of every call."""
         found = "".join(headers.get("authorization", [])).encode()
         if not hmac.compare_digest(found, self._wanted):
             raise flight.FlightUnauthenticatedError("wrong or missing token")

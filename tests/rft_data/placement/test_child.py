@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pydantic_core import from_json
 
-from rft_data.placement.calls import Birth, encode_call
+from rft_data.placement.calls import RoleSetup, encode_call
 from rft_data.placement.channel import HEARTBEAT, Line
 from tests.rft_data.placement.conftest import spec
 
@@ -26,7 +26,7 @@ def test_a_child_ends_when_its_line_does_though_its_role_is_busy(tmp_path: Path)
     started, ours = child(os.getpid())
     line = Line(ours)
     received = line.received()
-    line.send(1, Birth.of(spec(folder=str(tmp_path)), None).written())
+    line.send(1, RoleSetup.of(spec(folder=str(tmp_path)), None).encode())
     number, answer = next(message for message in received if message[0] != HEARTBEAT)
     assert (number, from_json(answer)) == (1, {"result": None})
     line.send(2, encode_call("toy", "block", {"seconds": 600.0}))

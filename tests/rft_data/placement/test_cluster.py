@@ -5,7 +5,7 @@ import pytest
 from rft_data.core.errors import RecipeError
 from rft_data.core.protocols import RoleSpec
 from rft_data.placement import machine
-from rft_data.placement.cluster import bundle_of, never_fits
+from rft_data.placement.cluster import never_fits, role_resources
 from rft_data.placement.devices import Devices, visible_devices
 
 
@@ -26,7 +26,7 @@ def test_roles_that_need_more_than_all_nodes_are_refused_with_a_table() -> None:
     rows = [line.split() for line in refusal.splitlines()]
     assert ["trainer", "2", "1"] in rows
     assert ["needed", "together", "3", "1"] in rows
-    assert ["there,", "on", "1", "nodes", "2", "0"] in rows
+    assert ["available", "on", "1", "nodes", "2", "0"] in rows
 
 
 def test_a_role_larger_than_every_node_is_refused_though_all_nodes_together_have_enough() -> None:
@@ -37,8 +37,8 @@ def test_a_role_larger_than_every_node_is_refused_though_all_nodes_together_have
 
 def test_a_part_of_more_than_one_gpu_is_refused() -> None:
     with pytest.raises(RecipeError, match=r"'a' asks for 1.5 GPUs; wanted is a whole number"):
-        bundle_of(role("a", 1, 1.5))
-    assert bundle_of(role("a", 0, 0)) == {}
+        role_resources(role("a", 1, 1.5))
+    assert role_resources(role("a", 0, 0)) == {}
 
 
 def test_small_shares_are_put_together_so_that_whole_gpus_stay() -> None:
@@ -87,7 +87,7 @@ def test_a_machine_that_is_too_small_is_warned_of(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(machine, "_free_bytes", lambda: 3 << 30)
     assert machine.warnings_for([role("a"), role("b")]) == []
     cpus, memory = machine.warnings_for([role("a"), role("b"), role("c"), role("d")])
-    assert "the roles ask for 4 CPUs (a: 1, b: 1, c: 1, d: 1); this machine gives 2" in cpus
+    assert "the roles ask for 4 CPUs (a: 1, b: 1, c: 1, d: 1); this machine has 2" in cpus
     assert "3.0 GiB of memory are free for 4 roles" in memory
 
 

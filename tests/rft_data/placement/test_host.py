@@ -10,7 +10,7 @@ import pytest
 from pydantic_core import from_json
 
 from rft_data.core.errors import DiskFullError, RftError
-from rft_data.placement.calls import Awaited, Birth, encode_call, encode_failure, read_value
+from rft_data.placement.calls import Awaited, RoleSetup, encode_call, encode_failure, read_value
 from rft_data.placement.host import Host, Typed
 from rft_data.placement.hub.wire import decode_answer, encode_result
 from tests.rft_data.placement.conftest import spec
@@ -66,7 +66,7 @@ def test_an_error_keeps_a_text_that_is_not_utf8() -> None:
 
 
 def test_a_host_answers_calls_and_closes_its_role(tmp_path: Path) -> None:
-    host = Host(Birth.of(spec(folder=str(tmp_path)), None))
+    host = Host(RoleSetup.of(spec(folder=str(tmp_path)), None))
 
     async def conversation() -> list[Any]:
         said = []
@@ -94,5 +94,5 @@ def test_a_host_answers_calls_and_closes_its_role(tmp_path: Path) -> None:
 
 def test_a_factory_that_breaks_is_an_error_of_ours(capfd: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(RftError, match=r"role 'toy' failed in '\(start\)': KeyError: 'model'"):
-        Host(Birth.of(spec(factory="breaks"), None))
+        Host(RoleSetup.of(spec(factory="breaks"), None))
     assert 'raise KeyError("model")' in capfd.readouterr().err, "the traceback is lost"

@@ -198,7 +198,7 @@ def test_a_stopped_child_is_noticed_and_killed_but_a_busy_one_is_not() -> None:
     role.call("block", None, deadline_s=60, seconds=6.0).result()
     call = role.call("sleep", None, deadline_s=600, seconds=600.0)
     os.kill(pid, signal.SIGSTOP)
-    with pytest.raises(RoleDiedError, match="gave no sign of life for 4 s and was killed: signal SIGKILL"):
+    with pytest.raises(RoleDiedError, match="sent no heartbeat for 4 s and was killed: signal SIGKILL"):
         call.result(timeout=60)
     assert not runs(pid)
     placement.close()

@@ -90,9 +90,9 @@ def test_an_append_cut_off_while_it_is_sent_stores_nothing(
         writer.begin(table.schema)
         writer.write_table(table.slice(0, 2))
         # a call that is cancelled before it has come to the hub never was one
-        wait_for(lambda: hub._flight._bringing._value < server.MAX_BRINGING)
+        wait_for(lambda: hub._flight._receiving._value < server.MAX_RECEIVING)
         reader.cancel()
-        wait_for(lambda: "went away" in caplog.text)
+        wait_for(lambda: "closed its connection" in caplog.text)
     assert len(buffer) == 0
 
 
@@ -150,12 +150,12 @@ def test_data_that_points_outside_itself_is_refused() -> None:
 def test_too_many_calls_with_rows_at_a_time_are_told_so(
     buffer: Buffer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server, "MAX_BRINGING", 1)
-    monkeypatch.setattr(server, "BRINGING_DEADLINE_S", 0.3)
+    monkeypatch.setattr(server, "MAX_RECEIVING", 1)
+    monkeypatch.setattr(server, "RECEIVING_DEADLINE_S", 0.3)
     with HubServer(buffer) as hub, HubClient(hub.address, hub.token) as client:
         with commits_held(buffer):
             first = client.submit([make_experience(0)])
-            wait_for(lambda: hub._flight._bringing._value == 0)
+            wait_for(lambda: hub._flight._receiving._value == 0)
             large = [make_experience(i, completion_text="x" * (4 << 20)) for i in range(1, 5)]
             with pytest.raises(StalledError, match="receiving 1 other calls with rows"):
                 client.append(large)
@@ -213,12 +213,15 @@ def test_a_stream_that_is_dropped_ends_at_the_hub(buffer: Buffer, caplog: pytest
         rows = client.batches("experiences")
         next(rows)
         rows.close()
-        wait_for(lambda: "went away" in caplog.text)
+        wait_for(lambda: "closed its connection" in caplog.text)
 
 
-def test_a_panic_of_a_library_is_confined_too() -> None:
+def test_a_panic_of_a_library_is_an_rft_error_too() -> None:
     class PanicException(BaseException):  # what pyo3 raises is no Exception
         pass
 
-    with pytest.raises(RftError, match="'append' failed with PanicException"), server._confined("append"):
+    with (
+        pytest.raises(RftError, match="'append' failed with PanicException"),
+        server._as_rft_error("append"),
+    ):
         raise PanicException

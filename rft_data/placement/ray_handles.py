@@ -1,0 +1,43 @@
+"""The parts of Ray's objects that placements call: Ray is an optional dependency and is imported late."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from types import ModuleType
+from typing import Protocol
+
+from rft_data.core.lookup import need
+
+
+class Reference(Protocol):
+    """A result that is not there yet (`ray.ObjectRef`)."""
+
+    def future(self) -> Future[bytes]:
+        """The result as a future of this process."""
+        ...
+
+
+class RemoteMethod(Protocol):
+    """A method of an actor."""
+
+    def remote(self, *arguments: object) -> Reference:
+        """Call it; returns at once."""
+        ...
+
+
+class PlacementGroup(Protocol):
+    """Resources that a cluster reserves together (`ray.util.placement_group.PlacementGroup`)."""
+
+    def wait(self, timeout_seconds: float) -> bool:
+        """Wait until they are reserved; False if they are not by then."""
+        ...
+
+
+def ray_module(why: str) -> ModuleType:
+    """The package `ray`.
+
+    Args: why: what needs it, for the error.
+    Raises: MissingExtraError if it is not installed.
+    """
+    module: ModuleType = need("ray", "ray", why)
+    return module
