@@ -21,7 +21,7 @@ from safetensors import SafetensorError, safe_open
 from rft_data.core.errors import IntegrityError
 from rft_data.core.files import Tensors, parse_manifest, weight_files
 from rft_data.core.rows import WeightRef
-from rft_data.weights.adapter import ADAPTER, adapter_of, check_base, merged
+from rft_data.weights.adapter import ADAPTER, check_base, manifest_adapter, merged
 from rft_data.weights.probe import PROBE_FILE, Probe
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ def on_base(manifest: Mapping[str, Any], version: Path, source: Source) -> Sourc
     Args: version: the folder that was published.
     Raises: MissingFileError, IntegrityError when the base cannot be read or is another.
     """
-    adapter = adapter_of(manifest, version)
+    adapter = manifest_adapter(manifest, version)
     if adapter is None:
         return source
     check_base(adapter)

@@ -1,5 +1,4 @@
-"""Tasks as a table, their record in the buffer, and what is done to them before and during a run.
+"""Tasks: their sources, their table and record, curation during a run, and selectors.
 
-No operator lives here (see `ops/tasks/`) and no selector: this is what both work on. Operators import
-its modules, so that nothing heavy may be imported by this file.
+Operators over tasks are in `ops/tasks/`. They import these modules, so this file imports nothing heavy.
 """

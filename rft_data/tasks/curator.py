@@ -1,7 +1,8 @@
-"""Curation that goes on during a run: at a checkpoint, the record of every task is judged again.
+"""Curation during a run: at a checkpoint, the operators judge every task again by its record.
 
-Tasks that the operators drop are retired, retired ones that they keep come back, and new ones may be made.
-The selector is told; it alone decides what is played. The trainer and the explorers notice nothing.
+Tasks that the operators drop are retired, retired tasks that they keep are revived, and new tasks may be
+made. The selector is told of every change, and alone decides which tasks are played. Trainer and explorers
+are not involved.
 """
 
 from __future__ import annotations
@@ -32,16 +33,16 @@ log = logging.getLogger(__name__)
 
 
 class TaskVerdicts(Protocol):
-    """What operators did with N tasks."""
+    """The result of operators over N tasks."""
 
     @property
     def kept(self) -> npt.NDArray[np.int64]:
-        """Rows that stay."""
+        """Indices of the tasks that were kept."""
         ...
 
     @property
     def table(self) -> pa.Table:
-        """Those rows, with what operators edited or added."""
+        """The kept tasks, with the columns that operators edited or added."""
         ...
 
     @property
@@ -58,13 +59,13 @@ class TaskPipeline(Protocol):
         ...
 
     def close(self) -> None:
-        """Give up what the operators hold; idempotent."""
+        """End the operators' workers, if any; idempotent."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Curated:
-    """What one round of curation changed."""
+    """The changes of one round of curation."""
 
     step: int
     retired: Mapping[TaskKey, str]
@@ -74,42 +75,44 @@ class Curated:
     failures: Mapping[TaskKey, str]
     """Tasks that an operator or the synthesis failed on; they stay as they are."""
     difficulty: Mapping[TaskKey, float]
-    """As the operators left it, of the tasks they kept; without those that have none."""
+    """Difficulty of the kept tasks after the operators; tasks without a difficulty are left out."""
 
 
 @dataclass
 class TaskCurator:
     """A selector (rft_data.core.protocols.Selector) whose tasks change as the run goes on.
 
-    It hands everything to the selector inside; `curate` alone is its own, and its state is saved with the
-    inner one's. Call that at steps where a checkpoint is taken and before its state is: then a resumed
-    run, which replays selections since the checkpoint, plays the same tasks. Where the operators would
-    leave fewer than `least_playable` tasks, none is retired.
+    Every call except `curate` is passed on to the inner selector, whose state is saved with this one's.
+    Call `curate` at the step of a checkpoint, before the state is saved: a resumed run repeats the
+    selections since the checkpoint, and then plays the same tasks. If the operators would leave fewer than
+    `least_playable` tasks, none is retired.
     """
 
     buffer: Buffer
     run_id: str
     selector: OpenSelector
     tasks: dict[TaskKey, Task]
-    """The run's first tasks, in the dispatcher's own mapping: every made task that is stored is put in, so
-    that open groups of a killed run find theirs. Those do not count until this run makes them (again).
+    """The run's first tasks, in the mapping that the dispatcher uses.
+
+    Every stored synthesised task is added to it, so that open groups of a killed run find their task. Such
+    a task is not selected until this run makes it (again).
     """
     pipeline: TaskPipeline
     every: int
-    """Optimizer steps between two rounds; a multiple of those between two checkpoints."""
+    """Optimizer steps between two rounds; a multiple of the steps between two checkpoints."""
     least_playable: int
     synthesis: Synthesis | None = None
     admit: Callable[[Sequence[Task]], list[Task]] = list
-    """Which of the new tasks are let in; they are cleaned and compared with the held-out ones here."""
+    """Filters new tasks: cleans them and compares them with the held-out tasks."""
     seed: int = 0
     retired: set[TaskKey] = field(default_factory=set, init=False)
     added: list[TaskKey] = field(default_factory=list, init=False)
     """Made by this run, in order."""
     _tried: set[TaskKey] = field(default_factory=set, init=False)
-    """Tasks that had their turn at getting variants."""
+    """Tasks for which variants were already requested."""
     _last: Curated | None = field(default=None, init=False)
     _table: pa.Table = field(default=None, init=False)
-    """The tasks as a table, without their record: hashing the prompts of all anew would take seconds."""
+    """The tasks as a table without their record; kept, because hashing all prompts takes seconds."""
 
     def __post_init__(self) -> None:
         self._first = list(self.tasks)
@@ -121,7 +124,7 @@ class TaskCurator:
         return self.selector.select(n)
 
     def observe(self, results: Sequence[GroupResult]) -> None:
-        """The selector learns; the curator reads the stored groups instead."""
+        """Let the selector learn; the curator reads the stored groups instead."""
         self.selector.observe(results)
 
     def due(self, step: int) -> bool:
@@ -131,7 +134,7 @@ class TaskCurator:
     def curate(self, step: int, set_aside: Collection[str] = ()) -> Curated:
         """Judge every task by the stored groups of this run, and tell the selector what changed.
 
-        Args: set_aside: groups that do not count: what the ledger retired.
+        Args: set_aside: groups that do not count, because the ledger retired them.
         Raises: OperatorError; RowError from a synthesis that returns no training tasks.
         """
         keys = [*self._first, *self.added]
@@ -196,23 +199,23 @@ class TaskCurator:
         known = set(keys)
         new = {task.key: task for task in self.admit(made.tasks) if task.key not in known}
         self.buffer.add_tasks(list(new.values()))
-        # another run may have stored the same task first: what a resumed run would find is played from now on
+        # another run may have stored the same task first; play the stored one, as a resumed run would
         self.tasks.update(_stored(self.buffer, new))
         self.selector.add([self.tasks[key] for key in new])
         self.added += new
         return tuple(new)
 
     def warn_of_replay(self, step: int, leased: Collection[int]) -> None:
-        """Say so when a run falls back, over a damaged checkpoint, to one from before a curation.
+        """Warn when a run resumes from a checkpoint older than a curation, because a newer one is damaged.
 
-        Rounds that were leased after it are replayed with the tasks from before it.
-        Args: step: of the checkpoint taken up. leased: steps that have a lease.
+        Leases granted after that curation are replayed, but other tasks are chosen.
+        Args: step: of the checkpoint that the run resumes from. leased: steps that have a lease.
         """
         crossed = [at for at in range(step + 1, max(leased, default=step) + 1) if self.due(at)]
         if crossed:
             log.warning(
-                "going on from step %d, before tasks were curated at step %s; what was leased since is "
-                "replayed with the tasks from before: this run will choose other tasks than an unharmed one.",
+                "resuming from step %d, before tasks were curated at step %s; leases since then are "
+                "replayed with the tasks from before: this run will choose other tasks than an unharmed run.",
                 step,
                 ", ".join(map(str, crossed)),
             )
@@ -222,7 +225,7 @@ class TaskCurator:
         self.pipeline.close()
 
     def state_dict(self) -> dict[str, Any]:
-        """The selector's state, and which tasks are retired, made and had their turn, as JSON values."""
+        """The selector's state, and the retired, added and tried tasks, as JSON values."""
         return {
             "selector": self.selector.state_dict(),
             "retired": _listed(sorted(self.retired)),
@@ -233,7 +236,7 @@ class TaskCurator:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue where `state_dict` was taken; once, before anything is selected.
 
-        Raises: ResumeError when a task the run had made is not among `tasks`; what the selector raises.
+        Raises: ResumeError when a task that the run had made is not stored; errors of the selector.
         """
         added = _keys(state["added"])
         self.tasks.update(_stored(self.buffer, added))
@@ -253,7 +256,7 @@ class TaskCurator:
         self.selector.load_state_dict(state["selector"])
 
     def metrics(self) -> dict[str, float]:
-        """The selector's, and tasks in play, retired and made, and what the last round found."""
+        """The selector's metrics; counts of tasks in play, retired and made; figures of the last round."""
         known = len(self._first) + len(self.added)
         last = self._last
         levels = list(last.difficulty.values()) if last else []
@@ -269,12 +272,12 @@ class TaskCurator:
 
 
 def made_tasks(buffer: Buffer) -> list[Task]:
-    """Every stored task that some run made; which one is not written down, two may make the same."""
+    """Every stored task that a run synthesised; which run is not stored: two may make the same task."""
     return [task for task in buffer.tasks("train") if SYNTHESISED in task.tags]
 
 
 def _stored(buffer: Buffer, keys: Collection[TaskKey]) -> dict[TaskKey, Task]:
-    """Those of the keys that are stored, whoever stored them, as training tasks."""
+    """The stored tasks with these keys, from any run, as training tasks."""
     ids = tuple(sorted({key.task_id for key in keys}))
     found = to_tasks(buffer.read("tasks", None, In("task_id", ids)))
     return {task.key: replace(task, split=Split.TRAIN) for task in found if task.key in keys}

@@ -1,7 +1,7 @@
-"""A task's record: every stored group of it that counts, as three lists, and their sum over a window.
+"""A task's record: three lists with one entry per stored group of the task, and their sums.
 
-Groups that failed, were cancelled or set aside, and rollouts without a reward, are no evidence about a
-task; neither are experts' solutions and evaluations.
+Not counted are groups that failed, were cancelled or set aside, rollouts without a reward, experts'
+solutions and evaluations.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _ENTRY = {"age": "played_age", "passes": "played_passes", "rollouts": "played_ro
 
 
 class StoredRows(Protocol):
-    """What of a buffer this needs."""
+    """The buffer method that this module calls."""
 
     def read(
         self,
@@ -51,8 +51,8 @@ def played(store: StoredRows, *, run_id: str | None = None, set_aside: Collectio
 
     Args:
         run_id: only this run's groups; None: those of every run, and imported rollouts; a group that was
-            re-admitted into another book counts once.
-        set_aside: groups that do not count (stale ones, or those of an interrupted step).
+            readmitted under another run id counts once.
+        set_aside: groups that do not count (stale groups, or those of an interrupted step).
     """
     entries = _groups(store, run_id, set_aside)
     if run_id is None:
@@ -68,7 +68,7 @@ def tally(table: pa.Table, window: int | None) -> tuple[npt.NDArray[np.float64],
     """Passes and scored rollouts of each of N tasks, from the columns of PLAYED.
 
     Args: window: count only groups sampled by the weights of the last `window` optimizer steps; imported
-        rollouts, which none of ours sampled, then do not count. None: everything counts.
+        rollouts then do not count, because their weights are unknown. None: count everything.
     """
     lists = {field.name: one_array(table[field.name].cast(field.type)) for field in PLAYED}
     place = pc.list_parent_indices(lists["played_age"]).to_numpy()
@@ -112,7 +112,7 @@ def _first_of_each(table: pa.Table, name: str) -> pa.Table:
 
 
 def _imports(store: StoredRows) -> pa.Table:
-    """One entry for each scored rollout that somebody else made."""
+    """One entry for each scored rollout that was imported."""
     scored = And((Compare("source", "eq", RowSource.IMPORT), Not(IsNull("reward"))))
     rows = store.read("experiences", [*_KEY, "reward"], scored)
     rewards = rows["reward"].cast(pa.float64()).to_numpy()
@@ -139,11 +139,13 @@ def _scored(rewards: pa.ListArray, rows: int) -> tuple[Any, Any]:
 def _ages(store: StoredRows, rows: pa.Table) -> npt.NDArray[np.int64]:
     """Optimizer steps between each group's weights and those of the newest group of its run.
 
-    Policy versions have gaps wherever a run was restarted, so they are not counted themselves; one that
-    the table `versions` does not know counts as its own step.
+    Policy versions have gaps after restarts, so steps are counted instead. A version that is not in the
+    table `versions` counts as the step of the same number.
     """
     known = store.read("versions", ["run_id", "version", "step"])
-    place = pc.index_in(_of_run(rows, "version_min"), value_set=one_array(_of_run(known, "version")))
+    place = pc.index_in(
+        _run_versions(rows, "version_min"), value_set=one_array(_run_versions(known, "version"))
+    )
     steps = pc.coalesce(known["step"].take(place), rows["version_min"]).to_numpy()
     runs = one_array(rows["run_id"]).dictionary_encode()
     codes = runs.indices.to_numpy()
@@ -153,6 +155,6 @@ def _ages(store: StoredRows, rows: pa.Table) -> npt.NDArray[np.int64]:
     return ages
 
 
-def _of_run(table: pa.Table, version: str) -> pa.ChunkedArray:
-    """(run_id, version) as one text."""
+def _run_versions(table: pa.Table, version: str) -> pa.ChunkedArray:
+    """(run_id, version) joined as one string."""
     return pc.binary_join_element_wise(table["run_id"], table[version].cast(pa.string()), "\x00")

@@ -1,6 +1,6 @@
 """Where tasks come from: files and generators, read into `Task` rows.
 
-Held-out tasks are chosen by content hash, so a question is on the same side wherever it turns up.
+Held-out tasks are chosen by content hash, so the same question is held out in every source, or in none.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def read_jsonl(path: Path) -> Iterator[tuple[int, dict[str, object]]]:
 def pick(row: Mapping[str, object], field: str, where: str) -> object:
     """The value at a dotted field name.
 
-    Raises: RowError naming the place, the field and what there is.
+    Raises: RowError naming the row, the field and the fields there are.
     """
     value: object = row
     for part in field.split("."):

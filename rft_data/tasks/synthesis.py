@@ -1,7 +1,7 @@
 """New tasks from played ones: a function makes variants of a task out of its stored experiences.
 
-Variants keep the experience they come from as their parent. Which are let in is the caller's business:
-they pass the same operators as any task. No model is called here; a function of yours may.
+A variant stores the experience it was made from as its parent. The caller decides which variants are used:
+they pass the same operators as any task. No model is called here; a maker function of yours may call one.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ Maker = Callable[..., Sequence[Task]]
 SYNTHESISED = "synthesised"
 """Tag of a task made here."""
 _NEWEST = 16
-"""Experiences of a task that its maker is shown."""
+"""At most so many experiences of a task are given to its maker."""
 
 
 class Rows(StoredRows, Protocol):
-    """What of a buffer synthesis needs."""
+    """The buffer methods that synthesis calls."""
 
     def take(self, seqs: Sequence[int]) -> object:
         """Experiences by row number."""
@@ -43,14 +43,14 @@ class Rows(StoredRows, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Synthesis:
-    """What makes variants, and of which tasks."""
+    """The maker of variants, and the rule for which tasks get variants."""
 
     make: Maker
     args: Mapping[str, Any]
     parents: int
     """At most so many tasks get variants at a time."""
     target_pass_rate: float = 0.5
-    """Tasks whose pass rate is nearest to it come first; those always or never solved have no turn."""
+    """Tasks whose pass rate is nearest to it come first; tasks always or never solved get no variants."""
 
     def choose(
         self, passes: npt.NDArray[np.float64], rollouts: npt.NDArray[np.int64], barred: npt.NDArray[np.bool_]
@@ -64,12 +64,12 @@ class Synthesis:
 
 @dataclass(frozen=True, slots=True)
 class Variants:
-    """What one round of synthesis made."""
+    """The variants of one round of synthesis."""
 
     tasks: tuple[Task, ...]
     """Each once."""
     failures: Mapping[TaskKey, str]
-    """Tasks whose maker raised, and what."""
+    """Tasks whose maker raised, with the error."""
 
 
 def make_synthesis(
@@ -93,12 +93,12 @@ def synthesise(
 ) -> Variants:
     """Variants of each parent that has a stored experience; the same arguments and rows give the same.
 
-    A maker that raises costs its parent the variants and nothing else. A variant without a parent of its
-    own gets the newest experience as parent; one that is the parent itself is left out.
+    If a maker raises, only that parent gets no variants. A variant without a parent experience gets the
+    newest one; a variant that equals its parent task is left out.
     Args:
-        seed: of the generator; each parent has its own, which depends on no other parent.
-        run_id: of rollouts, makers are shown this run's only; None: those of every run.
-        set_aside: groups whose rollouts makers are not shown (stale ones, those of an interrupted step).
+        seed: of the generators; each parent has its own generator, which depends on no other parent.
+        run_id: makers get only this run's rollouts; None: rollouts of every run.
+        set_aside: groups whose rollouts makers do not get (stale groups, those of an interrupted step).
     Raises: RowError when a maker returns anything but training tasks.
     """
     found = _newest(store, parents, run_id, set_aside)
@@ -125,17 +125,17 @@ def synthesise(
 def hinted(
     task: Task, experiences: Sequence[Experience], rng: np.random.Generator, share: float = 0.5
 ) -> list[Task]:
-    """The same task with the first lines of a correct solution given, so that less is left to find.
+    """The same task with the first lines of a correct solution in its prompt, which makes it easier.
 
     The start states of a reverse curriculum (R3, arXiv:2402.05808), as prompts: `share` of the lines, at
     least one, never the last. A task without a rewarded experience of two lines or more has no variant.
     """
-    told = [(exp, exp.completion_text.strip().splitlines()) for exp in experiences if (exp.reward or 0) > 0]
-    told = [(exp, lines) for exp, lines in told if len(lines) > 1]
-    if not told:
+    solved = [(exp, exp.completion_text.strip().splitlines()) for exp in experiences if (exp.reward or 0) > 0]
+    solved = [(exp, lines) for exp, lines in solved if len(lines) > 1]
+    if not solved:
         return []
-    best = max(exp.reward or 0 for exp, _ in told)
-    exp, lines = next(pair for pair in told if pair[0].reward == best)
+    best = max(exp.reward or 0 for exp, _ in solved)
+    exp, lines = next(pair for pair in solved if pair[0].reward == best)
     shown = min(max(1, round(share * len(lines))), len(lines) - 1)
     *before, last = task.messages
     hint = "\n".join([str(last["content"]), "", "A correct solution begins like this:", *lines[:shown]])
@@ -151,7 +151,7 @@ def _checked(variant: Task, parent: Task, newest: Experience) -> Task:
         got = f"split '{variant.split}'" if isinstance(variant, Task) else type(variant).__name__
         raise RowError(
             f"the synthesis gave for task '{parent.task_id}' a {got}; wanted tasks of split 'train' with "
-            "messages: held-out tasks are never made from training tasks, nor the other way round."
+            "messages: a training task is never made into a held-out task, nor the reverse."
         )
     return replace(
         variant,
@@ -163,7 +163,7 @@ def _checked(variant: Task, parent: Task, newest: Experience) -> Task:
 def _newest(
     store: Rows, parents: Sequence[Task], run_id: str | None, set_aside: Collection[str]
 ) -> dict[TaskKey, list[Experience]]:
-    """The newest experiences of each task, newest first; evaluations and probes are none."""
+    """The newest experiences of each task, newest first, without evaluations and probes."""
     gone = frozenset(set_aside)
     wanted = {task.key for task in parents}
     where = And(

@@ -1,6 +1,6 @@
-"""Tasks as the table that task operators work on, and back: one row per task, its prompt also as one text.
+"""Converts tasks to the table that task operators work on, and back: one row per task.
 
-Operators may edit `text`, `messages` and `difficulty`; every other column they add is theirs.
+Operators may edit `text` (the prompt as one text), `messages` and `difficulty`, and add columns of their own.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ _SCHEMA = pa.schema(
 
 
 def prompt_text(messages: Iterable[Message]) -> str:
-    """The contents of a prompt's messages, a line break between two."""
+    """The contents of a prompt's messages, joined with line breaks."""
     return "\n".join(str(message["content"]) for message in messages)
 
 
 def task_table(tasks: Sequence[Task], record: pa.Table | None = None) -> pa.Table:
     """`taskset`, `task_id`, `text`, `messages` (JSON), `answer`, `split`, `difficulty`, PLAYED's columns.
 
-    And `offline_difficulty`: the difficulty a task was loaded with, also after operators gave it another.
-    Args: record: what `played` gives; None: no task was ever played.
+    Also `offline_difficulty`: the difficulty a task was loaded with, even if operators changed it since.
+    Args: record: the table that `played` returns; None: no task was ever played.
     """
     columns: dict[str, list[object]] = {
         "taskset": [task.taskset for task in tasks],
@@ -72,9 +72,9 @@ def with_played(table: pa.Table, record: pa.Table | None) -> pa.Table:
 
 
 def edited_tasks(tasks: Sequence[Task], kept: Sequence[int], after: pa.Table) -> list[Task]:
-    """The kept tasks with what operators edited: prompt (then the task has another id) and difficulty.
+    """The kept tasks with the prompt and difficulty that operators edited; a new prompt gives a new task id.
 
-    Args: kept: which of `tasks` the rows of `after` are. after: the table as operators left it.
+    Args: kept: index into `tasks` of each row of `after`. after: the table after the operators.
     Raises: RecipeError when the one text of a prompt of several messages was edited.
     """
     edited = []
@@ -117,12 +117,12 @@ def _columns(table: pa.Table) -> dict[str, Any]:
 
 
 def _keys(table: pa.Table) -> pa.ChunkedArray:
-    """(taskset, task_id) as one text."""
+    """(taskset, task_id) joined as one string."""
     return pc.binary_join_element_wise(table["taskset"], table["task_id"], "\x00")
 
 
 def held_out(table: pa.Table) -> npt.NDArray[np.bool_]:
-    """Which rows are held-out tasks; none where there is no column `split`."""
+    """Whether each row is a held-out task; false for all without a column `split`."""
     if "split" not in table.column_names:
         return np.zeros(table.num_rows, bool)
     found: npt.NDArray[np.bool_] = np.asarray(table["split"].to_pylist(), object) == Split.HELDOUT

@@ -1,6 +1,6 @@
-"""Versions that are an adapter (LoRA, arXiv:2106.09685): what their manifest says of the base, and the merge.
+"""Versions that are an adapter (LoRA, arXiv:2106.09685): their base in the manifest, and merging with it.
 
-The one place that merges, for trainers and engines. It writes nothing and knows no model.
+Trainers and engines both merge with this code. It writes nothing and depends on no model class.
 """
 
 from __future__ import annotations
@@ -25,17 +25,19 @@ if TYPE_CHECKING:
     import torch
 
 ADAPTER = "adapter"
-"""The entry of a manifest that says of what base the files are an adapter; whole weights have none."""
+"""The entry of a manifest that names the base of an adapter; whole weights have no such entry."""
 ADAPTER_FILE = "adapter_model.safetensors"
 """PEFT's name."""
 _LAYER = "base_model.model."
-"""What PEFT puts before a layer's name."""
+"""PEFT's prefix of a layer's name."""
 
 
 def adapter_facts(base: Path, scales: Mapping[str, float], version: Path) -> dict[str, Any]:
-    """The entry of a manifest: `base`, a folder, as seen from the folder `version` where both are in one
-    run's folder, so that a run can be moved; sizes and digests of its safetensors `files`; `scales`, what
-    each adapted tensor's product of matrices is multiplied by; `tensors`, all that the two make together.
+    """The entry of a manifest about an adapter.
+
+    `base`: its folder, relative to the folder `version` where both are in one run's folder, so that a run
+    can be moved. `files`: sizes and digests of the base's safetensors files. `scales`: the factor of each
+    adapted tensor's matrix product. `tensors`: type and shape of every tensor after merging.
 
     Raises: RecipeError when the base's files have no tensor of an adapted layer's name.
     """
@@ -43,7 +45,7 @@ def adapter_facts(base: Path, scales: Mapping[str, float], version: Path) -> dic
     if unknown := sorted(scales.keys() - tensors.keys()):
         raise RecipeError(
             f"lora: '{unknown[0]}' is not a tensor of the safetensors files in {base}: this model's layers "
-            "are called otherwise in memory, and adapters of them cannot be published. Adapt other layers."
+            "have other names in memory, and adapters of them cannot be published. Adapt other layers."
         )
     files = {
         path.name: {"bytes": path.stat().st_size, "blake2b": _digest(path)} for path in weight_files(base)
@@ -55,18 +57,18 @@ def adapter_facts(base: Path, scales: Mapping[str, float], version: Path) -> dic
 
 
 def adapter_in(folder: Path) -> dict[str, Any] | None:
-    """`adapter_of` a folder's manifest; None too when there is none.
+    """The adapter entry of a folder's manifest; None for whole weights, and without a manifest.
 
     Raises: IntegrityError when the manifest is damaged.
     """
     path = folder / MANIFEST_FILE
-    return adapter_of(parse_manifest(manifest_bytes(folder), path), folder) if path.is_file() else None
+    return manifest_adapter(parse_manifest(manifest_bytes(folder), path), folder) if path.is_file() else None
 
 
-def adapter_of(manifest: Mapping[str, Any], version: Path) -> dict[str, Any] | None:
-    """What a manifest says of its base, whose path is absolute now; None where the weights are whole.
+def manifest_adapter(manifest: Mapping[str, Any], version: Path) -> dict[str, Any] | None:
+    """The adapter entry of a manifest, with the base's path made absolute; None for whole weights.
 
-    Args: version: the folder that was published, wherever the manifest was read.
+    Args: version: the folder that was published, also if the manifest was read from a copy.
     """
     adapter = manifest.get(ADAPTER)
     if adapter is None:
@@ -75,7 +77,7 @@ def adapter_of(manifest: Mapping[str, Any], version: Path) -> dict[str, Any] | N
 
 
 def check_base(adapter: Mapping[str, Any]) -> None:
-    """See that the base is what the adapter was trained on; a process reads a file once, unless it changes.
+    """Check that the base is the one the adapter was trained on; unchanged files are read once per process.
 
     Raises: MissingFileError, IntegrityError naming the file that cannot be read or differs.
     """
@@ -98,10 +100,10 @@ def merged(
     adapter: Mapping[str, torch.Tensor],
     scales: Mapping[str, float],
 ) -> Iterator[tuple[str, torch.Tensor]]:
-    """The base's tensors as they come, W + scale * B A in place of each W that has an adapter, in float32.
+    """The base's tensors in their order; each W with an adapter becomes W + scale * B A in float32.
 
-    Not in the base's dtype: in bfloat16 an update smaller than 1/256 of a weight would be lost.
-    Args: adapter: under PEFT's names. scales: by the name of W.
+    float32, because in bfloat16 an update smaller than 1/256 of a weight would be lost.
+    Args: adapter: tensors by PEFT's names. scales: by the name of W.
     """
     for name, tensor in base:
         if name not in scales:
@@ -113,16 +115,16 @@ def merged(
 
 
 def adapted_tensor(layer: str) -> str:
-    """What the weight of a layer that PEFT has wrapped is called in the base."""
+    """The name, in the base, of the weight of a layer that PEFT has wrapped."""
     return layer.removeprefix(_LAYER) + ".weight"
 
 
 def _digest(path: Path) -> str:
     facts = path.stat()
-    return _digest_of(path, facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns)
+    return _cached_digest(path, facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns)
 
 
 @lru_cache(maxsize=1024)
-def _digest_of(path: Path, *facts: int) -> str:
-    """`facts` tell when a file is another one: a base is checked for each version, and takes 1 s per GB."""
+def _cached_digest(path: Path, *facts: int) -> str:
+    """`facts` change with the file. Cached, because each version checks its base, at 1 s per GB."""
     return file_digest(path)

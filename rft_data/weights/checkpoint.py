@@ -1,6 +1,6 @@
-"""Checkpoints of a run: trainer files beside what the hub needs to go on, under one manifest.
+"""Checkpoints of a run: the trainer's files and the state of the conductor, under one manifest.
 
-The manifest is written last; a folder without a matching one does not count.
+The manifest is written last; a folder without a matching manifest is no checkpoint.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Checkpoint:
     """Optimizer steps it holds."""
     directory: Path
     state: Mapping[str, Any]
-    """What `seal` was given: selector state and counts."""
+    """The `state` given to `seal`: selector state and counts."""
 
 
 def seal(
@@ -41,7 +41,7 @@ def seal(
 ) -> None:
     """Make a checkpoint folder complete: write state and digests, last.
 
-    Args: files: the folder's files, when whoever wrote them has flushed and digested them.
+    Args: files: the folder's files, if their writer has already flushed and digested them.
     """
     failpoint("checkpoint.written")
     write_manifest(directory, {"step": step, "state": state}, files)
@@ -49,23 +49,21 @@ def seal(
 
 
 def newest(root: Path) -> Checkpoint | None:
-    """The newest complete checkpoint under `root`; damaged ones are passed over, loudly, and put aside."""
+    """The newest complete checkpoint under `root`; damaged ones are skipped with a warning and renamed."""
     found = sorted(root.glob("checkpoint-*"), key=lambda p: int(p.name.rsplit("-", 1)[1]), reverse=True)
     for directory in found:
         try:
             manifest = read_manifest(directory)
             return Checkpoint(int(manifest["step"]), directory, dict(manifest["state"]))
         except (IntegrityError, KeyError, TypeError, ValueError) as err:
-            log.warning("checkpoint passed over: %s", err)
-            if (
-                directory / MANIFEST_FILE
-            ).is_file():  # it was complete once: it must not count as one of those
+            log.warning("checkpoint skipped: %s", err)
+            if (directory / MANIFEST_FILE).is_file():  # it was complete once; `prune` must not count it
                 directory.rename(_free(directory.with_name(f"{_DAMAGED}{directory.name}")))
     return None
 
 
 def prune(root: Path, keep: int) -> None:
-    """Delete all but the newest `keep` complete checkpoints; incomplete ones stay for a person to look at."""
+    """Delete all but the newest `keep` complete checkpoints; incomplete ones stay for inspection."""
     complete = [p for p in root.glob("checkpoint-*") if (p / MANIFEST_FILE).is_file()]
     ordered = sorted(complete, key=lambda p: int(p.name.rsplit("-", 1)[1]))
     for old in ordered[:-keep]:
@@ -73,6 +71,6 @@ def prune(root: Path, keep: int) -> None:
 
 
 def _free(path: Path) -> Path:
-    """This name, or with the first number behind it that is not taken."""
+    """This path, or the path with the first free number as suffix."""
     numbered = (path.with_name(f"{path.name}.{number}") for number in itertools.count(2))
     return next(name for name in itertools.chain((path,), numbered) if not name.exists())

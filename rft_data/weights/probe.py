@@ -1,6 +1,6 @@
 """The probe of a weight directory: fixed token ids and the trainer's logprobs for them.
 
-An engine that loads the weights recomputes the logprobs and so proves which version it serves.
+An engine that loads the weights recomputes the logprobs, which proves the version that it serves.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from safetensors.numpy import load_file, save_file
 from rft_data.core.errors import IntegrityError, ParityError
 
 PROBE_FILE = "probe/probe.safetensors"
-"""In a folder of its own: loaders take every `*.safetensors` beside the model for a part of it."""
+"""In its own folder, because loaders read every `*.safetensors` beside the model as a part of it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ class VersionRegistry:
     """Issues versions and publishes weights for one run."""
 
     def __init__(self, buffer: Buffer, run_id: str, root: Path, *, keep: int = 2) -> None:
-        """`root` holds the weight directories; the newest `keep` and those held stay on disk."""
+        """`root`: folder of the weight directories; the newest `keep` and those held stay on disk."""
         self._buffer = buffer
         self._run_id = run_id
         self._root = root
@@ -50,7 +50,7 @@ class VersionRegistry:
     @property
     def latest(self) -> int:
         """The newest version issued; -1 before the first."""
-        self._settle_doubt()
+        self._reload_if_unsure()
         return self._latest
 
     def optimizer_step(self, version: int) -> int:
@@ -58,7 +58,7 @@ class VersionRegistry:
 
         Raises: IntegrityError for a version this run never issued.
         """
-        self._settle_doubt()
+        self._reload_if_unsure()
         if version not in self._steps:
             raise IntegrityError(
                 f"run '{self._run_id}' never issued policy version {version} (newest: {self._latest}); "
@@ -73,18 +73,19 @@ class VersionRegistry:
     # --- publishing --------------------------------------------------------------------------------
 
     def header(self, step: int) -> dict[str, Any]:
-        """What the manifest of the next version's weights has to say beside its files."""
+        """The entries of the next version's manifest beside its files."""
         return {"run_id": self._run_id, "version": self.latest + 1, "step": step}
 
     def draft(self, step: int) -> Path:
-        """An empty folder for the weights `step` optimizer steps made.
+        """An empty folder for the weights after `step` optimizer steps.
 
-        Whoever fills it (any process that shares the file system) writes the files, then the manifest:
+        Any process that shares the file system may fill it: first the files, then the manifest with
         `write_manifest(draft, registry.header(step))`. `finish` makes it a version.
         """
         version = self.header(step)["version"]
         draft = self._draft(version)
-        for leftover in (draft, self._final(version)):  # of a run killed before the version was recorded
+        # a run that was killed before the version was recorded may have left either
+        for leftover in (draft, self._final(version)):
             self._remove(leftover)
         draft.mkdir(parents=True)
         return draft
@@ -92,10 +93,10 @@ class VersionRegistry:
     def finish(self, step: int, digest: str) -> WeightRef:
         """Issue the version of a filled draft. It appears under its final name only when complete.
 
-        `digest` is the manifest's own, as `write_manifest` returned it. A retry after an error whose
-        outcome is not known returns what was recorded.
+        `digest`: of the manifest, as `write_manifest` returned it. A retry after an error with unknown
+        outcome returns the version that was recorded.
 
-        Raises: IntegrityError when the draft's manifest is missing, is another one, or is of another version.
+        Raises: IntegrityError when the draft's manifest is missing, differs, or belongs to another version.
         """
         recorded = self._recorded(step, published=True)
         version = self._latest + 1
@@ -115,7 +116,7 @@ class VersionRegistry:
         return ref
 
     def publish(self, step: int, save: Callable[[Path], None]) -> WeightRef:
-        """`draft`, filled by `save` and sealed with its manifest, and `finish`."""
+        """Make a draft, let `save` fill it, write its manifest and finish it; see `draft` and `finish`."""
         recorded = self._recorded(step, published=True)
         if recorded is not None:
             return recorded
@@ -148,7 +149,7 @@ class VersionRegistry:
 
     def published(self) -> list[WeightRef]:
         """Every published version whose folder still exists, oldest first."""
-        self._settle_doubt()
+        self._reload_if_unsure()
         return [self.ref(version) for version in self._stored()]
 
     def hold(self, version: int) -> None:
@@ -156,7 +157,7 @@ class VersionRegistry:
         self._held[version] += 1
 
     def let_go(self, version: int) -> None:
-        """Undo one `hold`; the folder goes with the next pruning when it is not among the newest."""
+        """Undo one `hold`; the next pruning deletes the folder if it is not among the newest."""
         self._held[version] -= 1
 
     def _stored(self) -> list[int]:
@@ -169,26 +170,26 @@ class VersionRegistry:
         return self._root / f"v{version:08d}"
 
     def _check(self, folder: Path, digest: str, header: dict[str, Any]) -> None:
-        """The cheap check: the manifest is the one that was promised (engines check the files)."""
+        """Check only that the manifest is the expected one; engines check the files."""
         data = manifest_bytes(folder)
         manifest = parse_manifest(data, folder / MANIFEST_FILE)
-        told = {key: manifest.get(key) for key in header}
-        if bytes_id(data) != digest or told != header:
+        found = {key: manifest.get(key) for key in header}
+        if bytes_id(data) != digest or found != header:
             raise IntegrityError(
-                f"{folder / MANIFEST_FILE} (digest {bytes_id(data)}, {told}) is not the one expected "
+                f"{folder / MANIFEST_FILE} (digest {bytes_id(data)}, {found}) is not the one expected "
                 f"({digest}, {header}): publish again."
             )
 
     # --- recording ---------------------------------------------------------------------------------
 
-    def _settle_doubt(self) -> None:
-        """After a record whose outcome is not known: look what is there."""
+    def _reload_if_unsure(self) -> None:
+        """Read the table again after a write whose outcome is unknown."""
         if self._unsure:
             self._load()
 
     def _recorded(self, step: int, *, published: bool) -> WeightRef | None:
-        """What the last call recorded although it failed, when this call is its retry."""
-        self._settle_doubt()
+        """The version that the last call recorded although it failed, if this call is its retry."""
+        self._reload_if_unsure()
         last, self._last_try = self._last_try, None
         if last is None or last.version not in self._steps:
             return None
@@ -220,11 +221,11 @@ class VersionRegistry:
         for old in sorted(self._root.glob("v*"))[: -self._keep]:
             if old.name not in held:
                 self._remove(old)
-        for removed in self._root.glob(f"{_REMOVED}*"):  # by a run that was killed while it did
+        for removed in self._root.glob(f"{_REMOVED}*"):  # left by a run that was killed while deleting
             shutil.rmtree(removed)
 
     def _remove(self, folder: Path) -> None:
-        """Delete a folder; under its own name it is whole or absent at any moment."""
+        """Delete a folder; at any moment it is either whole or absent under its name."""
         if folder.exists():
             doomed = folder.with_name(f"{_REMOVED}{folder.name}")
             if doomed.exists():

@@ -1,4 +1,4 @@
-"""Task selectors: which tasks are explored next. `make.py` knows them all by name."""
+"""Task selectors: which tasks are explored next. `make.py` lists them by name."""
 
 from rft_data.tasks.selectors.base import NoTasksError, OpenSelector, TaskSelector
 from rft_data.tasks.selectors.difficulty import Difficulty

@@ -19,8 +19,8 @@ class AdaptiveTarget(TaskSelector):
     """T <- clip(T + step * tanh(sensitivity * (R - target_pass_rate)), easiest, hardest).
 
     R is the mean reward of `groups_per_update` groups in a row; T and the step are in shares of the range
-    of difficulties. The n tasks nearest T are chosen; tasks equally near are drawn at random, so a
-    taskset with few levels of difficulty is not played from its first task on.
+    of difficulties. The n tasks nearest T are chosen; equally near tasks are drawn at random, so that a
+    taskset with few levels of difficulty is not always played in the same order.
     """
 
     name: ClassVar[str] = "adaptive_target"
@@ -69,7 +69,7 @@ class AdaptiveTarget(TaskSelector):
         return chosen + sample(np.concatenate(ties), n - len(chosen), self._in_play.__getitem__, self._rng)
 
     def _nearby(self, n: int) -> np.ndarray:
-        """Rungs in play around T that hold the n nearest of them."""
+        """Indices into `_ladder` of tasks in play around T; they include the n nearest."""
         middle, reach, size = int(np.searchsorted(self._levels, self._target)), n, len(self._ladder)
         while True:
             low, high = max(0, middle - reach), min(size, middle + reach)
@@ -80,7 +80,7 @@ class AdaptiveTarget(TaskSelector):
             reach *= 4
 
     def _rungs(self, level: float) -> tuple[int, int]:
-        """First rung of a difficulty, and one past its last."""
+        """First index of a difficulty in `_ladder`, and the index after its last."""
         low, high = (int(np.searchsorted(self._levels, level, side)) for side in ("left", "right"))
         return low, high
 

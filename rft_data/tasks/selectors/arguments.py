@@ -1,6 +1,6 @@
-"""Checks of selector arguments: a bad one is a ValueError that names it.
+"""Checks of selector arguments; each raises a ValueError that names the bad argument.
 
-They run before a selector looks at its tasks, so that a recipe can be checked without any.
+They run before a selector reads its tasks, so that a recipe can be checked without tasks.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def positive(name: str, value: Any) -> float:
 
 
 def share(name: str, value: object, *, zero: bool = True, one: bool = True) -> float:
-    """Raises: ValueError unless it is a number in [0, 1]; `zero` and `one` say whether the ends belong."""
+    """Raises: ValueError unless it is a number in [0, 1]; `zero` and `one`: whether 0 and 1 are allowed."""
     found = number(name, value)
     if not 0 <= found <= 1 or (found == 0 and not zero) or (found == 1 and not one):
         interval = ("[" if zero else "(") + "0, 1" + ("]" if one else ")")
@@ -49,9 +49,9 @@ def one_of(name: str, value: object, known: Collection[str]) -> str:
 
 
 def component(name: str, value: object, make: SelectorMaker) -> tuple[str, Mapping[str, object]]:
-    """Name and arguments of a selector inside another, checked as a recipe's own is.
+    """Name and arguments of a selector inside another selector.
 
-    Raises: ValueError unless it is `{use, args}` of a selector that takes those.
+    Raises: ValueError unless it is a map `{use, args}`.
     """
     if (
         not isinstance(value, Mapping)
@@ -67,7 +67,7 @@ def component(name: str, value: object, make: SelectorMaker) -> tuple[str, Mappi
 
 
 def check_made(use: str, args: Mapping[str, object], make: SelectorMaker) -> None:
-    """Check name and arguments without any task; a class of your own is not imported, so not checked.
+    """Check name and arguments without tasks; a class of your own is not imported and not checked.
 
     Raises: as `make`.
     """

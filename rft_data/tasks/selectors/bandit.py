@@ -18,8 +18,8 @@ class Bandit(TaskSelector):
     """Q_c <- Q_c + rate * (mean |advantage| - Q_c), a TD(0) step per group; category c with p ~ exp(Q_c / T).
 
     Of n rewards with mean p and standard deviation s the mean |advantage| is mean |r - p| / s; for rewards
-    of 0 and 1 that is 2 sqrt(p(1 - p)), which is taken for partial credit too. A group of one outcome has
-    none. Within a category tasks are drawn uniformly.
+    of 0 and 1 that is 2 sqrt(p(1 - p)), which is also used for partial credit. A group with equal rewards
+    has 0. Within a category tasks are drawn uniformly.
     """
 
     name: ClassVar[str] = "bandit"
@@ -33,7 +33,7 @@ class Bandit(TaskSelector):
         temperature: float = 0.25,
         start: float = 0.5,
     ) -> None:
-        """`start`: Q of a category nothing has come from.
+        """`start`: Q of a category without any group yet.
 
         Raises: ValueError for a bad argument; RecipeError when there is no task.
         """
@@ -57,9 +57,9 @@ class Bandit(TaskSelector):
             for code in np.flatnonzero(wanted).tolist():
                 found = self._draw(code, int(wanted[code]), taken)
                 if len(found) < wanted[code]:
-                    weights[code] = 0.0  # exhausted: the others take its share
+                    weights[code] = 0.0  # exhausted: its share goes to the others
                 chosen += found
-            if not weights.any():  # what is left has a weight that rounds to nothing
+            if not weights.any():  # the remaining weights round to 0
                 weights = np.ones(len(weights))
         return chosen
 

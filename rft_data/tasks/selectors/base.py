@@ -1,6 +1,6 @@
-"""What every task selector is built on: tasks in and out of play, what may be learned from, the state.
+"""The base of all task selectors: tasks in and out of play, checks of results, and the saved state.
 
-A selector adds only how it chooses and what it learns from a group.
+A selector adds only how it chooses tasks and what it learns from a group.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from rft_data.tasks.selectors.calibration import Calibration
 from rft_data.tasks.selectors.columns import Columns, Kinds
 from rft_data.tasks.selectors.roster import Roster
 
-_OF_EVERY_TASK: Kinds = {
+_COMMON_COLUMNS: Kinds = {
     "visits": (np.int32, 0),
     "last_mean": (np.float32, 0.0),
     "version": (np.int32, -1),
@@ -30,7 +30,7 @@ _OF_EVERY_TASK: Kinds = {
 
 
 class NoTasksError(RecipeError):
-    """A selector was given no task; its arguments are fine."""
+    """A selector was given no task; its arguments are valid."""
 
 
 @runtime_checkable
@@ -43,7 +43,7 @@ class OpenSelector(Selector, Protocol):
         ...
 
     def add(self, tasks: Sequence[Task]) -> None:
-        """Bring new tasks into play; those it has already stay as they are."""
+        """Bring new tasks into play; known tasks are unchanged."""
         ...
 
     def retire(self, keys: Iterable[TaskKey]) -> None:
@@ -51,12 +51,12 @@ class OpenSelector(Selector, Protocol):
         ...
 
     def revive(self, keys: Iterable[TaskKey]) -> None:
-        """Bring retired tasks back, with what was learned of them."""
+        """Bring retired tasks back into play, with what was learned about them."""
         ...
 
 
 class SelectorMaker(Protocol):
-    """Makes a selector of its name: what a selector of selectors is handed."""
+    """Makes a selector by name; passed to selectors that contain other selectors."""
 
     def __call__(
         self, use: str, args: Mapping[str, object], tasks: Sequence[Task], seed: int
@@ -64,18 +64,18 @@ class SelectorMaker(Protocol):
 
 
 class TaskSelector:
-    """Derive from this: say `_choose`, and for one that learns `_learn` and `_predict`.
+    """Base class: implement `_choose`, and `_learn` and `_predict` for a selector that learns.
 
-    A restored selector chooses exactly as the saved one would have, if it was given the same tasks: the
-    first ones and those added since, in any order. Tasks that are gone are forgotten, others are new.
+    A restored selector chooses exactly as the saved one would have, if it is given the same tasks, first
+    ones and added ones, in any order. The state of tasks that no longer exist is dropped.
     """
 
     name: ClassVar[str]
-    """As recipes call it."""
+    """Name in recipes."""
     columns: ClassVar[Kinds] = {}
-    """What it keeps per task beside what every selector keeps."""
+    """Columns that it keeps per task, beside those of every selector."""
     learns: ClassVar[bool] = True
-    """Whether results change anything."""
+    """Whether results change its choices."""
 
     def __init__(self, tasks: Sequence[Task], *, seed: int) -> None:
         """Check your own arguments first (ValueError), then call this.
@@ -89,7 +89,7 @@ class TaskSelector:
         self._seed = seed
         self._rng = np.random.default_rng(seed)
         self._roster = Roster(tasks)
-        self._columns = Columns({**_OF_EVERY_TASK, **self.columns}, len(self._roster))
+        self._columns = Columns({**_COMMON_COLUMNS, **self.columns}, len(self._roster))
         self._in_play = np.ones(len(self._roster), bool)
         self._out = 0
         self._clipped = 0
@@ -97,13 +97,13 @@ class TaskSelector:
         """Visited places, in the order of their first visits."""
         self._deck: np.ndarray | None = None
         self.calibration = Calibration()
-        """Predicted against realised pass rates; empty for a selector that predicts nothing."""
+        """Predicted and measured pass rates; empty for a selector that predicts nothing."""
         self._derive()
 
-    # --- for the kinds of selectors ---
+    # --- for derived classes ---
 
     def _derive(self) -> None:
-        """Make what follows from the tasks alone; called again whenever there are more."""
+        """Compute what follows from the tasks alone; called again whenever tasks are added."""
 
     def _choose(self, n: int) -> Sequence[int]:
         """Places of n different tasks in play; there are at least n."""
@@ -117,17 +117,17 @@ class TaskSelector:
         """Learn from a group of n scored rollouts whose rewards, in [0, 1], sum to `passes`."""
 
     def _own_state(self) -> dict[str, object]:
-        """What decides the next choice beside columns and generator, as JSON values."""
+        """State beside columns and generator that decides the next choice, as JSON values."""
         return {}
 
     def _load_own_state(self, state: Mapping[str, object]) -> None:
-        """Take up what `_own_state` gave."""
+        """Restore what `_own_state` returned."""
 
     def _candidates(self, most: int, least: int) -> np.ndarray:
-        """Places in play to choose among: all of them when they are at most `most`, else about that many.
+        """Places in play to choose from: all if there are at most `most`, else about that many.
 
-        Those are a run of a fixed random order of the tasks, from a random start on: each task is among
-        them with the same probability, at a cost that does not grow with the number of tasks.
+        They are consecutive in a fixed random order of the tasks, from a random start: each task is
+        included with the same probability, and the cost does not grow with the number of tasks.
         """
         size = len(self._roster)
         if self.in_play <= most:
@@ -145,7 +145,7 @@ class TaskSelector:
                 return found
             window *= 2
 
-    # --- what a run calls ---
+    # --- methods that a run calls ---
 
     @property
     def in_play(self) -> int:
@@ -170,10 +170,9 @@ class TaskSelector:
     def observe(self, results: Sequence[GroupResult]) -> None:
         """Learn from the groups that arrived and have at least one scored rollout.
 
-        Failed and cancelled groups, unknown tasks, and groups whose weights are older than those of a
-        group of the same task that was learned from already teach nothing. An unscored member (None or
-        not finite) is left out. A reward outside [0, 1] counts as the nearer end, and is counted in
-        `clipped_rewards`; one inside is partial credit.
+        Ignored are failed and cancelled groups, unknown tasks, and a group sampled with older weights
+        than a group of the same task from before. An unscored member (None or not finite) is left out. A
+        reward outside [0, 1] is clipped and counted in `clipped_rewards`; one between is partial credit.
         """
         if not self.learns:
             return
@@ -181,9 +180,9 @@ class TaskSelector:
         versions = self._columns["version"]
         for place, result in zip(places, results, strict=True):
             if place >= 0 and result.version_min >= versions.item(place):
-                self._hear(place, result)
+                self._learn_from(place, result)
 
-    def _hear(self, place: int, result: GroupResult) -> None:
+    def _learn_from(self, place: int, result: GroupResult) -> None:
         rewards = scored(result)
         if not rewards:
             return
@@ -206,7 +205,7 @@ class TaskSelector:
         self._columns["version"][place] = result.version_min
 
     def add(self, tasks: Sequence[Task]) -> None:
-        """Bring new tasks into play; those it has already stay as they are."""
+        """Bring new tasks into play; known tasks are unchanged."""
         more = self._roster.add(tasks)
         if more:
             self._columns.grow(more)
@@ -215,11 +214,11 @@ class TaskSelector:
             self._derive()
 
     def retire(self, keys: Iterable[TaskKey]) -> None:
-        """Take tasks out of play; keys it does not know are passed over."""
+        """Take tasks out of play; unknown keys are ignored."""
         self._set_retired(keys, True)
 
     def revive(self, keys: Iterable[TaskKey]) -> None:
-        """Bring retired tasks back, with what was learned of them."""
+        """Bring retired tasks back into play, with what was learned about them."""
         self._set_retired(keys, False)
 
     def _set_retired(self, keys: Iterable[TaskKey], retired: bool) -> None:
@@ -232,7 +231,7 @@ class TaskSelector:
         self._out = int(self._columns["retired"].sum())
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that decides the next choice; grows with the tasks visited or retired, not with all."""
+        """All state that decides the next choice; its size grows with the visited and retired tasks only."""
         unseen = np.flatnonzero(self._columns["retired"] & (self._columns["visits"] == 0))
         places = np.concatenate([np.array(self._seen, np.int64), unseen])
         return {
@@ -249,9 +248,9 @@ class TaskSelector:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue exactly where `state_dict` was taken.
 
-        Raises: ResumeError if it is the state of another selector.
+        Raises: ResumeError if the state belongs to another selector.
         """
-        check_state_of(self.name, state)
+        check_saved_selector(self.name, state)
         self._roster.arrange(state["added"])
         self._columns.reset(len(self._roster))
         places = self._roster.unpack(state["tasks"])
@@ -266,7 +265,7 @@ class TaskSelector:
         self._load_own_state(state)
 
     def metrics(self) -> dict[str, float]:
-        """Share of tasks visited and retired; where it predicts, its calibration."""
+        """Shares of tasks visited and retired; calibration, for a selector that predicts."""
         size = len(self._roster)
         found = {"retired": self._out / size}
         if self.learns:
@@ -282,8 +281,8 @@ def scored(result: GroupResult) -> list[float]:
     return [float(r) for r in result.rewards if r is not None and math.isfinite(r)]
 
 
-def check_state_of(name: str, state: Mapping[str, object]) -> None:
-    """Raises: ResumeError if a saved state is of another selector than `name`."""
+def check_saved_selector(name: str, state: Mapping[str, object]) -> None:
+    """Raises: ResumeError if a saved state belongs to another selector than `name`."""
     if state.get("selector") != name:
         raise ResumeError(
             f"the saved state is of selector '{state.get('selector')}', not '{name}'; resume with the recipe "

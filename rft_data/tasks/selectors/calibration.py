@@ -1,6 +1,6 @@
-"""How good a selector's predictions are: predicted pass rates against what came, as they come.
+"""How good a selector's predictions are: predicted pass rates compared with the measured ones.
 
-Beside it runs the estimator most systems use, the mean of a task's last group. It changes no choice.
+The mean of a task's last group, the estimator of most systems, is measured too. No choice depends on this.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ class Calibration:
     Brier score: mean over rollouts of (prediction - reward)^2 in [0, 1], lower is better; it contains the
     noise of the rollouts themselves, so even a perfect prediction p scores p(1 - p). The last-mean
     estimator predicts the mean reward of the task's last group; for a first visit, the mean over all
-    tasks so far (0.5 before anything came).
+    tasks so far (0.5 before the first group).
     """
 
     def __init__(self) -> None:
-        """Nothing has come yet."""
+        """Starts empty."""
         self._groups = 0
         self._rollouts = 0
         self._rewards = 0.0
@@ -41,7 +41,7 @@ class Calibration:
     def record(
         self, predicted: float, last_mean: float | None, rewards: float, squares: float, n: int
     ) -> None:
-        """One group: its prediction before it was seen, and the sums of its n rewards and their squares."""
+        """Add a group: its prediction beforehand, and the sums of its n rewards and of their squares."""
         if last_mean is None:
             last_mean = self._rewards / self._rollouts if self._rollouts else 0.5
         self._squares[0] += n * predicted * predicted - 2 * predicted * rewards + squares
@@ -65,7 +65,7 @@ class Calibration:
         ]
 
     def metrics(self) -> dict[str, float]:
-        """`brier`, `brier_last_mean` and, where both sides vary, `spearman`; at first nothing."""
+        """`brier`, `brier_last_mean` and, where both vary, `spearman`; empty before the first group."""
         if not self._rollouts:
             return {}
         found = {
@@ -79,7 +79,7 @@ class Calibration:
         return found
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything, as JSON values of a fixed size (about 11 kB)."""
+        """The whole state as JSON values of a fixed size (about 11 kB)."""
         return {
             "groups": self._groups,
             "rollouts": self._rollouts,

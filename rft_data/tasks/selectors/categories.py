@@ -1,6 +1,6 @@
 """Kinds of tasks that share statistics: (taskset, offline difficulty), or clusters of embeddings.
 
-Tasks usually outnumber visits, so what one task teaches about its kind is most of what is known.
+Tasks usually outnumber visits, so most of what is known about a task comes from others of its category.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from rft_data.tasks.selectors.roster import Roster
 _LEVELS = 16
 """A taskset with more distinct difficulties than this is cut into as many quantiles."""
 _FITTED = 20_000
-"""Vectors that k-means looks at; the others join the nearest centre."""
+"""At most so many vectors are used to fit k-means; the others join the nearest centre."""
 _ROUNDS = 25
 
 
@@ -44,12 +44,12 @@ class Categories:
         return self._members[self._starts[code] : self._starts[code + 1]]
 
     def sample(self, code: int, n: int, keep: Keep, rng: np.random.Generator) -> list[int]:
-        """n different places of a category, uniformly among those `keep` allows; fewer if it is short."""
+        """n different places of a category, uniformly among those `keep` allows; fewer if there are fewer."""
         return sample(self.members(code), n, keep, rng)
 
 
 def by_difficulty(roster: Roster) -> Categories:
-    """One category for each (taskset, difficulty); many difficulties become quantiles of the first tasks'.
+    """One category for each (taskset, difficulty); many difficulties are cut at quantiles of the first tasks.
 
     A task without a difficulty is in its taskset's category `None`.
     """

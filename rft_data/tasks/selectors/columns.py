@@ -1,4 +1,4 @@
-"""Numbers a selector keeps per task: arrays that grow together and are saved together."""
+"""The numbers that a selector keeps per task: arrays that grow and are saved together."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import numpy as np
 from rft_data.tasks.selectors.packing import pack, unpack
 
 Kinds = Mapping[str, tuple[type, float | tuple[float, ...]]]
-"""Name to (NumPy type, value of a task nothing is known of: one number, or a row of them)."""
+"""Name to (NumPy type, value of a new task: one number, or a row of numbers)."""
 
 
 class Columns:
     """One array per name, indexed by place."""
 
     def __init__(self, kinds: Kinds, size: int) -> None:
-        """Every task starts at the default."""
+        """Every task starts with the default values."""
         self._kinds = kinds
         self._arrays: dict[str, np.ndarray] = {}
         self.reset(size)
@@ -25,7 +25,7 @@ class Columns:
         return self._arrays[name]
 
     def reset(self, size: int) -> None:
-        """Forget everything."""
+        """Set all `size` tasks to the default values."""
         self._arrays = {name: self._default(name, size) for name in self._kinds}
 
     def grow(self, more: int) -> None:
@@ -42,7 +42,7 @@ class Columns:
         return {name: pack(array[places]) for name, array in self._arrays.items()}
 
     def unpack(self, packed: Mapping[str, str], places: np.ndarray) -> None:
-        """Put packed numbers back; a place of -1 is left out."""
+        """Restore packed numbers; a place of -1 is left out."""
         kept = places >= 0
         for name, (kind, value) in self._kinds.items():
             rows = unpack(packed[name], kind).reshape(len(places), *np.shape(value))

@@ -1,6 +1,6 @@
-"""Tasks whose pass rate is near a target, by a Beta posterior per task under its category.
+"""Tasks whose pass rate is near a target, by a Beta posterior per task with its category as prior.
 
-Groups teach most where some rollouts pass and some fail; a group of one outcome has no gradient.
+A group teaches most when some rollouts pass and some fail; a group with equal rewards has no gradient.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ _SCORED = 32_768
 class Difficulty(PosteriorSelector):
     """The n tasks nearest the target, by a draw from each posterior (Thompson) or its mean (greedy).
 
-    The category prior is what makes a first visit useful: tasks usually outnumber visits. Up to 16,384
-    tasks in play (greedy: 32,768) all are compared; beyond, a uniform subset of that size, anew for each
-    call, so that a call's cost does not grow with the tasks.
+    The category prior makes first visits useful: tasks usually outnumber visits. Up to 16,384 tasks in
+    play (greedy: 32,768) all are compared; of more, a new uniform subset of that size in each call, so
+    that the cost of a call does not grow with the number of tasks.
     """
 
     name: ClassVar[str] = "difficulty"

@@ -7,16 +7,16 @@ from collections.abc import Callable
 import numpy as np
 
 _ROUNDS = 6
-"""Rounds of trying before everything is looked through."""
+"""Rounds of random tries before the whole pool is searched."""
 
 Keep = Callable[[np.ndarray], np.ndarray]
-"""Places to which of them may be drawn."""
+"""Maps places to whether each may be drawn."""
 
 
 def sample(pool: np.ndarray, n: int, keep: Keep, rng: np.random.Generator) -> list[int]:
-    """n places of a pool, no place twice, uniformly among those `keep` allows; fewer if it is short.
+    """n different places of a pool, uniformly among those `keep` allows; fewer if there are fewer.
 
-    Tries at random first: a pool of a million costs as little as a small one while most of it is allowed.
+    Tries at random first, so that a large pool costs as little as a small one while most of it is allowed.
     """
     found: dict[int, None] = {}
     if n <= len(pool) // 4:

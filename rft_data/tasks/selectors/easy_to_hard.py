@@ -43,7 +43,7 @@ class EasyToHard(TaskSelector):
     def _choose(self, n: int) -> list[int]:
         reach = max(n, math.ceil(self._open * len(self._ladder)))
         chosen = sample(self._ladder[:reach], n, self._in_play.__getitem__, self._rng)
-        while len(chosen) < n:  # too many of the easy ones are retired
+        while len(chosen) < n:  # too many of the easy tasks are retired
             reach = min(2 * reach, len(self._ladder))
             chosen = sample(self._ladder[:reach], n, self._in_play.__getitem__, self._rng)
         self._drawn += n

@@ -1,4 +1,4 @@
-"""What selectors that take every task once per epoch share; the order of an epoch is their own."""
+"""Base of selectors that take every task once per epoch; each defines its order of an epoch."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class EpochSelector(TaskSelector):
         self._walk = Walk(self._order, self._roster)
 
     def _order(self, epoch: int, size: int) -> np.ndarray:
-        """The places of the first `size` tasks in the order of an epoch; of these arguments alone."""
+        """The places of the first `size` tasks in the order of an epoch, from the arguments alone."""
         raise NotImplementedError
 
     def _choose(self, n: int) -> list[int]:

@@ -1,6 +1,6 @@
-"""The tasks that should teach most: their own record under that of their category and of the policy.
+"""The tasks expected to teach most, by their own results, those of their category, and the policy's.
 
-Made for runs with more tasks than visits, where statistics per task alone starve.
+Made for runs with more tasks than visits, where statistics per task alone have too little data.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from rft_data.tasks.selectors.drawing import best, sample
 from rft_data.tasks.selectors.rasch import OFFSETS, RaschFilter
 
 _SCORED = 4096
-"""Visited tasks looked at in one call."""
+"""At most so many visited tasks are compared in one call."""
 _THROWS = 8192
 
 
@@ -28,11 +28,11 @@ class Hierarchical(TaskSelector):
     """Expected learnability E[p(1 - p)] (arXiv:2502.12272) under `RaschFilter`'s model of pass rates.
 
     Up to the share `revisits` of a call goes to visited tasks expected to teach more than an unvisited
-    task of the best category. The other places go to categories by Thompson sampling, one throw of the
-    category levels for each place, and there to tasks nobody tried (all alike), then to the best of the
-    visited. A task that was selected rests for the next `rest` places (a quarter of the tasks, if fewer):
-    groups under way are not started again. Of more than 4,096 visited tasks a call looks at a random
-    part of that size.
+    task of the best category. The other places go to categories by Thompson sampling, one draw of the
+    category levels for each place, and within a category first to unvisited tasks, then to the best of the
+    visited. A selected task rests for the next `rest` places (a quarter of the tasks, if fewer), so that
+    groups under way are not started again. Of more than 4,096 visited tasks a call compares a random part
+    of that size.
     """
 
     name: ClassVar[str] = "hierarchical"
@@ -87,10 +87,10 @@ class Hierarchical(TaskSelector):
         return chosen
 
     def _visited(self) -> np.ndarray:
-        """Visited tasks that may be played now; a random part when they are very many."""
+        """Visited tasks that may be played now; a random part of them if there are more than `_SCORED`."""
         seen = np.array(self._seen, np.int32)
         if len(seen) > _SCORED:
-            apart = np.arange(_SCORED) * (len(seen) // _SCORED)  # every k-th from a random one on
+            apart = np.arange(_SCORED) * (len(seen) // _SCORED)  # every k-th, from a random start
             seen = seen[(apart + self._rng.integers(len(seen))) % len(seen)]
         free: np.ndarray = seen[self._free(seen)]
         return free
@@ -114,7 +114,7 @@ class Hierarchical(TaskSelector):
         return np.bincount(np.resize(winners, n), minlength=len(mean))
 
     def _from_category(self, code: int, n: int, visited: np.ndarray, values: np.ndarray) -> list[int]:
-        """n tasks of a category, the untried first, then the best of the visited; fewer if it is short."""
+        """n tasks of a category, first untried ones, then the best visited; fewer if there are fewer."""
         fresh = self._take(self._categories.sample(code, n, self._untried, self._rng))
         if len(fresh) == n:
             return fresh
@@ -122,7 +122,7 @@ class Hierarchical(TaskSelector):
         return fresh + self._take(best(visited[mine], values[mine], n - len(fresh)))
 
     def _any(self, n: int, chosen: set[int]) -> list[int]:
-        """n tasks in play whatever their category, rested ones if possible."""
+        """n tasks in play of any category, preferring tasks that do not rest."""
         if not n:
             return []
         places = np.arange(len(self._roster), dtype=np.int32)
@@ -135,7 +135,7 @@ class Hierarchical(TaskSelector):
         return rested + shuffled[: n - len(rested)]
 
     def _take(self, places: list[int]) -> list[int]:
-        """These are selected: they rest."""
+        """Mark selected tasks as resting."""
         self._rested += places
         self._resting[places] = True
         return places

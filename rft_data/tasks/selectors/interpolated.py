@@ -17,20 +17,20 @@ from rft_data.tasks.selectors.ranking import feature
 _DRAWN = 8192
 _LEAST = 1e-2
 _KEEP = 0.9
-"""What is left of the old position between the references at an update."""
+"""Weight of the old position between the references at an update."""
 
 
 class Interpolated(TaskSelector):
-    """Beta(a, b) per task; each update, over the groups I that came since the last, does for every task
+    """Beta(a, b) per task. Each update, over the groups I since the last update, computes for every task
 
     a <- (1 - l) a + l + (1 - r) s + r m q,  b <- (1 - l) b + l + (1 - r) f + r m (1 - q)
 
     with weak and strong pass rates w and g, q = clip(w + c (g - w), 0, 1), and on I: q the rate p seen, s =
     m p, f = m (1 - p); elsewhere s = f = 0. c <- 0.9 c + 0.1 (mean p - mean w) / (mean g - mean w) over I
-    (at first: that ratio). l is `forgetting`, r `blend`, m `pseudo_count`. Tasks outside I are brought up to
-    date when they are looked at; for them the clip is of the mean over updates, not update by update.
-    Chosen are tasks with P ~ exp(-|target - rate| / temperature), without replacement, the rate a draw
-    from Beta(a, b) or its mean; beyond 8,192 tasks in play from a uniform subset.
+    (at first: that ratio). l is `forgetting`, r `blend`, m `pseudo_count`. Tasks outside I are updated
+    only when they are used; for them the mean over the updates is clipped, not each update. Tasks are drawn
+    with P ~ exp(-|target - rate| / temperature), without replacement; the rate is a draw from Beta(a, b) or
+    its mean. Of more than 8,192 tasks in play, a uniform subset is used.
     """
 
     name: ClassVar[str] = "interpolated"
@@ -125,12 +125,12 @@ class Interpolated(TaskSelector):
         self._waiting = []
 
     def _place_policy(self) -> float:
-        """Where the policy stands between the references, 0 at the weak one; may lie outside [0, 1]."""
+        """The policy's position between the references: 0 is the weak one, 1 the strong; may be outside."""
         places = [place for place, _ in self._waiting]
         gap = float(self._gap[places].mean())
         seen = sum(rate for _, rate in self._waiting) / len(places) - float(self._weak[places].mean())
         old = 0.0 if self._position is None else self._position
-        if abs(gap) > 1e-3:  # else these tasks say nothing about it
+        if abs(gap) > 1e-3:  # else these tasks do not tell the position
             found = seen / gap
             self._position = found if self._position is None else _KEEP * old + (1.0 - _KEEP) * found
         return old if self._position is None else self._position
@@ -151,5 +151,5 @@ class Interpolated(TaskSelector):
         self._waiting = [(place, float(rate)) for place, rate in rates if place >= 0]
 
     def metrics(self) -> dict[str, float]:
-        """Where the policy stands between the references, shares visited and retired, calibration."""
+        """The policy's position between the references, shares visited and retired, calibration."""
         return {**super().metrics(), "position": self._position or 0.0}

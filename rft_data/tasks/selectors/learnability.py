@@ -1,4 +1,4 @@
-"""Tasks in proportion to how much a group of theirs is expected to vary: p(1 - p)."""
+"""Tasks drawn in proportion to the expected variance of their rewards: p(1 - p)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Learnability(PosteriorSelector):
 
     For Beta(a, b) the expectation is a b / ((a + b)(a + b + 1)), the variance of a reward that the
     policy's randomness explains. The n tasks with the largest log(u) / weight, u uniform, are such a
-    draw (Efraimidis and Spirakis 2006). Beyond 16,384 tasks in play it is taken from a uniform subset.
+    draw (Efraimidis and Spirakis 2006). Of more than 16,384 tasks in play, a uniform subset is used.
     """
 
     name: ClassVar[str] = "learnability"

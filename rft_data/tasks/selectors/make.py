@@ -1,4 +1,4 @@
-"""From a recipe's words to a task selector."""
+"""Makes the task selector that a recipe names."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ SELECTORS: dict[str, Callable[..., OpenSelector]] = {
     "shuffle": Shuffle,
     "staged": Staged,
 }
-_OF_SELECTORS = frozenset({"mixture", "staged"})
-"""Those that hold other selectors, and are handed `make_selector` to make them with."""
+_COMPOSITE = frozenset({"mixture", "staged"})
+"""Selectors that contain other selectors; they get `make_selector` as an argument."""
 
 
 def make_selector(use: str, args: Mapping[str, Any], tasks: Sequence[Task], seed: int) -> OpenSelector:
@@ -54,7 +54,7 @@ def make_selector(use: str, args: Mapping[str, Any], tasks: Sequence[Task], seed
         task to choose from, or is no selector.
     """
     make = lookup(use, SELECTORS, "selector")
-    given: dict[str, Any] = {"seed": seed, **({"make": make_selector} if use in _OF_SELECTORS else {})}
+    given: dict[str, Any] = {"seed": seed, **({"make": make_selector} if use in _COMPOSITE else {})}
     try:
         inspect.signature(make).bind(tasks, **given, **args)
     except TypeError as err:
@@ -75,7 +75,7 @@ def make_selector(use: str, args: Mapping[str, Any], tasks: Sequence[Task], seed
 
 
 def check_selector(use: str, args: Mapping[str, object]) -> None:
-    """Check name and arguments without any task; a class of your own is not imported, so not checked.
+    """Check name and arguments without tasks; a class of your own is not imported and not checked.
 
     Raises: as `make_selector`.
     """

@@ -11,17 +11,17 @@ import numpy as np
 from rft_data.core.errors import RecipeError, StalledError
 from rft_data.core.rows import GroupResult, Task, TaskKey
 from rft_data.tasks.selectors.arguments import component, count, positive
-from rft_data.tasks.selectors.base import NoTasksError, OpenSelector, SelectorMaker, check_state_of
+from rft_data.tasks.selectors.base import NoTasksError, OpenSelector, SelectorMaker, check_saved_selector
 
 
 class Mixture:
     """Taskset i gets the share w_i^(1/T) / sum_j w_j^(1/T) of the places, exactly over every epoch.
 
-    An epoch is a number of places (default: the tasks in play when it begins). Its places are shared out
-    by largest remainder, and taken in turn so that no taskset is ever a whole place ahead of or behind
-    its share by more than the others force. The default weight of a taskset is its number of tasks in
-    play, so T = 1 is the mixture one shuffle of them all would give; a larger T evens it out. A taskset
-    whose tasks are all retired gives its places to the others.
+    An epoch is a number of places (default: the number of tasks in play when it begins). Its places are
+    divided by largest remainder, and each place goes to the taskset furthest behind its share. The default
+    weight of a taskset is its number of tasks in play, so T = 1 gives the proportions of one shuffle of all
+    tasks; a larger T makes them more equal. If all tasks of a taskset are retired, the others get its
+    places.
     """
 
     name: ClassVar[str] = "mixture"
@@ -56,7 +56,7 @@ class Mixture:
         self._quota: dict[str, int] = {}
         self._drawn: dict[str, int] = {}
         self._done = self._total = 0
-        """Places of this epoch that were drawn, and all of them."""
+        """Places of this epoch drawn so far, and their total number."""
         if not tasks:
             raise NoTasksError("selector 'mixture' has no task to choose from; look at the recipe's 'tasks'.")
         self.add(tasks)
@@ -73,17 +73,19 @@ class Mixture:
         return sum(part.in_play for part in self._parts.values())
 
     def select(self, n: int) -> list[TaskKey]:
-        """The next n tasks, tasksets in turn.
+        """The next n tasks, each from the taskset furthest behind its share.
 
         Raises: StalledError when every task is retired.
         """
         alive = [name for name, part in self._parts.items() if part.in_play]
-        turns = [self._turn(alive) for _ in range(n)]
-        drawn = {name: iter(self._parts[name].select(turns.count(name))) for name in dict.fromkeys(turns)}
-        return [next(drawn[name]) for name in turns]
+        tasksets = [self._next_taskset(alive) for _ in range(n)]
+        drawn = {
+            name: iter(self._parts[name].select(tasksets.count(name))) for name in dict.fromkeys(tasksets)
+        }
+        return [next(drawn[name]) for name in tasksets]
 
-    def _turn(self, alive: Sequence[str]) -> str:
-        """Whose place is next: who is furthest behind its share of this epoch."""
+    def _next_taskset(self, alive: Sequence[str]) -> str:
+        """The taskset that is furthest behind its share of this epoch."""
         for _ in range(2):
             waiting = [name for name in alive if self._drawn.get(name, 0) < self._quota.get(name, 0)]
             if waiting:
@@ -110,7 +112,7 @@ class Mixture:
         self._done, self._total = sum(self._drawn.values()), sum(self._quota.values())
 
     def observe(self, results: Sequence[GroupResult]) -> None:
-        """Each taskset's selector learns from its own."""
+        """Each taskset's selector learns from its own groups."""
         for name, part in self._parts.items():
             mine = [result for result in results if result.task.taskset == name]
             if mine:
@@ -151,7 +153,7 @@ class Mixture:
             getattr(part, method)([key for key in every if key.taskset == name])
 
     def state_dict(self) -> dict[str, Any]:
-        """Place in the epoch, and the state of every taskset's selector."""
+        """The position in the epoch, and the state of every taskset's selector."""
         return {
             "selector": self.name,
             "epochs": self._epochs,
@@ -161,11 +163,11 @@ class Mixture:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue exactly where `state_dict` was taken; a taskset that is gone gives its places away.
+        """Continue exactly where `state_dict` was taken; a missing taskset's places go to the others.
 
-        Raises: ResumeError if it is the state of another selector.
+        Raises: ResumeError if the state belongs to another selector.
         """
-        check_state_of(self.name, state)
+        check_saved_selector(self.name, state)
         self._epochs = int(state["epochs"])
         self._quota, self._drawn = dict(state["quota"]), dict(state["drawn"])
         self._count()
@@ -174,7 +176,7 @@ class Mixture:
                 self._parts[name].load_state_dict(saved)
 
     def metrics(self) -> dict[str, float]:
-        """Places of this epoch by taskset, and the numbers of every taskset's selector under its name."""
+        """Places of this epoch by taskset, and the metrics of every taskset's selector under its name."""
         found = {
             "epoch": max(0.0, self._epochs + sum(self._drawn.values()) / max(1, sum(self._quota.values())))
         }

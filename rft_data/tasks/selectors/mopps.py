@@ -21,8 +21,8 @@ class Mopps(TaskSelector):
     """Beta-Bernoulli bandit: a' = d*a + (1 - d) + s, b' = d*b + (1 - d) + k - s after s of k passed.
 
     Every task starts at Beta(1, 1) and learns from its own groups only. The n tasks whose drawn rates
-    are nearest the target are chosen, among all tasks in play up to 16,384, beyond among a uniform
-    subset of that size.
+    are nearest the target are chosen. Of more than 16,384 tasks in play, a uniform subset of that
+    size is used.
     """
 
     name: ClassVar[str] = "mopps"
@@ -31,7 +31,7 @@ class Mopps(TaskSelector):
     def __init__(
         self, tasks: Sequence[Task], *, seed: int, target_pass_rate: float = 0.5, decay: float = 0.5
     ) -> None:
-        """`decay`: the d of the update, what is left of the past of a task at each new group of it.
+        """`decay`: the d of the update, the weight of a task's past at each new group of it.
 
         Raises: ValueError for a bad argument; RecipeError when there is no task.
         """

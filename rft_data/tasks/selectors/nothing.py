@@ -1,4 +1,4 @@
-"""No tasks at all, for runs that train on what is stored already."""
+"""A selector without tasks, for runs that train on stored experiences only."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from rft_data.core.rows import GroupResult, TaskKey
 
 
 class Nothing:
-    """Chooses nothing and remembers nothing."""
+    """Selects no task, learns nothing and has no state."""
 
     def select(self, n: int) -> list[TaskKey]:
-        """There is no task."""
+        """Always empty."""
         return []
 
     def observe(self, results: Sequence[GroupResult]) -> None:
-        """Nothing is learned."""
+        """Does nothing."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Nothing."""
+        """Always empty."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, object]) -> None:
-        """Nothing."""
+        """Does nothing."""
 
     def metrics(self) -> dict[str, float]:
-        """Nothing."""
+        """Always empty."""
         return {}

@@ -14,6 +14,6 @@ def pack(array: np.ndarray) -> str:
 
 
 def unpack(text: str, dtype: np.dtype | type) -> np.ndarray:
-    """What `pack` wrote, flat and writable."""
+    """Inverse of `pack`; the array is flat and writable."""
     stored = np.frombuffer(base64.b64decode(text), np.dtype(dtype).newbyteorder("<"))
     return stored.astype(dtype)

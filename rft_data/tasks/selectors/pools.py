@@ -1,7 +1,7 @@
-"""Easy, medium and hard pools by each task's last result, drawn from in fixed shares.
+"""Easy, medium and hard pools by each task's last result; each call draws fixed shares from them.
 
-As prime-rl's difficulty pools do, and the manual pools of Kimi k1.5 (arXiv:2501.12599) and Skywork-OR1
-(arXiv:2505.22312): no uncertainty, no forgetting, nothing known of tasks that were not played.
+Like prime-rl's difficulty pools, and the manual pools of Kimi k1.5 (arXiv:2501.12599) and Skywork-OR1
+(arXiv:2505.22312): no uncertainty, no forgetting, and no estimate for tasks that were not played.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ class Pools(TaskSelector):
     """A call takes its shares of easy and hard tasks, and the rest from the medium ones, all uniformly.
 
     A task is easy when the mean reward of its last group was at least `easy_above`, hard when at most
-    `hard_below`, else medium; so is one that was not played. Pools that run short are filled up from
-    medium, then from any.
+    `hard_below`, else medium; a task that was not played is medium. If a pool has too few tasks, the rest
+    comes from the medium pool, then from any.
     """
 
     name: ClassVar[str] = "pools"
@@ -70,7 +70,7 @@ class Pools(TaskSelector):
         column = self._columns["pool"]
         places = self._candidates(_SCORED, least=n)
         found = places[column[places] == pool]
-        if len(found) < n:  # a small pool of many tasks: look at all
+        if len(found) < n:  # a small pool among many tasks: search all of them
             found = np.flatnonzero((column == pool) & self._in_play)
         drawn: list[int] = self._rng.permutation(found)[:n].tolist()
         return drawn

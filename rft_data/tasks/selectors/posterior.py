@@ -1,4 +1,4 @@
-"""Beta posterior of every task's pass rate under the pass rate of its category.
+"""Beta posterior of every task's pass rate, with the pass rate of its category as prior.
 
 Task i of category c: Beta(k*m_c + s_i, k*(1 - m_c) + f_i), with s and f its own decayed passes and fails,
 m_c the decayed pass rate of the category, k the weight of that prior in rollouts.
@@ -17,24 +17,24 @@ from rft_data.tasks.selectors.columns import Columns, Kinds
 COUNTS: Kinds = {"passes": (np.float64, 0.0), "fails": (np.float64, 0.0)}
 
 _SLOWER = 1 / 16
-"""A category gathers many groups per step, so it forgets more slowly than a task: decay to this power."""
+"""A category gets many groups per step, so it forgets more slowly than a task: decay to this power."""
 _LEAST = 1e-3
-"""No category is taken for hopeless or solved beyond this, lest a Beta parameter reach 0."""
+"""A category's pass rate stays this far from 0 and 1, so that no Beta parameter reaches 0."""
 
 
 class CategoryPosterior:
-    """Counts per task live in the selector's columns (`COUNTS`), those per category here."""
+    """Counts per task are in the selector's columns (`COUNTS`), counts per category here."""
 
     def __init__(self, *, decay: float, prior_weight: float) -> None:
-        """`decay`: what is left of a task's counts when a new group of it arrives."""
+        """`decay`: factor of a task's counts when a new group of it arrives."""
         self._decay = decay
         self._prior_weight = prior_weight
         self._category_decay = decay**_SLOWER
         self._counts: list[list[float]] = []
-        """Decayed (passes, fails) per category, from (1, 1): a pass rate of a half before anything came."""
+        """Decayed (passes, fails) per category, from (1, 1): a pass rate of 0.5 before the first group."""
 
     def fit(self, categories: Categories, columns: Columns) -> None:
-        """Take these categories; counts of those that were there stay."""
+        """Use these categories; counts of known categories are kept."""
         self._categories = categories
         self._columns = columns
         self._counts += [[1.0, 1.0] for _ in range(len(categories) - len(self._counts))]
@@ -60,7 +60,7 @@ class CategoryPosterior:
         return float(passes / (passes + fails))
 
     def learn(self, place: int, passes: float, n: int) -> None:
-        """A group of n rollouts came, `passes` of them passed (partial credit counts in part)."""
+        """Learn from a group of n rollouts, of which `passes` passed (partial credit counts in part)."""
         for name, more in (("passes", passes), ("fails", n - passes)):
             column = self._columns[name]
             column[place] = self._decay * column.item(place) + more

@@ -1,4 +1,4 @@
-"""What selectors with a Beta posterior per task under its category share; how they choose is their own."""
+"""Base of selectors with a Beta posterior per task and its category as prior; each defines how it chooses."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rft_data.tasks.selectors.posterior import COUNTS, CategoryPosterior
 
 
 class PosteriorSelector(TaskSelector):
-    """Predicts a task's pass rate by its posterior mean, learns by it and keeps it; say `_choose`."""
+    """Predicts a task's pass rate by its posterior mean; derived classes implement `_choose`."""
 
     columns: ClassVar[Kinds] = COUNTS
 

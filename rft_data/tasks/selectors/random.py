@@ -1,4 +1,4 @@
-"""Uniform choice with no memory: the tasks of one call differ, those of two calls may not."""
+"""Uniform choice without memory: tasks of one call differ, those of two calls may be the same."""
 
 from __future__ import annotations
 

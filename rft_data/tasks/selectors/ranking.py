@@ -1,4 +1,4 @@
-"""Numbers that tasks bring along: their offline difficulty, or what their metadata holds."""
+"""Numbers that tasks contain: their offline difficulty, or a pass rate in their metadata."""
 
 from __future__ import annotations
 

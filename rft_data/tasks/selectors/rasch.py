@@ -1,4 +1,4 @@
-"""Pass rates as policy ability + category level + task offset, in logits, or as none at all.
+"""Pass rates as policy ability + category level + task offset, in logits, or of an unsolvable task.
 
 A Rasch model (one-parameter item response) with three levels. Ability and levels are Gaussian and move by
 a Laplace step per group; a task's offset has weights on a grid, exact by Bayes' rule, and so has the chance
@@ -21,24 +21,24 @@ from rft_data.tasks.selectors.columns import Columns, Kinds
 _GRID = (-4.0, -2.5, -1.2, 0.0, 1.2, 2.5, 4.0)
 """Offsets in logits."""
 _PRIOR = (0.03, 0.08, 0.21, 0.26, 0.21, 0.08, 0.03, 0.10)
-"""Their weights before anything came, and that of an unsolvable task; then learned from first visits."""
+"""Initial weights of the offsets, and of an unsolvable task; later learned from first visits."""
 OFFSETS: Kinds = {"weights": (np.float32, (0.0,) * len(_PRIOR)), "heard": (np.int32, 0)}
 """Weights as in `_PRIOR` after the last group, and the group count then (0: the prior holds)."""
 
 _FIRST = 2.25
-"""Variance of ability and of category levels before anything came (squared logits)."""
+"""Initial variance of ability and of category levels (squared logits)."""
 _LUCK = 0.04
 """Pass rate of an unsolvable task: verifiers err."""
 _KNOWN = 0.5
 """The prior learns from a first visit only where the variance of the level is smaller."""
 _PRIOR_VISITS = 100
-"""How many first visits the prior is worth."""
+"""Weight of the initial prior, in first visits."""
 _FADE = 1e-5
-"""What a group takes from all that is known of a task: nothing is written off for good."""
+"""Share by which a group fades what is known of every task, so that no task is ruled out for ever."""
 _LONGEST = 1.5
-"""No group moves ability and level by more logits together."""
+"""Largest move of ability plus level by one group, in logits."""
 _FARTHEST = 8.0
-"""Beyond this many logits a level makes no difference."""
+"""Levels are clipped to this many logits."""
 _PROBIT = math.pi / 8
 
 
@@ -54,10 +54,10 @@ class _View(NamedTuple):
 
 
 class RaschFilter:
-    """The state of the model; weights per task live in the selector's columns (`OFFSETS`)."""
+    """The state of the model; weights per task are in the selector's columns (`OFFSETS`)."""
 
     def __init__(self, *, drift: float) -> None:
-        """`drift`: variance that a group adds to ability and levels (squared logits): policies learn."""
+        """`drift`: variance that each group adds to ability and levels (squared logits)."""
         self._drift = drift
         self._groups = 0
         self._ability = [0.0, _FIRST]
@@ -65,11 +65,11 @@ class RaschFilter:
         """Mean, variance and group count at the last move, per category."""
         self._prior = list(_PRIOR)
         self._visits = 0
-        """First visits the prior has learned from."""
+        """Number of first visits that the prior was learned from."""
         self._looked_at = (-1, -1)
 
     def fit(self, categories: Categories, columns: Columns) -> None:
-        """Take these categories; levels of those that were there stay."""
+        """Use these categories; levels of known categories are kept."""
         self._categories = categories
         self._columns = columns
         self._levels += [[0.0, _FIRST, 0.0] for _ in range(len(categories) - len(self._levels))]
@@ -81,12 +81,12 @@ class RaschFilter:
         return self._ability[0] + mean, self._ability[1] + grown
 
     def fresh(self, mean: np.ndarray, variance: np.ndarray | float = 0.0) -> np.ndarray:
-        """Expected learnability of a task nothing came from, in categories with these levels."""
+        """Expected learnability of an unvisited task, in categories with these levels."""
         found: np.ndarray = _by_offset(mean, variance) @ np.array(self._prior)
         return found
 
     def values(self, places: np.ndarray) -> np.ndarray:
-        """Expected learnability of tasks of which something is known."""
+        """Expected learnability of visited tasks."""
         by_offset = _by_offset(*self.levels())
         weights = self._columns["weights"][places]
         faded = (_FADE * (self._groups - self._columns["heard"][places]))[:, None]
@@ -100,11 +100,11 @@ class RaschFilter:
         return float(sum(map(mul, view.weights, view.rates)))
 
     def learn(self, place: int, passes: float, n: int) -> None:
-        """A group of n rollouts came, `passes` of them passed (partial credit counts in part)."""
+        """Learn from a group of n rollouts, of which `passes` passed (partial credit counts in part)."""
         view, fails = self._look(place), n - passes
         joint = [w * p**passes * (1.0 - p) ** fails for w, p in zip(view.weights, view.rates, strict=True)]
         total = sum(joint)
-        if not total:  # so many rollouts that no double holds how unlikely each offset is
+        if not total:  # so many rollouts that all likelihoods underflow
             return
         after = [weight / total for weight in joint]
         if not view.heard and self._ability[1] + view.level < _KNOWN:
@@ -131,15 +131,15 @@ class RaschFilter:
         self._levels[code] = [moved, level * (1.0 - known * level), float(self._groups)]
 
     def _look(self, place: int) -> _View:
-        """What is thought of one task now."""
-        if (place, self._groups) != self._looked_at:  # to predict and to learn is to look twice
+        """The model's current view of one task."""
+        if (place, self._groups) != self._looked_at:  # predict and learn look at the same task
             heard, code = self._columns["heard"].item(place), self._categories.codes.item(place)
             level = self._level_variance(code)
             weights = self._prior
             if heard:
                 weights = self._columns["weights"][place].tolist()
                 faded = min(_FADE * (self._groups - heard), 0.5)
-                if faded > 0.01:  # less is not worth the time of every group
+                if faded > 0.01:  # less is not worth the time, since this runs for every group
                     weights = [w + faded * (p - w) for w, p in zip(weights, self._prior, strict=True)]
             self._view = _View(code, heard, level, weights, self._rates(code, level))
             self._looked_at = place, self._groups
@@ -158,7 +158,7 @@ class RaschFilter:
         return min(variance + self._drift * (self._groups - at), _FIRST)
 
     def state_dict(self) -> dict[str, Any]:
-        """Ability, levels by name of category, the prior, and groups heard."""
+        """Ability, levels by name of category, the prior, and the number of groups."""
         return {
             "groups": self._groups,
             "ability": list(self._ability),
@@ -175,7 +175,7 @@ class RaschFilter:
         self._looked_at = (-1, -1)
 
     def metrics(self) -> dict[str, float]:
-        """Expected pass rate of a task nothing came from, by category; the share taken for unsolvable."""
+        """Expected pass rate of an unvisited task by category; the prior share of unsolvable tasks."""
         rates = {}
         for code, name in enumerate(self._categories.names):
             rates[f"pass_rate/{name}"] = sum(
@@ -196,7 +196,7 @@ def learnability(mean: np.ndarray, variance: np.ndarray | float) -> np.ndarray:
 
 
 def _by_offset(mean: np.ndarray, variance: np.ndarray | float) -> np.ndarray:
-    """Learnability at each offset, last axis; an unsolvable task teaches nothing."""
+    """Learnability at each offset (last axis); that of an unsolvable task is 0."""
     spread = np.asarray(variance)[..., None] if np.ndim(variance) else variance
     found = np.zeros((*mean.shape, len(_PRIOR)))
     found[..., :-1] = learnability(mean[..., None] + np.array(_GRID), spread)

@@ -1,7 +1,7 @@
 """The tasks of a selector by place, in arrays: a million tasks cost a few dozen bytes each.
 
-Places 0 to base - 1 are the first tasks in the order of their keys, however they were given; tasks that
-came later follow in the order they came. So a place means the same task after a restart.
+Places 0 to base - 1 are the first tasks, sorted by key; tasks added later follow in the order they were
+added. So a place means the same task after a restart.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Roster:
     """Keys and tasks by place, and the place of a key in O(log N)."""
 
     def __init__(self, tasks: Sequence[Task]) -> None:
-        """A task that is there twice counts once."""
+        """A task that is given twice counts once."""
         self.tasks: list[Task] = []
         """By place."""
         self.given = np.empty(0, np.int32)
@@ -31,7 +31,7 @@ class Roster:
         """Index into `tasksets`, by place."""
         self._ids = np.empty((0, 2), np.uint64)
         self.base = 0
-        """How many tasks there were at first."""
+        """Number of first tasks."""
         self._append(tasks)
         self.base = len(self.tasks)
         self._reorder(np.lexsort((self._ids[:, 1], self._ids[:, 0], self._by_name())))
@@ -45,7 +45,7 @@ class Roster:
         return [TaskKey(self.tasksets[code], f"{first:016x}{second:016x}") for (first, second), code in named]
 
     def places(self, keys: Sequence[TaskKey]) -> list[int]:
-        """The place of each key; -1 for one that is not here."""
+        """The place of each key; -1 for an unknown key."""
         codes = {name: code for code, name in enumerate(self.tasksets)}
         words = np.array([_words(key.task_id) for key in keys], np.uint64).reshape(-1, 2)
         wanted = np.array([codes.get(key.taskset, -1) for key in keys], np.int32)
@@ -53,7 +53,7 @@ class Roster:
         return found
 
     def add(self, tasks: Sequence[Task]) -> int:
-        """Append the tasks that are not here yet; returns how many those are."""
+        """Append the tasks that are new; returns how many."""
         known = self.places([task.key for task in tasks])
         before = len(self)
         self._append([task for task, place in zip(tasks, known, strict=True) if place < 0])
@@ -61,11 +61,11 @@ class Roster:
         return len(self) - before
 
     def added(self) -> list[list[str]]:
-        """The keys that came later, in order, as JSON values."""
+        """The keys of added tasks, in order, as JSON values."""
         return [[key.taskset, key.task_id] for key in self.keys(range(self.base, len(self)))]
 
     def arrange(self, added: Sequence[Sequence[str]]) -> None:
-        """Take the order of a roster to which these keys were added; what only this one has goes last."""
+        """Order added tasks as in a roster to which these keys were added; all other added tasks go last."""
         later = [p for p in self.places([TaskKey(*key) for key in added]) if p >= 0]
         moved = np.zeros(len(self), bool)
         moved[later] = True
@@ -85,7 +85,7 @@ class Roster:
         }
 
     def unpack(self, packed: dict[str, Any]) -> np.ndarray:
-        """The places of packed names; -1 for a task that is gone."""
+        """The places of packed names; -1 for a task that no longer exists."""
         words = unpack(packed["task_id"], np.uint64).reshape(-1, 2)
         codes = unpack(packed["taskset"], np.int32)
         names = {name: code for code, name in enumerate(self.tasksets)}
@@ -93,10 +93,10 @@ class Roster:
         return self._find(words, ours)
 
     def _find(self, words: np.ndarray, codes: np.ndarray) -> np.ndarray:
-        """Places of tasks by both words of their ids and their tasksets; -1 for those not here."""
+        """Places of tasks by both words of their ids and their tasksets; -1 for unknown tasks."""
         found = np.full(len(words), -1, np.int64)
         at = np.searchsorted(self._sorted, words[:, 0])
-        # one question may be in several tasksets: equal ids are neighbours, so look a step further
+        # one question may be in several tasksets; equal ids are neighbours, so try the next one too
         for _ in range(max(1, len(self.tasksets))):
             inside = np.flatnonzero((found < 0) & (at < len(self)))
             place = self._sorter[at[inside]]
@@ -130,7 +130,9 @@ class Roster:
         self.tasks = [self.tasks[place] for place in order.tolist()]
         self.taskset, self.given, self._ids = self.taskset[order], self.given[order], self._ids[order]
         found, first = np.unique(self.taskset, return_index=True)
-        codes = found[np.argsort(first)].tolist()  # tasksets, too, in an order that survives a restart
+        codes = found[
+            np.argsort(first)
+        ].tolist()  # tasksets are also in an order that is the same after a restart
         self.tasksets, self.taskset = (
             [self.tasksets[code] for code in codes],
             np.argsort(codes).astype(np.int32)[self.taskset],
@@ -140,7 +142,7 @@ class Roster:
 
 
 def _words(task_id: str) -> tuple[int, int]:
-    """Both halves of a content hash; for anything else, those of no task."""
+    """Both halves of a content hash as numbers; (0, 0) for any other text, which matches no task."""
     try:
         return int(task_id[:16], 16) & _WORD, int(task_id[16:], 16) & _WORD
     except ValueError:

@@ -10,7 +10,7 @@ from rft_data.tasks.selectors.epoch_selector import EpochSelector
 
 
 class Sequential(EpochSelector):
-    """The order of the source; added tasks come after those that were there; `seed` changes nothing."""
+    """The order of the source; added tasks come last; `seed` has no effect."""
 
     name: ClassVar[str] = "sequential"
 

@@ -10,7 +10,7 @@ from rft_data.tasks.selectors.epoch_selector import EpochSelector
 
 
 class Shuffle(EpochSelector):
-    """Uniform choice without replacement; tasks added during an epoch are its last."""
+    """Uniform choice without replacement; tasks added during an epoch come last in it."""
 
     name: ClassVar[str] = "shuffle"
 

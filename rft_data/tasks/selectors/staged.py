@@ -1,4 +1,4 @@
-"""A curriculum of stages, each with a selector of its own, each until something is reached."""
+"""A curriculum of stages; each has its own selector and ends after groups or at a pass rate."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from rft_data.tasks.selectors.arguments import component, count, share
 from rft_data.tasks.selectors.base import NoTasksError, SelectorMaker, scored
 
 _WINDOW = 64
-"""Groups that the running pass rate looks back on, and the fewest it needs."""
+"""Number of groups in the running pass rate, and the fewest that it needs."""
 
 
 class Staged:
     """One selector after another over the same tasks.
 
     A stage ends after `groups` groups, or when the pass rate of what it played (mean reward, running over
-    64 groups) is at least `pass_rate`, whichever is given or comes first; the last one never ends. Every
-    stage's selector learns from every group, so that the next one does not begin in the dark.
+    64 groups) is at least `pass_rate`, whichever comes first; the last stage never ends. Every stage's
+    selector learns from every group, so that later stages start with that knowledge.
     """
 
     name: ClassVar[str] = "staged"
@@ -90,7 +90,7 @@ class Staged:
             part.revive(every)
 
     def state_dict(self) -> dict[str, Any]:
-        """Where in the curriculum, and the state of every stage's selector."""
+        """The position in the curriculum, and the state of every stage's selector."""
         return {
             "selector": self.name,
             "at": [self._stage, self._groups, self._pass_rate],
@@ -100,7 +100,7 @@ class Staged:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue exactly where `state_dict` was taken.
 
-        Raises: ResumeError if it is the state of another selector, or of other stages.
+        Raises: ResumeError if the state belongs to another selector, or to another number of stages.
         """
         if state.get("selector") != self.name or len(state["parts"]) != len(self._parts):
             raise ResumeError(
@@ -112,7 +112,7 @@ class Staged:
             part.load_state_dict(saved)
 
     def metrics(self) -> dict[str, float]:
-        """The stage (from 0), its running pass rate, and the numbers of its selector."""
+        """The stage (from 0), its running pass rate, and the metrics of its selector."""
         own = {"stage": float(self._stage), "stage_pass_rate": self._pass_rate}
         return {**self._parts[self._stage].metrics(), **own}
 

@@ -1,4 +1,4 @@
-"""Going through all tasks once per epoch, in an order that each epoch may make anew."""
+"""Goes through all tasks once per epoch, in an order that may differ between epochs."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ import numpy as np
 from rft_data.tasks.selectors.roster import Roster
 
 Order = Callable[[int, int], np.ndarray]
-"""(epoch, number of tasks) to the places in the order of that epoch."""
+"""Maps (epoch, number of tasks) to the places in the order of that epoch."""
 
 
 class Walk:
-    """A position in an epoch; passes over what is out of play, ends with what came since it began.
+    """A position in an epoch; skips tasks out of play; tasks added during an epoch come last in it.
 
-    A draw that goes on into the next epoch moves what it took from the last one to the end of the next,
-    so that the tasks of one draw differ and every epoch still has every task once.
+    If a draw continues into the next epoch, the tasks it took from the old epoch move to the end of the new
+    one, so that the tasks of one draw differ and every epoch still has every task once.
     """
 
     def __init__(self, order: Order, roster: Roster) -> None:
-        """`order` must depend on its arguments alone: it is made again after a restart."""
+        """`order` must depend on its arguments alone: it is called again after a restart."""
         self._make = order
         self._roster = roster
         self._epoch = 0
@@ -57,7 +57,7 @@ class Walk:
         return self._order
 
     def state_dict(self) -> dict[str, Any]:
-        """Epoch, position, the number of tasks when the epoch began, and what was moved to its end."""
+        """Epoch, position, the number of tasks when the epoch began, and the tasks moved to its end."""
         return {
             "epoch": self._epoch,
             "position": self._position,

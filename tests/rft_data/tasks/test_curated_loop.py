@@ -186,7 +186,7 @@ def test_groups_of_a_step_that_was_killed_are_no_evidence(tmp_path: Path, straig
 
 
 def test_falling_back_over_a_curation_goes_on_and_says_what_is_lost(tmp_path: Path, caplog):
-    """The rounds leased since are replayed with the tasks from before: the selector is not where it was."""
+    """Leases granted since are replayed with the tasks from before, because the selector is older."""
 
     def die(step: int) -> None:
         if step == -8:
@@ -203,4 +203,4 @@ def test_falling_back_over_a_curation_goes_on_and_says_what_is_lost(tmp_path: Pa
     damaged.write_text(f"{damaged.read_text()}x")
     trained, _, _ = House(tmp_path, 2, live).run()
     assert len(trained) == STEPS
-    assert "going on from step 3, before tasks were curated at step 6;" in caplog.text
+    assert "resuming from step 3, before tasks were curated at step 6;" in caplog.text

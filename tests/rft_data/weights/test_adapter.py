@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 
 from rft_data.core.errors import IntegrityError, MissingFileError, RecipeError
 from rft_data.core.files import write_manifest
-from rft_data.weights.adapter import ADAPTER, adapter_facts, adapter_in, adapter_of, check_base, merged
+from rft_data.weights.adapter import ADAPTER, adapter_facts, adapter_in, check_base, manifest_adapter, merged
 
 SCALES = {"a.q.weight": 0.5, "b.q.weight": 3.0}
 
@@ -89,7 +89,7 @@ def test_base_inside_the_run_moves_with_it_and_another_stays_where_it_is(base: P
 
 def test_base_that_is_damaged_or_gone_is_named(base: Path) -> None:
     version = base.with_name("version")
-    facts = adapter_of({ADAPTER: adapter_facts(base, SCALES, version)}, version)
+    facts = manifest_adapter({ADAPTER: adapter_facts(base, SCALES, version)}, version)
     assert facts is not None
     check_base(facts)
     file = base / "2.safetensors"

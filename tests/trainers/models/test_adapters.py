@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from rft_data.core.errors import IntegrityError, RecipeError
 from rft_data.core.files import write_manifest
 from rft_data.core.protocols import LeasedBatch
-from rft_data.weights.adapter import ADAPTER, ADAPTER_FILE, adapter_in, adapter_of
+from rft_data.weights.adapter import ADAPTER, ADAPTER_FILE, adapter_in, manifest_adapter
 from rft_data.weights.adapter import merged as merged_tensors
 from rft_data.weights.probe import PROBE_FILE, Probe
 from trainers.models.adapters import adapter_scales, lora_config, merged, merged_model, write_adapter
@@ -216,7 +216,7 @@ def test_sharded_state_gives_the_same_version_as_a_whole_model(
         gathered.mkdir()
         facts = write_adapter(model, model_path, trainer.tokenizer, gathered, state)
     want = {**(adapter_in(version) or {}), "tensors": facts[ADAPTER]["tensors"]}
-    assert adapter_of(facts, gathered) == want
+    assert manifest_adapter(facts, gathered) == want
     assert (gathered / ADAPTER_FILE).read_bytes() == (version / ADAPTER_FILE).read_bytes()
     found = Probe.load(gathered)
     assert Probe.load(version).check(found.logprobs, 1e-5, "gathered") <= 1e-5
