@@ -1,7 +1,7 @@
-"""The buffer: append, annotate, lease rows, read. Its one durable owner is whoever opened it for writing.
+"""The buffer: append, annotate, lease rows, read. The process that opened it for writing is its only owner.
 
-Rows are never updated. What changes later (a verdict, a lease, feedback) is appended to its own small
-table and folded in memory, newest wins. All methods may be called from many threads.
+Rows are never updated. A verdict, a lease or feedback is appended to a table of its own; the newest row
+counts. All methods may be called from many threads.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from rft_data.buffer.durability import Durability
 from rft_data.buffer.experiences import Experiences
 from rft_data.buffer.intake import Intake
 from rft_data.buffer.maintenance import compact, maintain, remove_orphans
-from rft_data.buffer.side import Side
+from rft_data.buffer.small_tables import SmallTables
 from rft_data.buffer.store import Store
 from rft_data.buffer.verdicts import Verdicts, check_annotations
 from rft_data.core.codec import to_table, to_tasks
@@ -44,7 +44,7 @@ class Buffer:
 
         `durability`: an acknowledged row survives the death of every process (`process`), or that of the
         machine too (`power`: an fsync barrier for each commit).
-        Raises: MissingFileError, BusyError or IntegrityError (see `LocalHome` and `ObjectHome`);
+        Raises: MissingFileError, BusyError or IntegrityError (see `LocalFolder` and `ObjectPrefix`);
             IntegrityError if row numbers have a gap.
         """
         self._store = Store(str(root), read_only=read_only, durability=durability)
@@ -55,7 +55,7 @@ class Buffer:
         except BaseException:
             self._store.close()
             raise
-        self._side = Side(self._store)
+        self._small_tables = SmallTables(self._store)
         self._verdicts: dict[str, Verdicts] = {}
         self._lock = threading.RLock()
         self._intake = Intake(self._experiences)
@@ -72,7 +72,7 @@ class Buffer:
         Raises: RftError for a buffer on an object store.
         """
         if self._store.local is None:
-            raise RftError(f"{self.location} is not a local folder, which this needs.")
+            raise RftError(f"{self.location} is on an object store; this needs a buffer in a local folder.")
         return self._store.local
 
     def close(self) -> None:
@@ -89,10 +89,10 @@ class Buffer:
     # --- writing -----------------------------------------------------------------------------------
 
     def append(self, rows: Sequence[Experience] | pa.Table, *, deadline_s: float = DEADLINE_S) -> Appended:
-        """Store experiences; returns when they are as durable as the buffer is.
+        """Store experiences; returns once they are as durable as the buffer's `durability` says.
 
-        A row already stored is not stored again. A row that does not fit goes to `quarantine` with
-        its reason. Appends of many threads share commits.
+        A row already stored is not stored again. A row that does not fit the schema goes to `quarantine`
+        with the reason. Appends of many threads share commits.
         Raises: RowError if a table has other columns than EXPERIENCES (without seq and digest);
             ConflictError if an id is already stored with other content (no experience of this call is
             stored); DiskFullError; StalledError after `deadline_s` (sending the rows again is safe).
@@ -102,9 +102,9 @@ class Buffer:
     def submit(
         self, rows: Sequence[Experience] | pa.Table, *, deadline_s: float = DEADLINE_S
     ) -> Future[Appended]:
-        """The same without waiting: the future holds what `append` would return or raise.
+        """Like `append` without waiting: the future has what `append` would return or raise.
 
-        Blocks, for at most `deadline_s`, while more is waiting to be stored than memory allows.
+        Blocks, at most for `deadline_s`, while too many bytes wait to be stored.
         """
         return self._intake.submit(rows, deadline_s, urgent=False)
 
@@ -129,50 +129,50 @@ class Buffer:
     def add_table(self, name: str, rows: pa.Table) -> None:
         """Append a table of one of the small tables' schemas in one commit.
 
-        Raises: RowError for experiences and annotations, which have ways of their own.
+        Raises: RowError for experiences and annotations, which have methods of their own.
         """
         if name in ("experiences", "annotations"):
-            raise RowError(f"rows of '{name}' come through `append` or `annotate`, not `add_table`.")
+            raise RowError(f"rows of '{name}' are not added with `add_table`; use `append` or `annotate`.")
         self._store.add(name, rows)
         maintain(self._store, name)
 
     def add_tasks(self, tasks: Sequence[Task]) -> int:
         """Store tasks that are not stored yet; returns how many were new."""
-        return self._side.add_tasks(tasks)
+        return self._small_tables.add_tasks(tasks)
 
     def add_preferences(self, pairs: Sequence[PreferencePair]) -> int:
         """Store preference pairs that are not stored yet; returns how many were new."""
-        return self._side.add_preferences(pairs)
+        return self._small_tables.add_preferences(pairs)
 
     def add_feedback(self, feedback: Sequence[Feedback]) -> int:
-        """Store what was said about experiences; returns how many were new.
+        """Store feedback about experiences; returns how many were new.
 
         Raises: RowError if an experience is not stored, or a value is not finite.
         """
-        return self._side.add_feedback(feedback, self._experiences.digests_of)
+        return self._small_tables.add_feedback(feedback, self._experiences.stored_digests)
 
     def add_payload(self, data: bytes, media_type: str) -> str:
         """Store an image or other large value once; returns its id for `Experience.payloads`."""
-        return self._side.add_payload(data, media_type)
+        return self._small_tables.add_payload(data, media_type)
 
     def payload(self, payload_id: str) -> tuple[str, bytes]:
         """(media type, bytes) of a stored payload.
 
         Raises: IntegrityError if it is missing or its bytes do not match its id.
         """
-        return self._side.payload(payload_id)
+        return self._small_tables.payload(payload_id)
 
     def annotate(self, annotations: pa.Table) -> None:
-        """Store what an operator pipeline decided, in one commit; the newest verdict on a row counts.
+        """Store the verdicts of an operator pipeline in one commit; the newest verdict on a row counts.
 
-        Raises: RowError if a row number is not one of a stored row, a verdict is none of VERDICTS, or an
-            advantage is not finite; nothing is stored then.
+        Raises: RowError if a row number is not stored, a verdict is not one of VERDICTS, or an advantage is
+            not finite; then nothing is stored.
         """
         check_annotations(annotations, self._experiences.next_seq)
         with self._lock:
             for pipeline_hash in set(annotations.column("pipeline_hash").to_pylist()):
-                self._fold(pipeline_hash)
-            folded, self._verdicts = self._verdicts, {}  # read again if this write's outcome is not known
+                self._pipeline_verdicts(pipeline_hash)
+            folded, self._verdicts = self._verdicts, {}  # read again if the outcome of this write is unknown
             self._store.add("annotations", annotations)
             self._verdicts = folded
             for verdicts in self._verdicts.values():
@@ -180,13 +180,13 @@ class Buffer:
         maintain(self._store, "annotations")
 
     def build_index(self, name: str, act: Callable[[Any, Any], None]) -> None:
-        """Let `act` change a table's indices, through LanceDB or Lance, while nobody else commits to it."""
+        """Let `act` change a table's indices, through LanceDB or Lance, while no other commit is made."""
         with self._store.locked(name):
             act(self._store.table(name), self._store.head(name))
-            self._store.forget(name)  # an index is a commit too: the next one builds on it
+            self._store.forget(name)  # an index is a commit too; the next commit builds on it
 
     def compact(self) -> dict[str, dict[str, int]]:
-        """Merge small fragments of every table and remove what killed writes left behind."""
+        """Merge small fragments of every table and remove files left behind by killed writes."""
         report = {}
         for name in TABLES:
             if self._store.count(name):
@@ -212,13 +212,13 @@ class Buffer:
         where: Filter | None = None,
         limit: int | None = None,
     ) -> pa.Table:
-        """Rows of a table that a filter lets through, in the order written."""
+        """Rows of a table that match a filter, in the order written."""
         return self._store.scan(name, columns, where, limit)
 
     def batches(
         self, name: str, columns: Sequence[str] | None = None, where: Filter | None = None
     ) -> Iterator[pa.RecordBatch]:
-        """The same, in batches of about 1,000 rows and bounded memory."""
+        """Like `read`, in batches of about 1,000 rows, so that memory is bounded."""
         return self._store.batches(name, columns, where)
 
     def tail(self, name: str, n: int, columns: Sequence[str] | None = None) -> pa.Table:
@@ -226,11 +226,11 @@ class Buffer:
         return self._store.tail(name, n, columns)
 
     def lost_rows(self) -> set[int]:
-        """Numbers of rows that a repair took out."""
+        """Numbers of rows that a repair removed."""
         return {seq for first, last in self._experiences.lost() for seq in range(first, last + 1)}
 
     def lance(self, name: str) -> Any:
-        """A table of the buffer as LanceDB sees it, for searches; None when it does not exist yet."""
+        """The LanceDB table, for searches; None when it does not exist yet."""
         return self._store.table(name)
 
     def tasks(self, split: str | None = None) -> list[Task]:
@@ -240,7 +240,7 @@ class Buffer:
 
     def task_keys(self) -> list[TaskKey]:
         """Keys of all stored tasks."""
-        return self._side.task_keys()
+        return self._small_tables.task_keys()
 
     def take(self, seqs: Sequence[int]) -> pa.Table:
         """Experiences by row number, in the order asked (a repeated number gives a repeated row).
@@ -252,8 +252,8 @@ class Buffer:
     def leased(self, lease: Lease, pipeline_hash: str) -> LeasedBatch:
         """The lease's rows joined with the pipeline's `advantage` and `masked`, in lease order.
 
-        Columns: `seq`, those of `digests.TRAINED`, `digest`, `advantage`, `masked` (never null); the others
-        are a `take` away.
+        Columns: `seq`, those of `digests.TRAINED`, `digest`, `advantage`, `masked` (never null); use
+        `take` for the others.
         Raises: IntegrityError if the lease or a row does not match its digest, or a row was never kept.
         """
         if content_id(list(lease.seqs)) != lease.digest:
@@ -262,7 +262,7 @@ class Buffer:
             )
         seqs = np.asarray(lease.seqs, np.int64)
         with self._lock:
-            verdicts = self._fold(pipeline_hash)
+            verdicts = self._pipeline_verdicts(pipeline_hash)
             unjudged = verdicts.missing(seqs)
             if unjudged:
                 raise IntegrityError(
@@ -274,8 +274,8 @@ class Buffer:
         rows = rows.append_column("advantage", advantages).append_column("masked", masked)
         return LeasedBatch(lease, rows)
 
-    def _fold(self, pipeline_hash: str) -> Verdicts:
-        """The pipeline's verdicts, read from the table the first time they are asked for."""
+    def _pipeline_verdicts(self, pipeline_hash: str) -> Verdicts:
+        """The pipeline's verdicts, read from the table at the first call."""
         if pipeline_hash not in self._verdicts:
             verdicts = Verdicts(pipeline_hash)
             for batch in self._store.batches("annotations", _VERDICT_COLUMNS):

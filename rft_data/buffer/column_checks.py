@@ -1,4 +1,4 @@
-"""What is checked of an experience, column by column over a whole batch; `validation.py` acts on it."""
+"""The checks of experiences, column by column over a whole batch; `validation.py` calls them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 import math
 import re
 from datetime import datetime, timedelta
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -26,7 +25,7 @@ MAX_TOKENS = 4 << 20
 
 _OBJECTS = frozenset({"reward_parts", "sampling", "metadata"})
 _HUGE = re.compile(rb"[eE]\+?\d{3}|\d{309}")
-"""What may be a number too large for a float, which JSON parsers turn into an infinity."""
+"""Finds numbers that may be too large for a float; JSON parsers turn them into infinity."""
 _TOKEN_LISTS = ("token_ids", "action_mask", "logprobs", "teacher_logprobs")
 _EPOCH = datetime(1970, 1, 1)
 _FIRST_US, _LAST_US = ((t - _EPOCH) // timedelta(microseconds=1) for t in (datetime.min, datetime.max))
@@ -34,28 +33,28 @@ Mask = npt.NDArray[np.bool_]
 
 
 class Findings:
-    """Why rows of a batch may not be stored: the first reason of each."""
+    """The first reason why each bad row of a batch may not be stored."""
 
     def __init__(self) -> None:
         self.reasons: dict[int, str] = {}
 
-    def refuse(self, bad: Mask | pa.Array, reason: str, *values: Any) -> None:
-        """Note a reason for every row where `bad` is true; `{}` in it stands for the row's own values."""
+    def refuse(self, bad: Mask | pa.Array, reason: str, *values: pa.Array | npt.NDArray[np.int32]) -> None:
+        """Add a reason for every row where `bad` is true; each `{}` in it is replaced by the row's value."""
         mask = np.asarray(bad.fill_null(False)) if isinstance(bad, pa.Array) else bad
         for row in np.flatnonzero(mask).tolist():
             if row not in self.reasons:
                 self.reasons[row] = reason.format(*(_shown(value[row]) for value in values))
 
 
-def _shown(value: Any) -> Any:
-    """A value for a message; bytes that are no text as escapes."""
+def _shown(value: object) -> object:
+    """A value for a message; invalid UTF-8 is escaped."""
     if isinstance(value, pa.StringScalar):
         return value.cast(pa.binary()).as_py().decode("utf-8", "backslashreplace")
     return value.as_py() if isinstance(value, pa.Scalar) else value
 
 
 def check_identity(table: pa.Table, found: Findings) -> None:
-    """What must be there is there, and `source` is one of SOURCES."""
+    """Required values are not null or empty, and `source` is one of SOURCES."""
     for field in INCOMING:
         column = table.column(field.name)
         if not field.nullable and column.null_count:
@@ -87,7 +86,7 @@ def check_text(table: pa.Table, found: Findings, *, parsed: bool) -> None:
 
 
 def _invalid_utf8(column: pa.Array) -> Mask:
-    """Which texts are not UTF-8: nearly always none, which one look over the whole column tells."""
+    """Whether each text is invalid UTF-8; nearly always none is, which one check of the column tells."""
     bad = np.zeros(len(column), bool)
     try:
         column.validate(full=True)
@@ -125,7 +124,7 @@ def _finite(text: str) -> float:
 
 
 def check_tokens(table: pa.Table, found: Findings) -> None:
-    """Token lists go together, share one length and hold what they may."""
+    """Token lists are present together, have one length and hold valid values."""
     lists = {name: one_array(table.column(name)) for name in _TOKEN_LISTS}
     present = {name: np.asarray(column.is_valid()) for name, column in lists.items()}
     sizes = {name: np.asarray(pc.list_value_length(column).fill_null(0)) for name, column in lists.items()}
@@ -161,7 +160,7 @@ _VALUE_REASONS = {
 
 
 def _sound(name: str, values: pa.Array) -> bool:
-    """Whether all values may be stored, by their extremes: nearly always so, and quick to tell."""
+    """Whether all values are valid, by their minimum and maximum, which is fast."""
     if values.null_count:
         return False
     if not len(values):
@@ -171,11 +170,11 @@ def _sound(name: str, values: pa.Array) -> bool:
         return bool(numbers.min() >= 0)
     if name == "action_mask":
         return bool(numbers.view(np.uint8).max() <= 1)
-    return bool(np.isfinite(numbers.min()) and np.isfinite(numbers.max()))  # NaN spreads to both
+    return bool(np.isfinite(numbers.min()) and np.isfinite(numbers.max()))  # min and max of NaN are NaN
 
 
 def _bad_values(name: str, column: pa.ListArray) -> Mask:
-    """For every element of a list column's values: may it not be stored?"""
+    """Whether each element of a list column is invalid."""
     nulls = np.asarray(column.values.is_null())
     values = np.asarray(column.values.fill_null(0))
     if name == "token_ids":
@@ -199,7 +198,7 @@ def _rows_with(column: pa.ListArray, bad: Mask) -> Mask:
     return mask
 
 
-def _versions(table: pa.Table, found: Findings, rollout: Mask, total: npt.NDArray[Any]) -> None:
+def _versions(table: pa.Table, found: Findings, rollout: Mask, total: npt.NDArray[np.int32]) -> None:
     low, high = one_array(table.column("version_min")), one_array(table.column("version_max"))
     found.refuse(
         rollout & np.asarray(low.is_null()),
@@ -217,7 +216,7 @@ def _versions(table: pa.Table, found: Findings, rollout: Mask, total: npt.NDArra
 
 
 def check_lists_and_times(table: pa.Table, found: Findings) -> None:
-    """Payload ids are texts; the time is one that a calendar has."""
+    """Payload ids are UTF-8; the time is in the years 1 to 9999."""
     payloads = one_array(table.column("payloads"))
     ids = payloads.values
     bad = np.asarray(ids.is_null()) | _invalid_utf8(ids)

@@ -1,6 +1,6 @@
-"""What "stored" means: `process` survives the death of every process, `power` that of the machine too.
+"""Durability of stored rows: `process` survives the death of all processes, `power` that of the machine.
 
-Lance itself never calls fsync; the barrier here covers the files and folders of one commit.
+Lance itself never calls fsync; this module does, for the files and folders of one commit.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ _LAST_VERSION = 2**64 - 1
 
 
 def manifest_path(table: Path, version: int) -> Path:
-    """Where Lance keeps the manifest of a version (naming scheme v2: newest sorts first)."""
+    """Path of the manifest of a version (Lance's naming scheme v2: the newest sorts first)."""
     return table / "_versions" / f"{_LAST_VERSION - version:020d}.manifest"
 
 
 def manifest_version(path: Path) -> int:
-    """Which version a manifest is of: the inverse of `manifest_path`."""
+    """The version of a manifest; inverse of `manifest_path`."""
     return _LAST_VERSION - int(path.stem)
 
 

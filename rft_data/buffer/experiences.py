@@ -1,6 +1,6 @@
-"""The experiences table and what is known of it in memory: numbering, idempotence, the hot tail.
+"""The experiences table: row numbers, idempotent appends, and the newest rows in memory.
 
-Called from one thread at a time for writing (the group commit's), from any for reading.
+Only the thread of the group commit writes; any thread may read.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from rft_data.core.schema import EXPERIENCES
 HOT_BYTES = 64 << 20
 """Newest rows kept in memory."""
 LOST_ROWS = "lost_rows.json"
-"""Row numbers that a repair took out: `{"seqs": [[first, last], ...]}`."""
+"""File with the row numbers that a repair removed: `{"seqs": [[first, last], ...]}`."""
 
 
 class Experiences:
-    """Rows by number and by id."""
+    """Experiences by row number and by id."""
 
     def __init__(self, store: Store) -> None:
         """Load row numbers and ids.
@@ -48,7 +48,7 @@ class Experiences:
         self.quarantine = Quarantine(store)
         if not store.read_only:
             self._load()
-            self._store.sync("experiences")  # a killed owner may have committed what it did not sync
+            self._store.sync("experiences")  # a killed owner may have committed rows that it did not sync
 
     def _load(self) -> None:
         lost = self.lost()
@@ -62,7 +62,7 @@ class Experiences:
         self._next_seq = max([int(seen[0]), *(last for _, last in lost)]) + 1
 
     def _numbered(self, seen: npt.NDArray[np.int64]) -> Iterator[tuple[Sequence[str], npt.NDArray[np.int64]]]:
-        """Ids and row numbers of everything stored; keeps count in `seen`."""
+        """Ids and row numbers of all stored rows; updates `seen`."""
         for batch in self._store.batches("experiences", ["seq", "experience_id"]):
             seqs = np.asarray(batch.column("seq"))
             steps = np.diff(seqs, prepend=seen[0])
@@ -72,7 +72,7 @@ class Experiences:
             yield batch.column("experience_id").to_pylist(), seqs
 
     def lost(self) -> list[tuple[int, int]]:
-        """Row numbers that a repair took out, as (first, last)."""
+        """Row numbers that a repair removed, as (first, last)."""
         path = None if self._store.local is None else self._store.local / LOST_ROWS
         if path is None or not path.is_file():
             return []
@@ -83,8 +83,8 @@ class Experiences:
 
     def _damaged(self, what: str) -> IntegrityError:
         return IntegrityError(
-            f"buffer {self._store.location}: {what}; the folder is damaged. See what is lost with "
-            f"`rft buffer verify {self._store.location}`, then `rft buffer repair` it."
+            f"buffer {self._store.location}: {what}; the folder is damaged. List the losses with "
+            f"`rft buffer verify {self._store.location}`, then run `rft buffer repair` on it."
         )
 
     # --- writing -----------------------------------------------------------------------------------
@@ -92,7 +92,7 @@ class Experiences:
     def commit(self, prepared: Prepared) -> None:
         """Store the fresh rows of a prepared batch in one commit and resolve its appends."""
         if self._unsure:
-            self._settle_doubt()
+            self._find_unacknowledged()
         if self._store.local is not None:
             check_room(self._store.local)
         table = prepared.table
@@ -113,8 +113,8 @@ class Experiences:
         try:
             self._store.add("experiences", rows)
         except BaseException:
-            self._unsure = True  # the commit may have happened all the same
-            self._hot.clear()  # and its rows would lie behind those held here
+            self._unsure = True  # the commit may have succeeded nevertheless
+            self._hot.clear()  # and its rows would follow those kept here
             raise
         start = self._next_seq
         self._index.add(rows.column("experience_id").to_pylist(), range(start, start + rows.num_rows))
@@ -122,8 +122,8 @@ class Experiences:
         self._next_seq += rows.num_rows
         self._rows += rows.num_rows
 
-    def _settle_doubt(self) -> None:
-        """After a failed commit: learn of the rows that it stored after all."""
+    def _find_unacknowledged(self) -> None:
+        """After a commit with unknown outcome: add the rows that it did store."""
         self._store.sync("experiences")
         extra = self._store.count("experiences") - self._rows
         if extra > 0:
@@ -134,7 +134,7 @@ class Experiences:
         self._unsure = False
 
     def _number(self, prepared: Prepared) -> npt.NDArray[np.int64]:
-        """Row number of every good row, stored ones and new ones; -1 in an append with a conflict."""
+        """Row number of every valid row, stored or new; -1 for all rows of an append with a conflict."""
         table = prepared.table
         ids, digests = table.column("experience_id").to_pylist(), table.column("digest").to_pylist()
         known = self._known(ids)
@@ -160,7 +160,7 @@ class Experiences:
         return seqs
 
     def _known(self, ids: Sequence[str]) -> dict[str, tuple[int, str]]:
-        """Row number and digest of those ids that are stored."""
+        """Row number and digest of each id that is stored."""
         candidates = sorted({seq for _, seq in self._index.candidates(ids)})
         if not candidates:
             return {}
@@ -174,8 +174,8 @@ class Experiences:
         """The number the next row will get."""
         return self._next_seq
 
-    def digests_of(self, ids: Sequence[str]) -> dict[str, str]:
-        """Digest of those ids that are stored."""
+    def stored_digests(self, ids: Sequence[str]) -> dict[str, str]:
+        """Digest of each id that is stored."""
         return {experience_id: digest for experience_id, (_, digest) in self._known(ids).items()}
 
     def _resolve(
@@ -185,7 +185,7 @@ class Experiences:
         numbered: pa.Table,
         fresh: npt.NDArray[np.int64],
     ) -> None:
-        """Tell each append what became of its rows."""
+        """Complete each append with the row numbers of its rows."""
         brought = np.cumsum([0, *(item.rows for item in prepared.pending)])
         ends = np.searchsorted(prepared.places, brought).tolist()
         new = np.searchsorted(fresh, ends).tolist()
@@ -212,7 +212,7 @@ class Experiences:
     def take(self, seqs: Sequence[int] | npt.NDArray[np.int64], *, trained_only: bool = False) -> pa.Table:
         """Rows by number, in the order asked; digests of rows that come from a file are checked.
 
-        `trained_only`: just `seq` and the columns of `digests.TRAINED`, which is what a lease needs.
+        `trained_only`: only `seq`, `digest` and the columns of `digests.TRAINED`, as a lease needs.
         Raises: IntegrityError if a row is missing or does not match its digest.
         """
         names = ["seq", *TRAINED, "digest"] if trained_only else EXPERIENCES.names

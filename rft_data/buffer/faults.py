@@ -1,4 +1,4 @@
-"""What can go wrong under a commit, as our errors: no room, overtaken by another writer."""
+"""Errors of a commit: the disk is full, or another writer took over."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from rft_data.core.errors import DiskFullError, FencedError
 
 RESERVE_BYTES = 64 << 20
-"""Room kept free on the disk: without it nothing could be compacted or checkpointed any more."""
+"""Space kept free on the disk, because compaction and checkpoints need some."""
 
 
 def check_room(folder: Path) -> None:
@@ -33,7 +33,7 @@ def _full(location: str, found: str) -> DiskFullError:
 
 
 def overtaken(what: str) -> FencedError:
-    """The error for an owner that has been replaced."""
+    """The error of an owner that was replaced."""
     return FencedError(
         f"{what}: the buffer was taken over by another writer while this one was away; nothing of this "
         "call is stored. Stop this process: the other one owns the buffer now."
@@ -42,7 +42,7 @@ def overtaken(what: str) -> FencedError:
 
 @contextmanager
 def storage_errors(location: str, name: str) -> Iterator[None]:
-    """Turn what Lance raises in a commit into our errors."""
+    """Turn Lance's errors in a commit into ours."""
     from lance.commit import CommitConflictError
 
     try:

@@ -1,7 +1,7 @@
-"""Group commit: many appends become one commit, and each returns when its own rows are stored.
+"""Group commit: many appends share one commit, and each returns once its own rows are stored.
 
-Two threads: while one commit is being written the next batch is checked and digested. What is waiting is
-bounded; who cannot be admitted before the deadline is told so.
+Two threads: while one commit is written, the next batch is checked and digested. The waiting bytes are
+bounded; an append that does not fit before its deadline fails with StalledError.
 """
 
 from __future__ import annotations
@@ -35,25 +35,25 @@ _SMALL_BYTES = 1 << 20
 
 @dataclass(eq=False)
 class Pending:
-    """One append on its way to a commit."""
+    """One append that waits for its commit."""
 
     table: pa.Table
-    """Conforming rows (see `door.conform`)."""
+    """Conforming rows (see `validation.conform`)."""
     places: Sequence[int]
-    """Where each of them stood among the rows brought."""
+    """Index of each row of `table` among the rows that the caller sent."""
     brought: int
-    """How many those were: some may be refused already."""
+    """Number of rows that the caller sent; some may be refused already."""
     parsed: bool
-    """Whether the JSON columns come from our own encoder."""
+    """Whether our own encoder wrote the JSON columns."""
     urgent: bool
-    """Whether somebody is waiting for it: then it does not linger for company."""
+    """Whether the caller waits for it; then it is committed as soon as possible."""
     future: Future[Appended] = field(default_factory=Future)
     arrived: float = field(default_factory=time.monotonic)
     size: int = 0
     """Bytes it holds in memory."""
 
     def __post_init__(self) -> None:
-        size = self.table.get_total_buffer_size()  # quick, but a slice counts as its whole parent
+        size = self.table.get_total_buffer_size()  # fast, but counts the whole parent of a slice
         self.size = size if size < _SMALL_BYTES else self.table.nbytes
 
     @property
@@ -68,9 +68,9 @@ class Prepared:
 
     pending: list[Pending]
     table: pa.Table
-    """The good rows of all of them, with `digest`."""
+    """The valid rows of all these appends, with `digest`."""
     places: npt.NDArray[np.int64]
-    """Where each good row stands among the rows of all their tables."""
+    """Index of each valid row in the concatenated tables of the appends."""
     refused: list[Refused]
 
 
@@ -91,7 +91,7 @@ class GroupCommit:
     def __init__(self, commit: Callable[[Prepared], None], *, linger_s: float) -> None:
         """`commit` stores a batch and resolves the futures of its appends.
 
-        `linger_s`: how long appends that nobody waits for may wait for company.
+        `linger_s`: how long an append that is not urgent may wait for others to share its commit.
         """
         self._commit = commit
         self._linger_s = linger_s
@@ -124,14 +124,14 @@ class GroupCommit:
             if not free:
                 raise StalledError(
                     f"{len(self._waiting)} appends with {self._waiting_rows} rows are waiting to be stored "
-                    f"and this one found no room for {deadline_s:g} s; nothing of it is stored. Send less "
+                    f"and this one did not fit within {deadline_s:g} s; nothing of it is stored. Send less "
                     "at a time, or wait longer (deadline_s): sending it again is safe."
                 )
             self._waiting.append(pending)
             self._waiting_rows += pending.rows
             self._waiting_bytes += size
             self._waiting_urgent += pending.urgent
-            # each needless wake-up costs a turn of the interpreter
+            # a needless wake-up costs a switch of threads
             if len(self._waiting) == 1 or self._due():
                 self._work.notify()
 
@@ -160,9 +160,9 @@ class GroupCommit:
             return True
         if self._unfinished:
             return False
-        return self._waiting_urgent > 0 or self._patience() <= 0
+        return self._waiting_urgent > 0 or self._remaining_linger() <= 0
 
-    def _patience(self) -> float:
+    def _remaining_linger(self) -> float:
         return self._waiting[0].arrived + self._linger_s - time.monotonic()
 
     def _next(self) -> list[Pending]:
@@ -170,7 +170,7 @@ class GroupCommit:
         with self._lock:
             while not self._due():
                 lingering = self._waiting and not self._unfinished
-                self._work.wait(self._patience() if lingering else None)
+                self._work.wait(self._remaining_linger() if lingering else None)
             batch: list[Pending] = []
             rows = 0
             while self._waiting and (not batch or rows + self._waiting[0].rows <= MAX_COMMIT_ROWS):
@@ -187,25 +187,25 @@ class GroupCommit:
         while batch := self._next():
             try:
                 self._ready.put(prepare(batch))
-            except BaseException:  # noqa: BLE001 - goes to whoever waits for these rows
+            except BaseException:  # noqa: BLE001 - passed to the callers of these appends
                 self._prepare_each(batch)
         self._ready.put(None)
 
     def _prepare_each(self, batch: list[Pending]) -> None:
-        """One of several appends cannot be prepared: let the others pass."""
+        """Prepare each append by itself, because one of them failed."""
         with self._lock:
             self._unfinished += len(batch) - 1
         for item in batch:
             try:
                 self._ready.put(prepare([item]))
-            except BaseException as err:  # noqa: BLE001 - goes to whoever waits for these rows
+            except BaseException as err:  # noqa: BLE001 - passed to the callers of these appends
                 self._fail([item], err)
 
     def _commit_all(self) -> None:
         while (prepared := self._ready.get()) is not None:
             try:
                 self._commit(prepared)
-            except BaseException as err:  # noqa: BLE001 - goes to whoever waits for these rows
+            except BaseException as err:  # noqa: BLE001 - passed to the callers of these appends
                 self._fail(prepared.pending, err)
             else:
                 self._finish()
@@ -214,8 +214,8 @@ class GroupCommit:
         waiting = [item for item in batch if not item.future.done()]
         for item in waiting:
             item.future.set_exception(err)
-        if not waiting:  # every row is stored and acknowledged; what came after failed
-            log.error("the buffer's upkeep failed: %s", err)
+        if not waiting:  # every row is stored and acknowledged; the compaction afterwards failed
+            log.error("compaction of the buffer failed: %s", err)
         self._finish()
 
     def _finish(self) -> None:

@@ -1,4 +1,4 @@
-"""What one table's upkeep must know of the writes since the table was opened."""
+"""Counts of the writes to a table since it was opened, for its maintenance."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ class Growth:
     """Writes to a table by this owner."""
 
     commits: int = 0
-    """Since the last look at the table's fragments."""
+    """Since the table's fragments were last checked."""
     rows: int = 0
-    """Since the last look at the table's fragments."""
+    """Since the table's fragments were last checked."""
     superseded: list[int] = field(default_factory=list)
-    """Versions followed by an append, which names every file that they name; oldest first."""
+    """Versions followed by an append, whose manifest names all their files; oldest first."""
     cleaned_at: float = -math.inf
     """When old versions were last removed (monotonic, seconds)."""
 
@@ -25,6 +25,6 @@ class Growth:
         self.rows += rows
         self.superseded.append(version)
 
-    def looked_at(self) -> None:
-        """Count from here again."""
+    def reset(self) -> None:
+        """Start counting commits and rows from 0."""
         self.commits = self.rows = 0

@@ -12,9 +12,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 _SMALL_ROWS = 512
-"""A chunk of fewer rows is small: Arrow spends 28 kB on a table of this width, whatever it holds."""
+"""A chunk of fewer rows is small. Arrow needs 28 kB for a table of this width, however few its rows."""
 _SMALL_CHUNKS = 64
-"""Small chunks at the end of the tail that are made one."""
+"""This many small chunks at the end are joined."""
 
 
 class _Chunk(NamedTuple):
@@ -30,7 +30,7 @@ class HotTail:
         self._max_bytes = max_bytes
         self._chunks: deque[_Chunk] = deque()
         self._bytes = 0
-        self._small = 0  # of them at the end
+        self._small = 0  # number of small chunks at the end
         self._lock = threading.Lock()
 
     def add(self, start: int, rows: pa.Table) -> None:
@@ -46,7 +46,7 @@ class HotTail:
                 self._small = min(self._small, len(self._chunks))
 
     def clear(self) -> None:
-        """Hold nothing."""
+        """Drop all rows."""
         with self._lock:
             self._empty()
 
@@ -60,7 +60,7 @@ class HotTail:
         self._small = self._small + 1 if rows.num_rows < _SMALL_ROWS else 0
 
     def _join(self) -> None:
-        """Make the small chunks at the end one."""
+        """Join the small chunks at the end."""
         small = [self._chunks.pop() for _ in range(self._small)][::-1]
         self._bytes -= sum(chunk.nbytes for chunk in small)
         self._small = 0
@@ -71,7 +71,7 @@ class HotTail:
         return last.start + int(last.rows.num_rows)
 
     def split(self, seqs: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], list[pa.Table]]:
-        """Of sorted, unique row numbers: those not held here, and the rows of the others, in order."""
+        """Of sorted, unique row numbers: those not in memory, and the rows of the others, in order."""
         with self._lock:
             chunks = list(self._chunks)
         if not chunks:
@@ -82,7 +82,7 @@ class HotTail:
         while place < len(seqs):
             start, rows, _ = chunks[bisect_right(starts, int(seqs[place])) - 1]
             end = int(np.searchsorted(seqs, start + rows.num_rows))
-            if end == place:  # a number past the newest row: nobody holds it
+            if end == place:  # a number past the newest row
                 return np.concatenate([cold, seqs[place:]]), tables
             tables.append(_pick(rows, seqs[place:end] - start))
             place = end

@@ -1,6 +1,6 @@
-"""Which experience ids are stored, and under which row number: 16 bytes a row, rebuilt at start.
+"""The stored experience ids and their row numbers: 16 bytes a row, rebuilt at start.
 
-Holds hashes only; whoever asks confirms a hit against the stored id.
+It keeps hashes only; the caller compares a hit with the stored id.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy.typing as npt
 import xxhash
 
 _MERGE_AT = 1 << 13
-"""Newest rows held in the dict, or a 32nd of all if that is more: 260 bytes each there, 16 when sorted in."""
+"""At most so many newest rows, or a 32nd of all, are in the dict (260 bytes each; 16 when merged)."""
 
 
 class IdIndex:
@@ -23,7 +23,7 @@ class IdIndex:
         self._sorted = (
             np.empty(0, np.uint64),
             np.empty(0, np.int64),
-        )  # swapped as one: readers see both or none
+        )  # replaced together, so that readers see both or neither
         self._recent: defaultdict[int, list[int]] = defaultdict(list)
         self._recent_rows = 0
 
@@ -36,7 +36,7 @@ class IdIndex:
         return sum(part.nbytes for part in self._sorted)
 
     def load(self, batches: Iterable[tuple[Sequence[str], npt.NDArray[np.int64]]]) -> None:
-        """Take in everything that is stored: (ids, row numbers), batch by batch."""
+        """Add all stored rows: (ids, row numbers), batch by batch."""
         hashes, seqs = [self._sorted[0]], [self._sorted[1]]
         for ids, numbers in batches:
             hashes.append(np.fromiter(map(_hash, ids), np.uint64, len(ids)))
@@ -46,7 +46,7 @@ class IdIndex:
         self._sorted = every[order], numbers[order]
 
     def add(self, ids: Sequence[str], seqs: Sequence[int]) -> None:
-        """Remember ids and their row numbers."""
+        """Add ids and their row numbers."""
         for experience_id, seq in zip(ids, seqs, strict=True):
             self._recent[_hash(experience_id)].append(seq)
         self._recent_rows += len(ids)

@@ -1,4 +1,4 @@
-"""The way of an append from its caller to a commit and back: encode, queue, wait."""
+"""Takes appends: encodes the rows, queues them for a commit, and waits for it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rft_data.core.rows import Experience
 from rft_data.core.schema import EXPERIENCES
 
 LINGER_S = 0.005
-"""How long an append that nobody waits for may wait for company."""
+"""How long an append that is not urgent may wait for others to share its commit."""
 
 
 class Intake:
@@ -45,7 +45,7 @@ class Intake:
     def submit(
         self, rows: Sequence[Experience] | pa.Table, deadline_s: float, *, urgent: bool
     ) -> Future[Appended]:
-        """See `Buffer.submit`; `urgent` appends do not linger."""
+        """See `Buffer.submit`; an `urgent` append is committed as soon as possible."""
         brought = len(rows)
         if isinstance(rows, pa.Table):
             pending = Pending(conform(rows), range(brought), brought, parsed=False, urgent=urgent)

@@ -1,7 +1,7 @@
-"""Where a buffer lives and who may write to it.
+"""The location of a buffer, and which process may write to it.
 
-A local folder is held by an advisory lock, which goes with the process, however it dies. On an object store
-nobody can be held off: whoever opens a buffer for writing takes it over, and the former owner is fenced.
+A local folder is protected by an advisory lock, which ends with the process, however it dies. An object
+store has no such lock: a process that opens a buffer for writing takes it over, and fences the former owner.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from rft_data.core.schema import OLDEST_COPIED, SCHEMA_VERSION
 OWNER_LOCK = "owner.lock"
 
 
-class LocalHome:
+class LocalFolder:
     """A folder with the tables, the marker `schema_version` and the lock `owner.lock`."""
 
     def __init__(self, root: Path, *, read_only: bool) -> None:
@@ -52,7 +52,7 @@ class LocalHome:
             self.close()
             raise IntegrityError(
                 f"{self.root} holds tables ({', '.join(tables[:3])}) but no file 'schema_version', so "
-                "nobody knows how to read them: restore that file, or name another folder."
+                "their schema version is unknown: restore that file, or name another folder."
             )
 
     def _claim(self) -> Lock:
@@ -60,7 +60,7 @@ class LocalHome:
         try:
             return Lock(self.root / OWNER_LOCK)
         except BusyError as err:
-            owner = living_owner(self.root) or "unknown"
+            owner = owner_pid(self.root) or "unknown"
             raise BusyError(
                 f"buffer {self.root} is owned by another process (pid {owner}); a buffer has one writer: "
                 "wait for that run to end or stop it, or open the buffer read-only."
@@ -73,12 +73,12 @@ class LocalHome:
             self._lock = None
 
 
-def living_owner(root: Path) -> str:
-    """Process id of the buffer's owner; empty when no process has it open for writing."""
+def owner_pid(root: Path) -> str:
+    """Process id of the buffer's owner as text; empty when no process has it open for writing."""
     return holder(root / OWNER_LOCK)
 
 
-class ObjectHome:
+class ObjectPrefix:
     """A prefix on an S3-compatible store; credentials and endpoint come from the usual AWS_* variables.
 
     The table `owner` holds one row: the epoch of the owner, which grows by compare-and-set.
@@ -102,14 +102,14 @@ class ObjectHome:
                 return
             self.epoch = row["epoch"] + 1
             if table.update(where=f"epoch = {row['epoch']}", values={"epoch": self.epoch}).rows_updated == 1:
-                return  # otherwise another owner came first: look again
+                return  # otherwise another owner was faster: read again
 
     def _create(self, db: Any) -> None:
         row = {"key": "owner", "epoch": 0, "schema_version": SCHEMA_VERSION}
         db.create_table(OWNER, pa.Table.from_pylist([row], schema=_OWNER_SCHEMA), exist_ok=True)
 
     def check_owner(self, db: Any) -> None:
-        """Refuse to go on when another owner has taken over.
+        """Check that no other owner has taken over.
 
         Raises: FencedError.
         """
@@ -118,7 +118,7 @@ class ObjectHome:
             raise overtaken(f"the owner's epoch is {row['epoch']}, this process has {self.epoch}")
 
     def close(self) -> None:
-        """Nothing is held; the next owner takes over."""
+        """Does nothing: there is no lock, and the next owner takes over."""
 
 
 OWNER = "owner"
@@ -140,7 +140,7 @@ def check_schema_version(root: Path | str, found: str) -> None:
         return
     older = found.isdigit() and OLDEST_COPIED <= int(found) < SCHEMA_VERSION
     remedy = (
-        f"copy it into the new form: rft buffer upgrade {root} NEW_FOLDER"
+        f"copy it to the present version: rft buffer upgrade {root} NEW_FOLDER"
         if older
         else "open it with the version of rft-data that wrote it"
     )

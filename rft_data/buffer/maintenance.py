@@ -1,6 +1,6 @@
-"""Keeping tables quick over any number of commits: merge small fragments, drop old versions and orphans.
+"""Keeps tables fast over any number of commits: merges small fragments, removes old versions and orphans.
 
-Fragments are merged in tiers, so a row is copied a few times in its life and not at every turn.
+Fragments are merged in tiers, so that a row is copied only a few times.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ from rft_data.core.failpoints import failpoint
 log = logging.getLogger(__name__)
 
 COMPACT_EVERY = 32
-"""Commits to a table between two looks at its fragments."""
+"""Commits to a table between two checks of its fragments."""
 COMPACT_ROWS = 65_536
-"""Rows added between two looks, if that comes first."""
+"""Rows added between two checks, if that comes first."""
 TIERS = (2_048, 32_768, 262_144)
-"""Rows per fragment that the merges aim at: a random read costs by the fragments it touches."""
+"""Target rows per fragment of each merge; a random read costs more, the more fragments it reads."""
 FULL_BYTES = 512 << 20
-"""A fragment of this size is left alone, however few rows it has."""
+"""A fragment of this size is not merged, however few rows it has."""
 _CROWD = 8
-"""Fragments of one tier that are left alone."""
+"""Up to so many fragments of one tier are not merged."""
 KEEP_VERSIONS_S = 600.0
-"""A reader may hold a version this long before its files can go."""
+"""A reader may use a version this long before its files are removed."""
 CLEAN_EVERY = 512
-"""Commits to a table between two removals of old versions: each reads all manifests, 0.4 ms CPU apiece."""
+"""Commits to a table between two removals of old versions: each reads all manifests, 0.4 ms of CPU each."""
 NEWEST_VERSIONS = 256
-"""Newest versions whose manifests stay: a reader may just be opening one, a repair may fall back on one."""
+"""Newest versions whose manifests are kept for readers that are opening one, and for repairs."""
 _READ_BATCH_BYTES = 16 << 20
 
 
 def maintain(store: Store, name: str) -> None:
-    """Compact a table when enough commits have gone by since the last time.
+    """Compact a table if there were enough commits since the last time.
 
-    What was to be stored is stored already, so a compaction that fails is logged and tried again later.
+    The rows are stored already, so a compaction that fails is logged and tried again later.
     """
     since = store.growth[name]
     if since.commits >= COMPACT_EVERY or since.rows >= COMPACT_ROWS:
@@ -52,29 +52,31 @@ def maintain(store: Store, name: str) -> None:
         except FencedError:
             raise
         except (OSError, RuntimeError) as err:
-            since.looked_at()
+            since.reset()
             store.forget(name)
-            log.warning("table '%s' of %s was not compacted and will be later: %s", name, store.location, err)
+            log.warning(
+                "table '%s' of %s was not compacted; it is tried again later: %s", name, store.location, err
+            )
 
 
 def compact(store: Store, name: str, *, crowd: int = _CROWD) -> dict[str, int]:
-    """Merge a table's small fragments and drop versions nobody may hold any more.
+    """Merge a table's small fragments and remove versions that no reader may use any more.
 
     Returns: fragments before and after.
     """
     store.check_writable()
     with store.locked(name), storage_errors(store.location, name):
-        store.forget_head(name)  # one that a failed write left behind would put its rows elsewhere
+        store.forget_head(name)  # a head kept from before a failed write would be outdated
         dataset = store.head(name)
         before = len(dataset.get_fragments())
         for lowest, target in zip((0, *TIERS), TIERS, strict=False):
             _merge(dataset, lowest, target, crowd)
-        store.sync(name)  # before the files that the merged ones replace may go
+        store.sync(name)  # before the replaced files are removed
         grown = store.growth[name]
         if crowd == 1 or _due(grown):
             _clean(dataset, grown)
         _release_memory()
-        grown.looked_at()
+        grown.reset()
         store.forget_head(name)
         return {"fragments_before": before, "fragments_after": len(store.head(name).get_fragments())}
 
@@ -85,9 +87,9 @@ def _due(grown: Growth) -> bool:
 
 
 def _clean(dataset: Any, grown: Growth) -> None:
-    """Remove versions nobody may hold any more, and manifests whose files a later one names as well.
+    """Remove versions that no reader may use any more, and manifests whose files a later one names too.
 
-    The latter touch no data, so a reader that has opened such a version reads on.
+    Removing such a manifest removes no data, so a reader that has opened its version is not affected.
     """
     spare = [version for version in grown.superseded if version <= dataset.version - NEWEST_VERSIONS]
     if spare:
@@ -101,9 +103,9 @@ def _clean(dataset: Any, grown: Growth) -> None:
 
 
 def remove_orphans(store: Store, name: str) -> int:
-    """Remove files that no version names: what a killed or failed write left behind.
+    """Remove files that no version names, left behind by a killed or failed write.
 
-    Only for the owner, and only while no write is on its way.
+    Only for the owner, and only while no write is running.
     Returns: bytes removed.
     """
     store.check_writable()
@@ -117,7 +119,7 @@ def remove_orphans(store: Store, name: str) -> int:
 
 
 def _merge(dataset: Any, lowest: int, target: int, crowd: int) -> None:
-    """Merge fragments below `target` rows when there is a crowd of them in this tier."""
+    """Merge fragments below `target` rows if there are more than `crowd` of them in this tier."""
     fragments = [fragment.metadata for fragment in dataset.get_fragments()]
     full = [f.id for f in fragments if sum(file.file_size_bytes or 0 for file in f.files) >= FULL_BYTES]
     if sum(lowest <= f.physical_rows < target and f.id not in full for f in fragments) <= crowd:
@@ -137,7 +139,7 @@ def _merge(dataset: Any, lowest: int, target: int, crowd: int) -> None:
 def _release_memory() -> None:
     """Give freed memory back to the system: Arrow's pool and, with glibc, malloc's arenas.
 
-    Lance's threads have an arena each; without this the pieces they leave add up to 100 MB (measured).
+    Each of Lance's threads has an arena; without this their free memory adds up to 100 MB (measured).
     """
     pa.default_memory_pool().release_unused()
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)

@@ -1,4 +1,4 @@
-"""Rows that the door refused, kept with their reasons; a row sent again is kept once."""
+"""Rows that validation refused, stored with their reasons; a row sent again is stored once."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class Quarantine:
         self._known: set[tuple[str, str]] | None = None
 
     def set_aside(self, refused: Sequence[Refused]) -> None:
-        """Put refused rows into `quarantine`; a row sent again is put there once."""
+        """Store refused rows; a row that is in the table already is not stored again."""
         if not refused:
             return
         with self._store.locked("quarantine"):
-            known, self._known = self._known, None  # read again if the write's outcome is not known
+            known, self._known = self._known, None  # read again if the outcome of the write is unknown
             if known is None:
                 names = self._store.scan("quarantine", ["experience_id", "reason"]).columns
                 known = set(zip(*(column.to_pylist() for column in names), strict=True))

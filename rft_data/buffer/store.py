@@ -1,7 +1,7 @@
-"""The LanceDB tables of one buffer: created as `schema.TABLES` says, appended to, read, compacted.
+"""The LanceDB tables of one buffer: creates them by `schema.TABLES`, appends to them, reads them.
 
-What rows mean is the buffer's business. A commit names the version it builds on; on an object store a new
-owner's restore makes it fail, and anywhere a version that is not the next one is noticed.
+It does not interpret rows. A commit names the version it builds on: on an object store it fails after
+another owner took over, and everywhere a version that is not the next one is an error.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import pyarrow as pa
 from rft_data.buffer.durability import Durability, fsync_commit, fsync_table
 from rft_data.buffer.faults import overtaken, storage_errors
 from rft_data.buffer.growth import Growth
-from rft_data.buffer.location import LocalHome, ObjectHome
+from rft_data.buffer.location import LocalFolder, ObjectPrefix
 from rft_data.core.errors import BusyError, RftError
 from rft_data.core.failpoints import failpoint
 from rft_data.core.files import fsync
@@ -46,7 +46,7 @@ class Store:
     def __init__(self, location: str, *, read_only: bool, durability: Durability = "process") -> None:
         """Open the folder or object-store prefix, creating it unless `read_only`.
 
-        Raises: MissingFileError, BusyError or IntegrityError (see `LocalHome` and `ObjectHome`).
+        Raises: MissingFileError, BusyError or IntegrityError (see `LocalFolder` and `ObjectPrefix`).
         """
         import lancedb  # 1.5 s: not paid by `rft --help` or `rft recipe validate`
 
@@ -55,9 +55,9 @@ class Store:
         self.local = None if "://" in location else Path(location).resolve()
         """The folder; resolved, so that a later chdir or rename does not redirect a writer."""
         self.location = location.rstrip("/") if self.local is None else str(self.local)
-        self._home: LocalHome | ObjectHome | None = None
+        self._folder: LocalFolder | ObjectPrefix | None = None
         if self.local is not None:
-            self._home = LocalHome(self.local, read_only=read_only)
+            self._folder = LocalFolder(self.local, read_only=read_only)
         self._db = lancedb.connect(
             self.location,
             session=lancedb.Session(
@@ -72,13 +72,13 @@ class Store:
         self._closed = False
         self._pid = os.getpid()
         self.growth: defaultdict[str, Growth] = defaultdict(Growth)
-        """What was added to each table."""
-        if self._home is None:
-            self._home = ObjectHome(self.location, self._db, read_only=read_only)
+        """Writes to each table by this process."""
+        if self._folder is None:
+            self._folder = ObjectPrefix(self.location, self._db, read_only=read_only)
             self._fence()
 
     def _fence(self) -> None:
-        """Make every commit of a former owner fail: it builds on a version before this restore."""
+        """Restore every table, so that commits of a former owner fail: they build on an older version."""
         if not self.read_only:
             for name in self._db.list_tables().tables:
                 if name in TABLES:
@@ -91,23 +91,23 @@ class Store:
         before = opened.version
         opened.restore()
         newest = lance.dataset(self.uri(name))
-        if newest.version != before + 1:  # the former owner committed in between: its rows stay
+        if newest.version != before + 1:  # the former owner committed meanwhile; keep its rows
             theirs: Any = lance.dataset(self.uri(name), version=newest.version - 1)
             theirs.restore()
         self.forget(name)
 
     def close(self) -> None:
-        """Give up ownership; idempotent. Waits for writes on their way, refuses those that come later."""
+        """Give up ownership after running writes have ended; later writes are refused. Idempotent."""
         for lock in self._locks.values():
             lock.acquire()
         self._closed = True
         for lock in self._locks.values():
             lock.release()
-        if self._home is not None:
-            self._home.close()
+        if self._folder is not None:
+            self._folder.close()
 
     def uri(self, name: str) -> str:
-        """Where a table's files are."""
+        """Location of a table's files."""
         return f"{self.location}/{name}.lance"
 
     def table(self, name: str) -> Any:
@@ -142,13 +142,13 @@ class Store:
         return table
 
     def sync(self, name: str) -> None:
-        """Under `power`, force all of a table to the disk: after what is no append, or of unknown outcome."""
+        """Under `power`, force all of a table to disk; not needed after an append that succeeded."""
         if self.durability == "power" and self.local is not None and not self.read_only:
             fsync_table(self.local / f"{name}.lance")
             fsync(self.local)
 
     def head(self, name: str) -> Any:
-        """The newest version of a table as a Lance dataset: what this writer's next commit builds on."""
+        """The newest version of a table as a Lance dataset; this writer's next commit builds on it."""
         import lance
 
         with self._locks[name]:
@@ -159,8 +159,8 @@ class Store:
                     metadata_cache_size_bytes=_CACHE_BYTES,
                     index_cache_size_bytes=_CACHE_BYTES,
                 )
-                if isinstance(self._home, ObjectHome) and not self.read_only:
-                    self._home.check_owner(self._db)  # after opening: a later takeover then conflicts
+                if isinstance(self._folder, ObjectPrefix) and not self.read_only:
+                    self._folder.check_owner(self._db)  # after opening: a later takeover then conflicts
                 self._heads[name] = opened
             return self._heads[name]
 
@@ -176,7 +176,7 @@ class Store:
 
         schema, _ = TABLES[name]
         rows = rows.select(schema.names)
-        if not rows.schema.equals(schema, check_metadata=True):  # the encodings are in there
+        if not rows.schema.equals(schema, check_metadata=True):  # the metadata has the encodings
             rows = rows.cast(schema)
         with self._locks[name], storage_errors(self.location, name), self._forgetting(name):
             self.check_writable()
@@ -190,7 +190,7 @@ class Store:
                 head, lance.LanceOperation.Append(fragments), read_version=head.version
             )
             if written.version != head.version + 1:
-                raise overtaken(f"table '{name}' of {self.location} was written to by somebody else")
+                raise overtaken(f"table '{name}' of {self.location} was written to by another process")
             failpoint("store.committed")
             if self.durability == "power" and self.local is not None:
                 fsync_commit(self.local / f"{name}.lance", fragments, head.version, written.version)
@@ -198,9 +198,9 @@ class Store:
             self.growth[name].appended(rows.num_rows, head.version)
 
     def check_writable(self) -> None:
-        """Refuse to write to what was opened for reading.
+        """Check that this process may write.
 
-        Raises: BusyError.
+        Raises: BusyError if opened read-only; RftError if closed, or in a forked child.
         """
         if self.read_only:
             raise BusyError(f"buffer {self.location} is open read-only; open it as its owner to write to it.")
@@ -210,7 +210,7 @@ class Store:
 
     @contextmanager
     def _forgetting(self, name: str) -> Iterator[None]:
-        """Forget a table's head when a write fails: its outcome is not known."""
+        """Forget a table's head when a write fails, because its outcome is unknown."""
         try:
             yield
         except BaseException:
@@ -218,17 +218,17 @@ class Store:
             raise
 
     def locked(self, name: str) -> threading.RLock:
-        """Hold off other writers of a table (in this process) for the length of a `with` block."""
+        """The lock of a table, for a `with` block without other writers in this process."""
         return self._locks[name]
 
     def forget(self, name: str) -> None:
-        """Drop what is cached of a table, after a write whose outcome is not known."""
+        """Drop the cached table and head, after a write with unknown outcome."""
         with self._locks[name]:
             self.forget_head(name)
             self._tables.pop(name, None)
 
     def forget_head(self, name: str) -> None:
-        """Let the next commit look for the newest version; readers do so anyway."""
+        """Let the next commit open the newest version; readers always do."""
         self._heads.pop(name, None)
 
     # --- reading -----------------------------------------------------------------------------------
@@ -255,7 +255,7 @@ class Store:
     def batches(
         self, name: str, columns: Sequence[str] | None = None, where: Filter | None = None
     ) -> Iterator[pa.RecordBatch]:
-        """The same, batch by batch, in bounded memory."""
+        """Like `scan`, in batches, so that memory is bounded."""
         names, _ = self._shape(name, columns)
         query = self._query(name, names, where, None)
         if query is not None:

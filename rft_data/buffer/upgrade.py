@@ -1,7 +1,7 @@
-"""Copy a buffer of schema version 2 into a new folder of the present one; the old one is not touched.
+"""Copy a buffer of schema version 2 into a new folder with the present version; the old one is unchanged.
 
-Every row is checked against its digest, so damage is not carried over. Version 2 lacked only `masked` of the
-annotations; the other files are copied.
+Every row is checked against its digest, so damage is not copied. Version 2 lacked only `masked` in the
+annotations; all other files are copied.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from rft_data.buffer.buffer import Buffer
-from rft_data.buffer.location import OWNER_LOCK, living_owner
+from rft_data.buffer.location import OWNER_LOCK, owner_pid
 from rft_data.core.errors import BusyError, IntegrityError, MissingFileError
 from rft_data.core.files import write_text
 from rft_data.core.lock import kept_free
@@ -41,9 +41,9 @@ def upgrade(old: Path, new: Path) -> dict[str, int]:
                 f"{new} holds something else than a copy of {old}; upgrade into a new folder."
             )
         return rows
-    part = new.with_name(f"{new.name}.part")  # an interrupted copy is begun again
+    part = new.with_name(f"{new.name}.part")  # start an interrupted copy again
     shutil.rmtree(part, ignore_errors=True)
-    if living_owner(old):
+    if owner_pid(old):
         raise BusyError(f"buffer {old} is being written to; wait for that run to end or stop it.")
     with kept_free(old / OWNER_LOCK):
         shutil.copytree(old, part, ignore=shutil.ignore_patterns(OWNER_LOCK, "annotations.lance"))
@@ -68,7 +68,7 @@ def _copy_annotations(old: Path, buffer: Buffer) -> None:
 
 
 def _counts(root: Path) -> dict[str, int]:
-    """Rows of each table that is there."""
+    """Number of rows of each table in the folder."""
     import lance
 
     found = [name for name in TABLES if (root / f"{name}.lance").is_dir()]

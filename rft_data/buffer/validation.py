@@ -1,14 +1,13 @@
-"""The door: what an experience must satisfy before it is stored. Columnar: a batch is checked at once.
+"""Validation of experiences before they are stored, column by column over a whole batch.
 
-One bad row never costs its batch: it comes back with its reason and the rest go on. A table of other
-columns than the schema's is no batch of experiences at all and is refused as a whole.
+A bad row is refused with its reason; the other rows of its batch are stored. A table with other columns
+than the schema is refused as a whole.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -38,12 +37,12 @@ class Refused:
     """Place in the batch."""
     reason: str
     experience_id: str
-    excerpt: dict[str, Any]
-    """What of the row JSON can hold."""
+    excerpt: dict[str, str]
+    """Some fields of the row, as JSON values."""
 
 
 def encode(rows: Sequence[Experience]) -> tuple[pa.Table, Sequence[int], list[Refused]]:
-    """Rows as a table, the place of each of its rows, and the rows that no table can hold."""
+    """Rows as a table, the index of each of its rows in `rows`, and the rows that do not fit a table."""
     try:
         return to_table(rows, INCOMING), range(len(rows)), []
     except _UNFIT:
@@ -76,7 +75,7 @@ def _not_encodable(row: Experience) -> str | None:
 
 
 def conform(table: pa.Table) -> pa.Table:
-    """A table from outside, with exactly the columns of INCOMING, in order.
+    """A caller's table with exactly the columns of INCOMING, in order.
 
     Raises: RowError naming every column that is missing, unknown or of another type.
     """
@@ -84,7 +83,7 @@ def conform(table: pa.Table) -> pa.Table:
         return table
     wrong = [f"column '{n}' is missing" for n in INCOMING.names if n not in table.column_names]
     names = table.column_names
-    wrong += [f"column '{n}' is there twice" for n in dict.fromkeys(names) if names.count(n) > 1]
+    wrong += [f"column '{n}' occurs twice" for n in dict.fromkeys(names) if names.count(n) > 1]
     wrong += [f"column '{n}' is not known" for n in table.column_names if n not in INCOMING.names]
     columns = []
     for field in INCOMING:
@@ -97,14 +96,14 @@ def conform(table: pa.Table) -> pa.Table:
                 )
     if wrong:
         raise RowError(
-            f"the table is no batch of experiences: {'; '.join(wrong)}. "
+            f"the table is not a batch of experiences: {'; '.join(wrong)}. "
             "Wanted are the columns of schema.EXPERIENCES without seq and digest."
         )
     return pa.Table.from_arrays(columns, schema=INCOMING)
 
 
 def _cast(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
-    """The column as another type, without loss; casts from view types are looked over, they can be wrong."""
+    """The column as another type, without loss; lists are validated, since casts of views can be wrong."""
     if column.type == kind:
         return column
     cast = column.cast(kind)
@@ -114,9 +113,9 @@ def _cast(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
 
 
 def admit(table: pa.Table, *, parsed: bool) -> tuple[pa.Table, npt.NDArray[np.int64], list[Refused]]:
-    """Split a conforming table into (good rows, the place of each, refused rows).
+    """Split a conforming table into (valid rows, the index of each, refused rows).
 
-    `parsed`: the JSON columns come from our own encoder and need no second look.
+    `parsed`: our own encoder wrote the JSON columns, so they are not checked again.
     """
     found = Findings()
     if table.num_rows:

@@ -1,8 +1,6 @@
-"""What one operator pipeline last said about each row: kept or not, masked, its advantage. 5 bytes a row."""
+"""The newest verdicts of one operator pipeline: kept, masked, advantage; 5 bytes a row."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +15,7 @@ VERDICTS = tuple(sorted(Verdict))
 
 
 def check_annotations(annotations: pa.Table, next_seq: int) -> None:
-    """Refuse verdicts on rows that are not there, of unknown kinds, or with advantages that are no numbers.
+    """Refuse verdicts on rows that are not stored, unknown verdicts, and advantages that are not finite.
 
     Raises: RowError with every problem.
     """
@@ -35,11 +33,11 @@ def check_annotations(annotations: pa.Table, next_seq: int) -> None:
     }
     found = [what for what, bad in wrong.items() if pc.any(bad).as_py()]
     if found:
-        raise RowError(f"annotations hold {'; '.join(found)}. Judge rows as the buffer returned them.")
+        raise RowError(f"annotations hold {'; '.join(found)}. Annotate rows as the buffer returned them.")
 
 
 class Verdicts:
-    """Folded annotations of one pipeline, by row number; the newest counts."""
+    """The newest annotation of one pipeline on each row, by row number."""
 
     def __init__(self, pipeline_hash: str) -> None:
         self._pipeline_hash = pipeline_hash
@@ -48,7 +46,7 @@ class Verdicts:
         self._per_token: dict[int, npt.NDArray[np.float32]] = {}
 
     def fold(self, annotations: pa.Table | pa.RecordBatch) -> None:
-        """Take newer annotations (seq, pipeline_hash, verdict, advantage, masked) in."""
+        """Add newer annotations: columns seq, pipeline_hash, verdict, advantage, masked."""
         mine = annotations.filter(pc.equal(annotations.column("pipeline_hash"), self._pipeline_hash))
         mine = mine.filter(pc.greater_equal(mine.column("seq"), 0))
         if mine.num_rows == 0:
@@ -81,21 +79,21 @@ class Verdicts:
             )
 
     def missing(self, seqs: npt.NDArray[np.int64]) -> list[int]:
-        """Those of `seqs` that were never kept with an advantage."""
+        """The rows among `seqs` whose newest verdict is not `kept` with an advantage."""
         known = seqs < len(self._state)
         state = np.where(known, self._state[np.where(known, seqs, 0)] if len(self._state) else 0, _UNJUDGED)
         return [int(seq) for seq in seqs[(state != _KEPT) & (state != _MASKED)]]
 
     def masked(self, seqs: npt.NDArray[np.int64]) -> pa.Array:
-        """bool per row: whether its tokens are to be kept out of the loss; `seqs` were all kept."""
+        """bool per row: whether the loss ignores its tokens; all `seqs` must be kept rows."""
         return pa.array(self._state[seqs] == _MASKED)
 
     def advantages(self, seqs: npt.NDArray[np.int64]) -> pa.Array:
-        """list<float32> per row: one value, or one per token; `seqs` were all kept."""
+        """list<float32> per row: one value, or one per token; all `seqs` must be kept rows."""
         if not self._per_token:
             offsets = pa.array(np.arange(len(seqs) + 1, dtype=np.int32))
             return pa.ListArray.from_arrays(offsets, pa.array(self._advantage[seqs], pa.float32()))
-        values: list[Any] = [
+        values: list[npt.NDArray[np.float32]] = [
             self._per_token.get(seq, self._advantage[seq : seq + 1]) for seq in seqs.tolist()
         ]
         return pa.array(values, pa.list_(pa.float32()))

@@ -27,14 +27,14 @@ AsOf = Annotated[str | None, typer.Option("--as-of", help="Only the experiences 
 def info(uri: Uri, as_json: Json = False) -> None:
     """Tables, disk, owner, runs, and the experiences in a few numbers."""
     with edge():
-        from rft_data.buffer.location import living_owner
+        from rft_data.buffer.location import owner_pid
         from rft_data.cli.buffer_text import overview_text
         from rft_data.reading.overview import overview
         from rft_data.reading.tags import tags
 
         with _open(uri) as buffer:
             facts, names = overview(buffer), [tag_.name for tag_ in tags(buffer)]
-        owner = "" if "://" in uri else living_owner(Path(uri))
+        owner = "" if "://" in uri else owner_pid(Path(uri))
         value = {**facts.as_json(), "owner_pid": owner or None, "tags": names}
         show(value, overview_text(facts, owner, names), as_json=as_json)
 

@@ -25,7 +25,7 @@ from rft_data.buffer.care.repair_report import Repaired
 from rft_data.buffer.care.settle import append_rows, settle_books, settle_numbers
 from rft_data.buffer.care.verify import examine_all, judged, report_on, verify
 from rft_data.buffer.durability import fsync_table
-from rft_data.buffer.location import LocalHome, living_owner
+from rft_data.buffer.location import LocalFolder, owner_pid
 from rft_data.core.errors import IntegrityError
 from rft_data.core.files import write_text
 from rft_data.core.schema import SCHEMA_VERSION
@@ -52,11 +52,11 @@ def repair(root: Path, *, dry_run: bool = False) -> Repaired:
             if finding.kind in _TAKES_ROWS:
                 done.remove(finding.table, dict.fromkeys(numbers_of(finding.rows).tolist(), finding.kind))
         return done
-    if before.of("schema_version") and before.rows and not living_owner(root):
+    if before.of("schema_version") and before.rows and not owner_pid(root):
         # the columns of every table that opens are this version's: _refuse_fatal has seen to that
         write_text(root / "schema_version", f"{SCHEMA_VERSION}\n")
         done.actions.append("schema_version: written again, the tables have this version's columns")
-    home = LocalHome(root, read_only=False)
+    home = LocalFolder(root, read_only=False)
     try:
         if before.damaged:
             _mend(root, done, [f.kind for f in before.damage])

@@ -11,7 +11,7 @@ from rft_data.buffer.care.examine import REPAIR, Examined, examine_each, finding
 from rft_data.buffer.care.folder import TableFolder
 from rft_data.buffer.care.lost_rows import Lost, read_lost
 from rft_data.buffer.care.references import Books, read_books
-from rft_data.buffer.location import living_owner
+from rft_data.buffer.location import owner_pid
 from rft_data.core.errors import MissingFileError
 from rft_data.core.schema import SCHEMA_VERSION
 
@@ -104,7 +104,7 @@ def _home(root: Path) -> Iterator[Finding]:
             f"which version the tables have ('{version}', this package writes {SCHEMA_VERSION})",
             remedy,
         )
-    owner = living_owner(root)
+    owner = owner_pid(root)
     if owner:
         remedy = (
             "nothing; files of a write on its way may show as orphans. Repair needs the process to end first"

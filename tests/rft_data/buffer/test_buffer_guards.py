@@ -78,7 +78,7 @@ def test_a_second_writer_that_got_past_the_lock_is_noticed(buffer: Buffer) -> No
     (buffer.root / "owner.lock").unlink()
     with Buffer(buffer.root) as other:
         other.append([make_experience(1)])
-        with pytest.raises(FencedError, match="written to by somebody else"):
+        with pytest.raises(FencedError, match="written to by another process"):
             buffer.append([make_experience(2)])
 
 

@@ -37,7 +37,7 @@ def judge(buffer: Buffer, table: pa.Table, *, spare: bool = False) -> None:
             [table.column(f.name).cast(f.type) for f in INCOMING], schema=INCOMING
         )
     except (KeyError, pa.ArrowException):
-        with pytest.raises(RowError, match="the table is no batch of experiences"):
+        with pytest.raises(RowError, match="the table is not a batch of experiences"):
             buffer.append(table, deadline_s=20)
         assert len(buffer) == before
         return

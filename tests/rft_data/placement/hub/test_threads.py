@@ -95,7 +95,7 @@ def test_what_finds_no_room_in_time_is_told_so_and_not_stored(
             futures.append(buffer.submit([make_experience(number)], deadline_s=0.2))
 
     with commits_held(buffer):
-        with pytest.raises(StalledError, match="and this one found no room"):
+        with pytest.raises(StalledError, match="and this one did not fit within"):
             submit_all()
         assert 1 <= len(futures) < 6
         assert not any(future.done() for future in futures)

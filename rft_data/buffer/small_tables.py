@@ -1,4 +1,4 @@
-"""The small keyed tables beside the experiences: tasks, preferences, feedback, payloads. Each row once."""
+"""The small tables with a key: tasks, preferences, feedback, payloads. Each row is stored once."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import fields, replace
 from itertools import chain
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
@@ -19,13 +19,15 @@ from rft_data.core.filters import Compare
 from rft_data.core.rows import Feedback, PreferencePair, Task, TaskKey, bytes_id, now
 from rft_data.core.schema import FEEDBACK, PREFERENCES, TABLES, TASKS
 
+KeyT = TypeVar("KeyT")
 
-class Side:
-    """Adds rows that are not there yet."""
+
+class SmallTables:
+    """Adds rows that are not stored yet."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._known: dict[str, set[Any]] = {}
+        self._known: dict[str, set[object]] = {}
         self._lock = threading.Lock()
 
     def task_keys(self) -> list[TaskKey]:
@@ -44,15 +46,15 @@ class Side:
         return self._add("preferences", rows, lambda: self._ids("preferences"), PREFERENCES)
 
     def add_feedback(
-        self, feedback: Sequence[Feedback], digests_of: Callable[[Sequence[str]], Mapping[str, str]]
+        self, feedback: Sequence[Feedback], stored_digests: Callable[[Sequence[str]], Mapping[str, str]]
     ) -> int:
         """Store new feedback about stored experiences; returns how many were new.
 
-        What is stored is known by what it says with its time, and without: said again without a time it is
-        not new, nor with the time it is stored with (from another buffer), but with a later one it is.
+        Feedback with the content of a stored row is new only if it has a time, and another than that row. So
+        feedback sent again without a time is not new, nor are rows copied from another buffer.
         """
-        digests = digests_of([item.experience_id for item in feedback])
-        rows: dict[str, dict[str, Any]] = {}
+        digests = stored_digests([item.experience_id for item in feedback])
+        rows: dict[str, dict[str, object]] = {}
         for item in feedback:
             if item.experience_id not in digests:
                 raise RowError(
@@ -64,11 +66,13 @@ class Side:
             name = item.feedback_id
             about = {"feedback_id": name, "experience_digest": digests[item.experience_id]}
             rows[name] = {**_fields(item), "created_at": item.created_at or now(), **about}
-        return self._add("feedback", rows, self._said, FEEDBACK, _names_of)
+        return self._add("feedback", rows, self._feedback_ids, FEEDBACK, _feedback_ids)
 
-    def _said(self) -> set[Any]:
+    def _feedback_ids(self) -> set[object]:
         rows = self._store.scan("feedback", [field.name for field in fields(Feedback)])
-        return {name for batch in rows.to_batches() for row in batch.to_pylist() for name in _names_of(row)}
+        return {
+            name for batch in rows.to_batches() for row in batch.to_pylist() for name in _feedback_ids(row)
+        }
 
     def add_payload(self, data: bytes, media_type: str) -> str:
         """Store a payload once; returns its id."""
@@ -96,39 +100,39 @@ class Side:
             )
         raise IntegrityError(f"buffer {self._store.location} has no payload '{payload_id}'.")
 
-    def _ids(self, name: str) -> set[Any]:
+    def _ids(self, name: str) -> set[object]:
         key = TABLES[name][1]
         return set(self._store.scan(name, [str(key)]).column(0).to_pylist())
 
     def _add(
         self,
         name: str,
-        rows: Mapping[Any, Mapping[str, Any]],
-        stored: Callable[[], set[Any]],
+        rows: Mapping[KeyT, Mapping[str, object]],
+        stored: Callable[[], set[object]],
         schema: pa.Schema,
-        names_of: Callable[[Mapping[str, Any]], Collection[str]] | None = None,
+        row_keys: Callable[[Mapping[str, object]], Collection[str]] | None = None,
     ) -> int:
         with self._lock:
             if name not in self._known:
                 self._known[name] = stored()
-                self._store.sync(name)  # what is there may come from a write that was not synced
+                self._store.sync(name)  # stored rows may come from a write that was not synced
             fresh = {key: row for key, row in rows.items() if key not in self._known[name]}
             if fresh:
-                known = self._known.pop(name)  # read again if this write's outcome is not known
+                known = self._known.pop(name)  # read again if the outcome of this write is unknown
                 self._store.add(name, to_table(list(fresh.values()), schema))
                 known.update(
-                    fresh if names_of is None else chain.from_iterable(map(names_of, fresh.values()))
+                    fresh if row_keys is None else chain.from_iterable(map(row_keys, fresh.values()))
                 )
                 self._known[name] = known
         maintain(self._store, name)
         return len(fresh)
 
 
-def _fields(row: Any) -> dict[str, Any]:
+def _fields(row: Task | PreferencePair | Feedback) -> dict[str, object]:
     return {field.name: getattr(row, field.name) for field in fields(row)}
 
 
-def _names_of(row: Mapping[str, Any]) -> tuple[str, str]:
-    """The ids a stored row of feedback is known by: with its time, and without."""
-    said = Feedback(**{field.name: row[field.name] for field in fields(Feedback)})
-    return said.feedback_id, replace(said, created_at=None).feedback_id
+def _feedback_ids(row: Mapping[str, Any]) -> tuple[str, str]:
+    """Both ids of a stored row of feedback: with its time, and without."""
+    feedback = Feedback(**{field.name: row[field.name] for field in fields(Feedback)})
+    return feedback.feedback_id, replace(feedback, created_at=None).feedback_id
