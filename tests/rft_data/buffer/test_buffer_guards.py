@@ -148,7 +148,7 @@ def test_a_consumer_that_was_replaced_is_fenced_and_its_lease_goes_to_the_next(b
         lambda: ledger.release(lease, "late", epoch=old),
         lambda: ledger.find("trainer", 0, epoch=old),
     ):
-        with pytest.raises(FencedError, match="holds epoch 1, the ledger is at 2"):
+        with pytest.raises(FencedError, match="holds epoch 1, the current epoch is 2"):
             late()
     found = ledger.find("trainer", 0, epoch=new)
     assert (found.seqs, found.epoch) == (lease.seqs, new)
