@@ -25,7 +25,7 @@ from explorers.transports.arrival import (
     tensors_in_bytes,
 )
 from rft_data.core.errors import EngineError, IntegrityError, StalledError
-from rft_data.core.files import MANIFEST_FILE, Tensors, manifest_bytes, parse_manifest, tensors_of
+from rft_data.core.files import MANIFEST_FILE, Tensors, manifest_bytes, parse_manifest, safetensors_header
 from rft_data.core.lookup import need
 from rft_data.core.rows import WeightRef
 from rft_data.weights.probe import PROBE_FILE
@@ -128,7 +128,7 @@ class RayStore:
                     "manifest says, or not at all; the version served before is still served: publish again."
                 )
             if name != PROBE_FILE:
-                tensors.update(tensors_of(BytesIO(data).read, len(data)))
+                tensors.update(safetensors_header(BytesIO(data).read, len(data)))
         if tensors != file_tensors(manifest):
             raise IntegrityError(f"the files of version {ref.version} do not hold the manifest's tensors.")
         probe = probe_in_bytes(files[PROBE_FILE].tobytes())

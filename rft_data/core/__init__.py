@@ -1,1 +1,1 @@
-"""Words that every room speaks: errors, rows, schemas, digests, protocols, files and child processes."""
+"""What all other packages use: errors, rows, schemas, digests, protocols, files and child processes."""

@@ -1,5 +1,6 @@
-"""Between rows (dataclasses or mappings) and tables: Arrow columns in, Arrow columns out, JSON where a
-column holds it. What the columns are is `schema.py`'s business, what they may hold is the door's.
+"""Converts rows (dataclasses or mappings) to Arrow tables and back; JSON columns are encoded and decoded.
+
+`schema.py` defines the columns; `rft_data.buffer.validation` checks their values.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ from rft_data.core.schema import EXPERIENCES, PREFERENCES, TASKS, is_json
 from rft_data.core.words import PairSource, RowSource, Split, member
 
 _AS_GIVEN = frozenset({"messages", "tools", "chosen", "rejected"})
-"""A chat template renders these: the policy saw the keys in this order."""
+"""Kept in the order of their keys, because a chat template renders them in this order."""
 
 
 def to_table(rows: Sequence[object], schema: pa.Schema) -> pa.Table:
     """Rows (dataclasses or mappings) as a table of `schema`; JSON columns are encoded.
 
-    A column that the schema has and the rows lack is left out (seq and digest, given at commit).
-    Raises: ValueError when a JSON column holds NaN or an infinity or a text a lone surrogate;
+    Columns that the rows lack are left out (seq and digest, which the commit adds).
+    Raises: ValueError when a JSON column holds NaN or an infinity, or a text has a lone surrogate;
         TypeError or pa.ArrowException on a wrong type.
     """
     if not rows:
@@ -54,13 +55,13 @@ def _array(field: pa.Field, values: list[Any]) -> pa.Array:
 
 
 def _json_as_given(value: object) -> str:
-    """JSON with keys in the order given; NaN and infinities are refused (ValueError)."""
+    """JSON with keys in the given order; ValueError for NaN and infinities."""
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
 
 def _list_array(kind: pa.DataType, values: list[object]) -> pa.ListArray:
     """Lists given as NumPy arrays, without a Python object per element."""
-    # a cast that would lose something is an error
+    # a cast that would lose precision raises
     parts = [pa.array(() if v is None else v).cast(kind.value_type) for v in values]
     offsets = np.zeros(len(parts) + 1, np.int32)
     np.cumsum([len(part) for part in parts], out=offsets[1:])
@@ -69,7 +70,7 @@ def _list_array(kind: pa.DataType, values: list[object]) -> pa.ListArray:
 
 
 def one_array(column: pa.ChunkedArray) -> pa.Array:
-    """A column as one array; `combine_chunks` would copy even what is one array already."""
+    """A column as one array; unlike `combine_chunks`, without a copy if it is one array already."""
     if column.num_chunks == 1:
         return column.chunk(0)
     whole = column.combine_chunks()
@@ -77,9 +78,9 @@ def one_array(column: pa.ChunkedArray) -> pa.Array:
 
 
 def aligned(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The same batch in memory as Arrow wants it.
+    """The same batch with its buffers aligned as Arrow requires.
 
-    What is read from a slice of a message or a file may lie at any address; Lance panics on that.
+    Buffers read from a slice of a message or a file may start at any address, and Lance panics on that.
     """
     return pa.ipc.read_record_batch(batch.serialize(), batch.schema)
 
@@ -127,7 +128,7 @@ def to_tasks(table: pa.Table) -> list[Task]:
 
 
 def to_experiences(table: pa.Table) -> list[Experience]:
-    """The rows of an EXPERIENCES table (seq and digest are the table's, not the row's)."""
+    """The rows of an EXPERIENCES table, without seq and digest."""
     names = [f.name for f in EXPERIENCES if f.name not in ("seq", "digest")]
     rows = from_table(table.select(names), EXPERIENCES)
     for row in rows:

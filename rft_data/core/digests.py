@@ -1,4 +1,4 @@
-"""Digests of experiences, over canonical bytes that do not depend on how Arrow happens to lay a table out.
+"""Digests of experiences, over canonical bytes that do not depend on the memory layout of a table.
 
 Columnar: the small columns of all rows are joined in Arrow, and each row is hashed once.
 """
@@ -17,7 +17,7 @@ from rft_data.core.codec import one_array
 from rft_data.core.schema import EXPERIENCES
 
 UNDIGESTED = frozenset({"seq", "created_at", "digest"})
-"""Given by the store or the clock: a retried write may differ in these and is still the same row."""
+"""Set by the store or the clock; a retried write may differ in these and is still the same row."""
 
 TRAINED = (
     "group_id",
@@ -31,7 +31,7 @@ TRAINED = (
     "reward",
     "teacher_logprobs",
 )
-"""What a gradient step may depend on: the columns of a leased row, with a digest of their own."""
+"""The columns of a leased row that a gradient step may depend on; they have their own half of the digest."""
 
 _REST = tuple(name for name in EXPERIENCES.names if name not in UNDIGESTED and name not in TRAINED)
 _HEAD = np.dtype([("column", "<u8"), ("size", "<u8")])
@@ -45,7 +45,7 @@ def row_digests(table: pa.Table) -> list[str]:
 
     The canonical bytes hashed are, for each column in schema order whose value is not null, the column's
     tag (xxh3-64 of its name), the value's size in bytes and its little-endian bytes. So a nullable column
-    that a later schema adds leaves the digests of older rows as they are.
+    that a later schema adds does not change the digests of older rows.
     """
     halves = zip(_hashes(table, TRAINED), _hashes(table, _REST), strict=True)
     return [trained + rest for trained, rest in halves]
@@ -76,7 +76,7 @@ def _hashes(table: pa.Table, names: Sequence[str]) -> list[str]:
         small.append(_heads(name, sizes, column))
         if value.nbytes < _BULKY_BYTES * len(value):
             small.append(value)
-        else:  # hashed where it lies: joining would copy it
+        else:  # hashed in place, because joining would copy it
             runs += [_joined(small), value]
             small = []
     runs += [_joined(small)] if small else []
@@ -85,45 +85,47 @@ def _hashes(table: pa.Table, names: Sequence[str]) -> list[str]:
 
 
 def _joined(parts: list[pa.Array]) -> pa.Array:
-    """The parts of each row as one value; a null is nothing."""
-    nothing = pa.repeat(pa.scalar(b"", pa.large_binary()), len(parts[0]))  # Arrow loses a row of nulls alone
+    """The parts of each row joined to one value; nulls are skipped."""
+    nothing = pa.repeat(pa.scalar(b"", pa.large_binary()), len(parts[0]))  # Arrow drops a row of only nulls
     return pc.binary_join_element_wise(nothing, *parts, nothing[0], null_handling="skip")
 
 
 def _pieces(values: pa.Array) -> Iterator[memoryview]:
-    """The bytes of each value, where they lie; of a null, none."""
+    """The bytes of each value without a copy; empty for a null."""
     plain = values.fill_null(b"") if values.null_count else values
     _, starts, data = plain.buffers()
     ends = np.frombuffer(starts, np.int64)[plain.offset :][: len(plain) + 1].tolist()
     view = memoryview(data)
-    return map(view.__getitem__, map(slice, ends[:-1], ends[1:]))  # no list: it would wake the collector
+    return map(
+        view.__getitem__, map(slice, ends[:-1], ends[1:])
+    )  # no list, which would start the garbage collector
 
 
 def _heads(name: str, sizes: npt.NDArray[np.int64], column: pa.Array) -> pa.Array:
-    """Tag and size before each value; null where the value is."""
+    """Tag and size of each value; null where the value is null."""
     heads = np.empty(len(sizes), _HEAD)
     heads["column"], heads["size"] = _TAGS[name], sizes
     made = _binary(np.arange(len(sizes) + 1, dtype=np.int64) * _HEAD.itemsize, pa.py_buffer(heads))
-    return _without_nulls_of(column, made)
+    return _with_nulls_from(column, made)
 
 
 def _as_binary(column: pa.Array) -> tuple[pa.Array, npt.NDArray[np.int64]]:
-    """Each value's little-endian bytes, and how many they are."""
+    """Each value's little-endian bytes, and their number."""
     kind = column.type
     if pa.types.is_string(kind):
         _, starts, data = column.buffers()
         offsets = np.frombuffer(starts, np.int32)[column.offset :][: len(column) + 1].astype(np.int64)
-        return _without_nulls_of(column, _binary(offsets, data)), np.diff(offsets)
+        return _with_nulls_from(column, _binary(offsets, data)), np.diff(offsets)
     if pa.types.is_list(kind):
         offsets = column.offsets.to_numpy().astype(np.int64)
         if pa.types.is_string(kind.value_type):
             return _joined_texts(column)
         data, width = _flat(column.values)
         made = _binary(offsets * width, data)
-        return _without_nulls_of(column, made), np.diff(offsets * width)
+        return _with_nulls_from(column, made), np.diff(offsets * width)
     data, width = _flat(column)
     offsets = np.arange(len(column) + 1, dtype=np.int64) * width
-    return _without_nulls_of(column, _binary(offsets, data)), np.diff(offsets)
+    return _with_nulls_from(column, _binary(offsets, data)), np.diff(offsets)
 
 
 def _joined_texts(column: pa.ListArray) -> tuple[pa.Array, npt.NDArray[np.int64]]:
@@ -132,7 +134,7 @@ def _joined_texts(column: pa.ListArray) -> tuple[pa.Array, npt.NDArray[np.int64]
     made = pc.binary_join(texts, b"\xff").cast(pa.large_binary())
     counts = pc.list_value_length(column).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
     sizes = pc.binary_length(made).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
-    return _without_nulls_of(column, made), sizes + (counts << 40)
+    return _with_nulls_from(column, made), sizes + (counts << 40)
 
 
 def _flat(values: pa.Array) -> tuple[pa.Buffer, int]:
@@ -147,7 +149,7 @@ def _flat(values: pa.Array) -> tuple[pa.Buffer, int]:
         )
         return pa.py_buffer(rows), 8 * len(fields)
     plain = values.cast(pa.int64()) if pa.types.is_timestamp(values.type) else values
-    whole = plain.fill_null(0) if plain.null_count else plain  # it would copy all the same
+    whole = plain.fill_null(0) if plain.null_count else plain  # fill_null would copy even without nulls
     array = np.ascontiguousarray(whole.to_numpy(zero_copy_only=False))
     return pa.py_buffer(array), array.itemsize
 
@@ -157,7 +159,7 @@ def _binary(offsets: npt.NDArray[np.int64], data: pa.Buffer | None) -> pa.Array:
     return pa.Array.from_buffers(pa.large_binary(), len(offsets) - 1, [None, ends, data or pa.py_buffer(b"")])
 
 
-def _without_nulls_of(column: pa.Array, made: pa.Array) -> pa.Array:
+def _with_nulls_from(column: pa.Array, made: pa.Array) -> pa.Array:
     if column.null_count == 0:
         return made
     return pc.if_else(column.is_valid(), made, pa.scalar(None, made.type))

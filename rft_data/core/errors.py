@@ -1,4 +1,4 @@
-"""Every failure we raise on purpose, with the exit code the command line gives it.
+"""The errors that this package raises, with their exit codes on the command line.
 
 Each class also inherits the matching built-in error, so callers may catch either. The message says
 the thing, what was found, what was wanted, and what to do.
@@ -38,7 +38,7 @@ class MissingExtraError(RftError, ImportError):
 
 
 class BusyError(RftError, BlockingIOError):
-    """Another process owns what was asked for."""
+    """Another process owns the run or the buffer."""
 
     exit_code = 4
 
@@ -62,7 +62,7 @@ class IntegrityError(RftError, ValueError):
 
 
 class DiskFullError(RftError, OSError):
-    """The disk has no room for a write; what was acknowledged is stored."""
+    """The disk is full; all acknowledged rows are stored."""
 
     exit_code = 75
 
@@ -96,7 +96,7 @@ class RoleDiedError(RftError, ConnectionError):
 
 
 class Stopped(RftError):
-    """Somebody asked for the run to stop, and it has stopped at a checkpoint."""
+    """The run was asked to stop, and has stopped at a checkpoint."""
 
     exit_code = 130
 

@@ -1,7 +1,7 @@
-"""What experts look at, as pure functions of plain numbers, in float64.
+"""Metrics that experts look at, as pure functions of plain numbers, in float64.
 
-Nothing here reads a buffer or a clock: the loop says what happened, these say what it means. Every
-function returns `{key: value}` for the metrics log; a figure that cannot be known yet has no key.
+Nothing here reads a buffer or a clock; the loop passes in the counts. Every function returns `{key: value}`
+for the metrics log; a figure that is not known yet has no key.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from rft_data.core.words import ADMITTED
 Numbers = dict[str, float]
 
 PASS_RATE_EDGES = (0.25, 0.5, 0.75)
-"""Between never and always solved, groups are counted by quarter."""
+"""Groups solved sometimes, but not always, are counted by quarter of the pass rate."""
 LAST_LAG = 8
-"""Lags from here on share one bucket."""
+"""This lag and larger ones are counted together."""
 
 
 def lag_histograms(sampled: ArrayLike, arrived: ArrayLike, leased: ArrayLike) -> Numbers:
-    """How old the trained groups were, split by where they grew old.
+    """Lags of the trained groups, split into the time before and after arrival.
 
     Args: three lists of G optimizer-step counts, one entry for each group of a lease: behind the
         weights that sampled its oldest token, when it arrived, and when it was leased.
@@ -59,13 +59,13 @@ def bubble(busy_s: float, elapsed_s: float) -> float | None:
     return float(np.clip(1.0 - busy_s / elapsed_s, 0.0, 1.0))
 
 
-def residual(book: Mapping[str, int]) -> int:
-    """Groups admitted and in no state at all; 0 in a sound run. `book` is `Sampler.conservation()`."""
-    return book[ADMITTED] - sum(groups for state, groups in book.items() if state != ADMITTED)
+def residual(groups_by_state: Mapping[str, int]) -> int:
+    """Groups admitted but in no state; 0 in a sound run. `groups_by_state`: `Sampler.conservation()`."""
+    return groups_by_state[ADMITTED] - sum(n for state, n in groups_by_state.items() if state != ADMITTED)
 
 
 def operator_facts(counts: Mapping[str, float]) -> Numbers:
-    """Dropped and set-aside fractions and seconds for each operator, and of the whole list.
+    """Fractions of dropped and quarantined rows, and seconds, for each operator and for the whole list.
 
     Args: counts: `Pipeline.metrics()`: `<operator>/{rows_in,rows_out,quarantined,seconds}`.
     Returns: `filtered_fraction/<operator>` (of the rows that reached it), `quarantined_fraction/<operator>`,
@@ -89,7 +89,7 @@ def operator_facts(counts: Mapping[str, float]) -> Numbers:
 
 
 def pass_rate_histogram(rewards: Iterable[Sequence[float | None]]) -> Numbers:
-    """Groups by pass rate: never (`0`), by quarter, always (`1`); wholly unscored ones apart.
+    """Groups by pass rate: never (`0`), by quarter, always (`1`); groups without any reward separately.
 
     Args: rewards: for each group, one reward for each rollout, None where unscored; clipped to [0, 1].
     Returns: `pass_rate_groups/{0,0-0.25,0.25-0.5,0.5-0.75,0.75-1,1,unscored}`, all seven, and
@@ -127,18 +127,18 @@ def ess_fraction(log_ratios: ArrayLike) -> float | None:
     return float(weights.sum() ** 2 / (logs.size * np.square(weights).sum()))
 
 
-def ess_by_age(ess: Mapping[int, float], lag_of: Mapping[int, int]) -> Numbers:
+def ess_by_age(ess: Mapping[int, float], lags: Mapping[int, int]) -> Numbers:
     """`StepReport.ess` (by policy version) as `ess/N` by lag N in optimizer steps, the mean of equal lags."""
     by_lag: dict[int, list[float]] = {}
     for version, value in ess.items():
-        by_lag.setdefault(lag_of[version], []).append(value)
+        by_lag.setdefault(lags[version], []).append(value)
     return {f"ess/{lag}": float(np.mean(values)) for lag, values in sorted(by_lag.items())}
 
 
 def share_ratios(dispatched: Mapping[str, float], trained: Mapping[str, float], name: str) -> Numbers:
-    """A class's share of what was trained over its share of what was dispatched; 1 when nothing is favoured.
+    """Each class's share of trained groups divided by its share of dispatched ones; 1 if none is favoured.
 
-    Args: dispatched, trained: rows or groups by class, for example by taskset. name: what the classes are.
+    Args: dispatched, trained: rows or groups by class, for example by taskset. name: of the kind of class.
     Returns: `trained_share/<name>/<class>` and `trained_shift/<name>`, the total variation distance of the
         two distributions, in [0, 1]; nothing while either is empty.
     """
@@ -151,7 +151,7 @@ def share_ratios(dispatched: Mapping[str, float], trained: Mapping[str, float], 
     facts = {
         f"trained_share/{name}/{key}": share / base
         for key, (base, share) in sorted(shares.items())
-        if base > 0  # trained now, dispatched before the counting began
+        if base > 0  # a class may be trained that was dispatched before counting began
     }
     facts[f"trained_shift/{name}"] = sum(abs(a - b) for a, b in shares.values()) / 2
     return facts
@@ -159,7 +159,7 @@ def share_ratios(dispatched: Mapping[str, float], trained: Mapping[str, float], 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """What happened between two records of the loop."""
+    """Counts between two records of the loop."""
 
     elapsed_s: float
     """Wall seconds."""
@@ -168,11 +168,11 @@ class Window:
     busy_s: Mapping[str, float] = field(default_factory=dict)
     """Seconds with work, by role."""
     tokens: Mapping[str, float] = field(default_factory=dict)
-    """Tokens by what was done with them: `generated`, `trained`."""
-    book: Mapping[str, int] = field(default_factory=dict)
+    """Tokens by use: `generated`, `trained`."""
+    groups_by_state: Mapping[str, int] = field(default_factory=dict)
     """`Sampler.conservation()`, or empty."""
     rewards: Sequence[Sequence[float | None]] = ()
-    """Of each group that arrived, its rollouts' rewards."""
+    """The rollouts' rewards of each group that arrived."""
     dispatched: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     """Groups dispatched since the run began: by `taskset` and by `difficulty`, by class."""
     trained: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
@@ -180,7 +180,7 @@ class Window:
 
 
 def window_facts(window: Window) -> dict[str, Numbers]:
-    """Role to numbers: a `bubble` for each busy role, and rates, books and distributions of the `loop`."""
+    """Role to numbers: a `bubble` for each busy role, and rates, counts and distributions of the `loop`."""
     facts: dict[str, Numbers] = {}
     for role, busy_s in window.busy_s.items():
         ratio = bubble(busy_s, window.elapsed_s)
@@ -189,8 +189,8 @@ def window_facts(window: Window) -> dict[str, Numbers]:
     if window.elapsed_s > 0:
         loop["steps_per_s"] = window.steps / window.elapsed_s
         loop |= {f"{what}_tokens_per_s": n / window.elapsed_s for what, n in window.tokens.items()}
-    if window.book:
-        loop["residual"] = float(residual(window.book))
+    if window.groups_by_state:
+        loop["residual"] = float(residual(window.groups_by_state))
     for name, dispatched in window.dispatched.items():
         loop |= share_ratios(dispatched, window.trained.get(name, {}), name)
     facts["loop"] = loop

@@ -1,4 +1,4 @@
-"""Named places where a test may have the process killed or a storage call fail; nothing otherwise.
+"""Named points where a test can kill the process or let a storage call fail; without effect otherwise.
 
 `RFT_FAILPOINT=store.commit:3:kill` kills this process at the third pass of `store.commit`. A name ending
 in `*` counts every failpoint that starts so; the action is `kill` (SIGKILL) or `error` (OSError).
@@ -34,7 +34,7 @@ class Failpoint:
         self._lock = threading.Lock()
 
     def hit(self, name: str) -> None:
-        """Count a pass; act if it is the one."""
+        """Count a pass; kill or raise if it is the chosen one."""
         matches = name.startswith(self.pattern[:-1]) if self.pattern.endswith("*") else name == self.pattern
         if not matches:
             return
@@ -62,7 +62,7 @@ _armed = _from_environment()
 
 
 def failpoint(name: str) -> None:
-    """Pass a failpoint."""
+    """Kill the process or raise OSError here, if this failpoint is armed."""
     if _armed is not None:
         _armed.hit(name)
 

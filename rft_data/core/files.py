@@ -1,4 +1,4 @@
-"""Folders and files that are either complete or absent: written beside, flushed, renamed; manifests last."""
+"""Folders and files that are complete or absent: written under a draft name, flushed, then renamed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MAX_HEADER_BYTES = 100_000_000
 
 
 def write_text(path: Path, text: str) -> None:
-    """Replace a file in one step; a kill leaves the old one or the new one."""
+    """Replace a file in one step; after a kill there is either the old or the new file."""
     draft = _draft(path)
     draft.write_text(text)
     fsync(draft)
@@ -36,10 +36,11 @@ def _draft(path: Path) -> Path:
 def write_manifest(
     directory: Path, facts: Mapping[str, object], files: Mapping[str, FileFacts] | None = None
 ) -> str:
-    """Write `manifest.json` last, and fsync all: facts, size and digest of every file, and the tensors of
-    the safetensors files directly in the folder (a file that is not whole lists none).
+    """Write and fsync `manifest.json`, after all other files of the folder.
 
-    Args: files: what `flush` said, when whoever wrote them has called it already.
+    It holds `facts`, size and digest of every file, and the tensors of the safetensors files directly in
+    the folder (none for an incomplete file).
+    Args: files: the result of `flush`, if the writer of the files has called it already.
     Returns: the manifest's own digest.
     Raises: IntegrityError if the folder has other files than `files`.
     """
@@ -51,22 +52,22 @@ def write_manifest(
 
 
 def flush(directory: Path) -> dict[str, FileFacts]:
-    """Fsync every file of a folder, a manifest apart, and say what they are: about 1 s per GB."""
+    """Fsync every file of a folder except its manifest; returns sizes and digests. About 1 s per GB."""
     found = {}
-    for name, path in _files_of(directory).items():
+    for name, path in _files_in(directory).items():
         fsync(path)
         found[name] = FileFacts(path.stat().st_size, file_digest(path))
     return found
 
 
-def _files_of(directory: Path) -> dict[str, Path]:
+def _files_in(directory: Path) -> dict[str, Path]:
     own = {MANIFEST_FILE, _draft(directory / MANIFEST_FILE).name}  # a killed write may have left a draft
     paths = sorted(path for path in directory.rglob("*") if path.is_file() and path.name not in own)
     return {str(path.relative_to(directory)): path for path in paths}
 
 
 def _still_there(directory: Path, files: Mapping[str, FileFacts]) -> Mapping[str, FileFacts]:
-    found = {name: path.stat().st_size for name, path in _files_of(directory).items()}
+    found = {name: path.stat().st_size for name, path in _files_in(directory).items()}
     wanted = {name: file.bytes for name, file in files.items()}
     if found != wanted:
         other = sorted(name for name, _ in found.items() ^ wanted.items())
@@ -117,21 +118,21 @@ def read_manifest(directory: Path) -> dict[str, Any]:
 
 
 def weight_files(directory: Path) -> list[Path]:
-    """The safetensors files directly in a folder, in order of name; a probe has a folder of its own."""
+    """The safetensors files directly in a folder, by name; a probe is in its own folder."""
     return sorted(directory.glob("*.safetensors"))
 
 
 def tensors_in(directory: Path) -> Tensors:
-    """What the headers of a folder's `weight_files` name."""
+    """The tensors in the headers of a folder's `weight_files`."""
     found: Tensors = {}
     for path in weight_files(directory):
         with path.open("rb") as file:
-            found.update(tensors_of(file.read, path.stat().st_size))
+            found.update(safetensors_header(file.read, path.stat().st_size))
     return found
 
 
-def tensors_of(read: Callable[[int], bytes], size: int) -> Tensors:
-    """What a safetensors file of `size` bytes names, `read` from its start; nothing if it is not whole."""
+def safetensors_header(read: Callable[[int], bytes], size: int) -> Tensors:
+    """The tensors of a safetensors file of `size` bytes, `read` from its start; empty if it is incomplete."""
     length = int.from_bytes(read(8), "little")
     if not 0 < length <= min(size, _MAX_HEADER_BYTES):
         return {}

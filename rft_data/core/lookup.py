@@ -1,4 +1,4 @@
-"""Names to components: a visible dict of built-ins, or an import path `package.module:Name`."""
+"""Finds components by name: in a dict of built-ins, or by import path `package.module:Name`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rft_data.core.errors import MissingExtraError, UnknownComponentError
 T = TypeVar("T")
 
 MOVED: Mapping[str, str] = {"ops.rephrasing:rephrased": "ops.tasks.rephrasing:rephrased"}
-"""Import paths that recipes of older versions name, and where these names are now."""
+"""Import paths in recipes of older versions, and the present paths."""
 
 
 def suggest(name: str, known: Iterable[str]) -> str:
@@ -34,7 +34,7 @@ def lookup(name: str, table: Mapping[str, T], kind: str) -> T | Any:
 def built_in(name: str, table: Mapping[str, T], kind: str, hint: str = "") -> T:
     """Return the built-in called `name`.
 
-    Args: hint: what the message about an unknown name ends with.
+    Args: hint: end of the message about an unknown name.
     Raises: UnknownComponentError if there is none.
     """
     if name in table:
@@ -64,7 +64,7 @@ def load(path: str, kind: str) -> Any:
 
 
 def need(module: str, extra: str, why: str) -> Any:
-    """Import an optional dependency, or say which extra brings it.
+    """Import an optional dependency; the error names the extra to install.
 
     Raises: MissingExtraError if the package is not installed.
     """

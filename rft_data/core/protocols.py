@@ -1,4 +1,4 @@
-"""What each part promises the others: structural protocols, no implementation, no heavy import."""
+"""Protocols between the parts: structural, without implementation and heavy imports."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Engine(Protocol):
 
     @property
     def version(self) -> int:
-        """The version whose weights it has proved to serve."""
+        """The version that it serves, proved with the probe."""
         ...
 
     async def generate(self, prompt_ids: Sequence[int], sampling: Sampling) -> Completion:
@@ -82,7 +82,7 @@ class Reward(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RolloutContext:
-    """Where a rollout stands: enough to name its experiences."""
+    """The position of a rollout in its run; it determines the ids of its experiences."""
 
     run_id: str
     group_id: str
@@ -103,7 +103,7 @@ class Workflow(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """What one ticket brought home."""
+    """The result of one ticket."""
 
     ticket: Ticket
     task: Task
@@ -118,7 +118,7 @@ class Group:
 
 
 class Selector(Protocol):
-    """Chooses the tasks to explore next; learns from what came back."""
+    """Chooses the tasks to explore next; learns from their results."""
 
     def select(self, n: int) -> list[TaskKey]:
         """The next n tasks (a task may repeat only when there are fewer than n)."""
@@ -161,7 +161,7 @@ class Pipeline(Protocol):
         ...
 
     def close(self) -> None:
-        """End what operators have started; idempotent."""
+        """End the operators' workers; idempotent."""
         ...
 
 
@@ -169,7 +169,7 @@ class Pipeline(Protocol):
 
 
 class Sampler(Protocol):
-    """Decides both what may start and what trains next, so that the two cannot drift.
+    """Decides both which groups may start and which train next, so that the two stay consistent.
 
     Its book follows from the stored groups and leases; what cannot be rebuilt from them is its state.
     """
@@ -189,11 +189,11 @@ class Sampler(Protocol):
         ...
 
     def close(self, result: GroupResult) -> None:
-        """Account for a ticket: arrived (kept or dropped), failed or cancelled."""
+        """Close a ticket: its group arrived (kept or dropped), failed or was cancelled."""
         ...
 
     def is_stale(self, result: GroupResult) -> bool:
-        """Whether the weights a group was sampled with are past the bound by now."""
+        """Whether the weights that sampled a group are past the staleness bound now."""
         ...
 
     def lease(self, consumer: str, step: int, n_groups: int, version: int) -> Lease | None:
@@ -201,7 +201,7 @@ class Sampler(Protocol):
         ...
 
     def release(self, lease: Lease, reason: str) -> None:
-        """Give a lease back untrained; its groups may be leased again, in their old order."""
+        """End a lease without training it; its groups may be leased again, in their old order."""
         ...
 
     def settle(self, lease: Lease) -> None:
@@ -213,7 +213,7 @@ class Sampler(Protocol):
         ...
 
     def state_dict(self) -> dict[str, Any]:
-        """What the stored groups and leases do not tell, as JSON values."""
+        """State that cannot be read from stored groups and leases, as JSON values."""
         ...
 
     def load_state_dict(self, state: Mapping[str, object]) -> None:
@@ -229,10 +229,10 @@ class Sampler(Protocol):
 
 
 class BufferClient(Protocol):
-    """What a role needs of the buffer; `Buffer` and the hub's client both are one."""
+    """The buffer methods that roles call; `Buffer` and the hub's client have them."""
 
     def append(self, rows: Sequence[Experience] | pa.Table) -> Any:
-        """Store rows; returns when they are durable, with `seqs` per row (None where the door refused)."""
+        """Store rows; returns when they are durable, with `seqs` per row (None for refused rows)."""
         ...
 
     def take(self, seqs: Sequence[int]) -> pa.Table:
@@ -300,7 +300,7 @@ class Placement(Protocol):
         ...
 
     def preflight(self, specs: Sequence[RoleSpec]) -> list[str]:
-        """Compare what these roles need with what there is; returns warnings.
+        """Compare the resources that these roles need with those there are; returns warnings.
 
         Raises: RftError when they can never run here.
         """

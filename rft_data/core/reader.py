@@ -25,13 +25,13 @@ class BufferReader(Protocol):
         where: Filter | None = None,
         limit: int | None = None,
     ) -> pa.Table:
-        """Rows of a table that a filter lets through, in the order written."""
+        """Rows of a table that match a filter, in the order written."""
         ...
 
     def batches(
         self, name: str, columns: Sequence[str] | None = None, where: Filter | None = None
     ) -> Iterator[pa.RecordBatch]:
-        """The rows that `read` gives, batch by batch, in bounded memory."""
+        """Like `read`, in batches, so that memory is bounded."""
         ...
 
     def take(self, seqs: Sequence[int]) -> pa.Table:

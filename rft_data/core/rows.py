@@ -33,7 +33,7 @@ def content_id(*parts: object) -> str:
 
 
 def bytes_id(data: bytes) -> str:
-    """blake2b-128 of some bytes, as hex: their name wherever they are stored."""
+    """blake2b-128 of some bytes as hex; used as their id."""
     return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
@@ -56,7 +56,7 @@ class Task:
     difficulty: float | None = None
     """Offline difficulty, larger is harder; None when the source has none."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
-    """What the reward or the workflow needs beside the answer (JSON values)."""
+    """Further values that the reward or the workflow needs (JSON values)."""
     workflow: str | None = None
     """Workflow that plays it; None: the recipe's."""
     reward: str | None = None
@@ -73,7 +73,7 @@ class Task:
 
     @property
     def key(self) -> TaskKey:
-        """What names this task among all tasksets."""
+        """The task's key among all tasksets."""
         return TaskKey(self.taskset, self.task_id)
 
 
@@ -144,7 +144,7 @@ class Experience:
     """Sampling parameters (temperature, max_tokens, ...)."""
     tokenizer_hash: str = ""
     metadata: Mapping[str, Any] = field(default_factory=dict)
-    """What an importer or a workflow keeps beside (JSON values)."""
+    """Further values that an importer or a workflow stores (JSON values)."""
     created_at: datetime = field(default_factory=now)
 
 
@@ -182,7 +182,7 @@ class PreferencePair:
 
 @dataclass(frozen=True, slots=True)
 class Feedback:
-    """What somebody said about a stored experience, later: a delayed reward, a score, an edit."""
+    """Feedback about a stored experience, given later: a delayed reward, a score, an edit."""
 
     experience_id: str
     author: str
@@ -193,11 +193,11 @@ class Feedback:
     text: str | None = None
     """The words, for edit and comments."""
     created_at: datetime | None = None
-    """When it was said, if its source tells: the same said later is then new. None: when it is stored."""
+    """Time of the feedback, if its source tells it; with a later time it is new. None: time of storing."""
 
     @property
     def feedback_id(self) -> str:
-        """Content hash: what is said, about what, by whom and, if its source tells, when (UTC)."""
+        """Content hash of the value, text, experience, author and, if its source tells it, time (UTC)."""
         value = None if self.value is None else float(self.value)
         said = (self.experience_id, self.author, self.key, value, self.text)
         if self.created_at is None:
@@ -215,7 +215,7 @@ def experience_id_of(
 
 @dataclass(frozen=True, slots=True)
 class Ticket:
-    """Leave to start one group; every ticket is closed exactly once."""
+    """Permission to start one group; every ticket is closed exactly once."""
 
     group_id: str
     ordinal: int
@@ -236,22 +236,22 @@ class Assignment:
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """What an explorer brought home for one ticket; the rows are stored."""
+    """The result of an explorer for one ticket; the rows are stored already."""
 
     ticket: Ticket
     task: TaskKey
     outcome: GroupOutcome
     seqs: tuple[int, ...]
-    """Its stored rows, by member; fewer than `rows` when the door refused some."""
+    """Its stored rows, by member; fewer than `rows` if validation refused some."""
     rows: int
-    """How many rows it brought."""
+    """Number of rows that the explorer sampled."""
     error: str = ""
     """Why it failed, or empty."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupResult:
-    """What came of one ticket."""
+    """The outcome of one ticket."""
 
     ticket: Ticket
     task: TaskKey
@@ -268,7 +268,7 @@ class GroupResult:
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """A batch of whole groups handed to one consumer for one step."""
+    """A batch of whole groups, leased to one consumer for one step."""
 
     consumer: str
     step: int
@@ -297,7 +297,7 @@ class WeightRef:
 
 @dataclass(frozen=True, slots=True)
 class FileFacts:
-    """What a manifest says about a file."""
+    """Size and digest of a file in a manifest."""
 
     bytes: int
     blake2b: str
@@ -306,7 +306,7 @@ class FileFacts:
 
 @dataclass(frozen=True, slots=True)
 class StepReport:
-    """What one optimizer step measured."""
+    """The measurements of one optimizer step."""
 
     metrics: Mapping[str, float]
     ess: Mapping[int, float] = field(default_factory=dict)

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 SCHEMA_VERSION = 3
 OLDEST_COPIED = 2
-"""Buffers of this schema version and later ones can be copied into the present form."""
+"""Buffers of this schema version and later ones can be copied to the present version."""
 
 _TIME = pa.timestamp("us", tz="UTC")
 _SPANS = pa.list_(
@@ -24,9 +24,9 @@ _SPANS = pa.list_(
 _ZSTD = {"lance-encoding:compression": "zstd", "lance-encoding:compression-level": "1"}
 """For long texts: as small as Lance's own choice (FSST) in half of its time, measured."""
 _TOKEN = pa.field("item", pa.int32(), metadata={"lance-encoding:rle-threshold": "0.0"})
-"""Token ids never run; looking for runs costs Lance 5 us a row."""
+"""Token ids have no runs; searching for runs would cost Lance 5 us a row."""
 _LOGPROB = pa.field("item", pa.float32(), metadata={"lance-encoding:compression": "none"})
-"""Logprobs do not compress; Lance would spend 5 microseconds a row on trying."""
+"""Logprobs do not compress; trying would cost Lance 5 us a row."""
 
 
 def _field(
@@ -159,7 +159,7 @@ EXPERIENCES = pa.schema(
 )
 
 INCOMING = pa.schema([field for field in EXPERIENCES if field.name not in ("seq", "digest")])
-"""What an append brings: the row number and the digest are the owner's to give."""
+"""The columns of an append: the owner adds the row number and the digest."""
 
 PREFERENCES = pa.schema(
     [

@@ -1,4 +1,4 @@
-"""Text of others (model output, file contents) made safe for a terminal."""
+"""Makes untrusted text (model output, file contents) safe for a terminal."""
 
 from __future__ import annotations
 

@@ -104,10 +104,10 @@ class FeedbackKey(StrEnum):
 
 
 class GroupOutcome(StrEnum):
-    """What came of a ticket: the rollouts of one task that were sampled together."""
+    """The outcome of a ticket, that is of the rollouts of one task that were sampled together."""
 
     ARRIVED = "arrived"
-    """Every rollout the group needs is there."""
+    """The group has every rollout it needs."""
     FAILED = "failed"
     """Too many of its rollouts failed."""
     CANCELLED = "cancelled"
@@ -121,7 +121,7 @@ STORED_OUTCOMES: Final = (GroupOutcome.ARRIVED, GroupOutcome.FAILED, GroupOutcom
 
 
 class GroupState(StrEnum):
-    """Where a sampler has a group. Every admitted group is in exactly one state."""
+    """The state of a group in a sampler. Every admitted group is in exactly one state."""
 
     OPEN = "open"
     """A ticket is given; the group is not closed."""
@@ -142,11 +142,11 @@ class GroupState(StrEnum):
 
 
 ADMITTED: Final = "admitted"
-"""Beside the states in a sampler's counts: how many groups there are in all states together."""
+"""Key of a sampler's counts beside the states: the number of groups in all states together."""
 
 
 class Verdict(StrEnum):
-    """What an operator pipeline decided about a row."""
+    """The decision of an operator pipeline about a row."""
 
     KEPT = "kept"
     """It may be trained on."""
@@ -167,20 +167,20 @@ class LeaseEvent(StrEnum):
     ATTACH = "attach"
     """A consumer starts; older holders of its name are fenced."""
     GRANT = "grant"
-    """Groups are handed to a consumer for one step."""
+    """Groups are leased to a consumer for one step."""
     RELEASE = "release"
-    """A lease is given back untrained."""
+    """A lease ends without training."""
     RETIRE = "retire"
-    """Groups are never to be handed to the consumer."""
+    """Groups may never be leased to the consumer."""
 
 
 class LeaseState(StrEnum):
-    """What became of a lease."""
+    """The state of a lease."""
 
     GRANTED = "granted"
-    """Handed out; no checkpoint holds its step."""
+    """Granted; no checkpoint holds its step."""
     RELEASED = "released"
-    """Given back untrained."""
+    """Ended without training."""
     TRAINED = "trained"
     """A checkpoint holds its step."""
 
@@ -189,12 +189,12 @@ class LeaseState(StrEnum):
 
 
 class RunState(StrEnum):
-    """What `rft status` says of a run's process."""
+    """The state of a run's process in `rft status`."""
 
     RUNNING = "running"
     """At work."""
     STOPPING = "stopping"
-    """It was asked to stop, finishes what is under way and writes a checkpoint."""
+    """It was asked to stop, finishes its work in flight and writes a checkpoint."""
     STOPPED = "stopped"
     """It ended because it was asked to."""
     FINISHED = "finished"
@@ -202,7 +202,7 @@ class RunState(StrEnum):
     FAILED = "failed"
     """It ended with an error."""
     DIED = "died"
-    """Its process is gone without having said why."""
+    """Its process ended without recording a reason."""
     SILENT = "silent"
     """Its process holds the run but has written no sign of life for a while."""
     UNKNOWN = "unknown"
@@ -210,16 +210,16 @@ class RunState(StrEnum):
 
 
 class StopRequest(StrEnum):
-    """What a run is asked for."""
+    """What a run is asked to do."""
 
     DRAIN = "drain"
-    """Finish what is under way, write a checkpoint, end."""
+    """Finish the work in flight, write a checkpoint, end."""
     NOW = "now"
     """End at once."""
 
 
 class RunPhase(StrEnum):
-    """Parts of a run whose wall seconds its summary gives; offline stages stand beside them by algorithm."""
+    """Parts of a run whose wall seconds its summary gives; offline stages are named by algorithm."""
 
     CHECKS = "checks"
     """Everything that can be refused before a model is loaded."""
@@ -260,7 +260,7 @@ class MetricRole(StrEnum):
     SELECTOR = "selector"
     """The choice of tasks."""
     LOOP = "loop"
-    """One step of the run after another: its clock, its policy version, what it left idle."""
+    """One step of the run after another: its clock, its policy version, its idle time."""
     SECONDS = "seconds"
     """Wall seconds of the last step, by what the run was doing."""
     RUN = "run"
@@ -268,4 +268,4 @@ class MetricRole(StrEnum):
 
 
 SwapMode: TypeAlias = Literal["drain", "continue", "recompute"]
-"""What happens to requests in flight when an engine takes new weights in."""
+"""What happens to requests in flight when an engine loads new weights."""

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rft_data.buffer import Buffer
-from rft_data.core.filters import And, Compare, Filter, In, columns_of
+from rft_data.core.filters import And, Compare, Filter, In, filter_columns
 from rft_data.core.words import RowSource
 
 JUDGED = (RowSource.IMPORT, RowSource.ROLLOUT)
@@ -84,7 +84,7 @@ def whole_groups(buffer: Buffer, run_id: str | None = None, where: Filter | None
 def judgeable(run_id: str | None, where: Filter | None) -> Filter:
     """Rows of a run, or of all, that may be judged; a filter that speaks of `source` decides that itself."""
     parts: list[Filter] = [] if run_id is None else [Compare("run_id", "eq", run_id)]
-    if where is None or "source" not in columns_of(where):
+    if where is None or "source" not in filter_columns(where):
         parts.append(In("source", JUDGED))
     return And(tuple(parts))
 

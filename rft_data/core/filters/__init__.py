@@ -1,7 +1,7 @@
 """Filters over rows: a small typed tree, read from YAML, JSON or text, and turned into SQL.
 
-Outside text never reaches a query engine: it becomes this tree, is checked against a schema, and only
-then is SQL written from it. A null never matches, unless asked for with `is null`.
+A user's text never reaches a query engine: it is parsed to this tree, checked against a schema, and SQL is
+written from the tree. A null never matches, except with `is null`.
 """
 
 from rft_data.core.filters.expression import parse_text
@@ -18,7 +18,7 @@ from rft_data.core.filters.tree import (
     Or,
     Scalar,
     bind,
-    columns_of,
+    filter_columns,
 )
 
 __all__ = [
@@ -32,7 +32,7 @@ __all__ = [
     "Or",
     "Scalar",
     "bind",
-    "columns_of",
+    "filter_columns",
     "parse_filter",
     "parse_text",
     "to_json",

@@ -55,7 +55,7 @@ def parse_filter(value: Mapping[str, object] | Sequence[object], schema: pa.Sche
 
 
 class _Reader:
-    """Builds the tree and collects what is wrong with it."""
+    """Builds the tree and collects its problems."""
 
     def __init__(self) -> None:
         self.problems: list[str] = []

@@ -1,5 +1,6 @@
-"""Filters as SQL for Lance (DataFusion) and DuckDB: only column names of the schema, operators of a
-fixed list, and escaped literals ever get in.
+"""Filters as SQL for Lance (DataFusion) and DuckDB.
+
+The SQL has only column names of the schema, operators of a fixed list, and escaped literals.
 """
 
 from __future__ import annotations

@@ -98,8 +98,8 @@ def walk(filter_: Filter, depth: int = 1) -> Iterator[tuple[Filter, int]]:
             yield from walk(part, depth + 1)
 
 
-def columns_of(filter_: Filter) -> set[str]:
-    """Names of the columns the filter looks at."""
+def filter_columns(filter_: Filter) -> set[str]:
+    """Names of the columns that a filter reads."""
     return {node.column for node, _ in walk(filter_) if not isinstance(node, And | Or | Not)}
 
 
@@ -119,7 +119,7 @@ def bind(filter_: Filter, schema: pa.Schema) -> Filter:
 
 
 def both_zeros(values: tuple[Scalar, ...]) -> tuple[Scalar, ...]:
-    """The values, 0.0 in both signs: membership goes by bits in Arrow and Lance."""
+    """The values, with 0.0 in both signs, because Arrow and Lance compare members bit by bit."""
     zero = any(isinstance(value, float) and value == 0 for value in values)
     return (*values, 0.0, -0.0) if zero else values
 
@@ -130,7 +130,7 @@ def invalid(problems: list[str]) -> RecipeError:
 
 
 def size_problems(filter_: Filter) -> list[str]:
-    """What is too large about it."""
+    """Descriptions of the limits that the filter exceeds."""
     values = 0
     for nodes, (node, depth) in enumerate(walk(filter_), 1):
         values += len(node.values) if isinstance(node, In) else 0

@@ -123,7 +123,7 @@ class StepLog:
                 "generated": sum(found.get("tokens", 0.0) for found in explorers.values()),
                 "trained": report.metrics.get("tokens", 0.0),
             },
-            book=self._parts.sampler.conservation(),
+            groups_by_state=self._parts.sampler.conservation(),
             rewards=self._parts.take_rewards(),
             dispatched={"taskset": _under("dispatched/", sampler)},
             trained={"taskset": _under("trained/", sampler)},

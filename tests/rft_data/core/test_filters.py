@@ -20,7 +20,7 @@ from rft_data.core.filters import (
     Not,
     Or,
     bind,
-    columns_of,
+    filter_columns,
     parse_filter,
     parse_text,
     to_json,
@@ -279,7 +279,7 @@ def test_text_language():
         (Contains("text", "a", prefix=True), Contains("text", "b"))
     )
     assert parse_text("version not in (1)", SCHEMA) == Not(In("version", (1,)))
-    assert columns_of(parse_text("reward < 1e-3 and version != 2", SCHEMA)) == {"reward", "version"}
+    assert filter_columns(parse_text("reward < 1e-3 and version != 2", SCHEMA)) == {"reward", "version"}
 
 
 @pytest.mark.parametrize(

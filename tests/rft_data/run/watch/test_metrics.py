@@ -167,7 +167,7 @@ def test_a_window_gives_numbers_by_role() -> None:
             steps=2,
             busy_s={"trainer": 1.0, "explorer-0": 4.0},
             tokens={"generated": 800, "trained": 400},
-            book={"admitted": 5, "open": 1, "trained": 4},
+            groups_by_state={"admitted": 5, "open": 1, "trained": 4},
             rewards=[(1.0, 0.0)],
             dispatched={"taskset": {"a": 1, "b": 1}},
             trained={"taskset": {"a": 1}},
