@@ -96,9 +96,8 @@ def _pieces(values: pa.Array) -> Iterator[memoryview]:
     _, starts, data = plain.buffers()
     ends = np.frombuffer(starts, np.int64)[plain.offset :][: len(plain) + 1].tolist()
     view = memoryview(data)
-    return map(
-        view.__getitem__, map(slice, ends[:-1], ends[1:])
-    )  # no list, which would start the garbage collector
+    # no list, which would start the garbage collector
+    return map(view.__getitem__, map(slice, ends[:-1], ends[1:]))
 
 
 def _heads(name: str, sizes: npt.NDArray[np.int64], column: pa.Array) -> pa.Array:
