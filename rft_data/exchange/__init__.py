@@ -1,1 +1,1 @@
-"""What others bring and take: file formats, feedback, preference pairs, annotations."""
+"""Data that comes from outside and goes there: file formats, feedback, preference pairs, annotations."""

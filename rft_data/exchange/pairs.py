@@ -1,6 +1,6 @@
-"""Preference pairs that operators found, stored: `preferred_over` of annotations becomes `preferences` rows.
+"""Stores preference pairs that operators found: `preferred_over` of annotations as `preferences` rows.
 
-What makes two rows a pair at all (one prompt, answers that differ) is `formats.mining`'s rule.
+`formats.mining` has the rule for what makes two rows a pair: one prompt, two different answers.
 """
 
 from __future__ import annotations
@@ -24,31 +24,31 @@ from rft_data.exchange.formats.mining import mined_pair
 log = logging.getLogger(__name__)
 
 _STAT = "preferred_over"
-_told: set[str] = set()
-"""Reasons of refused pairs that this process has warned of."""
+_logged: set[str] = set()
+"""Reasons of refused pairs that this process has logged."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredPairs:
-    """What became of the pairs that the annotations name."""
+    """Counts of the pairs that annotations name."""
 
     found: int
     """Pairs named by rows that were kept."""
     stored: int
-    """Of these, pairs that were not stored before."""
+    """How many of them were not stored before."""
     refused: tuple[str, ...]
-    """Why others are no pairs, one for each."""
+    """Reasons why others are no pairs, one for each."""
 
 
 def store_pairs(buffer: Buffer, rows: pa.Table, annotations: pa.Table) -> StoredPairs:
-    """Write the pairs of `preference_pair_mapper` to the `preferences` table; a pair is stored once.
+    """Write the pairs of `preference_pair_mapper` to the table `preferences`; a pair is stored once.
 
-    Their scores are what they were chosen by: `shaped_reward` where the operators set one, else `reward`.
-    Why pairs are refused is logged, each reason once in a process.
+    Their scores are the rewards compared: `shaped_reward` where the operators set one, else `reward`. Reasons
+    why pairs are refused are logged, each once in a process.
     Args:
-        rows: EXPERIENCES rows that were judged; both rows of a pair are among them.
-        annotations: their verdicts (schema.ANNOTATIONS), in any order. Pairs of rows that a later
-            operator dropped are left out.
+        rows: the experiences that were judged, with both rows of every pair.
+        annotations: their verdicts, in any order. Pairs with a row that a later operator
+            dropped are left out.
     """
     if not pc.any(pc.match_substring(annotations["stats"], _STAT)).as_py():
         return StoredPairs(0, 0, ())
@@ -73,7 +73,7 @@ def store_pairs(buffer: Buffer, rows: pa.Table, annotations: pa.Table) -> Stored
 
 
 def _scored(pair: PreferencePair | RowError, shaped: Mapping[str, float | None]) -> PreferencePair | RowError:
-    """The pair with the rewards it was chosen by."""
+    """The pair with the rewards that were compared."""
     if isinstance(pair, RowError):
         return pair
     better, worse = shaped[pair.chosen_experience_id or ""], shaped[pair.rejected_experience_id or ""]
@@ -86,10 +86,10 @@ def _scored(pair: PreferencePair | RowError, shaped: Mapping[str, float | None])
 
 def _warn(refused: Sequence[str]) -> None:
     for why, count in Counter(refused).items():
-        if why not in _told:
-            _told.add(why)
+        if why not in _logged:
+            _logged.add(why)
             log.warning(
-                "%d preference pairs that operators found are not stored: %s; this is said once",
+                "%d preference pairs that operators found are not stored: %s; logged once for each reason",
                 count,
                 why,
             )

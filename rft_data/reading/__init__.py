@@ -1,4 +1,4 @@
-"""Questions to stored rows: SQL, search, lineage, groups side by side, tags.
+"""Ways to read stored rows: SQL, search, lineage, groups, tags and branches.
 
-Nothing here writes experiences.
+No module here writes experiences to the buffer that it reads.
 """

@@ -1,7 +1,7 @@
-"""A branch: a subset of a buffer's experiences, with all that is said about them, in a buffer of its own.
+"""A branch: a copy of some of a buffer's experiences, with all that belongs to them, in another buffer.
 
-Not copied: runs, leases, consumption, groups, versions and metrics. They are the books of runs that go on
-in the source: they speak of its row numbers, and of whole groups, of which a branch may hold a part.
+Not copied: runs, leases, consumption, groups, versions and metrics. They are the accounting of the source's
+runs: they hold its row numbers, and are about whole groups, of which a branch may have only some rows.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -23,32 +23,40 @@ from rft_data.core.schema import INCOMING
 from rft_data.reading.tags import View
 
 _CHUNK = 512
-_PAIR = ["taskset", "task_id", "chosen_experience_id", "rejected_experience_id"]
+
+
+class _Pair(TypedDict):
+    """The columns of a preference pair that decide whether it is copied."""
+
+    taskset: str
+    task_id: str
+    chosen_experience_id: str | None
+    rejected_experience_id: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class Branched:
-    """Rows of a branch, table by table."""
+    """What one call of `branch` copied."""
 
     target: str
     experiences: int
-    """Experiences of the view; all are in the target now."""
+    """Experiences of the view; all of them are in the target."""
     new: dict[str, int]
-    """Rows stored by this call, by table; 0 everywhere when the branch was complete already."""
+    """Rows that this call stored, by table; all 0 when the branch was complete before."""
 
 
 def branch(source: Buffer, target: str | Path, view: View) -> Branched:
     """Copy a view's experiences with their tasks, payloads, annotations, feedback and preferences.
 
-    Every row's digest is checked on the way. Experiences keep their ids and get new row numbers, in the
-    same order; annotations are renumbered with them. Repeating the call (also after a kill) adds only what
-    is missing. Memory: about 200 bytes an experience copied, beside a few chunks.
+    Every row's digest is checked. Experiences keep their ids and get new row numbers, in the same order;
+    annotations are renumbered with them. Repeating the call (also after a kill) adds only the rows that are
+    missing. Memory: about 200 bytes an experience copied, beside a few chunks.
     Raises: RecipeError if the target is the source; BusyError if it is owned by another process;
         IntegrityError if a row of the source is damaged; ConflictError if the target holds one of the ids
         with other content.
     """
     if "://" not in str(target) and str(Path(target).resolve()) == source.location:
-        raise RecipeError(f"a branch of {target} cannot go into itself; name another folder.")
+        raise RecipeError(f"a branch of {target} cannot be the buffer itself; name another folder.")
     with Buffer(target) as opened:
         copy = _Copy(source, opened)
         for batch in view.batches(source):
@@ -77,7 +85,7 @@ class _Copy:
         self.new = dict.fromkeys(names, 0)
 
     def experiences(self, rows: pa.Table) -> None:
-        """Tasks and payloads first, so that no experience is ever there without them."""
+        """Copy tasks and payloads, then the experiences, so that none is ever stored without them."""
         _check(self._source, rows)
         keys = zip(rows.column("taskset").to_pylist(), rows.column("task_id").to_pylist(), strict=True)
         self._copy_tasks({TaskKey(*key) for key in keys})
@@ -89,7 +97,7 @@ class _Copy:
         done = self._target.append(rows.select(INCOMING.names))
         if done.quarantined:
             raise IntegrityError(
-                f"{done.quarantined} experiences of {self._source.location} are refused by today's door; "
+                f"{done.quarantined} experiences of {self._source.location} do not pass today's validation; "
                 f"they are in the quarantine of {self._target.location} with the reason. Narrow the view."
             )
         self.new["experiences"] += done.stored
@@ -103,7 +111,7 @@ class _Copy:
         self._task_keys |= keys
 
     def annotations(self) -> None:
-        """Judgements on the copied rows, renumbered, oldest first."""
+        """Copy the annotations of the copied rows, with their new row numbers, oldest first."""
         key = ["experience_id", "pipeline_hash", "created_at"]
         there = set(_tuples(self._target.read("annotations", key)))
         for batch in self._source.batches("annotations"):
@@ -120,22 +128,23 @@ class _Copy:
                 self.new["annotations"] += fresh.num_rows
 
     def feedback(self) -> None:
-        """What was said about the copied rows."""
+        """Copy the feedback on the copied rows."""
         names = [field.name for field in fields(Feedback)]
         for batch in self._source.batches("feedback", names):
-            said = [Feedback(**row) for row in batch.to_pylist() if row["experience_id"] in self._ids]
-            self.new["feedback"] += self._target.add_feedback(said)
+            rows = [Feedback(**row) for row in batch.to_pylist() if row["experience_id"] in self._ids]
+            self.new["feedback"] += self._target.add_feedback(rows)
 
     def preferences(self) -> None:
-        """Pairs made of copied rows; pairs made of none, if their task was copied."""
+        """Copy pairs of copied rows, and pairs that name no row if their task was copied."""
         for batch in self._source.batches("preferences"):
-            mine = [self._is_mine(row) for row in batch.select(_PAIR).to_pylist()]
+            mine = [self._is_mine(row) for row in batch.select(list(_Pair.__annotations__)).to_pylist()]
             pairs = to_preferences(_table(batch).filter(pa.array(mine, pa.bool_())))
             self._copy_tasks({TaskKey(pair.taskset, pair.task_id) for pair in pairs})
             self.new["preferences"] += self._target.add_preferences(pairs)
 
-    def _is_mine(self, pair: dict[str, Any]) -> bool:
-        halves = {pair["chosen_experience_id"], pair["rejected_experience_id"]} - {None}
+    def _is_mine(self, pair: _Pair) -> bool:
+        named = (pair["chosen_experience_id"], pair["rejected_experience_id"])
+        halves = {name for name in named if name is not None}
         if halves:
             return halves <= self._ids
         return TaskKey(pair["taskset"], pair["task_id"]) in self._task_keys
@@ -145,7 +154,7 @@ def _check(source: Buffer, rows: pa.Table) -> None:
     for place, _ in mismatches(rows):
         raise IntegrityError(
             f"experience row {rows.column('seq')[place].as_py()} of {source.location} does not match its "
-            "digest: the file is damaged. See `rft buffer verify`; what was copied before it is good."
+            "digest: the file is damaged. See `rft buffer verify`; the rows copied before it are good."
         )
 
 
@@ -153,5 +162,5 @@ def _table(batch: pa.RecordBatch) -> pa.Table:
     return pa.Table.from_batches([batch])
 
 
-def _tuples(rows: pa.Table) -> Iterator[tuple[Any, ...]]:
+def _tuples(rows: pa.Table) -> Iterator[tuple[object, ...]]:
     return zip(*(column.to_pylist() for column in rows.columns), strict=True)

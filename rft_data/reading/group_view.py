@@ -1,9 +1,9 @@
-"""One group side by side: what its rollouts said, what they earned, and what the operators made of them."""
+"""One group: the completions of its rollouts, their rewards, and the verdicts of the operators."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Literal, TypedDict
 
 from rft_data.buffer import Buffer
 from rft_data.core.errors import RecipeError
@@ -12,23 +12,25 @@ from rft_data.core.rows import Task, TaskKey
 from rft_data.core.words import GroupOutcome, member
 from rft_data.reading.lineage import Judgement, judgements, stored_task
 
-_COLUMNS = [
-    "seq",
-    "experience_id",
-    "member",
-    "turn",
-    "taskset",
-    "task_id",
-    "completion_text",
-    "finish_reason",
-    "token_ids",
-    "prompt_length",
-    "version_min",
-    "version_max",
-    "reward",
-    "reward_parts",
-    "unscored_reason",
-]
+
+class _Row(TypedDict):
+    """The columns of an experience that its member shows."""
+
+    seq: int
+    experience_id: str
+    member: int
+    turn: int
+    taskset: str
+    task_id: str
+    completion_text: str
+    finish_reason: str
+    token_ids: list[int] | None
+    prompt_length: int
+    version_min: int | None
+    version_max: int | None
+    reward: float | None
+    reward_parts: str
+    unscored_reason: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +44,7 @@ class Member:
     completion_text: str
     finish_reason: str
     completion_tokens: int | None
-    """None when it is not tokenised yet."""
+    """None when the row is not tokenised yet."""
     versions: tuple[int, int] | None
     """Lowest and highest policy version among its sampled tokens."""
     reward: float | None
@@ -59,32 +61,32 @@ class GroupView:
     group_id: str
     task: Task | None
     outcome: GroupOutcome | Literal[""]
-    """Empty when no run has closed the group."""
+    """Empty: no run has closed the group."""
     dropped_by: str
     """Operator that dropped the whole group, or empty."""
     error: str
     members: tuple[Member, ...]
 
-    def as_json(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
+    def as_json(self) -> dict[str, object]:
+        """The fields as plain values, for JSON."""
         return asdict(self)
 
 
 def group_view(buffer: Buffer, group_id: str) -> GroupView:
-    """A group with all that is known of its members.
+    """The view of a group.
 
-    Raises: RecipeError if the buffer has neither rows nor an outcome of such a group.
+    Raises: RecipeError if the buffer has neither rows nor an outcome of it.
     """
     mine = Compare("group_id", "eq", group_id)
-    rows = buffer.read("experiences", _COLUMNS, mine).to_pylist()
+    rows = buffer.read("experiences", list(_Row.__annotations__), mine).to_pylist()
     outcomes = buffer.read("groups", where=mine).to_pylist()
     if not rows and not outcomes:
         raise RecipeError(
             f"buffer {buffer.location} has no group '{group_id}'; `rft buffer head` shows group ids."
         )
     outcome = outcomes[-1] if outcomes else {"outcome": "", "dropped_by": "", "error": ""}
-    said = judgements(buffer, [row["seq"] for row in rows])
-    members = [_member(row, tuple(said.get(row["seq"], ()))) for row in rows]
+    verdicts = judgements(buffer, [row["seq"] for row in rows])
+    members = [_member(row, tuple(verdicts.get(row["seq"], ()))) for row in rows]
     about = rows[0] if rows else outcomes[-1]
     return GroupView(
         group_id=group_id,
@@ -96,8 +98,8 @@ def group_view(buffer: Buffer, group_id: str) -> GroupView:
     )
 
 
-def _member(row: dict[str, Any], judged: tuple[Judgement, ...]) -> Member:
-    tokens, lowest = row["token_ids"], row["version_min"]
+def _member(row: _Row, judged: tuple[Judgement, ...]) -> Member:
+    tokens, lowest, highest = row["token_ids"], row["version_min"], row["version_max"]
     return Member(
         seq=row["seq"],
         experience_id=row["experience_id"],
@@ -106,7 +108,7 @@ def _member(row: dict[str, Any], judged: tuple[Judgement, ...]) -> Member:
         completion_text=row["completion_text"],
         finish_reason=row["finish_reason"],
         completion_tokens=None if tokens is None else len(tokens) - row["prompt_length"],
-        versions=None if lowest is None else (lowest, row["version_max"]),
+        versions=None if lowest is None or highest is None else (lowest, highest),
         reward=row["reward"],
         reward_parts=row["reward_parts"],
         unscored_reason=row["unscored_reason"],

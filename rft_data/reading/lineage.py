@@ -1,14 +1,15 @@
-"""Where an experience came from and what became of it: task, policy, verdicts, leases, checkpoint, weights.
+"""The lineage of an experience: its task, its policy, verdicts, leases, checkpoint and weights.
 
-Everything is read from the buffer's tables; nothing is kept. `lineage_text.py` shows it, `group_view.py` is
-the same for a whole group.
+All of it is read from the buffer's tables at each call. `lineage_text.py` prints it; `group_view.py` shows a
+whole group.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields
-from typing import Any
+from datetime import datetime
+from typing import TypedDict
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,6 +20,53 @@ from rft_data.core.errors import RecipeError
 from rft_data.core.filters import And, Compare, Filter, In, Or
 from rft_data.core.rows import Task, TaskKey
 from rft_data.core.words import LeaseEvent, LeaseState, Verdict, member
+
+
+class ExperienceRow(TypedDict):
+    """A row of `experiences` without its lists; these are the columns read here and by `lineage_text.py`."""
+
+    seq: int
+    experience_id: str
+    source: str
+    run_id: str
+    taskset: str
+    task_id: str
+    group_id: str
+    attempt: int
+    member: int
+    turn: int
+    version_min: int | None
+    version_max: int | None
+    completion_text: str
+    reward: float | None
+    reward_parts: str
+    unscored_reason: str | None
+
+
+class FeedbackRow(TypedDict):
+    """A row of `feedback`."""
+
+    feedback_id: str
+    experience_id: str
+    author: str
+    key: str
+    value: float | None
+    text: str | None
+    created_at: datetime
+
+
+class _Event(TypedDict):
+    """The columns of an event of the lease log."""
+
+    kind: str
+    run_id: str
+    consumer: str
+    step: int
+    epoch: int
+    version: int
+    seqs: list[int]
+    group_ids: list[str]
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +83,7 @@ class Weights:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """What one operator pipeline last said about the experience."""
+    """The newest verdict of one operator pipeline on the experience."""
 
     pipeline_hash: str
     verdict: Verdict
@@ -57,15 +105,15 @@ class Use:
     step: int
     epoch: int
     policy_version: int
-    """What the trainer held when it leased; -1 if unknown."""
+    """Policy version of the trainer when it leased; -1 if unknown."""
     state: LeaseState
     reason: str
     """Why it was released, or empty."""
     checkpoint_step: int | None
-    """The checkpoint that holds it; None until one does."""
+    """The checkpoint that contains the step; None until one does."""
     weights: Weights | None
-    """The first published version whose weights contain the step (else the first issued); None until a
-    checkpoint holds it: a granted lease alone does not say that it was trained."""
+    """The first published version whose weights contain the step, else the first issued. None until a
+    checkpoint contains the step: a granted lease does not prove that the step was taken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,27 +122,27 @@ class Stage:
 
     run_id: str
     stage: str
-    """Its number and algorithm, for example `1-dpo`."""
+    """Number and algorithm of the stage, for example `1-dpo`."""
     digest: str
     """Content hash of all its examples; the manifest of the stage's folder has it as `trained_on`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Retired:
-    """A consumer that will never be handed the experience's group."""
+    """A consumer that never leases the experience's group (again)."""
 
     run_id: str
     consumer: str
-    """Empty: no consumer of the run will be."""
+    """Empty: all consumers of the run."""
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Lineage:
-    """The whole way of one experience."""
+    """The origin and the later use of one experience."""
 
-    experience: dict[str, Any]
-    """Its scalar columns."""
+    experience: ExperienceRow
+    """Its columns, without those that hold lists."""
     task: Task | None
     """None when the task was never stored."""
     sampled_by: tuple[Weights, ...]
@@ -105,13 +153,13 @@ class Lineage:
     stages: tuple[Stage, ...]
     """In the order trained."""
     retired: tuple[Retired, ...]
-    feedback: tuple[dict[str, Any], ...]
-    """Rows of `feedback`, oldest first."""
+    feedback: tuple[FeedbackRow, ...]
+    """Oldest first."""
     preferences: tuple[str, ...]
-    """Ids of stored pairs it is the better or the worse half of."""
+    """Ids of stored pairs in which it is the better or the worse half."""
 
-    def as_json(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
+    def as_json(self) -> dict[str, object]:
+        """The fields as plain values, for JSON."""
         return asdict(self)
 
 
@@ -123,13 +171,15 @@ def lineage(buffer: Buffer, experience: str | int) -> Lineage:
     row = find(buffer, experience)
     versions = _versions(buffer, row["run_id"])
     lowest, highest = row["version_min"], row["version_max"]
-    sampled_by = [] if lowest is None else [w for w in versions if lowest <= w.version <= highest]
+    sampled_by: list[Weights] = []
+    if lowest is not None and highest is not None:
+        sampled_by = [weights for weights in versions if lowest <= weights.version <= highest]
     uses, retired = _uses(buffer, row["seq"], row["group_id"])
     about = Compare("experience_id", "eq", row["experience_id"])
     halves = ("chosen_experience_id", "rejected_experience_id")
     pairs = Or(tuple(Compare(column, "eq", row["experience_id"]) for column in halves))
     return Lineage(
-        experience={name: value for name, value in row.items() if not isinstance(value, list)},
+        experience=row,
         task=stored_task(buffer, TaskKey(row["taskset"], row["task_id"])),
         sampled_by=tuple(sampled_by),
         judgements=tuple(judgements(buffer, [row["seq"]]).get(row["seq"], ())),
@@ -141,8 +191,8 @@ def lineage(buffer: Buffer, experience: str | int) -> Lineage:
     )
 
 
-def find(buffer: Buffer, experience: str | int) -> dict[str, Any]:
-    """One row of the experiences, by id or row number; its digest is checked.
+def find(buffer: Buffer, experience: str | int) -> ExperienceRow:
+    """One row of the experiences, by id or row number, without its lists; its digest is checked.
 
     Raises: RecipeError if there is no such experience.
     """
@@ -158,37 +208,40 @@ def find(buffer: Buffer, experience: str | int) -> dict[str, Any]:
             f"buffer {buffer.location} has no experience with {what}; "
             "`rft buffer head` and `rft buffer search` show ids and row numbers."
         )
-    row: dict[str, Any] = buffer.take(seqs).to_pylist()[0]
-    return row
+    row = buffer.take(seqs).to_pylist()[0]
+    for column in [name for name, value in row.items() if isinstance(value, list)]:
+        del row[column]
+    found: ExperienceRow = row
+    return found
 
 
 def trained_on(buffer: Buffer, run_id: str, step: int, consumer: str | None = None) -> pa.Table:
-    """The experiences that one optimizer step of a run was leased, in lease order.
+    """The experiences that were leased for one optimizer step of a run, in lease order.
 
     `consumer`: needed when several consumers have a lease for this step.
-    Raises: RecipeError if no lease for it stands (none granted, or released since), or several do;
-        IntegrityError if a row is damaged.
+    Raises: RecipeError if no consumer has a lease for the step (none granted, or released since), or several
+        have; IntegrityError if a row is damaged.
     """
-    standing: dict[str, list[int]] = {}
+    leased: dict[str, list[int]] = {}
     mine = And((Compare("run_id", "eq", run_id), Compare("step", "eq", step)))
     for event in buffer.read("leases", ["kind", "consumer", "seqs"], mine).to_pylist():
         if event["kind"] == LeaseEvent.GRANT:
-            standing[event["consumer"]] = event["seqs"]
+            leased[event["consumer"]] = event["seqs"]
         elif event["kind"] == LeaseEvent.RELEASE:
-            standing.pop(event["consumer"], None)
+            leased.pop(event["consumer"], None)
     if consumer is not None:
-        standing = {who: seqs for who, seqs in standing.items() if who == consumer}
-    if len(standing) != 1:
-        found = f"consumers {', '.join(sorted(standing))} have" if standing else "no consumer has"
+        leased = {who: seqs for who, seqs in leased.items() if who == consumer}
+    if len(leased) != 1:
+        found = f"consumers {', '.join(sorted(leased))} have" if leased else "no consumer has"
         raise RecipeError(
             f"{found} a lease for step {step} of run '{run_id}' in buffer {buffer.location}; "
-            + ("name one of them." if standing else "name a step that was leased and not released.")
+            + ("name one of them." if leased else "name a step that was leased and not released.")
         )
-    return buffer.take(next(iter(standing.values())))
+    return buffer.take(next(iter(leased.values())))
 
 
 def stored_task(buffer: Buffer, key: TaskKey) -> Task | None:
-    """The stored task of that key."""
+    """The stored task with this key; None if there is none."""
     named = And((Compare("taskset", "eq", key.taskset), Compare("task_id", "eq", key.task_id)))
     tasks = to_tasks(buffer.read("tasks", where=named, limit=1))
     return tasks[0] if tasks else None
@@ -234,7 +287,7 @@ def _uses(buffer: Buffer, seq: int, group_id: str) -> tuple[list[Use], list[Reti
 
 
 def _stages(buffer: Buffer, experience_id: str) -> Iterator[Stage]:
-    """Offline stages that were trained on the row; a stage trained anew counts as it was trained last."""
+    """Offline stages that were trained on the row. Of a stage that ran several times the last run counts."""
     columns = [field.name for field in fields(Stage)]
     last: dict[tuple[str, str], tuple[Stage, bool]] = {}
     for batch in buffer.batches("stage_rows", [*columns, "experience_ids"]):
@@ -244,20 +297,20 @@ def _stages(buffer: Buffer, experience_id: str) -> Iterator[Stage]:
     return (stage for stage, used in last.values() if used)
 
 
-def _group_events(buffer: Buffer, group_id: str) -> Iterator[dict[str, Any]]:
+def _group_events(buffer: Buffer, group_id: str) -> Iterator[_Event]:
     """Events of the lease log that name the group, oldest first."""
-    columns = ["kind", "run_id", "consumer", "step", "epoch", "version", "seqs", "group_ids", "reason"]
+    columns = list(_Event.__annotations__)
     for batch in buffer.batches("leases", columns, Compare("kind", "ne", LeaseEvent.ATTACH)):
         yield from batch.take(_places_naming(batch.column("group_ids"), group_id)).to_pylist()
 
 
 def _places_naming(lists: pa.ListArray, name: str) -> pa.Array:
-    """Places of the lists that hold `name`, ascending."""
+    """Places of the lists that contain `name`, ascending."""
     return pc.unique(pc.list_parent_indices(lists).filter(pc.equal(pc.list_flatten(lists), name)))
 
 
 def _settled(buffer: Buffer, use: Use) -> Use:
-    """With the checkpoint and the weights that hold it."""
+    """The use with the checkpoint and the weights that contain its step."""
     if use.state != LeaseState.GRANTED:
         return use
     mine = Compare("lease_id", "eq", f"{use.run_id}/{use.consumer}/{use.step}")
@@ -279,7 +332,7 @@ def _settled(buffer: Buffer, use: Use) -> Use:
 
 
 def _versions(buffer: Buffer, run_id: str) -> list[Weights]:
-    """Versions of a run, oldest first; the newest row about a version counts."""
+    """Versions of a run, oldest first. Of several rows about one version the newest counts."""
     columns = ["run_id", "version", "step", "path"]
     rows = buffer.read("versions", columns, Compare("run_id", "eq", run_id)).to_pylist()
     newest = {row["version"]: Weights(**row) for row in rows}

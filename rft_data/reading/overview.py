@@ -1,4 +1,4 @@
-"""A buffer at a glance: rows and files per table, its runs, its experiences in a few numbers."""
+"""A summary of a buffer: rows and files per table, its runs, and a few numbers about its experiences."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections import Counter
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -21,7 +20,7 @@ _COLUMNS = ["source", "run_id", "reward", "version_min", "version_max"]
 
 @dataclass(frozen=True, slots=True)
 class TableFacts:
-    """One table."""
+    """Facts about one table."""
 
     rows: int
     fragments: int
@@ -38,23 +37,23 @@ class RunFacts:
 
     run_id: str
     starts: int
-    """How often it was started; 0 when only its experiences are here."""
+    """How often it was started; 0 when the buffer has only its experiences."""
     experiences: int
     steps_leased: int
-    """Optimizer steps its consumers hold or held a lease for."""
+    """Optimizer steps for which its consumers have or had a lease."""
     steps_consumed: int
-    """Those of them that a checkpoint holds."""
+    """Those of them that a checkpoint contains."""
     newest_version: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """A buffer."""
+    """Facts about a buffer."""
 
     location: str
     schema_version: int
     tables: dict[str, TableFacts]
-    """Tables that exist."""
+    """By name; only tables that exist."""
     runs: tuple[RunFacts, ...]
     sources: dict[str, int]
     """Experiences by source."""
@@ -64,15 +63,15 @@ class Overview:
     versions: tuple[int, int] | None
     """Lowest and highest policy version that sampled a stored token."""
 
-    def as_json(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
+    def as_json(self) -> dict[str, object]:
+        """The fields as plain values, for JSON."""
         return asdict(self)
 
 
 def overview(buffer: Buffer) -> Overview:
-    """Look a buffer over: one pass over five columns of the experiences, in bounded memory."""
+    """The summary of a buffer: one pass over five columns of the experiences, in bounded memory."""
     tables = {name: facts for name in TABLES if (facts := _table_facts(buffer, name)) is not None}
-    seen = _Seen()
+    seen = _Sums()
     for batch in buffer.batches("experiences", _COLUMNS):
         seen.add(batch)
     return Overview(
@@ -87,7 +86,7 @@ def overview(buffer: Buffer) -> Overview:
     )
 
 
-class _Seen:
+class _Sums:
     """Sums over batches of experiences."""
 
     def __init__(self) -> None:

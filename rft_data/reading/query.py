@@ -1,7 +1,7 @@
-"""Aggregate questions in SQL over a buffer's tables: DuckDB, read-only, in a child process of its own.
+"""SQL over a buffer's tables: DuckDB, read-only, in a child process.
 
-The child has no access to files or the network beyond the tables, no settings to change, a memory limit,
-and a deadline after which it is killed. Only the columns a query names are read, streaming.
+The child reads the tables and no other file or network address, cannot change settings, has a memory limit,
+and is killed after a deadline. It streams only the columns that a query names.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from rft_data.core.children import Child
 from rft_data.core.errors import RecipeError, RftError, StalledError
 from rft_data.core.filters import Filter, to_sql
 from rft_data.core.schema import EXPERIENCES
-from rft_data.reading.query_worker import FAILED, NO_MEMORY, NOT_SQL
+from rft_data.reading.query_worker import FAILED, NO_MEMORY, NOT_SQL, Request
 
 DEADLINE_S = 30.0
 MEMORY_BYTES = 2 << 30
@@ -32,17 +32,17 @@ _FEW_THREADS = {
     "LANCE_IO_THREADS": "4",
     "MALLOC_ARENA_MAX": "2",
 }
-"""Each thread reserves address space (an arena of 64 MiB), which the memory limit counts: without these, what
-a query may use would depend on the machine's cores and load."""
+"""Each thread reserves 64 MiB of address space, which counts towards the memory limit. With more threads, the
+memory left for a query would depend on the machine's cores and load."""
 
 
 @dataclass(frozen=True, slots=True)
 class QueryResult:
-    """Rows that a query returned."""
+    """The answer to a query."""
 
     rows: pa.Table
     truncated: bool
-    """Whether the query had more rows than were asked for."""
+    """Whether the query has more rows than `max_rows`."""
 
 
 def query(
@@ -54,14 +54,14 @@ def query(
     deadline_s: float = DEADLINE_S,
     memory_bytes: int = MEMORY_BYTES,
 ) -> QueryResult:
-    """Run one SELECT over the buffer's tables, as of now.
+    """Run one SELECT over the buffer's tables as they are now.
 
     `where`: restricts the table `experiences`, for example to a view's rows. Without ORDER BY the order of
     rows is not defined. Times are UTC.
     Raises: RecipeError if the SQL is not one valid SELECT (unknown names come with a suggestion);
         StalledError past `deadline_s`; RftError past `memory_bytes` or MAX_RESULT_BYTES.
     """
-    request: dict[str, object] = {
+    request: Request = {
         "location": buffer.location,
         "sql": sql,
         "where": None if where is None else to_sql(where, EXPERIENCES),
@@ -78,9 +78,9 @@ def query(
 
 
 def _run(request: str, deadline_s: float) -> tuple[int, bytes, str]:
-    """The child's exit code, its answer, and what it wrote to stderr.
+    """(the child's exit code, its answer, its stderr).
 
-    It inherits no secret: only a short list of variables.
+    The child inherits only a short list of environment variables, so no secret.
     """
     allowed = {name: value for name, value in os.environ.items() if name in _INHERITED or name[:4] == "AWS_"}
     environment = {**allowed, **_FEW_THREADS, "LANCE_LOG": "error"}
@@ -93,7 +93,7 @@ def _run(request: str, deadline_s: float) -> tuple[int, bytes, str]:
         while part := child.receive(end):
             answer += part
         if child.wait(end - time.monotonic()) is None:
-            raise TimeoutError("it hung up and did not end")
+            raise TimeoutError("the child closed its connection and did not end")
     except TimeoutError as late:
         raise StalledError(
             f"the query did not finish within {deadline_s:g} s and was killed; ask for less, or wait longer."
@@ -103,12 +103,12 @@ def _run(request: str, deadline_s: float) -> tuple[int, bytes, str]:
     return code, bytes(answer), "\n".join(lines).strip()
 
 
-def _failure(code: int, err: str, request: dict[str, object]) -> RftError:
+def _failure(code: int, err: str, request: Request) -> RftError:
     if code == NOT_SQL:
         return RecipeError(f"the query cannot be run: {err}")
     if code == FAILED:
         return RftError(f"the query failed: {err}")
-    limit = int(str(request["memory_bytes"])) / 2**20
+    limit = request["memory_bytes"] / 2**20
     if code == NO_MEMORY or code < 0:
         return RftError(
             f"the query needed more than the {limit:g} MiB of memory it may use and was stopped; name fewer "

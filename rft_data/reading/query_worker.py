@@ -1,6 +1,6 @@
-"""The child process of `query.py`: one line of JSON asks, an Arrow stream answers, then it ends.
+"""The child process of `query.py`: reads one line of JSON, answers with an Arrow stream, and ends.
 
-What it may do is limited before the SQL is looked at; why it failed is an exit code and a text on stderr.
+Its rights are limited before it reads the SQL. A failure is an exit code and a text on stderr.
 """
 
 from __future__ import annotations
@@ -10,30 +10,47 @@ import resource
 import socket
 import sys
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypedDict
 
 import pyarrow as pa
 
 from rft_data.core.children import connected, limit_memory
 from rft_data.core.schema import TABLES
 
+if TYPE_CHECKING:
+    import duckdb
+    from lance import LanceDataset
+
 NOT_SQL, FAILED, NO_MEMORY = 3, 4, 5
 """Exit codes: not a valid SELECT; failed while running; out of memory."""
 _BATCH_ROWS = 1024
 _CACHE_BYTES = 32 << 20
-_SCAN: dict[str, Any] = {
+_SCAN: dict[str, Any] = {  # Lance declares texts as values, and takes numbers
     "batch_size": _BATCH_ROWS,
     "batch_readahead": 4,
     "fragment_readahead": 2,
     "io_buffer_size": 32 << 20,
 }
-"""Lance's own read-ahead needs more than 256 MiB for lists of 1,000 tokens; its I/O buffer is 2 GiB."""
+"""With Lance's defaults, read-ahead needs over 256 MiB for lists of 1,000 tokens, the I/O buffer 2 GiB."""
+
+
+class Request(TypedDict):
+    """What `query.py` sends."""
+
+    location: str
+    """Of the buffer."""
+    sql: str
+    where: str | None
+    """SQL condition that restricts the table `experiences`; None: all its rows."""
+    max_rows: int
+    memory_bytes: int
+    result_bytes: int
 
 
 def main() -> None:
     """Answer one request."""
     channel = connected()
-    request = json.loads(channel.makefile("rb").readline())
+    request: Request = json.loads(channel.makefile("rb").readline())
     import duckdb
 
     try:
@@ -51,8 +68,8 @@ def main() -> None:
         _stop(NO_MEMORY if "memory" in text or "allocat" in text else FAILED, err)
 
 
-def _connect(request: dict[str, Any]) -> Any:
-    """A database whose only contents are the buffer's tables, locked down."""
+def _connect(request: Request) -> duckdb.DuckDBPyConnection:
+    """A database that contains only the buffer's tables, and whose settings are locked."""
     import duckdb
 
     settings: dict[str, str | bool | int | float | list[str]] = {
@@ -77,7 +94,7 @@ def _connect(request: dict[str, Any]) -> Any:
     return connection
 
 
-def _table(location: str, name: str, schema: pa.Schema) -> Any:
+def _table(location: str, name: str, schema: pa.Schema) -> LanceDataset | pa.Table:
     import lance
 
     uri = f"{location}/{name}.lance"
@@ -96,14 +113,14 @@ def _table(location: str, name: str, schema: pa.Schema) -> Any:
         return schema.empty_table()
 
 
-def _check(statements: list[Any]) -> None:
+def _check(statements: list[duckdb.Statement]) -> None:
     kinds = [statement.type.name for statement in statements]
     if kinds not in (["SELECT"], ["EXPLAIN"]):
         found = ", ".join(kinds) or "nothing"
         _stop(NOT_SQL, f"exactly one SELECT is allowed, found {found}.")
 
 
-def _answer(relation: Any, request: dict[str, Any], channel: socket.socket) -> None:
+def _answer(relation: duckdb.DuckDBPyRelation | None, request: Request, channel: socket.socket) -> None:
     """Send up to `max_rows` + 1 rows."""
     if relation is None:
         _stop(NOT_SQL, "the statement returns no rows.")

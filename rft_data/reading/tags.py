@@ -1,7 +1,7 @@
-"""Views: the experiences that were there at some moment, or some of them, for ever the same; and branches.
+"""Views: fixed sets of experiences; and tags, their names.
 
-Experiences are never changed and are numbered as they come, so `seq < N and <filter>` names the same rows
-for good, over any appends and compactions. No copy is made until `branch` makes one.
+Experiences never change and are numbered in the order stored, so `seq < N and <filter>` always names the same
+rows, also after appends and compactions. A view copies no rows; `branch` does.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
 import pyarrow as pa
 
@@ -26,9 +25,9 @@ class View:
     """A fixed set of experiences."""
 
     rows: int | None = None
-    """Only those with seq below this; None: all, so that the set grows with the buffer."""
+    """Only rows with seq below this; None: no bound, so the set grows with the buffer."""
     where: Filter | None = None
-    """Only those this filter lets through; None: all."""
+    """Only rows that this filter lets through; None: all."""
 
     @property
     def filter(self) -> Filter | None:
@@ -38,13 +37,13 @@ class View:
         return None if not parts else parts[0] if len(parts) == 1 else And(tuple(parts))
 
     def read(self, buffer: Buffer, columns: Sequence[str] | None = None) -> pa.Table:
-        """Its rows, by growing seq."""
+        """Its rows, in ascending order of seq."""
         names = list(columns) if columns is not None else EXPERIENCES.names
         wanted = names if "seq" in names else [*names, "seq"]
         return buffer.read("experiences", wanted, self.filter).sort_by("seq").select(names)
 
     def batches(self, buffer: Buffer, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
-        """Its rows batch by batch, in bounded memory."""
+        """Its rows in batches, in bounded memory."""
         return buffer.batches("experiences", columns, self.filter)
 
 
@@ -57,8 +56,8 @@ class Tag:
     note: str
     created_at: datetime
 
-    def as_json(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
+    def as_json(self) -> dict[str, object]:
+        """The fields as plain values, for JSON."""
         where = self.view.where
         return {
             "name": self.name,
@@ -72,12 +71,12 @@ class Tag:
 def tag(buffer: Buffer, name: str, where: Filter | None = None, note: str = "") -> Tag:
     """Name the experiences that are stored now (and that `where` lets through). For the buffer's owner.
 
-    A name means one set of rows for ever: tagging again with the same outcome changes nothing.
-    Raises: ConflictError if the name stands for other rows; RecipeError on an empty name or a filter that
+    A tag never changes: the same name with the same rows again has no effect.
+    Raises: ConflictError if the name is a tag of other rows; RecipeError for an empty name, or a filter that
         does not fit.
     """
     if not name or not name.isprintable():
-        raise RecipeError(f"{name!r} is no name for a tag; give it a printable one.")
+        raise RecipeError(f"{name!r} is no name for a tag; wanted printable characters, at least one.")
     wanted = View(frontier(buffer), None if where is None else bind(where, EXPERIENCES))
     known = {tag_.name: tag_ for tag_ in tags(buffer)}
     if name in known:
@@ -85,8 +84,8 @@ def tag(buffer: Buffer, name: str, where: Filter | None = None, note: str = "") 
             return known[name]
         made = f"{known[name].created_at:%Y-%m-%d %H:%M}"
         raise ConflictError(
-            f"tag '{name}' of buffer {buffer.location} stands for other rows (some or all of those below "
-            f"{known[name].view.rows}, made {made}); choose another name, a tag never changes."
+            f"tag '{name}' of buffer {buffer.location} names other rows (among those below row "
+            f"{known[name].view.rows}, made {made}); choose another name, because a tag never changes."
         )
     filter_json = None if wanted.where is None else to_json(wanted.where)
     buffer.add_rows("tags", [{"name": name, "rows": wanted.rows, "filter": filter_json, "note": note}])
@@ -113,7 +112,7 @@ def tags(buffer: Buffer) -> list[Tag]:
 
 
 def view(buffer: Buffer, name: str) -> View:
-    """The view a tag names.
+    """The view that a tag names.
 
     Raises: RecipeError if there is no such tag.
     """

@@ -1,6 +1,6 @@
-"""People in the loop: what they are shown, and what they say, through a terminal or Label Studio.
+"""Annotation by people, in a terminal or with Label Studio.
 
-A web page is none of its business. What is said is stored as feedback and preference pairs.
+Their answers are stored as feedback and preference pairs.
 """
 
 from rft_data.exchange.annotate.label_studio import Exported, Imported, export_tasks, import_annotations

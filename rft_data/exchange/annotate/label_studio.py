@@ -1,6 +1,7 @@
-"""To Label Studio and back: stored completions as tasks, annotations as feedback and preference pairs.
+"""Label Studio: exports completions as its tasks, imports its annotations as feedback and preference pairs.
 
-Files only, no server is called. Formats: labelstud.io/guide/task_format; tags Rating, Pairwise, TextArea.
+It reads and writes files only, and calls no server.
+Formats: labelstud.io/guide/task_format; tags Rating, Pairwise, TextArea.
 """
 
 from __future__ import annotations
@@ -12,12 +13,13 @@ from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 from rft_data.buffer import Buffer
 from rft_data.core.errors import ConflictError, RowError
 from rft_data.core.files import fsync
 from rft_data.core.filters import Filter
+from rft_data.core.json_types import Json, JsonObject
 from rft_data.core.rows import Feedback, PreferencePair, now
 from rft_data.core.words import FeedbackKey
 from rft_data.exchange.annotate.subjects import (
@@ -62,12 +64,12 @@ CONFIGS: Mapping[Kind, str] = {
 </View>
 """,
 }
-"""Labeling configurations, for the project's settings."""
+"""Labeling configurations to paste into the settings of a Label Studio project."""
 
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """What was written."""
+    """The files of one export."""
 
     tasks_file: str
     config_file: str
@@ -76,18 +78,18 @@ class Exported:
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """What a file of annotated tasks brought."""
+    """What an import stored."""
 
     tasks: int
     annotations: int
-    """Completed ones."""
+    """Annotations that were completed."""
     feedback_new: int
     preferences_new: int
     skipped: Mapping[str, int]
-    """Annotations and results that were not taken, by reason."""
+    """Annotations and results that were not stored, by reason."""
 
-    def as_json(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
+    def as_json(self) -> dict[str, object]:
+        """The fields as plain values, for JSON."""
         return asdict(self)
 
 
@@ -103,7 +105,7 @@ def export_tasks(
 ) -> Exported:
     """Write tasks for Label Studio to `target` (.json) and the labeling configuration beside it (.xml).
 
-    The rewards stand in each task's data, where the configuration does not show them to the annotator.
+    Each task's data has the rewards too; the configuration does not show them to the annotator.
     Raises: RowError for another suffix; ConflictError if one of the files exists and not `overwrite`.
     """
     if target.suffix != ".json":
@@ -128,9 +130,9 @@ def export_tasks(
     return Exported(str(target), str(config), count)
 
 
-def _task(subject: Subject) -> dict[str, Any]:
+def _task(subject: Subject) -> JsonObject:
     left, right = subject.left, subject.right
-    data: dict[str, Any] = {"prompt": as_text(subject.prompt), "group_id": left.group_id}
+    data: dict[str, Json] = {"prompt": as_text(subject.prompt), "group_id": left.group_id}
     if right is None:
         data |= {"completion": answer_text(left), _ID: left.experience_id, "reward": left.reward}
     else:
@@ -140,12 +142,12 @@ def _task(subject: Subject) -> dict[str, Any]:
 
 
 def import_annotations(buffer: Buffer, path: Path) -> Imported:
-    """Store what people said in a file that Label Studio exported as JSON (not JSON-MIN).
+    """Store the annotations in a file that Label Studio exported as JSON (not JSON-MIN).
 
     A rating becomes feedback under the name of its tag (`score`), a text area likewise (`comment`), a choice
-    between two a preference pair of source `human`. Cancelled annotations say nothing. Importing again stores
-    nothing twice; a rating that was changed since, also back to what it was, is newer feedback.
-    Raises: RowError naming file and line if something there is no such export; nothing is stored then.
+    between two a preference pair of source `human`. Cancelled annotations are left out. Importing again
+    stores nothing twice; a rating changed since, also to an earlier value, is newer feedback.
+    Raises: RowError naming file and line if the file is no such export; nothing is stored then.
     """
     read = _Read()
     for found in json_rows(path):
@@ -154,13 +156,14 @@ def import_annotations(buffer: Buffer, path: Path) -> Imported:
                 f"{found.place}: {found.reason}; wanted a task as Label Studio exports it (JSON). "
                 "Nothing is stored."
             )
-        if not isinstance(found.row.get("annotations"), list) or not isinstance(found.row.get("data"), dict):
+        annotations, data = found.row.get("annotations"), found.row.get("data")
+        if not isinstance(annotations, list) or not isinstance(data, dict):
             raise RowError(
                 f"{found.place}: a task without 'data' and 'annotations'; export the project as JSON, which "
                 "keeps them (JSON-MIN and CSV do not). Nothing is stored."
             )
         try:
-            read.task(found.row)
+            read.task(annotations, data)
         except RowError as err:
             raise RowError(f"{found.place}: {err}. Nothing is stored.") from err
     stored = stored_ids(buffer, sorted({item.experience_id for item in read.feedback}))
@@ -188,7 +191,7 @@ class _Choice:
 
 
 class _Read:
-    """What the tasks of a file hold."""
+    """Collects the annotations of the tasks of a file."""
 
     def __init__(self) -> None:
         self.tasks = 0
@@ -197,10 +200,10 @@ class _Read:
         self.choices: list[_Choice] = []
         self.skipped: Counter[str] = Counter()
 
-    def task(self, task: Mapping[str, Any]) -> None:
-        """Take in one task with its annotations."""
+    def task(self, annotations: Sequence[object], data: Mapping[str, object]) -> None:
+        """Add the annotations of one task; `data` holds the ids that its export wrote."""
         self.tasks += 1
-        for annotation in task["annotations"]:
+        for annotation in annotations:
             if not isinstance(annotation, dict) or not isinstance(annotation.get("result"), list):
                 self.skipped["an annotation without results"] += 1
             elif annotation.get("was_cancelled"):
@@ -209,16 +212,16 @@ class _Read:
                 self.annotations += 1
                 author, at = _author(annotation), _time(annotation)
                 for result in annotation["result"]:
-                    self._result(result, task["data"], author, at)
+                    self._result(result, data, author, at)
 
-    def _result(self, result: Any, data: Mapping[str, Any], author: str, at: datetime | None) -> None:
-        kind = result.get("type") if isinstance(result, dict) else None
-        value = result.get("value") if kind else None
+    def _result(self, result: object, data: Mapping[str, object], author: str, at: datetime | None) -> None:
+        fields = result if isinstance(result, dict) else {}
+        kind, value, experience_id = fields.get("type"), fields.get("value"), data.get(_ID)
         if kind not in ("rating", "textarea", "pairwise") or not isinstance(value, dict):
             self.skipped[f"a result of type {brief(kind)}"] += 1
         elif kind == "pairwise":
             self._choice(value.get("selected"), data, author, at)
-        elif not isinstance(data.get(_ID), str):
+        elif not isinstance(experience_id, str):
             self.skipped[f"its task has no '{_ID}'"] += 1
         else:
             number, text = _number(value.get("rating")), _text(value.get("text"))
@@ -226,15 +229,15 @@ class _Read:
                 self.skipped[f"a {kind} without a value"] += 1
                 return
             key = str(
-                result.get("from_name") or (FeedbackKey.SCORE if kind == "rating" else FeedbackKey.COMMENT)
+                fields.get("from_name") or (FeedbackKey.SCORE if kind == "rating" else FeedbackKey.COMMENT)
             )
             score, words = (number, None) if kind == "rating" else (None, text)
-            name = storable(data[_ID], f"'{_ID}'")
+            name = storable(experience_id, f"'{_ID}'")
             self.feedback.append(Feedback(name, author, storable(key, "'from_name'"), score, words, at))
 
-    def _choice(self, selected: Any, data: Mapping[str, Any], author: str, at: datetime | None) -> None:
+    def _choice(self, selected: object, data: Mapping[str, object], author: str, at: datetime | None) -> None:
         sides = {"left": (_LEFT_ID, _RIGHT_ID), "right": (_RIGHT_ID, _LEFT_ID)}
-        if selected not in sides:
+        if not isinstance(selected, str) or selected not in sides:
             self.skipped[f"a choice of {brief(selected)}, which is neither 'left' nor 'right'"] += 1
             return
         chosen, rejected = (data.get(name) for name in sides[selected])
@@ -263,8 +266,8 @@ def _pairs(buffer: Buffer, choices: Sequence[_Choice], skipped: Counter[str]) ->
     return pairs
 
 
-def _author(annotation: Mapping[str, Any]) -> str:
-    """Who annotated: `completed_by` is a number, or a mapping with an e-mail address."""
+def _author(annotation: Mapping[str, object]) -> str:
+    """The annotator: `completed_by` is a number, or an object with an e-mail address."""
     who = annotation.get("completed_by")
     if isinstance(who, dict):
         who = who.get("email") or who.get("id")
@@ -273,16 +276,17 @@ def _author(annotation: Mapping[str, Any]) -> str:
     return storable(f"label-studio:{'unknown' if who is None else who}", "'completed_by'")
 
 
-def _time(annotation: Mapping[str, Any]) -> datetime | None:
+def _time(annotation: Mapping[str, object]) -> datetime | None:
     stamp = annotation.get("updated_at") or annotation.get("created_at")
     return None if stamp is None else parse_time(stamp)
 
 
-def _number(value: Any) -> float | None:
-    counts = isinstance(value, int | float) and not isinstance(value, bool)
-    return finite(value, "a rating") if counts else None
+def _number(value: object) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return finite(value, "a rating")
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     parts = value if isinstance(value, list) else [value]
     return storable("\n".join(part for part in parts if isinstance(part, str) and part), "a text")

@@ -1,6 +1,6 @@
-"""One author's way through what is to be annotated: each answer is stored before the next subject is shown.
+"""One author's annotation session: each answer is stored before the next subject is shown.
 
-Nothing is read from or written to a terminal here; `terminal.py` does that.
+`terminal.py` reads the keys and prints the subjects.
 """
 
 from __future__ import annotations
@@ -23,55 +23,55 @@ _AGAIN = "rft:again"
 
 
 @dataclass(frozen=True, slots=True)
-class _Given:
-    """A subject and what was stored about it."""
+class _Answer:
+    """A subject and the feedback stored about it."""
 
     subject: Subject
-    said: Feedback
+    feedback: Feedback
 
 
 class Session:
-    """Answers go to the buffer as feedback; choices become preference pairs when the session is closed.
+    """Stores answers as feedback at once, and turns choices into preference pairs when the session is closed.
 
-    A choice that is stored as feedback can be taken back, a preference pair cannot: hence the order. A killed
-    session's choices become pairs when its author starts the next.
+    Feedback can be withdrawn and a preference pair cannot, so pairs come last. If a session is killed, its
+    choices become pairs when its author starts the next one.
     """
 
     def __init__(self, buffer: Buffer, author: str, subjects: Iterable[Subject]) -> None:
-        """Start where this author stopped: what he answered or skipped before is passed over."""
+        """Leave out the subjects that this author answered or skipped in earlier sessions."""
         self._buffer = buffer
         self._author = author
-        self._said: Counter[tuple[str, str]] = Counter()
-        """How often the author spoke, by (experience, key)."""
+        self._stored: Counter[tuple[str, str]] = Counter()
+        """Rows of feedback that the author has stored, by (experience, key)."""
         self._done: set[tuple[str, str | None]] = set()
-        """Subjects that have an answer, by the ids of left and right."""
+        """Subjects that have an answer, by the ids of left and right; None on the right of a rating."""
         store_preferred(buffer, author)
         self._remember()
         self._subjects: Iterator[Subject] = iter(subjects)
         self._waiting: list[Subject] = []
-        self._given: list[_Given] = []
+        self._answers: list[_Answer] = []
         self.counts: Counter[str] = Counter()
-        """Answers of this session that stand, by key."""
+        """Answers of this session that were not undone, by key."""
 
     def _remember(self) -> None:
         columns = ["experience_id", "key", "value", "text"]
-        live: dict[tuple[str, str], list[str | None]] = {}
+        answers: dict[tuple[str, str], list[str | None]] = {}
         mine = Compare("author", "eq", self._author)
         for row in self._buffer.read("feedback", columns, mine).to_pylist():
             about = (row["experience_id"], row["key"])
-            self._said[about] += 1
+            self._stored[about] += 1
             if row["key"] not in (FeedbackKey.SCORE, FeedbackKey.PREFERRED, FeedbackKey.SKIPPED):
                 continue
             if is_withdrawal(row["value"], row["text"]):
-                live.pop(about, None)
+                answers.pop(about, None)
             else:
-                live.setdefault(about, []).append(_partner(row["key"], row["text"]))
-        for (experience_id, _), partners in live.items():
+                answers.setdefault(about, []).append(_partner(row["key"], row["text"]))
+        for (experience_id, _), partners in answers.items():
             self._done.update((experience_id, partner) for partner in partners)
             self._done.update((partner, experience_id) for partner in partners if partner is not None)
 
     def current(self) -> Subject | None:
-        """What is to be answered now; None when nothing is left."""
+        """The subject to be answered next; None when none is left."""
         while not self._waiting:
             subject = next(self._subjects, None)
             if subject is None:
@@ -81,31 +81,28 @@ class Session:
         return self._waiting[-1]
 
     def answer(self, key: str) -> bool:
-        """Take a key about the current subject; False for one that means nothing here. Stored on return."""
+        """Store the answer that a key gives for the current subject; False if the key has no meaning here."""
         subject = self.current()
         if key == UNDO:
             return self._undo()
-        said = None if subject is None else self._meant(subject, key)
-        if subject is None or said is None:
+        feedback = None if subject is None else self._meaning(subject, key)
+        if subject is None or feedback is None:
             return False
-        earlier = self._said[said.experience_id, said.key]
-        if earlier:  # the same words again would be the same row, which is stored once
-            said = replace(said, text=f"{said.text or ''} {_AGAIN} {earlier}".strip())
-        self._store(said)
+        earlier = self._stored[feedback.experience_id, feedback.key]
+        if earlier:  # equal feedback would be one row: only the first would be stored
+            feedback = replace(feedback, text=f"{feedback.text or ''} {_AGAIN} {earlier}".strip())
+        self._store(feedback)
         self._waiting.pop()
-        self._given.append(_Given(subject, said))
-        self.counts[said.key] += 1
+        self._answers.append(_Answer(subject, feedback))
+        self.counts[feedback.key] += 1
         return True
 
     def close(self) -> int:
-        """Make preference pairs of the choices; returns how many were new. Idempotent."""
+        """Store the choices as preference pairs; returns how many were new. A second call stores none."""
         return store_preferred(self._buffer, self._author)
 
-    def _meant(self, subject: Subject, key: str) -> Feedback | None:
-        left, right = (
-            subject.left.experience_id,
-            None if subject.right is None else subject.right.experience_id,
-        )
+    def _meaning(self, subject: Subject, key: str) -> Feedback | None:
+        left, right = _ids(subject)
         if key == SKIP:
             return Feedback(left, self._author, FeedbackKey.SKIPPED, text=right or "")
         if right is None:
@@ -116,17 +113,17 @@ class Session:
         return Feedback(chosen, self._author, FeedbackKey.PREFERRED, 1.0, rejected)
 
     def _undo(self) -> bool:
-        if not self._given:
+        if not self._answers:
             return False
-        last = self._given.pop()
-        self._store(withdrawal(last.said, self._said[last.said.experience_id, last.said.key]))
-        self.counts[last.said.key] -= 1
+        last = self._answers.pop()
+        self._store(withdrawal(last.feedback, self._stored[last.feedback.experience_id, last.feedback.key]))
+        self.counts[last.feedback.key] -= 1
         self._waiting.append(last.subject)
         return True
 
-    def _store(self, said: Feedback) -> None:
-        self._buffer.add_feedback([said])
-        self._said[said.experience_id, said.key] += 1
+    def _store(self, feedback: Feedback) -> None:
+        self._buffer.add_feedback([feedback])
+        self._stored[feedback.experience_id, feedback.key] += 1
 
 
 def _ids(subject: Subject) -> tuple[str, str | None]:

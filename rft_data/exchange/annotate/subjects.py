@@ -1,4 +1,4 @@
-"""What a person is asked about: one stored completion to rate, or two of a group to choose from."""
+"""Subjects for annotation: one stored completion to rate, or two of a group to choose from."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from rft_data.exchange.feedback import is_withdrawal
 from rft_data.exchange.formats.mining import mined_pair
 from rft_data.reading.whole_groups import judgeable, rows_by_group
 
-_TAKEN_TOGETHER = 64
-_ASKED_TOGETHER = 2_000
+_ROWS_AT_ONCE = 64
+_IDS_AT_ONCE = 2_000
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """One completion, or two of one group to the same prompt that do not say the same."""
+    """One completion, or two different ones of a group to the same prompt."""
 
     left: Experience
     right: Experience | None = None
@@ -29,23 +29,23 @@ class Subject:
 
     @property
     def prompt(self) -> tuple[Message, ...]:
-        """What was asked."""
+        """The messages before the completion."""
         return tuple(self.left.messages[: self.left.prompt_messages])
 
 
 def ratings(buffer: Buffer, run_id: str | None = None, where: Filter | None = None) -> Iterator[Subject]:
-    """Every completion that the filter lets through, in the order stored; memory for a few at a time."""
+    """Every completion that the filter lets through, in the order stored; holds 64 rows at a time."""
     filter_ = _filter(run_id, where)
     seqs = [seq for b in buffer.batches("experiences", ["seq"], filter_) for seq in b.column(0).to_pylist()]
-    for start in range(0, len(seqs), _TAKEN_TOGETHER):
-        yield from map(Subject, to_experiences(buffer.take(seqs[start : start + _TAKEN_TOGETHER])))
+    for start in range(0, len(seqs), _ROWS_AT_ONCE):
+        yield from map(Subject, to_experiences(buffer.take(seqs[start : start + _ROWS_AT_ONCE])))
 
 
 def comparisons(buffer: Buffer, run_id: str | None = None, where: Filter | None = None) -> Iterator[Subject]:
     """Pairs within each group: its first row with its second, its third with its fourth, and so on.
 
-    Which of the two is on the left follows from their ids, so that neither the first nor the better is always
-    there. A row without a partner, rows of different prompts and equal texts make no pair.
+    Their ids decide which of the two is on the left, so that neither the first nor the better always is. A
+    row without a partner, rows of different prompts and equal texts make no pair.
     """
     groups = rows_by_group(buffer, _filter(run_id, where))
     for seqs in groups.batches(1):
@@ -63,16 +63,16 @@ def _filter(run_id: str | None, where: Filter | None) -> Filter:
 
 
 def preference(chosen: Experience, rejected: Experience, author: str) -> PreferencePair | None:
-    """The pair of two rows; None if their prompts differ, one has no answer, or they say the same."""
+    """The pair of two rows; None if their prompts differ, one has no answer, or the answers are equal."""
     pair = mined_pair(chosen, rejected)
     return replace(pair, source=PairSource.HUMAN, author=author) if isinstance(pair, PreferencePair) else None
 
 
 def stored_ids(buffer: Buffer, ids: Sequence[str]) -> set[str]:
-    """Those of some experience ids that are stored."""
+    """The ids among `ids` that are stored."""
     found: set[str] = set()
-    for start in range(0, len(ids), _ASKED_TOGETHER):
-        some = In("experience_id", tuple(ids[start : start + _ASKED_TOGETHER]))
+    for start in range(0, len(ids), _IDS_AT_ONCE):
+        some = In("experience_id", tuple(ids[start : start + _IDS_AT_ONCE]))
         found.update(buffer.read("experiences", ["experience_id"], some).column(0).to_pylist())
     return found
 
@@ -80,15 +80,15 @@ def stored_ids(buffer: Buffer, ids: Sequence[str]) -> set[str]:
 def stored_experiences(buffer: Buffer, ids: Sequence[str]) -> dict[str, Experience]:
     """Stored experiences by id; those that are not stored are left out."""
     found: dict[str, Experience] = {}
-    for start in range(0, len(ids), _TAKEN_TOGETHER):
-        some = In("experience_id", tuple(ids[start : start + _TAKEN_TOGETHER]))
+    for start in range(0, len(ids), _ROWS_AT_ONCE):
+        some = In("experience_id", tuple(ids[start : start + _ROWS_AT_ONCE]))
         seqs = buffer.read("experiences", ["seq"], some).column("seq").to_pylist()
         found |= {row.experience_id: row for row in to_experiences(buffer.take(seqs))}
     return found
 
 
 def store_preferred(buffer: Buffer, author: str) -> int:
-    """Turn the author's choices that stand into preference pairs; returns how many were new. Idempotent."""
+    """Store the author's choices, less those withdrawn, as preference pairs; returns how many were new."""
     mine = And((Compare("author", "eq", author), Compare("key", "eq", FeedbackKey.PREFERRED)))
     choices: dict[tuple[str, str], None] = {}
     for row in buffer.read("feedback", ["experience_id", "value", "text"], mine).to_pylist():
@@ -103,14 +103,14 @@ def store_preferred(buffer: Buffer, author: str) -> int:
 
 
 def as_text(messages: Sequence[Message]) -> str:
-    """Chat messages for people: `role:` and what it said; a single user message is just what it said."""
+    """Chat messages as text for people: `role:` and content of each; a single user message has no role."""
     if len(messages) == 1 and messages[0].get("role") == "user":
         return _content(messages[0])
     return "\n\n".join(f"{message.get('role', '?')}:\n{_content(message)}" for message in messages)
 
 
 def answer_text(row: Experience) -> str:
-    """What a completion says: its text, or its messages when it has none."""
+    """The text of a completion, or its messages as text when it has none."""
     return row.completion_text or as_text(row.messages[row.prompt_messages :])
 
 

@@ -1,6 +1,6 @@
-"""The terminal annotator: shows a subject, takes one key, goes on. Model output cannot move the cursor.
+"""The terminal annotator: prints a subject, reads one key, and goes on to the next subject.
 
-Keys come from a terminal one at a time, from anything else (a pipe, a test) as characters of its lines.
+Control characters in completions are escaped. Input that is no terminal (a pipe) is read as characters.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from rft_data.exchange.annotate.session import LEFT, QUIT, RATINGS, RIGHT, SKIP,
 from rft_data.exchange.annotate.subjects import Subject, answer_text, as_text
 
 _LINES = 200
-"""Of one text, at most; the rest is counted."""
+"""Lines printed of one text, at most; the others are counted."""
 _ESCAPE = "\x1b"
-_AT_ONCE = 0.05
-"""Seconds between the bytes of one key, at most; a person's next key comes later."""
+_KEY_GAP_S = 0.05
+"""Longest time in seconds between two bytes of one key; a person's next key comes later."""
 
 
 def annotate(session: Session, keys: Iterator[str], show: Callable[[str], None]) -> None:
-    """Ask until nothing is left, `q` is pressed or the keys end; what was answered is stored by then."""
+    """Ask until no subject is left, `q` is pressed, or the keys end. Every answer is stored by then."""
     while (subject := session.current()) is not None:
         show(subject_text(subject, shutil.get_terminal_size().columns))
         while True:
@@ -40,7 +40,7 @@ def annotate(session: Session, keys: Iterator[str], show: Callable[[str], None])
 
 
 def subject_text(subject: Subject, width: int) -> str:
-    """What the person sees; rewards are not shown, for they would lead."""
+    """A subject as text. It has no rewards: they would influence the answer."""
     parts = [("prompt", as_text(subject.prompt))]
     if subject.right is None:
         parts.append(("completion", answer_text(subject.left)))
@@ -58,7 +58,7 @@ def _wanted(subject: Subject) -> str:
 
 
 def _escaped(text: str, width: int) -> list[str]:
-    """A text in lines of at most `width` characters; what is not printable is escaped."""
+    """A text in lines of at most `width` characters, with characters escaped that are not printable."""
     lines = []
     for line in text.split("\n"):
         plain = shown(line, sys.maxsize)
@@ -69,7 +69,7 @@ def _escaped(text: str, width: int) -> list[str]:
 
 @contextmanager
 def key_presses(descriptor: int) -> Iterator[Iterator[str]]:
-    """Keys from an open file; a terminal gives each at once, does not show it, and is put back after."""
+    """Keys from an open file; from a terminal at once and without echo, until its settings are restored."""
     if not os.isatty(descriptor):
         yield _characters(descriptor)
         return
@@ -89,7 +89,7 @@ def _characters(descriptor: int) -> Iterator[str]:
 
 
 def _keys(descriptor: int) -> Iterator[str]:
-    """Keys of a terminal; one that sends several bytes (Page Up: ESC [ 5 ~) is ESC, not what follows it."""
+    """Keys of a terminal. A key of several bytes (Page Up: ESC [ 5 ~) is ESC; its other bytes are skipped."""
     for character in _characters(descriptor):
         if character == _ESCAPE:
             _skip_sequence(descriptor)
@@ -97,9 +97,9 @@ def _keys(descriptor: int) -> Iterator[str]:
 
 
 def _skip_sequence(descriptor: int) -> None:
-    """Read what belongs to the ESC just read: ESC [ ... or ESC O ... to its final byte, else one byte."""
+    """Read the bytes after an ESC: of ESC [ ... and ESC O ... up to the final byte, else one byte."""
     long = False
-    while select.select([descriptor], [], [], _AT_ONCE)[0]:
+    while select.select([descriptor], [], [], _KEY_GAP_S)[0]:
         read = os.read(descriptor, 1)
         if not long and read in (b"[", b"O"):
             long = True

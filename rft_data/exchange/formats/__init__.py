@@ -1,4 +1,4 @@
-"""Rows in and out of a buffer: files and datasets in the formats others use, and training sets for TRL."""
+"""Import and export: files and datasets in common formats, and training sets for TRL."""
 
 from rft_data.exchange.formats.card import ExportReport
 from rft_data.exchange.formats.exporting import export

@@ -1,7 +1,7 @@
-"""Finding experiences by their words and by their meaning.
+"""Search for experiences by words and by meaning.
 
-Indices and embeddings are made by the buffer's owner, when asked; searching needs only a reader, and rows
-that came after the last indexing are found all the same.
+The buffer's owner makes indices and embeddings, when asked. Searching needs only a reader, and full-text
+search also finds rows that came after the last indexing.
 """
 
 from rft_data.reading.search.full_text import Indexed, index_text, search_text

@@ -1,9 +1,9 @@
-"""Full-text search over experiences: whole words in any case, ranked by BM25; a query is words, no syntax."""
+"""Full-text search over experiences: whole words in any case, ranked by BM25; queries have no syntax."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from rft_data.buffer import Buffer
 from rft_data.core.errors import BusyError, RecipeError
@@ -12,21 +12,25 @@ from rft_data.core.lookup import suggest
 from rft_data.core.schema import EXPERIENCES
 from rft_data.reading.search.hits import Hit
 
+if TYPE_CHECKING:
+    from lance import LanceDataset
+    from lancedb.table import Table
+
 COLUMNS = ("completion_text", "messages")
-"""What can be searched; `messages` is the conversation's JSON."""
+"""Columns that can be searched; `messages` is the conversation as JSON text."""
 MAX_QUERY = 10_000
 """Characters."""
 
 
 @dataclass(frozen=True, slots=True)
 class Indexed:
-    """What an index covers after it was built or brought up to date."""
+    """The rows of an index after a call of `index_text`."""
 
     column: str
     rows: int
     """Rows in the index."""
     new: int
-    """How many of them it did not cover before."""
+    """How many of them this call added."""
 
 
 def index_text(buffer: Buffer, column: str = "completion_text") -> Indexed:
@@ -39,7 +43,7 @@ def index_text(buffer: Buffer, column: str = "completion_text") -> Indexed:
     must_own(buffer, "index_text")
     before = _covered(buffer, column)
 
-    def cover(table: Any, dataset: Any) -> None:
+    def cover(table: Table, dataset: LanceDataset) -> None:
         if before is None:
             _create(table, column)
         elif before < dataset.count_rows():
@@ -61,9 +65,9 @@ def search_text(
 ) -> list[Hit]:
     """The k best experiences that hold any (or all) of the words of `text`, best first.
 
-    Rows that came after the index was last brought up to date are found too, only slower.
-    Raises: RecipeError on an unknown column, one without an index (Lance would search it too, but tell
-        upper from lower case), a text that is too long, or a filter that does not fit.
+    Rows that are not in the index yet are found too, only slower.
+    Raises: RecipeError on an unknown column, a column without an index (Lance would search it, but with
+        upper and lower case distinct), a text that is too long, or a filter that does not fit.
     """
     from lancedb.query import FullTextOperator, MatchQuery
 
@@ -102,17 +106,17 @@ def search_text(
 
 
 def must_own(buffer: Buffer, what: str) -> None:
-    """Refuse a buffer that may not be written to. Raises: BusyError."""
+    """Raise BusyError if the buffer is open read-only; `what` names the function in the error."""
     if buffer.read_only:
         raise BusyError(
             f"{what} writes to buffer {buffer.location}, which is open read-only; open it as its owner."
         )
 
 
-def _create(table: Any, column: str) -> None:
+def _create(table: Table, column: str) -> None:
     from lancedb.index import FTS
 
-    # whole words as written: stemming and stop words would make code and formulas unfindable
+    # whole words: with stemming or stop words, code and formulas could not be found
     table.create_index(column, config=FTS(stem=False, remove_stop_words=False), name=_name(column))
 
 

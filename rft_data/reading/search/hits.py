@@ -1,4 +1,4 @@
-"""What a search returns, and how two rankings become one."""
+"""The result of a search, and the fusion of several rankings into one."""
 
 from __future__ import annotations
 

@@ -1,10 +1,9 @@
-"""Sentence embedders: a sentence-transformers model by path or hub id, or any function of yours."""
+"""Sentence embedders: a sentence-transformers model by path or hub id, or a function of the caller."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,18 +11,18 @@ import numpy.typing as npt
 from rft_data.core.errors import RecipeError, RowError
 from rft_data.core.lookup import need
 
-Embedder = Callable[[list[str]], "npt.NDArray[np.floating[Any]]"]
+Embedder = Callable[[list[str]], "npt.NDArray[np.float32] | npt.NDArray[np.float64]"]
 """Texts to an [n, dim] array."""
 
 
 def model_name(model: str | Path | Embedder, name: str | None) -> str:
-    """What the model's vectors are filed under.
+    """The name under which the model's vectors are stored.
 
     Raises: RecipeError if the model is a function and no name was given.
     """
     if name is None and callable(model):
         raise RecipeError(
-            "an embedder that is a function needs a name: pass name='...', its vectors go by it."
+            "an embedder that is a function needs a name to store its vectors under; pass name='...'."
         )
     return name if name is not None else str(model)
 
@@ -31,7 +30,7 @@ def model_name(model: str | Path | Embedder, name: str | None) -> str:
 def load_embedder(model: str | Path | Embedder) -> Embedder:
     """The model as a function from texts to vectors of unit length.
 
-    Only safetensors weights are read and no code that comes with a model runs.
+    Reads only safetensors weights, and runs no code that a model brings.
     Raises: MissingExtraError without sentence-transformers; RecipeError if the model cannot be loaded.
     """
     if callable(model):
@@ -52,7 +51,7 @@ def load_embedder(model: str | Path | Embedder) -> Embedder:
 def unit_vectors(embedder: Embedder, texts: Sequence[str]) -> npt.NDArray[np.float32]:
     """Embeddings of `texts`, [n, dim], of length one (a zero vector stays zero); each text is embedded once.
 
-    Raises: RowError if the embedder returns another shape, or a number that is not finite.
+    Raises: RowError if the embedder returns another shape, or numbers that are not finite.
     """
     unique, places = np.unique(np.asarray(texts, dtype=object), return_inverse=True)
     vectors = np.asarray(embedder(unique.tolist()), np.float32)

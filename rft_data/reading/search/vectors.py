@@ -1,5 +1,6 @@
-"""Search by meaning: embeddings of completions in a side table, so that compaction of the experiences
-never touches them. Brute force over few rows, an IVF_FLAT index over many (HNSW costs minutes to build).
+"""Search by meaning, over embeddings of completions in a table of their own.
+
+Small tables are searched by brute force, large ones with an IVF_FLAT index: HNSW takes minutes to build.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +22,10 @@ from rft_data.core.rows import bytes_id
 from rft_data.reading.search.full_text import must_own
 from rft_data.reading.search.hits import Hit
 from rft_data.reading.search.models import Embedder, load_embedder, model_name, unit_vectors
+
+if TYPE_CHECKING:
+    from lancedb.db import DBConnection
+    from lancedb.table import Table
 
 TABLE = "embeddings"
 INDEX_FROM = 100_000
@@ -58,14 +63,14 @@ def embed(buffer: Buffer, model: str | Path | Embedder, *, name: str | None = No
     """Embed the completion of every experience that has no embedding by this model yet. For the owner.
 
     `model`: path or hub id of a sentence-transformers model, or a function from texts to an [n, dim] array;
-    `name`: what its vectors are filed under (the path or id when left out).
+    `name`: what its vectors are model_id under (the path or id when left out).
     Stored batch by batch: a call that was cut off is continued by the next.
     Raises: BusyError if the buffer is open read-only; ConflictError if the table holds vectors of another
         width; MissingExtraError, RecipeError or RowError about the model (see `models`).
     """
     must_own(buffer, "embed")
-    filed, embedder, table = model_name(model, name), None, _open(buffer)
-    present = _seqs(table, filed)
+    model_id, embedder, table = model_name(model, name), None, _open(buffer)
+    present = _seqs(table, model_id)
     new, dim = 0, 0 if table is None else _dim(table)
     for rows in _missing(buffer, present):
         embedder = embedder or load_embedder(model)
@@ -75,15 +80,15 @@ def embed(buffer: Buffer, model: str | Path | Embedder, *, name: str | None = No
         dim = _dim(table)
         if vectors.shape[1] != dim:
             raise ConflictError(
-                f"model '{filed}' makes vectors of {vectors.shape[1]} numbers, those of {buffer.location} "
+                f"model '{model_id}' makes vectors of {vectors.shape[1]} numbers, those of {buffer.location} "
                 f"have {dim}; one buffer holds one width. Use a model of {dim}, or move the folder "
                 f"'{TABLE}.lance' aside to start over."
             )
-        table.add(_rows(rows, filed, texts, vectors))
+        table.add(_rows(rows, model_id, texts, vectors))
         new += len(texts)
     if table is not None and new:
         _tidy(buffer, table)
-    return Embedded(filed, len(present) + new, new, dim)
+    return Embedded(model_id, len(present) + new, new, dim)
 
 
 def similar(
@@ -101,27 +106,27 @@ def similar(
     which the model is not loaded). `model` and `name` as in `embed`.
     Raises: RecipeError if nothing was embedded by this model, or not this row, or the filter does not fit.
     """
-    table, filed = _open(buffer), model_name(model, name)
-    if table is None or not _count(table, filed):
+    table, model_id = _open(buffer), model_name(model, name)
+    if table is None or not _count(table, model_id):
         raise RecipeError(
-            f"buffer {buffer.location} has no embeddings by '{filed}'; run embed() with it first."
+            f"buffer {buffer.location} has no embeddings by '{model_id}'; run embed() with it first."
         )
     if isinstance(query, str):
         vector = unit_vectors(load_embedder(model), [query])[0]
     else:
-        vector = _stored(table, filed, query)
+        vector = _stored(table, model_id, query)
     wanted = k + (not isinstance(query, str))
     if where is not None:
-        hits = _scan(table, filed, vector, wanted, _selected(buffer, where))
+        hits = _scan(table, model_id, vector, wanted, _selected(buffer, where))
     else:
-        hits = _nearest(table, filed, vector, wanted)
+        hits = _nearest(table, model_id, vector, wanted)
     return [hit for hit in hits if hit.seq != query][:k]
 
 
 # --- the side table ------------------------------------------------------------------------------------
 
 
-def _connect(buffer: Buffer) -> Any:
+def _connect(buffer: Buffer) -> DBConnection:
     import lancedb
 
     return lancedb.connect(
@@ -131,42 +136,42 @@ def _connect(buffer: Buffer) -> Any:
     )
 
 
-def _open(buffer: Buffer) -> Any:
+def _open(buffer: Buffer) -> Table | None:
     db = _connect(buffer)
     return db.open_table(TABLE) if TABLE in db.list_tables().tables else None
 
 
-def _create(buffer: Buffer, dim: int) -> Any:
+def _create(buffer: Buffer, dim: int) -> Table:
     return _connect(buffer).create_table(TABLE, schema=embeddings_schema(dim))
 
 
-def _dim(table: Any) -> int:
+def _dim(table: Table) -> int:
     return int(table.schema.field("vec").type.list_size)
 
 
-def _by(filed: str, table: Any) -> str:
-    return to_sql(Compare("model", "eq", filed), table.schema)
+def _by_model(model_id: str, table: Table) -> str:
+    return to_sql(Compare("model", "eq", model_id), table.schema)
 
 
-def _count(table: Any, filed: str) -> int:
-    return int(table.count_rows(_by(filed, table)))
+def _count(table: Table, model_id: str) -> int:
+    return int(table.count_rows(_by_model(model_id, table)))
 
 
-def _seqs(table: Any, filed: str) -> npt.NDArray[np.int64]:
+def _seqs(table: Table | None, model_id: str) -> npt.NDArray[np.int64]:
     """Rows embedded by the model, sorted."""
     if table is None:
         return np.zeros(0, np.int64)
     return np.sort(
-        np.asarray(table.search().where(_by(filed, table)).select(["seq"]).to_arrow().column("seq"))
+        np.asarray(table.search().where(_by_model(model_id, table)).select(["seq"]).to_arrow().column("seq"))
     )
 
 
-def _rows(rows: pa.Table, filed: str, texts: list[str], vectors: npt.NDArray[np.float32]) -> pa.Table:
+def _rows(rows: pa.Table, model_id: str, texts: list[str], vectors: npt.NDArray[np.float32]) -> pa.Table:
     dim = vectors.shape[1]
     columns = [
         rows.column("experience_id"),
         rows.column("seq"),
-        pa.array([filed] * len(texts)),
+        pa.array([model_id] * len(texts)),
         pa.array([bytes_id(text.encode()) for text in texts]),
         pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), dim),
     ]
@@ -191,7 +196,10 @@ def _missing(buffer: Buffer, present: npt.NDArray[np.int64]) -> Iterator[pa.Tabl
 
 
 def _tidy(buffer: Buffer, table: Any) -> None:
-    """Merge small fragments; build or extend the index where there are many rows."""
+    """Merge small fragments; build the index where there are many rows, or extend it.
+
+    `table` is a Table, one method of which has no types.
+    """
     import lance
 
     dataset = lance.dataset(f"{buffer.location}/{TABLE}.lance")
@@ -210,19 +218,21 @@ def _tidy(buffer: Buffer, table: Any) -> None:
 # --- nearest neighbours --------------------------------------------------------------------------------
 
 
-def _stored(table: Any, filed: str, seq: int) -> npt.NDArray[np.float32]:
-    wanted = f"{_by(filed, table)} AND {to_sql(Compare('seq', 'eq', seq), table.schema)}"
+def _stored(table: Table, model_id: str, seq: int) -> npt.NDArray[np.float32]:
+    wanted = f"{_by_model(model_id, table)} AND {to_sql(Compare('seq', 'eq', seq), table.schema)}"
     rows = table.search().where(wanted).select(["vec"]).limit(1).to_arrow()
     if rows.num_rows == 0:
         raise RecipeError(
-            f"experience {seq} has no embedding by '{filed}'; run embed() to add the newest rows."
+            f"experience {seq} has no embedding by '{model_id}'; run embed() to add the newest rows."
         )
     return np.asarray(rows.column("vec").combine_chunks().flatten(), np.float32)
 
 
-def _nearest(table: Any, filed: str, vector: npt.NDArray[np.float32], k: int) -> list[Hit]:
-    query = table.search(vector, vector_column_name="vec").distance_type("dot")
-    found = query.where(_by(filed, table), prefilter=True).select(["seq", "_distance"]).limit(k).to_arrow()
+def _nearest(table: Any, model_id: str, vector: npt.NDArray[np.float32], k: int) -> list[Hit]:
+    """`table` is a Table; its type tells no search by vector from one by words."""
+    query = table.search(vector, vector_column_name="vec")
+    mine = query.distance_type("dot").where(_by_model(model_id, table), prefilter=True)
+    found = mine.select(["seq", "_distance"]).limit(k).to_arrow()
     return [Hit(row["seq"], 1.0 - row["_distance"]) for row in found.to_pylist()]
 
 
@@ -232,11 +242,11 @@ def _selected(buffer: Buffer, where: Filter) -> npt.NDArray[np.int64]:
 
 
 def _scan(
-    table: Any, filed: str, vector: npt.NDArray[np.float32], k: int, selected: npt.NDArray[np.int64]
+    table: Table, model_id: str, vector: npt.NDArray[np.float32], k: int, selected: npt.NDArray[np.int64]
 ) -> list[Hit]:
     """The k nearest among the selected rows, by one pass over the vectors: an `IN` of many rows is slower."""
     seqs, scores = np.zeros(0, np.int64), np.zeros(0, np.float32)
-    rows = table.search().where(_by(filed, table)).select(["seq", "vec"])
+    rows = table.search().where(_by_model(model_id, table)).select(["seq", "vec"])
     for batch in rows.to_batches(8192):
         mine = np.isin(np.asarray(batch.column("seq")), selected)
         vectors = np.asarray(batch.column("vec").flatten(), np.float32).reshape(batch.num_rows, -1)

@@ -101,7 +101,7 @@ def test_tag_then_read_as_of_it(uri):
     assert found["rows"] == [{"n": 5}]
     assert "--as-of names experiences" in rft("head", uri, "--table", "tasks", "--as-of", "good", code=2)
     assert "no tag 'goood'" in rft("head", uri, "--as-of", "goood", code=2)
-    assert "stands for other rows" in rft("tag", uri, "good", code=1)
+    assert "names other rows" in rft("tag", uri, "good", code=1)
 
 
 def test_branch_copies_a_tag(uri, tmp_path: Path):

@@ -100,7 +100,7 @@ def test_scores_are_the_rewards_that_a_pair_was_chosen_by(buffer: Buffer) -> Non
 def test_a_pair_that_is_none_says_why(
     buffer: Buffer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(pairs, "_told", set())
+    monkeypatch.setattr(pairs, "_logged", set())
     said = ({"role": "user", "content": "1+1="}, {"role": "assistant", "content": "2"})
     other = ({"role": "user", "content": "2+2="}, {"role": "assistant", "content": "5"})
     rows = [
@@ -117,7 +117,7 @@ def test_a_pair_that_is_none_says_why(
         "have different prompts (a step-wise workflow)",
     ]
     assert [record.getMessage() for record in caplog.records] == [
-        f"1 preference pairs that operators found are not stored: {why}; this is said once"
+        f"1 preference pairs that operators found are not stored: {why}; logged once for each reason"
         for why in done.refused
     ]
     store_pairs(buffer, *judged(buffer, {"preference_pair_mapper": {}}))

@@ -63,7 +63,7 @@ def test_a_tag_never_changes(buffer):
         ("base", "before cleaning", 3, first.view.where)
     ]
     buffer.append(rows(3, 4))
-    with pytest.raises(ConflictError, match="stands for other rows"):
+    with pytest.raises(ConflictError, match="names other rows"):
         tag(buffer, "base", ABOVE)
     assert len(tags(buffer)) == 1
 
@@ -162,7 +162,7 @@ def test_branch_of_nothing_is_an_empty_buffer(source, tmp_path: Path):
 
 def test_branch_refuses_itself_and_other_content(source, tmp_path: Path):
     buffer, data = source
-    with pytest.raises(RecipeError, match="cannot go into itself"):
+    with pytest.raises(RecipeError, match="cannot be the buffer itself"):
         branch(buffer, buffer.root, View())
     with Buffer(tmp_path / "target") as target:
         target.append([replace(data[5], reward=0.9)])
