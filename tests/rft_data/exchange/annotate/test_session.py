@@ -113,7 +113,9 @@ def test_choices_become_pairs_when_the_session_is_closed(stored: Buffer) -> None
 
 def test_a_choice_that_was_undone_is_no_pair(stored: Buffer) -> None:
     session = choose(stored, "aub")
-    left, right = (s.experience_id for s in (session._answers[0].subject.left, session._answers[0].subject.right))
+    left, right = (
+        s.experience_id for s in (session._answers[0].subject.left, session._answers[0].subject.right)
+    )
     session.close()
     assert chosen(stored) == [(right, left)]
 
