@@ -1,4 +1,4 @@
-"""How long and how often an explorer tries; every wait and every retry of it has its bound here."""
+"""The limits of an explorer: for every wait, every retry and the processes of rewards."""
 
 from __future__ import annotations
 
@@ -18,19 +18,20 @@ class Limits:
     """
 
     rollout_deadline_s: float = 600.0
-    """For one rollout: its wait for the engine, its rewards and its retries included. Then it has failed."""
+    """For one rollout, with its wait for the engine, its rewards and its retries. After it the rollout has
+    failed."""
     retries: int = 1
-    """How often a rollout is played again after its workflow raised ConnectionError or TimeoutError."""
+    """How often a rollout is retried after its workflow raised ConnectionError or TimeoutError."""
     extra: int = 0
     """Rollouts started per group beyond its size; the first that arrive are kept, the others cancelled."""
     min_members: int | None = None
-    """A group with failed rollouts arrives if it has so many good ones; None: only if it has all."""
+    """Good rollouts with which a group is accepted although others failed; None: all must be good."""
     reward_deadline_s: float = 10.0
-    """For one call of a reward in a child process; then the child is killed and the rollout is unscored."""
+    """For one call of a reward in a child process. After it the child is killed, the rollout unscored."""
     reward_processes: int = 2
-    """Child processes for rewards, per explorer; none are started when every reward is trusted."""
+    """Child processes for rewards, per explorer; none are started if every reward is trusted."""
     reward_memory_mb: int = 2048
-    """Memory (MiB of address space) that rewards may take in a child beyond what they need when built."""
+    """Memory (MiB of address space) that a child may use beyond what it uses once its rewards are built."""
 
     def __post_init__(self) -> None:
         least = {"retries": 0, "extra": 0, "min_members": 1, "reward_processes": 1, "reward_memory_mb": 1}
@@ -47,7 +48,7 @@ class Limits:
 
 
 def recipe_limits(settings: Mapping[str, Any], group_size: int) -> Limits:
-    """The limits a recipe gives, the others at their defaults.
+    """The limits of a recipe; those that it leaves out have their defaults.
 
     Raises: RecipeError for an unknown name, or a value out of its range.
     """

@@ -1,4 +1,4 @@
-"""What an explorer counted and where its time went since it was last asked. Used from one event loop."""
+"""Counts events and times phases of an explorer. All callers are in one event loop."""
 
 from __future__ import annotations
 
@@ -31,14 +31,13 @@ _SAMPLE = 100_000
 
 
 class Meter:
-    """Counts, wall seconds per phase, and the first reason for each kind of trouble.
+    """Counts, wall-clock seconds per phase, and the first reason for each kind of failure.
 
-    A phase's seconds are those in which at least one caller was in it, so a phase never has more seconds
-    than have passed; phases overlap.
+    The seconds of a phase are those in which at least one caller was in it. They are never more than the
+    elapsed seconds. Phases overlap.
     """
 
     def __init__(self) -> None:
-        """Start counting now."""
         self._inside: Counter[str] = Counter()
         self._entered: dict[str, float] = {}
         self._restart(time.monotonic())
@@ -59,7 +58,7 @@ class Meter:
 
     @contextmanager
     def during(self, phase: str) -> Iterator[None]:
-        """Be in a phase inside the block."""
+        """Count the time of the block as time in `phase`."""
         if self._inside[phase] == 0:
             self._entered[phase] = time.monotonic()
         self._inside[phase] += 1
@@ -71,7 +70,7 @@ class Meter:
                 self._seconds[phase] += time.monotonic() - self._entered[phase]
 
     def take(self) -> dict[str, float]:
-        """Everything since the last call, and start again.
+        """Return all counts and times since the last call, and reset them.
 
         `idle_s`: no rollout was under way; `bubble_ratio`: share of the time in which the engine sampled
         nothing; `reward_p50_s`, `reward_p95_s`: seconds per call of a reward (0 without calls).
@@ -106,10 +105,9 @@ class Meter:
 
 
 class MeteredEngine:
-    """An engine whose sampling is on a meter; this is what workflows get."""
+    """The engine that workflows get: it passes calls on and meters sampling."""
 
     def __init__(self, engine: Engine, meter: Meter) -> None:
-        """Everything is passed on to `engine`."""
         self._engine = engine
         self._meter = meter
 

@@ -1,7 +1,7 @@
-"""The explorer role: an engine, a workflow, rewards, and a way to the buffer, made from plain arguments.
+"""The explorer role: plays tasks with an engine, a workflow and rewards, and stores the rollouts.
 
-It plays what it is given and stores every group as soon as it is complete. It chooses no task, judges no
-row and decides nothing about versions.
+It stores every group as soon as it is complete. It chooses no task, runs no operator and decides nothing
+about versions.
 """
 
 from __future__ import annotations
@@ -14,46 +14,45 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from explorers.limits import recipe_limits
 from explorers.meter import Meter, MeteredEngine
+from explorers.plan import ExplorerPlan
 from explorers.rewards.scoring import Rewards, make_rewards
 from explorers.workflows.groups import GroupPlayer, together
 from explorers.workflows.rollouts import Rollouts
 from explorers.workflows.single_turn import SingleTurn
 from rft_data.core.errors import RecipeError, RftError
 from rft_data.core.lookup import load, lookup, need
-from rft_data.core.protocols import BufferClient, Engine, Sampling, Workflow
+from rft_data.core.protocols import BufferClient, Engine, Workflow
 from rft_data.core.rows import Assignment, Experience, Played, Task, WeightRef
 
 ENGINES: Mapping[str, str] = {
     "transformers": "explorers.engines.transformers_engine:TransformersEngine",
     "vllm": "explorers.engines.vllm_engine:VllmEngine",
 }
-"""Import paths: an engine's library is loaded only when it is named."""
+"""Engine name to import path; an engine's library is imported only when a recipe names the engine."""
 
 WORKFLOWS: Mapping[str, Any] = {"single_turn": SingleTurn}
 
 _APPENDS = 8
-"""Appends of one explorer under way at a time; the buffer puts them into common commits."""
+"""Appends of one explorer at a time; the buffer commits several of them together."""
 _EVALUATED = 512
-"""Rows of an evaluation in one append."""
+"""Largest number of rows of an evaluation in one append."""
 
 
 class LiveEngine(Engine, Protocol):
-    """An engine whose weights can be swapped while it is asked."""
+    """An engine whose weights can be swapped while requests are in flight."""
 
     async def swap_weights(self, ref: WeightRef) -> float:
-        """`load_weights` in its turn among the requests under way."""
+        """`load_weights`, with requests in flight; see `explorers.engines.swap`."""
         ...
 
 
 class ExplorerRole:
-    """Methods a conductor calls; coroutines run beside each other in one event loop."""
+    """The methods that a conductor calls; its coroutines run concurrently in one event loop."""
 
     def __init__(
         self, buffer: BufferClient, engine: LiveEngine, player: GroupPlayer, rewards: Rewards, meter: Meter
     ) -> None:
-        """`player` plays on `engine`, and scores by `rewards`."""
         self._buffer = buffer
         self._engine = engine
         self._player = player
@@ -63,7 +62,7 @@ class ExplorerRole:
         self._appends = ThreadPoolExecutor(_APPENDS, "explorer-append")
 
     async def explore(self, assignments: list[Assignment]) -> list[Played]:
-        """Play every assignment, all at once; what became of each, in order, when all rows are stored.
+        """Play all assignments at once and store their rows; returns one result for each, in their order.
 
         Raises: EngineError, ParityError when no rollout could succeed, and what the buffer raises (for
             example StalledError); groups stored by then stay stored.
@@ -71,9 +70,9 @@ class ExplorerRole:
         return await together([self._play(assignment) for assignment in assignments])
 
     async def evaluate(self, tasks: list[Task], label: str, samples: int = 1) -> list[int]:
-        """Play each task and store the rows: once, greedily, or `samples` times as groups are sampled.
+        """Play each task once, greedily, or `samples` times with the sampling of groups; store the rows.
 
-        Returns: their row numbers, in order of the tasks, without those the door refused.
+        Returns: the row numbers, in order of the tasks, without rows that validation refused.
         Raises: as `explore`.
         """
         sampling = self._player.sampling
@@ -89,7 +88,7 @@ class ExplorerRole:
         return stored
 
     async def load_weights(self, ref: WeightRef) -> float:
-        """Serve other weights from now on.
+        """Load and prove other weights; they are served from then on.
 
         Returns: the largest difference of logprobs on their probe (nats).
         Raises: ParityError, IntegrityError, EngineError, as the engine does.
@@ -98,14 +97,14 @@ class ExplorerRole:
             return await self._engine.swap_weights(ref)
 
     def version(self) -> int:
-        """The version the engine has proved to serve.
+        """The policy version that the engine has proved.
 
         Raises: ParityError when there is none.
         """
         return self._engine.version
 
     async def metrics(self) -> dict[str, float]:
-        """What happened since the last call; see `Meter.take`."""
+        """Counts and times since the last call; see `Meter.take`."""
         restarts, self._restarts = self._rewards.restarts - self._restarts, self._rewards.restarts
         return {**self._meter.take(), "reward_restarts": float(restarts)}
 
@@ -128,7 +127,7 @@ class ExplorerRole:
         )
 
     async def _append(self, rows: Sequence[Experience]) -> list[int]:
-        """Store rows without holding up the event loop; the numbers of those the door let in."""
+        """Store rows in a thread; returns the row numbers of those that validation accepted."""
         if not rows:
             return []
         loop = asyncio.get_running_loop()
@@ -136,60 +135,30 @@ class ExplorerRole:
         return [seq for seq in appended.seqs if seq is not None]
 
 
-def explorer_role(
-    buffer: BufferClient,
-    *,
-    engine: Mapping[str, Any],
-    model: str,
-    run_id: str,
-    attempt: int,
-    explorer_id: str,
-    group_size: int,
-    sampling: Mapping[str, Any],
-    reward: list[Mapping[str, Any]],
-    workflow: Mapping[str, Any],
-    limits: Mapping[str, Any],
-    greedy_member: bool = False,
-) -> ExplorerRole:
-    """Build an explorer from JSON values.
+def explorer_role(buffer: BufferClient, *, plan: Mapping[str, Any]) -> ExplorerRole:
+    """Build an explorer.
 
-    Args:
-        engine: `use` (a name in ENGINES, or an import path) and the arguments of its class.
-        model: Hugging Face folder; its architecture and tokenizer count, its weights are never served.
-        sampling: fields of `Sampling`.
-        reward: `{"use", "weight", "args"}` each, as `make_rewards` takes them.
-        workflow: `use` (a name in WORKFLOWS, or an import path) and `args`; see `make_workflow`.
-        limits: fields of `Limits`, those that differ from the defaults.
-        greedy_member: whether member 0 of every group is decoded greedily.
-
-    Raises: RecipeError, UnknownComponentError, MissingExtraError; whatever was started is ended then.
+    Args: plan: an ExplorerPlan as JSON (`ExplorerPlan.from_json`).
+    Raises: RecipeError, UnknownComponentError, MissingExtraError; all that was started is ended first.
     """
-    meter, bounds = Meter(), recipe_limits(limits, group_size)
+    parts = ExplorerPlan.from_json(plan)
+    limits = parts.groups.limits
+    meter = Meter()
     with ExitStack() as undo:
-        rewards = make_rewards(reward, bounds, meter)
+        rewards = make_rewards(parts.reward, limits, meter)
         undo.callback(rewards.close)
-        played = make_workflow(workflow, model, rewards)
-        served = make_engine(engine, model)
-        undo.callback(served.close)
-        player = GroupPlayer(
-            Rollouts(MeteredEngine(served, meter), played, bounds, meter),
-            run_id=run_id,
-            attempt=attempt,
-            explorer_id=explorer_id,
-            group_size=group_size,
-            sampling=Sampling(**sampling),
-            limits=bounds,
-            meter=meter,
-            greedy_member=greedy_member,
-        )
-        role = ExplorerRole(buffer, served, player, rewards, meter)
+        workflow = make_workflow(parts.workflow, parts.model, rewards)
+        engine = make_engine(parts.engine, parts.model)
+        undo.callback(engine.close)
+        rollouts = Rollouts(MeteredEngine(engine, meter), workflow, limits, meter)
+        role = ExplorerRole(buffer, engine, GroupPlayer(rollouts, parts.groups, meter), rewards, meter)
         undo.pop_all()
-    meter.take()  # the time it took to build all this is nobody's idleness
+    meter.take()  # the time of building all this is not idle time
     return role
 
 
 def make_engine(settings: Mapping[str, Any], model: str) -> LiveEngine:
-    """The engine that is named; never another one instead.
+    """Make the engine that `settings["use"]` names.
 
     Raises: UnknownComponentError; MissingExtraError when its package is not installed; RecipeError for
         arguments it does not take.
@@ -205,7 +174,7 @@ def make_engine(settings: Mapping[str, Any], model: str) -> LiveEngine:
 
 
 def make_workflow(settings: Mapping[str, Any], model: str, rewards: Rewards) -> Workflow:
-    """The workflow that is named, called as `Class(tokenizer, rewards, **args)`.
+    """Make the workflow that `settings["use"]` names, as `Class(tokenizer, rewards, **args)`.
 
     Raises: UnknownComponentError; RecipeError when it cannot be built with `args`.
     """
@@ -220,7 +189,6 @@ def make_workflow(settings: Mapping[str, Any], model: str, rewards: Rewards) -> 
     except Exception as err:  # a workflow's constructor is user code
         raise RecipeError(
             f"workflow '{name}' cannot be built with the arguments {sorted(args)} ({type(err).__name__}: "
-            f"{err}); "
-            "mend explorer.workflow.args in the recipe."
+            f"{err}); correct explorer.workflow.args in the recipe."
         ) from err
     return built

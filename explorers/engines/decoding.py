@@ -17,7 +17,7 @@ from rft_data.core.words import NOT_SAMPLED, FinishReason
 
 @dataclass(slots=True)
 class Request:
-    """One prompt on its way; the lists grow with every decoded token."""
+    """One prompt in flight; each decoded token is appended to the lists."""
 
     prompt_ids: list[int]
     max_tokens: int
@@ -29,7 +29,7 @@ class Request:
     finish_reason: FinishReason | Literal[""] = NOT_SAMPLED
 
     def take(self, token_id: int, logprob: float, end_ids: frozenset[int]) -> None:
-        """Append one sampled token and see whether it was the last."""
+        """Append one sampled token; finish the request if it was the last one."""
         self.token_ids.append(token_id)
         self.logprobs.append(logprob)
         if token_id in end_ids:
@@ -53,7 +53,7 @@ class Batch:
 
     @classmethod
     def of(cls, requests: list[Request], model: Any) -> Batch:
-        """Left-padded rows of everything the requests hold so far, with an empty cache."""
+        """A batch of the requests' prompts and tokens so far, left-padded, with an empty cache."""
         from transformers import DynamicCache
 
         device = model.device
@@ -71,13 +71,13 @@ class Batch:
         )
 
     def advance(self, token_B: torch.Tensor) -> None:
-        """Feed the sampled tokens next."""
+        """Set the sampled tokens as the input of the next forward pass."""
         self.ids_BT = token_B[:, None]
         self.mask_BT = torch.cat([self.mask_BT, self.mask_BT.new_ones(len(self.requests), 1)], dim=1)
         self.positions_BT = self.positions_BT[:, -1:] + 1
 
     def drop_done(self) -> None:
-        """Leave out the rows whose requests are finished, failed or cancelled."""
+        """Remove the rows whose requests are finished, failed or cancelled."""
         rows = [row for row, request in enumerate(self.requests) if not request.future.done()]
         if len(rows) == len(self.requests):
             return
@@ -89,7 +89,7 @@ class Batch:
 
 
 def sample_tokens(logits_BV: torch.Tensor, temperature_B: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """One token per row and its logprob; temperature 0 takes the best and reports temperature 1."""
+    """One token per row and its logprob; temperature 0: the likeliest, with its logprob at temperature 1."""
     greedy_B = temperature_B == 0
     logprobs_BV = (logits_BV.float() / temperature_B.masked_fill(greedy_B, 1.0)[:, None]).log_softmax(-1)
     token_B = logprobs_BV.argmax(-1)

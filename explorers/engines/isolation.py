@@ -1,6 +1,6 @@
-"""What keeps an engine in the same process from disturbing a trainer beside it.
+"""Keeps an engine from changing the results of a trainer in the same process.
 
-Random number streams of its own, and process-wide state put back after a library's start-up changed it.
+The engine has its own random numbers; process-wide state that a library changes at its start is restored.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ import torch
 
 
 class RandomStream:
-    """An engine's own place in torch's default generators.
+    """An engine's own state of torch's default generators.
 
-    Started anew at each weight load from the optimizer step behind it, so that a resumed run, whose versions
-    go on counting, samples what an uninterrupted one would have.
+    Each weight load seeds it from the optimizer step of the weights, so a resumed run samples the same tokens
+    as a run without a break.
     """
 
     def __init__(self, seed: int) -> None:
-        """`seed`: of the run."""
+        """`seed`: of the engine."""
         self._seed = seed
         self.restart(0)
 
     def restart(self, step: int) -> None:
-        """Start the stream that belongs to weights `step` optimizer steps old."""
+        """Seed the stream for the weights of optimizer step `step`."""
         with torch.random.fork_rng(devices=_devices()):
             entropy = np.random.SeedSequence([self._seed, step]).generate_state(1, np.uint64)[0]
             torch.manual_seed(int(entropy))
@@ -36,7 +36,7 @@ class RandomStream:
 
     @contextmanager
     def active(self) -> Iterator[None]:
-        """Draw from this stream inside the block; the process's own goes on untouched after it."""
+        """Draw from this stream inside the block, and restore the process's own state after it."""
         outside = _generators()
         _set_generators(self._state)
         try:
@@ -48,13 +48,17 @@ class RandomStream:
 
 @contextmanager
 def process_state_kept() -> Iterator[None]:
-    """Undo what building an engine does to environment, thread count, seeds and garbage collection.
+    """Undo what building an engine changes in environment, thread count, seeds and garbage collection.
 
-    vLLM's default process group and its no-op `torch.accelerator` functions on a CPU have to stay.
+    vLLM's default process group stays, and so do its no-op `torch.accelerator` functions on a CPU: it needs
+    them.
     """
     environment = dict(os.environ)
-    set_num_threads, threads = torch.set_num_threads, torch.get_num_threads()
-    seeds = random.getstate(), np.random.get_state(), _generators()
+    set_num_threads = torch.set_num_threads
+    threads = torch.get_num_threads()
+    python_state = random.getstate()
+    numpy_state = np.random.get_state()
+    torch_states = _generators()
     try:
         yield
     finally:
@@ -63,9 +67,9 @@ def process_state_kept() -> Iterator[None]:
         os.environ.update(environment)
         torch.set_num_threads = set_num_threads
         torch.set_num_threads(threads)
-        random.setstate(seeds[0])
-        np.random.set_state(seeds[1])
-        _set_generators(seeds[2])
+        random.setstate(python_state)
+        np.random.set_state(numpy_state)
+        _set_generators(torch_states)
 
 
 def _devices() -> list[int]:

@@ -1,6 +1,6 @@
-"""Which policy version an engine has proved to serve, and the one order in which it may load the next.
+"""The policy version that an engine has proved, and the checks before it may serve another one.
 
-Both engines share this. It knows manifests and the probe, but no model, transport or engine library.
+Both engines use it. It reads manifests and the probe, and depends on no transport and no engine library.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ _NAMED = 5
 
 
 class Proof:
-    """The proven version, and what must hold before another one may be served.
+    """The proven version, and the checks of the next one.
 
-    Versions only grow. Loading the very reference that is being served does nothing and returns the
-    difference it was proved with. A directory that is incomplete leaves the served version as it is;
-    one that fails its probe leaves none, until a good load.
+    Versions only grow. Loading the reference that is being served changes nothing and returns the difference
+    of its first load. After an incomplete directory the old version is still served. After weights that fail
+    the probe nothing is served until a good load.
     """
 
     def __init__(self, model_path: Path) -> None:
-        """`model_path`: the folder the engine was built from; its tensors are what a load must bring.
+        """`model_path`: the folder the engine was built from; a load must have the same tensors.
 
         Raises: MissingFileError when it holds no model in safetensors.
         """
@@ -70,7 +70,7 @@ class Proof:
         self._ref = None
 
     def serves(self, ref: WeightRef) -> bool:
-        """Whether `ref` is already what is served.
+        """Whether `ref` is served already.
 
         Raises: EngineError for a version that does not grow.
         """
@@ -86,16 +86,16 @@ class Proof:
     def prove(
         self, ref: WeightRef, probe: Probe, measured: Sequence[npt.NDArray[np.float32]], tolerance: float
     ) -> None:
-        """Serve `ref` from now on.
+        """Check the measured logprobs of the probe; on success `ref` is served.
 
-        Raises: ParityError above `tolerance` (nats); then nothing is served.
+        Raises: ParityError for a difference above `tolerance` (nats); then nothing is served.
         """
         self.difference = probe.check(measured, tolerance, f"version {ref.version}")
         self._ref = ref
         self._newest = ref.version
 
     def check_complete(self, tensors: Tensors) -> None:
-        """Compare names and shapes with the model's: vLLM keeps old values for what is absent, silently.
+        """Compare names and shapes with the model's: vLLM keeps old values of missing tensors silently.
 
         Raises: IntegrityError naming what differs.
         """
@@ -137,7 +137,7 @@ def check_idle(ref: WeightRef, in_flight: int) -> None:
 
 
 def probe_tolerance(dtype: str) -> float:
-    """How far logprobs may be off the trainer's (nats) in an engine that computes in `dtype`."""
+    """Largest allowed difference to the trainer's logprobs (nats) of an engine that computes in `dtype`."""
     return 1e-3 if "float32" in dtype else 0.1
 
 

@@ -1,8 +1,8 @@
-"""Weights into a live engine, in one order for every engine: check, wait or cut in, apply, prove, go on.
+"""Loads weights into a running engine. Every engine does the same: fetch, check, apply, prove.
 
-Three settings for requests in flight. `drain`: they finish first, and calls that come later wait.
-`continue`: they go on with the new weights and keep their key-value cache, which the old ones made.
-`recompute`: they go on, and their cache is made anew. Nothing is returned that unproven weights sampled.
+There are three modes for requests in flight. `drain`: they finish first, and later requests wait.
+`continue`: they go on with the new weights and keep the key-value cache of the old ones. `recompute`: they go
+on, and their cache is computed again. No request gets tokens of weights that are not proved.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ def checked_mode(mode: str) -> SwapMode:
 
 
 class Segments:
-    """Which version sampled which of a request's tokens."""
+    """The versions that sampled a request's tokens."""
 
     def __init__(self, version: int) -> None:
-        """`version` is served when the request is admitted."""
+        """`version`: the one that samples the first token."""
         self._starts: list[tuple[int, int]] = [(version, 0)]
 
     def cut(self, version: int, n_tokens: int) -> None:
-        """Tokens after the first `n_tokens` are of `version`."""
+        """From token `n_tokens` (0-based) on, `version` samples."""
         self._starts.append((version, n_tokens))
 
     def spans(self, n_tokens: int) -> list[VersionSpan]:
@@ -56,7 +56,7 @@ class Segments:
 
 
 class Host(Protocol):
-    """What a swap needs of its engine. Everything but `idle` runs without giving up the event loop."""
+    """The methods of an engine that a swap calls. All but `idle` run without yielding to the event loop."""
 
     def in_flight(self) -> int:
         """Requests that are not answered yet."""
@@ -67,15 +67,15 @@ class Host(Protocol):
         ...
 
     def apply(self, source: Source, version: int) -> None:
-        """Put the weights in place, and cut the segments of the requests in flight."""
+        """Load the weights into the model, and cut the segments of the requests in flight."""
         ...
 
     def score(self, sequences: Sequence[Sequence[int]]) -> list[npt.NDArray[np.float32]]:
-        """Logprobs of sequences under the weights in place; answers of other requests are held back."""
+        """Logprobs of sequences under the loaded weights; other requests that finish are not answered yet."""
         ...
 
     def go_on(self, step: int) -> None:
-        """The weights, `step` optimizer steps old, are proved: give the answers held back."""
+        """The weights of optimizer step `step` are proved: answer the requests that have finished."""
         ...
 
     def drop(self, failure: EngineError) -> None:
@@ -89,17 +89,17 @@ class WeightSwap:
     def __init__(
         self, host: Host, proof: Proof, transport: Transport, *, mode: SwapMode, tolerance: float
     ) -> None:
-        """`tolerance`: how far logprobs on the probe may be off (nats). `mode`: one of SWAPS."""
+        """`tolerance`: largest allowed difference of logprobs on the probe (nats)."""
         self.mode = mode
         self._host = host
         self._proof = proof
         self._transport = transport
         self._tolerance = tolerance
         self._gate: asyncio.Future[None] | None = None
-        self._turn: tuple[asyncio.AbstractEventLoop, asyncio.Lock] | None = None
+        self._loop_lock: tuple[asyncio.AbstractEventLoop, asyncio.Lock] | None = None
 
     async def admitted(self) -> int:
-        """Wait while requests are drained; returns the version a request that starts now is sampled with.
+        """Wait while requests are drained; returns the version that samples a new request.
 
         Raises: ParityError when nothing is served.
         """
@@ -116,8 +116,8 @@ class WeightSwap:
             not whole (the old ones are still served); ParityError (nothing is served until a good load).
         """
         check_idle(ref, self._host.in_flight())
-        if self._turn is not None and self._turn[1].locked():
-            raise EngineError(f"version {ref.version} was to be loaded while another one is; wait for it.")
+        if self._loop_lock is not None and self._loop_lock[1].locked():
+            raise EngineError(f"version {ref.version} cannot be loaded while another one is; wait for it.")
         if not self._proof.serves(ref):
             with self._transport.fetch(ref) as arrived:
                 self._proof.check_complete(arrived.tensors)
@@ -126,7 +126,7 @@ class WeightSwap:
 
     async def swap(self, ref: WeightRef) -> float:
         """The same, with requests in flight. They fail with EngineError when the new weights do."""
-        async with self._my_turn():
+        async with self._lock():
             if self._proof.serves(ref):
                 return self._proof.difference
             with await self._fetched(ref) as arrived:
@@ -138,12 +138,12 @@ class WeightSwap:
             return self._proof.difference
 
     def close(self) -> None:
-        """Serve nothing any more."""
+        """Stop serving and close the transport."""
         self._proof.revoke()
         self._transport.close()
 
     async def _fetched(self, ref: WeightRef) -> Arrived:
-        """What the transport brings; requests go on meanwhile."""
+        """Fetch the weights in a thread; requests are answered meanwhile."""
         fetching = asyncio.ensure_future(asyncio.to_thread(self._transport.fetch, ref))
         try:
             return await asyncio.shield(fetching)
@@ -168,7 +168,7 @@ class WeightSwap:
             measured = self._host.score(arrived.probe.token_ids)
             self._proof.prove(ref, arrived.probe, measured, self._tolerance)
         except BaseException as err:
-            what = f"version {ref.version} could not be put in place ({type(err).__name__}: {err})"
+            what = f"version {ref.version} could not be loaded ({type(err).__name__}: {err})"
             self._host.drop(
                 EngineError(f"{what} while this request was in flight; load good weights and ask again.")
             )
@@ -177,15 +177,15 @@ class WeightSwap:
             raise
         self._host.go_on(ref.step)
 
-    def _my_turn(self) -> asyncio.Lock:
-        """A lock of the running event loop: an engine may be used from one loop after another."""
+    def _lock(self) -> asyncio.Lock:
+        """The lock of the running event loop: an engine may be used from one loop after another."""
         loop = asyncio.get_running_loop()
-        if self._turn is None or self._turn[0] is not loop:
-            self._turn = (loop, asyncio.Lock())
-        return self._turn[1]
+        if self._loop_lock is None or self._loop_lock[0] is not loop:
+            self._loop_lock = (loop, asyncio.Lock())
+        return self._loop_lock[1]
 
 
 def _give_up(fetching: asyncio.Future[Arrived]) -> None:
-    """Release weights that nobody waits for any more."""
+    """Release weights whose load was cancelled."""
     if not fetching.cancelled() and fetching.exception() is None:
         fetching.result().done(None)

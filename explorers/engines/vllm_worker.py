@@ -1,4 +1,4 @@
-"""The part of `VllmEngine` that runs inside vLLM's worker: swapping the live weights in one call.
+"""The part of `VllmEngine` that runs in vLLM's worker: it replaces the weights in one call.
 
 vLLM mixes this class into its worker (`worker_extension_cls`); nothing else imports it.
 """
@@ -25,9 +25,9 @@ class WeightExtension:
     model_runner: Any
 
     def rft_load_weights(self, source: Mapping[str, Any]) -> None:
-        """Bring the live model to what `source` holds.
+        """Load the tensors of `source` into the model.
 
-        On an error the model is left whole but with mixed weights: it must not serve before a good load.
+        After an error the model can run, but its weights are mixed: it must not serve before a good load.
         """
         from vllm.platforms import current_platform
 
@@ -46,7 +46,7 @@ class WeightExtension:
 
 
 def _counted(tensors: Iterable[tuple[str, torch.Tensor]], wanted: int) -> Iterator[tuple[str, torch.Tensor]]:
-    """The tensors as they come; vLLM would keep old values for those that do not, silently.
+    """Pass tensors on and count them: vLLM would silently keep old values of missing ones.
 
     Raises: IntegrityError when fewer came than were checked.
     """
@@ -56,12 +56,12 @@ def _counted(tensors: Iterable[tuple[str, torch.Tensor]], wanted: int) -> Iterat
         yield pair
     if found != wanted:
         raise IntegrityError(
-            f"{found} tensors came where the manifest lists {wanted}; the weights changed under the load."
+            f"{found} tensors came where the manifest lists {wanted}; the files changed during the load."
         )
 
 
 def _abandon_reload(model: torch.nn.Module, model_config: object) -> None:
-    """Put back what an unfinished reload took apart: layers on the meta device can neither run nor load."""
+    """End an unfinished reload: it left layers on the meta device, which can neither run nor load."""
     from vllm.model_executor.model_loader.reload import finalize_layerwise_reload
     from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
 

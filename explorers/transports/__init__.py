@@ -1,6 +1,6 @@
-"""The ways weights reach an engine, by name; every one of them ends in the same proof.
+"""The weight transports by name. After each of them the engine proves the weights in the same way.
 
-`directory` works everywhere. This module imports no transport: what one needs may not be installed.
+`directory` works everywhere. This module imports no transport: its libraries may not be installed.
 """
 
 from __future__ import annotations

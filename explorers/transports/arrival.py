@@ -1,6 +1,6 @@
-"""Published weights on their way into an engine: what a transport brings, and how tensors are read from it.
+"""What a transport returns (`Arrived`), and functions that read tensors from files and bytes.
 
-It knows files and bytes, but no engine and no transport.
+It depends on no engine and no transport.
 """
 
 from __future__ import annotations
@@ -49,37 +49,37 @@ TORCH_DTYPES: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Arrived(AbstractContextManager["Arrived"]):
-    """Checked weights, ready to be applied. Leaving the `with` block gives up what holds them."""
+    """Checked weights, ready to be applied. Leaving the `with` block releases them."""
 
     tensors: Tensors
-    """What the manifest says they are."""
+    """Names, dtypes and shapes in the manifest."""
     probe: Probe
     source: Source
     done: Callable[[BaseException | None], None] = lambda error: None
-    """Called once at the end, with what went wrong."""
+    """Called once at the end, with the error of the `with` block or None."""
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Tell whoever brought them how it ended."""
+        """Call `done`."""
         self.done(error)
 
 
 class Transport(Protocol):
-    """Brings published weights to an engine; one object per engine, in the engine's process."""
+    """Fetches published weights for an engine; one object per engine, in the engine's process."""
 
     engine_options: Mapping[str, Any]
     """Options the engine has to be started with."""
 
     def fetch(self, ref: WeightRef) -> Arrived:
-        """Bring and check one version; may take long, and runs beside generation.
+        """Fetch and check one version. It may take long; the engine generates meanwhile.
 
-        Raises: IntegrityError when they are not whole or not of this version.
+        Raises: IntegrityError when they are incomplete, damaged or of another version.
         """
         ...
 
     def close(self) -> None:
-        """Give up what is held; idempotent."""
+        """Release everything; idempotent."""
         ...
 
 
@@ -90,10 +90,10 @@ def checked_manifest(data: bytes, ref: WeightRef, where: object) -> dict[str, An
     """
     manifest = parse_manifest(data, where)
     wanted = {"run_id": ref.run_id, "version": ref.version, "step": ref.step}
-    told = {key: manifest.get(key) for key in wanted}
-    if told != wanted or not isinstance(manifest.get("tensors"), dict):
+    found = {key: manifest.get(key) for key in wanted}
+    if found != wanted or not isinstance(manifest.get("tensors"), dict):
         raise IntegrityError(
-            f"{where} is of {told} and names {len(manifest.get('tensors') or ())} tensors; wanted the "
+            f"{where} is of {found} and names {len(manifest.get('tensors') or ())} tensors; wanted the "
             f"weights of {wanted}: the version served before is still served; publish again."
         )
     return manifest
@@ -105,15 +105,15 @@ def file_tensors(manifest: Mapping[str, Any]) -> Tensors:
 
 
 def engine_tensors(manifest: Mapping[str, Any]) -> Tensors:
-    """The tensors that an engine is given: those of the files, or what an adapter makes of its base."""
+    """The tensors that an engine loads: those of the files, or of the base with the adapter merged."""
     return file_tensors(manifest.get(ADAPTER, manifest))
 
 
 def on_base(manifest: Mapping[str, Any], version: Path, source: Source) -> Source:
-    """The source of a version's files as that of its tensors; the base of an adapter is checked.
+    """`source` with the base of an adapter added, after a check of the base; without an adapter, `source`.
 
     Args: version: the folder that was published.
-    Raises: MissingFileError, IntegrityError when the base cannot be read or is another.
+    Raises: MissingFileError, IntegrityError when the base cannot be read or is another model.
     """
     adapter = manifest_adapter(manifest, version)
     if adapter is None:
@@ -125,7 +125,7 @@ def on_base(manifest: Mapping[str, Any], version: Path, source: Source) -> Sourc
 def whole_tensors(
     tensors: Iterator[tuple[str, torch.Tensor]], source: Source
 ) -> Iterator[tuple[str, torch.Tensor]]:
-    """A version's tensors of its files' tensors: the same, or an adapter's merged into its base's."""
+    """`tensors` of a version's files; those of an adapter are merged into its base."""
     if "base" not in source:
         return tensors
     return merged(iterate_tensors(Path(source["base"])), dict(tensors), source["scales"])

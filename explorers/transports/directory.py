@@ -44,7 +44,7 @@ class Directory:
 
 
 def opened(directory: Path, ref: WeightRef) -> Arrived:
-    """A folder whose files were checked: still compares tensors with the manifest's; checks a base."""
+    """Open a folder of checked files: compare its tensors with the manifest, check an adapter's base."""
     manifest = checked_manifest(manifest_bytes(directory), ref, directory / MANIFEST_FILE)
     differ = {name for name, _ in file_tensors(manifest).items() ^ tensors_in(directory).items()}
     differ |= {path.name for path in weight_files(directory)} - manifest["files"].keys()

@@ -1,6 +1,6 @@
-"""vLLM's weight-transfer engines over gloo: the path of its NCCL ones, for machines without a GPU.
+"""Weight-transfer engines for vLLM over gloo: they work as its NCCL ones do, on machines without a GPU.
 
-vLLM has none for the CPU. Each side has a process group of its own, beside the default ones.
+vLLM has none for the CPU. Each side has its own process group besides the default ones.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ BACKEND = "gloo"
 
 @dataclass
 class GlooInitInfo(WeightTransferInitInfo):
-    """Where a worker meets the sender."""
+    """Address and rank with which a worker joins the sender's group."""
 
     master_address: str
     master_port: int
@@ -40,7 +40,7 @@ class GlooInitInfo(WeightTransferInitInfo):
 
 @dataclass
 class GlooUpdateInfo(WeightTransferUpdateInfo):
-    """What comes, in order."""
+    """Names, dtypes and shapes of the tensors, in the order they are sent."""
 
     names: list[str]
     dtype_names: list[str]
@@ -49,7 +49,7 @@ class GlooUpdateInfo(WeightTransferUpdateInfo):
 
 @dataclass
 class GlooTrainerInitInfo(TrainerInitInfo):
-    """The sender's own place in the group."""
+    """Address and size of the group, for the sender."""
 
     backend: ClassVar[str] = BACKEND
 
@@ -60,7 +60,7 @@ class GlooTrainerInitInfo(TrainerInitInfo):
 
 
 class GlooEngine(WeightTransferEngine[GlooInitInfo, GlooUpdateInfo]):
-    """The worker's side."""
+    """The receiving side, in vLLM's worker."""
 
     init_info_cls = GlooInitInfo
     update_info_cls = GlooUpdateInfo
@@ -72,13 +72,13 @@ class GlooEngine(WeightTransferEngine[GlooInitInfo, GlooUpdateInfo]):
         self._group = _group(init_info, rank)
 
     def start_weight_update(self) -> None:
-        """Begin vLLM's layer by layer reload."""
+        """Begin vLLM's layer-by-layer reload."""
         from vllm.model_executor.model_loader.reload import initialize_layerwise_reload
 
         initialize_layerwise_reload(self.model)
 
     def receive_weights(self, update_info: GlooUpdateInfo) -> None:
-        """Load every tensor as it comes."""
+        """Load each tensor when it arrives."""
         self.model.load_weights(self._tensors(update_info))
 
     def finish_weight_update(self) -> None:
@@ -112,7 +112,7 @@ class GlooTrainerEngine(TrainerWeightTransferEngine[GlooTrainerInitInfo]):
         client: VLLMWeightSyncClient,
         source: WeightSource | None = None,
     ) -> Self:
-        """Invite the workers and wait until they have joined."""
+        """Send the workers the group's address and wait until they have joined."""
         engine = cls(client=client, source=source, is_sender=init_info.rank == 0)
         invitation = GlooInitInfo(
             master_address=init_info.master_address,

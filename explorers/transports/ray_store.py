@@ -1,7 +1,7 @@
 """Weights through Ray's object store, for engines on nodes that do not see the published folder.
 
-The files travel as they are, as byte arrays (no pickle, any dtype), are put once, and are read without a
-copy by every engine of a node. An actor on the publisher's node keeps the newest versions.
+The files are put into the store once, as byte arrays (no pickle, any dtype). Every engine of a node reads
+them without a copy. An actor on the publisher's node keeps the newest versions.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ _WHY = "the ray weight transport"
 
 
 class Shelf:
-    """The actor: versions by number, each the object references of its files."""
+    """The actor: holds the object references of the files of each version."""
 
     def __init__(self) -> None:
-        """Holds nothing yet."""
+        """Starts empty."""
         self._versions: dict[int, dict[str, Any]] = {}
 
     def put(self, version: int, directory: str) -> None:
-        """Put a published folder's files into the object store; the oldest version goes."""
+        """Put a published folder's files into the object store; only the newest _KEPT versions stay."""
         ray = need("ray", "ray", _WHY)
         manifest = parse_manifest(manifest_bytes(Path(directory)), directory)
         names = [MANIFEST_FILE, *(name for name in manifest["files"] if is_needed(name))]
@@ -61,15 +61,17 @@ class Shelf:
 
 
 class RaySender:
-    """The publisher's side: one named actor on its node, ended with it."""
+    """The publisher's side: one named actor on its node."""
 
     def __init__(self, name: str) -> None:
         """`name` of the actor, unique in the Ray namespace; Ray must be initialised."""
         ray = need("ray", "ray", _WHY)
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-        self._shelf: Any = ray.remote(Shelf).options(name=name, num_cpus=0, scheduling_strategy=here).remote()
+        this_node = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+        self._shelf: Any = (
+            ray.remote(Shelf).options(name=name, num_cpus=0, scheduling_strategy=this_node).remote()
+        )
 
     def offer(self, ref: WeightRef, deadline_s: float = 600.0) -> None:
         """Put a published version where every engine can fetch it; call it before they load.
@@ -83,11 +85,11 @@ class RaySender:
         except ray.exceptions.GetTimeoutError as err:
             raise StalledError(
                 f"putting version {ref.version} ({ref.path}) into Ray's object store took more than "
-                f"{deadline_s:g} s; look at `ray status` and at the store's size."
+                f"{deadline_s:g} s; check `ray status` and the size of the store."
             ) from err
 
     def close(self) -> None:
-        """End the actor; what engines are reading stays until they have."""
+        """End the actor; files that engines are reading stay until they are done."""
         import ray
 
         ray.kill(self._shelf)
@@ -104,9 +106,10 @@ class RayStore:
         self._deadline_s = deadline_s
 
     def fetch(self, ref: WeightRef) -> Arrived:
-        """Bring every file to this node and check its digest.
+        """Fetch every file to this node and check its digest.
 
-        Raises: IntegrityError for other bytes than the manifest's, EngineError for a version that was not
+        Raises: IntegrityError for bytes that do not match the manifest, EngineError for a version that was
+        not
             offered, StalledError past the deadline; MissingFileError when it is an adapter whose base cannot
             be read on this node.
         """
@@ -124,8 +127,8 @@ class RayStore:
             data = files.get(name)
             if data is None or _digest(data) != manifest["files"][name]["blake2b"]:
                 raise IntegrityError(
-                    f"'{name}' of version {ref.version} came through Ray's object store other than its "
-                    "manifest says, or not at all; the version served before is still served: publish again."
+                    f"'{name}' of version {ref.version} is missing in Ray's object store, or does not match "
+                    "its manifest; the version served before is still served: publish again."
                 )
             if name != PROBE_FILE:
                 tensors.update(safetensors_header(BytesIO(data).read, len(data)))

@@ -1,7 +1,7 @@
 """The publisher's side of vLLM's own weight transfer: offers a published directory's tensors to engines.
 
-It drives vLLM's trainer-side engines through their own client protocol, over a key-value store, so that
-each engine does its whole update in one call, at a moment of its own choosing.
+It implements the client protocol of vLLM's trainer-side engines over a key-value store, so that each engine
+does its whole update in one call, when it is ready.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _LOOK_S = 0.01
 
 
 class WeightSender:
-    """Sends published directories to a fixed number of engines, which all have to load every version."""
+    """Sends published directories to a fixed number of engines. Every engine must load every version."""
 
     def __init__(
         self,
@@ -74,13 +74,13 @@ class WeightSender:
         self.regroup(receivers)
 
     def regroup(self, receivers: int) -> None:
-        """Meet anew at the next offer, as many engines as are there then: after one was restarted."""
+        """Make a new group of `receivers` engines at the next offer; needed after an engine was restarted."""
         self._receivers = receivers
         self._generation += 1
         self._engine: Any = None
 
     def offer(self, ref: WeightRef) -> Future[None]:
-        """Start sending a version; engines take part when they load it.
+        """Start sending a version; engines receive it when they load it.
 
         The future ends when the last engine has proved it. It raises EngineError when one failed, and
         StalledError when not all have come within the deadline; then `regroup` before the next offer. An
@@ -89,7 +89,7 @@ class WeightSender:
         return self._pool.submit(self._send, ref)
 
     def close(self) -> None:
-        """Send nothing any more; does not wait for an engine that never came."""
+        """Stop sending, without waiting for engines that did not answer."""
         if self._engine is not None:
             self._engine.shutdown()
         self._pool.shutdown(wait=False, cancel_futures=True)
@@ -126,10 +126,10 @@ class WeightSender:
 
 
 class DirectorySource(WeightSource):
-    """The tensors of a weight directory, in order of name, on `device`; an adapter comes merged."""
+    """The tensors of a weight directory by name, on `device`; an adapter is merged into its base."""
 
     def __init__(self, directory: Path, device: str) -> None:
-        """Reads only the manifest now, and checks the base of an adapter."""
+        """Read the manifest and check the base of an adapter; tensors are read later."""
         manifest = parse_manifest(manifest_bytes(directory), directory)
         self._directory, self._device = directory, device
         self._tensors = engine_tensors(manifest)
@@ -149,7 +149,7 @@ class DirectorySource(WeightSource):
 
 
 class _StoreClient:
-    """vLLM's `VLLMWeightSyncClient` over the store: engines take what they find there."""
+    """vLLM's `VLLMWeightSyncClient` over the store, which the engines read."""
 
     def __init__(self, store: Any, version: int, generation: int, receivers: int, deadline_s: float) -> None:
         self._store = store
@@ -159,14 +159,14 @@ class _StoreClient:
         self._deadline_s = deadline_s
 
     def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:
-        """Say where to meet."""
+        """Store the address of the group."""
         self._store.set(f"init/{self._generation}", json.dumps(init_info))
 
     def start_weight_update(self) -> None:
         """An engine starts when it loads the version."""
 
     def update_weights(self, update_info: Any) -> None:
-        """Say what comes, and wait until every engine has proved it."""
+        """Store the names of the tensors, and wait until every engine has proved the version."""
         self._store.set(f"update/{self._version}", json.dumps(encode(update_info)))
         key = f"{self._generation}/{self._version}"
         deadline = time.monotonic() + self._deadline_s
@@ -174,7 +174,7 @@ class _StoreClient:
             if time.monotonic() > deadline:
                 raise StalledError(
                     f"{done} of {self._receivers} engines have loaded version {self._version} within "
-                    f"{self._deadline_s:g} s of its offer; look at the others, then `regroup`."
+                    f"{self._deadline_s:g} s of its offer; check the others, then call `regroup`."
                 )
             time.sleep(_LOOK_S)
         if self._store.check([f"failed/{key}"]):

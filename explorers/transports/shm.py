@@ -1,7 +1,7 @@
 """One copy of a weight directory per node, in shared memory, for all engines of the node.
 
-The first engine that asks copies (and checks digests while it does); the others wait and read the copy.
-Locks are flocks, which end with their process, so what a killed run leaves behind is found and removed.
+The first engine that asks copies and checks digests; the others wait and read the copy. Locks are flocks,
+which end with their process, so the copies of a killed run are found and removed.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from rft_data.core.errors import DiskFullError, IntegrityError, StalledError
 from rft_data.core.files import MANIFEST_FILE, manifest_bytes
 from rft_data.core.rows import WeightRef, content_id
 
-_MEMORY = "/dev/shm"  # noqa: S108 - that is where it is
+_MEMORY = "/dev/shm"  # noqa: S108 - the fixed path of shared memory
 _USERS = "users.lock"
 _PIECE_BYTES = 16 << 20
 _LOOK_S = 0.01
 
 
 class SharedMemory:
-    """Copies published folders to `root`, below a folder of this user and run."""
+    """Copies published folders into a folder of this user and run below `root`."""
 
     engine_options: Mapping[str, Any] = {}
 
     def __init__(self, root: str = _MEMORY, deadline_s: float = 600.0) -> None:
-        """`root` is in memory and seen by every engine of the node; `deadline_s`: longest wait for a copy."""
+        """`root`: a folder in memory that every engine of the node sees; `deadline_s`: for a copy."""
         self._root = Path(root) / f"rft-weights-{os.getuid()}"
         self._deadline_s = deadline_s
         self._users: dict[Path, int] = {}
@@ -47,15 +47,15 @@ class SharedMemory:
             StalledError when the engine that copies takes longer than the deadline.
         """
         manifest = checked_manifest(manifest_bytes(Path(ref.path)), ref, Path(ref.path) / MANIFEST_FILE)
-        home = self._home(ref)
-        copy = home / f"v{ref.version:08d}"
+        folder = self._run_folder(ref)
+        copy = folder / f"v{ref.version:08d}"
         deadline = time.monotonic() + self._deadline_s
         while True:
             lock, alone = self._locked(copy, Path(ref.path), deadline)
             if alone and not _is_copy(copy, Path(ref.path)):
-                _remove_unread(home, keep=copy)
+                _remove_unread(folder, keep=copy)
                 _copy(Path(ref.path), copy, manifest)
-            fcntl.flock(lock, fcntl.LOCK_SH)  # a pruner may slip in between the two locks
+            fcntl.flock(lock, fcntl.LOCK_SH)  # another engine may remove the copy between the two locks
             if _is_copy(copy, Path(ref.path)):
                 break
             os.close(lock)
@@ -67,14 +67,14 @@ class SharedMemory:
         return Arrived(arrived.tensors, arrived.probe, arrived.source, done=lambda error: os.close(lock))
 
     def close(self) -> None:
-        """Leave the runs' folders; the last one out removes them."""
-        for home, users in self._users.items():
+        """Release the runs' folders; the last process that uses a folder removes it."""
+        for folder, users in self._users.items():
             os.close(users)
-            _remove_abandoned(home)
+            _remove_abandoned(folder)
         self._users.clear()
 
     def _locked(self, copy: Path, directory: Path, deadline: float) -> tuple[int, bool]:
-        """A lock on a copy, as an open descriptor: shared when the copy is there, else alone, to make it."""
+        """A lock on a copy (open descriptor), and whether it is exclusive: it is while there is no copy."""
         lock = os.open(_lock_path(copy), os.O_RDWR | os.O_CREAT, 0o600)
         while True:
             kind = fcntl.LOCK_SH if _is_copy(copy, directory) else fcntl.LOCK_EX
@@ -86,54 +86,54 @@ class SharedMemory:
                     os.close(lock)
                     raise StalledError(
                         f"this engine waited {self._deadline_s:g} s for another engine of this node, which "
-                        f"copies or reads {copy}; look at that explorer, or raise transport.deadline_s."
+                        f"copies or reads {copy}; check that explorer, or raise transport.deadline_s."
                     ) from None
                 time.sleep(_LOOK_S)
 
-    def _home(self, ref: WeightRef) -> Path:
-        """The run's folder; joining it removes the folders of runs that have no process any more."""
-        home = self._root / content_id(str(Path(ref.path).resolve().parent), ref.run_id)[:16]
-        if home not in self._users:
+    def _run_folder(self, ref: WeightRef) -> Path:
+        """The run's folder; its first use removes the folders of runs without a process."""
+        folder = self._root / content_id(str(Path(ref.path).resolve().parent), ref.run_id)[:16]
+        if folder not in self._users:
             self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
             for other in self._root.iterdir():
                 _remove_abandoned(other)
-            self._users[home] = _join(home)
-        return home
+            self._users[folder] = _join(folder)
+        return folder
 
 
-def _join(home: Path) -> int:
-    """Hold the run's folder for this process; the same file must still be there once it is held."""
+def _join(folder: Path) -> int:
+    """Lock the run's folder for this process; check that nobody removed it before the lock was taken."""
     while True:
-        home.mkdir(mode=0o700, exist_ok=True)
+        folder.mkdir(mode=0o700, exist_ok=True)
         try:
-            users = os.open(home / _USERS, os.O_RDWR | os.O_CREAT, 0o600)
+            users = os.open(folder / _USERS, os.O_RDWR | os.O_CREAT, 0o600)
         except FileNotFoundError:
             continue  # removed in between
         fcntl.flock(users, fcntl.LOCK_SH)
         with suppress(FileNotFoundError):
-            if os.stat(home / _USERS).st_ino == os.fstat(users).st_ino:
+            if os.stat(folder / _USERS).st_ino == os.fstat(users).st_ino:
                 return users
         os.close(users)
 
 
-def _remove_abandoned(home: Path) -> None:
-    """Remove a run's folder unless a live process has joined it."""
+def _remove_abandoned(folder: Path) -> None:
+    """Remove a run's folder unless a live process has locked it."""
     try:
-        users = os.open(home / _USERS, os.O_RDWR)
+        users = os.open(folder / _USERS, os.O_RDWR)
     except (FileNotFoundError, NotADirectoryError):
         return
     try:
         fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        shutil.rmtree(home, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
     except BlockingIOError:
         pass
     finally:
         os.close(users)
 
 
-def _remove_unread(home: Path, keep: Path) -> None:
-    """Remove older copies that no engine is reading: once loaded, a copy is of no more use."""
-    for old in home.glob("v????????"):
+def _remove_unread(folder: Path, keep: Path) -> None:
+    """Remove older copies that no engine is reading; a loaded copy is not needed again."""
+    for old in folder.glob("v????????"):
         if old.name >= keep.name:
             continue
         lock = os.open(_lock_path(old), os.O_RDWR | os.O_CREAT, 0o600)
@@ -151,14 +151,14 @@ def _lock_path(copy: Path) -> Path:
 
 
 def _is_copy(copy: Path, directory: Path) -> bool:
-    """Whether `copy` is there and was made of `directory`; it is whole whenever it is there."""
+    """Whether `copy` exists and has the manifest of `directory`; a copy that exists is complete."""
     with suppress(FileNotFoundError):
         return (copy / MANIFEST_FILE).read_bytes() == (directory / MANIFEST_FILE).read_bytes()
     return False
 
 
 def _copy(directory: Path, copy: Path, manifest: Mapping[str, Any]) -> None:
-    """Copy what the manifest lists, checked on the way; `copy` appears when it is whole."""
+    """Copy the files of the manifest and check their digests; `copy` exists only when it is complete."""
     draft = copy.with_name(f".draft-{copy.name}")
     for leftover in (draft, copy):
         shutil.rmtree(leftover, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Reading tensors in an engine's worker, from wherever a transport left them."""
+"""Reads the tensors of a version in an engine's worker, by the transport's `source`."""
 
 from __future__ import annotations
 
@@ -17,5 +17,5 @@ READERS: Mapping[str, Callable[[Source], Tensors]] = {"directory": directory.rea
 
 
 def open_source(source: Source) -> Tensors:
-    """Name and tensor of everything a version is, one at a time; an adapter comes merged into its base."""
+    """Name and tensor of a whole version, one at a time; an adapter is merged into its base."""
     return whole_tensors(READERS[source["use"]](source), source)

@@ -1,7 +1,8 @@
 """The engine's side of vLLM's own weight transfer: NCCL broadcast, CUDA IPC, and gloo on a CPU.
 
-The sender (`sender.py`) keeps a small key-value store; an engine finds there what is offered and where to
-meet. Tensors go from the sender's memory to the engine's; only names, shapes and the probe go by the store.
+The sender (`sender.py`) has a key-value store, in which an engine finds the offered versions and the address
+of the group. Tensors go from the sender's memory to the engine's; the store holds only names, shapes and the
+probe.
 """
 
 from __future__ import annotations
@@ -39,10 +40,10 @@ class Transfer:
         self._index = -1
 
     def fetch(self, ref: WeightRef) -> Arrived:
-        """Find the offer of a version; its tensors come when the engine is ready for them.
+        """Find the offer of a version; its tensors are received when the engine applies them.
 
         Raises: StalledError when nothing is offered within the deadline, IntegrityError for an offer of
-            another version, EngineError when this engine is not one of those it was made for.
+            another version, EngineError when the sender expects fewer engines.
         """
         offer = self._get(f"offer/{ref.version}")
         manifest = checked_manifest(offer["manifest"].encode(), ref, f"the offer of version {ref.version}")
@@ -118,7 +119,7 @@ def gloo(host: str, port: int, deadline_s: float = 600.0) -> Transfer:
 
 
 def update_info(tensors: Tensors) -> dict[str, list[Any]]:
-    """What vLLM's engines want to know of the tensors that come, in the order they come."""
+    """Names, dtypes and shapes of the tensors in the order they are sent, as vLLM's engines take them."""
     names = sorted(tensors)
     return {
         "names": names,

@@ -1,6 +1,6 @@
-"""vLLM's own weight-transfer calls, as one call of the worker, and what passes between the two sides as JSON.
+"""vLLM's weight-transfer calls as one call of the worker, and its messages as JSON.
 
-IPC handles travel spelled out (no pickle): numbers, bytes, and the names of the few types they mention.
+IPC handles are sent as numbers, bytes and the names of a few types; there is no pickle.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def encode(value: object) -> Any:
 
 
 def decode(value: Any) -> Any:
-    """What `encode` was given."""
+    """Inverse of `encode`."""
     import torch
 
     if isinstance(value, list):
@@ -89,5 +89,7 @@ def _type_called(name: str) -> Any:
 
 def _known(value: object, kind: type, what: object) -> Any:
     if not isinstance(value, kind):
-        raise IntegrityError(f"a weight update names {what!r}, which no handle may; is the sender ours?")
+        raise IntegrityError(
+            f"a weight update names {what!r}; wanted only types that CUDA IPC handles have: check the sender."
+        )
     return value

@@ -1,4 +1,4 @@
-"""Plays groups of rollouts and evaluations. It neither chooses tasks nor stores what comes back."""
+"""Plays groups of rollouts and evaluations. It neither chooses tasks nor stores rows."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Collection, Coroutine, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from explorers.limits import Limits
 from explorers.meter import Meter
+from explorers.plan import GroupPlan
 from explorers.workflows.rollouts import Rollouts, described
 from rft_data.core.protocols import Group, RolloutContext, Sampling
 from rft_data.core.rows import Experience, Task, Ticket, experience_id_of
@@ -18,42 +18,20 @@ T = TypeVar("T")
 
 
 class GroupPlayer:
-    """`group_size` rollouts per ticket; the engine batches whatever runs together."""
+    """Plays the rollouts of a ticket all at once, so that the engine can batch them."""
 
-    def __init__(
-        self,
-        rollouts: Rollouts,
-        *,
-        run_id: str,
-        attempt: int,
-        explorer_id: str,
-        group_size: int,
-        sampling: Sampling,
-        limits: Limits,
-        meter: Meter,
-        greedy_member: bool = False,
-    ) -> None:
-        """`run_id`, `attempt` and `explorer_id` name the experiences; evaluation samples greedily.
-
-        greedy_member: whether member 0 of every group is decoded greedily, for baselines (ReMax).
-        """
+    def __init__(self, rollouts: Rollouts, plan: GroupPlan, meter: Meter) -> None:
         self._rollouts = rollouts
-        self._run_id = run_id
-        self._attempt = attempt
-        self._explorer_id = explorer_id
-        self._group_size = group_size
-        self._sampling = sampling
-        self._limits = limits
+        self._plan = plan
         self._meter = meter
-        self._greedy = greedy_member
 
     async def play(self, ticket: Ticket, task: Task) -> Group:
-        """Play one group: start `extra` rollouts more than its size, keep the first that arrive.
+        """Play one group: start `extra` rollouts more than its size and keep the first that succeed.
 
-        A failed group keeps its good rollouts; one without its greedy member has failed.
+        A failed group keeps its good rollouts. A group without its greedy member has failed.
         Raises: RftError that is not about one row (ParityError, EngineError): no rollout could succeed.
         """
-        started = self._group_size + self._limits.extra
+        started = self._plan.size + self._plan.limits.extra
         contexts = [
             self._context(ticket.group_id, n, RowSource.ROLLOUT, self._member_sampling(n))
             for n in range(started)
@@ -63,7 +41,7 @@ class GroupPlayer:
         errors: list[str] = []
         waiting = set(members)
         try:
-            while waiting and len(arrived) < self._group_size:
+            while waiting and len(arrived) < self._plan.size:
                 done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
                 for one in sorted(done, key=members.__getitem__):
                     outcome = one.result()
@@ -76,27 +54,29 @@ class GroupPlayer:
         finally:
             await cancelled(members)
         rows = tuple(row for member in sorted(arrived) for row in arrived[member])
-        if len(arrived) == self._group_size:
+        if len(arrived) == self._plan.size:
             return Group(ticket, task, rows, GroupOutcome.ARRIVED)
-        whole = 0 in arrived or not self._greedy
-        if whole and len(arrived) >= (self._limits.min_members or self._group_size):
+        whole = 0 in arrived or not self._plan.greedy_member
+        if whole and len(arrived) >= (self._plan.limits.min_members or self._plan.size):
             self._meter.count("groups_salvaged")
             return Group(ticket, task, rows, GroupOutcome.ARRIVED)
         why = f"{len(errors)} of {started}: {errors[0]}"
         return Group(ticket, task, rows, GroupOutcome.FAILED, why)
 
     def _member_sampling(self, member: int) -> Sampling:
-        return replace(self._sampling, temperature=0.0) if self._greedy and member == 0 else self._sampling
+        if self._plan.greedy_member and member == 0:
+            return replace(self._plan.sampling, temperature=0.0)
+        return self._plan.sampling
 
     def _has_place(self, member: int, arrived: Collection[int]) -> bool:
-        """Whether the group has room for a member; the greedy one's place is kept for it."""
-        kept = self._greedy and member != 0 and 0 not in arrived
-        return len(arrived) + kept < self._group_size
+        """Whether the group is not full; one place is reserved for the greedy member."""
+        kept = self._plan.greedy_member and member != 0 and 0 not in arrived
+        return len(arrived) + kept < self._plan.size
 
     @property
     def sampling(self) -> Sampling:
         """How rollouts of groups are sampled."""
-        return self._sampling
+        return self._plan.sampling
 
     async def answer(self, task: Task, label: str, member: int, sampling: Sampling) -> list[Experience]:
         """Play a task once: rows of source `eval` and group `{label}-{task_id}`.
@@ -109,15 +89,17 @@ class GroupPlayer:
             return outcome
         return [
             Experience(
-                experience_id=experience_id_of(self._run_id, task.key, self._attempt, group_id, member),
+                experience_id=experience_id_of(
+                    self._plan.run_id, task.key, self._plan.attempt, group_id, member
+                ),
                 source=RowSource.EVAL,
-                run_id=self._run_id,
+                run_id=self._plan.run_id,
                 taskset=task.taskset,
                 task_id=task.task_id,
                 group_id=group_id,
-                attempt=self._attempt,
+                attempt=self._plan.attempt,
                 member=member,
-                explorer_id=self._explorer_id,
+                explorer_id=self._plan.explorer_id,
                 messages=task.messages,
                 prompt_messages=len(task.messages),
                 unscored_reason=f"rollout failed: {described(outcome)}",
@@ -126,18 +108,18 @@ class GroupPlayer:
 
     def _context(self, group_id: str, member: int, source: RowSource, sampling: Sampling) -> RolloutContext:
         return RolloutContext(
-            run_id=self._run_id,
+            run_id=self._plan.run_id,
             group_id=group_id,
             member=member,
-            attempt=self._attempt,
-            explorer_id=self._explorer_id,
+            attempt=self._plan.attempt,
+            explorer_id=self._plan.explorer_id,
             source=source,
             sampling=sampling,
         )
 
 
 async def together(work: Sequence[Coroutine[object, object, T]]) -> list[T]:
-    """All results, in order; the first error ends the others before it is raised."""
+    """All results, in order. On the first error the others are cancelled before it is raised."""
     tasks = [asyncio.create_task(one) for one in work]
     try:
         return list(await asyncio.gather(*tasks))

@@ -1,6 +1,7 @@
-"""One rollout, whatever its workflow does: within its deadline, retried where that may help, and checked.
+"""Plays one rollout: keeps its deadline, retries it after errors that may pass, and checks its rows.
 
-A bad rollout is data, not a crash; only what no rollout could survive (a broken engine) is raised.
+A failed rollout is a result, not an error. Only an error that no rollout could avoid (a broken engine) is
+raised.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ from rft_data.core.rows import Experience, Task, experience_id_of
 log = logging.getLogger(__name__)
 
 TRANSIENT = (ConnectionError, TimeoutError)
-"""What a workflow raises for a failure that may pass; it is played again then."""
+"""Errors of a workflow after which the rollout is retried."""
 _CANCEL_S = 1.0
-"""How long a cancelled workflow may take to end; then it is left behind."""
+"""How long to wait for a cancelled workflow to end."""
 _BACKOFF_S = 0.2
 
 
@@ -27,7 +28,6 @@ class Rollouts:
     """Plays single rollouts of one workflow on one engine."""
 
     def __init__(self, engine: Engine, workflow: Workflow, limits: Limits, meter: Meter) -> None:
-        """`engine`: what the workflow gets."""
         self._engine = engine
         self._workflow = workflow
         self._limits = limits
@@ -35,7 +35,7 @@ class Rollouts:
         self._left_behind: set[asyncio.Task[object]] = set()
 
     async def play(self, task: Task, ctx: RolloutContext) -> list[Experience] | Exception:
-        """The rows of one rollout, or what went wrong in it.
+        """The rows of one rollout, or the error with which it failed.
 
         Raises: RftError that is not about one row (ParityError, EngineError): no rollout could succeed.
         """
@@ -59,12 +59,12 @@ class Rollouts:
         return outcome
 
     async def _tried(self, task: Task, ctx: RolloutContext) -> list[Experience] | Exception:
-        """The outcome of the last attempt; all of them share one deadline."""
+        """The outcome of the last attempt; all attempts share one deadline."""
         now = asyncio.get_running_loop().time
         end = now() + self._limits.rollout_deadline_s
         outcome = await self._attempt(task, ctx, end)
         for retry in range(self._limits.retries):
-            # A workflow's own TimeoutError may pass; ours has used up the time.
+            # Retry a workflow's own TimeoutError, but not the one of our deadline.
             if not isinstance(outcome, TRANSIENT) or now() >= end:
                 break
             self._meter.count("rollouts_retried")
@@ -83,25 +83,25 @@ class Rollouts:
         if late:
             return TimeoutError(
                 f"the rollout took longer than {self._limits.rollout_deadline_s:g} s and was cancelled; "
-                "mend the workflow, or raise explorer.limits.rollout_deadline_s"
+                "correct the workflow, or raise explorer.limits.rollout_deadline_s"
             )
         if running.cancelled():
             return RuntimeError("the workflow cancelled itself")
         return running.result()
 
     async def _stop(self, running: asyncio.Task[object]) -> None:
-        """Cancel an attempt that is not done, and wait for its end, though not for ever."""
+        """Cancel an attempt that is not done, and wait _CANCEL_S for its end."""
         if running.done():
             return
         running.cancel()
         await asyncio.wait({running}, timeout=_CANCEL_S)
         if running.done():
             if not running.cancelled():
-                running.exception()  # looked at, so that asyncio does not complain
+                running.exception()  # read, so that asyncio logs no warning
             return
         log.warning(
-            "a workflow (%s) does not end when it is cancelled; it is left behind, and may go on using the "
-            "engine",
+            "a workflow (%s) did not end when it was cancelled; it runs on in the background and may still "
+            "use the engine",
             type(self._workflow).__name__,
         )
         self._left_behind.add(running)
@@ -123,7 +123,7 @@ class Rollouts:
 
 
 def check_rows(rows: object, task: Task, ctx: RolloutContext) -> None:
-    """See that a workflow returned experiences, at least one, under the names its context gave it.
+    """Check that a workflow returned at least one experience, with the ids and names of its context.
 
     Raises: RowError.
     """

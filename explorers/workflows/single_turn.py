@@ -12,10 +12,10 @@ from rft_data.core.rows import Experience, Task, content_id, experience_id_of
 
 
 class SingleTurn:
-    """Asks the task's messages through the chat template and scores the answer."""
+    """Renders the task's messages with the chat template, samples one answer and scores it."""
 
     def __init__(self, tokenizer: Any, rewards: Rewards) -> None:
-        """`tokenizer`: of the model, with a chat template."""
+        """`tokenizer`: the model's; it must have a chat template."""
         self._tokenizer = tokenizer
         self._rewards = rewards
         self._tokenizer_hash = tokenizer_hash(tokenizer)
@@ -51,9 +51,9 @@ class SingleTurn:
 
 
 def tokenizer_hash(tokenizer: Any) -> str:
-    """Content hash of what turns messages into ids: vocabulary, rules and chat template.
+    """Content hash of all that maps messages to token ids: vocabulary, rules and chat template.
 
-    Padding and truncation, which callers change as they go, do not count.
+    Padding and truncation do not count: callers change them at run time.
     """
     core = json.loads(tokenizer.backend_tokenizer.to_str())
     core.pop("padding", None)
@@ -62,7 +62,7 @@ def tokenizer_hash(tokenizer: Any) -> str:
 
 
 def _tokens(prompt_ids: list[int], completion: Completion) -> dict[str, Any]:
-    """The token columns of an experience, in coordinates of prompt and completion together."""
+    """The token columns of an experience; positions count from the start of the prompt."""
     start, sampled = len(prompt_ids), len(completion.token_ids)
     versions = [version for version, _, _ in completion.version_spans]
     return {

@@ -165,7 +165,7 @@ def _roles(recipe: RunRecipe, run: Run, explorers: Sequence[RoleSpec] = ()) -> R
         use=place.use,
         run_id=run.run_id,
         buffer=run.buffer,
-        engine=explorers[0].arguments["engine"]["use"] if explorers else "",
+        engine=explorers[0].arguments["plan"]["engine"]["use"] if explorers else "",
         explorers=explorers,
         trainer=RoleSpec("trainer", TRAINER, {}, cpus=place.trainer.cpus, gpus=place.trainer.gpus),
         trainer_threads=None if place.use == "inline" else max(1, int(place.trainer.cpus)),
@@ -193,9 +193,11 @@ def _explorers(recipe: ExplorerRecipe, run: Run, model: Path) -> list[RoleSpec]:
             f"explorer-{number}",
             EXPLORER,
             {
-                **common,
-                "engine": {**section.engine.model_dump(), "seed": recipe.seed + number},
-                "explorer_id": f"explorer-{number}",
+                "plan": {
+                    **common,
+                    "engine": {**section.engine.model_dump(), "seed": recipe.seed + number},
+                    "explorer_id": f"explorer-{number}",
+                }
             },
             cpus=place.cpus,
             gpus=place.gpus,

@@ -67,7 +67,7 @@ def make(model: Path) -> Iterator[Make]:
             "workflow": {"use": f"{TOYS}:ScriptedWorkflow"},
             "limits": {"rollout_deadline_s": 30.0},
         }
-        roles.append(explorer_role(buffer, **{**settings, **changes}))
+        roles.append(explorer_role(buffer, plan={**settings, **changes}))
         if load:
             assert asyncio.run(roles[-1].load_weights(WeightRef("run", 4, 0, ""))) == 0.25
         return roles[-1]
@@ -282,7 +282,7 @@ def test_a_role_that_cannot_be_built_leaves_no_process_behind(make: Make) -> Non
 
 @pytest.mark.slow
 def test_the_role_says_the_same_from_a_process_of_its_own(model: Path, tmp_path: Path) -> None:
-    arguments = {
+    plan = {
         "engine": {"use": f"{TOYS}:ScriptedEngine"},
         "model": str(model),
         "run_id": "run",
@@ -297,7 +297,7 @@ def test_the_role_says_the_same_from_a_process_of_its_own(model: Path, tmp_path:
     with Buffer(tmp_path / "buffer") as buffer, HubServer(buffer) as hub:
         placement = LocalPlacement((hub.address, hub.token))
         try:
-            role = placement.start(RoleSpec("explorer-0", "explorers.role:explorer_role", arguments))
+            role = placement.start(RoleSpec("explorer-0", "explorers.role:explorer_role", {"plan": plan}))
             ref = WeightRef("run", 4, 0, "")
             with pytest.raises(ParityError, match="no proven weights"):
                 role.call("version", int, deadline_s=60).result()

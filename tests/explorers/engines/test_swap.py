@@ -238,7 +238,7 @@ def test_weights_that_fail_their_proof_fail_what_is_in_flight_until_a_good_load(
     failed = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
     assert len(failed) >= 16
     assert all(isinstance(outcome, EngineError) for outcome in failed)
-    assert f"version {wrong.version} could not be put in place" in str(failed[0])
+    assert f"version {wrong.version} could not be loaded" in str(failed[0])
     for outcome in outcomes:
         if isinstance(outcome, Completion):
             assert wrong.version not in [v for v, _, _ in outcome.version_spans]
@@ -269,7 +269,7 @@ def test_a_load_that_breaks_half_way_under_requests_is_mended_by_the_next(
         for _ in range(4):
             await asyncio.sleep(0)
         monkeypatch.setattr(engine, "apply", half)
-        with pytest.raises(EngineError, match="could not be put in place"):
+        with pytest.raises(EngineError, match="could not be loaded"):
             await engine.swap_weights(doomed)
         monkeypatch.undo()
         await engine.swap_weights(good)

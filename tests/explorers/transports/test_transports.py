@@ -466,9 +466,9 @@ def test_an_ipc_handle_crosses_as_json_without_pickle() -> None:
     found = decode(json.loads(json.dumps(encode(update))))
     assert found == update
     assert isinstance(found["ipc_handles"][0]["GPU-1"][1], torch.Size)
-    with pytest.raises(IntegrityError, match="which no handle may"):
+    with pytest.raises(IntegrityError, match="wanted only types that CUDA IPC handles have"):
         encode({"x": subprocess.Popen})
-    with pytest.raises(IntegrityError, match="which no handle may"):
+    with pytest.raises(IntegrityError, match="wanted only types that CUDA IPC handles have"):
         decode({"!type": "os.system"})
-    with pytest.raises(IntegrityError, match="which no handle may"):
+    with pytest.raises(IntegrityError, match="wanted only types that CUDA IPC handles have"):
         decode({"!dtype": "load"})

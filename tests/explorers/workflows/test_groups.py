@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from explorers.limits import Limits, recipe_limits
 from explorers.meter import Meter, MeteredEngine
+from explorers.plan import GroupPlan
 from explorers.rewards.rules import ExactAnswer
 from explorers.rewards.scoring import Rewards
 from explorers.workflows.groups import GroupPlayer, together
@@ -46,14 +47,16 @@ class House:
         rollouts = Rollouts(MeteredEngine(self.engine, self.meter), self.workflow, bounds, self.meter)
         self.player = GroupPlayer(
             rollouts,
-            run_id="run",
-            attempt=2,
-            explorer_id="e0",
-            group_size=group_size,
-            sampling=Sampling(8, 0.7),
-            limits=bounds,
-            meter=self.meter,
-            greedy_member=greedy_member,
+            GroupPlan(
+                run_id="run",
+                attempt=2,
+                explorer_id="e0",
+                size=group_size,
+                sampling=Sampling(8, 0.7),
+                limits=bounds,
+                greedy_member=greedy_member,
+            ),
+            self.meter,
         )
 
     def play(self, *tasks: Task) -> list[Group]:
@@ -136,7 +139,7 @@ def test_a_hung_rollout_is_cancelled_at_its_deadline_and_its_request_aborted() -
 def test_a_rollout_that_ignores_its_cancellation_is_left_behind(caplog: pytest.LogCaptureFixture) -> None:
     (group,) = House(group_size=1, rollout_deadline_s=0.2).play(task("deaf"))
     assert (group.outcome, group.experiences) == ("failed", ())
-    assert "a workflow (ScriptedWorkflow) does not end when it is cancelled" in caplog.text
+    assert "a workflow (ScriptedWorkflow) did not end when it was cancelled" in caplog.text
 
 
 @pytest.mark.parametrize(
