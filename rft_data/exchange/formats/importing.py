@@ -15,9 +15,10 @@ from rft_data.buffer import Buffer
 from rft_data.buffer.validation import Refused, admit, encode
 from rft_data.core.errors import ConflictError, RecipeError, RowError
 from rft_data.core.lookup import lookup
-from rft_data.core.rows import Experience, PreferencePair, Task, TaskKey, content_id
+from rft_data.core.rows import Experience, TaskKey, content_id
 from rft_data.core.version import __version__
 from rft_data.core.words import Split
+from rft_data.exchange.formats.import_chunk import Chunk
 from rft_data.exchange.formats.inputs import Source, open_source
 from rft_data.exchange.formats.jsonlines import Found
 from rft_data.exchange.formats.payloads import store_payloads
@@ -52,33 +53,6 @@ class ImportReport:
     """New rows by table; a row of the source may become several."""
     problems: list[str] = field(default_factory=list)
     """`file:line: reason` of the first quarantined rows."""
-
-
-@dataclass(slots=True)
-class _Chunk:
-    """The records of one chunk, each with the place of its row in the chunk."""
-
-    tasks: list[tuple[int, Task]] = field(default_factory=list)
-    pairs: list[tuple[int, PreferencePair]] = field(default_factory=list)
-    experiences: list[tuple[int, Experience | StoredRow]] = field(default_factory=list)
-    bad: dict[int, tuple[str, str]] = field(default_factory=dict)
-    """(reason, experience id) by place."""
-
-    def add(self, place: int, records: Sequence[Record]) -> None:
-        """Sort in the records of one row."""
-        for record in records:
-            if isinstance(record, Task):
-                self.tasks.append((place, record))
-            elif isinstance(record, PreferencePair):
-                self.pairs.append((place, record))
-            else:
-                self.experiences.append((place, record))
-
-    def drop(self, place: int, reason: str, experience_id: str = "") -> None:
-        """Mark a row as bad, and drop all its records: a row is stored whole or not at all."""
-        self.bad.setdefault(place, (reason, experience_id))
-        self.tasks = [item for item in self.tasks if item[0] != place]
-        self.pairs = [item for item in self.pairs if item[0] != place]
 
 
 def import_into(
@@ -165,7 +139,7 @@ class _Intake:
 
     def store(self, rows: Sequence[Found]) -> None:
         """Store one chunk: tasks, preferences, experiences, then the bad rows."""
-        chunk = _Chunk()
+        chunk = Chunk()
         for place, found in enumerate(rows):
             try:
                 chunk.add(place, self._read(found))
@@ -205,7 +179,7 @@ class _Intake:
             if self._buffer.add_payload(data, kind) != name:
                 raise RowError(f"attachment {name!r} is not the hash of its bytes")
 
-    def _admitted(self, chunk: _Chunk) -> tuple[pa.Table, list[int]]:
+    def _admitted(self, chunk: Chunk) -> tuple[pa.Table, list[int]]:
         """(the experiences that may be stored, as a table; the place of each). The others are dropped."""
         owners = [place for place, _ in chunk.experiences]
         if self._format is STORED:
@@ -226,7 +200,7 @@ class _Intake:
             admitted, owned = admitted.take(pa.array(whole, pa.int64())), [owned[i] for i in whole]
         return admitted, owned
 
-    def _add_experiences(self, chunk: _Chunk, table: pa.Table, places: Sequence[int]) -> set[int]:
+    def _add_experiences(self, chunk: Chunk, table: pa.Table, places: Sequence[int]) -> set[int]:
         """The places whose experiences were new."""
         if table.num_rows == 0:
             return set()
@@ -238,7 +212,7 @@ class _Intake:
                 fresh.setdefault(seq, place)
         return set(fresh.values())
 
-    def _append(self, chunk: _Chunk, table: pa.Table, places: Sequence[int]) -> list[int | None]:
+    def _append(self, chunk: Chunk, table: pa.Table, places: Sequence[int]) -> list[int | None]:
         """Row numbers; None for a row that the buffer refuses because its id is stored with other content."""
         try:
             done = self._buffer.append(table)
@@ -252,7 +226,7 @@ class _Intake:
         self._report.new["experiences"] += done.stored
         return list(done.seqs)
 
-    def _add_tasks(self, chunk: _Chunk) -> set[int]:
+    def _add_tasks(self, chunk: Chunk) -> set[int]:
         """The places whose tasks were new."""
         if not chunk.tasks:
             return set()
@@ -262,7 +236,7 @@ class _Intake:
         self._report.new["tasks"] += self._buffer.add_tasks([task for _, task in chunk.tasks])
         return fresh
 
-    def _add_preferences(self, chunk: _Chunk) -> set[int]:
+    def _add_preferences(self, chunk: Chunk) -> set[int]:
         """The places whose preference pairs were new."""
         if not chunk.pairs:
             return set()
@@ -272,7 +246,7 @@ class _Intake:
         self._report.new["preferences"] += self._buffer.add_preferences([pair for _, pair in chunk.pairs])
         return fresh
 
-    def _set_aside(self, rows: Sequence[Found], chunk: _Chunk) -> None:
+    def _set_aside(self, rows: Sequence[Found], chunk: Chunk) -> None:
         """Store bad rows in `quarantine`, once: an earlier import's are found there by place and reason."""
         if not chunk.bad:
             return

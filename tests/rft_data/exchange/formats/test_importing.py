@@ -193,7 +193,7 @@ def test_deep_nesting_is_quarantined(buffer: Buffer, tmp_path: Path) -> None:
 def test_a_row_of_which_one_part_is_bad_is_not_stored_in_part(
     buffer: Buffer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # the door refuses an experience whose text is over its limit; the task beside it must not stay behind
+    # validation refuses an experience whose text is over its limit; the task beside it must not stay behind
     long = "x" * (5 << 20)
     row = {"question": long, "answer": long + "#### 1"}
     report = import_into(buffer, jsonl(tmp_path / "rows.jsonl", [row, {"question": "q", "answer": "#### 1"}]))

@@ -156,7 +156,7 @@ def test_a_source_that_cannot_be_opened_says_what_can(
 
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch) -> list:
-    """The hub's two doors, replaced by what they were asked: there is no network in a test."""
+    """The hub's two functions, replaced by ones that record their arguments: tests have no network."""
     asked: list = []
 
     class Api:
