@@ -36,7 +36,7 @@ An `algorithm` sets what the recipe leaves out ([algorithms.md](algorithms.md)).
 """
 
 _BOUNDS = {"ge": "≥ {}", "gt": "> {}", "le": "≤ {}", "lt": "< {}"}
-_WORDS = {str: "text", int: "whole number", float: "number", bool: "true or false", dict[str, Any]: "map"}
+_WORDS = {str: "text", int: "whole number", float: "number", bool: "true or false", dict[str, object]: "map"}
 _TITLES: Mapping[type[Section], str] = {Component: "use and args", RlStage: "stages[] (any other algorithm)"}
 """Titles of sections that stand in many places, or that no value of a key chooses."""
 

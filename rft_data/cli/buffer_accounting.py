@@ -1,10 +1,11 @@
-"""`rft buffer books | upgrade`: where every rollout of a run is, and older buffers in the present form."""
+"""`rft buffer books | upgrade`: the accounting of a run's rollouts, and buffers of older schema versions."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
@@ -21,7 +22,7 @@ def books(
     run: Annotated[str | None, typer.Option(help="Which run; else every run in the buffer.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Where every rollout is, for each run and consumer; exit code 1 if the books do not balance."""
+    """Rollouts by state, for each run and consumer; exit code 1 if the states do not add up."""
     with edge():
         from rft_data.buffer import Buffer
         from rft_data.core.errors import UnknownComponentError
@@ -57,14 +58,15 @@ def _max_uses(buffer: Buffer, run_id: str) -> int:
     return make_policy(sampler["use"], sampler["args"]).max_uses if sampler else 1
 
 
-def _lines(entry: dict[str, Any]) -> str:
+def _lines(entry: Mapping[str, object]) -> str:
     lines = [f"run '{entry['run_id']}', consumer '{entry['consumer']}'"]
     for name, value in entry.items():
         if isinstance(value, dict):
             lines += [f"  {name + ' by ' + operator:<40}{count:>9}" for operator, count in value.items()]
         elif isinstance(value, int):
             lines.append(f"  {name:<40}{value:>9}")
-    return "\n".join([*lines, *(f"  FAULT: {fault}" for fault in entry["faults"])])
+    faults = cast("list[str]", entry["faults"])
+    return "\n".join([*lines, *(f"  FAULT: {fault}" for fault in faults)])
 
 
 def upgrade(
@@ -72,7 +74,7 @@ def upgrade(
     new: Annotated[Path, typer.Argument(help="The folder to make.")],
     as_json: Json = False,
 ) -> None:
-    """Copy an older buffer into a new folder in the present form; every row is checked on the way."""
+    """Copy an older buffer into a new folder in the present schema version; every row is checked."""
     with edge():
         from rft_data.buffer.upgrade import upgrade as copy
 

@@ -1,4 +1,4 @@
-"""`rft buffer verify | repair | compact | quarantine`: the commands that look after a buffer's folder."""
+"""`rft buffer verify | repair | compact | quarantine`: the commands that maintain a buffer's folder."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ def verify(
 def repair(
     uri: Uri,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would be done, change nothing.")
+        bool, typer.Option("--dry-run", help="Show what would be done, change nothing.")
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Mend damage: move it aside, put back what can be found, say exactly what is lost. Deletes nothing."""
+    """Repair damage: move it aside, put back what can be found, list what is lost. Deletes nothing."""
     with edge():
         from rft_data.buffer.care import repair as mend
 
@@ -67,7 +67,7 @@ def quarantine(
     export: Annotated[Path | None, typer.Option(help="Write the rows to this JSONL file.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Rows that were refused at the door or taken out by a repair, by reason."""
+    """Rows that validation refused or a repair took out, by reason."""
     with edge():
         from rft_data.buffer import Buffer
         from rft_data.core.codec import from_table

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TypedDict, cast
 
 from rft_data.core.text import shown
 from rft_data.reading.overview import Overview
@@ -22,7 +22,7 @@ def _overview_lines(facts: Overview, owner: str, tags: Sequence[str]) -> Iterato
     written = [table.last_write for table in facts.tables.values() if table.last_write is not None]
     total = sum(table.bytes for table in facts.tables.values())
     yield f"buffer      {facts.location} (schema {facts.schema_version}, {size_text(total)})"
-    yield f"owner       {f'process {owner}' if owner else 'nobody'} has it open for writing"
+    yield f"owner       {f'process {owner} has it open for writing' if owner else 'none'}"
     yield f"last write  {max(written):%Y-%m-%d %H:%M:%S} UTC" if written else "last write  never"
     yield f"{'table':<14}{'rows':>10}{'on disk':>12}{'fragments':>11}{'versions':>10}"
     for name, table in facts.tables.items():
@@ -76,10 +76,29 @@ def table_text(rows: Sequence[Mapping[str, object]], columns: Sequence[str]) -> 
     )
 
 
-def hits_text(rows: Sequence[Mapping[str, Any]]) -> str:
+class _Hit(TypedDict):
+    """A row of a search's result."""
+
+    score: float
+    seq: int
+    reward: float | None
+    completion_text: str
+
+
+class _Tag(TypedDict):
+    """A tag as JSON values."""
+
+    name: str
+    rows: int
+    filter: object
+    note: str
+    created_at: str
+
+
+def hits_text(found: Sequence[Mapping[str, object]]) -> str:
     """Search results: score, row number, reward, then the text."""
     lines = []
-    for row in rows:
+    for row in cast("Sequence[_Hit]", found):
         reward = "-" if row["reward"] is None else f"{row['reward']:.4g}"
         lines.append(
             f"{row['score']:8.4f}  seq {row['seq']:<8} reward {reward:<8} {shown(row['completion_text'])}"
@@ -87,10 +106,10 @@ def hits_text(rows: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def tags_text(rows: Sequence[Mapping[str, Any]]) -> str:
+def tags_text(tags: Sequence[Mapping[str, object]]) -> str:
     """Tags, one a line."""
     lines = []
-    for row in rows:
+    for row in cast("Sequence[_Tag]", tags):
         where = "" if row["filter"] is None else f" where {json.dumps(row['filter'], ensure_ascii=False)}"
         note = f"  {shown(row['note'])}" if row["note"] else ""
         lines.append(f"{row['name']}: experiences below {row['rows']}{where}  ({row['created_at']}){note}")

@@ -1,6 +1,6 @@
-"""`rft data run | dry-run | readmit`: data recipes, and recipes tried on what is stored.
+"""`rft data run | dry-run | readmit`: data recipes, and recipes tried on stored experiences.
 
-What people say about experiences (`feedback`, `label-studio`, `annotate`) is `data_people.py`'s.
+The commands for feedback of people (`feedback`, `label-studio`, `annotate`) are in `data_people.py`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text."
 STORED = "stored"
 """What `--against` calls the verdicts in the buffer."""
 _GROUPS_PER_BATCH = 32
-"""Where a recipe names no step: groups that are judged together."""
+"""Groups that are judged together, for a recipe that trains nothing."""
 _SINK = "lancedb_write_mapper"
 """The operator that writes rows elsewhere."""
 
@@ -66,7 +66,7 @@ def dry_run(
     rows: Annotated[int, typer.Option(min=0, help="Rows, and differences, to show.")] = 10,
     as_json: Json = False,
 ) -> None:
-    """Say what a recipe's experience_ops would do with stored experiences; writes nothing."""
+    """Show what a recipe's experience_ops would do with stored experiences; writes nothing."""
     with edge():
         from rft_data.cli.rejudge_text import dry_run_text
         from rft_data.core.errors import RecipeError
@@ -77,7 +77,7 @@ def dry_run(
         from rft_data.run.rejudge import dry_run as replay
 
         prepare_process()
-        loaded = _that_writes_nothing(recipe, overrides or [])
+        loaded = _recipe_without_sink(recipe, overrides or [])
         with ExitStack() as stack:
             opened = stack.enter_context(_reading(buffer or loaded.buffer.uri))
             pipeline = stack.enter_context(closing(experience_pipeline(loaded, opened)))
@@ -101,11 +101,11 @@ def dry_run(
 @data_app.command("readmit")
 def readmit(
     recipe: RecipePath,
-    run_id: Annotated[str, typer.Option("--run", help="The run whose rejected groups get another chance.")],
+    run_id: Annotated[str, typer.Option("--run", help="The run whose rejected groups are judged again.")],
     overrides: Overrides = None,
     buffer: BufferUri = None,
     book: Annotated[
-        str | None, typer.Option("--as", help="Name of the book they go into; else RUN-readmitted.")
+        str | None, typer.Option("--as", help="Run id that they get; else RUN-readmitted.")
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -143,7 +143,7 @@ def _reading(uri: str) -> Buffer:
     return Buffer(uri, read_only=True)
 
 
-def _that_writes_nothing(path: Path, overrides: list[str]) -> OperatorRecipe:
+def _recipe_without_sink(path: Path, overrides: list[str]) -> OperatorRecipe:
     """A recipe whose `experience_ops` have no sink among them."""
     from rft_data.core.errors import RecipeError
     from rft_data.recipe.load import load_operator_recipe
@@ -173,4 +173,4 @@ def _other_side(
         return None
     if against == STORED:
         return StoredVerdicts(opened)
-    return stack.enter_context(closing(experience_pipeline(_that_writes_nothing(Path(against), []), opened)))
+    return stack.enter_context(closing(experience_pipeline(_recipe_without_sink(Path(against), []), opened)))

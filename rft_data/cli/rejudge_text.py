@@ -1,9 +1,9 @@
-"""Dry runs and re-admissions as text for terminals. What is not printable is escaped."""
+"""Dry runs and readmissions as text for terminals. What is not printable is escaped."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import NotRequired, TypedDict, cast
 
 from rft_data.core.text import escaped, shown
 from rft_data.core.words import Verdict
@@ -13,6 +13,18 @@ from rft_data.run.rejudge.readmit import Readmitted
 from rft_data.run.rejudge.tally import OperatorTally
 
 _REASON = 90
+
+
+class _Row(TypedDict):
+    """A row as a dry run shows it (`SHOWN_COLUMNS`)."""
+
+    experience_id: str
+    verdict: Verdict
+    dropped_by: str
+    reason: str
+    advantage: Sequence[float] | None
+    shaped_reward: float | None
+    masked: NotRequired[bool | None]
 
 
 def dry_run_text(found: DryRun, names: tuple[str, str]) -> str:
@@ -71,7 +83,8 @@ def _difference_lines(difference: Difference, names: tuple[str, str]) -> Iterato
         yield f"      {second}: {shown(example.second, _REASON)}"
 
 
-def _row_line(row: Mapping[str, Any]) -> str:
+def _row_line(line: Mapping[str, object]) -> str:
+    row = cast("_Row", line)
     if row["verdict"] != Verdict.KEPT:
         what = f"{row['verdict']} by {escaped(row['dropped_by'])}: {shown(row['reason'], _REASON)}"
     else:
@@ -89,12 +102,12 @@ def _advantage(values: Sequence[float]) -> str:
 
 
 def readmitted_text(found: Readmitted) -> str:
-    """What was re-admitted, and what to do with it."""
+    """What was readmitted, and what to do with it."""
     lines = [
         f"run '{shown(found.run_id)}': {found.rejected} rejected groups",
-        f"  admitted now          {found.admitted:>9}  ({found.rows} rows) into book '{shown(found.book)}'",
-        f"  in the book before    {found.already:>9}",
-        f"  in another book       {found.elsewhere:>9}",
+        f"  admitted now          {found.admitted:>9}  ({found.rows} rows) as run '{shown(found.book)}'",
+        f"  admitted before       {found.already:>9}",
+        f"  elsewhere             {found.elsewhere:>9}  (under another run id, or leased)",
         f"  set aside             {found.set_aside:>9}",
         f"  still rejected        {found.still_rejected:>9}",
         *(

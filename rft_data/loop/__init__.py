@@ -1,1 +1,1 @@
-"""One step after another: explore, judge, lease, train, publish; and taking a stopped run up again."""
+"""The loop of a run: explore, judge, lease, train, publish, step after step; and resuming a stopped run."""

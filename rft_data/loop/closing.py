@@ -1,7 +1,7 @@
-"""From stored rows to closed groups: operators judge the rows, verdicts are stored, then the groups.
+"""From stored rows to closed groups: operators judge the rows, their verdicts are stored, then the groups.
 
-The loop does this for the groups that explorers return; a restarted run does it for groups that were stored
-but not closed when it was killed.
+The loop closes the groups that explorers return. A resumed run closes the groups that were stored but not
+closed when it was killed.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TypedDict, cast
 
 import pyarrow as pa
 
@@ -31,9 +31,31 @@ _NO_ROUND = -1
 """The round of a group whose ticket was lost with its explorer."""
 
 
+class _OpenRow(TypedDict):
+    """A row of a group that is not closed."""
+
+    seq: int
+    group_id: str
+    taskset: str
+    task_id: str
+    member: int
+    version_min: int | None
+
+
+class _JudgedRow(TypedDict):
+    """A stored row with the verdict on it."""
+
+    seq: int
+    group_id: str
+    version_min: int
+    reward: float | None
+    verdict: Verdict
+    dropped_by: str
+
+
 @dataclass(frozen=True)
 class GroupCloser:
-    """Closes the groups of a run: its operators judge their stored rows, then each group is written down."""
+    """Closes the groups of a run: operators judge the stored rows, then each group is stored."""
 
     buffer: Buffer
     pipeline: Pipeline
@@ -43,10 +65,10 @@ class GroupCloser:
     least_members: int
     """Fewest rollouts of a group that may be trained on."""
     awaiting: Awaiting | None = None
-    """Keeps groups whose rewards come later; None: every group is closed when it arrives."""
+    """Keeps groups open whose rewards come later; None: every group is closed when it arrives."""
 
     def ready(self, played: Sequence[Played]) -> list[Played]:
-        """Of the groups that arrived, and of those that wait for delayed rewards, the ones to close now."""
+        """The groups to close now, of those that arrived and those that wait for delayed rewards."""
         return list(played) if self.awaiting is None else self.awaiting.sift(played)
 
     def close(self, played: Sequence[Played]) -> list[GroupResult]:
@@ -57,7 +79,7 @@ class GroupCloser:
         return self.judge(played, rows)
 
     def judge(self, played: Sequence[Played], rows: pa.Table) -> list[GroupResult]:
-        """Run the operators over `rows`; write verdicts, the pairs they found, and then the groups."""
+        """Run the operators over `rows`; store verdicts, the preference pairs they found, then the groups."""
         failpoint("judge.begin")
         annotations = self.pipeline.run(rows)
         self.buffer.annotate(annotations)
@@ -71,15 +93,15 @@ class GroupCloser:
         return results
 
     def interrupted(self, tasks: Container[TaskKey]) -> list[Played]:
-        """Groups whose rows a killed process had stored, and that are not closed.
+        """Groups that are not closed, and whose rows a killed process had stored.
 
-        One with fewer than `least_members`, or whose task is gone, is `cancelled`: accounted for, never
-        trained.
+        A group with fewer than `least_members`, or whose task is gone, is `cancelled`: it is accounted for
+        and never trained.
         """
         mine = Compare("run_id", "eq", self.run_id)
         closed = set(self.buffer.read("groups", ["group_id"], mine)["group_id"].to_pylist())
         rollouts = And((mine, Compare("source", "eq", RowSource.ROLLOUT)))
-        members: dict[str, list[dict[str, object]]] = {}
+        members: dict[str, list[_OpenRow]] = {}
         for row in self.buffer.read("experiences", _INTERRUPTED, rollouts).to_pylist():
             # a group whose id has no ordinal was not admitted by a sampler: it is not closed by this run
             if row["group_id"] not in closed and _ORDINAL.search(row["group_id"]):
@@ -97,7 +119,7 @@ class GroupCloser:
             closed = {result.ticket.group_id for result in stored_groups(self.buffer, self.run_id)}
             if closed.isdisjoint(group.ticket.group_id for group in found):
                 raise
-            # a call of the killed run was still on its way to the hub, and closed some of them: look again
+            # a late call of the killed run reached the hub and closed some of them: look again
             return self.recover(tasks)
 
     def history(self) -> list[GroupResult]:
@@ -105,7 +127,7 @@ class GroupCloser:
         waiting = [] if self.awaiting is None else self.awaiting.history()
         return stored_groups(self.buffer, self.run_id) + waiting
 
-    def _stored(self, group_id: str, rows: Sequence[Mapping[str, Any]], tasks: Container[TaskKey]) -> Played:
+    def _stored(self, group_id: str, rows: Sequence[_OpenRow], tasks: Container[TaskKey]) -> Played:
         key = TaskKey(rows[0]["taskset"], rows[0]["task_id"])
         version = min(row["version_min"] for row in rows if row["version_min"] is not None)
         ticket = Ticket(group_id, int(group_id.rsplit("-", 1)[1]), version, _NO_ROUND)
@@ -120,14 +142,14 @@ def group_results(played: Sequence[Played], rows: pa.Table, annotations: pa.Tabl
     """What became of each group, from its stored rows and their verdicts (same order as `rows`)."""
     names = ["seq", "group_id", "version_min", "reward"]
     verdicts = annotations.select(["verdict", "dropped_by"]).to_pylist()
-    judged: dict[str, list[dict[str, object]]] = {}
+    judged: dict[str, list[_JudgedRow]] = {}
     for row, verdict in zip(rows.select(names).to_pylist(), verdicts, strict=True):
-        judged.setdefault(row["group_id"], []).append({**row, **verdict})
+        judged.setdefault(row["group_id"], []).append(cast("_JudgedRow", {**row, **verdict}))
     return [_result(group, judged.get(group.ticket.group_id, [])) for group in played]
 
 
-def _result(group: Played, mine: Sequence[Mapping[str, Any]]) -> GroupResult:
-    whole = len(mine) == group.rows  # else validation refused some: a group is never torn
+def _result(group: Played, mine: Sequence[_JudgedRow]) -> GroupResult:
+    whole = len(mine) == group.rows  # else validation refused some rows: a group is used whole or not at all
     kept = [row["seq"] for row in mine if row["verdict"] == Verdict.KEPT]
     return GroupResult(
         ticket=group.ticket,
@@ -140,8 +162,8 @@ def _result(group: Played, mine: Sequence[Mapping[str, Any]]) -> GroupResult:
     )
 
 
-def group_row(group: Played, result: GroupResult, named: Mapping[str, object]) -> dict[str, Any]:
-    """The row of the `groups` table for one closed ticket."""
+def group_row(group: Played, result: GroupResult, named: Mapping[str, object]) -> dict[str, object]:
+    """The row of the `groups` table for one closed ticket; `named`: its `run_id` and `attempt`."""
     return {
         **named,
         "group_id": result.ticket.group_id,

@@ -1,7 +1,6 @@
 """Which task each ticket plays, and which tickets are open.
 
-Tasks that lost their ticket (their explorer died) go first; the selector chooses the rest. It neither admits
-nor plays.
+Tasks whose explorer died go first; the selector chooses the rest. Nothing is admitted or played here.
 """
 
 from __future__ import annotations
@@ -48,13 +47,13 @@ class Dispatcher:
         return again + self.selector.select(n - len(again)) if n > len(again) else again
 
     def close(self, ticket: Ticket) -> None:
-        """The ticket is no longer open; idempotent."""
+        """Forget an open ticket; idempotent."""
         self.open.pop(ticket.ordinal, None)
 
     def give_back(self, tasks: Sequence[TaskKey]) -> None:
-        """These tasks lost their tickets: they are played before others, unless they were lost before.
+        """Play these tasks next: their tickets were lost.
 
-        A task whose explorer dies each time may be the cause.
+        A task that is lost a second time is not played again: it may be what kills the explorer.
         """
         for key in tasks:
             if key not in self.tasks:
@@ -63,10 +62,12 @@ class Dispatcher:
             if self._lost[key] <= _CHANCES:
                 self._again.append(key)
             else:
-                log.warning("task %s/%s lost its explorer again; it is given up", key.taskset, key.task_id)
+                log.warning(
+                    "task %s/%s is not played again: its explorer died twice", key.taskset, key.task_id
+                )
 
-    def state_dict(self) -> dict[str, Any]:
-        """Open tickets and tasks that wait for another, as JSON values."""
+    def state_dict(self) -> dict[str, object]:
+        """Open tickets, and the tasks to be played again, as JSON values."""
         return {
             "admitted": self.admitted,
             "open": [[ordinal, key.taskset, key.task_id] for ordinal, key in self.open.items()],

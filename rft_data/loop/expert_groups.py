@@ -1,13 +1,13 @@
 """Experts' answers as groups that a sampler can mix into a policy's batches.
 
-The rows are stored already; here they get a verdict (kept, advantage 0) and rows in `groups`, under a run id
+Their rows are stored already. Here they get verdicts (kept, advantage 0) and rows in `groups`, under a run id
 of their own. They are tokenised when they are leased.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import TypedDict
 
 import pyarrow as pa
 
@@ -19,9 +19,20 @@ from rft_data.core.words import GroupOutcome, RowSource, Verdict
 from rft_data.loop.closing import group_row, stored_groups
 
 PART = "experts"
-"""The sampler's part that stands for them."""
+"""Their name among the parts of the sampler policy `mix`."""
 _NO_VERSION = 0
-"""Experts' groups have no age: a sampler does not look."""
+"""Experts' groups have no age; samplers do not read it."""
+
+
+class _ExpertRow(TypedDict):
+    """The columns of an expert's row that are read here."""
+
+    seq: int
+    experience_id: str
+    group_id: str
+    taskset: str
+    task_id: str
+    reward: float | None
 
 
 def experts_run_id(run_id: str) -> str:
@@ -35,14 +46,14 @@ def experts_prefix(run_id: str) -> str:
 
 
 def open_expert_groups(buffer: Buffer, run_id: str, pipeline_hash: str, attempt: int) -> int:
-    """Let the run's expert rows be leased as groups, one for each task; those that can be already stay.
+    """Store the run's expert rows as groups that can be leased, one for each task.
 
-    Returns: how many groups were added.
+    Returns: how many groups are new.
     """
     mine = And((Compare("run_id", "eq", run_id), Compare("source", "eq", RowSource.EXPERT)))
     columns = ["seq", "experience_id", "group_id", "taskset", "task_id", "reward"]
     known = {group.ticket.group_id for group in stored_groups(buffer, experts_run_id(run_id))}
-    members: dict[str, list[Mapping[str, object]]] = {}
+    members: dict[str, list[_ExpertRow]] = {}
     for row in buffer.read("experiences", columns, mine).sort_by("seq").to_pylist():
         if row["group_id"] not in known:
             members.setdefault(row["group_id"], []).append(row)
@@ -55,7 +66,7 @@ def open_expert_groups(buffer: Buffer, run_id: str, pipeline_hash: str, attempt:
     return len(groups)
 
 
-def _kept(rows: Sequence[Mapping[str, object]], pipeline_hash: str) -> pa.Table:
+def _kept(rows: Sequence[_ExpertRow], pipeline_hash: str) -> pa.Table:
     """Annotations that keep every row, with an advantage of 0."""
     columns = {
         "seq": [row["seq"] for row in rows],
@@ -72,7 +83,7 @@ def _kept(rows: Sequence[Mapping[str, object]], pipeline_hash: str) -> pa.Table:
     return pa.table(columns | nothing, schema=ANNOTATIONS)
 
 
-def _group(ordinal: int, rows: Sequence[Mapping[str, Any]]) -> tuple[Played, GroupResult]:
+def _group(ordinal: int, rows: Sequence[_ExpertRow]) -> tuple[Played, GroupResult]:
     ticket = Ticket(rows[0]["group_id"], ordinal, _NO_VERSION, ordinal)
     task = TaskKey(rows[0]["taskset"], rows[0]["task_id"])
     seqs = tuple(row["seq"] for row in rows)

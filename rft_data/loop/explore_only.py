@@ -9,22 +9,22 @@ from pathlib import Path
 from rft_data.core.errors import EngineError, Stopped
 from rft_data.core.words import GroupState
 from rft_data.loop.exploring import Exploring
-from rft_data.loop.turning import Loop
+from rft_data.loop.repeating import Loop
 from rft_data.weights import checkpoint
 
 
 @dataclass
 class ExploreLoop(Loop):
-    """Explorers and operators around one buffer; a checkpoint is taken every so many groups."""
+    """Explorers and operators around one buffer, with a checkpoint every so many groups."""
 
     exploring: Exploring
     groups: int
-    """Groups to close, those of former starts counted in."""
+    """Groups to close, including those of earlier starts."""
     checkpoint_every: int
     """Groups between two checkpoints, and the most that are under way at once."""
     checkpoints: Path
     on_progress: Callable[[str], None]
-    """Told how far it is."""
+    """Called with a text that says how many groups are played."""
     stop_requested: Callable[[], bool] = lambda: False
     _sealed: int = field(default=0, init=False)
     """Groups that the last checkpoint holds."""
@@ -32,10 +32,10 @@ class ExploreLoop(Loop):
     def run(self) -> None:
         """Explore until enough groups are closed.
 
-        Raises: EngineError when every group failed, or nobody serves weights; Stopped when asked to.
+        Raises: EngineError when every group failed, or no explorer serves weights; Stopped when asked to.
         """
         self._sealed = self.exploring.closed
-        self.turn()
+        self.repeat()
         self._end()
 
     def finished(self) -> bool:
@@ -43,16 +43,16 @@ class ExploreLoop(Loop):
         return self.exploring.closed >= self.groups
 
     def stopping(self) -> bool:
-        """Whether somebody asked for a stop."""
+        """Whether a stop was requested."""
         return self.stop_requested()
 
     def start(self) -> None:
-        """Start the groups that are still wanted, as many as one checkpoint holds."""
+        """Start the groups that are still wanted, at most those of one checkpoint."""
         wanted = min(self.groups - self.exploring.closed, self.checkpoint_every)
         self.exploring.start(wanted - self.exploring.fleet.playing)
 
     def collect(self) -> None:
-        """Take in what arrived; write a checkpoint when one is due."""
+        """Close the groups that arrived; write a checkpoint when one is due."""
         self.exploring.collect()
         if self.exploring.closed >= self._sealed + self.checkpoint_every:
             self._sealed = self.exploring.closed
@@ -65,7 +65,7 @@ class ExploreLoop(Loop):
         raise Stopped(f"stopped after {self.exploring.closed} of {self.groups} groups, as asked")
 
     def nothing_under_way(self) -> None:
-        """Raises: EngineError: groups are wanted, and no explorer plays."""
+        """Raises: EngineError, always: groups are wanted and no explorer plays."""
         self._end()
         raise EngineError(
             f"no explorer serves weights, {self.exploring.closed} of {self.groups} groups are played; "
@@ -90,6 +90,7 @@ class ExploreLoop(Loop):
         exploring = self.exploring
         if exploring.closed and exploring.sampler.conservation()[GroupState.FAILED] == exploring.closed:
             raise EngineError(
-                f"all {exploring.closed} groups failed, the last with: {exploring.last_error}; nothing can "
-                "be trained on. Mend the reward, the workflow or the tasks, and start over with --fresh."
+                f"all {exploring.closed} groups failed, the last with: {exploring.last_error}; there is "
+                "nothing to train on. Correct the reward, the workflow or the tasks, and start over with "
+                "--fresh."
             )

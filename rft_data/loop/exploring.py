@@ -1,7 +1,7 @@
-"""Exploring: tickets go to explorers, groups arrive and are closed, sampler and selector are told.
+"""Exploring: explorers get tickets, groups arrive and are closed, sampler and selector observe the results.
 
-It starts what it is given room for and accounts for what was lost. The loop decides whether there is room,
-and what is trained.
+It starts at most as many groups as the loop asks for, and accounts for groups that were lost. The loop
+decides how many may start, and what is trained.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Exploring:
     dispatcher: Dispatcher
     fleet: Fleet
     closed: int = 0
-    """Groups that arrived, cancelled ones aside; the loop sets where the count begins."""
+    """Groups that arrived and were not cancelled; the loop resets the count."""
     last_error: str = ""
     """Why the last failed group failed."""
     judge_s: float = 0.0
@@ -51,9 +51,9 @@ class Exploring:
         return 0 if self.closer.awaiting is None else len(self.closer.awaiting)
 
     def collect(self) -> None:
-        """Take in the groups that arrived, and those that have waited long enough for their rewards.
+        """Close the groups that arrived, and those that have waited long enough for their rewards.
 
-        Raises: what an explorer raised that starting it again does not mend.
+        Raises: what an explorer raised, where starting it again does not help.
         """
         played, lost = self.fleet.collect()
         if lost:
@@ -67,7 +67,7 @@ class Exploring:
         return taken
 
     def _arrive(self, played: Sequence[Played]) -> None:
-        """Close groups whose rows are stored, and only then their tickets."""
+        """Close groups whose rows are stored, then their tickets."""
         began = time.perf_counter()
         results = self.closer.close(played)
         self.judge_s += time.perf_counter() - began
@@ -81,7 +81,7 @@ class Exploring:
         self.dispatcher.selector.observe([r for r in results if not self.sampler.is_stale(r)])
 
     def _salvage(self, lost: Sequence[Assignment]) -> list[Played]:
-        """What an explorer that died had stored; the tasks of the rest are played again."""
+        """The groups that a dead explorer had stored; the tasks of the others are played again."""
         found = self.closer.interrupted({assignment.task.key for assignment in lost})
         stored = {group.ticket.group_id: group for group in found}
         played = [_salvaged(a, stored.get(a.ticket.group_id)) for a in lost]

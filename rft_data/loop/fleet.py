@@ -1,6 +1,6 @@
-"""The explorers of a run: what each plays, on which policy version, and how dead ones are started again.
+"""The explorers of a run: what each plays, on which policy version, and how a dead one is started again.
 
-It chooses neither tasks nor versions.
+The tasks and the versions are chosen elsewhere.
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ class Member:
 
     role: Role
     version: int = -1
-    """The version it has proved that it serves; -1 while it serves none."""
+    """The version it proved to serve; -1 while it serves none."""
     playing: dict[Future[list[Played]], list[Assignment]] = field(default_factory=dict)
     loading: tuple[Future[float], WeightRef] | None = None
+    """The call that loads weights, and these weights, while it is under way."""
     starting: Future[None] | None = None
     """Its restart, while that is under way."""
     deaths: int = 0
@@ -40,6 +41,7 @@ class Member:
     busy_s: float = 0.0
     """Seconds with a call under way, since `busy_seconds` was last read."""
     since: float | None = None
+    """`time.monotonic()` at the last update of `busy_s`; None while no call is under way."""
     asked: Future[dict[str, float]] | None = None
     """The call for its metrics, while that is under way."""
 
@@ -75,7 +77,8 @@ class Fleet:
             whole_rounds: an explorer gets its share of a round in one call (so that what is batched
                 together does not depend on timing), instead of one call per group.
             deadline_s: longest a call may take.
-            max_restarts: of one explorer that returns no group between them, before the run ends.
+            max_restarts: how often one explorer is started again without returning a group, before the run
+                ends.
         """
         self.members = [Member(role) for role in roles]
         self._versions = versions
@@ -105,7 +108,7 @@ class Fleet:
         return starting + loading + (late if self._whole_rounds and late else playing)
 
     def publish(self, ref: WeightRef) -> None:
-        """Have every explorer load these weights; one that is loading older ones goes on to them after."""
+        """Have every explorer load these weights; one that is still loading older ones loads these next."""
         self._published = ref
         for member in self.members:
             self._follow(member)
@@ -113,8 +116,8 @@ class Fleet:
     def versions(self) -> list[int]:
         """The versions that are served, newest first.
 
-        With whole rounds none while one is loading or starting: which explorer gets a round must not depend
-        on which is quicker.
+        With whole rounds the list is empty while any explorer is loading or starting: which explorer gets a
+        round must not depend on which is quicker.
         """
         if self._whole_rounds and any(member.loading or member.starting for member in self.members):
             return []
@@ -136,8 +139,9 @@ class Fleet:
             member.watch()
 
     def collect(self) -> tuple[list[Played], list[Assignment]]:
-        """Groups that were returned, and assignments lost with an explorer that died (and is started again).
+        """Groups that were returned, and assignments that were lost with an explorer.
 
+        An explorer that died is started again.
         Raises: what an explorer raised, if a restart cannot help or was tried `max_restarts` times.
         """
         played: list[Played] = []
@@ -213,7 +217,7 @@ class Fleet:
         return found
 
     def _follow(self, member: Member) -> None:
-        """Start loading what was published last; an explorer that starts or loads does this afterwards."""
+        """Start loading what was published last; one that is starting or loading does so afterwards."""
         ref = self._published
         if member.starting is None and member.loading is None and ref is not None:
             self._versions.hold(ref.version)

@@ -1,6 +1,6 @@
 """The online loop, against protocols only: explore, judge, lease, train, publish.
 
-How it turns is in `turning.py`; here is what may start, what follows a step, and when a run is over.
+It says what may start, what follows a step, and when a run is over; `repeating.py` calls it again and again.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from rft_data.buffer import Buffer
 from rft_data.core.errors import StalledError, Stopped
 from rft_data.core.files import MANIFEST_FILE
 from rft_data.core.rows import FileFacts, Lease, StepReport
+from rft_data.core.words import ADMITTED
 from rft_data.loop.exploring import Exploring
+from rft_data.loop.repeating import Loop
 from rft_data.loop.training import Training
-from rft_data.loop.turning import Loop
 from rft_data.sampler.ledger import CONSUMER, Ledger
 from rft_data.weights import checkpoint
 from rft_data.weights.versions import VersionRegistry
@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """How far, how often."""
+    """How many steps a run takes, and what happens every how many steps."""
 
     steps: int
     """Optimizer steps of the run."""
@@ -61,23 +61,23 @@ class OnlineLoop(Loop):
     checkpoints: Path
     """Where the trainer writes them: `checkpoint-<step>`."""
     step: int
-    """Optimizer steps behind the weights."""
+    """Optimizer steps that the present weights have taken."""
     on_step: Callable[[OnlineLoop, Lease, StepReport], None]
-    """Told every step that was taken."""
+    """Called after every step."""
     stop_requested: Callable[[], bool] = lambda: False
-    _boundary: dict[str, Any] = field(default_factory=dict)
-    """The parts' state when the last step was done: what a resume starts from."""
+    _boundary: dict[str, object] = field(default_factory=dict)
+    """The state of the parts when the last step was done: a resume starts from it."""
 
     def run(self) -> None:
-        """Train until `schedule.steps` optimizer steps are behind the weights.
+        """Train until `schedule.steps` optimizer steps are taken.
 
         Raises: StalledError if nothing can go on; Stopped when asked to; what a role raised.
         """
         self.publish_first()
-        self.turn()
+        self.repeat()
 
     def publish_first(self) -> None:
-        """Bring explorers and trainer to the same weights, before anything is explored."""
+        """Publish the trainer's weights and wait until the explorers serve them, before exploring starts."""
         self._boundary = self.state()
         self.training.save(self.step)
         self.drain()
@@ -87,7 +87,7 @@ class OnlineLoop(Loop):
         return self.step >= self.schedule.steps
 
     def stopping(self) -> bool:
-        """Whether somebody asked for a stop."""
+        """Whether a stop was requested."""
         return self.stop_requested()
 
     def start(self) -> None:
@@ -95,10 +95,10 @@ class OnlineLoop(Loop):
         self.explore()
         self.train(self.schedule.groups_per_step)
 
-    def under_way(self) -> list[Future[Any]]:
+    def under_way(self) -> list[Future[object]]:
         """Every call that has not been collected."""
         training = self.training.future
-        return super().under_way() + ([] if training is None else [training])
+        return [*super().under_way(), *([] if training is None else [training])]
 
     def collect(self) -> None:
         """Collect whatever has finished."""
@@ -127,7 +127,7 @@ class OnlineLoop(Loop):
         return True
 
     def stepped(self, lease: Lease, report: StepReport) -> None:
-        """A step is done and its version is issued: settle, tell, checkpoint."""
+        """Account for a step that is done: settle its lease, call `on_step`, checkpoint if one is due."""
         self.exploring.sampler.settle(lease)
         self.step += 1
         self.on_step(self, lease, report)
@@ -136,7 +136,7 @@ class OnlineLoop(Loop):
         if self.schedule.checkpoint_due(self.step):
             self.seal(report.files)
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> dict[str, object]:
         """The state of the parts that cannot be rebuilt from the tables."""
         parts = self.exploring
         return {
@@ -158,9 +158,9 @@ class OnlineLoop(Loop):
         checkpoint.prune(self.checkpoints, keep=checkpoint.KEPT)
 
     def nothing_under_way(self) -> None:
-        """Train on fewer groups if some are ready, or say why none is.
+        """Train on fewer groups if some are ready.
 
-        Raises: StalledError when no group may be trained.
+        Raises: StalledError, saying why, when no group may be trained.
         """
         sampler = self.exploring.sampler
         ready, wanted = sampler.ready, self.schedule.groups_per_step
@@ -174,10 +174,11 @@ class OnlineLoop(Loop):
                 "the operators drop every group: look at `rft buffer head --table annotations`, loosen "
                 "'experience_ops' or choose other tasks"
             )
-        found = {state: n for state, n in sampler.conservation().items() if n}
+        counts = sampler.conservation()
+        found = ", ".join(f"{n} {state}" for state, n in counts.items() if n and state != ADMITTED)
         raise StalledError(
             f"step {self.step}: none of the {self.exploring.closed} groups explored for it may be trained "
-            f"({found}); {why}."
+            f"(groups of the run: {found or 'none'}); {why}."
         )
 
     def stop(self) -> None:

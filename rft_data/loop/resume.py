@@ -1,8 +1,8 @@
-"""Resuming a run where its last checkpoint and its stored groups left it.
+"""Resuming a run from its last checkpoint and its stored groups.
 
-Synchronous runs continue exactly: groups explored for a step that has no lease yet are set aside, the
-selector repeats the rounds that were leased, and exploring starts again from there. Asynchronous runs keep
-every group that arrived, and play again the tasks whose tickets were lost.
+A synchronous run continues exactly: groups explored for a step that has no lease yet are set aside, the
+selector repeats the rounds that were leased, and exploring starts again from there. An asynchronous run keeps
+every group that arrived, and plays the tasks again whose tickets were lost.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ SUPERSEDED = "superseded"
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Where a run stands."""
+    """The step from which a run goes on, and what it had by then."""
 
     step: int
     """Optimizer steps the checkpoint holds; 0 without one."""
     directory: Path | None
     """The checkpoint; None at the start."""
     state: Mapping[str, Any]
-    """What was sealed with it."""
+    """The state of selector, dispatcher and sampler that the checkpoint holds; empty without one."""
     history: Sequence[GroupResult]
     """Every group of the run that is closed, and those that wait for rewards (outcome `awaiting`)."""
 
 
-def take_up(
+def resume(
     closer: GroupCloser,
     ledger: Ledger,
     versions: VersionRegistry,
@@ -53,14 +53,14 @@ def take_up(
     checkpoints: Path,
     synchronous: bool,
 ) -> Position:
-    """Close what a kill left open and bring the dispatcher to where the training stopped.
+    """Close the groups that a killed run left open, and restore the dispatcher's state at its last step.
 
     Args:
-        closer: keeps groups that wait for delayed rewards open; not for a synchronous run, which explores the
-            step that it was killed in anew.
+        closer: keeps groups open that wait for delayed rewards. A synchronous run has none: it explores the
+            interrupted step again.
         synchronous: weights are published after every step and nothing older is trained.
     """
-    # first, as it brings back tasks that the run had made: open groups of them are closed then
+    # the state comes first: it brings back the tasks that the run had made, whose groups may be open
     at = _newest(checkpoints, dispatcher)
     _close_open_groups(closer, dispatcher)
     if at.directory is not None:
@@ -75,8 +75,8 @@ def take_up(
     return replace(at, history=history)
 
 
-def take_up_exploring(closer: GroupCloser, dispatcher: Dispatcher, *, checkpoints: Path) -> Position:
-    """The same for a run that only explores: its steps are groups, and nothing of it is consumed."""
+def resume_exploring(closer: GroupCloser, dispatcher: Dispatcher, *, checkpoints: Path) -> Position:
+    """`resume` for a run that only explores: its steps are groups, and no lease is consumed."""
     _close_open_groups(closer, dispatcher)
     at = _newest(checkpoints, dispatcher)
     history = closer.history()
@@ -87,7 +87,7 @@ def take_up_exploring(closer: GroupCloser, dispatcher: Dispatcher, *, checkpoint
 def _close_open_groups(closer: GroupCloser, dispatcher: Dispatcher) -> None:
     found = closer.recover(dispatcher.tasks)
     if found:
-        log.info("%d groups had been stored but not judged; they are now", len(found))
+        log.info("%d groups were stored but not closed; they are closed now", len(found))
     if closer.awaiting:
         log.info("%d groups wait for their rewards", len(closer.awaiting))
 
@@ -109,10 +109,10 @@ def _resume_synchronous(
     ledger: Ledger,
     step: int,
 ) -> int:
-    """Lead the selector through the rounds leased since the checkpoint of `step`; set the rest aside.
+    """Repeat the rounds leased since the checkpoint of `step` in the selector; set later groups aside.
 
-    Returns: groups set aside. In synchronous runs the version a group was admitted under says for which
-    step it was explored.
+    In a synchronous run the version that a group was admitted under tells for which step it was explored.
+    Returns: how many groups were set aside.
     """
     leased = {lease.step for lease in ledger.leases(CONSUMER)}
     if isinstance(dispatcher.selector, TaskCurator):
@@ -136,17 +136,17 @@ def _resume_synchronous(
 def _resume_asynchronous(
     dispatcher: Dispatcher, history: Sequence[GroupResult], retired: Mapping[str, str]
 ) -> int:
-    """Observe what arrived since the checkpoint; give back the tasks whose tickets were lost.
+    """Observe the groups that arrived since the checkpoint; give back the tasks whose tickets were lost.
 
-    Tickets of groups that wait for rewards stay out.
-    The selector draws again what it drew since; a task that has no group of its own is one that was lost.
-    Returns: tasks to be played again.
+    The tickets of groups that wait for rewards stay open. The selector draws again what it drew since the
+    checkpoint; a task drawn without a group was lost.
+    Returns: how many tasks are played again.
     """
     live = [result for result in history if result.outcome != GroupOutcome.CANCELLED]
-    home = {result.ticket.ordinal for result in live}
+    arrived = {result.ticket.ordinal for result in live}
     was_open = [result for result in live if result.ticket.ordinal in dispatcher.open]
     since = [result for result in live if result.ticket.ordinal >= dispatcher.admitted]
-    lost = [key for ordinal, key in dispatcher.open.items() if ordinal not in home]
+    lost = [key for ordinal, key in dispatcher.open.items() if ordinal not in arrived]
     dispatcher.open = {r.ticket.ordinal: r.task for r in live if r.outcome == GroupOutcome.AWAITING}
     played = Counter(result.task for result in since)
     last = max((result.ticket.ordinal for result in history), default=-1)
@@ -155,7 +155,7 @@ def _resume_asynchronous(
             break
         drawn = dispatcher.draw(1)
         if not drawn:
-            break  # nobody explores in this run
+            break  # this run does not explore
         [key] = drawn
         if played[key]:
             played[key] -= 1

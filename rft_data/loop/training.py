@@ -1,7 +1,7 @@
-"""The trainer of a run: one lease at a time; after it, when due, its weights become a new version.
+"""The trainer of a run: it trains on one lease at a time, and writes a new version of its weights when due.
 
-A step counts once its version is recorded; until then nothing else is leased. It decides neither what is
-leased nor when a run ends.
+A step counts once its version is recorded; until then nothing else is leased. The loop decides what is leased
+and when a run ends.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any
 
 from rft_data.core.failpoints import failpoint
 from rft_data.core.protocols import Role
@@ -25,6 +24,7 @@ class Done:
     lease: Lease | None
     """The lease it trained on; None when it only wrote weights."""
     report: StepReport | None
+    """What the trainer returned for the step; None when it only wrote weights."""
     ref: WeightRef | None
     """The weights it wrote; None when they were not due."""
 
@@ -40,7 +40,12 @@ class Training:
         publish_due: Callable[[int], bool],
         deadline_s: float,
     ) -> None:
-        """`publish_due(step)`: whether the weights of `step` go out; `deadline_s`: of a step or a save."""
+        """Train with `role`, which is already running.
+
+        Args:
+            publish_due: whether the weights of a step are published.
+            deadline_s: longest a step, or the writing of weights, may take.
+        """
         self._role = role
         self._versions = versions
         self._publish_due = publish_due
@@ -49,7 +54,7 @@ class Training:
         self._report: StepReport | None = None
         self._after = 0
         self._began = 0.0
-        self.future: Future[Any] | None = None
+        self.future: Future[object] | None = None
         """The call under way."""
         self.seconds: dict[str, float] = {}
         """Wall seconds of the last step by phase: `idle` before it, `train`, `publish`."""
@@ -74,9 +79,9 @@ class Training:
         self._call("save_weights", str, directory=str(self._versions.draft(step)), header=header)
 
     def collect(self) -> Done | None:
-        """What is finished; None while there is more to do.
+        """What the trainer has finished; None while there is more to do.
 
-        Raises: what the trainer raised; nothing of a failed step is settled.
+        Raises: what the trainer raised; the lease of a failed step is not settled.
         """
         if self.future is None or not self.future.done():
             return None
@@ -91,7 +96,7 @@ class Training:
                 return None
             self._versions.issue(self._after)
         else:
-            ref = self._versions.finish(self._after, outcome)
+            ref = self._versions.finish(self._after, str(outcome))
             self._clock("publish")
         self._ended = time.monotonic()
         done = Done(self._lease, self._report, ref)
@@ -99,12 +104,12 @@ class Training:
         return done
 
     def checkpoint(self) -> dict[str, FileFacts]:
-        """Have trainer state written now, between steps; returns its files."""
+        """Write the trainer's state now, between steps; returns its files."""
         call = self._role.call("checkpoint", dict[str, FileFacts], deadline_s=self._deadline_s)
         files: dict[str, FileFacts] = call.result()
         return files
 
-    def _call(self, method: str, returns: Any, **arguments: Any) -> None:
+    def _call(self, method: str, returns: object, **arguments: object) -> None:
         self._began = time.monotonic()
         self.future = self._role.call(method, returns, deadline_s=self._deadline_s, **arguments)
 

@@ -1,19 +1,18 @@
 """Algorithms by name: what a stage's `algorithm` sets where the recipe does not.
 
-Pure data: names of operators, losses and options; what they do is theirs. A preset of your own is an
-`Algorithm` that the recipe names by import path (`package.module:NAME`).
+Pure data: names of operators, losses and options. A preset of your own is an `Algorithm` that the recipe
+names by import path (`package.module:NAME`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from rft_data.core.errors import RecipeError
 from rft_data.core.lookup import lookup
 
-Settings = Mapping[str, Any]
+Settings = Mapping[str, object]
 Operators = Sequence[Mapping[str, Settings]]
 
 
@@ -316,13 +315,13 @@ ALGORITHMS: Mapping[str, Algorithm] = {
         needs=frozenset({"teacher"}),
     ),
 }
-"""Every preset of ours."""
+"""The built-in presets."""
 
 
-def algorithm_of(name: str) -> Algorithm:
-    """The preset called `name`, or what the import path names.
+def find_algorithm(name: str) -> Algorithm:
+    """The preset called `name`, or the one at the import path `name`.
 
-    Raises: UnknownComponentError; RecipeError when the import path names something else.
+    Raises: UnknownComponentError; RecipeError when the object at that import path is no Algorithm.
     """
     found = lookup(name, ALGORITHMS, "algorithm")
     if not isinstance(found, Algorithm):

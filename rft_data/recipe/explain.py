@@ -1,21 +1,21 @@
-"""What a recipe really says: every value, and who set it (the recipe, an algorithm's preset, a default)."""
+"""Every value of a recipe, and where it comes from: the recipe, an algorithm's preset or a default."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-from rft_data.recipe.algorithms import algorithm_of
+from rft_data.recipe.algorithms import find_algorithm
 from rft_data.recipe.load import load_recipe, read_tree
 from rft_data.recipe.modes import TrainRecipe
 from rft_data.recipe.online import OnlineRecipe
 from rft_data.recipe.presets import OFFLINE, with_preset
+from rft_data.recipe.section import Loc
 
 
 def explain(path: Path, overrides: Sequence[str] = ()) -> list[str]:
-    """One line for each value, as `key.path = value  # who set it`; the keys are those of overrides.
+    """One line for each value, as `key.path = value  # origin`; the keys are those of overrides.
 
     Raises: what load_recipe raises.
     """
@@ -25,7 +25,7 @@ def explain(path: Path, overrides: Sequence[str] = ()) -> list[str]:
     lines = []
     for stage in getattr(recipe, "stages", []):
         if stage.algorithm not in OFFLINE:
-            algorithm = algorithm_of(stage.algorithm)
+            algorithm = find_algorithm(stage.algorithm)
             lines.append(f"# {stage.algorithm}: {algorithm.summary} ({algorithm.paper})")
     for key, value in _leaves(recipe.saved()):
         name = ".".join(str(part) for part in key)
@@ -34,16 +34,18 @@ def explain(path: Path, overrides: Sequence[str] = ()) -> list[str]:
     return lines
 
 
-def _origin(key: Sequence[Any], written: Any, preset: Any) -> str:
+def _origin(key: Loc, written: Mapping[str, object], preset: object) -> str:
     if key[0] == "experience_ops" and len(key) > 2:  # a preset may move them
-        return "recipe" if any(key[2] in entry for entry in written.get("experience_ops", [])) else "preset"
+        operators = written.get("experience_ops")
+        known = isinstance(operators, list) and any(key[2] in entry for entry in operators)
+        return "recipe" if known else "preset"
     if not _has(preset, key):
         return "default"
     return "recipe" if _has(written, key) else "preset"
 
 
-def _leaves(node: object, key: tuple[object, ...] = ()) -> Iterator[tuple[tuple[object, ...], object]]:
-    """Every value that is no map or list of its own, with its place; empty ones are values."""
+def _leaves(node: object, key: Loc = ()) -> Iterator[tuple[Loc, object]]:
+    """Every value that is no map or list, with its place; an empty map or list is a value too."""
     if isinstance(node, dict) and node:
         for name, value in node.items():
             yield from _leaves(value, (*key, name))
@@ -54,10 +56,14 @@ def _leaves(node: object, key: tuple[object, ...] = ()) -> Iterator[tuple[tuple[
         yield key, node
 
 
-def _has(tree: Any, key: Sequence[Any]) -> bool:
+def _has(tree: object, key: Loc) -> bool:
     for part in key:
-        inside = part < len(tree) if isinstance(tree, list) else isinstance(tree, dict) and part in tree
-        if not inside:
+        if isinstance(tree, list):
+            if not isinstance(part, int) or part >= len(tree):
+                return False
+            tree = tree[part]
+        elif isinstance(tree, dict) and part in tree:
+            tree = tree[part]
+        else:
             return False
-        tree = tree[part]
     return True

@@ -1,6 +1,6 @@
-"""YAML files to recipes: positions kept, every problem reported at once.
+"""Reads a recipe from a YAML file; reports every problem at once, with its line and column.
 
-Reads one file; never imports a component and never touches what the recipe names.
+It never imports a component and never opens a file that the recipe names.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
 from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
@@ -20,6 +21,7 @@ from rft_data.core.errors import MissingFileError, RecipeError, ResumeError
 from rft_data.core.lookup import suggest
 from rft_data.recipe.modes import MODES, DataRecipe, OperatorRecipe
 from rft_data.recipe.recipe import Recipe, RunRecipe
+from rft_data.recipe.section import Loc
 
 _MAX_BYTES = 1 << 20
 _ENV = re.compile(r"\$\{env:([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
@@ -37,7 +39,7 @@ def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
 def load_run_recipe(
     path: Path, overrides: Sequence[str] = (), *, command: str = "run", modes: Sequence[str]
 ) -> RunRecipe:
-    """The same, for `rft COMMAND`, which takes runs of these modes only."""
+    """`load_recipe` for `rft COMMAND`, which runs recipes of these modes only."""
     recipe = load_recipe(path, overrides)
     if not isinstance(recipe, RunRecipe) or recipe.mode not in modes:
         instead = "data run" if recipe.mode == "data" else "run"
@@ -49,7 +51,7 @@ def load_run_recipe(
 
 
 def load_data_recipe(path: Path, overrides: Sequence[str] = ()) -> DataRecipe:
-    """The same, for `rft data run`."""
+    """`load_recipe` for `rft data run`, which runs recipes of mode `data` only."""
     recipe = load_recipe(path, overrides)
     if not isinstance(recipe, DataRecipe):
         raise RecipeError(f"{path} has mode '{recipe.mode}'; run it with: rft run {path}")
@@ -57,7 +59,7 @@ def load_data_recipe(path: Path, overrides: Sequence[str] = ()) -> DataRecipe:
 
 
 def load_operator_recipe(path: Path, overrides: Sequence[str] = ()) -> OperatorRecipe:
-    """The same, for commands that try a recipe's `experience_ops`."""
+    """`load_recipe` for commands that try a recipe's `experience_ops`."""
     recipe = load_recipe(path, overrides)
     if not isinstance(recipe, OperatorRecipe):
         raise RecipeError(
@@ -67,12 +69,12 @@ def load_operator_recipe(path: Path, overrides: Sequence[str] = ()) -> OperatorR
     return recipe
 
 
-def read_tree(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
+def read_tree(path: Path, overrides: Sequence[str] = ()) -> dict[str, object]:
     """A recipe's tree as it is written, with the overrides: nothing checked, no reference filled in.
 
-    Raises: MissingFileError; RecipeError when it is no YAML map, or an override leads nowhere.
+    Raises: MissingFileError; RecipeError when it is no YAML map, or an override cannot be set.
     """
-    tree: dict[str, Any] = _parse(path)
+    tree = _parse(path)
     for override in overrides:
         _override(tree, override)
     return tree
@@ -99,11 +101,11 @@ def load_run(run_dir: Path) -> RunRecipe:
     return recipe
 
 
-def _checked(tree: Any, path: Path) -> Recipe:
+def _checked(tree: object, path: Path) -> Recipe:
     """The recipe in a parsed tree; every problem in one RecipeError."""
     filler = _References(path, tree)
     data = filler.fill(tree, ())
-    problems, mode = filler.problems, data.get("mode")
+    problems, mode = filler.problems, data.get("mode") if isinstance(data, dict) else None
     if not isinstance(mode, str) or mode not in MODES:
         problems.append(
             f"{_place(path, tree, ('mode',))} mode: found {mode!r}; one of {', '.join(MODES)} is needed"
@@ -120,7 +122,7 @@ def _checked(tree: Any, path: Path) -> Recipe:
     return recipe
 
 
-def _parse(path: Path) -> Any:
+def _parse(path: Path) -> dict[str, object]:
     if not path.is_file():
         raise MissingFileError(f"there is no recipe at {path}; shipped recipes are in the folder 'recipes'.")
     if path.stat().st_size > _MAX_BYTES:
@@ -139,7 +141,7 @@ def _parse(path: Path) -> Any:
     return tree
 
 
-def _override(tree: Any, text: str) -> None:
+def _override(tree: dict[str, object], text: str) -> None:
     """Set `a.b.0.c=value` in the tree; a map on the way is created, a list entry must exist."""
     key, equals, value = text.partition("=")
     if not equals or not key:
@@ -148,7 +150,7 @@ def _override(tree: Any, text: str) -> None:
         parsed = YAML(typ="safe").load(value)
     except YAMLError as err:
         raise RecipeError(f"override {text!r}: the value is not valid YAML.") from err
-    node = tree
+    node: Any = tree
     *parents, last = key.split(".")
     try:
         for part in parents:
@@ -162,15 +164,15 @@ def _override(tree: Any, text: str) -> None:
 
 
 class _References:
-    """Fills in `${env:NAME}` and `${env:NAME:-default}`, and remembers where they stood."""
+    """Fills in `${env:NAME}` and `${env:NAME:-default}`, and remembers their places."""
 
-    def __init__(self, path: Path, tree: Any) -> None:
+    def __init__(self, path: Path, tree: object) -> None:
         self._path = path
         self._tree = tree
         self.problems: list[str] = []
-        self.found: dict[tuple[Any, ...], str] = {}
+        self.found: dict[Loc, str] = {}
 
-    def fill(self, node: Any, loc: tuple[Any, ...]) -> Any:
+    def fill(self, node: object, loc: Loc) -> object:
         """Plain Python values of a tree; a value that is one whole reference is read as YAML."""
         if isinstance(node, dict):
             return {str(key): self.fill(value, (*loc, str(key))) for key, value in node.items()}
@@ -184,7 +186,7 @@ class _References:
         filled = _ENV.sub(lambda match: self._value(match, loc), node)
         return YAML(typ="safe").load(filled) if _ENV.fullmatch(node) else filled
 
-    def _value(self, match: re.Match[str], loc: tuple[Any, ...]) -> str:
+    def _value(self, match: re.Match[str], loc: Loc) -> str:
         name, default = match.groups()
         if name not in os.environ and default is None:
             self.problems.append(
@@ -194,8 +196,8 @@ class _References:
         return os.environ.get(name, default or "")
 
 
-def _plain(value: Any) -> Any:
-    """A scalar without ruamel's own type, which would end up pickled in a trainer's checkpoint."""
+def _plain(value: object) -> object:
+    """A scalar without ruamel's own type, which would be pickled into a trainer's checkpoint."""
     for kind in (bool, int, float):
         if isinstance(value, kind):
             return kind(value)
@@ -206,19 +208,19 @@ def _error(path: Path, problems: Sequence[str]) -> RecipeError:
     return RecipeError("\n".join([f"{path} is not a valid recipe:", *(f"  {p}" for p in problems)]))
 
 
-def _describe(path: Path, tree: Any, model: type[BaseModel], problem: Any) -> str:
+def _describe(path: Path, tree: object, model: type[BaseModel], problem: ErrorDetails) -> str:
     loc = _in_tree(tree, problem["loc"])
     message = problem["msg"].removeprefix("Value error, ")
     if problem["type"] == "extra_forbidden":
-        close = suggest(str(loc[-1]), _known_fields(model, loc[:-1], tree))
+        close = suggest(str(loc[-1]), _known_fields(model, loc[:-1]))
         message = f"unknown key;{close}" if close else "unknown key"
     return f"{_place(path, tree, loc)} {_dotted(loc) or 'recipe'}: {message}"
 
 
-def _in_tree(tree: Any, loc: tuple[Any, ...]) -> tuple[Any, ...]:
+def _in_tree(tree: object, loc: Loc) -> Loc:
     """Pydantic's location without the union tags it inserts; a missing key stays as the last part."""
-    kept: list[Any] = []
-    node = tree
+    kept: list[str | int] = []
+    node: Any = tree
     for i, part in enumerate(loc):
         inside = part in node if isinstance(node, dict) else isinstance(node, list) and isinstance(part, int)
         if inside:
@@ -229,15 +231,15 @@ def _in_tree(tree: Any, loc: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple(kept)
 
 
-def _known_fields(model: type[BaseModel], loc: tuple[Any, ...], tree: Any) -> list[str]:
+def _known_fields(model: type[BaseModel], loc: Loc) -> list[str]:
     """Field names of the section at `loc` (of all its alternatives, where it is a union)."""
     from typing import get_args
 
-    found: list[Any] = [model]
+    found: list[type[BaseModel]] = [model]
     for part in loc:
         if isinstance(part, int):
             continue
-        kinds = [m.model_fields[part].annotation for m in found if part in m.model_fields]
+        kinds: list[object] = [m.model_fields[part].annotation for m in found if part in m.model_fields]
         found = []
         while kinds:
             kind = kinds.pop()
@@ -247,9 +249,10 @@ def _known_fields(model: type[BaseModel], loc: tuple[Any, ...], tree: Any) -> li
     return [name for m in found for name in m.model_fields]
 
 
-def _place(path: Path, tree: Any, loc: tuple[Any, ...]) -> str:
+def _place(path: Path, tree: object, loc: Loc) -> str:
     """`file:line:column` of the deepest part of `loc` that the file holds."""
-    node, line, column = tree, 0, 0
+    node: Any = tree
+    line = column = 0
     for part in loc:
         try:
             is_map = isinstance(node, dict)
@@ -260,5 +263,5 @@ def _place(path: Path, tree: Any, loc: tuple[Any, ...]) -> str:
     return f"{path}:{line + 1}:{column + 1}"
 
 
-def _dotted(loc: tuple[Any, ...]) -> str:
+def _dotted(loc: Loc) -> str:
     return ".".join(str(part) for part in loc)

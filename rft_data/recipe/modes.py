@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -73,22 +73,22 @@ class TrainRecipe(RunRecipe):
 
     several_processes: ClassVar[bool] = True
     rewards: ClassVar[None] = None
-    """Nobody explores: the rewards are stored."""
+    """Nothing is explored: the rewards are stored."""
     feedback_join: ClassVar[None] = None
     greedy_member: ClassVar[None] = None
-    """Whether the exploring run decoded one is not known here."""
+    """None: whether the exploring run decoded one greedily is not known here."""
     offline_stages: ClassVar[tuple[()]] = ()
     has_experts: ClassVar[bool] = True
-    """Whether the exploring run had experts is seen in the buffer."""
+    """The buffer shows whether the exploring run had experts."""
 
     @property
     def run_id(self) -> str:
-        """The exploring run's."""
+        """The run id of the run that explored."""
         return self.explored_by
 
     @property
     def leases_by(self) -> Component:
-        """As the recipe says."""
+        """The sampler that leases the run's groups."""
         return self.sampler
 
     @property
@@ -108,12 +108,12 @@ class TrainRecipe(RunRecipe):
 
     @property
     def synchronous(self) -> bool:
-        """The groups were sampled before the run, so never."""
+        """False: the groups were sampled before the run."""
         return False
 
     @property
     def publish_every(self) -> int:
-        """Nobody explores: weights are published with the checkpoints."""
+        """Nothing is explored: weights are published with the checkpoints."""
         return self.rl.checkpoint_every
 
     @property
@@ -123,7 +123,7 @@ class TrainRecipe(RunRecipe):
 
     @model_validator(mode="before")
     @classmethod
-    def _preset(cls, tree: object) -> Any:
+    def _preset(cls, tree: object) -> object:
         return with_preset(tree, explores=False)
 
     @model_validator(mode="after")

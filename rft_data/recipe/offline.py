@@ -5,7 +5,7 @@ Filters are checked here, against the schema; whether anything stored fits is se
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
@@ -17,7 +17,7 @@ from rft_data.recipe.section import Section
 TrainedSource = Literal["rollout", "import", "expert"]
 
 
-Lora = Annotated[dict[str, Any] | None, Field(exclude_if=lambda given: given is None)]
+Lora = Annotated[dict[str, object] | None, Field(exclude_if=lambda given: given is None)]
 """Fields of PEFT's LoraConfig; a saved recipe without has no such key, so that its hash stays as it was."""
 
 
@@ -95,7 +95,7 @@ class SftStage(Section):
     """Supervised fine-tuning: raises the likelihood of stored completions."""
     data: SftRows | None = None
     """Left out: the solutions that this run's `experts` made."""
-    trl: dict[str, Any] = Field(default_factory=dict)
+    trl: dict[str, object] = Field(default_factory=dict)
     """Passed through to TRL's SFTConfig."""
     lora: Lora = None
     """Passed through to PEFT's LoraConfig: only an adapter is trained; the stage's model has it merged in."""
@@ -108,7 +108,7 @@ class DpoStage(Section):
     """Trains on preference pairs, by the loss that `trl.loss_type` names."""
     data: PairsSection = Field(default_factory=PairsSection)
     """Which pairs to train on; by default every stored one."""
-    trl: dict[str, Any] = Field(default_factory=dict)
+    trl: dict[str, object] = Field(default_factory=dict)
     """Passed through to TRL's DPOConfig."""
     lora: Lora = None
     """Passed through to PEFT's LoraConfig: only an adapter is trained; the stage's model has it merged in."""
@@ -121,7 +121,7 @@ class KtoStage(Section):
     """Trains on single answers, each labelled desirable or not."""
     data: KtoRows = Field(default_factory=KtoRows)
     """Which rows to train on, and the score from which one is desirable."""
-    trl: dict[str, Any] = Field(default_factory=dict)
+    trl: dict[str, object] = Field(default_factory=dict)
     """Passed through to TRL's KTOConfig."""
     lora: Lora = None
     """Passed through to PEFT's LoraConfig: only an adapter is trained; the stage's model has it merged in."""
@@ -134,7 +134,7 @@ class RewardModelStage(Section):
     """Trains a model that scores answers, from preference pairs."""
     data: PairsSection = Field(default_factory=PairsSection)
     """Which pairs to train on; by default every stored one."""
-    trl: dict[str, Any] = Field(default_factory=dict)
+    trl: dict[str, object] = Field(default_factory=dict)
     """Passed through to TRL's RewardConfig."""
     lora: Lora = None
     """Passed through to PEFT's LoraConfig: an adapter and the score are trained; it is merged in."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from rft_data.recipe.algorithms import algorithm_of
+from rft_data.recipe.algorithms import find_algorithm
 from rft_data.recipe.offline import AnyOfflineStage, SftStage
 from rft_data.recipe.presets import sets_advantage, with_preset
 from rft_data.recipe.recipe import PlayingRecipe, fits_algorithm
@@ -53,17 +53,17 @@ class OnlineRecipe(PlayingRecipe):
 
     @model_validator(mode="before")
     @classmethod
-    def _preset(cls, tree: object) -> Any:
+    def _preset(cls, tree: object) -> object:
         return with_preset(tree, explores=True)
 
     @property
     def feedback_port(self) -> int | None:
-        """As `rewards` says."""
+        """Port at which the run's hub receives delayed rewards; None: it receives none."""
         return None if self.rewards is None else self.rewards.port
 
     @property
     def leases_by(self) -> Component:
-        """As the recipe says."""
+        """The sampler that leases the run's groups."""
         return self.sampler
 
     @property
@@ -80,7 +80,7 @@ class OnlineRecipe(PlayingRecipe):
 
     @property
     def has_experts(self) -> bool:
-        """Whether somebody makes solutions."""
+        """Whether experts make solutions."""
         return bool(self.experts)
 
     @property
@@ -124,7 +124,7 @@ class OnlineRecipe(PlayingRecipe):
         return f"'sync.max_staleness' {self.max_staleness}" if self.max_staleness else ""
 
     @property
-    def feedback_join(self) -> Mapping[str, Any] | None:
+    def feedback_join(self) -> Mapping[str, object] | None:
         """The arguments of the operator that fills rewards from feedback; None without one."""
         found = [
             args or {} for op in self.experience_ops for name, args in op.items() if name == "feedback_mapper"
@@ -137,13 +137,13 @@ class OnlineRecipe(PlayingRecipe):
             return self
         if self.feedback_join is None:
             raise ValueError(
-                "'rewards' waits for feedback that no operator joins; put 'feedback_mapper: {}' first in "
-                "'experience_ops'"
+                "'rewards' waits for feedback, and no operator of 'experience_ops' reads it; put "
+                "'feedback_mapper: {}' first in 'experience_ops'"
             )
         if self.sync.max_staleness < 1:
             raise ValueError(
-                "'rewards' needs 'sync.max_staleness' of at least 1: a synchronous run that is broken off "
-                "explores its step anew, and what was said about the first rollouts would be lost"
+                "'rewards' needs 'sync.max_staleness' of at least 1: a synchronous run that is interrupted "
+                "explores its step again, and feedback on the first rollouts would be lost"
             )
         return self
 
@@ -173,7 +173,7 @@ class OnlineRecipe(PlayingRecipe):
         if unknown:
             raise ValueError(f"'experts' names tasksets {sorted(unknown)}; there are {sorted(named)}")
         fits_algorithm(last, self.explorer.group_size)
-        if "experts" in algorithm_of(last.algorithm).needs and not self.experts:
+        if "experts" in find_algorithm(last.algorithm).needs and not self.experts:
             raise ValueError(f"'{last.algorithm}' imitates experts beside its own rollouts; give 'experts'")
         if not any(map(sets_advantage, self.experience_ops)):
             raise ValueError("'experience_ops' has no advantage operator; end it with one")

@@ -1,14 +1,14 @@
-"""An algorithm's preset, put under what a recipe says. Everything the recipe sets wins.
+"""Fills in the values of an algorithm's preset that a recipe does not set.
 
-It works on the parsed tree, before the sections are checked; a tree it cannot read is left to them.
+It works on the parsed tree, before the sections are checked; a tree that is malformed stays as it is.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
 
 from rft_data.core.errors import RftError
-from rft_data.recipe.algorithms import Algorithm, algorithm_of
+from rft_data.recipe.algorithms import Algorithm, find_algorithm
 
 OFFLINE = ("sft", "dpo", "kto", "reward_model")
 """Stages that train on what is stored; every other `algorithm` is a policy-gradient preset."""
@@ -26,9 +26,9 @@ def with_preset(tree: object, *, explores: bool) -> object:
     if not isinstance(last, dict) or last.get("algorithm") in OFFLINE:
         return tree
     try:
-        algorithm = algorithm_of(str(last.get("algorithm")))
+        algorithm = find_algorithm(str(last.get("algorithm")))
     except RftError:
-        return tree  # the stage's own check says what is wrong
+        return tree  # the check of the stage reports what is wrong
     out = {**tree, "stages": [*before, _stage(last, algorithm, tree)]}
     if explores:
         out["experience_ops"] = _operators(tree.get("experience_ops", []), algorithm)
@@ -39,7 +39,7 @@ def with_preset(tree: object, *, explores: bool) -> object:
     return out
 
 
-def _groups(algorithm: Algorithm) -> dict[str, Any]:
+def _groups(algorithm: Algorithm) -> dict[str, object]:
     greedy = {"greedy_member": True} if algorithm.greedy_member else {}
     return {"group_size": algorithm.group_size, **greedy}
 
@@ -61,7 +61,7 @@ def sets_advantage(entry: object) -> bool:
     return isinstance(entry, dict) and any("advantage" in str(name) for name in entry)
 
 
-def _stage(given: dict[str, object], algorithm: Algorithm, tree: dict[str, object]) -> dict[str, Any]:
+def _stage(given: dict[str, object], algorithm: Algorithm, tree: dict[str, object]) -> dict[str, object]:
     preset = {name: getattr(algorithm, name) for name in _OF_THE_STAGE if getattr(algorithm, name)}
     if algorithm.critic is not None:
         preset["critic"] = algorithm.critic
@@ -73,7 +73,7 @@ def _stage(given: dict[str, object], algorithm: Algorithm, tree: dict[str, objec
     return stage
 
 
-def _length(of_loss: Any, tree: dict[str, Any]) -> dict[str, object]:
+def _length(of_loss: Mapping[str, object], tree: Mapping[str, object]) -> dict[str, object]:
     """The constant that Dr. GRPO divides by: the explorers' longest completion."""
     explorer = tree.get("explorer")
     if of_loss.get("loss_type") != "dr_grpo" or not isinstance(explorer, dict):

@@ -1,4 +1,4 @@
-"""What recipes of several modes have in common. Rules across their sections live here."""
+"""What recipes of several modes have in common, and the rules across their sections."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, PrivateAttr, model_validator
 
-from rft_data.recipe.algorithms import algorithm_of
+from rft_data.recipe.algorithms import find_algorithm
 from rft_data.recipe.running import (
     Component,
     Deadlines,
     OperatorLimits,
     PlacementSection,
 )
-from rft_data.recipe.section import Section
+from rft_data.recipe.section import Loc, Section
 from rft_data.recipe.sections import (
     BufferSection,
     ExplorerSection,
@@ -28,7 +28,7 @@ from rft_data.recipe.tasksets import Taskset
 
 
 class Recipe(Section):
-    """A recipe that was read and checked; its `mode` says of which subclass it is."""
+    """A recipe that was read and checked; its `mode` decides which subclass it is."""
 
     recipe: Literal[1]
     """Version of the recipe format; 1 is the only one."""
@@ -45,7 +45,7 @@ class Recipe(Section):
     """Let in Data-Juicer operators outside the shipped allow-list; some run their arguments as code."""
     op_limits: dict[str, OperatorLimits] = Field(default_factory=dict)
     """How single operators of `task_ops` and `experience_ops` run, by name; see docs/operators.md."""
-    _references: dict[tuple[Any, ...], str] = PrivateAttr(default_factory=dict)
+    _references: dict[Loc, str] = PrivateAttr(default_factory=dict)
 
     @model_validator(mode="after")
     def _limited(self) -> Self:
@@ -57,18 +57,18 @@ class Recipe(Section):
             raise ValueError(f"'op_limits' names operators {unknown}; the lists have {sorted(known)}")
         return self
 
-    def keep_references(self, found: Mapping[tuple[object, ...], str]) -> None:
+    def keep_references(self, found: Mapping[Loc, str]) -> None:
         """Remember which values came from the environment, and from which reference."""
         self._references.update(found)
 
     @property
-    def references(self) -> Mapping[tuple[Any, ...], str]:
+    def references(self) -> Mapping[Loc, str]:
         """Which values came from the environment, by their place, and from which reference."""
         return self._references
 
-    def saved(self) -> dict[str, Any]:
+    def saved(self) -> dict[str, object]:
         """The resolved recipe as JSON values, with environment references put back (they may be secrets)."""
-        tree: dict[str, Any] = self.model_dump(mode="json")
+        tree: dict[str, object] = self.model_dump(mode="json")
         for loc, reference in self._references.items():
             node: Any = tree
             for part in loc[:-1]:
@@ -106,7 +106,7 @@ class RunRecipe(Recipe):
 
     @property
     def feedback_port(self) -> int | None:
-        """Where the run's hub takes delayed rewards in; None: it takes none."""
+        """Port at which the run's hub receives delayed rewards; None: it receives none."""
         return None
 
     @property
@@ -142,7 +142,7 @@ def unique_rewards(components: list[RewardComponent]) -> None:
 
 def fits_algorithm(stage: RlStage, group_size: int) -> None:
     """Raises: ValueError when the stage's algorithm cannot work on such groups, or has a temperature."""
-    least = algorithm_of(stage.algorithm).least_group
+    least = find_algorithm(stage.algorithm).least_group
     if group_size < least:
         raise ValueError(
             f"'group_size' is {group_size}; {stage.algorithm} compares rollouts of one task: "

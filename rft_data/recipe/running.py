@@ -1,11 +1,11 @@
-"""The sections of a recipe about how a run proceeds: sampling, weights, places, watching.
+"""The sections of a recipe about how a run proceeds: sampling, weights, placement, deadlines, monitoring.
 
 Names and arguments of components are checked by the components themselves, before anything runs.
 """
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field, model_validator
 
@@ -18,7 +18,7 @@ class Component(Section):
 
     use: str
     """Name of a built-in, or `package.module:Class` of your own."""
-    args: dict[str, Any] = Field(default_factory=dict)
+    args: dict[str, object] = Field(default_factory=dict)
     """Keyword arguments it is made with; what is left out keeps the component's own default."""
 
 

@@ -5,14 +5,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
 from rft_data.core.errors import RftError
 from rft_data.core.lookup import suggest
 from rft_data.core.words import SwapMode
-from rft_data.recipe.algorithms import algorithm_of
+from rft_data.recipe.algorithms import find_algorithm
 from rft_data.recipe.offline import DpoStage, KtoStage, RewardModelStage, SftStage
 from rft_data.recipe.presets import OFFLINE
 from rft_data.recipe.running import Component, OffPolicy
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 ENGINES = ("transformers", "vllm")
 """Engines of ours; an engine of one's own is an import path."""
 
-Operators = list[dict[str, dict[str, Any] | None]]
+Operators = list[dict[str, dict[str, object] | None]]
 """As Data-Juicer writes its `process:` list: one `{operator: {arguments}}` per entry."""
 
 
@@ -122,7 +122,7 @@ class EngineSection(Section):
     `recompute`: the same, and what they have read is computed again. See docs/weights.md."""
     transport: TransportSection = TransportSection()
     """Way of the published weights to the engine; the default reads the published folder."""
-    options: dict[str, Any] = Field(default_factory=dict)
+    options: dict[str, object] = Field(default_factory=dict)
     """Passed through to the engine's own configuration class."""
 
     @field_validator("use")
@@ -143,7 +143,7 @@ class RewardComponent(Section):
     """A built-in reward (docs/explorers.md), or `package.module:Class` of your own."""
     weight: float = 1.0
     """What its score is multiplied by in the sum that is the reward."""
-    args: dict[str, Any] = Field(default_factory=dict)
+    args: dict[str, object] = Field(default_factory=dict)
     """Keyword arguments the reward is made with."""
 
 
@@ -162,7 +162,7 @@ class ExplorerSection(Section):
     """Longest completion, in tokens."""
     workflow: Component = Component(use="single_turn")
     """What is done with a task to get a rollout; the default asks once and takes the answer."""
-    limits: dict[str, Any] = Field(default_factory=dict)
+    limits: dict[str, object] = Field(default_factory=dict)
     """Deadlines, retries and spare rollouts: fields of `explorers.limits.Limits`."""
     reward: list[RewardComponent] = Field(min_length=1)
     """Components whose weighted sum is the reward of a rollout; evaluations are scored by the first alone."""
@@ -170,7 +170,8 @@ class ExplorerSection(Section):
     @property
     def least_members(self) -> int:
         """Fewest rollouts of a group that count as one."""
-        return int(self.limits.get("min_members") or self.group_size)
+        least = self.limits.get("min_members")
+        return least if isinstance(least, int) and least else self.group_size
 
 
 class KlSection(Section):
@@ -228,9 +229,9 @@ class RlStage(Section):
     """A critic, for algorithms with value estimates; left out: none, or the preset's."""
     teacher: str | None = None
     """Folder of the model whose logprobs are the reference's; without it, the stage's first policy."""
-    lora: dict[str, Any] | None = None
+    lora: dict[str, object] | None = None
     """Passed through to PEFT's LoraConfig: only an adapter is trained and published; engines merge it."""
-    trl: dict[str, Any] = Field(default_factory=dict)
+    trl: dict[str, object] = Field(default_factory=dict)
     """Passed through to TRL's GRPOConfig."""
 
     @property
@@ -249,7 +250,7 @@ class RlStage(Section):
     @model_validator(mode="after")
     def _known(self) -> RlStage:
         try:
-            preset = algorithm_of(self.algorithm)
+            preset = find_algorithm(self.algorithm)
         except RftError as err:
             raise ValueError(f"{err} Offline stages: {', '.join(OFFLINE)}.") from err
         if "teacher" in preset.needs and self.teacher is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -22,7 +22,7 @@ class ReasoningGym(Section):
     """How many tasks to generate; repeated ones are stored once."""
     seed: int = 0
     """Seed of the generator, apart from the recipe's, so that all runs get the same tasks."""
-    args: dict[str, Any] = Field(default_factory=dict)
+    args: dict[str, object] = Field(default_factory=dict)
     """Arguments of that dataset's config."""
 
 

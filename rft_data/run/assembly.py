@@ -5,9 +5,9 @@ Everything that can be checked without an engine is checked here, before anythin
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from rft_data.core.protocols import Pipeline, RoleSpec
 from rft_data.core.words import RunPhase, Split
@@ -83,7 +83,7 @@ def explore_parts(recipe: ExploreRecipe, run: Run) -> ExploreParts:
     checks.check_explorer(recipe.explorer)
     tasks = read_tasks(recipe, (Split.TRAIN,), run.buffer)
     model = build.model_folder(recipe.model, run.directory, recipe.seed)
-    selector = build.selector_of(recipe.selector, tasks.of(Split.TRAIN), recipe.seed)
+    selector = build.task_selector(recipe.selector, tasks.of(Split.TRAIN), recipe.seed)
     return ExploreParts(
         run=run,
         roles=_roles(recipe, run, _explorers(recipe, run, model)),
@@ -214,7 +214,7 @@ def _heldout(recipe: ExplorerRecipe, section: Evaluation, tasks: Tasks) -> Heldo
 def _dispatcher(recipe: OnlineRecipe, run: Run, tasks: Tasks) -> Dispatcher:
     """The training tasks and the selector among them, which may be curated as the run goes on."""
     playable = {task.key: task for task in tasks.of(Split.TRAIN)}
-    selector = build.selector_of(recipe.selector, list(playable.values()), recipe.seed)
+    selector = build.task_selector(recipe.selector, list(playable.values()), recipe.seed)
     if recipe.task_upkeep is None:
         return Dispatcher(selector, playable)
     curator = task_curator(
@@ -228,7 +228,7 @@ def _closer(recipe: TrainingRecipe, run: Run, pipeline: Pipeline) -> GroupCloser
     awaiting = None
     if recipe.rewards is not None:
         join = recipe.feedback_join or {}
-        named = {name: join[name] for name in ("key", "how") if name in join}
+        named: dict[str, Any] = {name: join[name] for name in ("key", "how") if name in join}
         awaiting = Awaiting(run.buffer, Delayed(recipe.rewards.wait_s, **named))
     return GroupCloser(run.buffer, pipeline, run.run_id, run.attempt, recipe.least_members, awaiting)
 
@@ -284,7 +284,7 @@ def _trainer(recipe: TrainingRecipe, checkpoints: Path, pipeline_hash: str) -> R
 def _sampler(recipe: TrainingRecipe) -> SamplerSettings:
     """The sampler, with the part `experts` under the prefix that the ids of its groups have."""
     use, args = recipe.sampler.use, dict(recipe.sampler.args)
-    parts: dict[str, Any] = args.get("parts", {}) if use == "mix" else {}
+    parts = cast("Mapping[str, object]", args.get("parts", {}) if use == "mix" else {})
     mixed_in = {name.partition("/")[0] for name in parts} - {OWN, PART}
     if PART in parts:
         mixed_in.add(experts_run_id(recipe.run_id))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rft_data.core.errors import MissingFileError, RecipeError
 from rft_data.core.lookup import load, need
@@ -54,19 +54,27 @@ def prepare_process() -> None:
         os.environ.setdefault(name, value)
 
 
-def tasks_of(section: Taskset) -> list[Task]:
+def taskset_tasks(section: Taskset) -> list[Task]:
     """Read one taskset."""
-    common: dict[str, Any] = {
-        "taskset": section.name,
-        "difficulty": section.difficulty,
-        "heldout": section.heldout,
-    }
     source = section.source
     if isinstance(source, ReasoningGym):
         return reasoning_gym_tasks(
-            source.dataset, size=source.size, seed=source.seed, args=source.args, **common
+            source.dataset,
+            size=source.size,
+            seed=source.seed,
+            args=source.args,
+            taskset=section.name,
+            difficulty=section.difficulty,
+            heldout=section.heldout,
         )
-    return jsonl_tasks(Path(source.path), prompt=section.prompt, answer=section.answer, **common)
+    return jsonl_tasks(
+        Path(source.path),
+        prompt=section.prompt,
+        answer=section.answer,
+        taskset=section.name,
+        difficulty=section.difficulty,
+        heldout=section.heldout,
+    )
 
 
 def expert_rows(section: Experts, member: int, tasks: Sequence[Task], run_id: str) -> list[Experience]:
@@ -160,7 +168,7 @@ def _number(name: str) -> int:
     return int(end) if end.isdigit() else -1
 
 
-def selector_of(section: SelectorSection, tasks: Sequence[Task], seed: int) -> OpenSelector:
+def task_selector(section: SelectorSection, tasks: Sequence[Task], seed: int) -> OpenSelector:
     """The task selector."""
     return make_selector(section.use, section.args, tasks, seed)
 
@@ -176,13 +184,13 @@ def experience_pipeline(recipe: OperatorRecipe, store: Buffer | None) -> Operato
         recipe.experience_ops,
         name="experience_ops",
         allow_unsafe=recipe.allow_unsafe_ops,
-        limits=_limits_of(recipe.op_limits, recipe.experience_ops),
+        limits=_operator_limits(recipe.op_limits, recipe.experience_ops),
         store=store,
     )
     if (found := recipe.judged_one_by_one) and pipeline.batch_wide:
         raise RecipeError(
             f"operators {pipeline.batch_wide} of 'experience_ops' compare the groups of a batch, and with "
-            f"{found} each group is judged when it is finished: what they say would depend on timing. Make "
+            f"{found} each group is judged when it is finished: their results would depend on timing. Make "
             "the run synchronous (mode: online, sync: {every: 1, max_staleness: 0}), or let them compare "
             "within a group (grpo_advantage_mapper: {scale: group})."
         )
@@ -200,12 +208,12 @@ def task_pipeline(
         name=name,
         text_column="text",
         allow_unsafe=recipe.allow_unsafe_ops,
-        limits=_limits_of(recipe.op_limits, operators),
+        limits=_operator_limits(recipe.op_limits, operators),
         store=store,
     )
 
 
-def _limits_of(given: Mapping[str, OperatorLimits], operators: Operators) -> dict[str, Limits]:
+def _operator_limits(given: Mapping[str, OperatorLimits], operators: Operators) -> dict[str, Limits]:
     """How the operators of one list run."""
     from ops.runtime.limits import Limits
 

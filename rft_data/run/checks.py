@@ -1,19 +1,20 @@
-"""What is wrong with a recipe, alone or with what its buffer holds, seen before any engine starts.
+"""Checks of a recipe, by itself and against its buffer, before any engine starts.
 
-It builds what can be built without a model.
+They build what can be built without a model.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 from rft_data.buffer import Buffer
 from rft_data.core.errors import MissingFileError, RecipeError
 from rft_data.core.lookup import need
 from rft_data.loop.closing import stored_groups
 from rft_data.loop.expert_groups import PART
-from rft_data.recipe.algorithms import algorithm_of
+from rft_data.recipe.algorithms import find_algorithm
 from rft_data.recipe.modes import OfflineRecipe, TrainingRecipe, TrainRecipe
 from rft_data.recipe.offline import KtoStage, SftStage
 from rft_data.recipe.sections import ExplorerSection, RlStage
@@ -22,7 +23,7 @@ from rft_data.sampler.ledger import CONSUMER, Ledger
 from rft_data.sampler.mix import OWN
 
 _REWARD = "reward_advantage_mapper"
-"""The operator that brings the rewards themselves to the lease."""
+"""The operator that stores rewards as advantages."""
 _REWARDS = frozenset({"rewards", "token_rewards"})
 _GREEDY = "remax_advantage_mapper"
 
@@ -57,7 +58,7 @@ def check_explorer(section: ExplorerSection) -> None:
 
 
 def check_stored_groups(recipe: TrainRecipe, buffer: Buffer, ledger: Ledger) -> None:
-    """Look whether the exploring run left enough groups to train on, and nobody trained on them before.
+    """Check that the exploring run left enough groups, and that none was trained on before.
 
     Raises: RecipeError.
     """
@@ -176,7 +177,7 @@ def _check_pass_at_k(recipe: TrainingRecipe) -> None:
     size = recipe.group_size
     for operator in recipe.experience_ops:
         k = (operator.get("pass_at_k_advantage_mapper") or {}).get("k", 0)
-        if k and k >= size:
+        if isinstance(k, int | float) and k and k >= size:
             raise RecipeError(
                 f"pass_at_k_advantage_mapper has k {k} and groups have {size} rollouts: every advantage "
                 "would be 0. Give larger groups or a smaller k."
@@ -185,7 +186,8 @@ def _check_pass_at_k(recipe: TrainingRecipe) -> None:
 
 def _check_parts(recipe: TrainingRecipe, stage: RlStage, needs: frozenset[str]) -> None:
     """Whether experts' rows are mixed in where the loss takes them, and only there."""
-    parts: dict[str, Any] = recipe.sampler.args.get("parts", {}) if recipe.sampler.use == "mix" else {}
+    given = recipe.sampler.args.get("parts", {}) if recipe.sampler.use == "mix" else {}
+    parts = cast("Mapping[str, object]", given)
     if PART in parts and "experts" not in needs:
         raise RecipeError(
             f"the sampler mixes in '{PART}', whose rows have no logprobs, and the stage's loss cannot train "
@@ -195,7 +197,7 @@ def _check_parts(recipe: TrainingRecipe, stage: RlStage, needs: frozenset[str]) 
         raise RecipeError(
             f"the sampler mixes in '{PART}', and the recipe has no 'experts' to make them; give some."
         )
-    if PART not in parts and "experts" in algorithm_of(stage.algorithm).needs:
+    if PART not in parts and "experts" in find_algorithm(stage.algorithm).needs:
         raise RecipeError(
             f"'{stage.algorithm}' learns from experts beside its own rollouts, and the sampler brings none; "
             "give sampler: {use: mix, args: {parts: {own: 7, experts: 1}, max_reuse: 1000}}."

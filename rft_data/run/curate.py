@@ -15,7 +15,7 @@ from rft_data.core.files import write_text
 from rft_data.core.rows import Task
 from rft_data.core.words import Split
 from rft_data.recipe.modes import DataRecipe
-from rft_data.run.build import prepare_process, tasks_of
+from rft_data.run.build import prepare_process, taskset_tasks
 from rft_data.run.score_file import Scorer
 from rft_data.run.task_setup import clean_tasks
 
@@ -30,7 +30,7 @@ def curate(recipe: DataRecipe) -> dict[str, Any]:
     Operators that look at a task's record see the rollouts that were stored before this run.
     """
     prepare_process()
-    read = [task for section in recipe.tasks for task in tasks_of(section)]
+    read = [task for section in recipe.tasks for task in taskset_tasks(section)]
     tasks = list({task.key: task for task in read}.values())
     log.info("%d tasks read, %d of them repeated", len(read), len(read) - len(tasks))
     with ExitStack() as opened:

@@ -8,7 +8,7 @@ from rft_data.core.words import GroupOutcome
 from rft_data.loop.explore_only import ExploreLoop
 from rft_data.loop.exploring import Exploring
 from rft_data.loop.fleet import Fleet
-from rft_data.loop.resume import take_up_exploring
+from rft_data.loop.resume import resume_exploring
 from rft_data.run.control import RunControl
 from rft_data.run.parts import ExploreParts
 from rft_data.run.report import package_versions
@@ -35,7 +35,7 @@ def run_explore(parts: ExploreParts, control: RunControl) -> dict[str, object]:
             else publish_folder(run.versions, roles.offline(placement), parts.model)
         )
         fleet.settle()
-        exploring = _taken_up(parts, fleet)
+        exploring = _resumed(parts, fleet)
         ExploreLoop(
             exploring=exploring,
             groups=parts.groups,
@@ -55,10 +55,10 @@ def run_explore(parts: ExploreParts, control: RunControl) -> dict[str, object]:
     }
 
 
-def _taken_up(parts: ExploreParts, fleet: Fleet) -> Exploring:
+def _resumed(parts: ExploreParts, fleet: Fleet) -> Exploring:
     """The exploring parts, where the run stopped."""
     run = parts.run
-    at = take_up_exploring(parts.closer, parts.dispatcher, checkpoints=parts.checkpoints)
+    at = resume_exploring(parts.closer, parts.dispatcher, checkpoints=parts.checkpoints)
     sampler = make_sampler(
         "fifo",
         {},

@@ -15,7 +15,7 @@ from rft_data.loop.expert_groups import experts_run_id, open_expert_groups
 from rft_data.loop.exploring import Exploring
 from rft_data.loop.fleet import Fleet
 from rft_data.loop.online import OnlineLoop
-from rft_data.loop.resume import Position, take_up
+from rft_data.loop.resume import Position, resume
 from rft_data.loop.training import Training
 from rft_data.run.folder import Run
 from rft_data.run.parts import RlParts, Started
@@ -35,7 +35,7 @@ def reinforce(run: Run, stage: RlParts, started: Started, model: Path) -> dict[s
     Raises: what the loop raises; IntegrityError when rows are unaccounted for at the end.
     """
     with closing(stage):
-        exploring, at = _taken_up(run, stage, started.fleet)
+        exploring, at = _resumed(run, stage, started.fleet)
         if at.directory is not None:
             _check_adapted(run, model)
         _train(run, stage, started, model, exploring, at)
@@ -94,13 +94,13 @@ def _check_adapted(run: Run, model: Path) -> None:
             check_base({**adapter, "base": str(model.absolute())})
 
 
-def _taken_up(run: Run, stage: RlParts, fleet: Fleet) -> tuple[Exploring, Position]:
+def _resumed(run: Run, stage: RlParts, fleet: Fleet) -> tuple[Exploring, Position]:
     """Everything but the trainer, where the run stopped; what a former trainer does from now on is fenced."""
     closer = stage.closer
     if experts_run_id(run.run_id) in stage.sampler.mixed_in:
         open_expert_groups(run.buffer, run.run_id, closer.pipeline.pipeline_hash, run.attempt)
     run.ledger.attach(CONSUMER)
-    at = take_up(
+    at = resume(
         closer,
         run.ledger,
         run.versions,

@@ -1,4 +1,4 @@
-"""Operators over stored experiences again: what a recipe would do, and a second chance for the rejected.
+"""Run operators over stored experiences again: dry runs of a recipe, and readmission of rejected groups.
 
 Nothing here explores or trains.
 """

@@ -1,9 +1,9 @@
-"""How two judgements of the same rows differ: who is kept, and which advantage it gets."""
+"""How two judgements of the same rows differ: which rows are kept, and with which advantages."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +14,6 @@ from rft_data.core.words import Verdict
 
 CHANGED = 1e-6
 """Advantages and rewards that differ by no more are the same (float32, another order of sums)."""
-_SAID = ("verdict", "dropped_by", "reason")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +36,7 @@ class Difference:
     only_first: int = 0
     only_second: int = 0
     unjudged: int = 0
-    """Rows about which the second side says nothing; not counted elsewhere."""
+    """Rows without a verdict of the second side; not counted elsewhere."""
     advantage_changed: int = 0
     """Rows kept by both whose advantage differs by more than CHANGED, or in length."""
     advantage_max: float = 0.0
@@ -54,7 +53,7 @@ class Difference:
         """Compare two tables of annotations, row by row.
 
         Args:
-            second: nulls in a row it says nothing about.
+            second: all nulls in a row without a verdict.
             examples: how many examples to keep at most, over all calls.
         """
         judged = np.asarray(second.column("verdict").is_valid())
@@ -71,7 +70,7 @@ class Difference:
         self._masks(first.take(both), second.take(both))
         other = np.flatnonzero((mine != theirs) & judged)[: max(0, examples - len(self.examples))]
         for one, two in zip(first.take(other).to_pylist(), second.take(other).to_pylist(), strict=True):
-            self.examples.append(Example(one["experience_id"], _said(one), _said(two)))
+            self.examples.append(Example(one["experience_id"], _decision(one), _decision(two)))
 
     def _advantages(self, first: pa.Table, second: pa.Table) -> None:
         lists = [_one(table, "advantage") for table in (first, second)]
@@ -90,9 +89,9 @@ class Difference:
         one, two = (
             _one(table, "shaped_reward").cast(pa.float64()).to_numpy(False) for table in (first, second)
         )
-        lonely = np.isnan(one) != np.isnan(two)
+        one_sided = np.isnan(one) != np.isnan(two)
         gaps = np.nan_to_num(np.abs(one - two), nan=0.0)
-        self.shaped_changed += int((lonely | (gaps > CHANGED)).sum())
+        self.shaped_changed += int((one_sided | (gaps > CHANGED)).sum())
         self.shaped_max = max(self.shaped_max, float(gaps.max(initial=0.0)))
 
     def _masks(self, first: pa.Table, second: pa.Table) -> None:
@@ -111,6 +110,6 @@ def _values(column: pa.ListArray, rows: npt.NDArray[np.int64]) -> npt.NDArray[np
     return np.asarray(column.take(pa.array(rows)).flatten(), np.float64)
 
 
-def _said(row: dict[str, Any]) -> str:
-    verdict, operator, reason = (row[name] for name in _SAID)
-    return verdict if verdict == Verdict.KEPT else f"{verdict} by {operator or '?'}: {reason}"
+def _decision(row: Mapping[str, object]) -> str:
+    verdict = str(row["verdict"])
+    return verdict if verdict == Verdict.KEPT else f"{verdict} by {row['dropped_by'] or '?'}: {row['reason']}"

@@ -6,7 +6,6 @@ Memory: one batch of rows, 8 to 16 bytes for every stored row, and the rows that
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any
 
 from rft_data.buffer import Buffer
 from rft_data.core.protocols import Pipeline
@@ -19,7 +18,7 @@ from rft_data.run.rejudge.tally import OperatorTally, Tally
 
 _SHOWN = ("seq", "experience_id", "verdict", "dropped_by", "reason", "advantage", "shaped_reward", "masked")
 SHOWN_COLUMNS = tuple(name for name in _SHOWN if name in ANNOTATIONS.names)
-"""What is told of a row, from its annotation."""
+"""Columns of a row's annotation that a dry run shows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,22 +35,24 @@ class Replay:
 
 @dataclass(frozen=True, slots=True)
 class DryRun:
-    """What would happen."""
+    """What the operators would do; nothing of it is stored."""
 
     groups: int
     first: Replay
     second: Replay | None
     """The recipe compared with; None without one, or when it is the stored verdicts."""
     difference: Difference | None
-    rows: tuple[dict[str, Any], ...]
+    rows: tuple[dict[str, object], ...]
     """The first rows, as SHOWN_COLUMNS."""
 
     def as_json(self) -> dict[str, object]:
         """Plain values, for JSON."""
         found = asdict(self)
         for name, replay in (("first", self.first), ("second", self.second)):
-            for told, tally in zip(found[name]["operators"], replay.operators, strict=True) if replay else ():
-                told["keep_rate"] = tally.keep_rate
+            for entry, tally in (
+                zip(found[name]["operators"], replay.operators, strict=True) if replay else ()
+            ):
+                entry["keep_rate"] = tally.keep_rate
         return found
 
 
@@ -66,21 +67,21 @@ def dry_run(
 ) -> DryRun:
     """Run the operators over whole groups, in batches of as many groups as a step trains on.
 
-    Operators that compare rows across a batch see the batch they would have had, as far as that can be known:
-    groups in the order they were stored.
-    Args: shown: how many rows, and how many examples of a difference, to tell.
+    Operators that compare the rows of a batch see groups in the order they were stored, which is close to the
+    batches of a run.
+    Args: shown: how many rows, and how many examples of a difference, to return.
     Raises: OperatorError when an operator breaks its contract; IntegrityError if a stored row is damaged.
     """
     first, second = Tally(), Tally()
     difference = Difference()
-    told: list[dict[str, object]] = []
+    examples: list[dict[str, object]] = []
     for seqs in groups.batches(groups_per_batch):
         rows = buffer.take(seqs.tolist())
         judged = pipeline.run(rows)
         first.add(judged)
-        told += judged.slice(0, max(0, shown - len(told))).select(SHOWN_COLUMNS).to_pylist()
+        examples += judged.slice(0, max(0, shown - len(examples))).select(SHOWN_COLUMNS).to_pylist()
         if isinstance(against, StoredVerdicts):
-            difference.add(judged, against.of(seqs), shown)
+            difference.add(judged, against.verdicts(seqs), shown)
         elif against is not None:
             other = against.run(rows)
             second.add(other)
@@ -90,7 +91,7 @@ def dry_run(
         first=_replayed(pipeline, first),
         second=None if against is None or isinstance(against, StoredVerdicts) else _replayed(against, second),
         difference=None if against is None else difference,
-        rows=tuple(told),
+        rows=tuple(examples),
     )
 
 

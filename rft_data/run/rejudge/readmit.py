@@ -1,7 +1,7 @@
-"""A second chance for rejected groups: judged by another recipe, the kept ones go into a book of their own.
+"""Readmission: a run's rejected groups are judged by another recipe; kept groups get a run id of their own.
 
-A book is the set of group rows under one run id; `mode: train` trains on the book it names in `explored_by`.
-The run's own book stays as it is, so nothing that was trained, or may still be, is touched.
+That run id is written `readmitted_as` here. `mode: train` trains on it when `explored_by` names it. The group
+rows of the run itself stay as they are, so nothing that it trained on, or may still train on, changes.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TypedDict, cast
 
 import pyarrow as pa
 
@@ -30,44 +30,57 @@ from rft_data.sampler.ledger import Ledger
 
 _NAMES = ("seq", "experience_id", "pipeline_hash", "created_at")
 _DECIDED = [name for name in ANNOTATIONS.names if name not in _NAMES]
-"""What an annotation says, beside about what and when."""
-Row = Mapping[str, Any]
+"""Columns of an annotation that hold the decision, not the row or the time."""
+Seqs = Sequence[int]
+
+
+class GroupRow(TypedDict):
+    """The columns of a row of `groups` that are read here."""
+
+    run_id: str
+    group_id: str
+    ordinal: int
+    round: int
+    taskset: str
+    task_id: str
+    version: int
+    version_min: int
+    outcome: GroupOutcome
+    rewards: Sequence[float | None]
+    seqs: Sequence[int]
 
 
 @dataclass(frozen=True, slots=True)
 class Readmitted:
-    """What came of the groups that a run's book holds as dropped. Counts are groups, but for `rows`."""
+    """What became of a run's dropped groups. All counts but `rows` are of groups."""
 
     run_id: str
     book: str
-    """Run id under which the re-admitted groups are: `explored_by` of a `mode: train` recipe."""
+    """The run id that readmitted groups have: `explored_by` of a `mode: train` recipe."""
     pipeline_hash: str
     rejected: int
-    """Dropped in the run's book; the sum of those below."""
+    """The run's dropped groups; the sum of the counts below."""
     admitted: int
-    """Kept now, and new in the book."""
+    """Kept now, and stored under `book`."""
     already: int
-    """In the book before."""
+    """Stored under `book` before."""
     elsewhere: int
-    """In another book, or leased from one: never in two."""
+    """Stored under another run id, or leased: a group is readmitted once."""
     set_aside: int
-    """Retired by a resume or a repair, or no longer whole: rows that it was judged with are not stored."""
+    """Retired by a resume or a repair, or some of its rows are no longer stored."""
     still_rejected: int
     rows: int
     """Rows of the newly admitted groups that training may use."""
     rejected_by: Mapping[str, int]
     """Groups still rejected, by the operator that dropped the first of their rows."""
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         """Plain values, for JSON."""
         return asdict(self)
 
 
 def check_not_running(buffer: Buffer, run_id: str) -> None:
-    """Refuse to write about a run that is under way; on a local folder the owner's lock says so as well.
-
-    Raises: BusyError.
-    """
+    """Raises: BusyError while the run is running."""
     stored = buffer.read("runs", ["recipe"], Compare("run_id", "eq", run_id)).column("recipe").to_pylist()
     folder = json.loads(stored[-1]).get("run_dir") if stored else None
     if folder is None:
@@ -78,7 +91,7 @@ def check_not_running(buffer: Buffer, run_id: str) -> None:
         return
     if now.alive:
         raise BusyError(
-            f"run '{run_id}' in {folder} is {now.state}; its rejected groups can be re-admitted when it has "
+            f"run '{run_id}' in {folder} is {now.state}; its rejected groups can be readmitted when it has "
             f"ended (rft stop {folder})."
         )
 
@@ -86,13 +99,14 @@ def check_not_running(buffer: Buffer, run_id: str) -> None:
 def readmit(
     buffer: Buffer, run_id: str, book: str, pipeline: Pipeline, *, groups_per_batch: int
 ) -> Readmitted:
-    """Judge the run's dropped groups again; verdicts are stored, kept groups are entered in `book`.
+    """Judge the run's dropped groups again; store the verdicts, and the kept groups under run id `book`.
 
-    Groups that were ever leased, are in another book, or are retired stay out, so nothing is trained twice.
-    A kept group keeps its id. Called again, only what has changed since (by new feedback) is added; a kill in
-    between is mended by the next call. A group of one, or without rewards, is what the operators make of it.
-    Raises: RecipeError if the run has no groups here, or the book is a run's own, was judged by others
-        or is being trained on; OperatorError; IntegrityError if a stored row is damaged.
+    Groups that were leased, that are stored under another run id, or that are retired are left out, so
+    nothing is trained twice. A kept group keeps its id. Another call adds only what has changed since (by new
+    feedback), and completes a call that was killed.
+    Raises: RecipeError if the run has no groups here, or `book` is the id of a run that explored, has groups
+        that other operators kept, or is being trained on; OperatorError; IntegrityError if a stored row is
+        damaged.
     """
     found = _Found(buffer, run_id, book)
     _check_judged_alike(buffer, found.entered, pipeline.pipeline_hash, book)
@@ -115,7 +129,7 @@ def readmit(
 
 
 class _Found:
-    """The run's dropped groups, each in one place: in the book, elsewhere, set aside, or open."""
+    """The run's dropped groups, each in one of: already readmitted, elsewhere, set aside, open."""
 
     def __init__(self, buffer: Buffer, run_id: str, book: str) -> None:
         _check_book(buffer, run_id, book)
@@ -143,26 +157,26 @@ class _Found:
 def _check_book(buffer: Buffer, run_id: str, book: str) -> None:
     if book == run_id or buffer.read("experiences", ["seq"], Compare("run_id", "eq", book), 1).num_rows:
         raise RecipeError(
-            f"'{book}' is the book of a run that explored; name a book of its own with --as, "
-            f"for example --as {run_id}-readmitted."
+            f"'{book}' is the id of a run that explored; readmitted groups need a run id of their own: give "
+            f"one with --as, for example --as {run_id}-readmitted."
         )
 
 
-def _check_judged_alike(buffer: Buffer, entered: Sequence[Row], pipeline_hash: str, book: str) -> None:
-    """A training reads the verdicts of one pipeline: the book's groups must all have been kept by it."""
+def _check_judged_alike(buffer: Buffer, entered: Sequence[GroupRow], pipeline_hash: str, book: str) -> None:
+    """A training reads the verdicts of one pipeline: it must have kept all groups that `book` has."""
     seqs = [seq for row in entered for seq in row["seqs"]]
     if not seqs:
         return
-    verdicts = StoredVerdicts(buffer, pipeline_hash).of(seqs).column("verdict").to_pylist()
+    verdicts = StoredVerdicts(buffer, pipeline_hash).verdicts(seqs).column("verdict").to_pylist()
     if any(verdict != Verdict.KEPT for verdict in verdicts):
         raise RecipeError(
-            f"book '{book}' holds groups that other operators kept; `mode: train` needs one operator list "
-            "for a whole book: name another book with --as."
+            f"run id '{book}' has groups that other operators kept, and `mode: train` needs one operator "
+            "list for all groups of a run id: give another one with --as."
         )
 
 
 def _leased(buffer: Buffer, book: str) -> set[str]:
-    """Groups in a lease that was not released, of any run and consumer but the book's own."""
+    """Groups in a lease that was not released, of any consumer and any run but `book`."""
     runs = set(buffer.read("leases", ["run_id"]).column("run_id").to_pylist()) - {book}
     return {
         name for run_id in runs for lease in Ledger(buffer, run_id, 0).leases() for name in lease.group_ids
@@ -170,13 +184,13 @@ def _leased(buffer: Buffer, book: str) -> set[str]:
 
 
 def _retired(buffer: Buffer, run_id: str) -> set[str]:
-    """Groups that some consumer of the run, or every one, will never be handed."""
+    """Groups that are retired for at least one consumer of the run."""
     ledger = Ledger(buffer, run_id, 0)
     return {name for consumer in ["", *ledger.consumers()] for name in ledger.retired(consumer)}
 
 
-def _whole(buffer: Buffer, run_id: str, groups: Sequence[Row]) -> GroupRows:
-    """The rows of those groups of which every row is stored; a torn group is never judged, nor trained."""
+def _whole(buffer: Buffer, run_id: str, groups: Sequence[GroupRow]) -> GroupRows:
+    """The rows of those groups of which every row is stored; others are neither judged nor trained."""
     rows = {row["group_id"]: len(row["rewards"]) for row in groups}
     stored = whole_groups(buffer, run_id)
     return stored.only(
@@ -185,55 +199,53 @@ def _whole(buffer: Buffer, run_id: str, groups: Sequence[Row]) -> GroupRows:
 
 
 def _judge(
-    buffer: Buffer, rows_of: GroupRows, groups: Sequence[Row], pipeline: Pipeline, groups_per_batch: int
-) -> tuple[list[dict[str, Any]], Counter[str]]:
+    buffer: Buffer, whole: GroupRows, groups: Sequence[GroupRow], pipeline: Pipeline, groups_per_batch: int
+) -> tuple[list[GroupRow], Counter[str]]:
     """Rows of `groups` for those kept now, and how many groups each operator still drops."""
     by_name = {row["group_id"]: row for row in groups}
     before = StoredVerdicts(buffer, pipeline.pipeline_hash)
-    kept: list[dict[str, Any]] = []
+    kept: list[GroupRow] = []
     by: Counter[str] = Counter()
-    for start in range(0, len(rows_of), groups_per_batch):
-        places = range(start, min(start + groups_per_batch, len(rows_of)))
-        rows = buffer.take([seq for place in places for seq in rows_of.group(place).tolist()])
+    for start in range(0, len(whole), groups_per_batch):
+        places = range(start, min(start + groups_per_batch, len(whole)))
+        rows = buffer.take([seq for place in places for seq in whole.group(place).tolist()])
         annotations = pipeline.run(rows)
-        fresh = _changed(annotations, before.of(annotations.column("seq").to_numpy()))
+        fresh = _changed(annotations, before.verdicts(annotations.column("seq").to_numpy()))
         if fresh.num_rows:
             buffer.annotate(fresh)
-        played = [_played(by_name[rows_of.names[place]], rows_of, place) for place in places]
+        played = [_played(by_name[whole.names[place]], whole.group(place).tolist()) for place in places]
         for group, result in zip(played, group_results(played, rows, annotations), strict=True):
             if result.seqs:
-                kept.append(group_row(group, result, {}))
+                kept.append(cast("GroupRow", group_row(group, result, {})))
             else:
                 by[result.dropped_by] += 1
     return kept, by
 
 
-def _played(row: Row, rows_of: GroupRows, place: int) -> Played:
-    seqs = tuple(rows_of.group(place).tolist())
+def _played(row: GroupRow, seqs: Seqs) -> Played:
     ticket = Ticket(row["group_id"], row["ordinal"], row["version"], row["round"])
-    return Played(
-        ticket, TaskKey(row["taskset"], row["task_id"]), GroupOutcome.ARRIVED, seqs, len(row["rewards"])
-    )
+    task = TaskKey(row["taskset"], row["task_id"])
+    return Played(ticket, task, GroupOutcome.ARRIVED, tuple(seqs), len(row["rewards"]))
 
 
 def _changed(annotations: pa.Table, before: pa.Table) -> pa.Table:
-    """Those that say something else than the same pipeline said last."""
+    """The annotations whose decision is not the one that the same pipeline made last."""
     pairs = zip(annotations.select(_DECIDED).to_pylist(), before.select(_DECIDED).to_pylist(), strict=True)
     return annotations.filter(pa.array([new != old for new, old in pairs], pa.bool_()))
 
 
-def _enter(buffer: Buffer, book: str, kept: Sequence[Row], entered: Sequence[Row]) -> None:
-    """Write the book's new groups down, in the run's order, and the policy versions that sampled them.
+def _enter(buffer: Buffer, book: str, kept: Sequence[GroupRow], entered: Sequence[GroupRow]) -> None:
+    """Store new groups under run id `book`, in the run's order, and the policy versions that sampled them.
 
-    To the book every version is of step 0: all was sampled before its training begins.
-    Raises: RecipeError when training on the book has begun.
+    Every version is of step 0 there: all groups were sampled before their training begins.
+    Raises: RecipeError when training on them has begun.
     """
     if not kept:
         return
     if Ledger(buffer, book, 0).consumers():
         raise RecipeError(
-            f"book '{book}' is being trained on, or was; {len(kept)} more groups can be re-admitted now: "
-            "name another book with --as."
+            f"the groups of run id '{book}' are being trained on, or were; {len(kept)} more groups can be "
+            "readmitted now: give another run id with --as."
         )
     _issue(buffer, book, {version for row in kept for version in (row["version"], row["version_min"])})
     first = max((row["ordinal"] for row in entered), default=-1) + 1

@@ -1,4 +1,4 @@
-"""The newest stored verdict of each row, found by place: 8 bytes a row; the verdicts are read on demand."""
+"""The newest stored verdict of each row. The index takes 8 bytes a row; verdicts are read on demand."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class StoredVerdicts:
         there: npt.NDArray[np.bool_] = self._places(seqs) != _NOWHERE
         return there
 
-    def of(self, seqs: Sequence[int] | npt.NDArray[np.int64]) -> pa.Table:
+    def verdicts(self, seqs: Sequence[int] | npt.NDArray[np.int64]) -> pa.Table:
         """One row of ANNOTATIONS for each row number, all nulls where there is no verdict."""
         wanted = np.asarray(seqs, np.int64)
         places = self._places(wanted)

@@ -24,7 +24,7 @@ class Reason:
     """Why an operator dropped rows."""
 
     kind: str
-    """The reason with `#` in the place of every number."""
+    """The reason, with `#` instead of every number."""
     rows: int
     example: str
     """The first such reason as it was given."""

@@ -56,7 +56,7 @@ def test_info_says_what_is_there(uri):
     assert facts["owner_pid"] is None
     assert facts["runs"][0]["run_id"] == "run"
     text = rft("info", uri)
-    assert "nobody has it open" in text
+    assert "owner       none" in text
     assert "9 scored, mean reward 0.5, policy versions 3 to 3" in text
 
 

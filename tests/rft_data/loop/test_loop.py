@@ -18,7 +18,7 @@ from rft_data.loop.dispatch import Dispatcher
 from rft_data.loop.exploring import Exploring
 from rft_data.loop.fleet import Fleet
 from rft_data.loop.online import OnlineLoop, Schedule
-from rft_data.loop.resume import take_up
+from rft_data.loop.resume import resume
 from rft_data.loop.training import Training
 from rft_data.placement.inline import InlinePlacement
 from rft_data.sampler import History, make_sampler
@@ -62,7 +62,7 @@ class House:
         self.dispatcher = Dispatcher(Shuffle(TASKS, seed=0), {task.key: task for task in TASKS})
         synchronous = every == 1 and staleness == 0
         closer = GroupCloser(self.buffer, pipeline, "run", attempt, SIZE, awaiting)
-        at = take_up(
+        at = resume(
             closer,
             self.ledger,
             self.versions,
@@ -252,7 +252,11 @@ def test_loop_goes_ahead_with_the_groups_it_has(tmp_path: Path, caplog: pytest.L
 
 
 @pytest.mark.parametrize(
-    ("failing", "message"), [(False, "operators drop every group"), (True, "last with: 1 of 2: boom")]
+    ("failing", "message"),
+    [
+        (False, r"\(groups of the run: 8 dropped\); the operators drop every group"),
+        (True, r"\(groups of the run: \d+ dropped, \d+ failed\); rollouts fail, the last with: 1 of 2: boom"),
+    ],
 )
 def test_loop_says_why_nothing_can_be_trained(tmp_path: Path, failing: bool, message: str) -> None:
     house = House(tmp_path, 0, rule="same", failing=failing)

@@ -7,7 +7,7 @@ import pytest
 
 from rft_data.core.errors import MissingFileError, RecipeError, UnknownComponentError
 from rft_data.recipe import load_recipe
-from rft_data.recipe.algorithms import ALGORITHMS, Algorithm, algorithm_of
+from rft_data.recipe.algorithms import ALGORITHMS, Algorithm, find_algorithm
 from rft_data.recipe.explain import explain
 from rft_data.recipe.online import OnlineRecipe
 from rft_data.run.build import experience_pipeline
@@ -117,9 +117,9 @@ def test_preset_by_import_path(tmp_path: Path) -> None:
     assert recipe.stages[0].loss.use == "ppo_clip"
     assert recipe.experience_ops == [{"reward_advantage_mapper": {}}]
     with pytest.raises(RecipeError, match=r"not a rft_data.recipe.algorithms.Algorithm"):
-        algorithm_of("tests.rft_data.recipe.test_algorithms:RECIPE")
+        find_algorithm("tests.rft_data.recipe.test_algorithms:RECIPE")
     with pytest.raises(UnknownComponentError, match="did you mean 'grpo'"):
-        algorithm_of("grppo")
+        find_algorithm("grppo")
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 from rft_data.buffer import Buffer
 from rft_data.core.rows import Experience, PreferencePair, Task
 from rft_data.recipe import load_recipe
-from rft_data.run.build import tasks_of
+from rft_data.run.build import taskset_tasks
 from rft_data.run.start import run_recipe
 from rft_data.tasks.sources import jsonl_tasks
 from tests.rft_data.run.test_offline_run import rollouts, write
@@ -88,7 +88,7 @@ def test_stages_before_exploring_leave_out_what_the_recipes_tasksets_hold_out(tm
     )
     unfiltered = "experience_ops=[{grpo_advantage_mapper: {}}]"
     recipe = load_recipe(path, ["evaluation.limit=4", "tasks.0.source.size=60", unfiltered])
-    tasks = [task for section in recipe.tasks for task in tasks_of(section)]
+    tasks = [task for section in recipe.tasks for task in taskset_tasks(section)]
     split = {name: [t for t in tasks if t.split == name] for name in ("train", "heldout")}
     assert min(map(len, split.values())) > 5
     pairs = [

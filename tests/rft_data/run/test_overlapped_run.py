@@ -20,7 +20,7 @@ from rft_data.loop.dispatch import Dispatcher
 from rft_data.loop.exploring import Exploring
 from rft_data.loop.fleet import Fleet
 from rft_data.loop.online import OnlineLoop, Schedule
-from rft_data.loop.resume import take_up
+from rft_data.loop.resume import resume
 from rft_data.loop.training import Training
 from rft_data.placement import Surroundings, make_placement
 from rft_data.placement.hub.server import HubServer
@@ -51,7 +51,7 @@ class Overlapped:
         dispatcher = Dispatcher(Shuffle(TASKS, seed=0), {task.key: task for task in TASKS})
         checkpoints = root / "checkpoints"
         closer = GroupCloser(self.buffer, pipeline, "run", attempt, SIZE)
-        at = take_up(
+        at = resume(
             closer,
             self.ledger,
             self.versions,

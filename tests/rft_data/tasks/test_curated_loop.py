@@ -15,7 +15,7 @@ from rft_data.loop.dispatch import Dispatcher
 from rft_data.loop.exploring import Exploring
 from rft_data.loop.fleet import Fleet
 from rft_data.loop.online import OnlineLoop, Schedule
-from rft_data.loop.resume import take_up
+from rft_data.loop.resume import resume
 from rft_data.loop.training import Training
 from rft_data.placement.inline import InlinePlacement
 from rft_data.sampler import History, make_sampler
@@ -67,7 +67,7 @@ class House:
         self.dispatcher = Dispatcher(self.curator, known)
         checkpoints = root / "checkpoints"
         closer = GroupCloser(self.buffer, pipeline, "run", attempt, SIZE)
-        at = take_up(
+        at = resume(
             closer,
             self.ledger,
             versions,

@@ -1,4 +1,4 @@
-"""Re-admission: rejected groups get another chance, once, in a book of their own."""
+"""Readmission: rejected groups are judged again, once, and get a run id of their own."""
 
 from pathlib import Path
 
@@ -29,7 +29,7 @@ def again(buffer: Buffer, operators: list = LENIENT, book: str = "book"):
     return readmit(buffer, "run", book, pipeline(operators, buffer), groups_per_batch=2)
 
 
-def test_groups_a_later_recipe_keeps_can_be_leased_from_the_book(buffer: Buffer, tmp_path: Path) -> None:
+def test_groups_a_later_recipe_keeps_can_be_leased(buffer: Buffer, tmp_path: Path) -> None:
     explore(buffer, REWARDS)
     found = again(buffer)
     assert (found.rejected, found.admitted, found.rows, found.still_rejected) == (3, 2, 4, 1)
@@ -55,7 +55,7 @@ def test_groups_a_later_recipe_keeps_can_be_leased_from_the_book(buffer: Buffer,
     assert "explored_by: book" in readmitted_text(found)
 
 
-def test_the_runs_own_book_does_not_change(buffer: Buffer) -> None:
+def test_the_runs_own_groups_do_not_change(buffer: Buffer) -> None:
     before = explore(buffer, REWARDS)
     again(buffer)
     assert stored_groups(buffer, "run") == before
@@ -108,7 +108,7 @@ def test_a_delayed_reward_makes_its_group_trainable(buffer: Buffer) -> None:
     assert group.seqs == (6, 7)
 
 
-def test_later_feedback_extends_the_book_in_order(buffer: Buffer) -> None:
+def test_later_feedback_adds_groups_in_order(buffer: Buffer) -> None:
     explore(buffer, REWARDS, WITH_FEEDBACK)
     for first, value in ((6, 1.0), (2, 0.0)):
         name = buffer.take([first]).column("experience_id")[0].as_py()
@@ -121,7 +121,7 @@ def test_later_feedback_extends_the_book_in_order(buffer: Buffer) -> None:
     assert [(group.ticket.ordinal, group.seqs) for group in groups] == [(0, (6, 7)), (1, (2, 3))]
 
 
-def test_a_group_is_in_one_book_only(buffer: Buffer) -> None:
+def test_a_group_is_readmitted_under_one_run_id_only(buffer: Buffer) -> None:
     explore(buffer, REWARDS)
     again(buffer)
     other = again(buffer, [], book="another")
@@ -136,7 +136,7 @@ def test_a_retired_group_stays_out(buffer: Buffer) -> None:
     assert (found.set_aside, found.admitted) == (1, 1)
 
 
-def test_a_book_in_training_takes_no_more(buffer: Buffer) -> None:
+def test_a_run_id_in_training_takes_no_more_groups(buffer: Buffer) -> None:
     explore(buffer, REWARDS, WITH_FEEDBACK)
     lenient = [{"feedback_mapper": {}}, *LENIENT]
     again(buffer, lenient)
@@ -144,24 +144,24 @@ def test_a_book_in_training_takes_no_more(buffer: Buffer) -> None:
     assert again(buffer, lenient).admitted == 0
     name = buffer.take([6]).column("experience_id")[0].as_py()
     buffer.add_feedback([Feedback(name, "judge", "reward", 1.0)])
-    with pytest.raises(RecipeError, match="is being trained on, or was; 1 more groups"):
+    with pytest.raises(RecipeError, match="are being trained on, or were; 1 more groups"):
         again(buffer, lenient)
     assert again(buffer, lenient, book="second").admitted == 1
 
 
-def test_a_book_of_other_operators_is_refused(buffer: Buffer) -> None:
+def test_a_run_id_with_groups_of_other_operators_is_refused(buffer: Buffer) -> None:
     explore(buffer, REWARDS)
     again(buffer)
-    with pytest.raises(RecipeError, match="holds groups that other operators kept"):
+    with pytest.raises(RecipeError, match="has groups that other operators kept"):
         again(buffer, ADVANTAGES)
 
 
-def test_a_verdict_that_dropped_a_group_does_not_make_its_book_alike(buffer: Buffer) -> None:
+def test_a_verdict_that_dropped_a_group_is_no_sign_of_the_same_operators(buffer: Buffer) -> None:
     explore(buffer, REWARDS, WITH_FEEDBACK)
     again(buffer, [{"feedback_mapper": {}}, *LENIENT])
     ids = buffer.take([6, 7]).column("experience_id").to_pylist()
     buffer.add_feedback([Feedback(name, "judge", "reward", float(n)) for n, name in enumerate(ids)])
-    with pytest.raises(RecipeError, match="holds groups that other operators kept"):
+    with pytest.raises(RecipeError, match="has groups that other operators kept"):
         again(buffer, WITH_FEEDBACK)
     assert len(stored_groups(buffer, "book")) == 2
     assert again(buffer, WITH_FEEDBACK, book="another").admitted == 1
@@ -184,10 +184,10 @@ def test_groups_that_lost_rows_are_set_aside_unjudged(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("book", ["run", "other"])
-def test_the_book_of_a_run_that_explored_is_refused(buffer: Buffer, book: str) -> None:
+def test_the_id_of_a_run_that_explored_is_refused(buffer: Buffer, book: str) -> None:
     explore(buffer, REWARDS)
     explore(buffer, REWARDS, run_id="other")
-    with pytest.raises(RecipeError, match="is the book of a run that explored"):
+    with pytest.raises(RecipeError, match="is the id of a run that explored"):
         again(buffer, book=book)
 
 
@@ -224,7 +224,7 @@ def test_a_run_under_way_is_refused(buffer: Buffer, tmp_path: Path) -> None:
     )
     with (folder / LOCK_FILE).open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        with pytest.raises(BusyError, match="can be re-admitted when it has ended"):
+        with pytest.raises(BusyError, match="can be readmitted when it has ended"):
             check_not_running(buffer, "run")
     check_not_running(buffer, "run")
     check_not_running(buffer, "no such run")

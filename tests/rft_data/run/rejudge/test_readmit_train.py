@@ -1,4 +1,4 @@
-"""Explored, rejected, re-admitted, trained: with every part real, and the books of both add up."""
+"""Groups are explored, rejected, readmitted and trained, with every part real; the accounting adds up."""
 
 from pathlib import Path
 

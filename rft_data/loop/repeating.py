@@ -1,7 +1,7 @@
-"""How every loop turns: start what may start, wait, collect what finished, repeat.
+"""What every loop repeats: start what may start, wait, collect what finished.
 
-One way for every placement and mode. `OnlineLoop` and `ExploreLoop` say what may start and when a run is
-over. Where nothing overlaps, the turns are: explore, then train.
+It is the same for every placement and mode. `OnlineLoop` and `ExploreLoop` say what may start and when a run
+is over. Where nothing overlaps, it explores and trains in turns.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from rft_data.loop.exploring import Exploring
 
 LOOK_S = 1.0
-"""How long a wait lasts before stop requests, and feedback, are looked at."""
+"""Longest wait, in seconds, before stop requests and feedback are looked at again."""
 
 
 class Loop(ABC):
-    """Turns until it is finished, or is asked to stop."""
+    """Repeats until it is finished or a stop is requested."""
 
     exploring: Exploring
 
-    def turn(self) -> None:
+    def repeat(self) -> None:
         """Go on until `finished`.
 
         Raises: StalledError or EngineError if nothing can go on; Stopped when asked to; what a role raised.
@@ -57,7 +57,7 @@ class Loop(ABC):
 
     @abstractmethod
     def stopping(self) -> bool:
-        """Whether somebody asked for a stop."""
+        """Whether a stop was requested."""
 
     @abstractmethod
     def start(self) -> None:
