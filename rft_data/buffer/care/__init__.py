@@ -1,4 +1,4 @@
-"""Finding and mending damage in a buffer's folder, also one that no longer opens."""
+"""Finds and repairs damage in a buffer's folder, also in one that no longer opens."""
 
 from rft_data.buffer.care.damage import Finding, Report
 from rft_data.buffer.care.repair import repair

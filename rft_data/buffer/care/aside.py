@@ -1,4 +1,4 @@
-"""Where a repair puts what it takes out of the tables: `<buffer>/repair/<UTC time>/`. Nothing is deleted."""
+"""The folder for what a repair removes from the tables: `<buffer>/repair/<UTC time>/`. Nothing is deleted."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ REPAIR_FOLDER = "repair"
 
 
 class Aside:
-    """The folder of one repair, made when the first thing goes into it."""
+    """The folder of one repair, created with its first file."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -31,7 +31,7 @@ class Aside:
         return target
 
     def link(self, path: Path) -> None:
-        """Give a file a second name here, so that it stays when a janitor takes it from its table."""
+        """Give a file a second name here, so that it stays when its table removes it."""
         target = self.path / path.relative_to(self.root)
         target.parent.mkdir(parents=True, exist_ok=True)
         os.link(path, target)

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from rft_data.buffer.care.folder import Snapshot
-from rft_data.buffer.care.ranges import Numbers, ranges_of
+from rft_data.buffer.care.ranges import Numbers, to_ranges
 
 _FORMAT: dict[str, Any] = {"data_storage_version": "2.2", "enable_stable_row_ids": True}
 _ONE_FILE: dict[str, Any] = {"max_rows_per_file": 2**40, "max_bytes_per_file": 2**60}
@@ -51,7 +51,7 @@ def append(dataset: Any, rows: pa.Table) -> Any:
 
 def delete(dataset: Any, row_ids: Numbers | Iterable[int]) -> Any:
     """Delete rows by row id, which reads no data file; the ids of the others stay."""
-    ranges = ranges_of(row_ids)
+    ranges = to_ranges(row_ids)
     for start in range(0, len(ranges), _RANGES_PER_DELETE):
         part = ranges[start : start + _RANGES_PER_DELETE]
         dataset.delete(" OR ".join(f"(_rowid >= {first} AND _rowid <= {last})" for first, last in part))
@@ -59,7 +59,7 @@ def delete(dataset: Any, row_ids: Numbers | Iterable[int]) -> Any:
 
 
 def replace_file(dataset: Any, number: int, rows: pa.Table) -> Any:
-    """Give a fragment a new data file with `rows` (its live rows, with `_rowid`); row ids stay what they are.
+    """Give a fragment a new data file with `rows` (its live rows, with `_rowid`); row ids do not change.
 
     Places of deleted rows are filled with placeholders, which stay deleted.
     """
@@ -96,7 +96,7 @@ def update_fragment(dataset: Any, metadata: dict[str, Any]) -> Any:
 
 
 def placeholders(schema: pa.Schema, n: int) -> pa.Table:
-    """Rows that keep a place and are deleted: null where allowed, else empty or zero, made in 1970."""
+    """Rows that use up row ids and are deleted: null where allowed, else empty or zero, made in 1970."""
     columns = []
     for field in schema:
         if pa.types.is_timestamp(field.type):

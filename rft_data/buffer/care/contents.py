@@ -1,4 +1,4 @@
-"""What the rows of one table say about themselves: digests, ids, JSON. Batch by batch, in bounded memory.
+"""Checks the rows of one table by themselves: digests, ids, JSON. Batch by batch, in bounded memory.
 
 Lance keeps no checksum of its own, so a flipped bit shows only where a row carries a digest.
 """
@@ -25,38 +25,38 @@ from rft_data.core.rows import bytes_id, content_id
 from rft_data.core.schema import TABLES, is_json
 
 _EPOCH = pa.scalar(0, pa.timestamp("us", tz="UTC"))
-"""The time in rows that a repair writes to keep a place and removes again."""
+"""The time in placeholder rows, which a repair writes and deletes again."""
 ONCE = ("experiences", "leases")
-"""Tables in which the same id twice is damage; elsewhere a repeated row only says the same again."""
+"""Tables in which the same id twice is damage; elsewhere a repeated row is only redundant."""
 
 RowKind: TypeAlias = Literal["digest", "seq", "duplicate", "value"]
-"""Kinds of findings about one row; `damage.KINDS` says what each means."""
+"""Kinds of findings about one row; `damage.KINDS` has the meaning of each."""
 
 
 @dataclass(slots=True)
 class Contents:
-    """What a look at every row of a table found."""
+    """The result of checking every row of a table."""
 
     row_ids: Numbers = field(default_factory=lambda: np.empty(0, np.int64))
     """Row ids of the rows that can be read, sorted."""
     keys: npt.NDArray[np.uint64] = field(default_factory=lambda: np.empty(0, np.uint64))
     """xxh3-64 of the primary key of each of these rows (zeros in a table without one)."""
     bad: dict[int, tuple[RowKind, str]] = field(default_factory=dict)
-    """Row id to (kind of finding, what is wrong) of rows that are there and not to be trusted."""
+    """Row id to (kind of finding, what is wrong) of rows that are stored but bad."""
     faults: dict[int, FileFault] = field(default_factory=dict)
     """Fragments that do not decode as a whole."""
     unreadable: dict[int, Numbers] = field(default_factory=dict)
     """Row ids in these fragments that cannot be read alone either."""
 
-    def keys_of(self, row_ids: Numbers) -> npt.NDArray[np.uint64]:
-        """Key hashes of rows that are there; 0 for the others."""
+    def key_hashes(self, row_ids: Numbers) -> npt.NDArray[np.uint64]:
+        """Key hashes of stored rows; 0 for the others."""
         if not len(self.row_ids):
             return np.zeros(len(row_ids), np.uint64)
         at = np.minimum(np.searchsorted(self.row_ids, row_ids), len(self.row_ids) - 1)
         return np.where(self.row_ids[at] == row_ids, self.keys[at], np.uint64(0))
 
     def has(self, row_ids: Numbers) -> npt.NDArray[np.bool_]:
-        """Which rows are there and sound."""
+        """Whether each row is stored and sound."""
         there = among(row_ids, self.row_ids)
         if self.bad:
             there &= np.array([int(row_id) not in self.bad for row_id in row_ids], np.bool_)
@@ -113,7 +113,7 @@ def key_hash(key: str) -> int:
 
 
 def _mark_duplicates(head: Snapshot, key: str, found: Contents) -> None:
-    """Every row but the first with the same id is bad; hashes that meet are confirmed on the ids."""
+    """Every row but the first with the same id is bad; equal hashes are confirmed by comparing ids."""
     order = np.argsort(found.keys, kind="stable")
     hashes = found.keys[order]
     repeats = np.flatnonzero(hashes[1:] == hashes[:-1])
@@ -132,7 +132,7 @@ def _mark_duplicates(head: Snapshot, key: str, found: Contents) -> None:
 
 
 def bad_rows(name: str, batch: pa.Table, row_ids: Numbers, *, deep: bool) -> dict[int, tuple[RowKind, str]]:
-    """Row id to (kind of finding, what is wrong) of the batch's rows that are not to be trusted."""
+    """Row id to (kind of finding, what is wrong) of the bad rows of the batch."""
     bad: dict[int, tuple[RowKind, str]] = {}
     if name == "experiences" and "seq" in batch.column_names:
         seqs = batch.column("seq").to_pylist()
@@ -180,7 +180,7 @@ def _values(name: str, batch: pa.Table) -> dict[int, tuple[RowKind, str]]:
 
 
 def _check(name: str, own: Callable[[pa.Table], bool] | None, rows: pa.Table) -> bool:
-    """Whether rows match their own digests; raises when a value is not what its column may hold."""
+    """Whether rows match their own digests; raises when a value is not valid in its column."""
     rows = rows.select([column for column in rows.column_names if column != "_rowid"])
     rows.validate(full=True)
     if "created_at" in rows.column_names and pc.any(pc.equal(rows.column("created_at"), _EPOCH)).as_py():

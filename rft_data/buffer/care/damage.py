@@ -1,4 +1,4 @@
-"""What `verify` says: findings, each with what is lost and what to do, and the report that holds them."""
+"""The result of `verify`: findings, each with its losses and a remedy, and the report of all findings."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Literal
 from rft_data.buffer.care.ranges import Ranges, ranges_text, size
 
 Severity = Literal["note", "damage", "fatal"]
-"""`note`: nothing of value is lost; `damage`: `repair` mends it; `fatal`: `repair` refuses."""
+"""`note`: nothing of value is lost; `damage`: `repair` handles it; `fatal`: `repair` refuses."""
 FindingKind = Literal[
     "schema_version",
     "schema",
@@ -39,12 +39,12 @@ FindingKind = Literal[
     "orphan_file",
     "owner",
 ]
-"""KINDS says what each means."""
+"""`KINDS` has the meaning of each."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is wrong, or worth knowing, about a buffer's folder."""
+    """One problem of a buffer's folder, or a note about it."""
 
     kind: FindingKind
     severity: Severity
@@ -95,7 +95,7 @@ KINDS: dict[FindingKind, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The findings of one look at a buffer."""
+    """The findings of one verification of a buffer."""
 
     root: Path
     deep: bool
@@ -129,7 +129,7 @@ class Report:
         }
 
     def text(self) -> str:
-        """The report for people: damage first, then notes."""
+        """The report as text: damage first, then notes."""
         total = sum(self.rows.values())
         depth = "every row checked" if self.deep else "files and row numbers checked"
         worst = len(self.damage)
@@ -142,7 +142,7 @@ class Report:
 
 
 def describe(finding: Finding) -> list[str]:
-    """A finding in lines."""
+    """A finding as lines of text."""
     where = " ".join(part for part in (finding.table, finding.place) if part)
     lines = [f"{finding.severity:<7}{finding.kind}: {where}: {KINDS[finding.kind]}"]
     if finding.lost:

@@ -1,4 +1,4 @@
-"""What the books disagree about, as findings."""
+"""Contradictions between tables, as findings."""
 
 from __future__ import annotations
 
@@ -11,35 +11,35 @@ import numpy as np
 from rft_data.buffer.care.damage import Finding
 from rft_data.buffer.care.examine import REPAIR, Examined
 from rft_data.buffer.care.lost_rows import Lost
-from rft_data.buffer.care.ranges import gaps, numbers_of, ranges_of, size
-from rft_data.buffer.care.references import Books, Grant
+from rft_data.buffer.care.ranges import gaps, size, to_numbers, to_ranges
+from rft_data.buffer.care.references import Grant, References
 from rft_data.core.files import MANIFEST_FILE, file_digest
 
 
-def book_findings(books: Books) -> Iterator[Finding]:
-    """Groups, leases, consumption, annotations and payloads that do not fit together."""
-    for run in sorted({run for run, _ in books.torn_groups}):
-        torn = {group: rows for (of, group), rows in books.torn_groups.items() if of == run}
-        seqs = ranges_of(np.concatenate(list(torn.values())))
+def reference_findings(references: References) -> Iterator[Finding]:
+    """Findings about groups, leases, consumption, annotations and payloads."""
+    for run in sorted({run for run, _ in references.torn_groups}):
+        torn = {group: rows for (run_id, group), rows in references.torn_groups.items() if run_id == run}
+        seqs = to_ranges(np.concatenate(list(torn.values())))
         what = f"{size(seqs)} rows of {len(torn)} groups"
         remedy = f"{REPAIR} retires the groups, so that they are never handed out"
         yield Finding("group", "damage", "groups", f"run {run}", what, remedy, seqs, tuple(torn))
-    if books.unjudged:
+    if references.unjudged:
         remedy = f"{REPAIR} takes the groups out of the table; a resumed run judges their stored rows again"
-        rows = ranges_of(books.unjudged.values())
-        lost = f"what operators said about rows of {len(books.unjudged)} groups"
+        rows = to_ranges(references.unjudged.values())
+        lost = f"what operators said about rows of {len(references.unjudged)} groups"
         yield Finding(
-            "verdict", "damage", "groups", f"row {rows[0][0]}", lost, remedy, rows, tuple(books.unjudged)
+            "verdict", "damage", "groups", f"row {rows[0][0]}", lost, remedy, rows, tuple(references.unjudged)
         )
-    for grant, absent, groups in books.orphan_leases:
+    for grant, absent, groups in references.orphan_leases:
         what = (
             f"{len(absent)} of its {len(grant.seqs)} rows, {len(groups)} of its {len(grant.group_ids)} groups"
         )
         remedy = f"{REPAIR} releases it; its sound groups can be leased again"
-        yield Finding("lease", "damage", "leases", grant.name, what, remedy, ranges_of(absent), groups)
-    for first, second in books.twice:
+        yield Finding("lease", "damage", "leases", grant.name, what, remedy, to_ranges(absent), groups)
+    for first, second in references.twice:
         yield _twice(first, second)
-    for (run, consumer, group), times in books.reused.items():
+    for (run, consumer, group), times in references.reused.items():
         yield Finding(
             "double_lease",
             "note",
@@ -49,7 +49,7 @@ def book_findings(books: Books) -> Iterator[Finding]:
             f"nothing if the recipe replays groups; else this group was trained {times} times",
             ids=(group,),
         )
-    for run, consumer, step in books.no_lease:
+    for run, consumer, step in references.no_lease:
         yield Finding(
             "consumption",
             "damage",
@@ -58,7 +58,7 @@ def book_findings(books: Books) -> Iterator[Finding]:
             "which rows this step was trained on",
             f"{REPAIR} retires for '{consumer}' every group it may have been, so that none is trained twice",
         )
-    yield from _about_rows(books)
+    yield from _about_rows(references)
 
 
 def _twice(first: Grant, second: Grant) -> Finding:
@@ -73,18 +73,18 @@ def _twice(first: Grant, second: Grant) -> Finding:
     )
 
 
-def _about_rows(books: Books) -> Iterator[Finding]:
-    if len(books.strays):
-        rows = ranges_of(books.strays)
+def _about_rows(references: References) -> Iterator[Finding]:
+    if len(references.strays):
+        rows = to_ranges(references.strays)
         remedy = f"{REPAIR} copies them to `quarantine` and takes them out"
         yield Finding(
             "annotation", "damage", "annotations", f"row {rows[0][0]}", "what was judged", remedy, rows
         )
-    if len(books.unplaced):
-        seqs = ranges_of(books.unplaced)
+    if len(references.unplaced):
+        seqs = to_ranges(references.unplaced)
         remedy = "nothing: a number that was annotated is never given to another row"
         yield Finding("annotation", "note", "annotations", f"seq {seqs[0][0]}", "", remedy, seqs)
-    for name, row_ids in books.payloads.items():
+    for name, row_ids in references.payloads.items():
         yield Finding(
             "payload",
             "damage",
@@ -92,28 +92,28 @@ def _about_rows(books: Books) -> Iterator[Finding]:
             name,
             f"an image or other value of {len(row_ids)} rows",
             f"put it back with Buffer.add_payload, or {REPAIR} retires the groups of these rows",
-            ranges_of(row_ids),
+            to_ranges(row_ids),
             (name,),
         )
 
 
 def number_findings(table: Examined, lost: Lost, named: int) -> Iterator[Finding]:
-    """Row numbers of the experiences: none missing but those recorded, none given out twice.
+    """Findings about row numbers of experiences: missing ones that are not recorded, and repeated ones.
 
     `named`: the highest row number that any table mentions; -1 when none does.
     """
     present = table.contents.row_ids
-    unreadable = numbers_of(pair for ids in table.lost_rows().values() for pair in ranges_of(ids))
+    unreadable = to_numbers(pair for ids in table.lost_rows().values() for pair in to_ranges(ids))
     counter = table.folder.next_row_id
-    recorded = numbers_of(lost.seqs)
-    missing = np.setdiff1d(numbers_of(gaps(present, counter)), np.concatenate([recorded, unreadable]))
+    recorded = to_numbers(lost.seqs)
+    missing = np.setdiff1d(to_numbers(gaps(present, counter)), np.concatenate([recorded, unreadable]))
     if len(missing):
-        rows = ranges_of(missing)
+        rows = to_ranges(missing)
         remedy = f"{REPAIR} records them as lost, so that the buffer opens again"
         yield Finding(
             "lost_rows", "damage", "experiences", f"seq {rows[0][0]}", f"{size(rows)} rows", remedy, rows
         )
-    back = ranges_of(recorded[table.contents.has(recorded)])
+    back = to_ranges(recorded[table.contents.has(recorded)])
     if back:
         remedy = f"{REPAIR} takes them off the record of lost rows"
         yield Finding("lost_rows", "damage", "experiences", f"seq {back[0][0]}", "", remedy, back)
@@ -131,7 +131,7 @@ def number_findings(table: Examined, lost: Lost, named: int) -> Iterator[Finding
 
 
 def weight_findings(root: Path, table: Examined) -> Iterator[Finding]:
-    """The newest published weights of each run, when the run's folder is around the buffer."""
+    """Findings about the newest published weights of each run, if the buffer is in the run's folder."""
     weights = root.parent / "weights"
     newest: dict[str, dict[str, Any]] = {}
     for batch in table.rows(["run_id", "version", "path", "manifest_digest"]):

@@ -1,4 +1,4 @@
-"""One table looked at: its files, then its rows; and what was found, as findings."""
+"""Examines one table: its files, then its rows; and reports findings."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rft_data.buffer.care.contents import Contents, RowKind, columns_to_read, lo
 from rft_data.buffer.care.damage import Finding
 from rft_data.buffer.care.folder import FileFault, Snapshot, TableFolder, fits
 from rft_data.buffer.care.fragment_rows import FragmentRows
-from rft_data.buffer.care.ranges import Numbers, ranges_of, size
+from rft_data.buffer.care.ranges import Numbers, size, to_ranges
 from rft_data.buffer.care.salvage import of_lost_commits, read_files
 from rft_data.buffer.care.trial import Part, lethal
 from rft_data.core.schema import TABLES
@@ -28,7 +28,7 @@ class Examined:
     folder: TableFolder
     deep: bool
     faults: dict[int, FileFault]
-    """Fragments with a missing, empty or cut file, or one that kills who decodes it."""
+    """Fragments with a missing, empty or cut file, or one that kills a process that decodes it."""
     contents: Contents
 
     def rows(self, columns: Sequence[str]) -> Iterator[pa.Table]:
@@ -50,7 +50,7 @@ class Examined:
 
 
 def examine_each(folders: Sequence[TableFolder], *, deep: bool, tried: bool = False) -> list[Examined]:
-    """Look at tables; `tried`: it is known that their files can be decoded without harm.
+    """Examine tables; `tried`: their files are known to decode without killing the process.
 
     A table whose newest manifest seems damaged is seen as the version before has it.
     """
@@ -58,7 +58,7 @@ def examine_each(folders: Sequence[TableFolder], *, deep: bool, tried: bool = Fa
 
 
 def as_they_are(folders: Sequence[TableFolder], *, deep: bool, tried: bool = False) -> list[Examined]:
-    """The same, taking each table's newest manifest at its word."""
+    """Examine tables, assuming that each newest manifest is correct."""
     faults = [{fault.fragment: fault for fault in folder.file_faults()} for folder in folders]
     parts = {
         Part(str(folder.path), folder.head.version, number, tuple(columns_to_read(folder, deep=deep))): place
@@ -77,7 +77,7 @@ def as_they_are(folders: Sequence[TableFolder], *, deep: bool, tried: bool = Fal
 
 
 def _doubt(table: Examined) -> Examined:
-    """The table as the version before sees it, if that one reads what the newest cannot.
+    """The table by its previous version, if that reads what the newest version cannot.
 
     Then not the files are damaged but the newest manifest: it has no checksum either, and a bit flipped
     in it (a path, a column's number, row ids) makes sound rows look lost.
@@ -99,21 +99,21 @@ def _doubt(table: Examined) -> Examined:
     sound = rows.num_rows == sum(folder.fragments[number].physical_rows for number in doubtful)
     if (
         sound and folder.name == "experiences"
-    ):  # rows that were numbered wrongly when written are no manifest's fault
+    ):  # wrong row numbers from the time of writing do not come from the manifest
         sound = rows.column("seq")[0].as_py() == before.next_row_id
     return previous if sound else table
 
 
 def _doubtful(table: Examined) -> set[int]:
-    """Fragments whose trouble may come from the manifest: an empty file is no manifest's fault."""
+    """Fragments whose fault may come from the manifest; an empty file does not."""
     faults = (table.faults | table.contents.faults).items()
     numbers = {number for number, fault in faults if fault.kind != "empty_file"}
     wrong = [row_id for row_id, (kind, _) in table.contents.bad.items() if kind in ("seq", "digest", "value")]
-    return numbers | table.folder.fragments_of(wrong)
+    return numbers | table.folder.fragments_with(wrong)
 
 
 def findings(table: Examined) -> Iterator[Finding]:
-    """What was found in a table, as findings."""
+    """The findings about one table."""
     folder = table.folder
     if folder.head is None:
         yield _unopenable(folder)
@@ -179,7 +179,7 @@ def _schema(folder: TableFolder, head: Snapshot) -> Iterator[Finding]:
 
 
 def _file(folder: TableFolder, fault: FileFault, lost: Numbers) -> Finding:
-    rows = ranges_of(lost)
+    rows = to_ranges(lost)
     if fault.deletions:
         what = f"which rows of fragment {fault.fragment} were removed"
     elif len(lost):
@@ -198,12 +198,12 @@ def _file(folder: TableFolder, fault: FileFault, lost: Numbers) -> Finding:
 
 
 def _rows(table: Examined) -> Iterator[Finding]:
-    """Rows that are there and not to be trusted, by kind."""
+    """Findings about stored but bad rows, by kind."""
     kinds: defaultdict[RowKind, dict[int, str]] = defaultdict(dict)
     for row_id, (kind, why) in table.contents.bad.items():
         kinds[kind][row_id] = why
     for kind, whys in kinds.items():
-        rows = ranges_of(whys)
+        rows = to_ranges(whys)
         first = rows[0][0]
         yield Finding(
             kind,

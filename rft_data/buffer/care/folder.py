@@ -1,4 +1,4 @@
-"""The files of one table as they lie on the disk: which version opens, what it names, what else is there.
+"""The files of one table on disk: the newest version that opens, its files, and all other files.
 
 Read-only, through pylance and the file system, so that it also works where LanceDB cannot open the table.
 """
@@ -22,7 +22,7 @@ _CACHE_BYTES = 32 << 20
 _MANIFEST = re.compile(r"\d{20}\.manifest")
 
 FileKind: TypeAlias = Literal["missing_file", "empty_file", "cut_file", "unreadable_rows"]
-"""Kinds of findings about one file; `damage.KINDS` says what each means."""
+"""Kinds of findings about one file; `damage.KINDS` has the meaning of each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Manifest:
 
 @dataclass(frozen=True, slots=True)
 class FileFault:
-    """A fragment whose files do not let it be read."""
+    """A fragment that cannot be read because of a damaged file."""
 
     fragment: int
     kind: FileKind
@@ -55,7 +55,7 @@ class Snapshot:
         """By id, in the order of their rows."""
 
     def row_ids(self, number: int) -> Numbers:
-        """Row ids of a fragment's rows, from the manifest alone; empty when its deletion file is gone."""
+        """Row ids of a fragment's rows, from the manifest alone; empty when its deletion file is missing."""
         fragments = [self.fragments[number]]
         table = attempt(
             lambda: self.dataset.scanner(columns=[], with_row_id=True, fragments=fragments).to_table()
@@ -98,7 +98,7 @@ class TableFolder:
         return self.manifests[len(self.bad_heads) + 1 :]
 
     def place(self, path: Path) -> str:
-        """A path as findings name it."""
+        """A path relative to the buffer, as in findings."""
         return str(path.relative_to(self.root)) if path.is_relative_to(self.root) else str(path)
 
     @property
@@ -110,7 +110,7 @@ class TableFolder:
         """The (first) data file of a fragment."""
         return self.path / "data" / str(self.fragments[number].metadata.files[0].path)
 
-    def fragments_of(self, row_ids: Sequence[int]) -> set[int]:
+    def fragments_with(self, row_ids: Sequence[int]) -> set[int]:
         """The fragments of `head` that hold any of these rows."""
         if not row_ids or self.head is None:
             return set()
@@ -196,13 +196,13 @@ def attempt(read: Any) -> Any:
 
 
 def _manifests(path: Path) -> list[Manifest]:
-    """Newest first: Lance names a manifest after the versions that are still to come."""
+    """Newest first, because Lance numbers manifest files backwards."""
     paths = [p for p in (path / "_versions").glob("*.manifest") if _MANIFEST.fullmatch(p.name)]
     return [Manifest(manifest_version(p), p) for p in sorted(paths, key=lambda p: p.name)]
 
 
 def _fault(path: Path, wanted_bytes: int | None) -> FileKind | None:
-    """What is wrong with a file; None for a whole one."""
+    """The fault of a file; None for a complete file."""
     if not path.is_file():
         return "missing_file"
     found = path.stat().st_size

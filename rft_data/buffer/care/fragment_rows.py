@@ -1,4 +1,4 @@
-"""The rows of one fragment, also of a fragment that does not decode: then those that can be read alone."""
+"""Reads the rows of one fragment; if it does not decode, those rows that can be read one by one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _BATCH_ROWS = 512
 
 
 class FragmentRows:
-    """Iterates over batches (with `_rowid`) once; afterwards says what could not be read."""
+    """Iterates over batches (with `_rowid`) once; afterwards knows the unreadable rows."""
 
     def __init__(self, snapshot: Snapshot, number: int, columns: Sequence[str]) -> None:
         """`columns` of fragment `number` of one version."""
@@ -23,9 +23,9 @@ class FragmentRows:
         self._number = number
         self._columns = list(columns)
         self.decodes = True
-        """Whether all rows came in one go."""
+        """Whether the fragment was read as a whole."""
         self.unreadable: Numbers = np.empty(0, np.int64)
-        """Row ids that could not be read, whatever was tried."""
+        """Row ids that could not be read in any way."""
 
     def __iter__(self) -> Iterator[pa.Table]:
         stream = attempt(lambda: self._scanner(_BATCH_ROWS).to_reader())

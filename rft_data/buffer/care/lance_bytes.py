@@ -1,4 +1,4 @@
-"""The few facts that only the bytes of Lance's own files tell: the next row id, what a commit appended.
+"""Reads from the bytes of Lance's files what no API tells: the next row id, and the files of a commit.
 
 Reads the outermost fields of a protobuf message; knows field numbers of Lance's table format.
 """
@@ -17,7 +17,7 @@ _FRAGMENTS, _FILES, _PATH = 1, 2, 1
 
 
 def is_whole(manifest: Path) -> bool:
-    """Whether a manifest has its closing bytes (a cheap test: it may still not be readable)."""
+    """Whether a manifest has its closing bytes (a cheap test; it may still be unreadable)."""
     with manifest.open("rb") as file:
         file.seek(0, 2)
         if file.tell() < _FOOTER_BYTES:

@@ -1,6 +1,6 @@
-"""The record of what a repair could not bring back: `lost_rows.json` in the buffer's folder.
+"""The record of what a repair could not restore: `lost_rows.json` in the buffer's folder.
 
-`seqs` is read by the buffer when it opens: these row numbers are missing for good and never given again.
+The buffer reads `seqs` when it opens: these rows are lost, and their numbers are never given to other rows.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from rft_data.core.files import write_text
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """What is known to be gone."""
+    """Rows, leases and payloads that are lost."""
 
     seqs: Ranges = ()
     """Row numbers of experiences."""
     leases: tuple[str, ...] = ()
-    """Leases (`run/consumer/step`) that were consumed and whose rows nobody knows any more."""
+    """Leases (`run/consumer/step`) that were consumed and whose rows are unknown."""
     payloads: tuple[str, ...] = ()
     """Payload ids that rows refer to."""
 

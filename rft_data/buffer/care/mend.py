@@ -1,4 +1,4 @@
-"""Mending one table: manifests, then files, then rows. Books between tables are `settle.py`'s business."""
+"""Repairs one table: manifests, then files, then rows. `settle.py` repairs references between tables."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from rft_data.buffer.care.aside import Aside
 from rft_data.buffer.care.examine import Examined
 from rft_data.buffer.care.folder import Snapshot, TableFolder
 from rft_data.buffer.care.fragment_rows import FragmentRows
-from rft_data.buffer.care.ranges import Numbers, ranges_of, ranges_text
+from rft_data.buffer.care.ranges import Numbers, ranges_text, to_ranges
 from rft_data.buffer.care.repair_report import Repaired
 from rft_data.buffer.care.salvage import by_time, from_older_versions, of_lost_commits, read_files
 from rft_data.core.schema import TABLES
 
 _EXCERPT_BYTES = 64 << 10
-"""Of each text or value of a removed row; the Arrow file beside has all of it."""
+"""Longest excerpt of a value of a removed row in the report; the Arrow file has the whole value."""
 
 
 def mend_manifests(folder: TableFolder, aside: Aside, done: Repaired) -> None:
-    """Fall back to the newest version that opens; append what the lost commits' files still hold."""
+    """Fall back to the newest version that opens; append the rows found in files of lost commits."""
     if folder.head is None:
-        _start_anew(folder, aside, done)
+        _recreate(folder, aside, done)
         return
     killed = folder.name == "experiences" and any(f.kind == "row_counter" for f in done.findings)
-    if not (folder.bad_heads or killed):  # killed: an earlier repair moved manifests, and got no further
+    if not (folder.bad_heads or killed):  # killed: an earlier repair was killed after it moved manifests
         return
     files = of_lost_commits(folder)
     if folder.name == "experiences":
@@ -52,7 +52,7 @@ def mend_manifests(folder: TableFolder, aside: Aside, done: Repaired) -> None:
 
 
 def _new_rows(folder: TableFolder, rows: pa.Table) -> pa.Table:
-    """Of salvaged experiences: those that the version fallen back to does not hold, by number or id."""
+    """The salvaged experiences whose number and id are not in the version that the table fell back to."""
     rows = rows.filter(pa.array(np.asarray(rows.column("seq")) >= folder.next_row_id))
     if rows.num_rows == 0 or folder.head is None:
         return rows
@@ -95,8 +95,8 @@ def append_numbered(dataset: Any, start: int, rows: pa.Table, end: int = 0) -> N
     commits.delete(dataset, np.flatnonzero(source == rows.num_rows) + start)
 
 
-def _start_anew(folder: TableFolder, aside: Aside, done: Repaired) -> None:
-    """No version opens: the folder goes aside whole, and a new table takes the rows its data files hold."""
+def _recreate(folder: TableFolder, aside: Aside, done: Repaired) -> None:
+    """No version opens: move the whole folder aside, and make a new table from the rows in its data files."""
     moved = aside.move(folder.path)
     done.commits += [f"{folder.name}@{manifest.version}" for manifest in folder.bad_heads]
     done.actions.append(f"{folder.name}: no version opens; the table moved aside and started anew")
@@ -111,12 +111,12 @@ def _start_anew(folder: TableFolder, aside: Aside, done: Repaired) -> None:
 
 
 def mend_files(table: Examined, aside: Aside, done: Repaired) -> bool:
-    """Bring fragments with a damaged file back as far as their rows can be found; give up the others.
+    """Restore fragments with a damaged file, as far as their rows are found; delete the other rows.
 
     Returns: whether there were any.
     """
     folder = table.folder
-    wrong_numbers = folder.fragments_of([i for i, (kind, _) in table.contents.bad.items() if kind == "seq"])
+    wrong_numbers = folder.fragments_with([i for i, (kind, _) in table.contents.bad.items() if kind == "seq"])
     for number, fault in table.faults.items():
         if fault.deletions and folder.head is not None:
             metadata = {**folder.fragments[number].metadata.to_json(), "deletion_file": None}
@@ -135,7 +135,7 @@ def mend_files(table: Examined, aside: Aside, done: Repaired) -> bool:
 
 
 def _rebuild(table: Examined, number: int, aside: Aside, done: Repaired) -> None:
-    """Write a fragment's rows to a new file; rows that nothing on the disk holds are deleted."""
+    """Write a fragment's rows to a new file; delete the rows that no file on the disk has."""
     folder = table.folder
     head = folder.head
     if head is None:
@@ -164,7 +164,7 @@ def _rebuild(table: Examined, number: int, aside: Aside, done: Repaired) -> None
         commits.replace_file(dataset, number, rows)
     done.actions.append(
         f"{folder.name}: fragment {number} written again with {len(wanted) - len(lost)} of {len(wanted)} rows"
-        + (f"; lost {ranges_text(ranges_of(lost))}" if len(lost) else "")
+        + (f"; lost {ranges_text(to_ranges(lost))}" if len(lost) else "")
     )
 
 
@@ -174,7 +174,7 @@ def _row_ids(parts: list[pa.Table]) -> Numbers:
 
 
 def _keep_columns(head: Snapshot, number: int, lost: Numbers, aside: Aside) -> None:
-    """Copy aside what single columns still tell of rows that do not decode as a whole."""
+    """Copy aside the readable columns of rows that do not decode as a whole."""
     columns: dict[str, pa.ChunkedArray] = {}
     for name in head.names:
         parts = [part for part in FragmentRows(head, number, [name]) if part.num_rows]
@@ -189,7 +189,7 @@ def _keep_columns(head: Snapshot, number: int, lost: Numbers, aside: Aside) -> N
 
 
 def mend_rows(table: Examined, aside: Aside, done: Repaired, extra: Mapping[int, str] | None = None) -> None:
-    """Copy rows that are not to be trusted aside, then delete them."""
+    """Copy bad rows aside, then delete them."""
     folder = table.folder
     bad = {row_id: f"{kind}: {why}" for row_id, (kind, why) in table.contents.bad.items()}
     bad |= dict(extra or {})
@@ -208,12 +208,12 @@ def mend_rows(table: Examined, aside: Aside, done: Repaired, extra: Mapping[int,
     commits.delete(dataset, list(bad))
     done.remove(folder.name, bad)
     done.actions.append(
-        f"{folder.name}: {len(bad)} rows copied aside and taken out: {ranges_text(ranges_of(bad))}"
+        f"{folder.name}: {len(bad)} rows copied aside and taken out: {ranges_text(to_ranges(bad))}"
     )
 
 
 def _as_bytes(schema: pa.Schema) -> pa.Schema:
-    """Texts as bytes: a damaged one may not be UTF-8."""
+    """The schema with texts as bytes, because a damaged text may not be UTF-8."""
     kinds = {f.name: pa.binary() if pa.types.is_string(f.type) else f.type for f in schema}
     kinds |= {f.name: pa.list_(pa.binary()) for f in schema if f.type == pa.list_(pa.string())}
     return pa.schema([pa.field(name, kind) for name, kind in kinds.items()])

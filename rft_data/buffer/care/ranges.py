@@ -11,7 +11,7 @@ Ranges = tuple[tuple[int, int], ...]
 Numbers = npt.NDArray[np.int64]
 
 
-def ranges_of(numbers: Iterable[int] | Numbers) -> Ranges:
+def to_ranges(numbers: Iterable[int] | Numbers) -> Ranges:
     """The ranges that hold exactly `numbers` (any order, repeats allowed)."""
     values = np.unique(np.fromiter(numbers, np.int64) if not isinstance(numbers, np.ndarray) else numbers)
     if not len(values):
@@ -22,7 +22,7 @@ def ranges_of(numbers: Iterable[int] | Numbers) -> Ranges:
     return tuple(zip(firsts.tolist(), lasts.tolist(), strict=True))
 
 
-def numbers_of(ranges: Iterable[tuple[int, int]]) -> Numbers:
+def to_numbers(ranges: Iterable[tuple[int, int]]) -> Numbers:
     """Every number in `ranges`, sorted, each once."""
     parts = [np.arange(first, last + 1, dtype=np.int64) for first, last in ranges]
     return np.unique(np.concatenate(parts)) if parts else np.empty(0, np.int64)

@@ -1,6 +1,6 @@
-"""What the tables say about each other: do groups and leases name rows that exist, has a step one lease?
+"""References between the tables: do groups and leases name stored rows, and has each step one lease?
 
-The order in which a run writes (experiences, annotations, groups, leases, consumption) is the order checked.
+Checked in the order in which a run writes: experiences, annotations, groups, leases, consumption.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from rft_data.buffer.care.lost_rows import Lost
 from rft_data.buffer.care.ranges import Numbers, among
 from rft_data.core.words import LeaseEvent
 
-NOBODY = ""
-"""The consumer of a `retire` event that holds for all."""
+ALL_CONSUMERS = ""
+"""The consumer in a `retire` event that applies to all consumers."""
 _EVENT = ["kind", "run_id", "consumer", "step", "epoch", "seqs", "group_ids"]
 
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """A lease as it stands: granted and not released."""
+    """A lease that was granted and not released."""
 
     run_id: str
     consumer: str
@@ -43,11 +43,11 @@ class Grant:
 
 
 @dataclass(slots=True)
-class Books:
-    """Groups, leases and consumption, folded, and where they do not agree with the rows."""
+class References:
+    """Groups, leases and consumption in their newest state, and their contradictions with the rows."""
 
     groups: dict[tuple[str, str], tuple[int, ...]] = field(default_factory=dict)
-    """(run, group id) to the rows it names, newest wins."""
+    """(run, group id) to the row numbers in the newest row of the group."""
     arrived: dict[tuple[str, str], datetime] = field(default_factory=dict)
     group_rows: dict[tuple[str, str], int] = field(default_factory=dict)
     """(run, group id) to the row id of its newest row in `groups`."""
@@ -55,9 +55,9 @@ class Books:
     consumed: dict[str, datetime] = field(default_factory=dict)
     """Lease name to when it was recorded as part of a checkpoint."""
     retired: set[tuple[str, str, str]] = field(default_factory=set)
-    """(run, consumer, group id); `NOBODY` for all consumers."""
+    """(run, consumer, group id); `ALL_CONSUMERS` for all consumers."""
     torn_groups: dict[tuple[str, str], Numbers] = field(default_factory=dict)
-    """Groups that could still be handed out, and the rows they lack."""
+    """Groups that may still be leased, and their missing rows."""
     orphan_leases: list[tuple[Grant, Numbers, tuple[str, ...]]] = field(default_factory=list)
     """Leases not consumed, with the rows and groups that do not exist."""
     twice: list[tuple[Grant, Grant]] = field(default_factory=list)
@@ -69,7 +69,7 @@ class Books:
     strays: Numbers = field(default_factory=lambda: np.empty(0, np.int64))
     """Row ids of annotations about another row than the one with their number."""
     unplaced: Numbers = field(default_factory=lambda: np.empty(0, np.int64))
-    """Row numbers that annotations judge and that are not stored."""
+    """Row numbers of annotations that are not stored."""
     unjudged: dict[str, int] = field(default_factory=dict)
     """Groups with rows to train on that no annotation judges, and the row id of their row in `groups`."""
     named: int = -1
@@ -78,21 +78,23 @@ class Books:
     """Payload ids that are not stored, and the experiences that refer to them."""
 
 
-def read_books(tables: Mapping[str, Examined], lost: Lost) -> Books:
-    """Fold the small tables and compare them with each other and with the experiences."""
-    books = Books()
-    _fold_groups(books, tables)
-    _fold_leases(books, tables)
-    _fold_consumed(books, tables)
-    _check_groups(books, tables)
-    _check_leases(books, tables)
-    _check_annotations(books, tables)
-    _check_payloads(books, tables)
-    _find_named(books, tables)
+def read_references(tables: Mapping[str, Examined], lost: Lost) -> References:
+    """Read the small tables, and compare them with each other and with the experiences."""
+    references = References()
+    _read_groups(references, tables)
+    _read_leases(references, tables)
+    _read_consumed(references, tables)
+    _check_groups(references, tables)
+    _check_leases(references, tables)
+    _check_annotations(references, tables)
+    _check_payloads(references, tables)
+    _find_named(references, tables)
     known = set(lost.leases)
-    books.no_lease = [key for key in books.no_lease if "/".join(map(str, key)) not in known]
-    books.payloads = {name: rows for name, rows in books.payloads.items() if name not in lost.payloads}
-    return books
+    references.no_lease = [key for key in references.no_lease if "/".join(map(str, key)) not in known]
+    references.payloads = {
+        name: rows for name, rows in references.payloads.items() if name not in lost.payloads
+    }
+    return references
 
 
 def _rows(tables: Mapping[str, Examined], name: str, columns: list[str]) -> Iterator[dict[str, Any]]:
@@ -101,15 +103,15 @@ def _rows(tables: Mapping[str, Examined], name: str, columns: list[str]) -> Iter
             yield from batch.to_pylist()
 
 
-def _fold_groups(books: Books, tables: Mapping[str, Examined]) -> None:
+def _read_groups(references: References, tables: Mapping[str, Examined]) -> None:
     for row in _rows(tables, "groups", ["run_id", "group_id", "outcome", "seqs", "created_at"]):
         key = (row["run_id"], row["group_id"])
-        books.groups[key] = tuple(row["seqs"])
-        books.arrived[key] = row["created_at"]
-        books.group_rows[key] = row["_rowid"]
+        references.groups[key] = tuple(row["seqs"])
+        references.arrived[key] = row["created_at"]
+        references.group_rows[key] = row["_rowid"]
 
 
-def _fold_leases(books: Books, tables: Mapping[str, Examined]) -> None:
+def _read_leases(references: References, tables: Mapping[str, Examined]) -> None:
     live: dict[tuple[str, str, int], Grant] = {}
     uses: Counter[tuple[str, str, str]] = Counter()
     for row in _rows(tables, "leases", _EVENT):
@@ -118,53 +120,58 @@ def _fold_leases(books: Books, tables: Mapping[str, Examined]) -> None:
         if row["kind"] == LeaseEvent.GRANT:
             grant = Grant(run, consumer, row["step"], row["epoch"], tuple(row["seqs"]), tuple(groups))
             if key in live:
-                books.twice.append((live[key], grant))
+                references.twice.append((live[key], grant))
             live[key] = grant
             uses.update((run, consumer, group) for group in groups)
         elif row["kind"] == LeaseEvent.RELEASE:
             live.pop(key, None)
-            books.twice = [pair for pair in books.twice if pair[0].name != "/".join(map(str, key))]
+            references.twice = [pair for pair in references.twice if pair[0].name != "/".join(map(str, key))]
             uses.subtract((run, consumer, group) for group in groups)
         elif row["kind"] == LeaseEvent.RETIRE:
-            books.retired.update((run, consumer, group) for group in groups)
-    books.grants = list(live.values())
-    books.reused = {key: n for key, n in uses.items() if n > 1}
+            references.retired.update((run, consumer, group) for group in groups)
+    references.grants = list(live.values())
+    references.reused = {key: n for key, n in uses.items() if n > 1}
 
 
-def _fold_consumed(books: Books, tables: Mapping[str, Examined]) -> None:
-    granted = {grant.name for grant in books.grants}
+def _read_consumed(references: References, tables: Mapping[str, Examined]) -> None:
+    granted = {grant.name for grant in references.grants}
     for row in _rows(tables, "consumed", ["run_id", "consumer", "step", "created_at"]):
         key = (row["run_id"], row["consumer"], row["step"])
         name = "/".join(map(str, key))
-        books.consumed[name] = row["created_at"]
+        references.consumed[name] = row["created_at"]
         if name not in granted:
-            books.no_lease.append(key)
+            references.no_lease.append(key)
 
 
-def _check_groups(books: Books, tables: Mapping[str, Examined]) -> None:
-    for (run, group), seqs in books.groups.items():
+def _check_groups(references: References, tables: Mapping[str, Examined]) -> None:
+    for (run, group), seqs in references.groups.items():
         absent = _absent(tables, seqs)
-        if len(absent) and (run, NOBODY, group) not in books.retired:
-            books.torn_groups[run, group] = absent
+        if len(absent) and (run, ALL_CONSUMERS, group) not in references.retired:
+            references.torn_groups[run, group] = absent
 
 
-def _check_leases(books: Books, tables: Mapping[str, Examined]) -> None:
-    unknown = {group for g in books.grants for group in g.group_ids if (g.run_id, group) not in books.groups}
+def _check_leases(references: References, tables: Mapping[str, Examined]) -> None:
+    unknown = {
+        group
+        for g in references.grants
+        for group in g.group_ids
+        if (g.run_id, group) not in references.groups
+    }
     if unknown:
         for row in _rows(tables, "experiences", ["group_id"]):
             unknown.discard(row["group_id"])
-    for grant in books.grants:
+    for grant in references.grants:
         absent = _absent(tables, grant.seqs)
         groups = tuple(group for group in grant.group_ids if group in unknown)
-        if (len(absent) or groups) and grant.name not in books.consumed:
-            books.orphan_leases.append((grant, absent, groups))
-    books.twice = [(a, b) for a, b in books.twice if a != b and a.name not in books.consumed]
+        if (len(absent) or groups) and grant.name not in references.consumed:
+            references.orphan_leases.append((grant, absent, groups))
+    references.twice = [(a, b) for a, b in references.twice if a != b and a.name not in references.consumed]
 
 
-def _check_annotations(books: Books, tables: Mapping[str, Examined]) -> None:
+def _check_annotations(references: References, tables: Mapping[str, Examined]) -> None:
     if "annotations" not in tables:
         return
-    strays, unplaced, judged = [books.strays], [books.unplaced], [books.unplaced]
+    strays, unplaced, judged = [references.strays], [references.unplaced], [references.unplaced]
     experiences = tables.get("experiences")
     for batch in tables["annotations"].rows(["seq", "experience_id"]):
         seqs = np.asarray(batch.column("seq"))
@@ -177,16 +184,16 @@ def _check_annotations(books: Books, tables: Mapping[str, Examined]) -> None:
         unplaced.append(seqs[~there])
         ids = batch.column("experience_id").to_pylist()
         hashes = np.fromiter((key_hash(text) for text in ids), np.uint64, len(ids))
-        strays.append(row_ids[there & (experiences.contents.keys_of(seqs) != hashes)])
-    books.strays, books.unplaced = np.concatenate(strays), np.unique(np.concatenate(unplaced))
+        strays.append(row_ids[there & (experiences.contents.key_hashes(seqs) != hashes)])
+    references.strays, references.unplaced = np.concatenate(strays), np.unique(np.concatenate(unplaced))
     known = np.unique(np.concatenate(judged))
-    for key, group_seqs in books.groups.items():
-        torn = key in books.torn_groups or (key[0], NOBODY, key[1]) in books.retired
+    for key, group_seqs in references.groups.items():
+        torn = key in references.torn_groups or (key[0], ALL_CONSUMERS, key[1]) in references.retired
         if group_seqs and not torn and not among(np.array(group_seqs, np.int64), known).all():
-            books.unjudged[key[1]] = books.group_rows[key]
+            references.unjudged[key[1]] = references.group_rows[key]
 
 
-def _check_payloads(books: Books, tables: Mapping[str, Examined]) -> None:
+def _check_payloads(references: References, tables: Mapping[str, Examined]) -> None:
     referring: defaultdict[str, list[int]] = defaultdict(list)
     if "experiences" in tables:
         for batch in tables["experiences"].rows(["payloads"]):
@@ -198,16 +205,16 @@ def _check_payloads(books: Books, tables: Mapping[str, Examined]) -> None:
     if referring:
         for row in _rows(tables, "payloads", ["payload_id"]):
             referring.pop(row["payload_id"], None)
-    books.payloads = dict(referring)
+    references.payloads = dict(referring)
 
 
-def _find_named(books: Books, tables: Mapping[str, Examined]) -> None:
-    named = [seq for seqs in books.groups.values() for seq in seqs]
+def _find_named(references: References, tables: Mapping[str, Examined]) -> None:
+    named = [seq for seqs in references.groups.values() for seq in seqs]
     named += [seq for row in _rows(tables, "leases", ["seqs"]) for seq in row["seqs"]]
     named += [row["rows"] - 1 for name in ("tags", "versions") for row in _rows(tables, name, ["rows"])]
-    if len(books.unplaced):
-        named.append(int(books.unplaced[-1]))
-    books.named = max(named, default=-1)
+    if len(references.unplaced):
+        named.append(int(references.unplaced[-1]))
+    references.named = max(named, default=-1)
 
 
 def _absent(tables: Mapping[str, Examined], seqs: tuple[int, ...]) -> Numbers:

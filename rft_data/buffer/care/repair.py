@@ -1,6 +1,6 @@
-"""Mending a damaged buffer: damage moves aside, what can be found is put back, the rest is written down.
+"""Repairs a damaged buffer: moves damage aside, restores what it can find, and records what is lost.
 
-Nothing is ever deleted, and a second repair finds nothing to do.
+Nothing is deleted, and a second repair finds nothing to do.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from rft_data.buffer.care.examine import Examined, examine_each
 from rft_data.buffer.care.folder import TableFolder
 from rft_data.buffer.care.lost_rows import read_lost
 from rft_data.buffer.care.mend import mend_files, mend_manifests, mend_rows
-from rft_data.buffer.care.ranges import numbers_of
-from rft_data.buffer.care.references import read_books
+from rft_data.buffer.care.ranges import to_numbers
+from rft_data.buffer.care.references import read_references
 from rft_data.buffer.care.repair_report import Repaired
-from rft_data.buffer.care.settle import append_rows, settle_books, settle_numbers
+from rft_data.buffer.care.settle import append_rows, settle_numbers, settle_references
 from rft_data.buffer.care.verify import examine_all, judged, report_on, verify
 from rft_data.buffer.durability import fsync_table
 from rft_data.buffer.location import LocalFolder, owner_pid
@@ -32,15 +32,15 @@ from rft_data.core.schema import SCHEMA_VERSION
 
 REPORT_FILE = "report.json"
 _TAKES_ROWS = ("missing_file", "empty_file", "cut_file", "unreadable_rows", "digest", "value", "duplicate")
-"""Kinds of findings whose rows a repair takes out, unless it finds them elsewhere."""
+"""Kinds of findings whose rows a repair removes, unless it finds them elsewhere."""
 
 
 def repair(root: Path, *, dry_run: bool = False) -> Repaired:
-    """Mend the buffer at `root` so that it opens again and holds nothing that is not to be trusted.
+    """Repair the buffer at `root`, so that it opens again and has only rows that match their digests.
 
-    `dry_run` only says what would be done. The report is also written into the repair's folder.
-    Raises: MissingFileError if there is no buffer; BusyError while its owner lives; IntegrityError if it
-        was written under another schema version, or if damage is left that cannot be mended.
+    `dry_run` only lists what would be done. The report is also written into the repair's folder.
+    Raises: MissingFileError if there is no buffer; BusyError while it has an owner; IntegrityError if it
+        was written under another schema version, or if damage is left after the repair.
     """
     root = root.resolve()
     before = verify(root)
@@ -50,10 +50,10 @@ def repair(root: Path, *, dry_run: bool = False) -> Repaired:
         done.actions += [f"{f.table or 'buffer'}: {f.place}: {f.remedy}" for f in before.damage]
         for finding in before.damage:
             if finding.kind in _TAKES_ROWS:
-                done.remove(finding.table, dict.fromkeys(numbers_of(finding.rows).tolist(), finding.kind))
+                done.remove(finding.table, dict.fromkeys(to_numbers(finding.rows).tolist(), finding.kind))
         return done
     if before.of("schema_version") and before.rows and not owner_pid(root):
-        # the columns of every table that opens are this version's: _refuse_fatal has seen to that
+        # every table that opens has this version's columns: _refuse_fatal has checked that
         write_text(root / "schema_version", f"{SCHEMA_VERSION}\n")
         done.actions.append("schema_version: written again, the tables have this version's columns")
     home = LocalFolder(root, read_only=False)
@@ -98,17 +98,17 @@ def _mend(root: Path, done: Repaired, kinds: list[str]) -> None:
         mend_rows(again, aside, done)
     tables = examine_all(root, deep=False, tried=True)
     lost = read_lost(root)
-    books = read_books(tables, lost)
-    if len(books.strays):
-        strays = dict.fromkeys(books.strays.tolist(), "annotation: about another row")
+    references = read_references(tables, lost)
+    if len(references.strays):
+        strays = dict.fromkeys(references.strays.tolist(), "annotation: about another row")
         mend_rows(tables["annotations"], aside, done, strays)
-    if books.unjudged and (judged(tables) or "annotations" in anew):
+    if references.unjudged and (judged(tables) or "annotations" in anew):
         reason = "verdict: no annotation on its rows; judged again when its run resumes"
-        mend_rows(tables["groups"], aside, done, dict.fromkeys(books.unjudged.values(), reason))
-    settle_books(root, books, tables, done)
-    settle_numbers(root, tables.get("experiences"), books, lost, done)
+        mend_rows(tables["groups"], aside, done, dict.fromkeys(references.unjudged.values(), reason))
+    settle_references(root, references, tables, done)
+    settle_numbers(root, tables.get("experiences"), references, lost, done)
     done.experience_ids = tuple(_lost_ids(tables, done))
-    _write_down(root, aside, done)
+    _store_report(root, aside, done)
     for path in root.glob("*.lance"):
         fsync_table(path, started)
 
@@ -127,8 +127,8 @@ def _lost_ids(tables: dict[str, Examined], done: Repaired) -> Iterator[str]:
                 yield ids[place]
 
 
-def _write_down(root: Path, aside: Aside, done: Repaired) -> None:
-    """The report into the repair's folder, and one row of it and one for each lost row into `quarantine`."""
+def _store_report(root: Path, aside: Aside, done: Repaired) -> None:
+    """Write the report to the repair's folder, and to `quarantine` a summary and one row per lost row."""
     if not done.changed:
         return
     aside.path.mkdir(parents=True, exist_ok=True)

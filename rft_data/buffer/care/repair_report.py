@@ -1,4 +1,4 @@
-"""What a repair did and what it could not bring back; printed, written down, and returned."""
+"""The outcome of a repair: what it did, and what is lost; printed, stored and returned."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rft_data.buffer.care.damage import Finding, ids_text
-from rft_data.buffer.care.ranges import Ranges, ranges_of, ranges_text, size
+from rft_data.buffer.care.ranges import Ranges, ranges_text, size, to_ranges
 
 
 @dataclass(slots=True)
@@ -18,29 +18,29 @@ class Repaired:
     root: Path
     dry_run: bool
     findings: tuple[Finding, ...]
-    """The damage found before anything was touched."""
+    """The damage found before anything was changed."""
     folder: Path | None = None
-    """Where what was taken out lies; None when nothing was."""
+    """Folder of the removed files and rows; None when nothing was removed."""
     actions: list[str] = field(default_factory=list)
     """What was done, in order (with `dry_run`: what would be done)."""
     removed: dict[str, dict[int, str]] = field(default_factory=dict)
-    """Table to row id (`seq` in experiences) to why the row is no longer there."""
+    """Table to row id (`seq` in experiences) to the reason why the row was removed."""
     kept: dict[tuple[str, int], dict[str, Any]] = field(default_factory=dict)
-    """(table, row id) to what of a removed row JSON can hold."""
+    """(table, row id) to the removed row, as JSON values."""
     recovered: Counter[str] = field(default_factory=Counter)
-    """Rows by table that damage had taken and older versions or data files gave back."""
+    """Number of damaged rows by table that were restored from older versions or data files."""
     commits: list[str] = field(default_factory=list)
-    """Versions of tables that are gone, `table@version`."""
+    """Lost versions of tables, `table@version`."""
     skipped: Ranges = ()
-    """Row numbers that were given out by commits that are gone; they are never given again."""
+    """Row numbers of lost commits; they are never given to other rows."""
     experience_ids: tuple[str, ...] = ()
     """Ids of lost experiences, as far as other tables know them."""
     groups: list[str] = field(default_factory=list)
-    """Groups retired because rows of theirs are lost."""
+    """Groups retired because some of their rows are lost."""
     leases: list[str] = field(default_factory=list)
     """Leases (`run/consumer/step`) released, or consumed and lost."""
     payloads: list[str] = field(default_factory=list)
-    """Payload ids that rows refer to and that are gone."""
+    """Lost payload ids that rows refer to."""
 
     @property
     def changed(self) -> bool:
@@ -48,7 +48,7 @@ class Repaired:
         return bool(self.actions)
 
     def remove(self, table: str, rows: dict[int, str]) -> None:
-        """Note rows that are taken out, and why."""
+        """Record removed rows, each with the reason."""
         self.removed.setdefault(table, {}).update(rows)
 
     def as_json(self) -> dict[str, Any]:
@@ -60,7 +60,7 @@ class Repaired:
             "actions": self.actions,
             "lost": {
                 "rows": {
-                    name: [list(r) for r in ranges_of(rows)] for name, rows in self.removed.items() if rows
+                    name: [list(r) for r in to_ranges(rows)] for name, rows in self.removed.items() if rows
                 },
                 "experience_ids": list(self.experience_ids),
                 "skipped_seqs": [list(pair) for pair in self.skipped],
@@ -73,7 +73,7 @@ class Repaired:
         }
 
     def text(self) -> str:
-        """The outcome for people: what was done, then exactly what is lost."""
+        """The outcome as text: what was done, then exactly what is lost."""
         if not self.actions:
             return f"{self.root}: nothing to repair"
         head = "would be done" if self.dry_run else f"done; what was taken out is in {self.folder}"
@@ -81,7 +81,7 @@ class Repaired:
         for name, count in sorted(self.recovered.items()):
             lines.append(f"recovered {name}: {count} rows")
         for name, rows in sorted(self.removed.items()):
-            ranges = ranges_of(rows)
+            ranges = to_ranges(rows)
             label = "at most" if self.dry_run else "lost"
             lines.append(f"{label:<10}{name}: {size(ranges)} rows ({ranges_text(ranges, 1000)})")
         if self.skipped:

@@ -1,7 +1,7 @@
-"""Rows that damage has taken from the newest version and that lie on the disk all the same.
+"""Finds rows that damage removed from the newest version but that are still on the disk.
 
 Three places: older versions (compaction copies rows), data files of commits whose manifest is lost,
-and, when no version opens any more, every data file there is.
+and, when no version opens, all data files.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def _written(path: Path) -> int:
 
 
 def read_files(name: str, paths: Sequence[Path]) -> pa.Table:
-    """Sound rows of data files, read without a manifest, in the files' order; a row found twice comes once.
+    """Sound rows of data files, read without a manifest, in the files' order; each row once.
 
     Experiences come sorted by their row number.
     """

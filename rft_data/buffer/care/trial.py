@@ -1,6 +1,6 @@
-"""Which fragments kill the process that decodes them: found by letting a child process try.
+"""Finds the fragments that kill a process that decodes them, by decoding them in a child process.
 
-A flipped bit can make a decoder ask for terabytes; Rust then aborts, and nothing can catch that.
+A flipped bit can make a decoder allocate terabytes; Rust then aborts, which cannot be caught.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from rft_data.core.children import Child
 
 DEADLINE_S = 300.0
-"""The longest one batch may take to decode."""
+"""Time limit for decoding one batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class Part:
 
 
 def lethal(parts: Sequence[Part]) -> set[Part]:
-    """Those of `parts` that a process does not survive decoding, or does not finish in time."""
+    """The parts that kill the process that decodes them, or are not decoded in time."""
     found: set[Part] = set()
     start = 0
     while start < len(parts):
@@ -39,9 +39,11 @@ def lethal(parts: Sequence[Part]) -> set[Part]:
 
 
 def _try(parts: Sequence[Part]) -> int:
-    """How many of `parts` a child process gets through before it dies, or hangs."""
+    """Number of parts that a child process decodes before it dies or hangs."""
     done = 0
-    child = Child("rft_data.buffer.care.trial_worker", on_line=lambda _: None)  # panics say nothing to a user
+    child = Child(
+        "rft_data.buffer.care.trial_worker", on_line=lambda _: None
+    )  # panic messages do not help a user
     try:
         child.send(json.dumps([asdict(part) for part in parts]).encode() + b"\n")
         while True:

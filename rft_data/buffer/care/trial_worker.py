@@ -16,7 +16,7 @@ def main() -> None:
         try:
             for _ in _batches(part):
                 channel.sendall(b"batch\n")
-        except BaseException as err:  # a panic is no Exception; that it can be caught is all we ask
+        except BaseException as err:  # a panic is not an Exception; it only has to be caught
             if isinstance(err, (KeyboardInterrupt, SystemExit)):
                 raise
         channel.sendall(b"done\n")

@@ -1,4 +1,4 @@
-"""Is a buffer's folder sound? Never writes, needs no lock, works where LanceDB cannot open a table."""
+"""Checks a buffer's folder. Never writes, needs no lock, and works where LanceDB cannot open a table."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from rft_data.buffer.care.damage import Finding, Report
-from rft_data.buffer.care.disagreements import book_findings, number_findings, weight_findings
+from rft_data.buffer.care.disagreements import number_findings, reference_findings, weight_findings
 from rft_data.buffer.care.examine import REPAIR, Examined, examine_each, findings
 from rft_data.buffer.care.folder import TableFolder
 from rft_data.buffer.care.lost_rows import Lost, read_lost
-from rft_data.buffer.care.references import Books, read_books
+from rft_data.buffer.care.references import References, read_references
 from rft_data.buffer.location import owner_pid
 from rft_data.core.errors import MissingFileError
 from rft_data.core.schema import SCHEMA_VERSION
@@ -26,37 +26,37 @@ _ORDER = (
     "task_state",
     "experiences",
 )
-"""What refers to rows before the rows themselves: a living owner writes the other way round, so what an
-earlier table names is in the later one."""
+"""Tables that refer to rows come first. A running owner writes in the opposite order, so a row that is named
+in a table read earlier is found in a table read later."""
 
 
 def verify(root: Path, *, deep: bool = True) -> Report:
-    """Everything that is wrong with the buffer at `root`.
+    """The damage of the buffer at `root`.
 
-    `deep` reads every row and checks its digest; without it only files, row numbers and ids are.
+    `deep` reads every row and checks its digest; otherwise only files, row numbers and ids are checked.
     Raises: MissingFileError if there is no buffer.
     """
     return report_on(root.resolve(), deep=deep)
 
 
 def report_on(root: Path, *, deep: bool, tried: bool = False) -> Report:
-    """The same; `tried`: it is known that the files can be decoded without harm to the process."""
+    """Like `verify`; `tried`: the files are known to decode without killing the process."""
     tables = examine_all(root, deep=deep, tried=tried)
     lost = read_lost(root)
-    found = [*_home(root)]
+    found = [*_marker_and_owner(root)]
     for table in tables.values():
         found += findings(table)
     readable = {name: table for name, table in tables.items() if table.folder.head is not None}
-    books = read_books(readable, lost)
+    references = read_references(readable, lost)
     if not judged(readable):
-        books.unjudged = {}
-    found += _between(root, readable, books, lost)
+        references.unjudged = {}
+    found += _between(root, readable, references, lost)
     rows = {name: len(table.contents.row_ids) for name, table in sorted(readable.items())}
     return Report(root, deep, rows, tuple(found))
 
 
 def examine_all(root: Path, *, deep: bool, tried: bool = False) -> dict[str, Examined]:
-    """Every table of a buffer, looked at.
+    """The examination of every table of a buffer.
 
     Raises: MissingFileError if there is no buffer.
     """
@@ -73,20 +73,22 @@ def examine_all(root: Path, *, deep: bool, tried: bool = False) -> dict[str, Exa
 
 
 def judged(tables: Mapping[str, Examined]) -> bool:
-    """Whether operators judge the rows of this buffer at all; else groups need no verdicts."""
+    """Whether the buffer has annotations; if not, groups need no verdicts."""
     return "annotations" in tables and len(tables["annotations"].contents.row_ids) > 0
 
 
-def _between(root: Path, tables: Mapping[str, Examined], books: Books, lost: Lost) -> Iterator[Finding]:
-    yield from book_findings(books)
+def _between(
+    root: Path, tables: Mapping[str, Examined], references: References, lost: Lost
+) -> Iterator[Finding]:
+    yield from reference_findings(references)
     if "experiences" in tables:
-        yield from number_findings(tables["experiences"], lost, books.named)
+        yield from number_findings(tables["experiences"], lost, references.named)
     if "versions" in tables:
         yield from weight_findings(root, tables["versions"])
 
 
-def _home(root: Path) -> Iterator[Finding]:
-    """The marker and the lock."""
+def _marker_and_owner(root: Path) -> Iterator[Finding]:
+    """Findings about the schema version and the owner."""
     marker = root / "schema_version"
     version = marker.read_text(errors="replace").strip() if marker.is_file() else ""
     if version != str(SCHEMA_VERSION):
