@@ -171,7 +171,7 @@ class Pipeline(Protocol):
 class Sampler(Protocol):
     """Decides both which groups may start and which train next, so that the two stay consistent.
 
-    Its book follows from the stored groups and leases; what cannot be rebuilt from them is its state.
+    Group states are rebuilt from stored groups and leases; `state_dict` has only what these do not tell.
     """
 
     @property

@@ -199,11 +199,11 @@ class Feedback:
     def feedback_id(self) -> str:
         """Content hash of the value, text, experience, author and, if its source tells it, time (UTC)."""
         value = None if self.value is None else float(self.value)
-        said = (self.experience_id, self.author, self.key, value, self.text)
+        content = (self.experience_id, self.author, self.key, value, self.text)
         if self.created_at is None:
-            return content_id(*said)
+            return content_id(*content)
         zone = self.created_at.tzinfo or UTC
-        return content_id(*said, self.created_at.replace(tzinfo=zone).astimezone(UTC).isoformat())
+        return content_id(*content, self.created_at.replace(tzinfo=zone).astimezone(UTC).isoformat())
 
 
 def experience_id_of(

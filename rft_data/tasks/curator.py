@@ -1,8 +1,7 @@
 """Curation during a run: at a checkpoint, the operators judge every task again by its record.
 
 Tasks that the operators drop are retired, retired tasks that they keep are revived, and new tasks may be
-made. The selector is told of every change, and alone decides which tasks are played. Trainer and explorers
-are not involved.
+made. The selector is told of every change, and alone decides which tasks are played.
 """
 
 from __future__ import annotations
@@ -92,11 +91,8 @@ class TaskCurator:
     run_id: str
     selector: OpenSelector
     tasks: dict[TaskKey, Task]
-    """The run's first tasks, in the mapping that the dispatcher uses.
-
-    Every stored synthesised task is added to it, so that open groups of a killed run find their task. Such
-    a task is not selected until this run makes it (again).
-    """
+    """The run's first tasks, in the mapping that the dispatcher uses. Every stored synthesised task is added,
+    so that open groups of a killed run find theirs; it is selected only once this run makes it (again)."""
     pipeline: TaskPipeline
     every: int
     """Optimizer steps between two rounds; a multiple of the steps between two checkpoints."""

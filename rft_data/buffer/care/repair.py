@@ -56,13 +56,13 @@ def repair(root: Path, *, dry_run: bool = False) -> Repaired:
         # every table that opens has this version's columns: _refuse_fatal has checked that
         write_text(root / "schema_version", f"{SCHEMA_VERSION}\n")
         done.actions.append("schema_version: written again, the tables have this version's columns")
-    home = LocalFolder(root, read_only=False)
+    folder = LocalFolder(root, read_only=False)
     try:
         if before.damaged:
             _mend(root, done, [f.kind for f in before.damage])
         after = report_on(root, deep=True, tried=True) if done.changed else before
     finally:
-        home.close()
+        folder.close()
     if after.damaged:
         raise IntegrityError(
             f"buffer {root} is still damaged after the repair: {after.damage[0].kind} in "
