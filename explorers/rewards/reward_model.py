@@ -1,6 +1,6 @@
-"""The score of a trained reward model as the reward: the loop from preferences back to exploring.
+"""The reward `reward_model`: the score of a trained reward model.
 
-The model reads the conversation as its own chat template writes it, as the stage `reward_model` trained it.
+The conversation is rendered with the model's chat template, as the stage `reward_model` trained it.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class RewardModel:
         folder = Path(model)
         if not (folder / "config.json").is_file():
             raise MissingFileError(
-                f"reward model '{folder.absolute()}' is no folder of a model (it has no config.json); give "
-                "that of a reward_model stage, as a path that every explorer sees."
+                f"reward model '{folder.absolute()}' has no config.json, so it is no model; give the "
+                "folder of a reward_model stage, as a path that every explorer can read."
             )
         need("transformers", "train", "the reward reward_model")
         import torch

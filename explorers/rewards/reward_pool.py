@@ -21,13 +21,13 @@ from rft_data.core.rows import Task
 _AHEAD = 64
 """Most calls sent to a child at a time."""
 _AHEAD_S = 0.05
-"""As many calls are sent ahead as take about so long: quick ones cost little, slow ones spread out."""
+"""Seconds of work to send ahead: many quick calls at a time, slow ones one by one to all children."""
 _END_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """What one reward said of one completion, and the seconds it took to say it."""
+    """The value of one reward for one completion, and the seconds it took."""
 
     value: float | Unscored
     seconds: float
@@ -129,7 +129,7 @@ class RewardPool:
         child: RewardProcess | None = None
         try:
             child = self._start()
-        except Exception as err:  # noqa: BLE001 - whatever it is, somebody waits for it
+        except Exception as err:  # noqa: BLE001 - any error goes to the waiting caller
             ready.set_exception(err)
             return
         ready.set_result(None)
@@ -170,7 +170,7 @@ class RewardPool:
             if not self._closed:
                 scored = Scored(Unscored(str(lost)), lost.seconds)
                 calls.popleft().future.set_result(pace.took(scored))
-        except Exception as err:  # noqa: BLE001 - whatever it is, somebody waits for it
+        except Exception as err:  # noqa: BLE001 - any error goes to the waiting callers
             for call in calls:
                 call.future.set_exception(err)
             calls.clear()

@@ -1,6 +1,6 @@
 """One child process that computes rewards: lines of JSON; calls are sent ahead and answered in order.
 
-It knows no queue and starts nothing again: that is `reward_pool.py`'s business.
+`reward_pool.py` has the queue and restarts children.
 """
 
 from __future__ import annotations

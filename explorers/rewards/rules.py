@@ -1,7 +1,7 @@
 """Rewards of one finished completion by rules, and all built-in ones by name in `REWARDS`.
 
-A reward never raises for bad model output; it returns `Unscored` only when the task cannot be judged. Where
-it runs is not decided here, only whether it may run in the explorer's own process (`trusted`).
+A reward never raises for bad model output; it returns `Unscored` only when the task cannot be judged. A class
+with `trusted` may run in the explorer's own process; `scoring.py` decides where a reward runs.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ _PROSE = re.compile(r"[^\\\d]*[A-Za-z]{3}[^\\\d]*")
 _EXPLODES = re.compile(
     r"(?:\^|\*\*)[^+\s]*(?:\^|\*\*)|(?:\^|\*\*)\W*\d{4}|\d{4}\s*!|(?:binom|sum|prod|int)\W.*\d{4}"
 )
-"""Towers, huge powers, factorials and sums: evaluating them can take for ever."""
+"""Nested and huge powers, factorials and sums: evaluating them may take too long."""
 _LONGEST = 300
 _SECONDS = 2
 _SHOWN = 500
-"""Longest part of a foreign error or value that a reason quotes, in characters."""
+"""Characters of a reward's error or value that a reason quotes."""
 
 
 class ExactAnswer:
     """1.0 when the text after the last marker equals the task's answer, spaces and commas aside, else 0.0."""
 
     trusted: ClassVar[bool] = True
-    """Always quick and never fails, so it may run in the explorer\'s own process."""
+    """Always quick and never fails, so it may run in the explorer's own process."""
 
     def __init__(self, marker: str = "####") -> None:
         """`marker`: what comes before the final answer, on the same line."""
@@ -148,15 +148,15 @@ def make_reward(use: str, args: Mapping[str, Any]) -> Reward:
     except Exception as err:  # a reward's constructor is user code
         raise RecipeError(
             f"reward '{use}' cannot be built with the arguments {dict(args)} ({type(err).__name__}: {err}); "
-            "mend its 'args' in the recipe."
+            "correct its 'args' in the recipe."
         ) from err
     return reward
 
 
 def judged(reward: Reward, task: Task, completion: str) -> float | Unscored:
-    """What a reward says. Whatever it raises, and any value but a finite number, is Unscored with the reason.
+    """The value of a reward. An exception, or any value but a finite number, becomes Unscored with a reason.
 
-    Raises: MemoryError, after which its process is of no more use.
+    Raises: MemoryError; its process must end then.
     """
     try:
         value = reward(task, completion)
@@ -182,7 +182,7 @@ def _bare(text: str) -> str:
 
 
 def _final(text: str) -> str | None:
-    """What the last explicitly marked answer says, or more; None when none is marked."""
+    """The text from the last marked answer on; None when no answer is marked."""
     last = None
     for last in _FINAL.finditer(text):  # noqa: B007 - only the last one counts
         pass

@@ -53,7 +53,7 @@ class Rewards:
             finally:
                 for part in parts.values():
                     if isinstance(part, Future):
-                        part.cancel()  # of no use to a rollout that was cancelled; nothing where it is done
+                        part.cancel()  # the rollout was cancelled; no effect on a part that is done
         for one in scored.values():
             self._meter.reward_took(one.seconds)
         return reward_columns(self._weights, {name: one.value for name, one in scored.items()})
@@ -78,7 +78,7 @@ class Rewards:
             self._pool.close()
 
     def _start(self, task: Task, completion: str) -> dict[str, Scored | Future[Scored]]:
-        """Every part on its way: those of children first, so that they run beside the others."""
+        """Start every component; those in children first, so that they run while the others do."""
         names = list(self._weights) if task.reward is None else [task.reward]
         if not self._weights.keys() >= set(names):
             why = f"the task asks for it, and the recipe has only {sorted(self._weights)}"
@@ -120,7 +120,7 @@ def make_rewards(
 
 
 def reward_columns(weights: Mapping[str, float], values: Mapping[str, float | Unscored]) -> dict[str, Any]:
-    """`reward`, `reward_parts` and `unscored_reason` from what each component said."""
+    """`reward`, `reward_parts` and `unscored_reason` from the values of the components."""
     parts = {name: value for name, value in values.items() if not isinstance(value, Unscored)}
     unscored = {name: value.reason for name, value in values.items() if isinstance(value, Unscored)}
     reasons = [f"reward '{name}': {reason}" for name, reason in unscored.items() if reason]

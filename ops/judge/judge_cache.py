@@ -1,4 +1,4 @@
-"""What a judge has answered, kept in a SQLite file so that no restart pays for it again."""
+"""Caches replies of a judge in a SQLite file, so that a restart does not ask again."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _IN_MEMORY = 65_536
 
 
 class JudgeCache:
-    """Replies by content key; a file may be shared by several processes. Without a path, for this process."""
+    """Replies by content key. Several processes may share a file; without a path replies stay in memory."""
 
     def __init__(self, path: str | None) -> None:
-        """Nothing is opened yet."""
+        """`path`: of the SQLite file, which the first use creates."""
         self._path = None if path is None else Path(path)
         self._memory: dict[str, str] = {}
 
@@ -45,7 +45,7 @@ class JudgeCache:
 
     @contextmanager
     def adding(self) -> Iterator[Callable[[str, str, int], None]]:
-        """A function that keeps a reply (key, text, tokens), for this thread; it is stored on return."""
+        """A function that stores one reply (key, text, tokens) at once; for use in this thread."""
         if self._path is None:
             yield self._remember
             return

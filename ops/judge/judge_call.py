@@ -1,4 +1,4 @@
-"""One call of a judge: what it may cost, what was spent so far, what came of it."""
+"""Limits, costs and results of calls to a judge."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class CallLimits:
-    """What the calls may cost."""
+    """Limits of calls, in time, number and tokens."""
 
     concurrency: int = 16
     """Prompts asked at a time, waits between tries included."""
@@ -15,9 +15,9 @@ class CallLimits:
     """Further tries of a call after status 408, 409, 429 or 5xx, a time-out, a broken connection or an answer
     that is no chat completion. A pause that the endpoint asks for is kept, up to two minutes."""
     timeout_s: float = 60.0
-    """How long the endpoint may be silent within one call."""
+    """Longest time without data from the endpoint within one call."""
     deadline_s: float = 600.0
-    """For one batch of prompts, waits between tries included; what is not answered by then has failed."""
+    """For one batch of prompts, with waits between tries. A prompt without a reply by then has failed."""
     max_calls: int | None = None
     """Calls of this process, tries included; None: no bound."""
     max_total_tokens: int | None = None
@@ -33,7 +33,7 @@ class CallLimits:
 
 @dataclass(slots=True)
 class Spending:
-    """What the calls of this process have cost."""
+    """Calls and tokens of this process so far."""
 
     limits: CallLimits
     calls: int = 0
@@ -42,7 +42,7 @@ class Spending:
     """Tokens they took."""
 
     def refusal(self) -> str:
-        """Why there may be no further call; empty while there may."""
+        """Why no further call is allowed; empty if one is."""
         calls, tokens = self.limits.max_calls, self.limits.max_total_tokens
         if calls is not None and self.calls >= calls:
             return f"the budget of {calls} calls is spent"
@@ -53,12 +53,12 @@ class Spending:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What came of one prompt."""
+    """The reply to one prompt, or its error."""
 
     text: str
     """The reply; empty when it failed."""
     error: str = ""
-    """Why there is none; empty when there is one."""
+    """Why there is no reply; empty when there is one."""
 
 
 def without_key(text: str, key: str | None) -> str:

@@ -1,7 +1,7 @@
 """Asks a language model behind an OpenAI-compatible endpoint: many prompts at once, each distinct one once.
 
-Keeps replies, remembers failures for a while, bounds a batch in time; knows nothing of what is asked.
-`judge_endpoint` makes the calls.
+It caches replies, remembers failures for a minute and limits the time of a batch. `judge_endpoint` makes the
+calls.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ops.judge.judge_endpoint import JudgeEndpoint
 
 _REMEMBERED_S = 60.0
-"""How long a prompt that failed is not asked again: a batch is searched for its bad rows by halving it."""
+"""How long a failed prompt is not asked again: the pipeline halves a batch to find its bad rows."""
 _OWN = ("model", "messages", "n", "stream")
 
 
@@ -47,7 +47,7 @@ class JudgeClient:
             base_url: up to and with `/v1`.
             sampling: further fields of the request (temperature, max_tokens, ...); part of the cache's key.
             api_key_env: NAME of the environment variable that holds the key; None: no key is sent.
-        Raises: ValueError for no url, no model, or a field of `sampling` that is the client's own.
+        Raises: ValueError for no url, no model, or a field of `sampling` that the client sets itself.
         """
         if not base_url.startswith(("http://", "https://")):
             raise ValueError(f"base_url is {base_url!r}; wanted http://... or https://... up to /v1")
@@ -122,7 +122,7 @@ class JudgeClient:
                     )
                 )
         replies = dict(zip(missing, found, strict=True))
-        # However long the batch took, its failures are fresh when it is searched for its bad rows.
+        # Failures count from the end of the batch: the search for bad rows starts then.
         done = time.monotonic()
         self._failed.update((key, (done, reply.error)) for key, reply in replies.items() if reply.error)
         return replies

@@ -1,4 +1,4 @@
-"""One model at one OpenAI-compatible endpoint, asked and asked again by the openai package.
+"""One model at one OpenAI-compatible endpoint; the openai package makes the calls and the retries.
 
 Imported when the first prompt is asked: openai takes most of a second.
 """
@@ -15,11 +15,11 @@ import openai
 from ops.judge.judge_call import Reply, Spending, without_key
 
 _SHOWN = 200
-"""Characters of a foreign answer that an error quotes."""
+"""Characters of an endpoint's answer that an error quotes."""
 
 
 class JudgeEndpoint:
-    """Makes calls within one event loop; a context, which ends with its connections."""
+    """Makes calls in one event loop. Leaving its `async with` block closes the connections."""
 
     def __init__(
         self, base_url: str, model: str, sampling: Mapping[str, Any], key: str | None, spending: Spending
@@ -29,7 +29,7 @@ class JudgeEndpoint:
         Args:
             sampling: further fields of every request.
             key: sent as the bearer token; None: no key is sent.
-            spending: what every try is counted in, and refused by.
+            spending: counts every try, and refuses it when the budget is spent.
         """
         limits = spending.limits
         self._model, self._sampling = model, sampling

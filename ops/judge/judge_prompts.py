@@ -1,4 +1,4 @@
-"""What a judge is asked about a row: a template with the row's prompt, completion and reference answer."""
+"""Makes a judge's prompts: a template with a row's prompt, completion and reference answer."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ Score: <a number from 0 (useless) to 10 (perfect)>"""
 
 
 class PromptMaker:
-    """Fills a template; what a completion contains is text, braces and placeholders included."""
+    """Fills a template; placeholders inside a completion are left as text."""
 
     def __init__(self, template: str) -> None:
         """Raises: ValueError when the template does not show the judge the completion."""
         if "{completion}" not in template:
             raise ValueError(
-                "template has no {completion}; wanted it, and {prompt} and {answer} where they are of use"
+                "template has no {completion}; wanted it, and {prompt} and {answer} if they help"
             )
         self._template = template
         self.wants_answer = "{answer}" in template

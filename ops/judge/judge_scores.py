@@ -1,4 +1,4 @@
-"""Numbers from a judge's replies, by a pattern or from JSON, scaled to [0, 1]."""
+"""Reads scores from a judge's replies, by a pattern or from JSON, and scales them to [0, 1]."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class ScoreReader:
                 f"score has the scale from {low} to {high}; wanted two finite numbers, low < high"
             )
         self._json_key, self._low, self._high = json_key, low, high
-        # What comes before is greedy: of several matches the last.
+        # The greedy prefix makes the last of several matches count.
         self._pattern = f"(?s:.*)(?:{DEFAULT_PATTERN if pattern is None else pattern})"
         fields = pc.extract_regex(pa.array([""]), self._pattern).type
         if fields.get_field_index("score") < 0:

@@ -1,4 +1,4 @@
-"""`llm_score_mapper`: a language model judges each completion."""
+"""`llm_score_mapper`: a language model scores each completion."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _SAMPLING: Mapping[str, Any] = {"temperature": 0.0, "max_tokens": 256}
 
 @OPERATORS.register_module("llm_score_mapper")
 class LlmScoreMapper(ArrowMapper, Mapper):
-    """Writes `llm_score` in [0, 1]: what a model behind an OpenAI-compatible endpoint thinks of a row.
+    """Writes `llm_score` in [0, 1]: the score that a model behind an OpenAI-compatible endpoint gives a row.
 
     Calls run side by side; equal prompts are asked once; replies are kept in a SQLite file under the hash of
-    (endpoint, model, prompt, sampling), so neither a retry nor a restart pays twice. A row without a usable
+    (endpoint, model, prompt, sampling), so neither a retry nor a restart asks twice. A row without a usable
     score (no reply, none of the expected form, out of range, no answer for `{answer}`) is quarantined with
     the reason, or with on_failure="keep" stays with a null score and the reason in `llm_score_error`.
     shape="add": shaped_reward = (shaped_reward where set, else reward) + weight * score; shape="replace":
@@ -125,7 +125,7 @@ class LlmScoreMapper(ArrowMapper, Mapper):
         return scores, errors
 
     def _answers_wanted(self, table: pa.Table) -> Any:
-        """The store to look answers up in; None when they are not wanted, or the rows bring them."""
+        """The store to read answers from; None if the template needs none or the rows have them."""
         if not self._prompts.wants_answer or "answer" in table.column_names:
             return None
         return operator_store(self, "llm_score_mapper")

@@ -1,6 +1,6 @@
-"""Which stored rollouts nearly repeat an earlier one: decided once for each, in the order they were stored.
+"""Finds stored rollouts that nearly repeat an earlier one; each is judged once, in the order of storing.
 
-What a row's verdict is depends on the rows before it alone, so batches, restarts and replays agree. The
+The verdict on a row depends only on the rows before it, so batches, restarts and replays agree. The
 sketches are kept in a table beside the buffer's own, so that a restart hashes only the newest rows again.
 """
 
@@ -27,7 +27,7 @@ FLUSH_ROWS = 4_096
 _READ_ROWS = 4_096
 _UNKNOWN = -1
 _FORMAT = 1
-"""To be raised with any change of what a sketch is: older tables are then not read, and rows hashed again."""
+"""Raise it with every change of sketches: older tables are then ignored, and rows hashed again."""
 _SIDE = pa.schema(
     [
         pa.field("seq", pa.int64(), nullable=False),
@@ -46,10 +46,10 @@ def task_labels(table: pa.Table) -> Hashes:
 
 
 class Fingerprints:
-    """The verdicts on a store's rows, brought up to date as far as they are asked for."""
+    """The verdicts on a store's rows, computed up to the newest row that was asked for."""
 
     def __init__(self, store: Any, *, column: str, n: int, threshold: float, across_tasks: bool) -> None:
-        """Load what an earlier process left beside the buffer.
+        """Load the sketches that earlier processes stored beside the buffer.
 
         Args:
             store: a buffer or a client of one; only its owner keeps sketches, others start over.
@@ -145,7 +145,7 @@ class Fingerprints:
             table.add(rows)
 
     def _open(self, *, create: bool) -> Any:
-        """The side table; None when there is none and it is not, or may not be, made."""
+        """The side table; None when there is none and this process does not create it."""
         location = getattr(self._store, "location", None)
         if location is None or (create and self._store.read_only):
             return None

@@ -1,4 +1,4 @@
-"""How alike the members of a group are, as dense [G, M, M] arrays, and which of them to keep.
+"""Similarities of the members of groups, as dense [G, M, M] arrays, and which members to keep.
 
 G groups, M places: the largest group's number of members. Shared by the operators that thin out groups.
 """
@@ -73,7 +73,7 @@ def keep_unlike(similar: Bools) -> tuple[Bools, Ints]:
 
 
 def farthest(similarity: Similarities, present: Bools, count: int) -> Bools:
-    """Up to `count` members of each group, spread as far as can be (greedy k-centre, Gonzalez 1985).
+    """Choose up to `count` members of each group that are far apart (greedy k-centre, Gonzalez 1985).
 
     Starts with place 0 and adds, again and again, the one least similar to its nearest chosen one.
     Args: `similarity`, symmetric [G, M, M]; `present`, [G, M], False where a group is shorter.

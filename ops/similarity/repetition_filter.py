@@ -1,4 +1,4 @@
-"""`repetition_filter`: drops rollouts that say the same thing again and again."""
+"""`repetition_filter`: drops rollouts that repeat themselves."""
 
 from __future__ import annotations
 

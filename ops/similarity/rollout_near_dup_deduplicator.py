@@ -1,4 +1,4 @@
-"""`rollout_near_dup_deduplicator`: drops rollouts that say nearly what another one said."""
+"""`rollout_near_dup_deduplicator`: drops rollouts whose text is nearly that of another one."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class RolloutNearDupDeduplicator(ArrowFilter, Pipeline):
         self._declare()
 
     def _declare(self) -> None:
-        """What is read depends on the arguments."""
+        """Set the columns that it reads, which depend on the arguments."""
         self.whole_batch = self.scope == "batch"
         self.needs_store = self.scope == "store"
         needed = {

@@ -1,6 +1,6 @@
 """Texts and token lists as n-grams, hashed to 64 bits, for all rows at once.
 
-A word is what stands between white space, in lower case; a token is an id of the completion. The hashes are
+A word is text between white space, in lower case; a token is an id of the completion. The hashes are
 the same on every machine and in every process, so they may be stored.
 """
 
@@ -52,7 +52,7 @@ class _Pieces:
     before: Counts
     """N numbers of pieces to leave out at the start of the row."""
     lengths: Counts
-    """N numbers of pieces behind them."""
+    """N numbers of pieces after them."""
 
 
 def blocks(table: pa.Table, column: str) -> Iterator[pa.Table]:

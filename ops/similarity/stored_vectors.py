@@ -1,4 +1,4 @@
-"""The nearest earlier rollout by meaning, over the side table `embeddings` of `rft_data.reading.search`.
+"""Finds the nearest earlier rollout by embedding, in the table `embeddings` of `rft_data.reading.search`.
 
 All queries of a batch go over the stored vectors in one exact pass: for hundreds of queries at a time that is
 faster than as many searches of the approximate index, up to about a million rows.
@@ -32,7 +32,7 @@ class StoredVectors:
     """The vectors of one model in one buffer."""
 
     def __init__(self, store: Any, model: str, embedder: Embedder) -> None:
-        """`model`: the name the vectors are filed under.
+        """`model`: the name under which the vectors are stored.
 
         Raises: OperatorError when the store is not the buffer itself, which alone has vectors.
         """
@@ -49,8 +49,8 @@ class StoredVectors:
     def nearest_earlier(self, table: pa.Table, *, across_tasks: bool) -> tuple[Ints, npt.NDArray[np.float32]]:
         """For each stored row of `table` the most similar one of a smaller `seq`, and their cosine.
 
-        Rows of evaluation and probes are not looked at. -1 and -2.0 where there is none. A reader, who stores
-        no vectors, compares with rows that have one and with the batch itself.
+        Rows of evaluation and probes are left out. -1 and -2.0 where there is no such row. A reader, which
+        stores no vectors, compares with rows that have one and with the batch itself.
         """
         seqs = table["seq"].to_numpy()
         self._learn(int(seqs.max()))

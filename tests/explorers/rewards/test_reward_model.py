@@ -15,7 +15,7 @@ from rft_data.core.protocols import Unscored
 from rft_data.core.rows import Task
 from trainers.models.tiny_model import build_tiny_model
 from trainers.models.weights import load_tokenizer
-from trainers.offline.answers import AnswerPair, spoken_answer
+from trainers.offline.answers import AnswerPair, rendered_answer
 from trainers.offline.preference_accuracy import scorer_accuracy
 from trainers.offline.reward_model import load_scorer
 
@@ -41,7 +41,7 @@ def scorer(policy: Path) -> Path:
 def _pair(scorer: Path, task: Task) -> AnswerPair:
     tokenizer = load_tokenizer(scorer)
     better, worse = (
-        spoken_answer(tokenizer, [*task.messages, {"role": "assistant", "content": text}], 1)
+        rendered_answer(tokenizer, [*task.messages, {"role": "assistant", "content": text}], 1)
         for text in ("It is so.", "Who can tell?")
     )
     return better, worse
@@ -69,7 +69,7 @@ def test_conversation_that_is_too_long_is_unscored(scorer: Path) -> None:
 
 
 def test_what_is_no_reward_model_is_refused(policy: Path, scorer: Path, tmp_path: Path) -> None:
-    with pytest.raises(MissingFileError, match="a path that every explorer sees"):
+    with pytest.raises(MissingFileError, match="a path that every explorer can read"):
         RewardModel(str(tmp_path / "nowhere"))
     with pytest.raises(RecipeError, match=r"is a Qwen2ForCausalLM with \d+ labels, not a reward model"):
         RewardModel(str(policy))
