@@ -8,12 +8,13 @@ import os
 import shutil
 import sys
 from pathlib import Path
+from typing import cast
 
 from rft_data.buffer import Buffer
 from rft_data.core.errors import RecipeError
 from rft_data.recipe.recipe import RunRecipe
 from rft_data.run.conductor import conduct
-from rft_data.run.report import next_steps, table
+from rft_data.run.report import OnlineSummary, next_steps, table
 from rft_data.run.start import run_recipe
 from trainers.ranks.follower import served_torchrun
 
@@ -27,11 +28,12 @@ def run_to_end(recipe: RunRecipe, again: str) -> str:
     summary = conduct(recipe) if recipe.placement.use == "ray" else run_recipe(recipe)
     if "pictures" not in summary:
         return json.dumps(summary, indent=1)
+    found = cast("OnlineSummary", summary)
     return "\n".join(
         [
-            table(summary),
-            *([f"model     {summary['model']}"] if "model" in summary else []),  # since 0.5.0
-            f"pictures  {', '.join(summary['pictures'])}",
+            table(found),
+            *([f"model     {found['model']}"] if "model" in found else []),
+            f"pictures  {', '.join(found['pictures'])}",
             f"summary   {directory / 'summary.json'}",
             "",
             next_steps(program(), again, str(directory), buffer),
@@ -64,7 +66,7 @@ def move_aside(recipe: RunRecipe) -> None:
             f"--fresh moves {directory} aside, but the buffer {buffer} is outside it and would keep "
             "the old run; give the run another 'name' instead."
         )
-    Buffer(buffer).close()  # refuses while its owner lives
+    Buffer(buffer).close()  # raises while another process owns it
     names = (directory.with_name(f"{directory.name}.old-{i}") for i in range(1, 1_000_000))
     aside = next(path for path in names if not path.exists())
     directory.rename(aside)

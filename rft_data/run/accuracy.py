@@ -37,7 +37,7 @@ def evaluation_tasks(tasks: Sequence[Task], limit: int) -> list[Task]:
 
 
 def measure(run: Run, fleet: Fleet, heldout: Heldout, label: str, key: str) -> None:
-    """Play held-out tasks on what the fleet was told to serve, and note their accuracy in the run's progress.
+    """Play held-out tasks on the weights published last, and record the accuracy in the run's progress.
 
     Args: label: names the rows. key: names the figure.
     """

@@ -1,8 +1,7 @@
-"""A run conducted by a Ray actor, so that it survives its own death.
+"""A run conducted by a Ray actor, which Ray starts again when it dies.
 
-It ends with the process that started it (under `ray job submit` that process is on the cluster). The actor
-holds nothing that the run's folder does not: Ray starts it again, and it resumes. The folder must be on a
-file system that every node sees.
+The actor ends with the process that started it (under `ray job submit` that process is on the cluster). It
+resumes from the run's folder, which must be on a file system that every node sees.
 """
 
 from __future__ import annotations
@@ -11,7 +10,8 @@ import logging
 import os
 import sys
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import cast
 
 from pydantic_core import from_json, to_json
 
@@ -53,7 +53,7 @@ class Conductor:
             return encode_error(err)
 
 
-def conduct(recipe: RunRecipe) -> dict[str, Any]:
+def conduct(recipe: RunRecipe) -> dict[str, object]:
     """Run a recipe of placement `ray` to its end; returns its summary.
 
     Ctrl-C once asks the run to drain and checkpoint, twice ends it at once. A cluster is started only if
@@ -71,7 +71,7 @@ def conduct(recipe: RunRecipe) -> dict[str, Any]:
             ray.shutdown()
 
 
-def _conducted(ray: Any, recipe: RunRecipe) -> dict[str, Any]:
+def _conducted(ray: ModuleType, recipe: RunRecipe) -> dict[str, object]:
     name = f"rft-{recipe.name}"
     options = {"name": name, "namespace": NAMESPACE, "num_cpus": 0, "max_restarts": _RESTARTS}
     try:
@@ -107,7 +107,6 @@ def _sent(recipe: RunRecipe) -> bytes:
 
 def _received(sent: bytes) -> RunRecipe:
     parts = from_json(sent)
-    kind: Any = MODES[parts["recipe"]["mode"]]
-    recipe: RunRecipe = kind.model_validate(parts["recipe"])
+    recipe = cast("RunRecipe", MODES[parts["recipe"]["mode"]].model_validate(parts["recipe"]))
     recipe.keep_references({tuple(loc): reference for loc, reference in parts["references"]})
     return recipe

@@ -13,10 +13,10 @@ import signal
 import socket
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import Any
 
 from rft_data.core.errors import BusyError, Stopped
 from rft_data.core.lock import Lock
@@ -57,12 +57,12 @@ class RunControl:
         self._closing = False
         self._announced = False
         self._ended = threading.Event()
-        self._handlers: dict[signal.Signals, Any] = {}
+        self._handlers: dict[signal.Signals, Callable[[int, FrameType | None], object] | int | None] = {}
         self._thread = threading.Thread(target=self._watch, name="run-control", daemon=True)
 
     @property
     def stop_requested(self) -> bool:
-        """Whether somebody asked the run to end; the loop looks at this between pieces of work."""
+        """Whether a stop was requested; the loop reads this between pieces of work."""
         return bool(self._asked)
 
     @property
@@ -72,30 +72,30 @@ class RunControl:
 
     @property
     def stop_now(self) -> bool:
-        """Whether it is to end without a checkpoint; only of use off the main thread, else it is raised."""
+        """Whether the run is to end without a checkpoint; the main thread gets a KeyboardInterrupt."""
         return self._now
 
     def phase(self, text: str) -> None:
-        """Say what the run begins to do; shown by `rft status`.
+        """Record what the run begins to do; shown by `rft status`.
 
-        Raises: Stopped if it was asked to end: what is done already is skipped when it is continued.
+        Raises: Stopped if a stop was requested; completed phases are skipped when the run is continued.
         """
         if self.stop_requested:
             raise Stopped(f"stopped before {text}, as asked")
         self._phase = text
 
     def progress(self, text: str) -> None:
-        """Say how far it is in what it does."""
+        """Record how far the present phase is; shown by `rft status`."""
         self._phase = text
 
     def heard(self, role: str) -> None:
-        """Note a sign of life from a role; shown by `rft status`."""
+        """Record that a role is at work; shown by `rft status`."""
         self._heard[role] = time.time()
 
     def __enter__(self) -> RunControl:
-        """Take the run over.
+        """Take the run's lock, open its log, start the heartbeat and handle signals.
 
-        Raises: BusyError if another process holds it.
+        Raises: BusyError if another process holds the lock.
         """
         self._dir.mkdir(parents=True, exist_ok=True)
         self._lock = self._claim()
@@ -111,7 +111,7 @@ class RunControl:
     def __exit__(
         self, kind: type[BaseException] | None, err: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Say how the run ended, and give it up. The traceback of a failure goes to the log file.
+        """Record how the run ended, and release its lock. The traceback of a failure goes to the log file.
 
         Finished if nothing was raised; stopped after Stopped (its text says how far the run came) or a
         KeyboardInterrupt; failed otherwise.
@@ -145,7 +145,7 @@ class RunControl:
             ) from err
 
     def _on_signal(self, number: int, _: FrameType | None) -> None:
-        """Only notes what came: logging here could meet a lock that the interrupted code holds."""
+        """Record the signal and do nothing else: the interrupted code may hold the lock of a log handler."""
         if self._closing:
             return
         if self._asked or self._now:
@@ -153,7 +153,7 @@ class RunControl:
         self._asked = signal.Signals(number).name
 
     def _watch(self) -> None:
-        """The heartbeat's thread: writes the record, says that a stop was asked for, finds stop files."""
+        """The heartbeat's thread: writes the record, logs a request to stop, reads stop files."""
         due = 0.0
         while not self._ended.wait(_LOOK_S):
             self._look_for_stop_file()
@@ -162,7 +162,7 @@ class RunControl:
                 self._beat()
 
     def _announce(self) -> bool:
-        """Say, once, that a stop was asked for; whether it was said now."""
+        """Log a request to stop, once; returns whether it was logged now."""
         if not self._asked or self._announced:
             return False
         self._announced = True
@@ -220,13 +220,13 @@ class RunLog(logging.FileHandler):
     """The run's `log.txt`: every line of the process's logging; a full disk costs lines, not the run."""
 
     def __init__(self, path: Path) -> None:
-        """Go on at the end of what former starts wrote."""
+        """Append to the lines of earlier starts."""
         super().__init__(path, encoding="utf-8", errors="backslashreplace")
         self.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s"))
         self._told = False
 
     def handleError(self, record: logging.LogRecord) -> None:
-        """Say once, on the other handlers, that lines are missing."""
+        """Warn once, on the other handlers, that lines are missing."""
         if not self._told:
             self._told = True
             logging.getLogger(__name__).warning(

@@ -1,4 +1,4 @@
-"""A run's folder: who may continue it, what is already done, and the tables it opens.
+"""A run's folder: which recipe may continue it, what is already done, and its buffer.
 
 `buffer/`, `weights/`, `checkpoints/`, `stages/`, `recipe.json`, `progress.json`, `summary.json`.
 """
@@ -43,13 +43,13 @@ class Progress:
     """The same by `taskset/difficulty`."""
     pass_at_k: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     """The same, where several answers were sampled."""
-    stages: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    stages: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
     """What each offline stage reported."""
     preferences: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     """Preference accuracy on held-out pairs, by the model that was measured."""
     groups: Mapping[str, int] = field(default_factory=dict)
     """Groups by what became of them, once the reinforcement stage is over."""
-    rows: Mapping[str, Any] = field(default_factory=dict)
+    rows: Mapping[str, object] = field(default_factory=dict)
     """Rows by what became of them, once the reinforcement stage is over."""
 
 
@@ -71,7 +71,7 @@ class Run:
         try:
             self.attempt = self._attempt()
             self.progress = self._progress()
-            self.summary = self._read(_SUMMARY)
+            self.summary: dict[str, object] | None = self._read(_SUMMARY)
             self.versions = VersionRegistry(self.buffer, self.run_id, self.directory / "weights")
             sampler = recipe.leases_by
             max_uses = make_policy(sampler.use, sampler.args).max_uses
@@ -142,7 +142,7 @@ class Run:
         self.buffer.add_rows("runs", [row])
 
     def once(self, phase: str, act: Callable[[], None]) -> bool:
-        """Do a phase unless a former start of this run completed it; returns whether it was done now."""
+        """Do a phase unless an earlier start of this run completed it; returns whether it was done now."""
         new = phase not in self.progress.done
         if new:
             act()
@@ -150,13 +150,13 @@ class Run:
         write_text(self.directory / _PROGRESS, canonical_json(asdict(self.progress)))
         return new
 
-    def finish(self, summary: dict[str, Any]) -> None:
-        """Write `summary.json`: from now on the run is complete."""
+    def finish(self, summary: dict[str, object]) -> None:
+        """Write `summary.json`, which marks the run as complete."""
         self.summary = summary
         write_text(self.directory / _SUMMARY, json.dumps(summary, indent=1))
 
     def close(self) -> None:
-        """Give the buffer up; idempotent."""
+        """Close the buffer; idempotent."""
         self.buffer.close()
 
 

@@ -54,7 +54,7 @@ def _store_tasks(parts: OnlineParts) -> None:
 
 
 def _start(parts: OnlineParts, control: RunControl, opened: ExitStack) -> Started:
-    """Start the explorers; the trainer's place is kept for it."""
+    """Start the explorers; the resources of the trainer are kept free."""
     run, roles = parts.run, parts.roles
     placement = roles.open(opened)
     with run.timed(RunPhase.ENGINE_START):
@@ -74,7 +74,7 @@ def _offline_stage(
     label = stage.algorithm if of_its_kind == 1 else stage_name(number, stage)
     is_policy = not isinstance(stage, RewardModelStage)
 
-    # rows of others may answer held-out tasks; experts' never do
+    # imported rows, and those of other runs, may answer held-out tasks; experts' rows never do
     chooses = not isinstance(stage, SftStage) or stage.data is not None
     share = parts.heldout_share if chooses else 0.0
 
@@ -123,5 +123,6 @@ def _summary(parts: OnlineParts, trained: Path) -> dict[str, object]:
         "recipe_hash": run.hash,
         "versions": package_versions(),
     }
-    summary["pictures"] = draw(run.buffer.read("metrics"), summary, run.directory)
+    metrics = run.buffer.read("metrics")
+    summary["pictures"] = draw(metrics, run.run_id, progress.by_difficulty, run.directory)
     return summary

@@ -1,6 +1,6 @@
-"""The reinforcement stage of a run: takes the parts up where the run stopped, and turns the loop to its end.
+"""The reinforcement stage of a run: resumes the parts where the run stopped, and runs the loop to its end.
 
-`online.py` and `train.py` say when it begins; `loop/online.py` is the loop.
+`online.py` and `train.py` call it; `loop/online.py` is the loop.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def reinforce(run: Run, stage: RlParts, started: Started, model: Path) -> dict[s
 def _train(
     run: Run, stage: RlParts, started: Started, model: Path, exploring: Exploring, at: Position
 ) -> None:
-    """Start the trainer where the run stands, and turn the loop to the stage's last step."""
+    """Start the trainer from the run's checkpoint, and run the loop to the stage's last step."""
     schedule, control, curator = stage.schedule, started.control, stage.curator
     trainer = started.placement.start(trained_from(stage.trainer, model, at.directory))
 
@@ -77,7 +77,7 @@ def _train(
                 stop_requested=lambda: control.stop_requested,
             ).run()
     except BaseException:
-        with suppress(RftError):  # the first failure is the one to be told
+        with suppress(RftError):  # the first failure is the one to report
             if not control.stop_now:
                 trainer.close()
         raise
@@ -85,7 +85,7 @@ def _train(
 
 
 def _check_adapted(run: Run, model: Path) -> None:
-    """See that a resumed stage's adapter is put on the model it was trained on.
+    """Check that a resumed stage's adapter belongs to this model.
 
     Raises: MissingFileError, IntegrityError naming the file that cannot be read or differs.
     """
@@ -95,7 +95,7 @@ def _check_adapted(run: Run, model: Path) -> None:
 
 
 def _resumed(run: Run, stage: RlParts, fleet: Fleet) -> tuple[Exploring, Position]:
-    """Everything but the trainer, where the run stopped; what a former trainer does from now on is fenced."""
+    """Every part but the trainer, where the run stopped. From now on the calls of an earlier trainer fail."""
     closer = stage.closer
     if experts_run_id(run.run_id) in stage.sampler.mixed_in:
         open_expert_groups(run.buffer, run.run_id, closer.pipeline.pipeline_hash, run.attempt)

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from rft_data.core.protocols import Placement, RoleSpec
 from rft_data.core.rows import Task
@@ -36,7 +35,7 @@ class Parts:
 
 @dataclass(frozen=True)
 class Started:
-    """What is alive while a run works."""
+    """The processes and calls of a run that is running."""
 
     control: RunControl
     placement: Placement
@@ -50,8 +49,8 @@ class Tasks:
     """The recipe's tasks, each once, as `task_ops` left them."""
 
     all: Sequence[Task]
-    report: Mapping[str, Any]
-    """What became of those that were read."""
+    report: Mapping[str, object]
+    """How many were read and kept, by split, and what each operator dropped."""
 
     def of(self, split: str) -> list[Task]:
         """Those of a split, `train` or `heldout`."""
@@ -74,7 +73,7 @@ class SamplerSettings:
     """Which sampler leases groups, and from where."""
 
     use: str
-    args: Mapping[str, Any]
+    args: Mapping[str, object]
     max_staleness: int | None
     """In optimizer steps; None: no bound."""
     mixed_in: Sequence[str]
@@ -102,7 +101,7 @@ class RlParts:
     """Longest an optimizer step, a checkpoint or the writing of weights may take."""
 
     def close(self) -> None:
-        """Give up what the operators hold."""
+        """Close the operators."""
         self.closer.pipeline.close()
         if self.curator is not None:
             self.curator.close()
@@ -116,7 +115,7 @@ class OnlineParts(Parts):
     """The policy that the first stage starts from."""
     tasks: Tasks
     experts: Sequence[Experts]
-    """Who makes solutions before the first stage."""
+    """Components that make solutions before the first stage."""
     heldout: Heldout
     offline_stages: Sequence[AnyOfflineStage]
     heldout_share: float

@@ -1,6 +1,6 @@
-"""A run as others see it from its folder: who runs it, whether it lives, and how to ask it to stop.
+"""A run as other processes see it from its folder: its process, its state, and how to ask it to stop.
 
-Nothing here needs the run's process, or that there is one. `control.py` is the side that runs.
+Nothing here needs the run's process. `control.py` is the side of that process.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from rft_data.core.errors import MissingFileError, StalledError
 from rft_data.core.files import write_text
@@ -20,13 +19,13 @@ from rft_data.core.words import RunState, StopRequest, member
 
 RECORD_FILE, LOCK_FILE, STOP_FILE, LOG_FILE = "run.pid", "run.lock", "run.stop", "log.txt"
 SILENT_S = 30.0
-"""A living run writes its record every second; after so long without, something is wrong with it."""
+"""A run writes its record every second; one that wrote none for so many seconds is `silent`."""
 _ANSWER_S = 15.0
 
 
 @dataclass(frozen=True, slots=True)
 class RunRecord:
-    """What a run says about itself in `run.pid`. Times are Unix seconds."""
+    """The content of `run.pid`, which the run writes itself. Times are Unix seconds."""
 
     pid: int
     host: str
@@ -37,22 +36,22 @@ class RunRecord:
     beat_at: float
     """When it last wrote this."""
     phase: str = ""
-    """What it is at, in words."""
+    """What it is doing, in words."""
     why: str = ""
     """Why it stopped or failed, or empty."""
     exit_code: int | None = None
     """Of its process; None while it runs."""
     heard: Mapping[str, float] = field(default_factory=dict)
-    """When each role last gave a sign of life."""
+    """When each role last answered or was at work."""
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         """Plain values, for JSON."""
         return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What can be said about a run's process now."""
+    """The state of a run's process now."""
 
     state: RunState
     why: str
@@ -65,7 +64,7 @@ class Standing:
 
 
 def read_record(run_dir: Path) -> RunRecord | None:
-    """What the run last said; None if it never did, or its record cannot be read."""
+    """The run's last record; None if it never wrote one, or it cannot be read."""
     try:
         record = RunRecord(**json.loads((run_dir / RECORD_FILE).read_text()))
         return replace(record, state=member(RunState, record.state))

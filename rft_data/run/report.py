@@ -1,11 +1,11 @@
-"""What a finished run shows: two pictures, a table, and what to type next."""
+"""What a finished run shows: two pictures, a table, and commands to look further."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import NotRequired, TypedDict
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -14,12 +14,29 @@ from rft_data.core.lookup import need
 from rft_data.core.version import __version__
 from rft_data.core.words import MetricRole
 
+Rates = Mapping[str, Mapping[str, float]]
+"""Shares in [0, 1] by the model that was measured, then by name."""
 
-def draw(metrics: pa.Table, summary: Mapping[str, Any], directory: Path) -> list[str]:
+
+class OnlineSummary(TypedDict):
+    """The part of an online run's summary that is shown."""
+
+    heldout_accuracy: Mapping[str, float]
+    by_difficulty: Rates
+    pass_at_k: Rates
+    groups: Mapping[str, int]
+    buffer_rows: Mapping[str, int]
+    seconds: Mapping[str, float]
+    model: NotRequired[str]
+    """Since 0.5.0."""
+    pictures: Sequence[str]
+
+
+def draw(metrics: pa.Table, run_id: str, by_difficulty: Rates, directory: Path) -> list[str]:
     """Write `reward.png` and `pass_rate.png` into `directory`; returns their paths."""
     need("matplotlib", "train", "the pictures of a run").use("Agg")
     mine = pc.and_(
-        pc.equal(metrics["run_id"], summary["run_id"]),
+        pc.equal(metrics["run_id"], run_id),
         pc.is_in(metrics["role"], pa.array([MetricRole.TRAINER, MetricRole.SELECTOR])),
     )
     curves: dict[str, dict[int, float]] = {}
@@ -27,7 +44,7 @@ def draw(metrics: pa.Table, summary: Mapping[str, Any], directory: Path) -> list
         curves.setdefault(row["key"], {})[row["step"]] = row["value"]  # of a step taken again, the newest
     paths = [directory / "reward.png", directory / "pass_rate.png"]
     _draw_reward(curves, paths[0])
-    _draw_pass_rates(summary["by_difficulty"], paths[1])
+    _draw_pass_rates(by_difficulty, paths[1])
     return [str(path) for path in paths]
 
 
@@ -47,7 +64,7 @@ def _draw_reward(curves: Mapping[str, Mapping[int, float]], path: Path) -> None:
     pyplot.close(figure)
 
 
-def _draw_pass_rates(stages: Mapping[str, Mapping[str, float]], path: Path) -> None:
+def _draw_pass_rates(stages: Rates, path: Path) -> None:
     """Held-out accuracy by class of tasks, a bar for each stage."""
     from matplotlib import pyplot
 
@@ -64,7 +81,7 @@ def _draw_pass_rates(stages: Mapping[str, Mapping[str, float]], path: Path) -> N
     pyplot.close(figure)
 
 
-def table(summary: Mapping[str, Any]) -> str:
+def table(summary: OnlineSummary) -> str:
     """The run's results as plain text."""
     accuracy = summary["heldout_accuracy"]
     stages = summary["by_difficulty"]
@@ -85,7 +102,7 @@ def table(summary: Mapping[str, Any]) -> str:
 
 
 def next_steps(program: str, again: str, run_dir: str, buffer: str) -> str:
-    """Commands to look further; `again` is the command that made the run."""
+    """Commands to look further; `again` is the command that started the run."""
     return "\n".join(
         [
             "look further:",

@@ -1,6 +1,6 @@
-"""The roles of a run: where they live, what each starts with, and how long a call of one may take.
+"""The roles of a run: where they run, what each starts with, and how long a call of one may take.
 
-Roles are named by import path; what they import is imported where they live.
+Roles are named by import path, and imported in the process where they run.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _PASSED_ON = ("HF_HUB_OFFLINE", "HF_HOME", "CUDA_VISIBLE_DEVICES")
 
 @dataclass(frozen=True)
 class OfflineCalls:
-    """Calls of the offline role: one process on one GPU at most, which lives as long as the call."""
+    """Calls of the offline role: one process on one GPU at most, started for each call and ended after it."""
 
     placement: Placement
     spec: RoleSpec
@@ -60,17 +60,17 @@ class Roles:
     """What explorers sample with; empty where there are none."""
     explorers: Sequence[RoleSpec]
     trainer: RoleSpec
-    """What the trainer takes up; what it is started with is the stage's."""
+    """CPUs and GPUs of the trainer; its arguments are those of the stage."""
     trainer_threads: int | None
     """Cores the trainer may use; None: all, where roles take turns."""
     deadlines: Deadlines
     feedback_port: int | None = None
-    """Where the run's hub takes delayed rewards in; None: it takes none."""
+    """Port at which the run's hub receives delayed rewards; None: it receives none."""
 
     def open(self, opened: ExitStack) -> Placement:
         """The placement and, where roles run elsewhere, a hub for them; both end with `opened`.
 
-        Raises: RecipeError when feedback is taken in and no token is set.
+        Raises: RecipeError when the hub receives feedback and no token is set.
         """
         from rft_data.placement import Surroundings, make_placement
 
@@ -95,7 +95,7 @@ class Roles:
         """Start the explorers, side by side where the placement can.
 
         Args:
-            beside: roles that will be started later and need their place too.
+            beside: roles that will be started later and need resources too.
             whole_rounds: see `Fleet`; always so where roles take turns.
         """
         self.preflight(placement, [*self.explorers, *beside])
@@ -117,12 +117,12 @@ class Roles:
         return Fleet([], versions, whole_rounds=True, deadline_s=self.deadlines.explore_s)
 
     def preflight(self, placement: Placement, specs: Sequence[RoleSpec]) -> None:
-        """Log what may go wrong with these roles on the machine or cluster there is."""
+        """Log warnings about running these roles on this machine or cluster."""
         for warning in placement.preflight(specs):
             log.warning("%s", warning)
 
     def offline(self, placement: Placement) -> OfflineCalls:
-        """Calls of the offline role, at the trainer's place."""
+        """Calls of the offline role, with the trainer's CPUs and at most one of its GPUs."""
         spec = replace(
             self.trainer,
             factory="trainers.offline.offline_role:offline_role",
@@ -132,7 +132,7 @@ class Roles:
         return OfflineCalls(placement, spec, self.deadlines.stage_s, self.trainer_threads)
 
     def _hub(self, opened: ExitStack) -> tuple[str, str] | None:
-        """Address and token of the hub that roles elsewhere, or givers of feedback, reach the buffer by."""
+        """Address and token of the hub, through which other processes use the buffer; None without one."""
         if self.use == "inline" and self.feedback_port is None:
             return None
         from rft_data.placement.hub.server import HubServer
@@ -142,7 +142,7 @@ class Roles:
         opened.callback(server.close)
         server.start()
         if self.feedback_port is not None:
-            log.info("feedback is taken in at %s", server.address)
+            log.info("the hub receives feedback at %s", server.address)
         return server.address, server.token
 
 
@@ -159,8 +159,8 @@ def _feedback_token() -> str:
     token = os.environ.get(HUB_TOKEN, "")
     if not token:
         raise RecipeError(
-            f"'rewards' takes feedback in by the run's hub, whose token is to be in the environment variable "
-            f"{HUB_TOKEN}; set it to a secret of your own, for the run and for who gives feedback."
+            f"'rewards' needs a token for the run's hub, and the environment variable {HUB_TOKEN} is not "
+            "set; set it to a secret of your own, for the run and for everyone who sends feedback."
         )
     return token
 

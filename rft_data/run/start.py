@@ -6,7 +6,6 @@ import logging
 from collections.abc import Callable
 from contextlib import closing
 from functools import partial
-from typing import Any
 
 from rft_data.recipe.modes import EvalRecipe, ExploreRecipe, OfflineRecipe, TrainRecipe
 from rft_data.recipe.online import OnlineRecipe
@@ -24,7 +23,7 @@ from rft_data.run.train import run_train
 log = logging.getLogger(__name__)
 
 
-def run_recipe(recipe: RunRecipe) -> dict[str, Any]:
+def run_recipe(recipe: RunRecipe) -> dict[str, object]:
     """Run what is not done yet and return the summary.
 
     Raises: RecipeError and other RftErrors; nothing is recorded before the recipe has been checked.
@@ -38,11 +37,10 @@ def run_recipe(recipe: RunRecipe) -> dict[str, Any]:
                 run.finish(mode(control))
         else:
             log.info("this run is complete; start over with --fresh")
-        summary: dict[str, Any] = run.summary
-        return summary
+        return run.summary or {}
 
 
-def _mode(recipe: RunRecipe, run: Run) -> Callable[[RunControl], dict[str, Any]]:
+def _mode(recipe: RunRecipe, run: Run) -> Callable[[RunControl], dict[str, object]]:
     """The recipe's mode, with the parts of its run: everything is checked, nothing is started."""
     match recipe:
         case OnlineRecipe():

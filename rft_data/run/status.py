@@ -1,6 +1,6 @@
-"""What a run is doing, from its folder and its buffer alone, live or dead, beside its writing owner.
+"""What a run is doing, read from its folder and its buffer, whether its process is alive or not.
 
-Cheap enough to ask every second: the last record of the metrics, one narrow series, no pass over rows.
+It may be asked every second: it reads the last record of the metrics and one narrow series, and no rows.
 `rft buffer books` counts the rows themselves.
 """
 
@@ -38,14 +38,14 @@ class RoleStatus:
 
     name: str
     bubble: float | None
-    """Idle / (idle + busy) seconds over the last step; None if it does not say."""
+    """Idle / (idle + busy) seconds over the last step; None if it is not recorded."""
     heard_s: float | None
-    """Seconds since its last sign of life; None if none is noted."""
+    """Seconds since it was last at work; None if that is not recorded."""
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What the metrics table says of a run."""
+    """What the metrics table holds of a run."""
 
     step: int
     """Optimizer steps recorded since the start of the run."""
@@ -91,7 +91,7 @@ class RunStatus:
 
     @property
     def residual(self) -> int | None:
-        """Groups in no state (0 in a sound run); None without books."""
+        """Groups in no state (0 in a sound run); None if the sampler reports no states."""
         return residual(self.books) if ADMITTED in self.books else None
 
     @property
@@ -112,7 +112,7 @@ _STATES = (ADMITTED, *GroupState)
 
 
 def run_status(run_dir: Path, *, buffer: Buffer | None = None) -> RunStatus:
-    """Look a run over.
+    """The present status of a run.
 
     Args: buffer: the run's buffer, open for reading, if it is asked for again and again.
     Raises: MissingFileError if the folder holds no run.
@@ -158,7 +158,7 @@ def open_buffer(run_dir: Path) -> Buffer | None:
 
 
 def _recipe(run_dir: Path) -> dict[str, Any]:
-    """The recipe as stored; read loosely, since a run of another release is worth looking at too."""
+    """The recipe as stored, not checked: it may be one of another release."""
     try:
         tree = json.loads((run_dir / "recipe.json").read_text())
     except (OSError, ValueError):
@@ -261,7 +261,7 @@ def _checkpoint(folder: Path) -> tuple[int, float] | None:
 
 
 def _finite(value: object) -> object:
-    """The value with None for numbers that JSON has no word for."""
+    """The value, with None for numbers that JSON cannot hold."""
     if isinstance(value, Mapping):
         return {key: _finite(part) for key, part in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, str):

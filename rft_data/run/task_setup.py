@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from typing import Any
+from typing import TYPE_CHECKING, TypedDict
 
 import numpy as np
 import pyarrow as pa
@@ -17,7 +17,7 @@ from rft_data.core.words import Split
 from rft_data.recipe.modes import ExplorerRecipe
 from rft_data.recipe.online import OnlineRecipe
 from rft_data.recipe.recipe import TasksRecipe
-from rft_data.recipe.sections import ExplorerSection, TaskUpkeep
+from rft_data.recipe.sections import ExplorerSection, Operators, TaskUpkeep
 from rft_data.run.build import task_pipeline, taskset_tasks
 from rft_data.run.parts import Tasks
 from rft_data.tasks.curator import TaskCurator
@@ -26,7 +26,29 @@ from rft_data.tasks.selectors.base import OpenSelector
 from rft_data.tasks.synthesis import make_synthesis
 from rft_data.tasks.table import edited_tasks, task_table, with_played
 
+if TYPE_CHECKING:
+    from ops.runtime.annotations import OperatorReport
+
 log = logging.getLogger(__name__)
+
+
+class LostTask(TypedDict):
+    """A task that an operator dropped or failed on."""
+
+    taskset: str
+    task_id: str
+    reason: str
+
+
+class TaskOperator(TypedDict):
+    """What one operator of `task_ops` did, as JSON values."""
+
+    operator: str
+    rows_in: int
+    rows_out: int
+    seconds: float
+    dropped: list[LostTask]
+    quarantined: list[LostTask]
 
 
 def read_tasks(recipe: ExplorerRecipe, needed: Sequence[str], buffer: Buffer) -> Tasks:
@@ -68,7 +90,7 @@ def _check_known_code(explorer: ExplorerSection, tasks: Sequence[Task]) -> None:
 
 def clean_tasks(
     tasks: Sequence[Task], recipe: TasksRecipe, buffer: Buffer | None = None
-) -> tuple[list[Task], list[dict[str, Any]]]:
+) -> tuple[list[Task], list[TaskOperator]]:
     """Run `task_ops` over the prompts; returns kept tasks and, per operator, what it dropped and why.
 
     A mapper's edit makes a new task with the edited prompt. Tasks are in their old order, or by falling
@@ -101,9 +123,10 @@ def task_curator(
     heldout: Sequence[Task],
     buffer: Buffer,
 ) -> TaskCurator:
-    """The selector of a run whose tasks are curated as it goes on; `tasks`: the dispatcher's, to be added to.
+    """The selector of a run whose tasks are curated as it goes on; to be closed by the caller.
 
-    New tasks pass `task_ops` beside the held-out ones; one that is itself held out is never let in. Close it.
+    `task_ops` judge new tasks together with the held-out ones; a new task that is held out is left out.
+    Args: tasks: those of the dispatcher; new tasks are added to it.
     Raises: RecipeError, UnknownComponentError.
     """
 
@@ -128,14 +151,14 @@ def task_curator(
     )
 
 
-def _parts(operators: Sequence[Mapping[str, object]]) -> list[tuple[list[Any], bool]]:
-    """The operators, cut before each that reads tasks' ids or records, which mappers before it may change.
+def _parts(operators: Operators) -> list[tuple[Operators, bool]]:
+    """The operators, split before each that reads tasks' ids or records: mappers before it may change these.
 
     With each part, whether its first operator reads records.
     """
     from ops.runtime.hygiene import registry
 
-    parts: list[tuple[list[object], bool]] = []
+    parts: list[tuple[Operators, bool]] = []
     for entry in operators:
         operator = registry().modules[next(iter(entry))]
         needs = getattr(operator, "required_columns", ())
@@ -161,7 +184,7 @@ def _ordered(table: pa.Table, tasks: list[Task]) -> list[Task]:
     return [tasks[place] for place in order]
 
 
-def _reported(report: Any, tasks: Sequence[Task]) -> dict[str, Any]:
+def _reported(report: OperatorReport, tasks: Sequence[Task]) -> TaskOperator:
     return {
         "operator": report.name,
         "rows_in": report.rows_in,
@@ -172,7 +195,7 @@ def _reported(report: Any, tasks: Sequence[Task]) -> dict[str, Any]:
     }
 
 
-def _lost(rows: Mapping[int, str], tasks: Sequence[Task]) -> list[dict[str, str]]:
+def _lost(rows: Mapping[int, str], tasks: Sequence[Task]) -> list[LostTask]:
     return [
         {"taskset": tasks[row].taskset, "task_id": tasks[row].task_id, "reason": why}
         for row, why in rows.items()

@@ -8,7 +8,6 @@ from __future__ import annotations
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from rft_data.core.failpoints import failpoint
 from rft_data.core.files import fsync, read_manifest
@@ -32,7 +31,7 @@ def publish_folder(versions: VersionRegistry, offline: OfflineCalls, model: Path
 def trained_model(run: Run, offline: OfflineCalls) -> Path:
     """The folder of the run's last version; an adapter is merged into whole weights first, once.
 
-    Raises: what the offline role raises; IntegrityError when what a former start wrote is not whole any more.
+    Raises: what the offline role raises; IntegrityError when the folder of an earlier start is damaged.
     """
     last = run.versions.published()[-1]
     if adapter_in(Path(last.path)) is None:
@@ -41,7 +40,7 @@ def trained_model(run: Run, offline: OfflineCalls) -> Path:
 
     def merge() -> None:
         draft = run.directory / f".draft-{FINAL}"
-        for leftover in (draft, final):  # of a start that was killed before this phase was noted as done
+        for leftover in (draft, final):  # of a start that was killed before this milestone was recorded
             shutil.rmtree(leftover, ignore_errors=True)
         draft.mkdir()
         header = {"run_id": run.run_id, "version": last.version, "step": last.step}
@@ -55,10 +54,10 @@ def trained_model(run: Run, offline: OfflineCalls) -> Path:
     return final
 
 
-def _write_whole(offline: OfflineCalls, model: Path, folder: Path, header: Mapping[str, Any]) -> str:
+def _write_whole(offline: OfflineCalls, model: Path, folder: Path, header: Mapping[str, object]) -> str:
     """Write a model, or an adapter with its base, as whole weights into an existing empty folder.
 
-    Returns: the digest of the folder's manifest, which says `header`.
+    Returns: the digest of the folder's manifest, which holds `header`.
     """
     arguments = {"model": str(model.absolute()), "directory": str(folder.absolute()), "header": dict(header)}
     digest: str = offline.call("publishable", str, **arguments)

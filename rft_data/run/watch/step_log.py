@@ -1,6 +1,6 @@
-"""What a run's steps are worth knowing: gathered from every part, written down once per step.
+"""The numbers of a run's steps, gathered from every part and stored once per step.
 
-The `metrics` table comes first; trackers and the Prometheus endpoint follow it. It decides nothing.
+They go to the `metrics` table first, then to trackers and the Prometheus endpoint.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Numbers = dict[str, dict[str, float]]
 
 
 class StepLog:
-    """Told every step by the loop; a context, so that trackers and endpoint end with it."""
+    """Stores the numbers of every step; a context manager, which ends trackers and endpoint."""
 
     def __init__(
         self, run: Run, monitor: Monitor, exploring: Exploring, control: RunControl, steps: int

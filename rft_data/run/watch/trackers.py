@@ -10,11 +10,16 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, TypeAlias
 
 from rft_data.core.errors import MissingExtraError, UnknownComponentError
 from rft_data.core.lookup import need, suggest
 from rft_data.run.watch.metrics_log import Point, Tracker
+
+if TYPE_CHECKING:
+    from transformers import TrainerControl, TrainerState, TrainingArguments
+
+    Began: TypeAlias = tuple[TrainingArguments, TrainerState, TrainerControl]
 
 TENSORBOARD = "tensorboard"
 CALLBACKS = (
@@ -116,7 +121,7 @@ class EventFile:
         """Finish the file."""
         self._file.close()
 
-    def _write(self, step: int, **content: Any) -> None:
+    def _write(self, step: int, **content: object) -> None:
         self._file.write_event(self._event(wall_time=time.time(), step=step, **content))
         self._file.flush()
 
@@ -136,7 +141,7 @@ class Callback:
         self._run_id = run_id
         self._output = str(run_dir / "trackers" / name)
         self._steps = steps
-        self._began: tuple[Any, Any, Any] | None = None
+        self._began: Began | None = None
         [made] = get_reporting_integration_callbacks(name)
         try:
             self._callback = made()
@@ -157,7 +162,7 @@ class Callback:
         if self._began is not None:
             self._callback.on_train_end(*self._began, model=None)
 
-    def _begin(self) -> tuple[Any, Any, Any]:
+    def _begin(self) -> Began:
         """Start the tracker's run, in the thread that goes on with it: several keep it per thread."""
         from transformers import TrainerControl, TrainerState, TrainingArguments
 
