@@ -12,7 +12,7 @@ import pytest
 
 from rft_data.core.errors import Stopped
 from rft_data.core.rows import Feedback, now
-from rft_data.loop import turning
+from rft_data.loop import repeating
 from rft_data.loop.closing import stored_groups
 from rft_data.placement.hub import HubServer
 from rft_data.sampler import awaiting as awaiting_module
@@ -27,7 +27,7 @@ WAIT_S = 3600.0
 
 @pytest.fixture(autouse=True)
 def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turning, "LOOK_S", 0.001)
+    monkeypatch.setattr(repeating, "LOOK_S", 0.001)
 
 
 class LateHouse(House):
