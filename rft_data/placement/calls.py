@@ -118,7 +118,7 @@ def bounded(content: bytes, what: str) -> bytes:
 
 
 def encode_failure(error: RftError) -> bytes:
-    """The answer for an error: its class, or the nearest base class that every process knows."""
+    """The answer for an error: its class, or the nearest base class in ERRORS, which every process has."""
     kind = next(c for c in type(error).__mro__ if c.__name__ in ERRORS)
     message = str(error).encode("utf-8", "backslashreplace").decode()  # file names may not be UTF-8
     return encode_error(ERRORS[kind.__name__](message))

@@ -167,7 +167,8 @@ class RayRole:
         """The RftError for an error of Ray."""
         if isinstance(error, _ray().exceptions.RayActorError):
             return RoleDiedError(
-                f"role '{self.name}' (a Ray actor) is gone; restart it, or resume the run. Ray says: {error}"
+                f"role '{self.name}' (a Ray actor) is gone; restart it, or resume the run. "
+                f"Ray reports: {error}"
             )
         return RftError(f"role '{self.name}' (a Ray actor) could not be called: {error}")
 

@@ -1,55 +1,67 @@
-"""The commits that a repair makes, through pylance: append, delete by row id, replace a fragment's file."""
+"""The commits of a repair, through pylance: append, delete by row id, replace a fragment's file."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa
 
 from rft_data.buffer.care.folder import Snapshot
 from rft_data.buffer.care.ranges import Numbers, to_ranges
+from rft_data.core.json_types import Json
 
-_FORMAT: dict[str, Any] = {"data_storage_version": "2.2", "enable_stable_row_ids": True}
-_ONE_FILE: dict[str, Any] = {"max_rows_per_file": 2**40, "max_bytes_per_file": 2**60}
+if TYPE_CHECKING:
+    import lance
+
+_VERSION: Final = "2.2"
+"""Of Lance's file format, as the buffer writes it."""
 _KEY_MARK = {b"lance-schema:unenforced-primary-key:position": b"1"}
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _RANGES_PER_DELETE = 200
 
 
-def create(path: Path, schema: pa.Schema, key: str | None) -> Any:
-    """A new, empty table, as the buffer's store makes them."""
+def create(path: Path, schema: pa.Schema, key: str | None) -> lance.LanceDataset:
+    """A new, empty table, made like the buffer makes its tables."""
     import lance
 
     if key is not None:
         at = schema.get_field_index(key)
         field = schema.field(at)
         schema = schema.set(at, field.with_metadata({**(field.metadata or {}), **_KEY_MARK}))
-    return lance.write_dataset(schema.empty_table(), str(path), enable_v2_manifest_paths=True, **_FORMAT)
+    return lance.write_dataset(
+        schema.empty_table(),
+        str(path),
+        enable_v2_manifest_paths=True,
+        data_storage_version=_VERSION,
+        enable_stable_row_ids=True,
+    )
 
 
-def latest(path: Path) -> Any:
+def latest(path: Path) -> lance.LanceDataset:
     """The newest version of a table, for writing."""
     import lance
 
     return lance.dataset(str(path))
 
 
-def append(dataset: Any, rows: pa.Table) -> Any:
+def append(dataset: lance.LanceDataset, rows: pa.Table) -> lance.LanceDataset:
     """Append rows in one commit; returns the new version."""
     import lance
 
-    fragments = lance.fragment.write_fragments(rows, dataset, mode="append", **_FORMAT)
+    fragments = lance.fragment.write_fragments(
+        rows, dataset, mode="append", data_storage_version=_VERSION, enable_stable_row_ids=True
+    )
     return lance.LanceDataset.commit(
         dataset, lance.LanceOperation.Append(fragments), read_version=dataset.version
     )
 
 
-def delete(dataset: Any, row_ids: Numbers | Iterable[int]) -> Any:
+def delete(dataset: lance.LanceDataset, row_ids: Numbers | Iterable[int]) -> lance.LanceDataset:
     """Delete rows by row id, which reads no data file; the ids of the others stay."""
     ranges = to_ranges(row_ids)
     for start in range(0, len(ranges), _RANGES_PER_DELETE):
@@ -58,31 +70,39 @@ def delete(dataset: Any, row_ids: Numbers | Iterable[int]) -> Any:
     return dataset
 
 
-def replace_file(dataset: Any, number: int, rows: pa.Table) -> Any:
+def replace_file(dataset: lance.LanceDataset, number: int, rows: pa.Table) -> lance.LanceDataset:
     """Give a fragment a new data file with `rows` (its live rows, with `_rowid`); row ids do not change.
 
-    Places of deleted rows are filled with placeholders, which stay deleted.
+    Row ids stay. Placeholders fill the places of deleted rows, and stay deleted.
     """
     import lance
 
     snapshot = Snapshot(dataset)
     fragment = snapshot.fragments[number]
     scanner = dataset.scanner(columns=[], with_row_id=True, with_row_address=True, fragments=[fragment])
-    live = scanner.to_table()
-    places = (np.asarray(live.column("_rowaddr")) & 0xFFFFFFFF).astype(np.int64)
+    stored = scanner.to_table()
+    places = (np.asarray(stored.column("_rowaddr")) & 0xFFFFFFFF).astype(np.int64)
     order = {row_id: at for at, row_id in enumerate(rows.column("_rowid").to_pylist())}
     schema = dataset.schema
     plain = rows.select(schema.names).cast(schema)
     source = np.full(fragment.physical_rows, plain.num_rows, np.int64)  # one past the end: the placeholder
-    source[places] = [order[row_id] for row_id in live.column("_rowid").to_pylist()]
+    source[places] = [order[row_id] for row_id in stored.column("_rowid").to_pylist()]
     filled = pa.concat_tables([plain, placeholders(schema, 1)]).combine_chunks().take(pa.array(source))
-    (written,) = lance.fragment.write_fragments(filled, dataset, mode="append", **_FORMAT, **_ONE_FILE)
+    (written,) = lance.fragment.write_fragments(
+        filled,
+        dataset,
+        mode="append",
+        max_rows_per_file=2**40,
+        max_bytes_per_file=2**60,
+        data_storage_version=_VERSION,
+        enable_stable_row_ids=True,
+    )
     meta = fragment.metadata.to_json()
     meta["files"] = written.to_json()["files"]
     return update_fragment(dataset, meta)
 
 
-def update_fragment(dataset: Any, metadata: dict[str, Any]) -> Any:
+def update_fragment(dataset: lance.LanceDataset, metadata: Mapping[str, Json]) -> lance.LanceDataset:
     """Commit changed metadata of one fragment."""
     import lance
 
@@ -100,7 +120,7 @@ def placeholders(schema: pa.Schema, n: int) -> pa.Table:
     columns = []
     for field in schema:
         if pa.types.is_timestamp(field.type):
-            value: Any = _EPOCH
+            value: object = _EPOCH
         elif field.nullable:
             value = None
         elif pa.types.is_list(field.type):

@@ -1,6 +1,6 @@
 """Checks the rows of one table by themselves: digests, ids, JSON. Batch by batch, in bounded memory.
 
-Lance keeps no checksum of its own, so a flipped bit shows only where a row carries a digest.
+Lance stores no checksum, so a flipped bit is found only in rows with a digest.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -44,7 +45,7 @@ class Contents:
     bad: dict[int, tuple[RowKind, str]] = field(default_factory=dict)
     """Row id to (kind of finding, what is wrong) of rows that are stored but bad."""
     faults: dict[int, FileFault] = field(default_factory=dict)
-    """Fragments that do not decode as a whole."""
+    """Fragments that cannot be decoded as a whole."""
     unreadable: dict[int, Numbers] = field(default_factory=dict)
     """Row ids in these fragments that cannot be read alone either."""
 
@@ -122,7 +123,7 @@ def _mark_duplicates(head: Snapshot, key: str, found: Contents) -> None:
     suspects = np.unique(found.row_ids[order[np.concatenate([repeats, repeats + 1])]])
     first: dict[str, int] = {}
     for row_id in suspects.tolist():
-        rows = attempt(lambda row_id=row_id: head.dataset._take_rows([row_id], [key]))
+        rows = attempt(partial(head.dataset._take_rows, [row_id], [key]))
         for text in () if rows is None else rows.column(0).to_pylist():
             if first.setdefault(text, row_id) != row_id:
                 found.bad[row_id] = ("duplicate", f"same {key} as row {first[text]}")
@@ -152,7 +153,7 @@ def _digests(batch: pa.Table) -> dict[int, tuple[RowKind, str]]:
     stored = attempt(lambda: batch.column("digest").to_pylist())
     if actual is None or stored is None:
         if batch.num_rows == 1:
-            return {0: ("digest", "its bytes make no row")}
+            return {0: ("digest", "its bytes cannot be read as a row")}
         half = batch.num_rows // 2
         second = _digests(batch.slice(half))
         return _digests(batch.slice(0, half)) | {half + place: why for place, why in second.items()}
@@ -171,7 +172,7 @@ def _values(name: str, batch: pa.Table) -> dict[int, tuple[RowKind, str]]:
         return {}
     bad: dict[int, tuple[RowKind, str]] = {}
     for place in range(batch.num_rows):
-        verdict = attempt(lambda place=place: _check(name, own, batch.slice(place, 1)))
+        verdict = attempt(partial(_check, name, own, batch.slice(place, 1)))
         if verdict is None:
             bad[place] = ("value", "text that is not UTF-8 or JSON that does not parse")
         elif not verdict:
@@ -227,4 +228,4 @@ OWN_DIGESTS: Mapping[str, Callable[[pa.Table], bool]] = {
     "preferences": _preferences,
     "consumed": _consumed,
 }
-"""Small tables whose rows carry a hash or a repetition of themselves: do all rows match it?"""
+"""Checks of small tables whose rows have a hash of their values: do all rows match it?"""

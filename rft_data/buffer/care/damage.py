@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from rft_data.buffer.care.ranges import Ranges, ranges_text, size
 
@@ -118,7 +118,7 @@ class Report:
         """The findings of one kind, in one table or any."""
         return tuple(f for f in self.findings if f.kind == kind and table in (None, f.table))
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         """The report as JSON values."""
         return {
             "root": str(self.root),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -22,7 +21,7 @@ def reference_findings(references: References) -> Iterator[Finding]:
         torn = {group: rows for (run_id, group), rows in references.torn_groups.items() if run_id == run}
         seqs = to_ranges(np.concatenate(list(torn.values())))
         what = f"{size(seqs)} rows of {len(torn)} groups"
-        remedy = f"{REPAIR} retires the groups, so that they are never handed out"
+        remedy = f"{REPAIR} retires the groups, so that they are never leased"
         yield Finding("group", "damage", "groups", f"run {run}", what, remedy, seqs, tuple(torn))
     if references.unjudged:
         remedy = f"{REPAIR} takes the groups out of the table; a resumed run judges their stored rows again"
@@ -133,17 +132,22 @@ def number_findings(table: Examined, lost: Lost, named: int) -> Iterator[Finding
 def weight_findings(root: Path, table: Examined) -> Iterator[Finding]:
     """Findings about the newest published weights of each run, if the buffer is in the run's folder."""
     weights = root.parent / "weights"
-    newest: dict[str, dict[str, Any]] = {}
+    newest: dict[str, tuple[int, str, str]] = {}
+    """Run id to version, path and manifest digest."""
     for batch in table.rows(["run_id", "version", "path", "manifest_digest"]):
-        newest |= {row["run_id"]: row for row in batch.to_pylist() if row["path"]}
-    for run, row in newest.items() if weights.is_dir() else ():
-        manifest = weights / row["path"] / MANIFEST_FILE
-        if not manifest.is_file() or file_digest(manifest) != row["manifest_digest"]:
+        newest |= {
+            row["run_id"]: (row["version"], row["path"], row["manifest_digest"])
+            for row in batch.to_pylist()
+            if row["path"]
+        }
+    for run, (version, path, digest) in newest.items() if weights.is_dir() else ():
+        manifest = weights / path / MANIFEST_FILE
+        if not manifest.is_file() or file_digest(manifest) != digest:
             yield Finding(
                 "weights",
                 "note",
                 "versions",
-                f"{run} version {row['version']}",
+                f"{run} version {version}",
                 f"the weights in {manifest.parent}, or their manifest",
                 "nothing in the buffer; a resumed run publishes its weights again",
             )

@@ -14,7 +14,7 @@ from rft_data.buffer.care.damage import Finding
 from rft_data.buffer.care.folder import FileFault, Snapshot, TableFolder, fits
 from rft_data.buffer.care.fragment_rows import FragmentRows
 from rft_data.buffer.care.ranges import Numbers, size, to_ranges
-from rft_data.buffer.care.salvage import of_lost_commits, read_files
+from rft_data.buffer.care.salvage import lost_commit_files, read_files
 from rft_data.buffer.care.trial import Part, lethal
 from rft_data.core.schema import TABLES
 
@@ -95,7 +95,7 @@ def _doubt(table: Examined) -> Examined:
         return previous
     if folder.name not in TABLES or any(fault.kind == "unreadable_rows" for fault in table.faults.values()):
         return table
-    rows = read_files(folder.name, of_lost_commits(before))
+    rows = read_files(folder.name, lost_commit_files(before))
     sound = rows.num_rows == sum(folder.fragments[number].physical_rows for number in doubtful)
     if (
         sound and folder.name == "experiences"

@@ -6,10 +6,10 @@ Read-only, through pylance and the file system, so that it also works where Lanc
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -17,6 +17,11 @@ from rft_data.buffer.care.lance_bytes import is_whole, next_row_id
 from rft_data.buffer.care.ranges import Numbers
 from rft_data.buffer.durability import manifest_path, manifest_version
 from rft_data.core.schema import TABLES
+
+if TYPE_CHECKING:
+    import lance
+
+T = TypeVar("T")
 
 _CACHE_BYTES = 32 << 20
 _MANIFEST = re.compile(r"\d{20}\.manifest")
@@ -47,11 +52,11 @@ class FileFault:
 class Snapshot:
     """One version of a table that opens."""
 
-    def __init__(self, dataset: Any) -> None:
+    def __init__(self, dataset: lance.LanceDataset) -> None:
         self.dataset = dataset
         self.version = int(dataset.version)
         self.names: list[str] = dataset.schema.names
-        self.fragments: dict[int, Any] = {f.fragment_id: f for f in dataset.get_fragments()}
+        self.fragments: dict[int, lance.LanceFragment] = {f.fragment_id: f for f in dataset.get_fragments()}
         """By id, in the order of their rows."""
 
     def row_ids(self, number: int) -> Numbers:
@@ -88,7 +93,7 @@ class TableFolder:
         return None
 
     @property
-    def fragments(self) -> dict[int, Any]:
+    def fragments(self) -> dict[int, lance.LanceFragment]:
         """Fragments of `head` by id; none when no version opens."""
         return {} if self.head is None else self.head.fragments
 
@@ -125,8 +130,7 @@ class TableFolder:
                 if kind:
                     yield FileFault(number, kind, path)
             deletions = fragment.deletion_file()
-            kind = _fault(self.path / deletions, None) if deletions else None
-            if kind:
+            if deletions and (kind := _fault(self.path / deletions, None)):
                 yield FileFault(number, kind, self.path / deletions, deletions=True)
 
     def leftovers(self) -> Iterator[Path]:
@@ -177,15 +181,15 @@ def open_version(path: Path, version: int) -> Snapshot | None:
             )
         )
 
-    found: Snapshot | None = attempt(load)
+    found = attempt(load)
     # a manifest of zero bytes throughout parses as an empty one, of version 0
     return found if found is not None and found.version == version and found.names else None
 
 
-def attempt(read: Any) -> Any:
+def attempt(read: Callable[[], T]) -> T | None:
     """What `read()` returns, or None when Lance or Arrow cannot read the bytes.
 
-    Damaged bytes reach the decoder's own bugs: a Rust panic is a BaseException.
+    Damaged bytes may trigger bugs of the decoder: a Rust panic is a BaseException.
     """
     try:
         return read()

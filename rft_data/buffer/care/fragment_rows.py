@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import pyarrow as pa
 
 from rft_data.buffer.care.folder import Snapshot, attempt
 from rft_data.buffer.care.ranges import Numbers
+
+if TYPE_CHECKING:
+    import lance
 
 _BATCH_ROWS = 512
 
@@ -28,10 +31,10 @@ class FragmentRows:
         """Row ids that could not be read in any way."""
 
     def __iter__(self) -> Iterator[pa.Table]:
-        stream = attempt(lambda: self._scanner(_BATCH_ROWS).to_reader())
+        stream = attempt(lambda: self._scanner().to_reader())
         read = 0
         while stream is not None:
-            batch = attempt(lambda: next(stream, False))
+            batch: pa.RecordBatch | Literal[False] | None = attempt(lambda: next(stream, False))
             if batch is False:
                 return
             if batch is None:
@@ -45,10 +48,10 @@ class FragmentRows:
         self.unreadable = np.array(bad, np.int64)
 
     def _search(self, row_ids: Numbers, start: int, end: int, bad: list[int]) -> Iterator[pa.Table]:
-        """Halve rows start .. end - 1 until a part reads or is one row."""
+        """Halve rows start .. end - 1 until a part can be read or is one row."""
         if start >= end:
             return
-        rows = attempt(lambda: self._scanner(_BATCH_ROWS, offset=start, limit=end - start).to_table())
+        rows = attempt(lambda: self._scanner(offset=start, limit=end - start).to_table())
         if rows is not None and rows.num_rows == end - start:
             yield rows
         elif end - start == 1:
@@ -58,12 +61,13 @@ class FragmentRows:
             yield from self._search(row_ids, start, middle, bad)
             yield from self._search(row_ids, middle, end, bad)
 
-    def _scanner(self, batch_size: int, **window: int) -> Any:
+    def _scanner(self, offset: int | None = None, limit: int | None = None) -> lance.LanceScanner:
         return self._snapshot.dataset.scanner(
             columns=self._columns,
             with_row_id=True,
             fragments=[self._snapshot.fragments[self._number]],
-            batch_size=batch_size,
+            batch_size=_BATCH_ROWS,
             batch_readahead=2,
-            **window,
+            offset=offset,
+            limit=limit,
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -16,8 +16,12 @@ from rft_data.buffer.care.folder import Snapshot, TableFolder
 from rft_data.buffer.care.fragment_rows import FragmentRows
 from rft_data.buffer.care.ranges import Numbers, ranges_text, to_ranges
 from rft_data.buffer.care.repair_report import Repaired
-from rft_data.buffer.care.salvage import by_time, from_older_versions, of_lost_commits, read_files
+from rft_data.buffer.care.salvage import by_time, from_older_versions, lost_commit_files, read_files
+from rft_data.core.json_types import Json
 from rft_data.core.schema import TABLES
+
+if TYPE_CHECKING:
+    import lance
 
 _EXCERPT_BYTES = 64 << 10
 """Longest excerpt of a value of a removed row in the report; the Arrow file has the whole value."""
@@ -31,7 +35,7 @@ def mend_manifests(folder: TableFolder, aside: Aside, done: Repaired) -> None:
     killed = folder.name == "experiences" and any(f.kind == "row_counter" for f in done.findings)
     if not (folder.bad_heads or killed):  # killed: an earlier repair was killed after it moved manifests
         return
-    files = of_lost_commits(folder)
+    files = lost_commit_files(folder)
     if folder.name == "experiences":
         files += [path for path in by_time(folder.orphans()) if path not in files]
     for path in files:
@@ -75,10 +79,10 @@ def _append_again(folder: TableFolder, rows: pa.Table, done: Repaired) -> None:
     done.actions.append(f"{folder.name}: {rows.num_rows} rows of commits without manifest appended again")
 
 
-def append_numbered(dataset: Any, start: int, rows: pa.Table, end: int = 0) -> None:
+def append_numbered(dataset: lance.LanceDataset, start: int, rows: pa.Table, end: int = 0) -> None:
     """Append experiences under their own numbers, from the next row id `start` to before `end`.
 
-    Numbers that `rows` lack are used up by placeholders that are deleted at once.
+    Numbers that are not in `rows` get placeholders, which are deleted at once.
     """
     seqs = np.asarray(rows.column("seq"))
     end = max(end, int(seqs[-1]) + 1) if len(seqs) else end
@@ -204,7 +208,7 @@ def mend_rows(table: Examined, aside: Aside, done: Repaired, extra: Mapping[int,
     rows = pa.concat_tables(parts)
     aside.keep(folder.name, rows)
     for row in rows.cast(_as_bytes(rows.schema)).to_pylist():
-        done.kept[folder.name, row["_rowid"]] = _jsonable({k: v for k, v in row.items() if k != "_rowid"})
+        done.kept[folder.name, row["_rowid"]] = {k: _to_json(v) for k, v in row.items() if k != "_rowid"}
     commits.delete(dataset, list(bad))
     done.remove(folder.name, bad)
     done.actions.append(
@@ -219,11 +223,11 @@ def _as_bytes(schema: pa.Schema) -> pa.Schema:
     return pa.schema([pa.field(name, kind) for name, kind in kinds.items()])
 
 
-def _jsonable(value: Any) -> Any:
+def _to_json(value: object) -> Json:
     if isinstance(value, Mapping):
-        return {key: _jsonable(item) for key, item in value.items()}
+        return {key: _to_json(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [_jsonable(item) for item in value]
+        return [_to_json(item) for item in value]
     if isinstance(value, bytes):
         return value[:_EXCERPT_BYTES].decode(errors="replace")
     if isinstance(value, float) and not math.isfinite(value):

@@ -9,7 +9,6 @@ import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -133,7 +132,7 @@ def _store_report(root: Path, aside: Aside, done: Repaired) -> None:
         return
     aside.path.mkdir(parents=True, exist_ok=True)
     done.folder = aside.path
-    rows: list[dict[str, Any]] = [
+    rows: list[dict[str, object]] = [
         {
             "experience_id": str(done.kept.get((name, row_id), {}).get("experience_id", "")),
             "reason": f"repair: {name}: {why}",

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from rft_data.buffer.care.damage import Finding, ids_text
 from rft_data.buffer.care.ranges import Ranges, ranges_text, size, to_ranges
+from rft_data.core.json_types import Json
 
 
 @dataclass(slots=True)
@@ -25,7 +26,7 @@ class Repaired:
     """What was done, in order (with `dry_run`: what would be done)."""
     removed: dict[str, dict[int, str]] = field(default_factory=dict)
     """Table to row id (`seq` in experiences) to the reason why the row was removed."""
-    kept: dict[tuple[str, int], dict[str, Any]] = field(default_factory=dict)
+    kept: dict[tuple[str, int], Mapping[str, Json]] = field(default_factory=dict)
     """(table, row id) to the removed row, as JSON values."""
     recovered: Counter[str] = field(default_factory=Counter)
     """Number of damaged rows by table that were restored from older versions or data files."""
@@ -51,7 +52,7 @@ class Repaired:
         """Record removed rows, each with the reason."""
         self.removed.setdefault(table, {}).update(rows)
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         """The outcome as JSON values."""
         return {
             "root": str(self.root),

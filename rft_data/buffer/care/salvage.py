@@ -23,7 +23,7 @@ from rft_data.core.schema import TABLES
 
 
 def from_older_versions(folder: TableFolder, wanted: Numbers) -> pa.Table | None:
-    """Sound rows (with `_rowid`) of `wanted` row ids, from other data files than the newest version's."""
+    """Right rows (with `_rowid`) of `wanted` row ids, from other data files than the newest version's."""
     if folder.head is None:
         return None
     seen = {file.path for fragment in folder.fragments.values() for file in fragment.metadata.files}
@@ -54,7 +54,7 @@ def _sound(snapshot: Snapshot, name: str, number: int, wanted: set[int]) -> Iter
             yield batch.filter(pa.array(keep))
 
 
-def of_lost_commits(folder: TableFolder) -> list[Path]:
+def lost_commit_files(folder: TableFolder) -> list[Path]:
     """Data files that the commits of the unreadable newest manifests appended, oldest first."""
     named = {file.path for fragment in folder.fragments.values() for file in fragment.metadata.files}
     files: list[Path] = []
@@ -106,8 +106,7 @@ def _read_file(path: Path, schema: pa.Schema) -> pa.Table | None:
     def read() -> pa.Table:
         return LanceFileReader(str(path)).read_all().to_table().select(schema.names).cast(schema)
 
-    rows: pa.Table | None = attempt(read) if path.stat().st_size else None
-    return rows
+    return attempt(read) if path.stat().st_size else None
 
 
 def _first_of_each(rows: pa.Table, names: list[str]) -> pa.Table:

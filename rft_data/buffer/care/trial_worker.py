@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
+from rft_data.buffer.care.trial import Part
 from rft_data.core.children import connected
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 def main() -> None:
     """Decode the parts that the first line lists."""
     channel = connected()
-    for part in json.loads(channel.makefile("rb").readline()):
+    for fields in json.loads(channel.makefile("rb").readline()):
+        part = Part(**fields)
         try:
             for _ in _batches(part):
                 channel.sendall(b"batch\n")
@@ -22,15 +27,19 @@ def main() -> None:
         channel.sendall(b"done\n")
 
 
-def _batches(part: Mapping[str, Any]) -> Any:
+def _batches(part: Part) -> Iterable[pa.Table | pa.RecordBatch]:
     import lance
     from lance.file import LanceFileReader
 
-    if part["version"] is None:
-        return [LanceFileReader(part["path"]).read_all().to_table()]
-    dataset: Any = lance.dataset(part["path"], version=part["version"])
-    fragment = dataset.get_fragment(part["fragment"])
-    return dataset.scanner(columns=part["columns"], fragments=[fragment], batch_readahead=2).to_reader()
+    if part.version is None:
+        return [LanceFileReader(part.path).read_all().to_table()]
+    dataset = lance.dataset(part.path, version=part.version)
+    fragment = dataset.get_fragment(part.fragment)
+    if fragment is None:
+        return []
+    scanner = dataset.scanner(columns=list(part.columns), fragments=[fragment], batch_readahead=2)
+    batches: Iterable[pa.RecordBatch] = scanner.to_reader()
+    return batches
 
 
 if __name__ == "__main__":

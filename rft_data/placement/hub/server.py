@@ -182,7 +182,7 @@ def _as_rft_error(method: str) -> Iterator[None]:
     except BaseException as err:  # a Rust panic is no Exception
         _log.exception("hub call '%s' failed", method)
         raise RftError(
-            f"hub call '{method}' failed with {type(err).__name__}; the hub's log says why."
+            f"hub call '{method}' failed with {type(err).__name__}; the hub's log has the traceback."
         ) from err
 
 

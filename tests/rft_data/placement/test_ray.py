@@ -82,7 +82,7 @@ def test_a_killed_actor_fails_its_calls_and_may_be_restarted(toy: Role) -> None:
     pid, before = pid_of(toy), toy.incarnation
     call = toy.call("sleep", None, deadline_s=600, seconds=600.0)
     os.kill(pid, signal.SIGKILL)
-    with pytest.raises(RoleDiedError, match=r"role 'toy-0' \(a Ray actor\) is gone; .* Ray says: "):
+    with pytest.raises(RoleDiedError, match=r"role 'toy-0' \(a Ray actor\) is gone; .* Ray reports: "):
         call.result(timeout=60)
     with pytest.raises(RoleDiedError):
         toy.call("pid", int, deadline_s=60).result()

@@ -131,7 +131,7 @@ def test_an_unknown_error_crosses_without_its_inside(
     with armed("store.write", 1), pytest.raises(RftError) as caught:
         client.append([make_experience(0)])
     assert type(caught.value) is RftError
-    assert str(caught.value) == "hub call 'append' failed with OSError; the hub's log says why."
+    assert str(caught.value) == "hub call 'append' failed with OSError; the hub's log has the traceback."
     assert "failpoint store.write" in caplog.text
     assert client.append([make_experience(0)]).seqs == (0,)
 
