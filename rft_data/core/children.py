@@ -24,6 +24,7 @@ from typing import IO
 
 _PR_SET_PDEATHSIG = 1
 _CHUNK = 1 << 16
+_LOOK_MS = 200
 _AFTER_S = 1.0
 """How long its last lines are waited for: a process that left its session may hold the pipe open."""
 
@@ -31,8 +32,9 @@ _AFTER_S = 1.0
 class Child:
     """A running child process, as its parent sees it.
 
-    It leads a session of its own: Ctrl-C at the terminal does not reach it, and what it starts is killed with
-    it. It ends when the thread that made it does. It may import what this process can.
+    It leads a session of its own, so Ctrl-C at the terminal does not reach it, and what it starts is killed
+    with it; with `own_session=False` it stays in this process's group and is killed alone. It ends when the
+    thread that made it does. It may import what this process can.
     """
 
     def __init__(
@@ -41,6 +43,7 @@ class Child:
         *arguments: object,
         environment: Mapping[str, str] | None = None,
         on_line: Callable[[str], object] | None = None,
+        own_session: bool = True,
     ) -> None:
         """Start it.
 
@@ -49,7 +52,9 @@ class Child:
             environment: its variables, those of this process if None.
             on_line: called, in a thread, with each line that it writes to stdout or stderr; if None, they
                 go to our stderr.
+            own_session: see above; False for a child of a process that is itself killed with its group.
         """
+        self._own_session = own_session
         self.socket, theirs = socket.socketpair()
         path = os.pathsep.join(os.path.abspath(entry) for entry in sys.path)
         command = ["-P", "-u", "-m", module, theirs.fileno(), os.getpid(), *arguments]
@@ -62,13 +67,17 @@ class Child:
                 stderr=subprocess.STDOUT if on_line else None,
                 pass_fds=[theirs.fileno()],
                 env={**(os.environ if environment is None else environment), "PYTHONPATH": path},
-                start_new_session=True,
+                start_new_session=own_session,
             )
         self.pid = self._popen.pid
         self._outgoing, self._received = bytearray(), bytearray()
         self._poll = select.poll()
+        self._enough = threading.Event()
         self._reader = threading.Thread(
-            target=_read_lines, args=(self._popen.stdout, on_line), name=f"lines-{self.pid}", daemon=True
+            target=_read_lines,
+            args=(self._popen.stdout, on_line, self._enough),
+            name=f"lines-{self.pid}",
+            daemon=True,
         )
         if on_line:
             self._reader.start()
@@ -132,6 +141,8 @@ class Child:
         status = self._popen.wait()
         if self._reader.is_alive():
             self._reader.join(_AFTER_S)
+            self._enough.set()
+            self._reader.join()
         return status
 
     def close(self, wait_s: float = 0.0) -> int:
@@ -144,7 +155,10 @@ class Child:
 
     def _signal(self, number: int) -> None:
         with suppress(ProcessLookupError, PermissionError):  # none is left; on macOS: only zombies
-            os.killpg(self.pid, number)
+            if self._own_session:
+                os.killpg(self.pid, number)
+            else:
+                self._popen.send_signal(number)  # does nothing once its exit status is known
 
 
 def how_it_ended(status: int) -> str:
@@ -155,11 +169,20 @@ def how_it_ended(status: int) -> str:
     return f"signal {signal.Signals(-status).name if known else -status}"
 
 
-def _read_lines(pipe: IO[bytes], on_line: Callable[[str], object]) -> None:
-    """Cut what a child writes into lines, however long it goes without ending one."""
-    rest = b""
+def _read_lines(pipe: IO[bytes], on_line: Callable[[str], object], enough: threading.Event) -> None:
+    """Cut what a child writes into lines, however long it goes without ending one.
+
+    Ends with the pipe, or once `enough` is set: a process that left the child's session may hold it open.
+    """
+    rest, poll = b"", select.poll()
+    poll.register(pipe, select.POLLIN)
     with pipe:
-        while part := pipe.read(_CHUNK):
+        while not enough.is_set():
+            if not poll.poll(_LOOK_MS):
+                continue
+            part = pipe.read(_CHUNK)
+            if not part:
+                break
             *lines, rest = (rest + part).split(b"\n")
             if len(rest) > _CHUNK:
                 lines, rest = [*lines, rest], b""

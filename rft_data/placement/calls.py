@@ -25,6 +25,8 @@ from rft_data.placement.hub.wire import ERRORS, decode_answer, encode_error
 
 START, CLOSE = "(start)", "close"
 """Methods of every role: START calls its factory."""
+OWN_PYTHONPATH = "RFT_ROLE_PYTHONPATH"
+"""Variable of a role's process: what PYTHONPATH is for the programs that the role starts."""
 MAX_BYTES = 256 << 20
 """Largest size of one call, and of one answer."""
 

@@ -17,7 +17,7 @@ from typing import NoReturn
 
 from rft_data.core.children import connected
 from rft_data.core.errors import RftError
-from rft_data.placement.calls import RoleSetup, encode_failure
+from rft_data.placement.calls import OWN_PYTHONPATH, RoleSetup, encode_failure
 from rft_data.placement.channel import BEAT_S, HEARTBEAT, Line
 from rft_data.placement.host import Host
 from rft_data.placement.hub.wire import encode_result
@@ -27,6 +27,7 @@ def main() -> None:
     """Make the role, then answer calls until the parent closes the socket."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # on Ctrl-C the conductor asks this process to close
     line = Line(connected())
+    _restore_python_path()
     calls = line.received()
     number, first = next(calls, (0, b""))
     if not first:
@@ -41,6 +42,14 @@ def main() -> None:
         sys.exit(1)
     line.send(number, encode_result(None))
     asyncio.run(_serve(line, calls, host))
+
+
+def _restore_python_path() -> None:
+    """Give what the role starts the user's own PYTHONPATH; this process was started with a longer one."""
+    if own := os.environ.pop(OWN_PYTHONPATH, ""):
+        os.environ["PYTHONPATH"] = own
+    else:
+        os.environ.pop("PYTHONPATH", None)
 
 
 async def _serve(line: Line, calls: Iterator[tuple[int, bytes]], host: Host) -> None:

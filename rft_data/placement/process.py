@@ -17,7 +17,7 @@ from contextlib import suppress
 
 from rft_data.core.children import Child, how_it_ended
 from rft_data.core.errors import RftError, RoleDiedError, StalledError
-from rft_data.placement.calls import CLOSE, START, Awaited, Patience, encode_call
+from rft_data.placement.calls import CLOSE, OWN_PYTHONPATH, START, Awaited, Patience, encode_call
 from rft_data.placement.channel import BEAT_S, HEARTBEAT, Messages, message
 
 log = logging.getLogger(__name__)
@@ -44,7 +44,10 @@ class RoleProcess:
         self._why = ""
         self._end_message = ""
         self._ended = asyncio.Event()
-        self._child = Child("rft_data.placement.child", environment=environment, on_line=self._print)
+        own = {OWN_PYTHONPATH: environment.get("PYTHONPATH", "")}
+        self._child = Child(
+            "rft_data.placement.child", environment={**environment, **own}, on_line=self._print
+        )
 
     @property
     def where(self) -> str:
@@ -171,7 +174,7 @@ class RoleProcess:
 
     def _describe_end(self) -> str:
         how = how_it_ended(self._status)
-        lines = "".join(f"\n  {line}" for line in self._last_lines)
+        lines = "".join(f"\n  {line}" for line in list(self._last_lines))
         return (
             f"role '{self.name}' ({self.where}) {self._why or 'ended by itself'}: {how}; restart it, or "
             f"resume the run. {'Its last lines:' + lines if lines else 'It wrote nothing.'}"

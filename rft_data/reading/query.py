@@ -68,6 +68,7 @@ def query(
         "max_rows": max_rows,
         "memory_bytes": memory_bytes,
         "result_bytes": MAX_RESULT_BYTES,
+        "deadline_s": deadline_s,
     }
     code, out, err = _run(json.dumps(request), deadline_s)
     if code != 0:

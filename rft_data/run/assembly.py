@@ -58,10 +58,14 @@ def online_parts(recipe: OnlineRecipe, run: Run) -> OnlineParts:
         pipeline = build.experience_pipeline(recipe, run.buffer)
         checks.check_explorer(recipe.explorer)
         checks.check_stages(recipe)
+        if recipe.task_upkeep is not None:
+            build.task_pipeline(recipe, recipe.task_upkeep.ops, "task_upkeep.ops", run.buffer)
     with run.timed(RunPhase.TASKS):
         tasks = read_tasks(recipe, (Split.TRAIN, Split.HELDOUT), run.buffer)
-        model = build.model_folder(recipe.model, run.directory, recipe.seed)
         dispatcher = _dispatcher(recipe, run, tasks)
+        heldout = _heldout(recipe, recipe.evaluation, tasks)
+        # last: nothing may fail between the making of a model folder and the record of the run's start
+        model = build.model_folder(recipe.model, run.directory, recipe.seed)
     closer = _closer(recipe, run, pipeline)
     return OnlineParts(
         run=run,
@@ -70,7 +74,7 @@ def online_parts(recipe: OnlineRecipe, run: Run) -> OnlineParts:
         model=model,
         tasks=tasks,
         experts=recipe.experts,
-        heldout=_heldout(recipe, recipe.evaluation, tasks),
+        heldout=heldout,
         offline_stages=recipe.offline_stages,
         heldout_share=max(taskset.heldout for taskset in recipe.tasks),
         rl=_rl(recipe, run, closer, dispatcher),
@@ -82,8 +86,8 @@ def explore_parts(recipe: ExploreRecipe, run: Run) -> ExploreParts:
     pipeline = build.experience_pipeline(recipe, run.buffer)
     checks.check_explorer(recipe.explorer)
     tasks = read_tasks(recipe, (Split.TRAIN,), run.buffer)
-    model = build.model_folder(recipe.model, run.directory, recipe.seed)
     selector = build.task_selector(recipe.selector, tasks.of(Split.TRAIN), recipe.seed)
+    model = build.model_folder(recipe.model, run.directory, recipe.seed)
     return ExploreParts(
         run=run,
         roles=_roles(recipe, run, _explorers(recipe, run, model)),

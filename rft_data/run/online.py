@@ -47,10 +47,11 @@ def run_online(parts: OnlineParts, control: RunControl) -> dict[str, object]:
 def _store_tasks(parts: OnlineParts) -> None:
     """Store the tasks, and the experts' solutions of them."""
     run, tasks = parts.run, parts.tasks.all
-    run.buffer.add_tasks(tasks)
-    for member, section in enumerate(parts.experts):
-        stored = run.buffer.append(expert_rows(section, member, tasks, run.run_id))
-        log.info("%d solutions by %s, %d of them new", len(stored.seqs), section.use, stored.stored)
+    with run.timed(RunPhase.TASKS):
+        run.buffer.add_tasks(tasks)
+        for member, section in enumerate(parts.experts):
+            stored = run.buffer.append(expert_rows(section, member, tasks, run.run_id))
+            log.info("%d solutions by %s, %d of them new", len(stored.seqs), section.use, stored.stored)
 
 
 def _start(parts: OnlineParts, control: RunControl, opened: ExitStack) -> Started:

@@ -76,7 +76,12 @@ class RankProcesses:
         self._before = {name: os.environ.get(name) for name in TORCH_VARIABLES}
         os.environ.update(_variables(0, count, store.port))
         self._others = [
-            Child(FOLLOWER, deadline_s, environment={**os.environ, **_variables(rank, count, store.port)})
+            Child(
+                FOLLOWER,
+                deadline_s,
+                environment={**os.environ, **_variables(rank, count, store.port)},
+                own_session=False,
+            )
             for rank in range(1, count)
         ]
         try:

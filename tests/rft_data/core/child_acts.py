@@ -19,6 +19,9 @@ def main() -> None:
     if act == "start":
         started = subprocess.Popen(["sleep", "600"])
         end.sendall(f"{started.pid}\n".encode())
+    if act == "detach":
+        started = subprocess.Popen(["sleep", "600"], start_new_session=True)
+        end.sendall(f"{started.pid}\n".encode())
     if act == "leak":
         limit_memory(64 << 20)
         bytearray(256 << 20)

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 
@@ -90,6 +91,26 @@ def test_a_signal_reaches_what_a_child_started(start: Start) -> None:
     child.kill(signal.SIGTERM)
     assert gone(started)
     assert child.wait(60.0) == -signal.SIGTERM
+
+
+def test_a_child_of_this_processes_group_is_killed_alone(start: Start) -> None:
+    child = start("echo", own_session=False)
+    assert os.getpgid(child.pid) == os.getpgid(0)
+    child.send(b"a\n")
+    assert child.line(60.0) == b"a"
+    assert child.end() == -signal.SIGKILL
+
+
+def test_a_process_that_left_the_session_does_not_keep_the_reader_of_lines(start: Start) -> None:
+    threads = threading.active_count()
+    child = start("detach", on_line=print)
+    detached = int(child.line(60.0))
+    try:
+        child.close()
+        assert runs(detached)
+        assert threading.active_count() == threads
+    finally:
+        os.kill(detached, signal.SIGKILL)
 
 
 def test_memory_beyond_the_limit_is_refused(start: Start) -> None:

@@ -60,6 +60,9 @@ def test_a_child_has_its_share_and_its_environment(toy: Role) -> None:
     assert facts["CUDA_VISIBLE_DEVICES"] == ""
     assert (facts["TOY_SETTING"], facts["TOY_KEPT"]) == ("ours", "theirs")
     assert facts["buffer"] == "NoneType"
+    assert facts["PYTHONPATH"] == os.environ.get("PYTHONPATH", ""), (
+        "programs that a role starts find other code"
+    )
 
 
 def test_coroutines_run_beside_each_other_and_beside_one_plain_method(toy: Role) -> None:

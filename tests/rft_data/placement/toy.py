@@ -39,7 +39,7 @@ class Toy:
         return self.total
 
     def facts(self) -> dict[str, str]:
-        names = ("OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "TOY_SETTING", "TOY_KEPT")
+        names = ("OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "TOY_SETTING", "TOY_KEPT", "PYTHONPATH")
         found = {name: os.environ.get(name, "") for name in names}
         return {**found, "argv": " ".join(sys.argv), "buffer": type(self.buffer).__name__}
 

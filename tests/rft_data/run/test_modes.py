@@ -8,7 +8,7 @@ import pytest
 
 from explorers.engines.transformers_engine import TransformersEngine
 from rft_data.buffer import Buffer
-from rft_data.core.errors import MissingFileError, RecipeError
+from rft_data.core.errors import MissingFileError, RecipeError, UnknownComponentError
 from rft_data.loop.explore_only import ExploreLoop
 from rft_data.recipe import load_recipe
 from rft_data.run.start import run_recipe
@@ -72,6 +72,15 @@ def test_a_recipe_may_name_an_engine_of_ones_own(tmp_path: Path) -> None:
     explored = run_recipe(recipe(tmp_path, EXPLORE, "looking", "explore", groups=2, tasks=tasks))
     assert explored["groups"]["ready"] == 2
     assert OwnEngine.made == 1
+
+
+def test_a_refused_recipe_leaves_no_model_for_the_next_one(tmp_path: Path) -> None:
+    refused = recipe(
+        tmp_path, EXPLORE.replace("shuffle", "no_module:Selector"), "looking", "explore", groups=2
+    )
+    with pytest.raises(UnknownComponentError, match="no_module"):
+        run_recipe(refused)
+    assert not (Path(refused.run_dir) / "model").exists()
 
 
 @pytest.mark.slow
