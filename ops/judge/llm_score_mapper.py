@@ -40,7 +40,7 @@ class LlmScoreMapper(ArrowMapper, Mapper):
         *("reward", "shaped_reward", "llm_score"),
     )
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the arguments are the keys that recipes give
         self,
         base_url: str = "",
         model: str = "",

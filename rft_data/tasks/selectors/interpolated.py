@@ -36,7 +36,7 @@ class Interpolated(TaskSelector):
     name: ClassVar[str] = "interpolated"
     columns: ClassVar[Kinds] = {"passes": (np.float64, 0.0), "fails": (np.float64, 0.0), "at": (np.int32, 0)}
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the arguments are the keys that recipes give
         self,
         tasks: Sequence[Task],
         *,
