@@ -272,7 +272,7 @@ def test_rays_object_store_brings_what_was_published(tied: Any, ray: Any) -> Non
     assert asyncio.run(engine.swap_weights(adapter)) <= 1e-4
     broken = damaged(tied.ref("b"))
     sender.offer(broken)
-    with pytest.raises(IntegrityError, match=r"'model.safetensors' of version 4 came through Ray"):
+    with pytest.raises(IntegrityError, match=r"'model.safetensors' of version 4 is missing in Ray's object store"):
         asyncio.run(engine.swap_weights(broken))
     assert engine.version == adapter.version
     engine.close()
