@@ -19,7 +19,6 @@ import numpy.typing as npt
 from ops.similarity.shingles import Hashes, Shingles, first_of_runs, mixed
 
 SIZE = 128
-MAX_ROWS = 1 << 16
 _ROW_BITS = np.uint64(16)
 _HASH_BITS = np.uint64(64 - 16)
 _BELOW_BIN = np.uint64(64 - 16 - 7)

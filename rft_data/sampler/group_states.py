@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from rft_data.core.words import ADMITTED, GroupOutcome, GroupState
+from rft_data.core.words import ADMITTED, GroupState
 
-AWAITING = GroupOutcome.AWAITING
 _OUTSTANDING = (GroupState.OPEN, GroupState.READY, GroupState.LEASED)
 
 

@@ -272,7 +272,8 @@ def test_rays_object_store_brings_what_was_published(tied: Any, ray: Any) -> Non
     assert asyncio.run(engine.swap_weights(adapter)) <= 1e-4
     broken = damaged(tied.ref("b"))
     sender.offer(broken)
-    with pytest.raises(IntegrityError, match=r"'model.safetensors' of version 4 is missing in Ray's object store"):
+    message = r"'model.safetensors' of version 4 is missing in Ray's object store"
+    with pytest.raises(IntegrityError, match=message):
         asyncio.run(engine.swap_weights(broken))
     assert engine.version == adapter.version
     engine.close()

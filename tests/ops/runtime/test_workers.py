@@ -129,7 +129,8 @@ def test_worker_raises_what_stops_a_run_and_answers_what_blames_no_row(experienc
 
 @pytest.mark.parametrize("module", ["no_such_module", "json"])
 def test_operator_a_worker_does_not_know_is_named(module):
-    with pytest.raises(OperatorError, match=f"'no_such_mapper' is defined in '{module}', which its workers cannot import"):
+    message = f"'no_such_mapper' is defined in '{module}', which its workers cannot import"
+    with pytest.raises(OperatorError, match=message):
         make_worker(buffer=None, label="x", module=module, name="no_such_mapper", args={}, text_column="text")
 
 
