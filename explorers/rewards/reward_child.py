@@ -30,13 +30,17 @@ def main() -> None:
     except (Exception, SystemExit) as err:  # noqa: BLE001 - importing a reward runs user code
         traceback.print_exc()
         kind = type(err).__name__ if isinstance(err, RftError) else "RecipeError"
-        _send(channel, {"error": kind, "message": str(err) or repr(err)})
+        _send(channel, {"number": request["number"], "error": kind, "message": str(err) or repr(err)})
         return
     limit_memory(request["memory_bytes"])
-    _send(channel, {"ready": os.getpid()})
+    _send(channel, {"number": request["number"]})
+    own_pid = os.getpid()
     for line in lines:
-        answer = _answer(rewards, json.loads(line), request["memory_bytes"])
-        _send(channel, answer)
+        call = json.loads(line)
+        answer = _answer(rewards, call, request["memory_bytes"])
+        if os.getpid() != own_pid:
+            os._exit(0)  # the reward forked, and this copy returned too
+        _send(channel, {"number": call["number"], **answer})
         if answer.get("spent"):
             return
 

@@ -1,10 +1,12 @@
 """Rewards computed by a few killable child processes, with a deadline for each call.
 
-A call that hangs or ends its child is `Unscored`; no other call is lost, and the child is started again.
+A call that hangs, ends its child or gets an answer not its own is `Unscored`; no other call is lost, and the
+child is started again.
 """
 
 from __future__ import annotations
 
+import itertools
 import queue
 import threading
 from collections import deque
@@ -13,7 +15,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
-from explorers.rewards.reward_process import ChildLost, RewardProcess, encode_call
+from explorers.rewards.reward_process import ChildLost, RewardProcess, Scored, encode_call
 from rft_data.core.errors import RftError
 from rft_data.core.protocols import Unscored
 from rft_data.core.rows import Task
@@ -26,15 +28,8 @@ _END_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Scored:
-    """The value of one reward for one completion, and the seconds it took."""
-
-    value: float | Unscored
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True)
 class _Call:
+    number: int
     line: bytes
     future: Future[Scored] = field(default_factory=Future)
 
@@ -73,6 +68,7 @@ class RewardPool:
         self._components = components
         self._deadline_s = deadline_s
         self._memory_bytes = memory_bytes
+        self._numbers = itertools.count(1)
         self._calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._children: set[RewardProcess] = set()
@@ -105,7 +101,8 @@ class RewardPool:
 
         The future raises RftError only when a child cannot be started again or the pool is closed.
         """
-        call = _Call(encode_call(reward, task, completion))
+        number = next(self._numbers)
+        call = _Call(number, encode_call(number, reward, task, completion))
         with self._lock:  # so that no call comes after the marks that `close` puts at the end
             if self._closed:
                 raise RftError(f"reward '{reward}' was asked for after the explorer was closed.")
@@ -161,15 +158,15 @@ class RewardPool:
         """Answer calls, from the left, until all are or the child is lost; returns the child if it lives."""
         try:
             child = child or self._start(again=True)
-            for answer in child.ask([call.line for call in calls], self._deadline_s):
-                calls.popleft().future.set_result(pace.took(_scored(answer)))
-                if "spent" in answer:
+            for scored in child.ask([(call.number, call.line) for call in calls], self._deadline_s):
+                calls.popleft().future.set_result(pace.took(scored))
+                if scored.spent:
                     self._end(child)
                     return None
         except ChildLost as lost:
             if not self._closed:
-                scored = Scored(Unscored(str(lost)), lost.seconds)
-                calls.popleft().future.set_result(pace.took(scored))
+                unscored = Scored(Unscored(str(lost)), lost.seconds)
+                calls.popleft().future.set_result(pace.took(unscored))
         except Exception as err:  # noqa: BLE001 - any error goes to the waiting callers
             for call in calls:
                 call.future.set_exception(err)
@@ -195,8 +192,3 @@ class RewardPool:
         with self._lock:
             self._children.discard(child)
         child.close()
-
-
-def _scored(answer: Mapping[str, Any]) -> Scored:
-    value = Unscored(answer["unscored"]) if "unscored" in answer else float(answer["value"])
-    return Scored(value, float(answer["seconds"]))

@@ -10,7 +10,8 @@ from typing import Any
 
 from explorers.limits import Limits
 from explorers.meter import Meter
-from explorers.rewards.reward_pool import RewardPool, Scored
+from explorers.rewards.reward_pool import RewardPool
+from explorers.rewards.reward_process import Scored
 from explorers.rewards.rules import is_trusted, judged, make_reward
 from rft_data.core.errors import RecipeError
 from rft_data.core.protocols import Reward, Unscored

@@ -22,6 +22,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
+from rft_data.core.process_tree import MARK, kill_descendants, new_mark
+
 _PR_SET_PDEATHSIG = 1
 _CHUNK = 1 << 16
 _LOOK_MS = 200
@@ -32,9 +34,9 @@ _AFTER_S = 1.0
 class Child:
     """A running child process, as its parent sees it.
 
-    It leads a session of its own, so Ctrl-C at the terminal does not reach it, and what it starts is killed
-    with it; with `own_session=False` it stays in this process's group and is killed alone. It ends when the
-    thread that made it does. It may import what this process can.
+    It leads a session of its own, so Ctrl-C at the terminal does not reach it; with `own_session=False` it
+    stays in this process's group. What it starts is killed with it, in any session (`process_tree.py`).
+    It ends when the thread that made it does. It may import what this process can.
     """
 
     def __init__(
@@ -55,6 +57,7 @@ class Child:
             own_session: see above; False for a child of a process that is itself killed with its group.
         """
         self._own_session = own_session
+        self._mark = new_mark()
         self.socket, theirs = socket.socketpair()
         path = os.pathsep.join(os.path.abspath(entry) for entry in sys.path)
         command = ["-P", "-u", "-m", module, theirs.fileno(), os.getpid(), *arguments]
@@ -66,7 +69,11 @@ class Child:
                 stdout=subprocess.PIPE if on_line else 2,
                 stderr=subprocess.STDOUT if on_line else None,
                 pass_fds=[theirs.fileno()],
-                env={**(os.environ if environment is None else environment), "PYTHONPATH": path},
+                env={
+                    **(os.environ if environment is None else environment),
+                    "PYTHONPATH": path,
+                    MARK: self._mark,
+                },
                 start_new_session=own_session,
             )
         self.pid = self._popen.pid
@@ -121,8 +128,15 @@ class Child:
         return line
 
     def kill(self, number: int = signal.SIGKILL) -> None:
-        """Send it, and what it started, a signal; from any thread."""
-        if self._popen.returncode is None:
+        """Send it, and what it started in its session, a signal; from any thread.
+
+        SIGKILL also reaches what it started in other sessions.
+        """
+        if self._popen.returncode is not None:
+            return
+        if number == signal.SIGKILL:
+            self._kill_tree()
+        else:
             self._signal(number)
 
     def wait(self, wait_s: float | None = None) -> int | None:
@@ -137,7 +151,7 @@ class Child:
         Returns: its exit status.
         """
         self.wait(wait_s)
-        self._signal(signal.SIGKILL)
+        self._kill_tree()
         status = self._popen.wait()
         if self._reader.is_alive():
             self._reader.join(_AFTER_S)
@@ -152,6 +166,11 @@ class Child:
         status = self.end(wait_s)
         self.socket.close()
         return status
+
+    def _kill_tree(self) -> None:
+        self._signal(signal.SIGSTOP)  # so that it starts nothing meanwhile
+        kill_descendants(self._mark, self.pid if self._popen.returncode is None else None)
+        self._signal(signal.SIGKILL)
 
     def _signal(self, number: int) -> None:
         with suppress(ProcessLookupError, PermissionError):  # none is left; on macOS: only zombies

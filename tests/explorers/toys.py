@@ -185,6 +185,20 @@ class Act:
         Path(argument).write_text(str(child.pid))
         return float(child.wait())
 
+    def hangs_with_detached(self, argument: str) -> float:
+        child = subprocess.Popen(["sleep", "600"], start_new_session=True)
+        Path(argument).write_text(str(child.pid))
+        return float(child.wait())
+
+    def forks(self, argument: str) -> float:
+        """Returns in two processes."""
+        return 0.5 if os.fork() else 0.75
+
+    def says(self, argument: str) -> float:
+        """Writes to the socket on which its process answers."""
+        os.write(int(sys.argv[1]), argument.encode() + b"\n")
+        return self._value
+
     def crashes(self, argument: str) -> None:
         os.kill(os.getpid(), signal.SIGSEGV)
         time.sleep(60)

@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from explorers.rewards.reward_pool import RewardPool, Scored
+from explorers.rewards.reward_pool import RewardPool
+from explorers.rewards.reward_process import Scored
 from rft_data.core.errors import RecipeError, RftError, UnknownComponentError
 from rft_data.core.protocols import Unscored
 from rft_data.core.rows import Task
@@ -114,6 +115,39 @@ def test_a_killed_reward_loses_one_reward_only(pool: RewardPool, act: str, reaso
     assert not runs(int(before))
 
 
+def test_a_reward_that_forks_and_returns_twice_gives_no_other_call_its_answer(make: Make) -> None:
+    pool = make({"use": ACT, "args": {"value": 1.0}})
+    ask(pool, *["good"] * 100)  # so quick that many are sent ahead from now on
+    acts = [*["good"] * 3, *["forks", "good"] * 10]
+    assert ask(pool, *acts) == [0.5 if act == "forks" else 1.0 for act in acts]
+    assert pool.restarts == 0
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[]",
+        "no JSON",
+        "[" * 100_000,
+        '{"value": 0.0, "seconds": 0.0}',
+        '{"number": 0, "value": 0.0, "seconds": 0.0}',
+        '{"number": NUMBER, "value": "1.0", "seconds": 0.0}',
+        '{"number": NUMBER, "value": NaN, "seconds": 0.0}',
+        '{"number": NUMBER}',
+    ],
+)
+def test_an_answer_without_its_calls_number_or_form_scores_no_call(pool: RewardPool, line: str) -> None:
+    restarts = pool.restarts
+    (before,) = ask(pool, "pid")
+    number = next(pool._numbers) + 1
+    values = ask(pool, f"says {line.replace('NUMBER', str(number))}", "pid")
+    assert isinstance(values[0], Unscored)
+    assert values[0].reason.startswith("answered with something that is no answer to this call: ")
+    assert len(values[0].reason) < 300
+    assert values[1] != before
+    assert pool.restarts == restarts + 1
+
+
 def test_memory_that_rewards_leak_little_by_little_is_given_back_by_a_new_process(make: Make) -> None:
     pool = make(memory_mb=300)
     values = ask(pool, *["leaks 50"] * 12)
@@ -143,9 +177,10 @@ def test_a_large_call_to_a_child_that_hangs_ends_at_its_deadline(pool: RewardPoo
     assert large.result(timeout=60).seconds < 60
 
 
-def test_what_a_reward_started_is_killed_with_it(pool: RewardPool, tmp_path: Path) -> None:
+@pytest.mark.parametrize("act", ["hangs_with_child", "hangs_with_detached"])
+def test_what_a_reward_started_is_killed_with_it(pool: RewardPool, tmp_path: Path, act: str) -> None:
     note = tmp_path / "pid"
-    (value,) = ask(pool, f"hangs_with_child {note}")
+    (value,) = ask(pool, f"{act} {note}")
     assert isinstance(value, Unscored)
     assert wait_until(lambda: not runs(int(note.read_text())))
 

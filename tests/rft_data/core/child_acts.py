@@ -5,7 +5,7 @@ import subprocess
 import sys
 import time
 
-from rft_data.core.children import connected, limit_memory
+from rft_data.core.children import Child, connected, limit_memory
 
 
 def main() -> None:
@@ -22,6 +22,11 @@ def main() -> None:
     if act == "detach":
         started = subprocess.Popen(["sleep", "600"], start_new_session=True)
         end.sendall(f"{started.pid}\n".encode())
+    if act == "escape":
+        started = subprocess.Popen(["sleep", "600"], start_new_session=True, env={})
+        end.sendall(f"{started.pid}\n".encode())
+    if act == "nest":
+        end.sendall(Child("tests.rft_data.core.child_acts", "detach").line(60.0) + b"\n")
     if act == "leak":
         limit_memory(64 << 20)
         bytearray(256 << 20)

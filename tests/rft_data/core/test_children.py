@@ -74,8 +74,11 @@ def test_what_a_child_writes_comes_line_by_line_and_its_exit_status_too(
 
 
 @pytest.mark.parametrize("by_itself", [False, True])
-def test_what_a_child_started_ends_with_it(start: Start, by_itself: bool) -> None:
-    child = start("start")
+@pytest.mark.parametrize("act", ["start", "detach"])
+def test_what_a_child_started_ends_with_it_whatever_its_session(
+    start: Start, act: str, by_itself: bool
+) -> None:
+    child = start(act)
     started = int(child.line(60.0))
     assert runs(started)
     if by_itself:
@@ -101,16 +104,35 @@ def test_a_child_of_this_processes_group_is_killed_alone(start: Start) -> None:
     assert child.end() == -signal.SIGKILL
 
 
-def test_a_process_that_left_the_session_does_not_keep_the_reader_of_lines(start: Start) -> None:
+def test_what_a_child_started_without_its_environment_ends_with_it_while_it_lives(start: Start) -> None:
+    child = start("escape", own_session=False)
+    escaped = int(child.line(60.0))
+    child.close()
+    assert gone(escaped)
+
+
+def test_a_process_without_mark_and_parent_survives_and_does_not_keep_the_reader_of_lines(
+    start: Start,
+) -> None:
     threads = threading.active_count()
-    child = start("detach", on_line=print)
-    detached = int(child.line(60.0))
+    child = start("escape", on_line=print)
+    escaped = int(child.line(60.0))
     try:
+        os.kill(child.pid, signal.SIGKILL)
+        child.wait(60.0)
         child.close()
-        assert runs(detached)
+        assert runs(escaped)
         assert threading.active_count() == threads
     finally:
-        os.kill(detached, signal.SIGKILL)
+        os.kill(escaped, signal.SIGKILL)
+
+
+def test_a_child_of_a_child_takes_what_it_started_along(start: Start) -> None:
+    child = start("nest")
+    detached = int(child.line(60.0))
+    os.kill(child.pid, signal.SIGKILL)
+    child.end(60.0)
+    assert gone(detached)
 
 
 def test_memory_beyond_the_limit_is_refused(start: Start) -> None:
