@@ -9,21 +9,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from rft_data.buffer.manifests import manifest_path
 from rft_data.core.files import fsync
 
 Durability = Literal["process", "power"]
-
-_LAST_VERSION = 2**64 - 1
-
-
-def manifest_path(table: Path, version: int) -> Path:
-    """Path of the manifest of a version (Lance's naming scheme v2: the newest sorts first)."""
-    return table / "_versions" / f"{_LAST_VERSION - version:020d}.manifest"
-
-
-def manifest_version(path: Path) -> int:
-    """The version of a manifest; inverse of `manifest_path`."""
-    return _LAST_VERSION - int(path.stem)
 
 
 def fsync_commit(table: Path, fragments: Sequence[Any], before: int, after: int) -> None:

@@ -12,6 +12,8 @@ from typing import Any
 import pyarrow as pa
 
 from rft_data.buffer.faults import overtaken
+from rft_data.buffer.manifests import check_newest
+from rft_data.buffer.unfinished import check_finished
 from rft_data.core.errors import BusyError, IntegrityError, MissingFileError
 from rft_data.core.files import write_text
 from rft_data.core.lock import Lock, holder
@@ -23,11 +25,13 @@ OWNER_LOCK = "owner.lock"
 class LocalFolder:
     """A folder with the tables, the marker `schema_version` and the lock `owner.lock`."""
 
-    def __init__(self, root: Path, *, read_only: bool) -> None:
+    def __init__(self, root: Path, *, read_only: bool, repairing: bool = False) -> None:
         """Open `root`, creating it unless `read_only`.
 
+        `repairing`: a repair may open what others must not write to.
         Raises: MissingFileError if it does not exist, BusyError if another process writes to it,
-            IntegrityError if it was written under another schema version.
+            IntegrityError if it was written under another schema version, or if the next commit would take
+            the place of rows that a repair can put back.
         """
         self.root = root.resolve()  # a later chdir or rename must not redirect a writer
         marker = self.root / "schema_version"
@@ -42,6 +46,10 @@ class LocalFolder:
             write_text(marker, f"{SCHEMA_VERSION}\n")
         try:
             check_schema_version(self.root, marker.read_text().strip())
+            if not (read_only or repairing):
+                check_finished(self.root)
+                for table in sorted(self.root.glob("*.lance")):
+                    check_newest(table)
         except IntegrityError:
             self.close()
             raise

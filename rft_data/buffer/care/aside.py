@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from rft_data.buffer.unfinished import REPAIR_FOLDER
+from rft_data.core.failpoints import failpoint
 from rft_data.core.files import fsync
-
-REPAIR_FOLDER = "repair"
 
 
 class Aside:
@@ -24,6 +24,7 @@ class Aside:
     def move(self, path: Path) -> Path:
         """Move a file or folder of the buffer here, under the same relative path."""
         target = self.path / path.relative_to(self.root)
+        failpoint("repair.step")
         target.parent.mkdir(parents=True, exist_ok=True)
         path.rename(target)
         fsync(target.parent)
@@ -33,12 +34,14 @@ class Aside:
     def link(self, path: Path) -> None:
         """Give a file a second name here, so that it stays when its table removes it."""
         target = self.path / path.relative_to(self.root)
+        failpoint("repair.step")
         target.parent.mkdir(parents=True, exist_ok=True)
         os.link(path, target)
         fsync(target.parent)
 
     def keep(self, name: str, rows: pa.Table) -> Path:
         """Write rows here as an Arrow file."""
+        failpoint("repair.step")
         self.path.mkdir(parents=True, exist_ok=True)
         number = sum(1 for _ in self.path.glob(f"{name}-*.arrow"))
         path = self.path / f"{name}-{number}.arrow"

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from rft_data.buffer.care.folder import Snapshot
 from rft_data.buffer.care.ranges import Numbers, to_ranges
+from rft_data.core.failpoints import failpoint
 from rft_data.core.json_types import Json
 
 if TYPE_CHECKING:
@@ -25,16 +26,22 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _RANGES_PER_DELETE = 200
 
 
-def create(path: Path, schema: pa.Schema, key: str | None) -> lance.LanceDataset:
-    """A new, empty table, made like the buffer makes its tables."""
+def step() -> None:
+    """Let a test end the repair here: before each change of the disk."""
+    failpoint("repair.step")
+
+
+def create(path: Path, schema: pa.Schema, key: str | None, rows: pa.Table) -> lance.LanceDataset:
+    """A new table with rows, made like the buffer makes its tables, in one commit."""
     import lance
 
     if key is not None:
         at = schema.get_field_index(key)
         field = schema.field(at)
         schema = schema.set(at, field.with_metadata({**(field.metadata or {}), **_KEY_MARK}))
+    step()
     return lance.write_dataset(
-        schema.empty_table(),
+        rows.cast(schema),
         str(path),
         enable_v2_manifest_paths=True,
         data_storage_version=_VERSION,
@@ -53,9 +60,11 @@ def append(dataset: lance.LanceDataset, rows: pa.Table) -> lance.LanceDataset:
     """Append rows in one commit; returns the new version."""
     import lance
 
+    step()
     fragments = lance.fragment.write_fragments(
         rows, dataset, mode="append", data_storage_version=_VERSION, enable_stable_row_ids=True
     )
+    step()
     return lance.LanceDataset.commit(
         dataset, lance.LanceOperation.Append(fragments), read_version=dataset.version
     )
@@ -66,6 +75,7 @@ def delete(dataset: lance.LanceDataset, row_ids: Numbers | Iterable[int]) -> lan
     ranges = to_ranges(row_ids)
     for start in range(0, len(ranges), _RANGES_PER_DELETE):
         part = ranges[start : start + _RANGES_PER_DELETE]
+        step()
         dataset.delete(" OR ".join(f"(_rowid >= {first} AND _rowid <= {last})" for first, last in part))
     return dataset
 
@@ -88,6 +98,7 @@ def replace_file(dataset: lance.LanceDataset, number: int, rows: pa.Table) -> la
     source = np.full(fragment.physical_rows, plain.num_rows, np.int64)  # one past the end: the placeholder
     source[places] = [order[row_id] for row_id in stored.column("_rowid").to_pylist()]
     filled = pa.concat_tables([plain, placeholders(schema, 1)]).combine_chunks().take(pa.array(source))
+    step()
     (written,) = lance.fragment.write_fragments(
         filled,
         dataset,
@@ -111,6 +122,7 @@ def update_fragment(dataset: lance.LanceDataset, metadata: Mapping[str, Json]) -
         changed if fragment.fragment_id == changed.id else fragment.metadata
         for fragment in dataset.get_fragments()
     ]
+    step()
     operation = lance.LanceOperation.Merge(fragments, dataset.lance_schema)
     return lance.LanceDataset.commit(dataset, operation, read_version=dataset.version)
 

@@ -16,6 +16,7 @@ FindingKind = Literal[
     "schema",
     "no_table",
     "manifest",
+    "missing_manifest",
     "old_manifest",
     "missing_file",
     "empty_file",
@@ -37,6 +38,7 @@ FindingKind = Literal[
     "weights",
     "leftover",
     "orphan_file",
+    "repair",
     "owner",
 ]
 """`KINDS` has the meaning of each."""
@@ -67,6 +69,7 @@ KINDS: dict[FindingKind, str] = {
     "schema": "a table has other columns than this package writes",
     "no_table": "no version of a table can be opened",
     "manifest": "the newest manifest is empty, cut off, not readable or at odds with its files",
+    "missing_manifest": "the newest version that was written has no manifest",
     "old_manifest": "a manifest of an older version is empty or cut off",
     "missing_file": "a data or deletion file that the table names does not exist",
     "empty_file": "a data or deletion file has no bytes",
@@ -88,6 +91,7 @@ KINDS: dict[FindingKind, str] = {
     "weights": "the weights of a published version are gone",
     "leftover": "a temporary file of a write that was killed",
     "orphan_file": "a data file that no version names",
+    "repair": "a repair was interrupted",
     "owner": "a process has the buffer open for writing",
 }
 """Every kind of finding and what it means."""

@@ -13,9 +13,11 @@ from rft_data.buffer.care.contents import Contents, RowKind, columns_to_read, lo
 from rft_data.buffer.care.damage import Finding
 from rft_data.buffer.care.folder import FileFault, Snapshot, TableFolder, fits
 from rft_data.buffer.care.fragment_rows import FragmentRows
+from rft_data.buffer.care.lost_commits import LostCommits
 from rft_data.buffer.care.ranges import Numbers, size, to_ranges
 from rft_data.buffer.care.salvage import lost_commit_files, read_files
 from rft_data.buffer.care.trial import Part, lethal
+from rft_data.buffer.manifests import manifest_path
 from rft_data.core.schema import TABLES
 
 REPAIR = "rft buffer repair"
@@ -120,6 +122,8 @@ def findings(table: Examined) -> Iterator[Finding]:
         return
     yield from _manifests(folder, folder.head)
     yield from _schema(folder, folder.head)
+    if not folder.bad_heads:
+        yield from _missing_manifest(folder, folder.head)
     lost = table.lost_rows()
     for number, fault in (table.faults | table.contents.faults).items():
         yield _file(folder, fault, lost[number])
@@ -158,6 +162,24 @@ def _manifests(folder: TableFolder, head: Snapshot) -> Iterator[Finding]:
             "",
             "nothing: newer versions are sound, and old ones are removed in time",
         )
+
+
+def _missing_manifest(folder: TableFolder, head: Snapshot) -> Iterator[Finding]:
+    commits = LostCommits(folder)
+    rows = commits.rows() if commits.files and folder.name in TABLES else None
+    if not folder.missing_versions and not (rows is not None and rows.num_rows):
+        return
+    found = 0 if rows is None else rows.num_rows
+    seqs = rows.column("seq").to_pylist() if rows is not None and folder.name == "experiences" else ()
+    yield Finding(
+        "missing_manifest",
+        "damage",
+        folder.name,
+        folder.place(manifest_path(folder.path, head.version + max(1, folder.missing_versions))),
+        f"the commits after version {head.version}; {found} rows of them are in data files",
+        f"{REPAIR} stores these rows again",
+        to_ranges(seqs),
+    )
 
 
 def _schema(folder: TableFolder, head: Snapshot) -> Iterator[Finding]:

@@ -5,7 +5,6 @@ Read-only, through pylance and the file system, so that it also works where Lanc
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,7 @@ import numpy as np
 
 from rft_data.buffer.care.lance_bytes import is_whole, next_row_id
 from rft_data.buffer.care.ranges import Numbers
-from rft_data.buffer.durability import manifest_path, manifest_version
+from rft_data.buffer.manifests import hinted_version, manifest_path, manifest_version, manifests
 from rft_data.core.schema import TABLES
 
 if TYPE_CHECKING:
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _CACHE_BYTES = 32 << 20
-_MANIFEST = re.compile(r"\d{20}\.manifest")
 
 FileKind: TypeAlias = Literal["missing_file", "empty_file", "cut_file", "unreadable_rows"]
 """Kinds of findings about one file; `damage.KINDS` has the meaning of each."""
@@ -76,7 +74,9 @@ class TableFolder:
         self.root = root
         self.name = name
         self.path = root / f"{name}.lance"
-        self.manifests = tuple(_manifests(self.path))
+        self.hinted = hinted_version(self.path)  # before the manifests: a living owner may add one between
+        """The newest version by the table's hint file; None without one."""
+        self.manifests = tuple(Manifest(manifest_version(p), p) for p in manifests(self.path))
         candidates = [m for m in self.manifests if before is None or m.version < before]
         found = self._newest(candidates, fitting=True) or self._newest(candidates, fitting=False)
         self.head: Snapshot | None = None if found is None else found[1]
@@ -91,6 +91,12 @@ class TableFolder:
             if snapshot is not None and (not fitting or fits(snapshot, self.name)):
                 return manifest, snapshot
         return None
+
+    @property
+    def missing_versions(self) -> int:
+        """How many versions the hint names beyond the newest manifest: their manifests are gone."""
+        newest = self.manifests[0].version if self.manifests else 0
+        return max(0, (self.hinted or 0) - newest)
 
     @property
     def fragments(self) -> dict[int, lance.LanceFragment]:
@@ -197,12 +203,6 @@ def attempt(read: Callable[[], T]) -> T | None:
         if isinstance(err, (KeyboardInterrupt, SystemExit, MemoryError)):
             raise
         return None
-
-
-def _manifests(path: Path) -> list[Manifest]:
-    """Newest first, because Lance numbers manifest files backwards."""
-    paths = [p for p in (path / "_versions").glob("*.manifest") if _MANIFEST.fullmatch(p.name)]
-    return [Manifest(manifest_version(p), p) for p in sorted(paths, key=lambda p: p.name)]
 
 
 def _fault(path: Path, wanted_bytes: int | None) -> FileKind | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -14,9 +15,12 @@ from rft_data.buffer.care.aside import Aside
 from rft_data.buffer.care.examine import Examined
 from rft_data.buffer.care.folder import Snapshot, TableFolder
 from rft_data.buffer.care.fragment_rows import FragmentRows
+from rft_data.buffer.care.lost_commits import LostCommits
 from rft_data.buffer.care.ranges import Numbers, ranges_text, to_ranges
 from rft_data.buffer.care.repair_report import Repaired
-from rft_data.buffer.care.salvage import by_time, from_older_versions, lost_commit_files, read_files
+from rft_data.buffer.care.salvage import by_time, from_older_versions, read_files
+from rft_data.buffer.manifests import hint_path, hinted_version
+from rft_data.core.files import write_text
 from rft_data.core.json_types import Json
 from rft_data.core.schema import TABLES
 
@@ -28,17 +32,16 @@ _EXCERPT_BYTES = 64 << 10
 
 
 def mend_manifests(folder: TableFolder, aside: Aside, done: Repaired) -> None:
-    """Fall back to the newest version that opens; append the rows found in files of lost commits."""
+    """Fall back to the newest version that opens; append the rows found in files of lost commits.
+
+    The data files stay in their place, so that a repair that is killed here can be done again.
+    """
     if folder.head is None:
         _recreate(folder, aside, done)
         return
-    killed = folder.name == "experiences" and any(f.kind == "row_counter" for f in done.findings)
-    if not (folder.bad_heads or killed):  # killed: an earlier repair was killed after it moved manifests
-        return
-    files = lost_commit_files(folder)
-    if folder.name == "experiences":
-        files += [path for path in by_time(folder.orphans()) if path not in files]
-    for path in files:
+    named = folder.name == "experiences" and any(f.kind == "row_counter" for f in done.findings)
+    lost = LostCommits(folder, numbers_named=named)
+    for path in lost.files:
         aside.link(path)
     for manifest in folder.bad_heads:
         aside.move(manifest.path)
@@ -49,22 +52,22 @@ def mend_manifests(folder: TableFolder, aside: Aside, done: Repaired) -> None:
             f"the table is back at version {folder.head.version}"
         )
     if folder.name in TABLES:
-        rows = read_files(folder.name, files)
-        if folder.name == "experiences":
-            rows = _new_rows(folder, rows)
-        _append_again(folder, rows, done)
+        _append_again(folder, lost.rows(), done)
+    if folder.bad_heads or folder.missing_versions:
+        _correct_hint(folder, done)
 
 
-def _new_rows(folder: TableFolder, rows: pa.Table) -> pa.Table:
-    """The salvaged experiences whose number and id are not in the version that the table fell back to."""
-    rows = rows.filter(pa.array(np.asarray(rows.column("seq")) >= folder.next_row_id))
-    if rows.num_rows == 0 or folder.head is None:
-        return rows
-    known: set[str] = set()
-    for number in folder.fragments:
-        for batch in FragmentRows(folder.head, number, ["experience_id"]):
-            known.update(batch.column("experience_id").to_pylist())
-    return rows.filter(pa.array([text not in known for text in rows.column("experience_id").to_pylist()]))
+def _correct_hint(folder: TableFolder, done: Repaired) -> None:
+    """Let the hint name the newest version, once all that can be found of later ones is stored again."""
+    newest = commits.latest(folder.path).version
+    if hinted_version(folder.path) != newest:
+        commits.step()
+        write_text(hint_path(folder.path), json.dumps({"version": newest}))
+    if folder.missing_versions:
+        done.actions.append(
+            f"{folder.name}: {folder.missing_versions} manifests are gone; the table goes on from "
+            f"version {newest}"
+        )
 
 
 def _append_again(folder: TableFolder, rows: pa.Table, done: Repaired) -> None:
@@ -84,10 +87,18 @@ def append_numbered(dataset: lance.LanceDataset, start: int, rows: pa.Table, end
 
     Numbers that are not in `rows` get placeholders, which are deleted at once.
     """
+    filled, holes = numbered(rows, start, end)
+    if filled.num_rows:
+        commits.delete(commits.append(dataset, filled), holes)
+
+
+def numbered(rows: pa.Table, start: int, end: int = 0) -> tuple[pa.Table, Numbers]:
+    """Experiences, sorted by number, with placeholders for every other number from `start` to before `end`.
+
+    Returns: the rows, and the numbers of the placeholders.
+    """
     seqs = np.asarray(rows.column("seq"))
-    end = max(end, int(seqs[-1]) + 1) if len(seqs) else end
-    if end <= start:
-        return
+    end = max(start, end, int(seqs[-1]) + 1 if len(seqs) else 0)
     schema = TABLES["experiences"][0]
     source = np.full(end - start, rows.num_rows, np.int64)
     source[seqs - start] = np.arange(rows.num_rows)
@@ -95,23 +106,36 @@ def append_numbered(dataset: lance.LanceDataset, start: int, rows: pa.Table, end
     filled = filled.take(pa.array(source))
     at = schema.get_field_index("seq")
     filled = filled.set_column(at, schema.field("seq"), pa.array(np.arange(start, end)))
-    dataset = commits.append(dataset, filled)
-    commits.delete(dataset, np.flatnonzero(source == rows.num_rows) + start)
+    return filled, np.flatnonzero(source == rows.num_rows) + start
 
 
 def _recreate(folder: TableFolder, aside: Aside, done: Repaired) -> None:
-    """No version opens: move the whole folder aside, and make a new table from the rows in its data files."""
-    moved = aside.move(folder.path)
+    """No version opens: make a new one, in one commit, from the rows in the table's data files.
+
+    Until that commit no version opens, so that a repair that is killed before it can be done again.
+    """
     done.commits += [f"{folder.name}@{manifest.version}" for manifest in folder.bad_heads]
-    done.actions.append(f"{folder.name}: no version opens; the table moved aside and started anew")
+    done.actions.append(f"{folder.name}: no version opens; its files moved aside and the table started anew")
     if folder.name not in TABLES:
+        aside.move(folder.path)
         return
+    files = by_time((folder.path / "data").glob("*.lance"))
+    experiences = folder.name == "experiences"
+    rows = read_files(folder.name, files[::-1] if experiences else files)
+    for part in ("_transactions", "_deletions", "_versions"):
+        if (folder.path / part).is_dir():
+            aside.move(folder.path / part)
     schema, key = TABLES[folder.name]
-    commits.create(folder.path, schema, key)
-    rows = read_files(folder.name, by_time((moved / "data").glob("*.lance")))
-    if folder.name != "experiences":
-        rows = rows.sort_by("created_at")
-    _append_again(TableFolder(folder.root, folder.name), rows, done)
+    if experiences:
+        filled, holes = numbered(rows, 0)
+        commits.delete(commits.create(folder.path, schema, key, filled), holes)
+    else:
+        commits.create(folder.path, schema, key, rows.sort_by("created_at"))
+    for path in files:
+        aside.move(path)
+    if rows.num_rows:
+        done.recovered[folder.name] += rows.num_rows
+        done.actions.append(f"{folder.name}: {rows.num_rows} rows of its data files stored again")
 
 
 def mend_files(table: Examined, aside: Aside, done: Repaired) -> bool:

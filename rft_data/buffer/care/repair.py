@@ -25,7 +25,9 @@ from rft_data.buffer.care.settle import append_rows, settle_numbers, settle_refe
 from rft_data.buffer.care.verify import examine_all, judged, report_on, verify
 from rft_data.buffer.durability import fsync_table
 from rft_data.buffer.location import LocalFolder, owner_pid
+from rft_data.buffer.unfinished import begun_anew, mark, unfinished, unmark
 from rft_data.core.errors import IntegrityError
+from rft_data.core.failpoints import failpoint
 from rft_data.core.files import write_text
 from rft_data.core.schema import SCHEMA_VERSION
 
@@ -55,7 +57,7 @@ def repair(root: Path, *, dry_run: bool = False) -> Repaired:
         # every table that opens has this version's columns: _refuse_fatal has checked that
         write_text(root / "schema_version", f"{SCHEMA_VERSION}\n")
         done.actions.append("schema_version: written again, the tables have this version's columns")
-    folder = LocalFolder(root, read_only=False)
+    folder = LocalFolder(root, read_only=False, repairing=True)
     try:
         if before.damaged:
             _mend(root, done, [f.kind for f in before.damage])
@@ -83,11 +85,16 @@ def _refuse_fatal(report: Report) -> None:
 
 def _mend(root: Path, done: Repaired, kinds: list[str]) -> None:
     aside, started = Aside(root), time.time() - 1
-    anew: set[str] = set()
+    if unfinished(root):
+        done.actions.append("an interrupted repair is finished")
+    anew = begun_anew(root)
+    mark(root, anew)
     names = [path.stem for path in sorted(root.glob("*.lance"))]
     tried = "unreadable_rows" not in kinds  # verify has decoded all these files
     for table in examine_each([TableFolder(root, name) for name in names], deep=True, tried=tried):
-        anew |= {table.folder.name} if table.folder.head is None else set()
+        if table.folder.head is None:
+            anew.add(table.folder.name)
+            mark(root, anew)
         mend_manifests(table.folder, aside, done)
     tried = tried and not anew
     for table in examine_each([TableFolder(root, name) for name in names], deep=True, tried=tried):
@@ -110,6 +117,8 @@ def _mend(root: Path, done: Repaired, kinds: list[str]) -> None:
     _store_report(root, aside, done)
     for path in root.glob("*.lance"):
         fsync_table(path, started)
+    failpoint("repair.step")
+    unmark(root)
 
 
 def _lost_ids(tables: dict[str, Examined], done: Repaired) -> Iterator[str]:

@@ -55,17 +55,22 @@ def _sound(snapshot: Snapshot, name: str, number: int, wanted: set[int]) -> Iter
 
 
 def lost_commit_files(folder: TableFolder) -> list[Path]:
-    """Data files that the commits of the unreadable newest manifests appended, oldest first."""
+    """Data files that commits newer than the newest readable version appended, oldest first."""
+    if folder.head is None:
+        return []
     named = {file.path for fragment in folder.fragments.values() for file in fragment.metadata.files}
-    files: list[Path] = []
-    for manifest in reversed(folder.bad_heads):
-        transactions = (folder.path / "_transactions").glob(f"{manifest.version - 1}-*.txn")
-        for transaction in sorted(transactions, key=_written, reverse=True)[:1]:
-            paths = [
-                folder.path / "data" / name for name in appended_files(transaction) or () if name not in named
-            ]
-            files += [path for path in paths if path.is_file()]
-    return files
+    commits: dict[int, Path] = {}
+    for path in by_time((folder.path / "_transactions").glob("*-*.txn")):
+        built_on = path.name.split("-")[0]
+        if built_on.isdecimal() and int(built_on) >= folder.head.version:
+            commits[int(built_on)] = path  # the last of several tries is the one that succeeded
+    files = [
+        folder.path / "data" / name
+        for _, transaction in sorted(commits.items())
+        for name in appended_files(transaction) or ()
+        if name not in named
+    ]
+    return [path for path in files if path.is_file()]
 
 
 def by_time(paths: Iterable[Path]) -> list[Path]:

@@ -149,6 +149,7 @@ def settle_numbers(
         tuple(sorted({*lost.payloads, *references.payloads})),
     )
     if known != lost:
+        commits.step()
         write_lost(root, known)
         done.actions.append(f"lost_rows.json: {ranges_text(known.seqs) or 'no rows'} recorded as lost")
     return known
@@ -158,5 +159,8 @@ def append_rows(root: Path, name: str, rows: Sequence[Mapping[str, Any]]) -> Non
     """Append rows to a small table, creating it if it is missing; `created_at` is filled in."""
     schema, key = TABLES[name]
     path = root / f"{name}.lance"
-    dataset = commits.latest(path) if path.is_dir() else commits.create(path, schema, key)
-    commits.append(dataset, to_table([{"created_at": now(), **row} for row in rows], schema))
+    table = to_table([{"created_at": now(), **row} for row in rows], schema)
+    if path.is_dir():
+        commits.append(commits.latest(path), table)
+    else:
+        commits.create(path, schema, key, table)

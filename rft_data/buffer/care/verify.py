@@ -12,6 +12,7 @@ from rft_data.buffer.care.folder import TableFolder
 from rft_data.buffer.care.lost_rows import Lost, read_lost
 from rft_data.buffer.care.references import References, read_references
 from rft_data.buffer.location import owner_pid
+from rft_data.buffer.unfinished import MARK, unfinished
 from rft_data.core.errors import MissingFileError
 from rft_data.core.schema import SCHEMA_VERSION
 
@@ -106,6 +107,9 @@ def _marker_and_owner(root: Path) -> Iterator[Finding]:
             f"which version the tables have ('{version}', this package writes {SCHEMA_VERSION})",
             remedy,
         )
+    if unfinished(root):
+        what = "rows that it was about to put back may be missing; the buffer does not open for writing"
+        yield Finding("repair", "damage", "", MARK, what, f"{REPAIR} finishes it")
     owner = owner_pid(root)
     if owner:
         remedy = (
