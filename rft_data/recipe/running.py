@@ -152,6 +152,6 @@ class Monitor(Section):
     """Who is told the run's numbers beside the buffer's `metrics` table."""
 
     trackers: list[str] = Field(default_factory=lambda: ["tensorboard"])
-    """Names of transformers' `report_to` integrations."""
+    """`tensorboard`, or one of transformers' `report_to` names; see [monitoring.md](monitoring.md)."""
     prometheus_port: int = Field(default=0, ge=0, le=65535)
     """Port on loopback of the endpoint `/metrics`; 0: none."""

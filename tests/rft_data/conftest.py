@@ -1,5 +1,6 @@
 """Rows and buffers for the hub's tests."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -40,3 +41,14 @@ def make_experience(number: int = 0, **changes: object) -> Experience:
 def buffer(tmp_path: Path):
     with Buffer(tmp_path / "buffer") as opened:
         yield opened
+
+
+@pytest.fixture
+def wandb_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The folder that W&B writes its runs into, without a network."""
+    import wandb
+
+    for name, value in {"MODE": "offline", "DIR": str(tmp_path), "SILENT": "true"}.items():
+        monkeypatch.setenv(f"WANDB_{name}", value)
+    yield tmp_path / "wandb"
+    wandb.teardown()  # it reads its environment once

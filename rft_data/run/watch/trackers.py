@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     Began: TypeAlias = tuple[TrainingArguments, TrainerState, TrainerControl]
 
-TENSORBOARD = "tensorboard"
+TENSORBOARD, WANDB = "tensorboard", "wandb"
 CALLBACKS = (
     "azure_ml",
     "clearml",
@@ -33,7 +33,7 @@ CALLBACKS = (
     "neptune",
     "swanlab",
     "trackio",
-    "wandb",
+    WANDB,
 )
 """transformers' integrations that log numbers; its `codecarbon` and `flyte` do other things."""
 
@@ -159,21 +159,43 @@ class Callback:
 
     def close(self) -> None:
         """End the tracker's run, if it began."""
-        if self._began is not None:
-            self._callback.on_train_end(*self._began, model=None)
+        if self._began is None:
+            return
+        self._callback.on_train_end(*self._began, model=None)
+        if self.name == WANDB:  # its callback leaves the run open, and the next run would go on in it
+            import wandb
+
+            wandb.finish()
 
     def _begin(self) -> Began:
         """Start the tracker's run, in the thread that goes on with it: several keep it per thread."""
-        from transformers import TrainerControl, TrainerState, TrainingArguments
+        from transformers import TrainerControl, TrainerState
 
-        args = TrainingArguments(
-            output_dir=self._output, run_name=self._run_id, report_to="none", use_cpu=True
-        )
         state = TrainerState(max_steps=self._steps)
-        self._began = (args, state, TrainerControl())
+        self._began = (_arguments(self._output, self._run_id), state, TrainerControl())
         self._callback.on_init_end(*self._began)
         self._callback.on_train_begin(*self._began, model=None, processing_class=None)
         return self._began
+
+
+def _arguments(output: str, run_id: str) -> TrainingArguments:
+    """What callbacks read beside the numbers.
+
+    Arguments as they come would set up a device and so reset accelerate's state, which a trainer in this
+    process is using; and callbacks would show their defaults as the settings of the run.
+    """
+    import torch
+    from transformers import TrainingArguments
+
+    class Arguments(TrainingArguments):  # type: ignore[misc]
+        _setup_devices = torch.device("cpu")
+        _n_gpu = 0
+        distributed_state = None
+
+        def to_dict(self) -> dict[str, object]:
+            return {"output_dir": self.output_dir, "run_name": self.run_name}
+
+    return Arguments(output_dir=output, run_name=run_id, report_to="none", use_cpu=True)
 
 
 def flat(point: Point) -> dict[str, float]:

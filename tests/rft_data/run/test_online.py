@@ -118,8 +118,13 @@ def check_books(root: Path, steps: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("engine", "placement"), [("vllm", "inline"), ("transformers", "local")])
-def test_online_run_keeps_every_book(tmp_path: Path, engine: str, placement: str) -> None:
-    summary = run_recipe(load_recipe(write_recipe(tmp_path, engine), [f"placement.use={placement}"]))
+def test_online_run_keeps_every_book(
+    wandb_offline: Path, tmp_path: Path, engine: str, placement: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    changes = [f"placement.use={placement}", "monitor.trackers=[tensorboard, wandb]"]
+    summary = run_recipe(load_recipe(write_recipe(tmp_path, engine), changes))
+    assert "switched off" not in caplog.text
+    assert list(wandb_offline.glob("offline-run-*/*.wandb"))
     assert set(summary["heldout_accuracy"]) == {"start", "sft", "final"}
     assert summary["heldout_accuracy"]["start"] < 0.2
     assert summary["consumed_steps"] == 4

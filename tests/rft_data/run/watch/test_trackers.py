@@ -205,3 +205,55 @@ def test_a_transformers_callback_is_driven_without_a_trainer(
     assert ended["run_name"] == "run-9"
     assert [step["trainer/reward"] for step in ended["steps"]] == [0.25, 0.75]
     assert [step["loop/policy_version"] for step in ended["steps"]] == [1.0, 2.0]
+
+
+def records_of_wandb(file: Path) -> list[Any]:
+    """Every record of an offline W&B run: LevelDB's log format after seven bytes."""
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    data, at, found, part = file.read_bytes(), 7, [], b""
+    while at + 7 <= len(data):
+        if 32768 - at % 32768 < 7:  # a header never crosses the end of a block
+            at += 32768 - at % 32768
+            continue
+        size, kind = struct.unpack_from("<HB", data, at + 4)
+        part += data[at + 7 : at + 7 + size]
+        at += 7 + size
+        if kind in (1, 4):  # whole, or the last of several parts
+            found.append(Record.FromString(part))
+            part = b""
+    return found
+
+
+@pytest.mark.slow
+def test_wandb_shows_each_run_and_leaves_the_trainers_state_alone(
+    wandb_offline: Path, tmp_path: Path
+) -> None:
+    from accelerate import Accelerator
+
+    accelerator = Accelerator(cpu=True)  # of a trainer in this process, as in an inline run
+    with Buffer(tmp_path / "buffer") as buffer:
+        for name in ("run-1", "run-2"):
+            trackers = make_trackers(["wandb"], name, tmp_path / name, 2)
+            with MetricsLog(buffer, name, trackers) as metrics:
+                metrics.record(0, 1, {"trainer": {"reward": 0.25}})
+                metrics.record(1, 2, {"trainer": {"reward": 0.75}})
+    shown = set()
+    for file in wandb_offline.glob("offline-run-*/*.wandb"):
+        records = records_of_wandb(file)
+        [run] = [record.run for record in records if record.HasField("run")]
+        shown.add(run.display_name)
+        settings = {item.key for record in records for item in record.config.update}
+        assert settings <= {"output_dir", "run_name", "_wandb"}, "settings that are not the run's"
+        told = [
+            {
+                "/".join(item.nested_key) or item.key: json.loads(item.value_json)
+                for item in record.history.item
+            }
+            for record in records
+            if record.HasField("history")
+        ]
+        assert [step["train/trainer/reward"] for step in told] == [0.25, 0.75]
+        assert [step["train/global_step"] for step in told] == [0, 1]
+    assert shown == {"run-1", "run-2"}
+    assert accelerator.distributed_type == "NO"
