@@ -9,8 +9,9 @@ from pathlib import Path
 
 from rft_data.core.errors import MissingFileError, RecipeError
 from rft_data.core.lookup import need
+from rft_data.exchange.formats.arrow_files import check_arrow, read_arrow
 from rft_data.exchange.formats.jsonlines import Found, read_json
-from rft_data.exchange.formats.tables import dataset_rows, read_arrow, read_csv, read_folder, read_parquet
+from rft_data.exchange.formats.tables import dataset_rows, read_csv, read_folder, read_parquet
 
 READERS: Mapping[str, Callable[[Path], Iterator[Found]]] = {
     ".jsonl": read_json,
@@ -41,7 +42,8 @@ class Source:
 def open_source(source: str | Path) -> Source:
     """Open a file, a folder (`path` or `path:split`) or `hf://org/name[/config]:split[@revision]`.
 
-    Raises: MissingFileError, MissingExtraError, or RecipeError for a kind of file that is not read.
+    Raises: MissingFileError, MissingExtraError, RecipeError for a kind of file that is not read; RowError
+        for a folder with a damaged file.
     """
     if str(source).startswith("hf://"):
         return _hub(str(source))
@@ -57,6 +59,7 @@ def open_source(source: str | Path) -> Source:
             raise MissingFileError(
                 f"{path} is a folder, but not one that datasets' save_to_disk wrote; give one of its files."
             )
+        check_arrow(sorted(path.rglob("*.arrow")), str(source))
         return Source(str(source), path.name, read_folder(path, split))
     raise MissingFileError(f"there is no file or dataset folder at {source}.")
 

@@ -1,4 +1,4 @@
-"""Rows from CSV, Parquet, Arrow files and Hugging Face datasets, in bounded memory."""
+"""Rows from CSV and Parquet files and Hugging Face datasets, in bounded memory."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def read_csv(path: Path) -> Iterator[Found]:
                     yield _csv_row(header, cells, f"{path}:{line}")
                 line = reader.line_num + 1
     except (csv.Error, OSError, pa.ArrowException) as err:
-        raise _broken(f"{path}:{line}", err) from err
+        raise unreadable(f"{path}:{line}", err) from err
 
 
 def _csv_row(header: list[str], cells: list[str], place: str) -> Found:
@@ -67,29 +67,14 @@ def read_parquet(path: Path) -> Iterator[Found]:
         with pq.ParquetFile(path) as file:
             yield from table_rows(file.iter_batches(BATCH_ROWS), str(path))
     except (OSError, pa.ArrowException) as err:
-        raise _broken(str(path), err) from err
+        raise unreadable(str(path), err) from err
 
 
-def read_arrow(path: Path) -> Iterator[Found]:
-    """Rows of an Arrow file, in the file or the stream format."""
-    try:
-        with pa.memory_map(str(path)) as source:
-            stream = source.read(6) != b"ARROW1"
-            source.seek(0)
-            if stream:
-                yield from table_rows(pa.ipc.open_stream(source), str(path))
-            else:
-                file = pa.ipc.open_file(source)
-                batches = (file.get_batch(i) for i in range(file.num_record_batches))
-                yield from table_rows(batches, str(path))
-    except (OSError, pa.ArrowException) as err:
-        raise _broken(str(path), err) from err
-
-
-def _broken(place: str, err: Exception) -> RowError:
+def unreadable(place: str, reason: object) -> RowError:
+    """The error for a file that is damaged after `place`."""
     return RowError(
-        f"{place}: the file cannot be read on: {err}. Rows before this place are stored; mend the file and "
-        "import it again, nothing is stored twice."
+        f"{place}: the file cannot be read on: {reason}. Rows before this place are stored; mend the file "
+        "and import it again, nothing is stored twice."
     )
 
 

@@ -5,6 +5,7 @@ from decimal import Decimal
 from pathlib import Path
 
 import datasets
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -105,6 +106,45 @@ def test_arrow_files_of_both_kinds_are_read(tmp_path: Path, opener) -> None:
     rows = found(path)
     assert [row.row["text"] for row in rows] == table.column("text").to_pylist()
     assert rows[-1].place == f"{path}:2500"
+
+
+def damaged(path: Path, opener) -> None:
+    """Three batches of ten rows; in the last, the first offset of the texts' list points far away."""
+    table = pa.table({"texts": [[str(i)] for i in range(30)]})
+    with pa.OSFile(str(path), "wb") as sink, opener(sink, table.schema) as writer:
+        writer.write_table(table, max_chunksize=10)
+    content = path.read_bytes()
+    offsets = np.arange(11, dtype=np.int32).tobytes()
+    far = np.full(10, 1 << 30, np.int32).tobytes()
+    at = content.rindex(offsets)
+    path.write_bytes(content[: at + 4] + far + content[at + 4 + len(far) :])
+
+
+@pytest.mark.parametrize("opener", [pa.ipc.new_stream, pa.ipc.new_file])
+def test_a_damaged_arrow_file_is_read_to_the_damage_and_crashes_nothing(tmp_path: Path, opener) -> None:
+    path = tmp_path / "rows.arrow"
+    damaged(path, opener)
+    rows = []
+    with pytest.raises(RowError, match=r"rows.arrow: the file cannot be read on: .*[Oo]ffset"):
+        rows += open_source(path).rows
+    assert [row.row for row in rows] == [{"texts": [str(i)]} for i in range(20)]
+
+
+def test_a_dataset_folder_with_a_damaged_file_is_refused(tmp_path: Path) -> None:
+    datasets.Dataset.from_dict({"texts": [[str(i)] for i in range(30)]}).save_to_disk(tmp_path / "one")
+    damaged(tmp_path / "one" / "data-00000-of-00001.arrow", pa.ipc.new_stream)
+    with pytest.raises(RowError, match=r"one: the file cannot be read on: .*[Oo]ffset"):
+        found(tmp_path / "one")
+
+
+def test_arrow_text_that_is_no_utf8_is_one_bad_row(tmp_path: Path) -> None:
+    path = tmp_path / "rows.arrow"
+    bad = pa.array([b"a", b"\xff", b"c"]).view(pa.string())
+    part = pa.StructArray.from_arrays([bad], ["text"])
+    table = pa.table({"parts": pa.ListArray.from_arrays([0, 1, 2, 3], part)})
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
+        writer.write_table(table)
+    assert [row.row for row in found(path)] == [{"parts": [{"text": "a"}]}, None, {"parts": [{"text": "c"}]}]
 
 
 def test_columns_of_arrows_json_type_are_decoded(tmp_path: Path) -> None:
