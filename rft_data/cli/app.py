@@ -62,11 +62,11 @@ def resume(
 
 @recipe_app.command()
 def validate(recipe: RecipePath, overrides: Overrides = None) -> None:
-    """Check a recipe without running it; every problem is listed with file and line."""
+    """Check a recipe without running it or importing what it names; every problem with file and line."""
     with edge():
-        from rft_data.recipe import load_recipe
+        from rft_data.recipe.load import check_recipe
 
-        loaded = load_recipe(recipe, overrides or [])
+        loaded = check_recipe(recipe, overrides or [])
         typer.echo(f"{recipe}: valid ({loaded.mode} recipe '{loaded.name}')")
 
 

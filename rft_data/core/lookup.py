@@ -31,6 +31,12 @@ def lookup(name: str, table: Mapping[str, T], kind: str) -> T | Any:
     return built_in(name, table, kind, " Your own: 'package.module:Class'.")
 
 
+def is_import_path(name: str) -> bool:
+    """Whether a name has the form `package.module:Name`; nothing is imported."""
+    module, _, attribute = name.partition(":")
+    return all(part.isidentifier() for part in [*module.split("."), attribute])
+
+
 def built_in(name: str, table: Mapping[str, T], kind: str, hint: str = "") -> T:
     """Return the built-in called `name`.
 

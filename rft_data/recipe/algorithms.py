@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from rft_data.core.errors import RecipeError
-from rft_data.core.lookup import lookup
+from rft_data.core.errors import RecipeError, UnknownComponentError
+from rft_data.core.lookup import is_import_path, lookup
 
 Settings = Mapping[str, object]
 Operators = Sequence[Mapping[str, Settings]]
@@ -318,11 +318,20 @@ ALGORITHMS: Mapping[str, Algorithm] = {
 """The built-in presets."""
 
 
-def find_algorithm(name: str) -> Algorithm:
+NOT_IMPORTED = Algorithm("a preset of your own, which was not imported", "", (), least_group=1)
+"""Stands for a preset at an import path while a recipe is only checked."""
+
+
+def find_algorithm(name: str, *, check_only: bool = False) -> Algorithm:
     """The preset called `name`, or the one at the import path `name`.
 
+    Args: check_only: do not import it; only the form of its path is checked.
     Raises: UnknownComponentError; RecipeError when the object at that import path is no Algorithm.
     """
+    if check_only and ":" in name:
+        if not is_import_path(name):
+            raise UnknownComponentError(f"algorithm '{name}' is no import path; write 'package.module:NAME'.")
+        return NOT_IMPORTED
     found = lookup(name, ALGORITHMS, "algorithm")
     if not isinstance(found, Algorithm):
         raise RecipeError(

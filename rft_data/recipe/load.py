@@ -1,6 +1,7 @@
 """Reads a recipe from a YAML file; reports every problem at once, with its line and column.
 
-It never imports a component and never opens a file that the recipe names.
+It opens no file that the recipe names. It imports a preset of the user's (`algorithm: module:NAME`) and
+nothing else; `check_recipe` does not import that either.
 """
 
 from __future__ import annotations
@@ -8,20 +9,19 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
-from ruamel.yaml import YAML
-from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
 from rft_data.core.errors import MissingFileError, RecipeError, ResumeError
 from rft_data.core.lookup import suggest
 from rft_data.recipe.modes import MODES, DataRecipe, OperatorRecipe
 from rft_data.recipe.recipe import Recipe, RunRecipe
-from rft_data.recipe.section import Loc
+from rft_data.recipe.section import CHECK_ONLY, Loc
+from rft_data.recipe.yaml_text import MAX_DEPTH, parse_yaml
 
 _MAX_BYTES = 1 << 20
 _ENV = re.compile(r"\$\{env:([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
@@ -34,6 +34,14 @@ def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
     Raises: MissingFileError, or RecipeError listing every problem as `file:line:column key: what`.
     """
     return _checked(read_tree(path, overrides), path)
+
+
+def check_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
+    """What `load_recipe` does, importing nothing; a recipe with a preset of the user's lacks what that sets.
+
+    Raises: what `load_recipe` raises.
+    """
+    return _checked(read_tree(path, overrides), path, CHECK_ONLY)
 
 
 def load_run_recipe(
@@ -101,7 +109,7 @@ def load_run(run_dir: Path) -> RunRecipe:
     return recipe
 
 
-def _checked(tree: object, path: Path) -> Recipe:
+def _checked(tree: object, path: Path, context: Mapping[str, bool] | None = None) -> Recipe:
     """The recipe in a parsed tree; every problem in one RecipeError."""
     filler = _References(path, tree)
     data = filler.fill(tree, ())
@@ -112,7 +120,7 @@ def _checked(tree: object, path: Path) -> Recipe:
         )
         raise _error(path, problems)
     try:
-        recipe = MODES[mode].model_validate(data)
+        recipe = MODES[mode].model_validate(data, context=context)
     except ValidationError as err:
         problems += [_describe(path, tree, MODES[mode], problem) for problem in err.errors()]
         raise _error(path, problems) from err
@@ -127,15 +135,11 @@ def _parse(path: Path) -> dict[str, object]:
         raise MissingFileError(f"there is no recipe at {path}; shipped recipes are in the folder 'recipes'.")
     if path.stat().st_size > _MAX_BYTES:
         raise RecipeError(f"{path} has {path.stat().st_size} bytes; a recipe has at most {_MAX_BYTES}.")
-    yaml = YAML(typ="rt")  # the one loader that keeps line numbers and refuses duplicate keys
     try:
-        tree = yaml.load(path.read_text())
-    except MarkedYAMLError as err:
-        mark = err.problem_mark
-        where = f"{path}:{mark.line + 1}:{mark.column + 1}" if mark else str(path)
-        raise RecipeError(f"{where} is not valid YAML: {err.problem}") from err
-    except (YAMLError, UnicodeDecodeError) as err:
+        text = path.read_text()
+    except UnicodeDecodeError as err:
         raise RecipeError(f"{path} is not valid YAML: {err}") from err
+    tree = parse_yaml(text, str(path), keep_lines=True)
     if not isinstance(tree, dict):
         raise RecipeError(f"{path} holds {type(tree).__name__}, not a map of sections.")
     return tree
@@ -146,12 +150,11 @@ def _override(tree: dict[str, object], text: str) -> None:
     key, equals, value = text.partition("=")
     if not equals or not key:
         raise RecipeError(f"override {text!r} is not of the form key=value, for example seed=1.")
-    try:
-        parsed = YAML(typ="safe").load(value)
-    except YAMLError as err:
-        raise RecipeError(f"override {text!r}: the value is not valid YAML.") from err
+    parsed = parse_yaml(value, f"the value of override '{key}'")
     node: Any = tree
     *parents, last = key.split(".")
+    if len(parents) > MAX_DEPTH:
+        raise RecipeError(f"override {text!r} names a place deeper than {MAX_DEPTH} keys.")
     try:
         for part in parents:
             node = node[int(part)] if isinstance(node, list) else node.setdefault(part, {})
@@ -184,7 +187,18 @@ class _References:
             return str(node)
         self.found[loc] = str(node)
         filled = _ENV.sub(lambda match: self._value(match, loc), node)
-        return YAML(typ="safe").load(filled) if _ENV.fullmatch(node) else filled
+        return self._parsed(filled, loc) if _ENV.fullmatch(node) else filled
+
+    def _parsed(self, value: str, loc: Loc) -> object:
+        """A variable's value, read as YAML; errors do not say what is wrong with it: it may be a secret."""
+        try:
+            return parse_yaml(value, "")
+        except RecipeError:
+            self.problems.append(
+                f"{_place(self._path, self._tree, loc)} {_dotted(loc)}: the environment variable's value is "
+                "not valid YAML; to have it taken as text, put quotes around it, inside the variable"
+            )
+            return None
 
     def _value(self, match: re.Match[str], loc: Loc) -> str:
         name, default = match.groups()

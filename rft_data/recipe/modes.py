@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationInfo, model_validator
 
+from rft_data.recipe.algorithms import find_algorithm
 from rft_data.recipe.offline import HeldoutPairs, OfflineStage, SftStage
 from rft_data.recipe.online import OnlineRecipe
 from rft_data.recipe.presets import with_preset
@@ -22,6 +23,7 @@ from rft_data.recipe.running import (
     Component,
     Monitor,
 )
+from rft_data.recipe.section import check_only
 from rft_data.recipe.sections import (
     Evaluation,
     ExplorerSection,
@@ -123,12 +125,13 @@ class TrainRecipe(RunRecipe):
 
     @model_validator(mode="before")
     @classmethod
-    def _preset(cls, tree: object) -> object:
-        return with_preset(tree, explores=False)
+    def _preset(cls, tree: object, info: ValidationInfo) -> object:
+        return with_preset(tree, explores=False, check_only=check_only(info))
 
     @model_validator(mode="after")
-    def _coherent(self) -> TrainRecipe:
-        fits_algorithm(self.stages[0], self.group_size)
+    def _coherent(self, info: ValidationInfo) -> TrainRecipe:
+        preset = find_algorithm(self.stages[0].algorithm, check_only=check_only(info))
+        fits_algorithm(self.stages[0], preset, self.group_size)
         return self
 
 

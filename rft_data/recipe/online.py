@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationInfo, model_validator
 
-from rft_data.recipe.algorithms import find_algorithm
+from rft_data.recipe.algorithms import NOT_IMPORTED, find_algorithm
 from rft_data.recipe.offline import AnyOfflineStage, SftStage
 from rft_data.recipe.presets import sets_advantage, with_preset
 from rft_data.recipe.recipe import PlayingRecipe, fits_algorithm
@@ -17,6 +17,7 @@ from rft_data.recipe.running import (
     Monitor,
     Sync,
 )
+from rft_data.recipe.section import check_only
 from rft_data.recipe.sections import (
     Evaluation,
     RlStage,
@@ -53,8 +54,8 @@ class OnlineRecipe(PlayingRecipe):
 
     @model_validator(mode="before")
     @classmethod
-    def _preset(cls, tree: object) -> object:
-        return with_preset(tree, explores=True)
+    def _preset(cls, tree: object, info: ValidationInfo) -> object:
+        return with_preset(tree, explores=True, check_only=check_only(info))
 
     @property
     def feedback_port(self) -> int | None:
@@ -158,7 +159,7 @@ class OnlineRecipe(PlayingRecipe):
         return self
 
     @model_validator(mode="after")
-    def _coherent(self) -> OnlineRecipe:
+    def _coherent(self, info: ValidationInfo) -> OnlineRecipe:
         kinds = [stage.algorithm for stage in self.stages]
         *before, last = self.stages
         if not isinstance(last, RlStage) or any(isinstance(stage, RlStage) for stage in before):
@@ -172,9 +173,10 @@ class OnlineRecipe(PlayingRecipe):
         unknown = {name for section in self.experts for name in section.tasksets} - named
         if unknown:
             raise ValueError(f"'experts' names tasksets {sorted(unknown)}; there are {sorted(named)}")
-        fits_algorithm(last, self.explorer.group_size)
-        if "experts" in find_algorithm(last.algorithm).needs and not self.experts:
+        preset = find_algorithm(last.algorithm, check_only=check_only(info))
+        fits_algorithm(last, preset, self.explorer.group_size)
+        if "experts" in preset.needs and not self.experts:
             raise ValueError(f"'{last.algorithm}' imitates experts beside its own rollouts; give 'experts'")
-        if not any(map(sets_advantage, self.experience_ops)):
+        if preset is not NOT_IMPORTED and not any(map(sets_advantage, self.experience_ops)):
             raise ValueError("'experience_ops' has no advantage operator; end it with one")
         return self

@@ -15,10 +15,12 @@ OFFLINE = ("sft", "dpo", "kto", "reward_model")
 _OF_THE_STAGE = ("loss", "batch_ops", "kl", "critic", "off_policy")
 
 
-def with_preset(tree: object, *, explores: bool) -> object:
+def with_preset(tree: object, *, explores: bool, check_only: bool = False) -> object:
     """The recipe's tree and what the preset of its last stage adds.
 
-    Args: explores: whether rollouts are made, so that operators, sampler and group size are chosen too.
+    Args:
+        explores: whether rollouts are made, so that operators, sampler and group size are chosen too.
+        check_only: import no preset of the user's.
     """
     if not (isinstance(tree, dict) and isinstance(tree.get("stages"), list) and tree["stages"]):
         return tree
@@ -26,7 +28,7 @@ def with_preset(tree: object, *, explores: bool) -> object:
     if not isinstance(last, dict) or last.get("algorithm") in OFFLINE:
         return tree
     try:
-        algorithm = find_algorithm(str(last.get("algorithm")))
+        algorithm = find_algorithm(str(last.get("algorithm")), check_only=check_only)
     except RftError:
         return tree  # the check of the stage reports what is wrong
     out = {**tree, "stages": [*before, _stage(last, algorithm, tree)]}

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, PrivateAttr, model_validator
 
-from rft_data.recipe.algorithms import find_algorithm
+from rft_data.recipe.algorithms import Algorithm
 from rft_data.recipe.running import (
     Component,
     Deadlines,
@@ -140,13 +140,12 @@ def unique_rewards(components: list[RewardComponent]) -> None:
         raise ValueError(f"'reward' uses one component twice: {names}")
 
 
-def fits_algorithm(stage: RlStage, group_size: int) -> None:
+def fits_algorithm(stage: RlStage, preset: Algorithm, group_size: int) -> None:
     """Raises: ValueError when the stage's algorithm cannot work on such groups, or has a temperature."""
-    least = find_algorithm(stage.algorithm).least_group
-    if group_size < least:
+    if group_size < preset.least_group:
         raise ValueError(
             f"'group_size' is {group_size}; {stage.algorithm} compares rollouts of one task: "
-            f"give at least {least}"
+            f"give at least {preset.least_group}"
         )
     if "temperature" in stage.trl:
         raise ValueError("the trainer's temperature is that of the rollouts; remove it from 'trl'")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from pydantic import Discriminator, Field, Tag, field_validator, model_validator
+from pydantic import Discriminator, Field, Tag, ValidationInfo, field_validator, model_validator
 
 from rft_data.core.errors import RftError
 from rft_data.core.lookup import suggest
@@ -16,7 +16,7 @@ from rft_data.recipe.algorithms import find_algorithm
 from rft_data.recipe.offline import DpoStage, KtoStage, RewardModelStage, SftStage
 from rft_data.recipe.presets import OFFLINE
 from rft_data.recipe.running import Component, OffPolicy
-from rft_data.recipe.section import Section
+from rft_data.recipe.section import Section, check_only
 
 if TYPE_CHECKING:
     from trainers.policy.objective import ObjectiveSettings
@@ -248,9 +248,9 @@ class RlStage(Section):
         }
 
     @model_validator(mode="after")
-    def _known(self) -> RlStage:
+    def _known(self, info: ValidationInfo) -> RlStage:
         try:
-            preset = find_algorithm(self.algorithm)
+            preset = find_algorithm(self.algorithm, check_only=check_only(info))
         except RftError as err:
             raise ValueError(f"{err} Offline stages: {', '.join(OFFLINE)}.") from err
         if "teacher" in preset.needs and self.teacher is None:

@@ -9,6 +9,7 @@ from rft_data.core.errors import MissingFileError, RecipeError, UnknownComponent
 from rft_data.recipe import load_recipe
 from rft_data.recipe.algorithms import ALGORITHMS, Algorithm, find_algorithm
 from rft_data.recipe.explain import explain
+from rft_data.recipe.load import check_recipe
 from rft_data.recipe.online import OnlineRecipe
 from rft_data.run.build import experience_pipeline
 from rft_data.run.checks import check_stages
@@ -120,6 +121,23 @@ def test_preset_by_import_path(tmp_path: Path) -> None:
         find_algorithm("tests.rft_data.recipe.test_algorithms:RECIPE")
     with pytest.raises(UnknownComponentError, match="did you mean 'grpo'"):
         find_algorithm("grppo")
+
+
+def test_a_check_imports_no_preset_but_looks_at_its_path(tmp_path: Path) -> None:
+    (tmp_path / "raises_when_imported.py").write_text("raise SystemExit(7)")
+    path = tmp_path / "r.yaml"
+    path.write_text(RECIPE.format(root=tmp_path, stage=""))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(tmp_path)
+        checked = check_recipe(path, ["stages.0.algorithm='raises_when_imported:MINE'"])
+        assert checked.stages[0].algorithm == "raises_when_imported:MINE"
+        with pytest.raises(SystemExit):
+            load_recipe(path, ["stages.0.algorithm='raises_when_imported:MINE'"])
+    for wrong in (":", "a:", ":B", "a b:C", "a..b:C", "a:B.C"):
+        with pytest.raises(RecipeError, match=r"stages.0.rl: algorithm .* is no import path"):
+            check_recipe(path, [f"stages.0.algorithm='{wrong}'"])
+    with pytest.raises(RecipeError, match="unknown key"):
+        check_recipe(path, ["stages.0.algorithm='a:B'", "stages.0.stepz=1"])
 
 
 @pytest.mark.parametrize(

@@ -135,7 +135,9 @@ def test_overrides_reach_into_maps_and_lists(tmp_path: Path) -> None:
         ("seed", "not of the form key=value"),
         ("tasks.9.name=x", "no 'tasks.9.name'"),
         ("name.x=1", "no 'name.x'"),
-        ("seed=[", "the value is not valid YAML"),
+        ("seed=[", "the value of override 'seed':1:2 is not valid YAML"),
+        ("seed=" + "[" * 65, "the value of override 'seed':1:65: more than 64 lists and maps"),
+        ("a." * 65 + "b=1", "a place deeper than 64 keys"),
         ("explorer.enigne.use=vllm", "unknown key; did you mean 'engine'"),
     ],
 )
@@ -151,6 +153,46 @@ def test_environment_reference_uses_value_then_default(
     assert load_recipe(write(tmp_path, text)).buffer.uri == "fallback/b"
     monkeypatch.setenv("RFT_TEST_URI", "/data")
     assert load_recipe(write(tmp_path, text)).buffer.uri == "/data/b"
+
+
+def test_an_environment_value_that_is_no_yaml_is_a_problem_which_does_not_show_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RFT_TEST_NAME", "{a: s3cret, a: s3cret}")
+    with pytest.raises(RecipeError, match=r"r.yaml:2:1 name: the environment variable's value") as caught:
+        load_recipe(write(tmp_path, GOOD.replace("name: r\n", "name: '${env:RFT_TEST_NAME}'\n")))
+    assert "s3cret" not in str(caught.value)
+
+
+def doubled(levels: int) -> str:
+    """Lines of YAML, each with ten aliases of the line before."""
+    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
+    lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, levels)]
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (doubled(9), r"r.yaml:5:\d+: it stands for more than 20000 values"),
+        (doubled(2) + "\na2: {<<: [*a0, *a9]}", "r.yaml:3.* not valid YAML"),
+        ("a: &a {b: [*a]}", r"r.yaml:1:12: '\*a' lies inside itself"),
+        ("a: " + "[" * 5000, "r.yaml:1:67: more than 64 lists and maps lie inside each other"),
+        ("a: " + "{a: " * 5000, "more than 64 lists and maps"),
+        ("\n".join(" " * n + "a:" for n in range(1000)), "r.yaml:65:65: more than 64 lists and maps"),
+        ("- " * 5000, "more than 64 lists and maps"),
+        ("a: [" + "x," * 30_000, "more than 20000 values"),
+        ("a: &a 1\na: *a", "found duplicate key"),
+        ("- 1", "holds CommentedSeq, not a map"),
+        ("", "holds NoneType, not a map"),
+    ],
+    ids=range(11),
+)
+def test_yaml_that_is_too_large_or_too_deep_is_an_error_at_its_place(
+    tmp_path: Path, text: str, message: str
+) -> None:
+    with pytest.raises(RecipeError, match=message):
+        load_recipe(write(tmp_path, text))
 
 
 def test_missing_recipe_is_one_clear_error(tmp_path: Path) -> None:
