@@ -12,11 +12,11 @@ from typing import TypeAlias
 
 import torch
 from transformers import PreTrainedModel
-from trl import GRPOTrainer
 
 from trainers.policy.finite import require_finite
 from trainers.policy.micro_batches import micro_batch_rows, rank_micro_batches, trimmed
 from trainers.policy.scoring import has_plain_head, score
+from trainers.policy.trl_grpo import GRPOTrainer
 
 Tensors = dict[str, torch.Tensor]
 Scored: TypeAlias = tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]

@@ -119,6 +119,8 @@ SCRIPT: list[tuple[str, Callable[[World], Any]]] = [
     ("append_late", lambda w: w.buffer.append([make_experience(i) for i in (0, 8)])),
 ]
 NAMES = [name for name, _ in SCRIPT]
+IN_MEMORY = 3
+"""So many operations before the one that fails run in the same world; those before them, in one that was closed."""
 BEFORE = (
     "store.write",
     "store.commit",
@@ -213,10 +215,14 @@ def run(world: World, names: list[str]) -> None:
             operation(world)
 
 
-def faulted(root: Path, name: str, pattern: str, at: int) -> bool:
-    """One fault in one operation of the script, which is then retried. False: there was no such call."""
+def faulted(start: Path, root: Path, name: str, pattern: str, at: int) -> bool:
+    """One fault in one operation of the script, which is then retried. False: there was no such call.
+
+    Args: start: the world as the operations before the last IN_MEMORY ones left it; these run here.
+    """
+    shutil.copytree(start, root)
     world = World(root, "power" if pattern == "store.synced" else "process")
-    run(world, NAMES[: NAMES.index(name)])
+    run(world, NAMES[: NAMES.index(name)][-IN_MEMORY:])
     operation = dict(SCRIPT)[name]
     raised = False
     with commit_raises(at) if pattern == "commit" else armed(pattern, at) as point:
@@ -281,11 +287,14 @@ def small_tables(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_failed_storage_call_is_told_and_a_retry_gives_what_an_undisturbed_run_gives(
     tmp_path: Path, name: str, when: str
 ) -> None:
+    world = World(tmp_path / "start")
+    run(world, NAMES[: max(NAMES.index(name) - IN_MEMORY, 0)])
+    world.buffer.close()
     passes = 0
     for pattern in {"before": BEFORE, "after": AFTER, "unknown": ("commit",)}[when]:
         for at in range(1, 100):
             root = tmp_path / f"{pattern}-{at}"
-            reached = faulted(root, name, pattern, at)
+            reached = faulted(tmp_path / "start", root, name, pattern, at)
             shutil.rmtree(root)
             if not reached:
                 break
