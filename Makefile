@@ -35,12 +35,12 @@ $(READY): pyproject.toml $(wildcard requirements/*.txt)
 quickstart: setup
 	$(BIN)/rft run recipes/quickstart.yaml $(if $(filter-out vllm,$(ENGINE)),explorer.engine.use=$(ENGINE))
 
-# Two workers with half of the tests each; one that is done takes over from the other.
+# Three workers for two cores, because tests also wait; one that is done takes over from the others.
 test: setup
-	$(BIN)/python -m pytest -n 2 --dist worksteal
+	$(BIN)/python -m pytest -n 3 --dist worksteal
 
 fast: setup
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"
+	$(BIN)/python -m pytest -n 3 --dist worksteal -m "not slow"
 
 check: setup
 	$(BIN)/ruff format --check .

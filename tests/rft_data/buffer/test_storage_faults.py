@@ -119,8 +119,8 @@ SCRIPT: list[tuple[str, Callable[[World], Any]]] = [
     ("append_late", lambda w: w.buffer.append([make_experience(i) for i in (0, 8)])),
 ]
 NAMES = [name for name, _ in SCRIPT]
-IN_MEMORY = 3
-"""So many operations before the one that fails run in the same world; those before them, in one that was closed."""
+IN_MEMORY = 2
+"""So many operations before the one that fails run in its world; those before them, in one that was closed."""
 BEFORE = (
     "store.write",
     "store.commit",

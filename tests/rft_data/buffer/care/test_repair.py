@@ -42,11 +42,6 @@ OTHER_TABLES = [table for table in BIG_TABLES if table != "experiences"]
 """Damaged together: what repair makes of one table's files does not depend on another's."""
 
 
-def _slow_unless(table: str) -> list[pytest.MarkDecorator]:
-    """The fast tier damages the table that most depends on; the whole catalogue is slow."""
-    return [] if table == "experiences" else [pytest.mark.slow]
-
-
 def empty(path: Path) -> None:
     path.write_bytes(b"")
 
@@ -263,31 +258,45 @@ LOSSES = [
 
 
 @pytest.mark.parametrize(
-    ("loss", "damage", "kind"),
+    ("losses", "damage", "kind"),
     [
-        *(pytest.param(loss, remove, "missing_file", marks=_slow_unless(loss.table)) for loss in LOSSES),
-        pytest.param(LOSSES[1], empty, "empty_file", marks=pytest.mark.slow),
-        pytest.param(LOSSES[1], cut, "cut_file", marks=pytest.mark.slow),
+        ([LOSSES[0]], empty, "empty_file"),
+        *(
+            pytest.param(losses, damage, kind, marks=pytest.mark.slow)
+            for losses, damage, kind in (
+                ([LOSSES[1]], remove, "missing_file"),
+                ([LOSSES[2]], cut, "cut_file"),
+                ([LOSSES[3]], remove, "missing_file"),
+                ([LOSSES[4]], remove, "missing_file"),
+                ([LOSSES[5]], remove, "missing_file"),
+                (LOSSES[6:], remove, "missing_file"),
+            )
+        ),
     ],
 )
-def test_repair_gives_up_a_lost_data_file_and_nothing_else(
-    root: Path, pristine: Path, loss: Loss, damage: Callable[[Path], None], kind: str
+def test_repair_gives_up_lost_data_files_and_nothing_else(
+    root: Path, pristine: Path, losses: list[Loss], damage: Callable[[Path], None], kind: str
 ) -> None:
-    path = data_file(root, loss.table, loss.place)
-    damage(path)
+    paths = {loss.table: data_file(root, loss.table, loss.place) for loss in losses}
+    for path in paths.values():
+        damage(path)
     before = prints(root)
     report = verify(root)
-    assert {(f.kind, f.table) for f in report.damage} == {(kind, loss.table)} | loss.also
-    (finding,) = report.of(kind)
-    assert finding.rows == ((min(loss.rows), max(loss.rows)),)
-    assert finding.place == str(path.relative_to(root))
+    follows = set().union(*(loss.also for loss in losses))
+    assert {(f.kind, f.table) for f in report.damage} == {(kind, table) for table in paths} | follows
+    found = {finding.table: (finding.place, finding.rows) for finding in report.of(kind)}
+    assert found == {
+        loss.table: (str(paths[loss.table].relative_to(root)), ((min(loss.rows), max(loss.rows)),))
+        for loss in losses
+    }
     done = repair(root)
-    assert set(done.removed[loss.table]) == loss.rows
+    gone = {"groups": set().union(*(loss.groups_out for loss in losses))}
+    gone |= {loss.table: loss.rows for loss in losses}
+    assert {table: set(done.removed[table]) for table in paths} == {loss.table: loss.rows for loss in losses}
     assert before <= prints(root)
-    gone = {loss.table: loss.rows, "groups": loss.groups_out}
-    check_mended(root, pristine, gone | {loss.table: loss.rows})
-    expected = ((min(loss.rows), max(loss.rows)),) if loss.table == "experiences" else ()
-    assert read_lost(root).seqs == expected
+    check_mended(root, pristine, gone)
+    lost = [(min(loss.rows), max(loss.rows)) for loss in losses if loss.table == "experiences"]
+    assert read_lost(root).seqs == tuple(lost)
 
 
 @pytest.mark.slow
