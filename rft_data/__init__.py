@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from rft_data.exchange.formats import export, import_into
     from rft_data.reading.lineage import lineage, trained_on
     from rft_data.reading.query import query
+    from rft_data.reading.run_metrics import run_metrics
     from rft_data.reading.search import embed, index_text, search_text, similar
     from rft_data.recipe import Recipe, load_recipe
     from rft_data.recipe.algorithms import Algorithm
@@ -55,6 +56,7 @@ _PLACES = {
     "import_into": "rft_data.exchange.formats:import_into",
     "export": "rft_data.exchange.formats:export",
     "query": "rft_data.reading.query:query",
+    "run_metrics": "rft_data.reading.run_metrics:run_metrics",
     "index_text": "rft_data.reading.search:index_text",
     "search_text": "rft_data.reading.search:search_text",
     "embed": "rft_data.reading.search:embed",
@@ -122,6 +124,7 @@ __all__ = [
     "lineage",
     "load_recipe",
     "query",
+    "run_metrics",
     "run_recipe",
     "search_text",
     "similar",

@@ -22,7 +22,8 @@ import rft_data as rft
 summary = rft.run_recipe(rft.load_recipe(Path("recipes/quickstart.yaml"), ["seed=1"]))
 
 with rft.Buffer("runs/quickstart/buffer", read_only=True) as buffer:
-    rows = rft.query(buffer, "select task_id, avg(reward) from experiences group by 1").rows
+    rates = rft.query(buffer, "select task_id, avg(reward) from experiences group by 1").to_pandas()
+    rft.run_metrics(buffer, "quickstart").plot(y="trainer/reward")
     print(rft.lineage(buffer, 1234))
     rft.export(buffer, "out.parquet", format="sft")
 ```
@@ -39,7 +40,7 @@ _GROUPS: Mapping[str, tuple[str, Sequence[str]]] = {
     ),
     "Ask a buffer": (
         "[reading.md](reading.md)",
-        ("query", "index_text", "search_text", "embed", "similar", "lineage", "trained_on"),
+        ("query", "run_metrics", "index_text", "search_text", "embed", "similar", "lineage", "trained_on"),
     ),
     "Rows": (
         "[schema.md](schema.md)",

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -29,6 +29,9 @@ from rft_data.core.filters import Filter
 from rft_data.core.protocols import LeasedBatch
 from rft_data.core.rows import Experience, Feedback, Lease, PreferencePair, Task, TaskKey, content_id, now
 from rft_data.core.schema import EXPERIENCES, TABLES
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 DEADLINE_S = 60.0
 _VERDICT_COLUMNS = ["seq", "pipeline_hash", "verdict", "advantage", "masked"]
@@ -214,6 +217,16 @@ class Buffer:
     ) -> pa.Table:
         """Rows of a table that match a filter, in the order written."""
         return self._store.scan(name, columns, where, limit)
+
+    def to_pandas(
+        self,
+        name: str = "experiences",
+        columns: Sequence[str] | None = None,
+        where: Filter | None = None,
+        limit: int | None = None,
+    ) -> pd.DataFrame:
+        """What `read` gives, as a data frame: a list is a NumPy array, and NaN a number that is null."""
+        return self.read(name, columns, where, limit).to_pandas()
 
     def batches(
         self, name: str, columns: Sequence[str] | None = None, where: Filter | None = None

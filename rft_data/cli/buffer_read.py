@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rft_data.cli.edge import edge, show
+from rft_data.cli.edge import edge, for_terminal, show
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -21,6 +23,17 @@ Where = Annotated[
     str | None,
     typer.Option(help="Only rows this lets through, e.g. \"reward >= 0.5 and source = 'rollout'\"."),
 ]
+
+
+class Format(StrEnum):
+    """How rows are printed."""
+
+    TEXT = "text"
+    """A table for people: long values are cut."""
+    JSON = "json"
+    CSV = "csv"
+
+
 AsOf = Annotated[str | None, typer.Option("--as-of", help="Only the experiences this tag names.")]
 
 
@@ -69,13 +82,17 @@ def query(
     deadline_s: Annotated[float, typer.Option("--deadline", min=0.1, help="Seconds it may take.")] = 30.0,
     memory_mib: Annotated[int, typer.Option("--memory", min=64, help="MiB it may use.")] = 2048,
     as_of: AsOf = None,
-    as_json: Json = False,
+    shape: Annotated[Format, typer.Option("--format", help="How rows are printed.")] = Format.TEXT,
+    as_json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
 ) -> None:
     """Ask a question in SQL over the buffer's tables; reads only, in a process of its own."""
     with edge():
-        from rft_data.cli.buffer_text import table_text
+        from rft_data.cli.buffer_text import csv_text, table_text
+        from rft_data.core.errors import RecipeError
         from rft_data.reading.query import query as ask
 
+        if as_json and shape == Format.CSV:
+            raise RecipeError("--json and --format csv exclude each other; give one of them.")
         with _open(uri) as buffer:
             found = ask(
                 buffer,
@@ -85,14 +102,16 @@ def query(
                 deadline_s=deadline_s,
                 memory_bytes=memory_mib << 20,
             )
-        rows = found.rows.to_pylist()
+        rows, names = found.rows.to_pylist(), found.rows.column_names
         if found.truncated:
             typer.echo(f"only the first {limit} rows are shown; see --limit", err=True)
-        show(
-            {"rows": rows, "truncated": found.truncated},
-            table_text(rows, found.rows.column_names),
-            as_json=as_json,
-        )
+        if shape == Format.CSV:
+            text = csv_text(rows, names)
+            # color=True: exactly this text; echo would leave out terminal sequences that a cell holds
+            typer.echo(for_terminal(text) if sys.stdout.isatty() else text, color=True)
+        else:
+            value = {"rows": rows, "truncated": found.truncated}
+            show(value, table_text(rows, names), as_json=as_json or shape == Format.JSON)
 
 
 def search(

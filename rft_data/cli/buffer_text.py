@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TypedDict, cast
@@ -74,6 +76,19 @@ def table_text(rows: Sequence[Mapping[str, object]], columns: Sequence[str]) -> 
     return "\n".join(
         "  ".join(f"{c:<{w}}" for c, w in zip(line, widths, strict=True)).rstrip() for line in cells
     )
+
+
+def csv_text(rows: Sequence[Mapping[str, object]], columns: Sequence[str]) -> str:
+    """Rows as CSV under a line of column names; lists and maps are JSON, null is empty."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows([_csv_cell(row[name]) for name in columns] for row in rows)
+    return out.getvalue().removesuffix("\n")
+
+
+def _csv_cell(value: object) -> object:
+    return json.dumps(value, default=str) if isinstance(value, list | dict) else value
 
 
 class _Hit(TypedDict):

@@ -31,22 +31,22 @@ def edge(*, again: str = "") -> Iterator[None]:
     try:
         yield
     except Stopped as err:
-        typer.echo(f"{_plain(err)}. {again}".strip(), err=True)
+        typer.echo(f"{for_terminal(str(err))}. {again}".strip(), err=True)
         raise typer.Exit(err.exit_code) from err
     except RftError as err:
-        typer.echo(f"error: {_plain(err)}", err=True)
+        typer.echo(f"error: {for_terminal(str(err))}", err=True)
         raise typer.Exit(err.exit_code) from err
     except OSError as err:
-        typer.echo(f"error: {_plain(err)}", err=True)
+        typer.echo(f"error: {for_terminal(str(err))}", err=True)
         raise typer.Exit(1) from err
     except KeyboardInterrupt as err:
         typer.echo(f"stopped. {again}".strip(), err=True)
         raise typer.Exit(INTERRUPTED) from err
 
 
-def _plain(err: BaseException) -> str:
-    """What an error says, line by line; errors quote ids, files and model output, which must not act."""
-    return "\n".join(map(escaped, str(err).split("\n")))
+def for_terminal(text: str) -> str:
+    """Lines as they are, what is not printable escaped: ids, files and model output must not act."""
+    return "\n".join(map(escaped, text.split("\n")))
 
 
 def show(value: object, text: str, *, as_json: bool) -> None:

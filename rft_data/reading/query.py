@@ -10,6 +10,7 @@ import json
 import os
 import time
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -19,6 +20,9 @@ from rft_data.core.errors import RecipeError, RftError, StalledError
 from rft_data.core.filters import Filter, to_sql
 from rft_data.core.schema import EXPERIENCES
 from rft_data.reading.query_worker import FAILED, NO_MEMORY, NOT_SQL, Request
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 DEADLINE_S = 30.0
 MEMORY_BYTES = 2 << 30
@@ -43,6 +47,10 @@ class QueryResult:
     rows: pa.Table
     truncated: bool
     """Whether the query has more rows than `max_rows`."""
+
+    def to_pandas(self) -> pd.DataFrame:
+        """The rows as a data frame."""
+        return self.rows.to_pandas()
 
 
 def query(

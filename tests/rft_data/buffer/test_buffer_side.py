@@ -5,6 +5,7 @@ import pytest
 from rft_data.buffer import Buffer
 from rft_data.core.codec import to_preferences
 from rft_data.core.errors import IntegrityError, RowError
+from rft_data.core.filters import Compare
 from rft_data.core.rows import Feedback, PreferencePair
 from tests.rft_data.conftest import make_experience
 
@@ -60,3 +61,12 @@ def test_side_tables_know_their_rows_after_a_restart(buffer: Buffer) -> None:
     with Buffer(buffer.root) as again:
         assert again.add_payload(b"abc", "text/plain") == name
         assert again.counts()["payloads"] == 1
+
+
+def test_rows_come_as_a_data_frame(buffer: Buffer) -> None:
+    buffer.append([make_experience(number, reward=reward) for number, reward in enumerate([0.5, None, 1.0])])
+    frame = buffer.to_pandas(columns=["seq", "reward", "token_ids"], where=Compare("seq", "lt", 2))
+    assert frame["seq"].tolist() == [0, 1]
+    assert frame["reward"].isna().tolist() == [False, True]
+    assert frame["token_ids"][0].tolist() == [5, 6, 7, 8]
+    assert len(buffer.to_pandas("tasks")) == 0

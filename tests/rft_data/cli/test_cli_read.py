@@ -1,6 +1,12 @@
 """The reading commands: what they print, as text and as JSON, and how they refuse."""
 
+import csv
+import io
 import json
+import os
+import pty
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -144,3 +150,25 @@ def test_lineage_by_number_id_and_group(uri):
     assert "reward" in rft("lineage", uri, "--group", "run/g0")
     assert "no experience with row number 4000" in rft("lineage", uri, "4000", code=2)
     assert "name either" in rft("lineage", uri, code=2)
+
+
+def test_query_prints_csv_that_a_program_reads_back(uri):
+    sql = "select seq, reward, completion_text, token_ids from experiences where seq in (0, 5) order by seq"
+    header, *rows = csv.reader(io.StringIO(rft("query", uri, sql, "--format", "csv")))
+    assert header == ["seq", "reward", "completion_text", "token_ids"]
+    assert rows == [
+        ["0", "", "answer number0\n\x1b[31m", "[5, 6, 7, 8]"],
+        ["5", "0.5", "answer number5\n\x1b[31m", "[5, 6, 7, 8]"],
+    ]
+    assert "exclude each other" in rft("query", uri, sql, "--format", "csv", "--json", code=2)
+
+
+def test_query_prints_csv_with_escapes_on_a_terminal(uri):
+    ours, theirs = pty.openpty()
+    sql = "select completion_text from experiences where seq = 0"
+    asked = [sys.executable, "-m", "rft_data.cli.app", "buffer", "query", uri, sql, "--format", "csv"]
+    subprocess.run(asked, stdout=theirs, check=True)
+    os.close(theirs)
+    shown = os.read(ours, 4096).decode().splitlines()
+    os.close(ours)
+    assert shown == ["completion_text", '"answer number0', '\\x1b[31m"']

@@ -132,3 +132,9 @@ def test_query_does_not_inherit_secrets(tmp_path: Path, monkeypatch: pytest.Monk
     assert code == 7
     assert "LANCE_CPU_THREADS=2" in err
     assert "canary" not in err
+
+
+def test_query_results_are_frames_for_those_who_want_them(stored):
+    frame = query(stored, "select seq, reward from experiences order by seq").to_pandas()
+    assert frame["seq"].tolist() == [0, 1, 2, 3, 4]
+    assert frame["reward"].mean() == 0.4375
