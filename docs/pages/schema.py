@@ -55,6 +55,13 @@ def _head() -> list[str]:
         "buffer of version 2 is copied into the present form with `rft buffer upgrade OLD NEW`. Rows are",
         "never updated: what changes is appended, and the newest row counts. Lists marked T have one value",
         "for each token.",
+        "",
+        "**The effective reward** of a row is `shaped_reward` of its newest annotation where that is set,",
+        "else the `reward` it was stored with (`rft_data/core/effective_reward.py`). Whatever decides by a",
+        "reward reads it: operators (as it stands at their place in the list), selectors, replay,",
+        "`groups.rewards`, pairs and rows of offline stages, losses, evaluation and the metric `reward`. A",
+        "training run reads the annotation of its own operators. Filters and SQL over `experiences` see the",
+        "stored column.",
     ]
 
 

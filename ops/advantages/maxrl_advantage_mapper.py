@@ -9,22 +9,23 @@ from data_juicer.ops.base_op import OPERATORS, Pipeline
 from ops.advantages.column import ADVANTAGE_COLUMNS, with_advantage
 from ops.base import GROUP_KEY, ArrowMapper
 from ops.grouping import Groups
-from ops.rewards.effective import correct_rows
+from ops.rewards.effective import correct_rows, effective_rewards
 
 
 @OPERATORS.register_module("maxrl_advantage_mapper")
 class MaxrlAdvantageMapper(ArrowMapper, Pipeline):
-    """Writes `advantage` = (c - p) / p, c = 1 if `reward` >= `correct` else 0, p the group's mean of c.
+    """Writes `advantage` = (c - p) / p, c = 1 if r >= `correct` else 0, p the group's mean of c.
 
     The estimator of MaxRL (arXiv:2602.02710): the mean over the successes alone, less the score's mean,
     which approaches the gradient of log pass rate, so hard tasks weigh more than with r - mean. A group
-    without a success, without a failure, or of one gets 0.0; a row without a reward gets a null.
+    without a success, without a failure, or of one gets 0.0; a row without a reward gets a null. r is
+    `shaped_reward` where set, else `reward`.
     Raises ValueError for a reward that is not finite.
     """
 
     group_key = GROUP_KEY
     required_columns = (GROUP_KEY, "reward")
-    optional_columns = ADVANTAGE_COLUMNS[1:]
+    optional_columns = ADVANTAGE_COLUMNS
 
     def __init__(self, correct: float = 1.0, *args: object, **kwargs: object) -> None:
         """correct: smallest reward of a right answer."""
@@ -33,7 +34,7 @@ class MaxrlAdvantageMapper(ArrowMapper, Pipeline):
 
     def process_table(self, table: pa.Table) -> pa.Table:
         """Add the advantage, computed in fp64."""
-        known = table["reward"].is_valid().to_numpy()
+        known = ~np.isnan(effective_rewards(table))
         success = np.where(known, correct_rows(table, self.correct), np.nan)
         groups = Groups.of(table, GROUP_KEY)
         rate = groups.moments(success).mean[groups.codes]

@@ -12,7 +12,7 @@ from data_juicer.ops.base_op import OPERATORS, Pipeline
 from ops.advantages.column import ADVANTAGE_COLUMNS, with_advantage
 from ops.base import GROUP_KEY, ArrowMapper
 from ops.grouping import Groups
-from ops.rewards.effective import correct_rows
+from ops.rewards.effective import correct_rows, effective_rewards
 
 Array = npt.NDArray[np.float64]
 
@@ -22,15 +22,16 @@ class PassAtKAdvantageMapper(ArrowMapper, Pipeline):
     """Writes the `advantage` of pass@k training, in closed form (arXiv:2508.10751).
 
     Every k of the group's n scored rows are one trial, which succeeds if one of the k is correct
-    (`reward` >= `correct`). With m wrong rows: R = 1 - C(m, k) / C(n, k) and s = sqrt(R (1 - R)); a
-    correct row gets (1 - R) / s, a wrong one (1 - R - C(m - 1, k - 1) / C(n - 1, k - 1)) / s. Where
+    (r >= `correct`; r is `shaped_reward` where set, else `reward`). With m wrong rows:
+    R = 1 - C(m, k) / C(n, k) and s = sqrt(R (1 - R)); a correct row gets (1 - R) / s, a wrong one
+    (1 - R - C(m - 1, k - 1) / C(n - 1, k - 1)) / s. Where
     s = 0 (all trials succeed, or none; a group of k or fewer; a group of one) all get 0.0. A row without
     a reward takes no part and gets a null. Raises ValueError for a reward that is not finite.
     """
 
     group_key = GROUP_KEY
     required_columns = (GROUP_KEY, "reward")
-    optional_columns = ADVANTAGE_COLUMNS[1:]
+    optional_columns = ADVANTAGE_COLUMNS
 
     def __init__(self, k: int = 0, correct: float = 1.0, *args: object, **kwargs: object) -> None:
         """k: attempts of which one must succeed (>= 1); correct: smallest reward of a right answer."""
@@ -42,7 +43,7 @@ class PassAtKAdvantageMapper(ArrowMapper, Pipeline):
 
     def process_table(self, table: pa.Table) -> pa.Table:
         """Add the advantage, computed in fp64."""
-        known = table["reward"].is_valid().to_numpy()
+        known = ~np.isnan(effective_rewards(table))
         correct = correct_rows(table, self.correct)
         groups = Groups.of(table, GROUP_KEY)
         size = np.bincount(groups.codes, known, groups.count)

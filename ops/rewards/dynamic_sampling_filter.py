@@ -8,7 +8,7 @@ from data_juicer.ops.base_op import OPERATORS, Pipeline
 
 from ops.base import GROUP_KEY, ArrowFilter, Judgement
 from ops.grouping import Groups
-from ops.rewards.effective import correct_rows
+from ops.rewards.effective import SHAPED, correct_rows, effective_rewards
 from ops.rollouts import ROLLOUT_COLUMNS, Rollouts
 
 
@@ -16,16 +16,16 @@ from ops.rollouts import ROLLOUT_COLUMNS, Rollouts
 class DynamicSamplingFilter(ArrowFilter, Pipeline):
     """Keeps a group when min_accuracy < accuracy < max_accuracy (DAPO, arXiv:2503.14476, equation 11).
 
-    Accuracy is the share of the group's scored rollouts with `reward` >= `correct`; of a rollout of
-    several turns the last one counts. A group of one is all right or all wrong, and dropped; so is a
-    group without a reward. A rollout without a reward stays with its group. Nothing is resampled here: a
-    dropped group is in no lease, so admission starts another group.
+    Accuracy is the share of the group's scored rollouts with r >= `correct`; r is `shaped_reward` where
+    an operator before set it, else `reward`, of the last turn. A group of one is all right or all wrong,
+    and dropped; so is a group without a reward. A rollout without a reward stays with its group. Nothing
+    is resampled here: a dropped group is in no lease, so admission starts another group.
     Raises ValueError for a reward that is not finite.
     """
 
     group_key = GROUP_KEY
     required_columns = (GROUP_KEY, "reward")
-    optional_columns = ROLLOUT_COLUMNS
+    optional_columns = (SHAPED, *ROLLOUT_COLUMNS)
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class DynamicSamplingFilter(ArrowFilter, Pipeline):
         groups = Groups.of(table, GROUP_KEY)
         rollouts = Rollouts.of(table, groups)
         correct = correct_rows(table, self.correct)[rollouts.last]
-        known = table["reward"].is_valid().to_numpy()[rollouts.last]
+        known = ~np.isnan(effective_rewards(table))[rollouts.last]
         scored = np.bincount(rollouts.group, known, groups.count)
         solved = np.bincount(rollouts.group, correct, groups.count)
         accuracy = solved / np.maximum(scored, 1)

@@ -9,13 +9,16 @@ import pyarrow.compute as pc
 from data_juicer.ops.base_op import OPERATORS, Pipeline
 
 from ops.base import GROUP_KEY, ArrowFilter, Judgement
+from ops.rewards.effective import SHAPED
 from ops.rollouts import ROLLOUT_COLUMNS, Ints, multi_turn_rollouts, torn
+from rft_data.core.effective_reward import effective_rewards
 
 
 @OPERATORS.register_module("invalid_reward_filter")
 class InvalidRewardFilter(ArrowFilter, Pipeline):
     """Drops a rollout whose reward is null, NaN or infinite, or that has an `unscored_reason`.
 
+    The reward is `shaped_reward` where an operator before set it, whatever the reason, else `reward`.
     The other operators on rewards refuse (ValueError) what is not finite; this one, put first, takes it
     out with its reason. Of a rollout of several turns (a `turn` above 0) the last one's reward decides for
     all: earlier turns may have no reward or a withdrawn one, but not NaN or an infinity. Groups may become
@@ -24,7 +27,7 @@ class InvalidRewardFilter(ArrowFilter, Pipeline):
 
     group_key = GROUP_KEY
     required_columns = (GROUP_KEY, "reward")
-    optional_columns = ("unscored_reason", *ROLLOUT_COLUMNS)
+    optional_columns = (SHAPED, "unscored_reason", *ROLLOUT_COLUMNS)
 
     def __init__(self, *args: object, **kwargs: object) -> None:
         """No arguments of its own."""
@@ -32,11 +35,9 @@ class InvalidRewardFilter(ArrowFilter, Pipeline):
 
     def judge(self, table: pa.Table) -> Judgement:
         """Keep rows with a finite reward and no `unscored_reason`."""
-        rewards = table["reward"].cast(pa.float64())
+        rewards = effective_rewards(table).cast(pa.float64())
         values = rewards.to_numpy()
-        causes = pa.nulls(table.num_rows, pa.string())
-        if "unscored_reason" in table.column_names:
-            causes = table["unscored_reason"].cast(pa.string())
+        causes = _causes(table)
         unscored = pc.fill_null(pc.greater(pc.utf8_length(causes), 0), False).to_numpy(zero_copy_only=False)
         keep = np.isfinite(values) & ~unscored
         known = rewards.is_valid().to_numpy()
@@ -58,6 +59,16 @@ class InvalidRewardFilter(ArrowFilter, Pipeline):
         lost |= torn(turns, np.flatnonzero(keep), lost)
         keep[list(lost)] = False
         return Judgement(keep, [lost[row] for row in sorted(lost)])
+
+
+def _causes(table: pa.Table) -> pa.ChunkedArray | pa.Array:
+    """Why each row has no reward; null where it has one, or nothing was said."""
+    if "unscored_reason" not in table.column_names:
+        return pa.nulls(table.num_rows, pa.string())
+    causes = table["unscored_reason"].cast(pa.string())
+    if SHAPED in table.column_names:
+        causes = pc.if_else(table[SHAPED].is_valid(), pa.scalar(None, pa.string()), causes)
+    return causes
 
 
 def _is_last(turns: Ints, turn: Ints) -> npt.NDArray[np.bool_]:

@@ -28,7 +28,7 @@ class LengthShapingMapper(ArrowMapper, Pipeline):
     lead (GRPO-LEAD, arXiv:2504.09696): r * exp(-weight * z) if correct, else r.
     z = (L - mean) / std (ddof=0) over the group's correct rollouts; 0 when these are one, or equally long.
 
-    Correct means `reward` >= `correct`; r is `shaped_reward` where set, else `reward`. Of a rollout of
+    Correct means r >= `correct`; r is `shaped_reward` where set, else `reward`. Of a rollout of
     several turns L is the sum over them and r the last one's, which alone is shaped; earlier turns keep
     theirs. A rollout without r keeps a null and takes no part. A group of one has s = 0 or z = 0. Raises
     ValueError for a reward that is not finite, a rollout with a reward whose tokens are not all known, and

@@ -6,9 +6,9 @@ import numpy as np
 import pyarrow as pa
 from data_juicer.ops.base_op import OPERATORS, Pipeline
 
-from ops.base import GROUP_KEY, ArrowMapper, append_or_replace, floats
+from ops.base import GROUP_KEY, ArrowMapper, append_or_replace
 from ops.grouping import Groups
-from ops.rewards.effective import correct_rows
+from ops.rewards.effective import SHAPED, correct_rows, effective_rewards
 from ops.rollouts import ROLLOUT_COLUMNS, Rollouts
 
 
@@ -16,14 +16,17 @@ from ops.rollouts import ROLLOUT_COLUMNS, Rollouts
 class PassRateMapper(ArrowMapper, Pipeline):
     """Writes `pass_rate`, `group_reward_mean`, `group_reward_std` (ddof=0) and `group_size` to every row.
 
-    All are over the group's scored rollouts (`group_size` of them); of a rollout of several turns the
-    last one counts. pass_rate is the share with `reward` >= `correct`. A group of one has std 0.0; in a
+    All are over the group's scored rollouts (`group_size` of them) and the r of the last turn of each:
+    `shaped_reward` where an operator before set it, else `reward`. pass_rate is the share with
+    r >= `correct`. A group of one has std 0.0; in a
     group without a reward the first three are null. Raises ValueError for a reward that is not finite.
     """
 
     group_key = GROUP_KEY
     required_columns = (GROUP_KEY, "reward")
-    optional_columns = (*ROLLOUT_COLUMNS, "pass_rate", "group_reward_mean", "group_reward_std", "group_size")
+    optional_columns = (
+        SHAPED, *ROLLOUT_COLUMNS, "pass_rate", "group_reward_mean", "group_reward_std", "group_size",
+    )  # fmt: skip
 
     def __init__(self, correct: float = 1.0, *args: object, **kwargs: object) -> None:
         """correct: smallest reward of a right answer."""
@@ -35,7 +38,7 @@ class PassRateMapper(ArrowMapper, Pipeline):
         groups = Groups.of(table, GROUP_KEY)
         rollouts = Rollouts.of(table, groups)
         rollout_groups = Groups(rollouts.group, groups.count)
-        moments = rollout_groups.moments(floats(table, "reward")[rollouts.last])
+        moments = rollout_groups.moments(effective_rewards(table)[rollouts.last])
         correct = correct_rows(table, self.correct)[rollouts.last]
         solved = np.bincount(rollouts.group, correct, groups.count)
         values = {

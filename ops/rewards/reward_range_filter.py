@@ -7,11 +7,13 @@ import pyarrow as pa
 from data_juicer.ops.base_op import OPERATORS, Filter
 
 from ops.base import ArrowFilter, Judgement
+from ops.rewards.effective import SHAPED, in_stored_precision
+from rft_data.core.effective_reward import effective_rewards
 
 
 @OPERATORS.register_module("reward_range_filter")
 class RewardRangeFilter(ArrowFilter, Filter):
-    """Keeps a row when min_reward <= reward <= max_reward.
+    """Keeps a row when min_reward <= r <= max_reward; r is `shaped_reward` where set, else `reward`.
 
     A missing reward is dropped with the reason it is missing; NaN is outside every range. Each row
     is judged alone, so group sizes do not matter and groups may become ragged; in our pipeline the other
@@ -19,7 +21,7 @@ class RewardRangeFilter(ArrowFilter, Filter):
     """
 
     required_columns = ("reward",)
-    optional_columns = ("unscored_reason",)
+    optional_columns = (SHAPED, "unscored_reason")
 
     def __init__(
         self,
@@ -40,9 +42,11 @@ class RewardRangeFilter(ArrowFilter, Filter):
 
     def judge(self, table: pa.Table) -> Judgement:
         """Keep rows with a reward inside the bounds, compared in the precision the reward is stored in."""
-        column = table["reward"]
-        single = column.type == pa.float32()
-        low, high = (float(np.float32(b)) if single else b for b in (self.min_reward, self.max_reward))
+        column = effective_rewards(table)
+        low, high = (
+            in_stored_precision(table, self.min_reward),
+            -in_stored_precision(table, -self.max_reward),
+        )
         values = column.cast(pa.float64()).to_numpy()
         keep = (values >= low) & (values <= high)
         dropped = np.flatnonzero(~keep)

@@ -6,22 +6,25 @@ import numpy as np
 import pyarrow as pa
 from data_juicer.ops.base_op import OPERATORS, Pipeline
 
-from ops.base import GROUP_KEY, ArrowFilter, Judgement, floats
+from ops.base import GROUP_KEY, ArrowFilter, Judgement
 from ops.grouping import Groups
+from ops.rewards.effective import SHAPED, effective_rewards
 
 
 @OPERATORS.register_module("reward_variance_filter")
 class RewardVarianceFilter(ArrowFilter, Pipeline):
-    """Drops the whole group when std(rewards) <= min_std: it would give no gradient.
+    """Drops the whole group when std(r) <= min_std: it would give no gradient.
 
-    std is the population standard deviation (ddof=0) over the rewards that are known; this is the
-    filter of DAPO's dynamic sampling (arXiv:2503.14476). A group of one has std 0 and is dropped; so
-    is a group without any reward. A row without a reward stays with its group.
+    r is `shaped_reward` where an operator before set it, else `reward`; std is the population standard
+    deviation (ddof=0) over those that are known. This is the filter of DAPO's dynamic sampling
+    (arXiv:2503.14476). A group of one has std 0 and is dropped; so is a group without any reward. A row
+    without a reward stays with its group.
     Raises ValueError for a reward that is not finite.
     """
 
     group_key = GROUP_KEY
     required_columns = (GROUP_KEY, "reward")
+    optional_columns = (SHAPED,)
 
     def __init__(self, min_std: float = 1e-6, *args: object, **kwargs: object) -> None:
         """min_std: largest standard deviation, in units of reward, of a group that is dropped (>= 0)."""
@@ -33,7 +36,7 @@ class RewardVarianceFilter(ArrowFilter, Pipeline):
     def judge(self, table: pa.Table) -> Judgement:
         """Keep the groups whose rewards vary."""
         groups = Groups.of(table, GROUP_KEY)
-        moments = groups.moments(floats(table, "reward"))
+        moments = groups.moments(effective_rewards(table))
         std = moments.std(ddof=0)
         keep = (std > self.min_std)[groups.codes]
         reasons = [

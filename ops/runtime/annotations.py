@@ -15,10 +15,12 @@ from ops.runtime.native import META, STATS
 from ops.runtime.stage import ROW, Outcome, row_numbers
 from rft_data.core import schema
 from rft_data.core.codec import one_array
+from rft_data.core.effective_reward import REWARD
+from rft_data.core.effective_reward import SHAPED_REWARD as SHAPED
 from rft_data.core.rows import canonical_json, now
 from rft_data.core.words import Verdict
 
-COLUMNS = ("advantage", "shaped_reward", "masked")
+COLUMNS = ("advantage", SHAPED, "masked")
 """Operator columns that the table has too; all other operator columns go into `stats`."""
 UNJUDGED = "unjudged"
 """Key in `stats` of a row kept in spite of failures (`on_failure: keep`): operator to its failure."""
@@ -59,9 +61,18 @@ class OperatorReport:
 
 
 def annotation_rows(
-    experiences: pa.Table, kept: pa.Table, reports: Sequence[OperatorReport], pipeline_hash: str
+    experiences: pa.Table,
+    kept: pa.Table,
+    rewarded: Sequence[pa.Table],
+    reports: Sequence[OperatorReport],
+    pipeline_hash: str,
 ) -> pa.Table:
-    """One row of schema.ANNOTATIONS for each experience, in their order; `kept` carries ROW."""
+    """One row of schema.ANNOTATIONS for each experience, in their order.
+
+    Args:
+        kept: the rows that passed, with ROW.
+        rewarded: all rows with ROW and their rewards, those that were lost as they were then.
+    """
     rows = experiences.num_rows
     verdict, dropped_by, reason = [Verdict.KEPT] * rows, [""] * rows, [""] * rows
     for report in reports:
@@ -80,9 +91,10 @@ def annotation_rows(
         "dropped_by": dropped_by,
         "reason": reason,
         "stats": stats.take(places).fill_null("{}"),
+        "shaped_reward": _shaped_rewards(experiences, rewarded),
         "created_at": pa.repeat(pa.scalar(now(), schema.ANNOTATIONS.field("created_at").type), rows),
     }
-    own = {name: _spread(kept, name, places) for name in COLUMNS if name in schema.ANNOTATIONS.names}
+    own = {name: _spread(kept, name, places) for name in COLUMNS if name not in columns}
     return pa.table({**columns, **own}, schema=schema.ANNOTATIONS)
 
 
@@ -92,6 +104,22 @@ def _spread(kept: pa.Table, name: str, places: pa.Array) -> pa.Array:
     if name not in kept.column_names:
         return pa.nulls(len(places), kind)
     return one_array(kept[name].cast(kind)).take(places)
+
+
+def _shaped_rewards(experiences: pa.Table, rewarded: Sequence[pa.Table]) -> pa.Array:
+    """The reward that operators gave each row or filled in; null where the stored one counts."""
+    kind = schema.ANNOTATIONS.field(SHAPED).type
+    given = np.full(experiences.num_rows, np.nan, np.float32)
+    for part in rewarded:
+        rows = row_numbers(part)
+        if REWARD in part.column_names:
+            stored = experiences[REWARD].cast(kind).to_numpy()[rows]
+            now = part[REWARD].cast(kind).to_numpy()
+            given[rows] = np.where(now == stored, np.nan, now)
+        if SHAPED in part.column_names:
+            shaped = part[SHAPED].cast(kind).to_numpy()
+            given[rows] = np.where(np.isnan(shaped), given[rows], shaped)
+    return pa.array(given, kind, mask=np.isnan(given))
 
 
 def _stats(experiences: pa.Table, kept: pa.Table, reports: Sequence[OperatorReport]) -> list[str]:

@@ -25,6 +25,7 @@ from ops.runtime.native import local_stage
 from ops.runtime.specs import OperatorList, Spec, parse
 from ops.runtime.stage import ROW, Outcome, Stage, all_failed, apply, dropped_too, row_numbers, settled
 from ops.runtime.workers import WorkerStage
+from rft_data.core.effective_reward import REWARD, SHAPED_REWARD
 from rft_data.core.errors import OperatorError, RecipeError
 from rft_data.core.lookup import suggest
 from rft_data.core.rows import content_id
@@ -135,17 +136,18 @@ class OperatorPipeline:
         Raises: OperatorError when an operator breaks its contract or a column it needs is missing.
         """
         self._need_columns(experiences, ["seq", "experience_id"])
-        kept, reports = self._through(experiences, trained=True)
+        rewarded: list[pa.Table] = []
+        kept, reports = self._through(experiences, trained=True, rewarded=rewarded)
         for report in reports:
             self._sample(report, experiences["experience_id"])
-        return annotation_rows(experiences, kept, reports, self._hash)
+        return annotation_rows(experiences, kept, rewarded, reports, self._hash)
 
     def run_tasks(self, table: pa.Table) -> Verdicts:
         """Run the list over any rows, such as tasks.
 
         Raises: OperatorError when an operator breaks its contract or a column it needs is missing.
         """
-        work, reports = self._through(table, trained=False)
+        work, reports = self._through(table, trained=False, rewarded=[])
         return Verdicts(row_numbers(work), _widen(table, work), tuple(reports))
 
     def metrics(self) -> dict[str, float]:
@@ -204,10 +206,14 @@ class OperatorPipeline:
             )
         op.attach(self._store)
 
-    def _through(self, table: pa.Table, *, trained: bool) -> tuple[pa.Table, list[OperatorReport]]:
+    def _through(
+        self, table: pa.Table, *, trained: bool, rewarded: list[pa.Table]
+    ) -> tuple[pa.Table, list[OperatorReport]]:
         """The kept rows (only the columns operators use, and ROW) and a report for each operator.
 
-        Args: trained: drop rows that have no advantage after an advantage operator.
+        Args:
+            trained: drop rows that have no advantage after an advantage operator.
+            rewarded: gets ROW and the rewards of every row, as they were when the row was lost or had passed.
         """
         self._need_columns(table, [self._text_column] if self._reads_text else [])
         work = _narrow(table, self._reads, self._natives)
@@ -234,7 +240,9 @@ class OperatorPipeline:
                 )
             )
             self._count(reports[-1])
+            rewarded.append(_rewards_of_lost(work, outcome.table))
             work = outcome.table
+        rewarded.append(work)
         return work, reports
 
     def _count(self, report: OperatorReport) -> None:
@@ -268,6 +276,14 @@ def _outcome(step: Step, work: pa.Table, unjudged: set[int]) -> Outcome:
         why = f"{step.stage.name}: needs column '{missing[0]}', and the operators before failed on every row"
         return settled(step.stage, work, all_failed(work, why), step.limits.on_failure)
     return apply(step.stage, work, step.limits.on_failure)
+
+
+def _rewards_of_lost(before: pa.Table, after: pa.Table) -> pa.Table:
+    """ROW and the rewards of the rows of `before` that are not in `after`."""
+    part = before.select([name for name in before.column_names if name in (ROW, REWARD, SHAPED_REWARD)])
+    if before.num_rows == after.num_rows:
+        return part.slice(0, 0)
+    return part.filter(pa.array(np.isin(row_numbers(before), row_numbers(after), invert=True)))
 
 
 def _torn(outcome: Outcome, turns: Ints) -> dict[int, str]:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 DEADLINE_S = 60.0
-_VERDICT_COLUMNS = ["seq", "pipeline_hash", "verdict", "advantage", "masked"]
+_VERDICT_COLUMNS = ["seq", "pipeline_hash", "verdict", "advantage", "masked", "shaped_reward"]
 
 
 class Buffer:
@@ -263,10 +263,10 @@ class Buffer:
         return self._experiences.take(seqs) if len(seqs) else EXPERIENCES.empty_table()
 
     def leased(self, lease: Lease, pipeline_hash: str) -> LeasedBatch:
-        """The lease's rows joined with the pipeline's `advantage` and `masked`, in lease order.
+        """The lease's rows joined with the pipeline's verdicts, in lease order.
 
-        Columns: `seq`, those of `digests.TRAINED`, `digest`, `advantage`, `masked` (never null); use
-        `take` for the others.
+        Columns: `seq`, those of `digests.TRAINED`, `digest`, `advantage`, `masked` (never null) and
+        `shaped_reward`; use `take` for the others.
         Raises: IntegrityError if the lease or a row does not match its digest, or a row was never kept.
         """
         if content_id(list(lease.seqs)) != lease.digest:
@@ -282,9 +282,14 @@ class Buffer:
                     f"lease {lease.consumer}/{lease.step}: row {unjudged[0]} has no advantage from the "
                     "pipeline; put an advantage operator at the end of 'experience_ops'."
                 )
-            advantages, masked = verdicts.advantages(seqs), verdicts.masked(seqs)
+            joined = {
+                "advantage": verdicts.advantages(seqs),
+                "masked": verdicts.masked(seqs),
+                "shaped_reward": verdicts.shaped_rewards(seqs),
+            }
         rows = self._experiences.take(seqs, trained_only=True)
-        rows = rows.append_column("advantage", advantages).append_column("masked", masked)
+        for name, column in joined.items():
+            rows = rows.append_column(name, column)
         return LeasedBatch(lease, rows)
 
     def _pipeline_verdicts(self, pipeline_hash: str) -> Verdicts:

@@ -1,4 +1,4 @@
-"""The newest verdicts of one operator pipeline: kept, masked, advantage; 5 bytes a row."""
+"""The newest verdicts of one operator pipeline: kept, masked, advantage, shaped reward; 9 bytes a row."""
 
 from __future__ import annotations
 
@@ -43,10 +43,11 @@ class Verdicts:
         self._pipeline_hash = pipeline_hash
         self._state = np.zeros(0, np.int8)
         self._advantage = np.zeros(0, np.float32)
+        self._shaped = np.zeros(0, np.float32)
         self._per_token: dict[int, npt.NDArray[np.float32]] = {}
 
     def fold(self, annotations: pa.Table | pa.RecordBatch) -> None:
-        """Add newer annotations: columns seq, pipeline_hash, verdict, advantage, masked."""
+        """Add newer annotations: columns seq, pipeline_hash, verdict, advantage, masked, shaped_reward."""
         mine = annotations.filter(pc.equal(annotations.column("pipeline_hash"), self._pipeline_hash))
         mine = mine.filter(pc.greater_equal(mine.column("seq"), 0))
         if mine.num_rows == 0:
@@ -58,6 +59,7 @@ class Verdicts:
         kept = np.asarray(pc.equal(mine.column("verdict"), Verdict.KEPT)) & (sizes > 0)
         masked = np.asarray(mine.column("masked").fill_null(False))
         self._state[seqs] = np.where(kept, np.where(masked, _MASKED, _KEPT), _NOT_KEPT)
+        self._shaped[seqs] = mine.column("shaped_reward").to_numpy(zero_copy_only=False)
         flat = np.asarray(pc.list_flatten(advantage))
         ends = np.cumsum(sizes)
         single = kept & (sizes == 1)
@@ -74,9 +76,9 @@ class Verdicts:
         if rows > len(self._state):
             room = max(rows, 2 * len(self._state), 1024)
             self._state = np.concatenate([self._state, np.zeros(room - len(self._state), np.int8)])
-            self._advantage = np.concatenate(
-                [self._advantage, np.zeros(room - len(self._advantage), np.float32)]
-            )
+            more = np.zeros(room - len(self._advantage), np.float32)
+            self._advantage = np.concatenate([self._advantage, more])
+            self._shaped = np.concatenate([self._shaped, np.full_like(more, np.nan)])
 
     def missing(self, seqs: npt.NDArray[np.int64]) -> list[int]:
         """The rows among `seqs` whose newest verdict is not `kept` with an advantage."""
@@ -87,6 +89,11 @@ class Verdicts:
     def masked(self, seqs: npt.NDArray[np.int64]) -> pa.Array:
         """bool per row: whether the loss ignores its tokens; all `seqs` must be kept rows."""
         return pa.array(self._state[seqs] == _MASKED)
+
+    def shaped_rewards(self, seqs: npt.NDArray[np.int64]) -> pa.Array:
+        """float32 per row, null where the operators left the stored reward; all `seqs` must be kept rows."""
+        shaped = self._shaped[seqs]
+        return pa.array(shaped, pa.float32(), mask=np.isnan(shaped))
 
     def advantages(self, seqs: npt.NDArray[np.int64]) -> pa.Array:
         """list<float32> per row: one value, or one per token; all `seqs` must be kept rows."""

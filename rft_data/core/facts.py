@@ -172,7 +172,7 @@ class Window:
     groups_by_state: Mapping[str, int] = field(default_factory=dict)
     """`Sampler.conservation()`, or empty."""
     rewards: Sequence[Sequence[float | None]] = ()
-    """The rollouts' rewards of each group that arrived."""
+    """The effective rewards of each group that arrived."""
     dispatched: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     """Groups dispatched since the run began: by `taskset` and by `difficulty`, by class."""
     trained: Mapping[str, Mapping[str, float]] = field(default_factory=dict)

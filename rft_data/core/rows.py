@@ -256,7 +256,7 @@ class GroupResult:
     ticket: Ticket
     task: TaskKey
     rewards: tuple[float | None, ...]
-    """One per rollout, None where unscored."""
+    """Effective reward of each of its rows, in order of seq; None where it has none."""
     outcome: GroupOutcome
     version_min: int
     """Lowest version over the group (the ticket's version when it failed)."""

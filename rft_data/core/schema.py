@@ -144,7 +144,13 @@ EXPERIENCES = pa.schema(
         _text("tools", "tool definitions offered to the policy", by="workflow", null=True, is_json=True),
         _text("completion_text", "the decoded completion", by=_ENGINE),
         _text("finish_reason", "stop, length, abort, or empty when not sampled", by=_ENGINE),
-        _float("reward", "null until known (delayed or unscored)", by="reward", null=True),
+        _float(
+            "reward",
+            "as it was scored: the weighted sum of its parts; null until known (delayed or unscored). What "
+            "counts is the effective reward: `shaped_reward` of the newest annotation where set, else this",
+            by="reward",
+            null=True,
+        ),
         _text("reward_parts", "reward by component, before weights", by="reward", is_json=True),
         _text("unscored_reason", "why there is no reward", by="reward", null=True),
         _list("teacher_logprobs", _LOGPROB, "T values, nats, a teacher's logprobs of token_ids", null=True),
@@ -195,7 +201,9 @@ GROUPS = pa.schema(
         _int("version", "policy version at admission"),
         _int("version_min", "lowest policy version in the group"),
         _text("outcome", "arrived, failed or cancelled"),
-        _list("rewards", pa.float32(), "one per rollout, null where unscored"),
+        _list(
+            "rewards", pa.float32(), "effective reward of each row, in order of seq; null where it has none"
+        ),
         _list("seqs", pa.int64(), "rows training may use; empty when dropped or failed"),
         _text("dropped_by", "operator that dropped the whole group, or empty"),
         _text("error", "why it failed, or empty"),
@@ -212,7 +220,12 @@ ANNOTATIONS = pa.schema(
         _text("dropped_by", "operator that dropped it, or empty"),
         _text("reason", "why it was dropped, or empty"),
         _list("advantage", pa.float32(), "one value, or T values; null when dropped", null=True),
-        _float("shaped_reward", "reward after shaping; null when no operator shaped it", null=True),
+        _float(
+            "shaped_reward",
+            "the effective reward, where operators shaped the stored one or feedback filled it in (also of "
+            "rows they then dropped); null: `reward` of the experience is the effective one",
+            null=True,
+        ),
         _field(
             "masked",
             pa.bool_(),

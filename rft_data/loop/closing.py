@@ -12,8 +12,10 @@ from dataclasses import dataclass
 from typing import TypedDict, cast
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from rft_data.buffer import Buffer
+from rft_data.core.effective_reward import effective_rewards
 from rft_data.core.errors import ConflictError
 from rft_data.core.failpoints import failpoint
 from rft_data.core.filters import And, Compare
@@ -49,6 +51,7 @@ class _JudgedRow(TypedDict):
     group_id: str
     version_min: int
     reward: float | None
+    """The effective one."""
     verdict: Verdict
     dropped_by: str
 
@@ -74,14 +77,19 @@ class GroupCloser:
     def close(self, played: Sequence[Played]) -> list[GroupResult]:
         """Judge the stored rows of these groups, with the rewards that came later, and close them."""
         rows = self.buffer.take([seq for group in played for seq in group.seqs])
-        if self.awaiting is not None:
-            rows = self.awaiting.with_rewards(rows)
-        return self.judge(played, rows)
+        return self.judge(played, rows, None if self.awaiting is None else self.awaiting.with_rewards(rows))
 
-    def judge(self, played: Sequence[Played], rows: pa.Table) -> list[GroupResult]:
-        """Run the operators over `rows`; store verdicts, the preference pairs they found, then the groups."""
+    def judge(
+        self, played: Sequence[Played], rows: pa.Table, rewarded: pa.Table | None = None
+    ) -> list[GroupResult]:
+        """Run the operators over rows; store verdicts, the preference pairs they found, then the groups.
+
+        Args: rows: as they are stored. rewarded: the same with rewards that came later; None: none did.
+        """
         failpoint("judge.begin")
-        annotations = self.pipeline.run(rows)
+        annotations = self.pipeline.run(rows if rewarded is None else rewarded)
+        if rewarded is not None:
+            annotations = _with_late(annotations, rows, rewarded)
         self.buffer.annotate(annotations)
         store_pairs(self.buffer, rows, annotations)
         failpoint("judge.annotated")
@@ -138,12 +146,24 @@ class GroupCloser:
         return Played(ticket, key, GroupOutcome.CANCELLED, seqs, len(seqs), why)
 
 
+def _with_late(annotations: pa.Table, rows: pa.Table, rewarded: pa.Table) -> pa.Table:
+    """`annotations` whose `shaped_reward` has the rewards that came later, where operators shaped none."""
+    late = pc.if_else(rows["reward"].is_null(), rewarded["reward"], pa.scalar(None, pa.float32()))
+    place = annotations.schema.get_field_index("shaped_reward")
+    shaped = pc.coalesce(annotations["shaped_reward"], late)
+    return annotations.set_column(place, annotations.schema.field(place), shaped)
+
+
 def group_results(played: Sequence[Played], rows: pa.Table, annotations: pa.Table) -> list[GroupResult]:
     """What became of each group, from its stored rows and their verdicts (same order as `rows`)."""
-    names = ["seq", "group_id", "version_min", "reward"]
+    names = ["seq", "group_id", "version_min"]
     verdicts = annotations.select(["verdict", "dropped_by"]).to_pylist()
+    rewards = effective_rewards(
+        pa.table({"reward": rows["reward"], "shaped_reward": annotations["shaped_reward"]})
+    )
+    rows = rows.select(names).append_column("reward", rewards)
     judged: dict[str, list[_JudgedRow]] = {}
-    for row, verdict in zip(rows.select(names).to_pylist(), verdicts, strict=True):
+    for row, verdict in zip(rows.to_pylist(), verdicts, strict=True):
         judged.setdefault(row["group_id"], []).append(cast("_JudgedRow", {**row, **verdict}))
     return [_result(group, judged.get(group.ticket.group_id, [])) for group in played]
 

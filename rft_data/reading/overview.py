@@ -12,10 +12,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rft_data.buffer import Buffer
+from rft_data.core.effective_reward import ShapedRewards
 from rft_data.core.schema import SCHEMA_VERSION, TABLES
 from rft_data.core.words import LeaseEvent
 
-_COLUMNS = ["source", "run_id", "reward", "version_min", "version_max"]
+_COLUMNS = ["seq", "source", "run_id", "reward", "version_min", "version_max"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +61,7 @@ class Overview:
     scored: int
     """Experiences with a reward."""
     reward_mean: float | None
+    """Of the effective rewards (`core/effective_reward.py`)."""
     versions: tuple[int, int] | None
     """Lowest and highest policy version that sampled a stored token."""
 
@@ -69,9 +71,9 @@ class Overview:
 
 
 def overview(buffer: Buffer) -> Overview:
-    """The summary of a buffer: one pass over five columns of the experiences, in bounded memory."""
+    """The summary of a buffer: one pass over six columns of the experiences, in bounded memory."""
     tables = {name: facts for name in TABLES if (facts := _table_facts(buffer, name)) is not None}
-    seen = _Sums()
+    seen = _Sums(ShapedRewards(buffer))
     for batch in buffer.batches("experiences", _COLUMNS):
         seen.add(batch)
     return Overview(
@@ -89,7 +91,8 @@ def overview(buffer: Buffer) -> Overview:
 class _Sums:
     """Sums over batches of experiences."""
 
-    def __init__(self) -> None:
+    def __init__(self, shaped: ShapedRewards) -> None:
+        self._shaped = shaped
         self.sources: Counter[str] = Counter()
         self.runs: Counter[str] = Counter()
         self.scored = 0
@@ -101,7 +104,7 @@ class _Sums:
         for name, counter in (("source", self.sources), ("run_id", self.runs)):
             for item in pc.value_counts(batch.column(name)).to_pylist():
                 counter[item["values"]] += item["counts"]
-        rewards = np.asarray(batch.column("reward").drop_null(), np.float64)
+        rewards = np.asarray(self._shaped.effective(batch).drop_null(), np.float64)
         self.scored += len(rewards)
         self.reward += float(rewards.sum())
         low, high = pc.min(batch.column("version_min")).as_py(), pc.max(batch.column("version_max")).as_py()

@@ -15,7 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rft_data.core.codec import one_array
-from rft_data.core.filters import And, Compare, Filter, IsNull, Not
+from rft_data.core.effective_reward import ShapedRewards
+from rft_data.core.filters import And, Compare, Filter
 from rft_data.core.words import GroupOutcome, RowSource
 
 PLAYED = pa.schema(
@@ -113,9 +114,10 @@ def _first_of_each(table: pa.Table, name: str) -> pa.Table:
 
 def _imports(store: StoredRows) -> pa.Table:
     """One entry for each scored rollout that was imported."""
-    scored = And((Compare("source", "eq", RowSource.IMPORT), Not(IsNull("reward"))))
-    rows = store.read("experiences", [*_KEY, "reward"], scored)
-    rewards = rows["reward"].cast(pa.float64()).to_numpy()
+    rows = store.read("experiences", ["seq", *_KEY, "reward"], Compare("source", "eq", RowSource.IMPORT))
+    rewarded = ShapedRewards(store).effective(rows)
+    rows, rewarded = rows.filter(rewarded.is_valid()), rewarded.drop_null()
+    rewards = rewarded.cast(pa.float64()).to_numpy()
     entries = {
         "age": pa.nulls(rows.num_rows, pa.int64()),
         "passes": pa.array(np.clip(rewards, 0.0, 1.0)),

@@ -13,8 +13,10 @@ from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from rft_data.core.codec import to_experiences
+from rft_data.core.effective_reward import ShapedRewards
 from rft_data.core.errors import RowError
 from rft_data.core.filters import And, In
 from rft_data.core.lookup import lookup
@@ -36,7 +38,7 @@ _NEWEST = 16
 class Rows(StoredRows, Protocol):
     """The buffer methods that synthesis calls."""
 
-    def take(self, seqs: Sequence[int]) -> object:
+    def take(self, seqs: Sequence[int]) -> pa.Table:
         """Experiences by row number."""
         ...
 
@@ -163,7 +165,7 @@ def _checked(variant: Task, parent: Task, newest: Experience) -> Task:
 def _newest(
     store: Rows, parents: Sequence[Task], run_id: str | None, set_aside: Collection[str]
 ) -> dict[TaskKey, list[Experience]]:
-    """The newest experiences of each task, newest first, without evaluations and probes."""
+    """The newest experiences of each task, with effective rewards, newest first, without measured ones."""
     gone = frozenset(set_aside)
     wanted = {task.key for task in parents}
     where = And(
@@ -181,5 +183,5 @@ def _newest(
             seqs.setdefault(key, []).append(row["seq"])
     newest = {key: sorted(found, reverse=True)[:_NEWEST] for key, found in seqs.items()}
     flat = [seq for found in newest.values() for seq in found]
-    experiences = dict(zip(flat, to_experiences(store.take(flat)), strict=True))
+    experiences = dict(zip(flat, to_experiences(ShapedRewards(store).counted(store.take(flat))), strict=True))
     return {key: [experiences[seq] for seq in found] for key, found in newest.items()}

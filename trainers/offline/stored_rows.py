@@ -15,6 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from rft_data.core.codec import from_table
+from rft_data.core.effective_reward import ShapedRewards
 from rft_data.core.errors import TrainingError
 from rft_data.core.filters import And, Compare, Filter, In, Not, parse_text
 from rft_data.core.reader import BufferReader
@@ -111,8 +112,8 @@ def _read(store: BufferReader, columns: Sequence[str], where: Filter) -> pa.Tabl
 
 
 def _scores(store: BufferReader, choice: RowChoice, found: pa.Table) -> npt.NDArray[np.float64]:
-    """(R,) the newest feedback about each row, else its reward; NaN where it has neither."""
-    rewards = found["reward"].cast(pa.float64()).fill_null(float("nan")).to_numpy()
+    """(R,) the newest feedback about each row, else its effective reward; NaN where it has neither."""
+    rewards = ShapedRewards(store).effective(found).cast(pa.float64()).to_numpy()
     if choice.feedback is None:
         return np.array(rewards, np.float64)
     ids = found["experience_id"].combine_chunks()

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
+from rft_data.core.effective_reward import effective_rewards
 from rft_data.core.errors import RowError, TrainingError
 
 Array = npt.NDArray[Any]
@@ -35,7 +36,7 @@ def collate(table: pa.Table, *, rows: int, pad_id: int, experts: bool = False) -
     Returns: `prompt_ids`, `prompt_mask` (R, P), `completion_ids`, `completion_mask`, `tool_mask`
         (1 = the policy sampled it; padding is 1) (R, C), `advantages` (R,) or (R, C),
         `old_per_token_logps`, `sampling_per_token_logps` (R, C), nats, `version_min`, `groups` (a number
-        for each group), `rewards` (NaN where a row has none), `is_expert` (R,), and 0-dim
+        for each group), `rewards` (effective, NaN where a row has none), `is_expert` (R,), and 0-dim
         `num_items_in_batch` and `num_rows_in_batch`, the sampled tokens and the table's rows.
         `completion_mask` is 0 in a masked row, as with TRL's mask_truncated_completions: the row counts as a
         row, its tokens do not. A row without logprobs is an expert's.
@@ -155,8 +156,8 @@ class _Grid:
         return self._per_row(codes.to_numpy(), -1, np.int64)
 
     def rewards(self) -> Array:
-        """(R,) NaN where a row has no reward, and on padding."""
-        rewards = self.table.column("reward").to_numpy(zero_copy_only=False)
+        """(R,) effective rewards, NaN where a row has none, and on padding."""
+        rewards = effective_rewards(self.table).to_numpy(zero_copy_only=False)
         return self._per_row(rewards, np.nan, np.float32)
 
     def advantages(self) -> Array:

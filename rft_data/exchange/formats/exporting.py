@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from rft_data.buffer import Buffer
 from rft_data.core.codec import to_experiences, to_preferences, to_tasks
+from rft_data.core.effective_reward import ShapedRewards
 from rft_data.core.errors import RecipeError, RowError
 from rft_data.core.filters import Filter
 from rft_data.core.lookup import lookup
@@ -165,8 +166,10 @@ class _Outgoing:
             if self._format is DPO and name == "experiences":
                 yield from mined_pairs(self._buffer, where, self._choices.margin)
                 continue
+            shaped = ShapedRewards(self._buffer) if self._format.training and name == "experiences" else None
             for batch in self._buffer.batches(name, where=where):
                 table = pa.Table.from_batches([batch])
+                table = table if shaped is None else shaped.counted(table)
                 yield from table.to_pylist() if self._format is STORED else _ROWS[name](table)
 
     def _row(self, record: _Outcome) -> RawRow:

@@ -1,7 +1,7 @@
 """Preference pairs mined from groups: the best rollout of a group against its worst, by reward.
 
 The first pass reads rewards and keeps four numbers a group; the second reads the rows chosen. The reward is
-the one stored with the row: rewards that came later as feedback do not count.
+the effective one (`core/effective_reward.py`).
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rft_data.core.codec import to_experiences
+from rft_data.core.effective_reward import ShapedRewards
 from rft_data.core.errors import RowError
 from rft_data.core.filters import Filter
 from rft_data.core.reader import BufferReader
@@ -27,8 +28,10 @@ def mined_pairs(
     Of rows with equal rewards the one stored first is taken. Evaluation and probe rows are left out.
     """
     found: dict[str, tuple[float, int, float, int]] = {}
+    shaped = ShapedRewards(buffer)
     for batch in buffer.batches("experiences", columns=_COLUMNS, where=where):
-        for seq, group, reward, source in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+        columns = (batch["seq"], batch["group_id"], shaped.effective(batch), batch["source"])
+        for seq, group, reward, source in zip(*(column.to_pylist() for column in columns), strict=True):
             if reward is None or source in MEASURING_SOURCES:
                 continue
             high, best, low, worst = found.get(group, (reward, seq, reward, seq))
@@ -42,13 +45,16 @@ def mined_pairs(
         yield RowError(f"no pair in the group: its rewards differ by no more than {margin:g}")
     for start in range(0, len(wanted), _PAIRS):
         some = wanted[start : start + _PAIRS]
-        rows = to_experiences(buffer.take([seq for pair in some for seq in pair]))
+        rows = to_experiences(shaped.counted(buffer.take([seq for pair in some for seq in pair])))
         for place in range(0, len(rows), 2):
             yield mined_pair(rows[place], rows[place + 1])
 
 
 def mined_pair(best: Experience, worst: Experience) -> PreferencePair | RowError:
-    """Two rows of one group as a pair, or why they are none: a pair has one prompt and two answers."""
+    """Two rows of one group as a pair, or why they are none: a pair has one prompt and two answers.
+
+    Their scores are the rewards that the rows hold.
+    """
     prompt = best.messages[: best.prompt_messages]
     chosen, rejected = best.messages[best.prompt_messages :], worst.messages[worst.prompt_messages :]
     if prompt != worst.messages[: worst.prompt_messages]:
