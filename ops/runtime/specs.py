@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, get_type_hints
+from typing import Any, cast, get_type_hints
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
@@ -18,7 +18,7 @@ from ops.base import ArrowOperator
 from ops.runtime.allowlist import NATIVE_OPERATORS, unsafe_arguments
 from ops.runtime.hygiene import registry
 from rft_data.core.errors import MissingExtraError, RecipeError, UnknownComponentError
-from rft_data.core.lookup import suggest
+from rft_data.core.lookup import load, suggest
 from rft_data.core.rows import canonical_json
 
 OperatorList = Sequence[Mapping[str, Mapping[str, Any] | None]]
@@ -29,7 +29,7 @@ class Spec:
     """One operator of a list."""
 
     name: str
-    """Its name in Data-Juicer's registry."""
+    """Its name in Data-Juicer's registry, or the import path of an operator class."""
     args: Mapping[str, Any]
     """The arguments in the recipe, JSON values."""
 
@@ -38,7 +38,7 @@ class Spec:
 
         Raises: RecipeError when the operator refuses its arguments; MissingExtraError.
         """
-        operator = registry().modules[self.name]
+        operator = operator_class(self.name)
         args = dict(self.args)
         if not issubclass(operator, ArrowOperator):
             args = {"text_key": text_column, **args, "num_proc": None, "auto_op_parallelism": False}
@@ -69,29 +69,57 @@ def parse(operators: OperatorList, name: str, *, allow_unsafe: bool) -> tuple[Sp
             invalid.append(f"{where}: got {entry!r}; wanted one operator name with its arguments")
             continue
         ((operator, given),) = entry.items()
-        known = registry().modules
-        if operator not in known:
-            unknown.append(f"{where}: operator '{operator}' is not known;{suggest(str(operator), known)}")
+        try:
+            kind = _allowed_class(str(operator), allow_unsafe=allow_unsafe)
+        except UnknownComponentError as err:
+            unknown.append(f"{where}: {err}")
             continue
         if given is not None and not isinstance(given, Mapping):
             invalid.append(f"{where}.{operator}: got {given!r}; wanted a mapping of arguments")
             continue
         spec = Spec(operator, dict(given or {}))
-        if not (allow_unsafe or operator in OPERATOR_MODULES or operator in NATIVE_OPERATORS):
+        if kind is None:
             invalid.append(f"{where}.{operator}: {_UNSAFE}")
-        elif not allow_unsafe:
+            continue
+        if not allow_unsafe:
             invalid.extend(
                 f"{where}.{operator}.{key}: with this value the operator {does}; {_WANTED}"
                 for key, does in unsafe_arguments(operator, spec.args)
             )
-        invalid.extend(
-            f"{where}.{operator}{mistake}" for mistake in _argument_mistakes(known[operator], spec.args)
-        )
+        invalid.extend(f"{where}.{operator}{mistake}" for mistake in _argument_mistakes(kind, spec.args))
         specs.append(spec)
     if invalid or unknown:
         error = RecipeError if invalid else UnknownComponentError
         raise error("\n  ".join([f"operator list '{name}' is not valid:", *unknown, *invalid]))
     return tuple(specs)
+
+
+def operator_class(name: str) -> type:
+    """The operator of Data-Juicer's registry called `name`, or the class at an import path.
+
+    Raises: UnknownComponentError, also for an object that is no registered operator.
+    """
+    known: Mapping[str, type] = registry().modules  # first: it keeps Data-Juicer's import from doing harm
+    if ":" not in name:
+        if name not in known:
+            raise UnknownComponentError(f"operator '{name}' is not known;{suggest(name, known)}")
+        return known[name]
+    kind = load(name, "operator")
+    if kind not in known.values():
+        raise UnknownComponentError(
+            f"'{name}' is no operator of Data-Juicer's registry; decorate the class with "
+            "@OPERATORS.register_module('NAME') (docs/operators.md, 'Writing one')."
+        )
+    return cast(type, kind)
+
+
+def _allowed_class(name: str, *, allow_unsafe: bool) -> type | None:
+    """The operator's class; None, and nothing imported, for one that needs `allow_unsafe_ops`."""
+    if allow_unsafe or name in OPERATOR_MODULES or name in NATIVE_OPERATORS:
+        return operator_class(name)
+    if ":" not in name:
+        operator_class(name)  # one that does not exist is named as that
+    return None
 
 
 _UNSAFE = (

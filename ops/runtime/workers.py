@@ -21,7 +21,7 @@ import pyarrow as pa
 from ops.runtime.hygiene import registry
 from ops.runtime.limits import Limits
 from ops.runtime.native import local_stage
-from ops.runtime.specs import Spec
+from ops.runtime.specs import Spec, operator_class
 from ops.runtime.stage import BatchError, Outcome, Stage, all_failed, apply, merge
 from rft_data.core.errors import OperatorError, RftError, RoleDiedError, StalledError
 from rft_data.core.protocols import Placement, Role, RoleSpec
@@ -66,12 +66,12 @@ def make_worker(
     """
     known = registry().modules
     problem = "importing it does not register the operator"
-    if name not in known:
+    if ":" not in name and name not in known:
         try:
             importlib.import_module(module)
         except ImportError as err:
             problem = str(err)
-    if name not in known:
+    if ":" not in name and name not in known:
         raise OperatorError(
             f"operator '{name}' is defined in '{module}', which its workers cannot import ({problem}); "
             "put it at the top of a module on the Python path, or give it no workers."
@@ -89,7 +89,7 @@ class WorkerStage:
         self._limits = limits
         self._arguments = {
             "label": inner.name,
-            "module": registry().modules[spec.name].__module__,
+            "module": operator_class(spec.name).__module__,
             "name": spec.name,
             "args": dict(spec.args),
             "text_column": text_column,

@@ -1,18 +1,27 @@
-"""Finds components by name: in a dict of built-ins, or by import path `package.module:Name`."""
+"""Finds components by name: in a dict of built-ins, or by import path.
+
+An import path is `package.module:Name`, or `folder/file.py:Name`, relative to the working directory.
+"""
 
 from __future__ import annotations
 
 import difflib
 import importlib
+import sys
 from collections.abc import Iterable, Mapping
+from importlib.machinery import SourceFileLoader
+from pathlib import Path
+from types import ModuleType
 from typing import Any, TypeVar
 
 from rft_data.core.errors import MissingExtraError, UnknownComponentError
+from rft_data.core.rows import content_id
 
 T = TypeVar("T")
 
 MOVED: Mapping[str, str] = {"ops.rephrasing:rephrased": "ops.tasks.rephrasing:rephrased"}
 """Import paths in recipes of older versions, and the present paths."""
+_FILE = ".py"
 
 
 def suggest(name: str, known: Iterable[str]) -> str:
@@ -22,19 +31,20 @@ def suggest(name: str, known: Iterable[str]) -> str:
 
 
 def lookup(name: str, table: Mapping[str, T], kind: str) -> T | Any:
-    """Return the built-in called `name`, or import `package.module:Name`.
+    """Return the built-in called `name`, or what the import path `name` leads to.
 
-    Raises: UnknownComponentError if there is no such built-in, module or attribute.
+    Raises: UnknownComponentError if there is no such built-in, module, file or attribute.
     """
     if name not in table and ":" in name:
         return load(name, kind)
-    return built_in(name, table, kind, " Your own: 'package.module:Class'.")
+    return built_in(name, table, kind, " Your own: 'package.module:Class' or 'file.py:Class'.")
 
 
 def is_import_path(name: str) -> bool:
-    """Whether a name has the form `package.module:Name`; nothing is imported."""
-    module, _, attribute = name.partition(":")
-    return all(part.isidentifier() for part in [*module.split("."), attribute])
+    """Whether a name has the form of an import path; nothing is imported."""
+    module, _, attribute = name.rpartition(":")
+    names = [attribute] if module.endswith(_FILE) else [*module.split("."), attribute]
+    return all(part.isidentifier() for part in names)
 
 
 def built_in(name: str, table: Mapping[str, T], kind: str, hint: str = "") -> T:
@@ -51,22 +61,48 @@ def built_in(name: str, table: Mapping[str, T], kind: str, hint: str = "") -> T:
 
 
 def load(path: str, kind: str) -> Any:
-    """Import `package.module:Name`; an error raised inside the module passes through unchanged."""
-    module_name, _, attribute = MOVED.get(path, path).partition(":")
+    """Import what an import path leads to; an error raised inside the module passes through unchanged.
+
+    Raises: UnknownComponentError if there is no such module, file or attribute.
+    """
+    module_name, _, attribute = MOVED.get(path, path).rpartition(":")
     try:
-        module = importlib.import_module(module_name)
+        if module_name.endswith(_FILE):
+            module = _from_file(module_name, f"{kind} '{path}'")
+        else:
+            module = importlib.import_module(module_name)
     except ModuleNotFoundError as err:
         if err.name is not None and not module_name.startswith(err.name):
             raise
         raise UnknownComponentError(
-            f"{kind} '{path}': there is no module '{err.name}'; write 'package.module:Class' "
-            "and make sure the package is installed or on PYTHONPATH."
+            f"{kind} '{path}': there is no module '{err.name}'; write 'package.module:Class' and make sure "
+            "the package is installed or on PYTHONPATH, or write 'folder/file.py:Class'."
         ) from err
     if not hasattr(module, attribute):
         raise UnknownComponentError(
             f"{kind} '{path}': module '{module_name}' has no '{attribute}';{suggest(attribute, dir(module))}"
         )
     return getattr(module, attribute)
+
+
+def _from_file(file: str, why: str) -> ModuleType:
+    """The module in a file, executed once per process. Raises: UnknownComponentError if there is no file."""
+    path = Path(file).resolve()
+    name = f"rft_file_{content_id(str(path))}"
+    if name in sys.modules:
+        return sys.modules[name]
+    if not path.is_file():
+        raise UnknownComponentError(
+            f"{why}: there is no file {path}; give its path from the working directory."
+        )
+    module = sys.modules[name] = ModuleType(name)
+    module.__file__ = str(path)
+    try:
+        SourceFileLoader(name, str(path)).exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
 
 
 def need(module: str, extra: str, why: str) -> Any:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from rft_data.core.lookup import built_in
+from rft_data.core.lookup import lookup
 from rft_data.core.protocols import BufferClient, Placement
 from rft_data.placement.calls import Patience
 from rft_data.placement.inline import InlinePlacement
@@ -38,8 +38,9 @@ PLACEMENTS: Mapping[str, Callable[[Surroundings], Placement]] = {
 
 
 def make_placement(use: str, surroundings: Surroundings) -> Placement:
-    """Make the placement called `use`: a key of PLACEMENTS.
+    """Make the placement called `use`: a key of PLACEMENTS, or the import path of a callable like them.
 
-    Raises: UnknownComponentError if there is none of this name.
+    Raises: UnknownComponentError if there is none.
     """
-    return built_in(use, PLACEMENTS, "placement")(surroundings)
+    placement: Placement = lookup(use, PLACEMENTS, "placement")(surroundings)
+    return placement

@@ -7,17 +7,21 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from ops.runtime.limits import OnFailure, needs_workers
+from rft_data.core.lookup import suggest
 from rft_data.recipe.section import Section
+
+PLACEMENTS = ("inline", "local", "ray")
+"""Placements of ours; one of one's own is an import path."""
 
 
 class Component(Section):
     """Something by name, or by import path (`package.module:Class`), with its arguments."""
 
     use: str
-    """Name of a built-in, or `package.module:Class` of your own."""
+    """Name of a built-in, or your own: `package.module:Class`, or `folder/file.py:Class`."""
     args: dict[str, object] = Field(default_factory=dict)
     """Keyword arguments it is made with; what is left out keeps the component's own default."""
 
@@ -86,12 +90,23 @@ class TrainerPlace(Section):
 class PlacementSection(Section):
     """Where explorers and trainer run: in this process, in processes beside it, or as Ray actors."""
 
-    use: Literal["inline", "local", "ray"] = "inline"
-    """`inline`: this process, no overlap; `local`: child processes of this machine; `ray`: Ray actors."""
+    use: str = "inline"
+    """`inline`: this process, no overlap; `local`: child processes of this machine; `ray`: Ray actors; or
+    `package.module:callable` of your own (docs/placement.md)."""
     explorers: Explorers = Field(default_factory=Explorers)
     """How many explorers, and the CPUs and GPUs of each."""
     trainer: TrainerPlace = Field(default_factory=TrainerPlace)
     """Processes, CPUs and GPUs of the trainer."""
+
+    @field_validator("use")
+    @classmethod
+    def _named(cls, use: str) -> str:
+        if use not in PLACEMENTS and ":" not in use:
+            raise ValueError(
+                f"placement '{use}' is not known;{suggest(use, PLACEMENTS)} "
+                f"Built in: {', '.join(PLACEMENTS)}. Your own: 'package.module:callable' or 'file.py:callable'."
+            )
+        return use
 
     @model_validator(mode="after")
     def _feasible(self) -> PlacementSection:

@@ -114,7 +114,7 @@ class EngineSection(Section):
     """What samples completions."""
 
     use: str
-    """`vllm`; `transformers`, which is slower and needs no vLLM; or `package.module:Class` of your own."""
+    """`vllm`; `transformers`, which is slower and needs no vLLM; or your own, by import path."""
     max_model_len: int = Field(default=256, ge=16)
     """Longest prompt and completion together, in tokens."""
     swap: SwapMode = "drain"
@@ -131,7 +131,7 @@ class EngineSection(Section):
         if use not in ENGINES and ":" not in use:
             raise ValueError(
                 f"engine '{use}' is not known;{suggest(use, ENGINES)} Built in: {', '.join(ENGINES)}. "
-                "Your own: 'package.module:Class'."
+                "Your own: 'package.module:Class' or 'file.py:Class'."
             )
         return use
 

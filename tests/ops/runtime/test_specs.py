@@ -1,5 +1,6 @@
 """Operator lists: every mistake is named, at once, with a suggestion."""
 
+import pyarrow as pa
 import pytest
 
 from ops.runtime.allowlist import NATIVE_OPERATORS
@@ -130,3 +131,49 @@ def test_no_operator_of_the_allow_list_evaluates_or_runs_anything():
         dotted = {ast.unparse(call) for call in calls if isinstance(call, ast.Attribute)}
         assert not plain & forbidden, name
         assert not {call for call in dotted if call.split(".")[0] in {"os", "subprocess", "requests"}}, name
+
+
+OWN = """
+from data_juicer.ops.base_op import OPERATORS, Filter
+import numpy as np
+from ops.base import ArrowFilter, Judgement
+
+@OPERATORS.register_module("brevity_filter")
+class BrevityFilter(ArrowFilter, Filter):
+    required_columns = ("completion_text",)
+
+    def __init__(self, longest: int = 3, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.longest = longest
+
+    def judge(self, table):
+        keep = np.array([len(text) <= self.longest for text in table["completion_text"].to_pylist()])
+        return Judgement(keep, ["too long"] * int((~keep).sum()))
+"""
+
+
+@pytest.fixture
+def own_file(tmp_path, monkeypatch):
+    """A file with an operator of the user's, in the working directory."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my_ops.py").write_text(OWN)
+    yield "my_ops.py:BrevityFilter"
+    registry().modules.pop("brevity_filter", None)
+
+
+def test_operator_of_ones_own_is_named_by_its_file(own_file, experiences):
+    run = build({own_file: {"longest": 4}}, allow_unsafe=True)
+    table = experiences(["g", "g"], [1.0, 1.0])
+    texts = pa.array(["four", "fives"])
+    out = run.run(table.set_column(table.schema.get_field_index("completion_text"), "completion_text", texts))
+    assert out["verdict"].to_pylist() == ["kept", "dropped"]
+    with pytest.raises(RecipeError, match=r"BrevityFilter\.longst: unknown argument; did you mean 'longest'"):
+        build({own_file: {"longst": 4}}, allow_unsafe=True)
+    with pytest.raises(UnknownComponentError, match="'math:pi' is no operator of Data-Juicer's registry"):
+        build({"math:pi": {}}, allow_unsafe=True)
+
+
+def test_operator_of_ones_own_is_not_imported_unless_allowed(own_file):
+    with pytest.raises(RecipeError, match="set allow_unsafe_ops: true"):
+        build({own_file: {}})
+    assert "brevity_filter" not in registry().modules

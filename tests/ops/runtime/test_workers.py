@@ -158,3 +158,13 @@ def test_workers_on_ray_do_the_same(experiences):
     finally:
         run.close()
         ray.shutdown()
+
+
+def test_operator_of_ones_own_runs_in_workers_from_its_file(experiences):
+    path = f"{Path(__file__).parent / 'own_operators.py'}:PidMapper"
+    run = pipeline([{path: {}}], Limits(workers=1))
+    try:
+        [pid] = pids(run.run(experiences(["g"], [1.0])))
+    finally:
+        run.close()
+    assert pid != os.getpid()

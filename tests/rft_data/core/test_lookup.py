@@ -1,9 +1,11 @@
 """Names of parts: built in, by import path, and by an import path that an older version's recipes have."""
 
+from pathlib import Path
+
 import pytest
 
 from rft_data.core.errors import UnknownComponentError
-from rft_data.core.lookup import MOVED, built_in, load, lookup
+from rft_data.core.lookup import MOVED, built_in, is_import_path, load, lookup
 
 TABLE = {"one": 1, "two": 2}
 
@@ -28,3 +30,26 @@ def test_built_in_imports_nothing() -> None:
 @pytest.mark.parametrize("old", MOVED)
 def test_import_path_of_an_older_recipe_still_leads_to_its_function(old: str) -> None:
     assert load(old, "synthesis") is load(MOVED[old], "synthesis")
+
+
+def test_a_file_is_executed_once_and_its_classes_keep_working(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "parts").mkdir()
+    code = "from dataclasses import dataclass\n\n@dataclass\nclass Part:\n    size: int = 3\n"
+    (tmp_path / "parts" / "mine.py").write_text(code)
+    part = lookup("parts/mine.py:Part", TABLE, "number")
+    assert part(2) == load(str(tmp_path / "parts" / "mine.py:Part"), "number")(2)
+    with pytest.raises(UnknownComponentError, match="has no 'Prat'; did you mean 'Part'"):
+        load("parts/mine.py:Prat", "number")
+    with pytest.raises(
+        UnknownComponentError, match=f"number 'mine.py:Part': there is no file {tmp_path}/mine.py"
+    ):
+        load("mine.py:Part", "number")
+    (tmp_path / "parts" / "broken.py").write_text("1 / 0")
+    for _ in range(2):
+        with pytest.raises(ZeroDivisionError):
+            load("parts/broken.py:Part", "number")
+    assert is_import_path("parts/mine.py:Part")
+    assert not is_import_path("parts/mine:Part")

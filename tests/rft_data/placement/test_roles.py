@@ -118,3 +118,13 @@ def test_a_placement_that_is_not_there_is_said_so() -> None:
     with pytest.raises(UnknownComponentError, match="placement 'locl' is not known; did you mean 'local'"):
         make_placement("locl", Surroundings("run-1"))
     assert set(PLACEMENTS) == {"inline", "local", "ray"}
+
+
+def test_a_placement_of_ones_own_is_found_by_import_path(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "from rft_data.placement.inline import InlinePlacement\n\n"
+        "def placed(given):\n    return InlinePlacement(given.run_id)\n"
+    )
+    made = make_placement(f"{tmp_path}/mine.py:placed", Surroundings("run-7"))
+    assert type(made).__name__ == "InlinePlacement"
+    assert made._buffer == "run-7"
