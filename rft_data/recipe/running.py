@@ -104,7 +104,8 @@ class PlacementSection(Section):
         if use not in PLACEMENTS and ":" not in use:
             raise ValueError(
                 f"placement '{use}' is not known;{suggest(use, PLACEMENTS)} "
-                f"Built in: {', '.join(PLACEMENTS)}. Your own: 'package.module:callable' or 'file.py:callable'."
+                f"Built in: {', '.join(PLACEMENTS)}. "
+                "Your own: 'package.module:callable' or 'file.py:callable'."
             )
         return use
 
