@@ -120,7 +120,7 @@ SCRIPT: list[tuple[str, Callable[[World], Any]]] = [
 ]
 NAMES = [name for name, _ in SCRIPT]
 IN_MEMORY = 2
-"""So many operations before the one that fails run in its world; those before them, in one that was closed."""
+"""So many operations before the failing one run in its world; those before them, in one that was closed."""
 BEFORE = (
     "store.write",
     "store.commit",
