@@ -107,7 +107,8 @@ class Buffer:
     ) -> Future[Appended]:
         """Like `append` without waiting: the future has what `append` would return or raise.
 
-        Blocks, at most for `deadline_s`, while too many bytes wait to be stored.
+        Blocks, at most for `deadline_s`, while too many bytes wait to be stored. The rows are encoded later,
+        together with those of other appends: do not change their arrays before the future is done.
         """
         return self._intake.submit(rows, deadline_s, urgent=False)
 

@@ -140,7 +140,7 @@ class Experiences:
         known = self._known(ids)
         seqs = np.full(len(ids), -1, np.int64)
         next_seq, place = self._next_seq, 0
-        brought = np.cumsum([item.rows for item in prepared.pending])
+        brought = np.cumsum([item.brought for item in prepared.pending])
         ends = np.searchsorted(prepared.places, brought).tolist()
         for item, end in zip(prepared.pending, ends, strict=True):
             mine: dict[str, tuple[int, str]] = {}
@@ -186,7 +186,7 @@ class Experiences:
         fresh: npt.NDArray[np.int64],
     ) -> None:
         """Complete each append with the row numbers of its rows."""
-        brought = np.cumsum([0, *(item.rows for item in prepared.pending)])
+        brought = np.cumsum([0, *(item.brought for item in prepared.pending)])
         ends = np.searchsorted(prepared.places, brought).tolist()
         new = np.searchsorted(fresh, ends).tolist()
         for number, item in enumerate(prepared.pending):
@@ -196,7 +196,7 @@ class Experiences:
             mine: list[int] = seqs[own].tolist()
             found: tuple[int | None, ...] = tuple(mine)
             if len(mine) < item.brought:
-                places = (item.places[place] for place in (prepared.places[own] - brought[number]).tolist())
+                places = (prepared.places[own] - brought[number]).tolist()
                 found = in_places(mine, places, item.brought)
             stored, refused = new[number + 1] - new[number], item.brought - len(mine)
             item.future.set_result(Appended(found, stored, refused, numbered, own.start))

@@ -1,7 +1,7 @@
 """Group commit: many appends share one commit, and each returns once its own rows are stored.
 
-Two threads: while one commit is written, the next batch is checked and digested. The waiting bytes are
-bounded; an append that does not fit before its deadline fails with StalledError.
+Two threads: while one commit is written, the next batch is encoded, checked and digested. The waiting
+bytes are bounded; an append that does not fit before its deadline fails with StalledError.
 """
 
 from __future__ import annotations
@@ -11,19 +11,21 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Sized
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from itertools import chain, groupby
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from rft_data.buffer.appended import Appended
-from rft_data.buffer.validation import Refused, admit
+from rft_data.buffer.validation import Refused, admit, encode
 from rft_data.core.codec import aligned, is_aligned
 from rft_data.core.digests import row_digests
 from rft_data.core.errors import RftError, StalledError
+from rft_data.core.rows import Experience
 from rft_data.core.schema import EXPERIENCES
 
 log = logging.getLogger(__name__)
@@ -31,58 +33,78 @@ log = logging.getLogger(__name__)
 MAX_COMMIT_ROWS = 512
 MAX_WAITING_BYTES = 128 << 20
 _SMALL_BYTES = 1 << 20
+_ROW_BYTES, _TOKEN_BYTES = 2048, 24
+"""Of a row given as an object: its small fields, and one token's id, mask and logprob in Python lists."""
 
 
 @dataclass(eq=False)
 class Pending:
     """One append that waits for its commit."""
 
-    table: pa.Table
-    """Conforming rows (see `validation.conform`)."""
-    places: Sequence[int]
-    """Index of each row of `table` among the rows that the caller sent."""
-    brought: int
-    """Number of rows that the caller sent; some may be refused already."""
-    parsed: bool
-    """Whether our own encoder wrote the JSON columns."""
+    rows: pa.Table | tuple[Experience, ...]
+    """As the caller sent them; a table conforms (see `validation.conform`)."""
     urgent: bool
     """Whether the caller waits for it; then it is committed as soon as possible."""
     future: Future[Appended] = field(default_factory=Future)
     arrived: float = field(default_factory=time.monotonic)
-    size: int = 0
-    """Bytes it holds in memory."""
+    size: int = field(init=False)
+    """Bytes it holds in memory; of objects an estimate."""
+    brought: int = field(init=False)
+    """Number of rows."""
 
     def __post_init__(self) -> None:
-        size = self.table.get_total_buffer_size()  # fast, but counts the whole parent of a slice
-        self.size = size if size < _SMALL_BYTES else self.table.nbytes
+        self.brought = len(self.rows)
+        if isinstance(self.rows, pa.Table):
+            size = self.rows.get_total_buffer_size()  # fast, but counts the whole parent of a slice
+            self.size = size if size < _SMALL_BYTES else self.rows.nbytes
+        else:
+            self.size = sum(map(_object_bytes, self.rows))
 
-    @property
-    def rows(self) -> int:
-        """Rows of the table."""
-        return int(self.table.num_rows)
+
+def _object_bytes(row: Experience) -> int:
+    texts = len(row.completion_text) if isinstance(row.completion_text, str) else 0
+    tokens = len(row.token_ids) if isinstance(row.token_ids, Sized) else 0
+    return _ROW_BYTES + 2 * texts + _TOKEN_BYTES * tokens
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """Several appends, checked and digested, ready for one commit."""
+    """Several appends, encoded, checked and digested, ready for one commit."""
 
     pending: list[Pending]
     table: pa.Table
     """The valid rows of all these appends, with `digest`."""
     places: npt.NDArray[np.int64]
-    """Index of each valid row in the concatenated tables of the appends."""
+    """Index of each valid row among all rows of these appends."""
     refused: list[Refused]
 
 
 def prepare(pending: list[Pending]) -> Prepared:
-    """Check and digest the rows of several appends at once."""
-    table = pa.concat_tables([item.table for item in pending]).combine_chunks()
-    borrowed = len(pending) == 1 and not pending[0].parsed  # the caller may change its memory afterwards
+    """Encode, check and digest the rows of several appends at once."""
+    tables, numbers, refused, start = [], [], [], 0
+    for as_table, same in groupby(pending, lambda item: isinstance(item.rows, pa.Table)):
+        given = [item.rows for item in same]
+        if as_table:
+            tables += given
+            kept: Sequence[int] = range(sum(map(len, given)))
+            end = start + len(kept)
+        else:
+            objects = list(chain.from_iterable(given))
+            table, kept, unfit = encode(objects)
+            tables.append(table)
+            refused += unfit
+            end = start + len(objects)
+        numbers.append(start + np.asarray(kept, np.int64))
+        start = end
+    table = pa.concat_tables(tables).combine_chunks()
+    parsed = not any(isinstance(item.rows, pa.Table) for item in pending)
+    borrowed = len(pending) == 1 and not parsed  # the caller may change its memory afterwards
     if borrowed or not is_aligned(table):
         table = pa.Table.from_batches([aligned(batch) for batch in table.to_batches()], table.schema)
-    good, places, refused = admit(table, parsed=all(item.parsed for item in pending))
+    good, places, invalid = admit(table, parsed=parsed)
     digests = pa.array(row_digests(good), pa.string())
-    return Prepared(pending, good.append_column(EXPERIENCES.field("digest"), digests), places, refused)
+    whole = good.append_column(EXPERIENCES.field("digest"), digests)
+    return Prepared(pending, whole, np.concatenate(numbers)[places], refused + invalid)
 
 
 class GroupCommit:
@@ -128,7 +150,7 @@ class GroupCommit:
                     "at a time, or wait longer (deadline_s): sending it again is safe."
                 )
             self._waiting.append(pending)
-            self._waiting_rows += pending.rows
+            self._waiting_rows += pending.brought
             self._waiting_bytes += size
             self._waiting_urgent += pending.urgent
             # a needless wake-up costs a switch of threads
@@ -173,9 +195,9 @@ class GroupCommit:
                 self._work.wait(self._remaining_linger() if lingering else None)
             batch: list[Pending] = []
             rows = 0
-            while self._waiting and (not batch or rows + self._waiting[0].rows <= MAX_COMMIT_ROWS):
+            while self._waiting and (not batch or rows + self._waiting[0].brought <= MAX_COMMIT_ROWS):
                 batch.append(self._waiting.popleft())
-                rows += batch[-1].rows
+                rows += batch[-1].brought
                 self._waiting_bytes -= batch[-1].size
                 self._waiting_urgent -= batch[-1].urgent
             self._waiting_rows -= rows

@@ -1,4 +1,4 @@
-"""Takes appends: encodes the rows, queues them for a commit, and waits for it."""
+"""Takes appends: queues their rows for a commit, and waits for it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pyarrow as pa
 from rft_data.buffer.appended import Appended
 from rft_data.buffer.experiences import Experiences
 from rft_data.buffer.group_commit import GroupCommit, Pending
-from rft_data.buffer.validation import conform, encode
+from rft_data.buffer.validation import conform
 from rft_data.core.errors import StalledError
 from rft_data.core.rows import Experience
 from rft_data.core.schema import EXPERIENCES
@@ -46,16 +46,9 @@ class Intake:
         self, rows: Sequence[Experience] | pa.Table, deadline_s: float, *, urgent: bool
     ) -> Future[Appended]:
         """See `Buffer.submit`; an `urgent` append is committed as soon as possible."""
-        brought = len(rows)
-        if isinstance(rows, pa.Table):
-            pending = Pending(conform(rows), range(brought), brought, parsed=False, urgent=urgent)
-        else:
-            table, places, refused = encode(rows)
-            pending = Pending(table, places, brought, parsed=True, urgent=urgent)
-            self._experiences.quarantine.set_aside(refused)
-        if pending.rows:
+        pending = Pending(conform(rows) if isinstance(rows, pa.Table) else tuple(rows), urgent)
+        if pending.brought:
             self._writer.submit(pending, deadline_s)
         else:
-            nothing = Appended((None,) * brought, 0, brought, EXPERIENCES.empty_table(), 0)
-            pending.future.set_result(nothing)
+            pending.future.set_result(Appended((), 0, 0, EXPERIENCES.empty_table(), 0))
         return pending.future

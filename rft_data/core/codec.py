@@ -12,12 +12,27 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from rft_data.core.rows import Experience, PreferencePair, Task, canonical_json
+from rft_data.core.rows import Experience, PreferencePair, Task
 from rft_data.core.schema import EXPERIENCES, PREFERENCES, TASKS, is_json
 from rft_data.core.words import PairSource, RowSource, Split, member
 
-_AS_GIVEN = frozenset({"messages", "tools", "chosen", "rejected"})
+_ORDERED = frozenset({"messages", "tools", "chosen", "rejected"})
 """Kept in the order of their keys, because a chat template renders them in this order."""
+
+
+def _plain(value: object) -> object:
+    """Any mapping as a dict and any sequence as a list, for JSON."""
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, Sequence):
+        return list(value)
+    raise TypeError(f"a value of type {type(value).__name__} cannot be written as JSON")
+
+
+_AS_GIVEN = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False, default=_plain)
+_CANONICAL = json.JSONEncoder(
+    sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False, default=_plain
+)
 
 
 def to_table(rows: Sequence[object], schema: pa.Schema) -> pa.Table:
@@ -45,8 +60,7 @@ def _values(rows: Sequence[Any], name: str) -> list[Any]:
 
 def _array(field: pa.Field, values: list[Any]) -> pa.Array:
     if is_json(field):
-        encode = canonical_json if field.name not in _AS_GIVEN else _json_as_given
-        values = [None if v is None and field.nullable else encode(_plain(v)) for v in values]
+        values = _json_texts(_AS_GIVEN if field.name in _ORDERED else _CANONICAL, values, field.nullable)
     elif field.name == "version_spans":
         values = [[{"version": v, "start": s, "end": e} for v, s, e in spans] for spans in values]
     elif pa.types.is_list(field.type) and any(isinstance(value, np.ndarray) for value in values):
@@ -54,19 +68,24 @@ def _array(field: pa.Field, values: list[Any]) -> pa.Array:
     return pa.array(values, type=field.type)
 
 
-def _json_as_given(value: object) -> str:
-    """JSON with keys in the given order; ValueError for NaN and infinities."""
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+def _json_texts(encoder: json.JSONEncoder, values: list[Any], nullable: bool) -> list[str | None]:
+    """Each value as JSON; an object that several rows share is encoded once."""
+    made: dict[int, str | None] = {id(None): None} if nullable else {}
+    return [made[id(v)] if id(v) in made else made.setdefault(id(v), encoder.encode(v)) for v in values]
 
 
-def _list_array(kind: pa.DataType, values: list[object]) -> pa.ListArray:
+def _list_array(kind: pa.DataType, values: list[Any]) -> pa.ListArray:
     """Lists given as NumPy arrays, without a Python object per element."""
-    # a cast that would lose precision raises
-    parts = [pa.array(() if v is None else v).cast(kind.value_type) for v in values]
-    offsets = np.zeros(len(parts) + 1, np.int32)
-    np.cumsum([len(part) for part in parts], out=offsets[1:])
-    mask = pa.array([v is None for v in values])
-    return pa.ListArray.from_arrays(pa.array(offsets), pa.concat_arrays(parts), type=kind, mask=mask)
+    wanted = np.dtype(kind.value_type.to_pandas_dtype())
+    if all(isinstance(v, np.ndarray) and v.dtype == wanted for v in values):
+        flat, lengths, mask = pa.array(np.concatenate(values)), list(map(len, values)), None
+    else:  # a cast that would lose precision raises
+        parts = [pa.array(() if v is None else v).cast(kind.value_type) for v in values]
+        flat, lengths = pa.concat_arrays(parts), list(map(len, parts))
+        mask = pa.array([v is None for v in values])
+    offsets = np.zeros(len(values) + 1, np.int32)
+    np.cumsum(lengths, out=offsets[1:])
+    return pa.ListArray.from_arrays(pa.array(offsets), flat, type=kind, mask=mask)
 
 
 def one_array(column: pa.ChunkedArray) -> pa.Array:
@@ -93,15 +112,6 @@ def is_aligned(table: pa.Table) -> bool:
         for chunk in column.chunks
         for buffer in chunk.buffers()
     )
-
-
-def _plain(value: object) -> Any:
-    """Mappings and tuples as dicts and lists, for JSON."""
-    if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return [_plain(item) for item in value]
-    return value
 
 
 def from_table(table: pa.Table, schema: pa.Schema) -> list[dict[str, Any]]:

@@ -22,9 +22,12 @@ VersionSpan = tuple[int, int, int]
 """(policy version, first token, one past the last token), indices into `token_ids`."""
 
 
+_CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
+
 def canonical_json(value: object) -> str:
     """JSON with sorted keys and no spaces; NaN and infinities are refused (ValueError)."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    return _CANONICAL.encode(value)
 
 
 def content_id(*parts: object) -> str:
