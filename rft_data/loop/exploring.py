@@ -6,17 +6,20 @@ decides how many may start, and what is trained.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from rft_data.core.failpoints import failpoint
 from rft_data.core.protocols import Sampler
-from rft_data.core.rows import Assignment, Played
+from rft_data.core.rows import Assignment, GroupResult, Played
 from rft_data.core.words import GroupOutcome
 from rft_data.loop.closing import GroupCloser
 from rft_data.loop.dispatch import Dispatcher
 from rft_data.loop.fleet import Fleet
+
+log = logging.getLogger(__name__)
 
 
 @dataclass
@@ -27,6 +30,8 @@ class Exploring:
     sampler: Sampler
     dispatcher: Dispatcher
     fleet: Fleet
+    repeats: dict[int, Sequence[Sequence[GroupResult]]] = field(default_factory=dict)
+    """Rounds of steps that are trained again after a resume; each is repeated with its step."""
     closed: int = 0
     """Groups that arrived and were not cancelled; the loop resets the count."""
     last_error: str = ""
@@ -45,6 +50,30 @@ class Exploring:
                 failpoint("explore.started")
                 room -= len(tickets)
 
+    def repeat(self, step: int) -> None:
+        """Have the selector draw and observe again what was explored for a step that is trained again."""
+        for round_ in self.repeats.pop(step, ()):
+            drawn = self.dispatcher.assign([result.ticket for result in round_])
+            if [one.task.key for one in drawn] != [result.task for result in round_]:
+                log.warning(
+                    "step %d was explored on other tasks than the selector draws now: from here on this run is "
+                    "not the one it would have been without the interruption",
+                    step,
+                )
+            for result in round_:
+                self.dispatcher.close(result.ticket)
+            self.dispatcher.give_back([r.task for r in round_ if r.outcome == GroupOutcome.CANCELLED])
+            self.dispatcher.selector.observe(round_)
+
+    def ahead(self) -> list[str]:
+        """Groups of steps that are still to be trained again; at this point of the run there are none yet."""
+        return [
+            result.ticket.group_id
+            for rounds in self.repeats.values()
+            for round_ in rounds
+            for result in round_
+        ]
+
     @property
     def waiting(self) -> int:
         """Groups waiting for delayed rewards; their tickets stay open until then."""
@@ -57,7 +86,7 @@ class Exploring:
         """
         played, lost = self.fleet.collect()
         if lost:
-            played += self._salvage(lost)
+            played = sorted(played + self._salvage(lost), key=lambda group: group.ticket.ordinal)
         if ready := self.closer.ready(played):
             self._arrive(ready)
 

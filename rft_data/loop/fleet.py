@@ -116,10 +116,10 @@ class Fleet:
     def versions(self) -> list[int]:
         """The versions that are served, newest first.
 
-        With whole rounds the list is empty while any explorer is loading or starting: which explorer gets a
-        round must not depend on which is quicker.
+        With whole rounds the list is empty while any explorer is loading, starting or playing: neither which
+        explorer gets a round, nor how large the round is, may depend on which is quicker.
         """
-        if self._whole_rounds and any(member.loading or member.starting for member in self.members):
+        if self._whole_rounds and any(m.loading or m.starting or m.playing for m in self.members):
             return []
         return sorted({member.version for member in self.members if member.version >= 0}, reverse=True)
 

@@ -123,6 +123,7 @@ class OnlineLoop(Loop):
         if lease is None:
             return False
         self.exploring.closed, self.exploring.last_error = 0, ""
+        self.exploring.repeat(self.step)
         self.training.begin(lease, checkpoint=self.schedule.checkpoint_due(self.step + 1))
         return True
 

@@ -1,8 +1,9 @@
 """Resuming a run from its last checkpoint and its stored groups.
 
-A synchronous run continues exactly: groups explored for a step that has no lease yet are set aside, the
-selector repeats the rounds that were leased, and exploring starts again from there. An asynchronous run keeps
-every group that arrived, and plays the tasks again whose tickets were lost.
+A synchronous run continues exactly: groups explored for a step that has no lease yet are set aside. The rounds
+of the steps that were leased are repeated in the selector when their leases are trained again, and exploring
+starts again after them. An asynchronous run keeps every group that arrived, and plays the tasks again whose
+tickets were lost.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,6 @@ from rft_data.core.words import GroupOutcome
 from rft_data.loop.closing import GroupCloser
 from rft_data.loop.dispatch import Dispatcher
 from rft_data.sampler.ledger import CONSUMER, Ledger
-from rft_data.tasks.curator import TaskCurator
 from rft_data.weights import checkpoint
 from rft_data.weights.versions import VersionRegistry
 
@@ -42,6 +42,8 @@ class Position:
     """The state of selector, dispatcher and sampler that the checkpoint holds; empty without one."""
     history: Sequence[GroupResult]
     """Every group of the run that is closed, and those that wait for rewards (outcome `awaiting`)."""
+    repeats: Mapping[int, Sequence[Sequence[GroupResult]]] = field(default_factory=dict)
+    """Of a synchronous run: the rounds of each step since the checkpoint that was leased."""
 
 
 def resume(
@@ -66,13 +68,15 @@ def resume(
     if at.directory is not None:
         ledger.consume(CONSUMER, at.step)
     history = closer.history()
+    repeats: dict[int, list[list[GroupResult]]] = {}
     if synchronous:
-        again = _resume_synchronous(dispatcher, history, versions, ledger, at.step)
+        again = _set_aside(history, versions, ledger, at.step)
+        repeats = _leased_rounds(history, versions, ledger, at.step)
     else:
         again = _resume_asynchronous(dispatcher, history, ledger.retired(CONSUMER))
     if again:
         log.info("%d groups are played again", again)
-    return replace(at, history=history)
+    return replace(at, history=history, repeats=repeats)
 
 
 def resume_exploring(closer: GroupCloser, dispatcher: Dispatcher, *, checkpoints: Path) -> Position:
@@ -102,35 +106,36 @@ def _newest(checkpoints: Path, dispatcher: Dispatcher) -> Position:
     return Position(found.step, found.directory, found.state, ())
 
 
-def _resume_synchronous(
-    dispatcher: Dispatcher,
-    history: Sequence[GroupResult],
-    versions: VersionRegistry,
-    ledger: Ledger,
-    step: int,
-) -> int:
-    """Repeat the rounds leased since the checkpoint of `step` in the selector; set later groups aside.
+def _set_aside(history: Sequence[GroupResult], versions: VersionRegistry, ledger: Ledger, step: int) -> int:
+    """Retire the groups explored for the first step from `step` on that has no lease; returns how many.
 
     In a synchronous run the version that a group was admitted under tells for which step it was explored.
-    Returns: how many groups were set aside.
     """
     leased = {lease.step for lease in ledger.leases(CONSUMER)}
-    if isinstance(dispatcher.selector, TaskCurator):
-        dispatcher.selector.warn_of_replay(step, leased)
     unleased = next(s for s in range(step, step + len(leased) + 1) if s not in leased)
     gone = ledger.retired(CONSUMER)
-    live = [r for r in history if r.ticket.group_id not in gone]
-    late = [r for r in live if versions.optimizer_step(r.ticket.version) >= unleased]
-    ledger.retire(CONSUMER, [r.ticket.group_id for r in late], SUPERSEDED)
-    done = [r for r in live if step <= versions.optimizer_step(r.ticket.version) < unleased]
-    for _, members in groupby(sorted(done, key=lambda r: r.ticket.ordinal), key=lambda r: r.ticket.round):
-        round_ = list(members)
-        dispatcher.assign([result.ticket for result in round_])
-        for result in round_:
-            dispatcher.close(result.ticket)
-        dispatcher.give_back([result.task for result in round_ if result.outcome == GroupOutcome.CANCELLED])
-        dispatcher.selector.observe(round_)
+    late = [
+        result.ticket.group_id
+        for result in history
+        if versions.optimizer_step(result.ticket.version) >= unleased and result.ticket.group_id not in gone
+    ]
+    ledger.retire(CONSUMER, late, SUPERSEDED)
     return len(late)
+
+
+def _leased_rounds(
+    history: Sequence[GroupResult], versions: VersionRegistry, ledger: Ledger, step: int
+) -> dict[int, list[list[GroupResult]]]:
+    """The rounds explored for each step from `step` on, without the groups that are retired."""
+    gone = ledger.retired(CONSUMER)
+    steps: dict[int, list[list[GroupResult]]] = {}
+    live = [result for result in history if result.ticket.group_id not in gone]
+    for _, members in groupby(sorted(live, key=lambda r: r.ticket.ordinal), key=lambda r: r.ticket.round):
+        round_ = list(members)
+        at = versions.optimizer_step(round_[0].ticket.version)
+        if at >= step:
+            steps.setdefault(at, []).append(round_)
+    return steps
 
 
 def _resume_asynchronous(

@@ -54,7 +54,7 @@ def _train(
 
     def stepped(loop: OnlineLoop, lease: Lease, report: StepReport) -> None:
         if curator is not None and curator.due(loop.step):
-            curator.curate(loop.step, run.ledger.retired(CONSUMER))
+            curator.curate(loop.step, {*run.ledger.retired(CONSUMER), *exploring.ahead()})
         watch.stepped(loop, lease, report)
 
     try:
@@ -109,7 +109,8 @@ def _resumed(run: Run, stage: RlParts, fleet: Fleet) -> tuple[Exploring, Positio
         synchronous=stage.synchronous,
     )
     sampler = _sampler(run, stage, at)
-    return Exploring(closer=closer, sampler=sampler, dispatcher=stage.dispatcher, fleet=fleet), at
+    exploring = Exploring(closer, sampler, stage.dispatcher, fleet, repeats=dict(at.repeats))
+    return exploring, at
 
 
 def _sampler(run: Run, stage: RlParts, at: Position) -> GroupSampler:

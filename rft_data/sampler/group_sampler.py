@@ -83,7 +83,9 @@ class GroupSampler:
             return None
         steps = self._max_staleness - (self._now() - engine_step) + 1
         first = self._groups.settled_groups
-        last = first + max(0, steps) * self._groups_per_step
+        # a held lease is a step of its own also when it went ahead with fewer groups: nobody may fill it up
+        missing = sum(max(0, self._groups_per_step - n) for n in self._groups.held_sizes())
+        last = first + max(0, steps * self._groups_per_step - missing)
         return self._policy.own_places(first, last) - self.outstanding
 
     def close(self, result: GroupResult) -> None:

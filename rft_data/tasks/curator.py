@@ -201,21 +201,6 @@ class TaskCurator:
         self.added += new
         return tuple(new)
 
-    def warn_of_replay(self, step: int, leased: Collection[int]) -> None:
-        """Warn when a run resumes from a checkpoint older than a curation, because a newer one is damaged.
-
-        Leases granted after that curation are replayed, but other tasks are chosen.
-        Args: step: of the checkpoint that the run resumes from. leased: steps that have a lease.
-        """
-        crossed = [at for at in range(step + 1, max(leased, default=step) + 1) if self.due(at)]
-        if crossed:
-            log.warning(
-                "resuming from step %d, before tasks were curated at step %s; leases since then are "
-                "replayed with the tasks from before: this run will choose other tasks than an unharmed run.",
-                step,
-                ", ".join(map(str, crossed)),
-            )
-
     def close(self) -> None:
         """End the operators' workers, if any; idempotent."""
         self.pipeline.close()

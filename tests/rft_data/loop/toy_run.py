@@ -1,7 +1,8 @@
 """Small honest roles for tests of the loop: rows, versions and checkpoints are real, the model is not.
 
-Policy "weights" are the list of what was trained; sampled tokens are a hash of them and of the task, so two
-runs sample the same only if they trained the same.
+Policy "weights" are the list of what was trained; sampled tokens are a hash of them, of the task and of the place
+in a random stream that each load of weights starts again. Two runs sample the same only if they trained the same
+and explored the same since.
 """
 
 from __future__ import annotations
@@ -23,12 +24,14 @@ TASKS = [Task("sums", ({"role": "user", "content": f"{i}+1="},), str(i + 1)) for
 OPERATORS = [{"reward_range_filter": {}}, {"reward_variance_filter": {}}, {"grpo_advantage_mapper": {}}]
 
 
-def reward_of(rule: str, task: Task, member: int) -> float | None:
-    """`mixed`: every third task has one outcome; `one`: only the first task has two; `same`: none has;
+def reward_of(rule: str, task: Task, member: int, drawn: bytes) -> float | None:
+    """`drawn`: what was sampled decides; `mixed`: every third task has one outcome; `one`: only the first task has two; `same`: none has;
     `two`: each has; `late`: of every other task nobody knows yet.
 
     With `broken` an explorer never gets so far.
     """
+    if rule == "drawn":
+        return float(drawn[0] % 2)
     if rule == "late" and int(task.answer or 0) % 2:
         return None
     if rule in ("two", "late"):
@@ -42,7 +45,7 @@ class ToyExplorer:
     """Plays groups without a model; fails on every fifth task if told to."""
 
     def __init__(
-        self, buffer: Any, run_id: str, attempt: int, rule: str, failing: bool, pause_s: float
+        self, buffer: Any, run_id: str, attempt: int, rule: str, failing: bool, pause_s: float, seed: int
     ) -> None:
         self._buffer = buffer
         self._run_id = run_id
@@ -50,14 +53,17 @@ class ToyExplorer:
         self._rule = rule
         self._failing = failing
         self._pause_s = pause_s
+        self._seed = seed
         self._ref: WeightRef | None = None
         self._weights = ""
+        self._drawn = 0
 
     async def load_weights(self, ref: WeightRef) -> float:
         if self._ref is not None and ref.version <= self._ref.version:
             raise EngineError(f"version {ref.version} after {self._ref.version}")
         self._weights = (Path(ref.path) / "trained.txt").read_text()
         self._ref = ref
+        self._drawn = 0
         return 0.0
 
     async def pid(self) -> int:
@@ -80,7 +86,9 @@ class ToyExplorer:
     def _row(self, assignment: Assignment, member: int) -> Any:
         assert self._ref is not None
         ticket, task, version = assignment.ticket, assignment.task, self._ref.version
-        sampled = hashlib.sha256(f"{self._weights}/{task.task_id}/{member}".encode()).digest()[:2]
+        self._drawn += 1
+        stream = f"{self._weights}/{self._seed}/{self._drawn}/{task.task_id}/{member}"
+        sampled = hashlib.sha256(stream.encode()).digest()[:2]
         return make_experience(
             experience_id=experience_id_of(self._run_id, task.key, self._attempt, ticket.group_id, member),
             run_id=self._run_id,
@@ -90,7 +98,7 @@ class ToyExplorer:
             attempt=self._attempt,
             member=member,
             token_ids=[1, 2, *sampled],
-            reward=reward_of(self._rule, task, member),
+            reward=reward_of(self._rule, task, member, sampled),
             version_min=version,
             version_max=version,
             version_spans=((version, 2, 4),),
@@ -104,9 +112,10 @@ def explorer_role(
     rule: str = "mixed",
     failing: bool = False,
     pause_s: float = 0.0,
+    seed: int = 0,
 ) -> ToyExplorer:
     """Factory."""
-    return ToyExplorer(buffer, run_id, attempt, rule, failing, pause_s)
+    return ToyExplorer(buffer, run_id, attempt, rule, failing, pause_s, seed)
 
 
 class ToyTrainer:

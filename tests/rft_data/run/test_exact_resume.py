@@ -1,28 +1,67 @@
-"""A synchronous run broken off again and again ends with the weights and the books of one that was not."""
+"""Synchronous runs broken off again and again end with the weights and the books of one that was not.
 
+Some of the steps go ahead with fewer groups, and most rounds are refilled. The breaks are drawn anew in every suite
+run, as in `tests/rft_data/loop/test_broken_runs.py`; `RFT_BREAKS=all` adds runs with processes of their own and with
+vLLM, and breaks each off at every failpoint.
+"""
+
+from __future__ import annotations
+
+import random
 from pathlib import Path
 
 import pytest
 
 from rft_data.buffer import Buffer
 from rft_data.core import failpoints
+from rft_data.core.errors import RftError
 from rft_data.recipe import load_recipe
+from rft_data.recipe.recipe import RunRecipe
 from rft_data.run.start import run_recipe
+from tests.rft_data.loop.test_broken_runs import ALL, SEED
 from tests.rft_data.run.test_online import check_books, grants, write_recipe
 
 BREAKS = (
-    ("explore.started", 2),  # rows are stored, nobody has looked at them
-    ("judge.annotated", 1),  # operators have judged, the groups are not closed
-    ("lease.granted", 1),
-    ("step.done", 1),  # the optimizer step is taken, its weights are nowhere
+    ("store.write", 40),
+    ("append.ack", 25),
+    ("explore.started", 4),  # rows are stored, nobody has looked at them
+    ("judge.annotated", 3),  # operators have judged, the groups are not closed
+    ("judge.closed", 3),
+    ("lease.granted", 3),
+    ("step.begin", 2),
+    ("step.done", 3),  # the optimizer step is taken, its weights are nowhere
+    ("publish.written", 2),
     ("publish.renamed", 2),
+    ("publish.recorded", 3),
     ("checkpoint.written", 1),
-    ("settle.consume", 2),  # the checkpoint is complete, its consumption is not written down
+    ("checkpoint.sealed", 1),
+    ("settle.consume", 1),  # the checkpoint is complete, its consumption is not written down
+    ("settle.consumed", 1),
 )
-STEPS = 5
+"""Failpoints, and the latest pass of each at which a run is broken off."""
+STEPS = 6
+ENGINES = (
+    {"transformers": ["inline", "local"], "vllm": ["inline", "local"]}
+    if ALL
+    else {"transformers": ["inline"]}
+)
+PLACES = [(engine, place) for engine, places in ENGINES.items() for place in places]
 
 
-def trained(root: Path) -> list[list[tuple]]:
+def recipe(root: Path, engine: str, place: str) -> RunRecipe:
+    """A run whose steps go ahead after ten groups, however many of them may be trained (of four that they want)."""
+    root.mkdir()
+    path = write_recipe(root, engine, steps=STEPS)
+    changes = [
+        "stages.0.trl.num_train_epochs=12",
+        "stages.1.checkpoint_every=2",
+        "stages.1.max_explored=2.5",
+        "evaluation.limit=4",
+    ]
+    return load_recipe(path, [*changes, *([] if place == "inline" else [f"placement.use={place}"])])
+
+
+def trained(root: Path) -> list[list[tuple[str, ...]]]:
     """Per step, what it was trained on."""
     with Buffer(root / "run" / "buffer", read_only=True) as buffer:
         rows = {row["seq"]: row for row in buffer.read("experiences").to_pylist()}
@@ -31,24 +70,34 @@ def trained(root: Path) -> list[list[tuple]]:
     return [[tuple(str(rows[seq][name]) for name in names) for seq in lease["seqs"]] for lease in leases]
 
 
+def weights(root: Path) -> bytes:
+    return (root / "run" / "checkpoints" / f"checkpoint-{STEPS}" / "model.safetensors").read_bytes()
+
+
+def drawn() -> list[tuple[str, int]]:
+    """Six breaks in a random order, or one at every failpoint."""
+    draw = random.Random(SEED)
+    return [(name, draw.randint(1, last)) for name, last in draw.sample(BREAKS, len(BREAKS) if ALL else 6)]
+
+
 @pytest.mark.slow
-def test_a_run_broken_at_every_stage_of_a_step_ends_with_the_weights_of_a_straight_one(
-    tmp_path: Path,
+@pytest.mark.parametrize(("engine", "place"), PLACES)
+def test_a_run_broken_off_at_random_ends_with_the_weights_of_a_straight_one(
+    tmp_path: Path, engine: str, place: str
 ) -> None:
-    recipes = {}
-    for name in ("straight", "broken"):
-        (tmp_path / name).mkdir()
-        path = write_recipe(tmp_path / name, steps=STEPS)
-        recipes[name] = load_recipe(path, ["stages.1.checkpoint_every=1", "evaluation.limit=4"])
-    run_recipe(recipes["straight"])
-    for name, at in BREAKS:
-        with pytest.raises(OSError, match=name), failpoints.armed(name, at):
-            run_recipe(recipes["broken"])
-    run_recipe(recipes["broken"])
-    assert trained(tmp_path / "broken") == trained(tmp_path / "straight")
-    weights = [
-        (tmp_path / name / "run" / "checkpoints" / f"checkpoint-{STEPS}" / "model.safetensors").read_bytes()
-        for name in recipes
-    ]
-    assert weights[0] == weights[1]
-    check_books(tmp_path / "straight", steps=STEPS)
+    straight, broken = tmp_path / "straight", tmp_path / "broken"
+    run_recipe(recipe(straight, engine, place))
+    sizes = {len(rows) for rows in trained(straight)}
+    assert len(sizes) > 1, "every step is full"
+    again = recipe(broken, engine, place)
+    breaks = drawn()
+    for name, at in breaks:
+        with failpoints.armed(name, at) as armed:
+            try:
+                run_recipe(again)
+            except (OSError, RftError):
+                assert armed.passes >= at, f"RFT_BREAKS_SEED={SEED}: it ended by itself, after {breaks}"
+    run_recipe(again)
+    assert trained(broken) == trained(straight), f"RFT_BREAKS_SEED={SEED}: broken off at {breaks}"
+    assert weights(broken) == weights(straight), f"RFT_BREAKS_SEED={SEED}: broken off at {breaks}"
+    check_books(straight, steps=STEPS)
