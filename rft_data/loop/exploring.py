@@ -56,8 +56,8 @@ class Exploring:
             drawn = self.dispatcher.assign([result.ticket for result in round_])
             if [one.task.key for one in drawn] != [result.task for result in round_]:
                 log.warning(
-                    "step %d was explored on other tasks than the selector draws now: from here on this run is "
-                    "not the one it would have been without the interruption",
+                    "step %d was explored on other tasks than the selector draws now; this run goes on, but "
+                    "not as it would have without the interruption",
                     step,
                 )
             for result in round_:
@@ -66,7 +66,7 @@ class Exploring:
             self.dispatcher.selector.observe(round_)
 
     def ahead(self) -> list[str]:
-        """Groups of steps that are still to be trained again; at this point of the run there are none yet."""
+        """Ids of the groups explored for steps that are still to be trained again."""
         return [
             result.ticket.group_id
             for rounds in self.repeats.values()

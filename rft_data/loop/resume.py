@@ -1,7 +1,7 @@
 """Resuming a run from its last checkpoint and its stored groups.
 
-A synchronous run continues exactly: groups explored for a step that has no lease yet are set aside. The rounds
-of the steps that were leased are repeated in the selector when their leases are trained again, and exploring
+A synchronous run continues exactly. Groups explored for a step that has no lease yet are set aside. The
+rounds of a step that was leased are repeated in the selector when its lease is trained again. Exploring
 starts again after them. An asynchronous run keeps every group that arrived, and plays the tasks again whose
 tickets were lost.
 """

@@ -19,7 +19,7 @@ class JitteryRole:
     def __init__(self, spec: RoleSpec, buffer: BufferClient | None, seed: str) -> None:
         self._role = InlineRole(spec, buffer)
         self._thread = ThreadPoolExecutor(1)
-        self._random = random.Random(seed)
+        self._random = random.Random(seed)  # noqa: S311 - no secret
 
     @property
     def name(self) -> str:

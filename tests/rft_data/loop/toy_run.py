@@ -1,8 +1,8 @@
 """Small honest roles for tests of the loop: rows, versions and checkpoints are real, the model is not.
 
-Policy "weights" are the list of what was trained; sampled tokens are a hash of them, of the task and of the place
-in a random stream that each load of weights starts again. Two runs sample the same only if they trained the same
-and explored the same since.
+Policy "weights" are the list of what was trained. Sampled tokens are a hash of them, of the task and of the
+place in a random stream that each load of weights starts again. Two runs sample the same only if they trained
+the same and explored the same since.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ OPERATORS = [{"reward_range_filter": {}}, {"reward_variance_filter": {}}, {"grpo
 
 
 def reward_of(rule: str, task: Task, member: int, drawn: bytes) -> float | None:
-    """`drawn`: what was sampled decides; `mixed`: every third task has one outcome; `one`: only the first task has two; `same`: none has;
-    `two`: each has; `late`: of every other task nobody knows yet.
+    """`mixed`: every third task has one outcome; `one`: only the first task has two; `same`: none has;
+    `two`: each has; `late`: of every other task nobody knows yet; `drawn`: what was sampled decides.
 
     With `broken` an explorer never gets so far.
     """

@@ -1,8 +1,8 @@
 """Synchronous runs broken off again and again end with the weights and the books of one that was not.
 
-Some of the steps go ahead with fewer groups, and most rounds are refilled. The breaks are drawn anew in every suite
-run, as in `tests/rft_data/loop/test_broken_runs.py`; `RFT_BREAKS=all` adds runs with processes of their own and with
-vLLM, and breaks each off at every failpoint.
+Some of the steps go ahead with fewer groups, and most rounds are refilled. The breaks are drawn anew in every
+suite run, as in `tests/rft_data/loop/test_broken_runs.py`; `RFT_BREAKS=all` adds runs with processes of their
+own and with vLLM, and breaks each off at every failpoint.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ PLACES = [(engine, place) for engine, places in ENGINES.items() for place in pla
 
 
 def recipe(root: Path, engine: str, place: str) -> RunRecipe:
-    """A run whose steps go ahead after ten groups, however many of them may be trained (of four that they want)."""
+    """A run whose steps go ahead after ten groups, also if fewer than four of them may be trained."""
     root.mkdir()
     path = write_recipe(root, engine, steps=STEPS)
     changes = [
@@ -76,7 +76,7 @@ def weights(root: Path) -> bytes:
 
 def drawn() -> list[tuple[str, int]]:
     """Six breaks in a random order, or one at every failpoint."""
-    draw = random.Random(SEED)
+    draw = random.Random(SEED)  # noqa: S311 - no secret
     return [(name, draw.randint(1, last)) for name, last in draw.sample(BREAKS, len(BREAKS) if ALL else 6)]
 
 
