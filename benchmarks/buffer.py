@@ -10,21 +10,25 @@ from __future__ import annotations
 import argparse
 import statistics
 import tempfile
-import threading
 import time
+from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from benchmarks import trinity_peer
 from benchmarks.growth import commit_drift, memory_of_owner, random_leases
-from benchmarks.peers import ArrowFile, as_objects, sqlite_pickle, sqlite_raw
+from benchmarks.peers import ArrowFile, sqlite_pickle, sqlite_raw
 from benchmarks.report import Bar, finish
-from benchmarks.rows import GROUP, RowMaker, group_result
+from benchmarks.rows import GROUP, RowMaker, arrays_of_rows, as_objects, group_result
 from rft_data.buffer import Buffer
+from rft_data.buffer.durability import Durability
 from rft_data.core.schema import INCOMING
 from rft_data.sampler.ledger import Ledger
 
@@ -32,6 +36,7 @@ PARTS = ("append", "lease", "trinity", "growth")
 RUNS = 3
 TOKENS = 1000
 CLIENTS = 4
+DURABILITIES: tuple[Durability, ...] = ("process", "power")
 WINDOW = 64
 """Appends a client sends before it waits for the oldest."""
 
@@ -43,74 +48,116 @@ def seconds(act: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
-def through_owner(buffer: Buffer, tables: Sequence[pa.Table]) -> None:
-    """Append every table from CLIENTS threads and wait until all are acknowledged."""
+def from_clients(send: Callable[[Any], Future[Any] | None], parts: Sequence[Any]) -> None:
+    """Send every part from CLIENTS threads and wait until all are acknowledged."""
 
-    def client(mine: Sequence[pa.Table]) -> None:
-        waiting = []
-        for table in mine:
-            waiting.append(buffer.submit(table))
+    def client(mine: Sequence[Any]) -> None:
+        waiting: deque[Future[Any]] = deque()
+        for part in mine:
+            if (future := send(part)) is not None:
+                waiting.append(future)
             if len(waiting) >= WINDOW:
-                waiting.pop(0).result()
+                waiting.popleft().result()
         for future in waiting:
             future.result()
 
-    threads = [threading.Thread(target=client, args=(tables[i::CLIENTS],)) for i in range(CLIENTS)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(CLIENTS) as threads:
+        list(threads.map(client, (parts[i::CLIENTS] for i in range(CLIENTS))))
 
 
-def append_rates(folder: Path, per_call: int, rows: int) -> dict[str, float]:
-    """Rows per second with calls of `per_call` rows, each acknowledged as durable."""
-    import lancedb
+def cost(send: Callable[[Any], Future[Any] | None], parts: Sequence[Any]) -> dict[str, float]:
+    """Rows per second, and CPU microseconds a row of all threads."""
+    rows, cpu = sum(map(len, parts)), time.process_time()
+    wall = seconds(lambda: from_clients(send, parts))
+    return {"rows_per_s": rows / wall, "cpu_us": (time.process_time() - cpu) / rows * 1e6}
 
+
+def append_costs(folder: Path, per_call: int, rows: int) -> dict[str, float]:
+    """Appends with calls of `per_call` rows, at equal terms: `FIGURE, DURABILITY, FORM, SYSTEM`.
+
+    Durability: `process` (no fsync) and `power` (fsync before each acknowledgement). Form: `encoded` (Arrow
+    tables here, tuples of values for SQLite) and `objects` (`Experience` with NumPy arrays).
+    """
     maker = RowMaker(TOKENS)
     tables = [maker.table(per_call) for _ in range(rows // per_call)]
     objects = [as_objects(table) for table in tables]
-    rates = {}
-    with Buffer(folder / "buffer") as buffer:
-        buffer.append(maker.table(GROUP))  # opens tables, starts threads
-        rates["buffer"] = rows / seconds(lambda: through_owner(buffer, tables))
-        stored = buffer.read("experiences")
-    for name, peer in (("sqlite+pickle", sqlite_pickle), ("sqlite raw", sqlite_raw)):
-        queue = peer(folder / f"{name}.db")
-        rates[name] = rows / seconds(lambda q=queue: [q.append(part) for part in objects])
+    figures: dict[str, float] = {}
+
+    def note(*name: str, found: Mapping[str, float]) -> None:
+        figures.update({", ".join((figure, *name)): value for figure, value in found.items()})
+
+    for durability in DURABILITIES:
+        for form, parts in (("encoded", tables), ("objects", objects)):
+            with Buffer(folder / f"{durability}-{form}", durability=durability) as buffer:
+                buffer.append(maker.table(GROUP))  # opens tables, starts threads
+                note(durability, form, "buffer", found=cost(buffer.submit, parts))
+        for system, peer in (("sqlite raw", sqlite_raw), ("sqlite pickle", sqlite_pickle)):
+            for form in ("encoded", "objects"):
+                queue = peer(folder / f"{durability}-{form}-{system}.db", fsync=durability == "power")
+                if form == "objects":
+                    note(durability, form, system, found=cost(queue.append, objects))
+                else:
+                    note(
+                        durability, form, system, found=cost(queue.insert, list(map(queue.encoded, objects)))
+                    )
+                queue.close()
+    return figures | floors(folder, tables)
+
+
+def floors(folder: Path, tables: Sequence[pa.Table]) -> dict[str, float]:
+    """Rows per second of an Arrow file with fsync, and of `add` of 512 rows to a bare LanceDB table."""
+    import lancedb
+
+    rows = sum(table.num_rows for table in tables)
     floor = ArrowFile(folder / "floor.arrow", INCOMING)
-    rates["arrow file + fsync"] = rows / seconds(lambda: [floor.append(table) for table in tables])
+    found = {"arrow file + fsync": rows / seconds(lambda: [floor.append(table) for table in tables])}
+    with Buffer(folder / "process-encoded", read_only=True) as buffer:
+        stored = buffer.read("experiences")
     options = {"new_table_enable_stable_row_ids": "true", "new_table_data_storage_version": "2.2"}
     bare = lancedb.connect(str(folder / "bare"), storage_options=options).create_table(
         "t", schema=stored.schema
     )
     parts = [stored.slice(i, 512).combine_chunks() for i in range(0, stored.num_rows - 511, 512)]
-    rates["bare table.add of 512"] = 512 * len(parts) / seconds(lambda: [bare.add(part) for part in parts])
-    return rates
+    found["bare add of 512"] = 512 * len(parts) / seconds(lambda: [bare.add(part) for part in parts])
+    return found
 
 
-def fifo_rates(folder: Path, groups: int, leases: int) -> dict[str, float]:
-    """Rows per second of leases of `groups` groups of eight from the newest rows, ledger included."""
+def lease_costs(folder: Path, groups: int, leases: int) -> dict[str, float]:
+    """Rows per second of leases of `groups` groups of eight, ledger and decoding to NumPy included.
+
+    `hot`: of the newest rows; `reopened`: by a process that has just opened the store.
+    """
     maker = RowMaker(TOKENS)
-    table = maker.table(groups * GROUP * leases)
-    rates = {}
-    with Buffer(folder / "fifo") as buffer:
-        buffer.append(table)
-        ledger = Ledger(buffer, "run", 0)
-        results = [group_result(number) for number in range(groups * leases)]
-        ledger.attach("trainer")
+    table = maker.table(groups * GROUP * leases * 2)
+    results = [group_result(number) for number in range(2 * groups * leases)]
+    rates: dict[str, float] = {}
 
-        def lease(step: int) -> None:
-            granted = ledger.grant("trainer", step, 1, results[step * groups : (step + 1) * groups])
-            assert buffer._experiences.take(granted.seqs, trained_only=True).num_rows == groups * GROUP  # noqa: S101
-
-        times = [seconds(lambda s=step: lease(s)) for step in range(leases)]
-        rates["buffer"] = groups * GROUP / statistics.median(times)
-    objects = as_objects(table)
-    for name, peer in (("sqlite+pickle", sqlite_pickle), ("sqlite raw", sqlite_raw)):
-        queue = peer(folder / f"fifo-{name}.db")
-        queue.append(objects)
-        times = [seconds(lambda q=queue: q.lease(groups * GROUP)) for _ in range(leases)]
+    def measured(name: str, lease: Callable[[int], object], steps: range) -> None:
+        times = [seconds(partial(lease, step)) for step in steps]
         rates[name] = groups * GROUP / statistics.median(times)
+
+    for name, steps in (("hot", range(leases)), ("reopened", range(leases, 2 * leases))):
+        with Buffer(folder / "buffer") as buffer:
+            if name == "hot":
+                buffer.append(table)
+            ledger = Ledger(buffer, "run", steps.start)
+            ledger.attach("trainer")
+
+            def lease(
+                step: int, buffer: Buffer = buffer, ledger: Ledger = ledger
+            ) -> list[dict[str, np.ndarray]]:
+                granted = ledger.grant("trainer", step, 1, results[step * groups : (step + 1) * groups])
+                return arrays_of_rows(buffer._experiences.take(granted.seqs, trained_only=True))
+
+            measured(f"{name}, buffer", lease, steps)
+    objects = as_objects(table)
+    for system, peer in (("sqlite raw", sqlite_raw), ("sqlite pickle", sqlite_pickle)):
+        for name, steps in (("hot", range(leases)), ("reopened", range(leases, 2 * leases))):
+            queue = peer(folder / f"{system}.db", fsync=False)
+            if name == "hot":
+                queue.append(objects)
+            measured(f"{name}, {system}", lambda _, q=queue: q.lease(groups * GROUP), steps)
+            queue.close()
     return rates
 
 
@@ -134,44 +181,61 @@ def throughput(parts: Collection[str], *, quick: bool) -> tuple[list[Bar], dict[
     rows = 512 if quick else 8192
     bars: list[Bar] = []
     appends: dict[int, dict[str, float]] = {}
-    fifo: dict[str, float] = {}
+    leases: dict[str, float] = {}
     if "append" in parts:
-        appends = {n: median_figures(runs, lambda f, n=n: append_rates(f, n, rows)) for n in (8, 64, 512)}
-        bars += append_bars(appends)
+        appends = {n: median_figures(runs, lambda f, n=n: append_costs(f, n, rows)) for n in (8, 64, 512)}
+        for per_call, figures in appends.items():
+            for name, value in figures.items():
+                print(f"append, {per_call} rows a call: {name:<44}{value:>12,.0f}", flush=True)
+        bars += append_bars(appends[8])
     if "lease" in parts:
-        fifo = median_figures(runs, lambda f: fifo_rates(f, 64, 2 if quick else 8))
-        shown("lease of 64 groups x 8, first in first out, rows/s", fifo)
-        bars.append(Bar("lease_fifo_vs_sqlite_pickle", fifo["buffer"] / fifo["sqlite+pickle"], 5.0))
+        leases = median_figures(runs, lambda f: lease_costs(f, 64, 2 if quick else 4))
+        shown("lease of 64 groups x 8, first in first out, rows/s", leases)
+        bars += [
+            Bar(f"lease_{name}_vs_sqlite", leases[f"{name}, buffer"] / leases[f"{name}, sqlite raw"], bound)
+            for name, bound in (("hot", 3.0), ("reopened", 1.0))
+        ]
     theirs = trinity_peer.rates(rows=512 if quick else 4096) if "trinity" in parts else {}
     if theirs:
         shown("Trinity-RFT's SQLExperienceStorage, rows/s", theirs)
-        bars += trinity_bars(appends, fifo, theirs)
-    return bars, {"append": appends, "fifo": fifo, "trinity": theirs}
+        bars += trinity_bars(appends, leases, theirs)
+    return bars, {"append": appends, "lease": leases, "trinity": theirs}
 
 
-def append_bars(appends: Mapping[int, Mapping[str, float]]) -> list[Bar]:
-    """Appends beside SQLite and a bare table."""
-    for per_call, rates in appends.items():
-        shown(f"append, {per_call} rows a call, rows/s", rates)
-    small, large = appends[8], appends[512]
+def append_bars(figures: Mapping[str, float]) -> list[Bar]:
+    """Appends of 8 rows a call beside the faster SQLite, the least of the four equal terms, and CPU a row."""
+    ratios = [
+        figures[f"rows_per_s, {durability}, {form}, buffer"]
+        / figures[f"rows_per_s, {durability}, {form}, sqlite raw"]
+        for durability in DURABILITIES
+        for form in ("encoded", "objects")
+    ]
+    ours = figures["rows_per_s, process, encoded, buffer"]
     return [
-        Bar("append_8row_vs_sqlite_pickle", small["buffer"] / small["sqlite+pickle"], 5.0),
-        Bar("append_512row_vs_sqlite_pickle", large["buffer"] / large["sqlite+pickle"], 3.0),
-        Bar("append_vs_bare_add512", small["buffer"] / small["bare table.add of 512"], 0.6),
+        Bar("append_8row_vs_sqlite", min(ratios), 1.3),
+        Bar("append_cpu_us_per_row_8_arrow", figures["cpu_us, process, encoded, buffer"], 80, ceiling=True),
+        Bar(
+            "append_cpu_us_per_row_8_objects", figures["cpu_us, process, objects, buffer"], 130, ceiling=True
+        ),
+        Bar("append_vs_bare_add512", ours / figures["bare add of 512"], 0.9),
     ]
 
 
 def trinity_bars(
-    appends: Mapping[int, Mapping[str, float]], fifo: Mapping[str, float], theirs: Mapping[str, float]
+    appends: Mapping[int, Mapping[str, float]], leases: Mapping[str, float], theirs: Mapping[str, float]
 ) -> list[Bar]:
-    """What was measured, beside Trinity-RFT's storage."""
+    """What was measured, beside Trinity-RFT's storage, which is given objects and does not fsync."""
     bars = [
-        Bar(f"append_{n}row_vs_trinity", rates["buffer"] / theirs[f"write_{n}"], 25.0)
-        for n, rates in appends.items()
+        Bar(
+            f"append_{n}row_vs_trinity",
+            figures["rows_per_s, process, objects, buffer"] / theirs[f"write_{n}"],
+            25.0,
+        )
+        for n, figures in appends.items()
         if n < 512
     ]
-    if fifo:
-        bars.append(Bar("lease_fifo_vs_trinity", fifo["buffer"] / theirs["read_512"], 20.0))
+    if leases:
+        bars.append(Bar("lease_fifo_vs_trinity", leases["hot, buffer"] / theirs["read_512"], 20.0))
     return bars
 
 

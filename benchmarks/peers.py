@@ -1,13 +1,16 @@
-"""What the buffer is measured against: the same rows in SQLite, pickled or raw, and in a bare Arrow file.
+"""What the buffer is measured against: the same rows in SQLite, as columns or pickled, and in an Arrow file.
 
-Each stores one row per experience and commits as it goes, as queue-based RFT systems do.
+Every peer stores every field of the rows that the buffer stores, takes rows from as many threads, and writes
+each call as one commit, as queue-based RFT systems do.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
 import sqlite3
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,84 +18,101 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-_TENSORS = {"token_ids": np.int32, "action_mask": np.int8, "logprobs": np.float32}
+from benchmarks.rows import ARRAYS
+from rft_data.core.rows import Experience
+from rft_data.core.schema import INCOMING
 
-
-def as_objects(table: pa.Table) -> list[dict[str, Any]]:
-    """Rows as an explorer without Arrow holds them: tensors, a text, scalars."""
-    import torch
-
-    columns = {name: table.column(name) for name in (*_TENSORS, "completion_text", "experience_id", "reward")}
-    rows = []
-    for index in range(table.num_rows):
-        row: dict[str, Any] = {
-            name: torch.from_numpy(columns[name][index].values.to_numpy(zero_copy_only=False).copy())
-            for name in _TENSORS
-        }
-        row |= {name: columns[name][index].as_py() for name in ("completion_text", "experience_id", "reward")}
-        row |= {"prompt_length": 200, "info": {"model_version": 1, "use_count": 0}}
-        row |= {name: torch.randn(len(row["token_ids"])) for name in ("advantages", "returns")}
-        rows.append(row)
-    return rows
+Values = Sequence[Any]
+"""A row as SQLite stores it."""
 
 
 class SqliteQueue:
-    """A table of rows, consumed in order of arrival."""
+    """A table of rows, consumed in order of arrival; WAL, one connection, one commit a call."""
 
     def __init__(
         self,
         path: Path,
         columns: Mapping[str, str],
-        encode: Callable[[dict[str, Any]], tuple[Any, ...]],
-        decode: Callable[[Sequence[Any]], Any],
+        encode: Callable[[Experience], Values],
+        decode: Callable[[Values], Any],
+        *,
+        fsync: bool,
     ) -> None:
-        """`columns`: name to SQL type, what `encode` makes of a row and `decode` reads back."""
-        self._db = sqlite3.connect(path)
+        """`columns`: name to SQL type, what `encode` makes of a row and `decode` reads back.
+
+        `fsync`: whether a commit survives a power cut, or only the death of the process.
+        """
+        self._db = sqlite3.connect(path, check_same_thread=False)
+        self._lock = threading.Lock()
         self._db.execute("PRAGMA journal_mode=WAL")
-        self._db.execute("PRAGMA synchronous=NORMAL")
+        self._db.execute(f"PRAGMA synchronous={'FULL' if fsync else 'OFF'}")
         typed = "".join(f", {name} {kind}" for name, kind in columns.items())
         self._db.execute(
-            f"CREATE TABLE rows (n INTEGER PRIMARY KEY, id TEXT UNIQUE, consumed INTEGER, reward REAL{typed})"
+            "CREATE TABLE IF NOT EXISTS rows "
+            f"(n INTEGER PRIMARY KEY, id TEXT UNIQUE, consumed INTEGER{typed})"
         )
-        self._db.execute("CREATE INDEX waiting ON rows (consumed, n)")
+        self._db.execute("CREATE INDEX IF NOT EXISTS waiting ON rows (consumed, n)")
         names = ", ".join(columns)
-        self._insert = f"INSERT INTO rows VALUES (NULL, ?, 0, ?{', ?' * len(columns)})"  # noqa: S608 - our names
+        self._insert = f"INSERT INTO rows VALUES (NULL, ?, 0{', ?' * len(columns)})"  # noqa: S608 - our names
         self._select = f"SELECT n, {names} FROM rows WHERE consumed = 0 ORDER BY n LIMIT ?"  # noqa: S608
         self._encode, self._decode = encode, decode
 
-    def append(self, rows: list[dict[str, Any]]) -> None:
-        """One commit."""
-        values = [(row["experience_id"], row["reward"], *self._encode(row)) for row in rows]
-        self._db.executemany(self._insert, values)
-        self._db.commit()
+    def encoded(self, rows: Sequence[Experience]) -> list[Values]:
+        """What `insert` takes."""
+        return [(row.experience_id, *self._encode(row)) for row in rows]
+
+    def insert(self, values: Sequence[Values]) -> None:
+        """Store encoded rows in one commit."""
+        with self._lock:
+            self._db.executemany(self._insert, values)
+            self._db.commit()
+
+    def append(self, rows: Sequence[Experience]) -> None:
+        """Encode and store rows in one commit."""
+        self.insert(self.encoded(rows))
 
     def lease(self, count: int) -> list[Any]:
-        """The oldest rows not consumed yet, marked as consumed."""
+        """The oldest rows not consumed yet, decoded and marked as consumed."""
         found = self._db.execute(self._select, (count,)).fetchall()
         self._db.executemany("UPDATE rows SET consumed = 1 WHERE n = ?", [(n,) for n, *_ in found])
         self._db.commit()
         return [self._decode(values) for _, *values in found]
 
+    def close(self) -> None:
+        """Close the connection."""
+        self._db.close()
 
-def sqlite_pickle(path: Path) -> SqliteQueue:
-    """Each row's tensors pickled into one blob."""
+
+def sqlite_pickle(path: Path, *, fsync: bool) -> SqliteQueue:
+    """Each row pickled into one blob."""
     return SqliteQueue(
         path,
         {"blob": "BLOB"},
         lambda row: (pickle.dumps(row),),
         lambda values: pickle.loads(values[0]),  # noqa: S301 - the peer's own bytes
+        fsync=fsync,
     )
 
 
-def sqlite_raw(path: Path) -> SqliteQueue:
-    """Each token list as its raw bytes in a column of its own: no pickling."""
-    lists = {**_TENSORS, "advantages": np.float32, "returns": np.float32}
-    return SqliteQueue(
-        path,
-        {**dict.fromkeys(lists, "BLOB"), "text": "TEXT"},
-        lambda row: (*(row[name].numpy().tobytes() for name in lists), row["completion_text"]),
-        lambda values: [np.frombuffer(b, kind) for b, kind in zip(values, lists.values(), strict=False)],
-    )
+def sqlite_raw(path: Path, *, fsync: bool) -> SqliteQueue:
+    """Each field in a column of its own: arrays as their bytes, what is nested as JSON."""
+    names = [name for name in INCOMING.names if name != "experience_id"]
+    kinds = {name: "BLOB" if name in ARRAYS else "" for name in names}
+    at = {name: names.index(name) for name in ARRAYS}
+
+    def decode(values: Values) -> dict[str, np.ndarray]:
+        return {name: np.frombuffer(values[at[name]], kind) for name, kind in ARRAYS.items()}
+
+    return SqliteQueue(path, kinds, lambda row: [_raw(row, name) for name in names], decode, fsync=fsync)
+
+
+def _raw(row: Experience, name: str) -> object:
+    value = getattr(row, name)
+    if isinstance(value, np.ndarray):
+        return value.tobytes()
+    if value is None or isinstance(value, (str, int, float)):
+        return value
+    return value.timestamp() if name == "created_at" else json.dumps(value)
 
 
 class ArrowFile:

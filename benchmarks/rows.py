@@ -9,11 +9,13 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from rft_data.core.codec import aligned, to_table
+from rft_data.core.codec import aligned, from_table, one_array, to_table
 from rft_data.core.rows import Experience, GroupResult, TaskKey, Ticket, experience_id_of
 from rft_data.core.schema import INCOMING
 
 GROUP = 8
+ARRAYS = {"token_ids": np.int32, "action_mask": np.int8, "logprobs": np.float32}
+"""The lists of a row that every rollout has."""
 
 
 class RowMaker:
@@ -88,3 +90,20 @@ def group_result(number: int) -> GroupResult:
     seqs = tuple(range(number * GROUP, (number + 1) * GROUP))
     ticket = Ticket(f"run/0-{number:08d}", number, 1)
     return GroupResult(ticket, TaskKey("bench", "t"), (1.0,) * GROUP, "arrived", 1, seqs)
+
+
+def arrays_of_rows(table: pa.Table) -> list[dict[str, np.ndarray]]:
+    """The token lists of each row as NumPy arrays, without a copy."""
+    columns = {}
+    for name in ARRAYS:
+        lists = one_array(table.column(name))
+        columns[name] = np.split(lists.flatten().to_numpy(), np.cumsum(lists.value_lengths().to_numpy())[:-1])
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+
+def as_objects(table: pa.Table) -> list[Experience]:
+    """Rows as an explorer holds them: token lists as NumPy arrays."""
+    rows = from_table(table, INCOMING)
+    for row, arrays in zip(rows, arrays_of_rows(table), strict=True):
+        row |= {name: array.copy() for name, array in arrays.items()}
+    return [Experience(**row) for row in rows]
