@@ -24,7 +24,7 @@ from rft_data.recipe.sections import (
     Stage,
     TaskUpkeep,
 )
-from rft_data.recipe.tasksets import Experts
+from rft_data.recipe.tasksets import AnyExperts
 
 
 class OnlineRecipe(PlayingRecipe):
@@ -34,7 +34,7 @@ class OnlineRecipe(PlayingRecipe):
 
     mode: Literal["online"]
     """Explore and train in one loop (`rft run`)."""
-    experts: list[Experts] = Field(default_factory=list)
+    experts: list[AnyExperts] = Field(default_factory=list)
     """Worked solutions to store before the first stage, for imitation; none by default."""
     sync: Sync = Field(default_factory=Sync)
     """How often weights are published and how stale a rollout may be; the default is synchronous on-policy.

@@ -60,7 +60,7 @@ def _operators(given: object, algorithm: Algorithm) -> object:
 
 def sets_advantage(entry: object) -> bool:
     """Whether an entry of an operator list is an advantage operator, by its name."""
-    return isinstance(entry, dict) and any("advantage" in str(name) for name in entry)
+    return isinstance(entry, dict) and any("advantage" in str(name).lower() for name in entry)
 
 
 def _stage(given: dict[str, object], algorithm: Algorithm, tree: dict[str, object]) -> dict[str, object]:

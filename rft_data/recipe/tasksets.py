@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Discriminator, Field, Tag
 
+from rft_data.recipe.offline import SftRows, TrainedSource
 from rft_data.recipe.section import Section
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
@@ -64,6 +65,30 @@ class Experts(Section):
     """At most this many training tasks of each taskset get one."""
     tasksets: list[str] = Field(min_length=1)
     """Names of entries of `tasks` that get solutions."""
+
+
+class StoredExperts(SftRows):
+    """Stored answers as worked solutions, for example imported ones: each is copied as an expert's answer."""
+
+    use: Literal["stored"]
+    """The solutions are rows of the buffer, not made by a function."""
+    sources: list[TrainedSource] = Field(default=["import", "expert"], min_length=1)
+    """Which kinds of rows: imported, worked solutions of experts, or sampled by a policy."""
+    limit: int = Field(ge=1)
+    """At most so many, those stored first. Rows whose prompt is held out are left out."""
+
+    tasksets: ClassVar[tuple[str, ...]] = ()
+    """They need no taskset of the recipe."""
+
+
+def _made_or_stored(expert: object) -> str:
+    use = expert.get("use") if isinstance(expert, dict) else getattr(expert, "use", None)
+    return "stored" if use == "stored" else "made"
+
+
+AnyExperts = Annotated[
+    Annotated[Experts, Tag("made")] | Annotated[StoredExperts, Tag("stored")], Discriminator(_made_or_stored)
+]
 
 
 class StoredCompletions(Section):

@@ -10,15 +10,18 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rft_data.core.codec import from_table
 from rft_data.core.errors import MissingFileError, RecipeError
 from rft_data.core.lookup import load, need
-from rft_data.core.rows import Experience, Task, experience_id_of
+from rft_data.core.rows import Experience, Task, TaskKey, experience_id_of
+from rft_data.core.schema import EXPERIENCES
 from rft_data.core.words import FinishReason, RowSource, Split
+from rft_data.loop.expert_groups import experts_prefix
 from rft_data.recipe.modes import OperatorRecipe
 from rft_data.recipe.recipe import TasksRecipe
 from rft_data.recipe.running import OperatorLimits
 from rft_data.recipe.sections import Model, Operators, SelectorSection
-from rft_data.recipe.tasksets import Experts, ReasoningGym, Taskset
+from rft_data.recipe.tasksets import Experts, ReasoningGym, StoredExperts, Taskset
 from rft_data.tasks.selectors import make_selector
 from rft_data.tasks.selectors.base import OpenSelector
 from rft_data.tasks.sources import jsonl_tasks, reasoning_gym_tasks
@@ -43,6 +46,10 @@ PROCESS_ENVIRONMENT = {
     "TORCH_CPP_LOG_LEVEL": "ERROR",
     "TQDM_DISABLE": "1",  # a bar per batch and per file would bury the run's own progress
 }
+
+
+_COPIED = ("messages", "prompt_messages", "tools", "completion_text", "finish_reason", "payloads")
+"""Columns of a stored answer that its copy as a solution has too."""
 
 
 def prepare_process() -> None:
@@ -105,6 +112,40 @@ def expert_rows(section: Experts, member: int, tasks: Sequence[Task], run_id: st
             )
         )
     return rows
+
+
+def copied_answers(section: StoredExperts, buffer: Buffer, run_id: str, heldout: float) -> list[Experience]:
+    """Stored answers as solutions of this run's experts, each a group of its own.
+
+    Args: heldout: share of prompts, by content hash, whose answers are left out.
+    Raises: TrainingError with the numbers that the buffer has when no row is left.
+    """
+    from trainers.offline.stored_rows import RowChoice, chosen_rows
+
+    choice = RowChoice(**section.model_dump(exclude={"use", "limit"}))
+    rows = []
+    for row in from_table(chosen_rows(buffer, choice, heldout).table, EXPERIENCES):
+        if row["run_id"] == run_id:  # copied already, by a start that was killed
+            continue
+        task, group_id = (
+            TaskKey(row["taskset"], row["task_id"]),
+            f"{experts_prefix(run_id)}{row['experience_id']}",
+        )
+        rows.append(
+            Experience(
+                experience_id=experience_id_of(run_id, task, 0, group_id, 0),
+                source=RowSource.EXPERT,
+                run_id=run_id,
+                taskset=task.taskset,
+                task_id=task.task_id,
+                group_id=group_id,
+                explorer_id=row["run_id"],
+                **{name: row[name] for name in _COPIED},
+                reward=1.0,
+                metadata={**row["metadata"], "copied_from": row["experience_id"]},
+            )
+        )
+    return rows[: section.limit]
 
 
 def expert_tasks(section: Experts, tasks: Sequence[Task]) -> list[Task]:

@@ -17,6 +17,7 @@ from rft_data.loop.expert_groups import PART
 from rft_data.recipe.algorithms import find_algorithm
 from rft_data.recipe.modes import OfflineRecipe, TrainingRecipe, TrainRecipe
 from rft_data.recipe.offline import KtoStage, SftStage
+from rft_data.recipe.presets import sets_advantage
 from rft_data.recipe.sections import ExplorerSection, RlStage
 from rft_data.run.folder import Run
 from rft_data.sampler.ledger import CONSUMER, Ledger
@@ -155,7 +156,7 @@ def _check_operators(recipe: TrainingRecipe, stage: RlStage) -> None:
 
     names = [name for operator in recipe.experience_ops for name in operator]
     ours = [name for name in names if name.endswith("_advantage_mapper")]
-    if not any("advantage" in name for name in names):
+    if not any(map(sets_advantage, recipe.experience_ops)):
         raise RecipeError("'experience_ops' has no advantage operator; end it with one.")
     of_stage = [name for operator in stage.batch_ops for name in operator]
     readers = [name for name in of_stage if name in BATCH_OPS and BATCH_OPS[name].needs & _REWARDS]

@@ -12,8 +12,9 @@ from pathlib import Path
 
 from rft_data.core.words import RunMilestone, RunPhase
 from rft_data.recipe.offline import AnyOfflineStage, RewardModelStage, SftStage
+from rft_data.recipe.tasksets import StoredExperts
 from rft_data.run.accuracy import measure
-from rft_data.run.build import expert_rows
+from rft_data.run.build import copied_answers, expert_rows
 from rft_data.run.control import RunControl
 from rft_data.run.offline_stages import OfflineStages, stage_name
 from rft_data.run.online_stage import reinforce
@@ -50,8 +51,18 @@ def _store_tasks(parts: OnlineParts) -> None:
     with run.timed(RunPhase.TASKS):
         run.buffer.add_tasks(tasks)
         for member, section in enumerate(parts.experts):
+            if isinstance(section, StoredExperts):
+                # once: what the filter finds may change while the run goes on
+                run.once(f"experts-{member}", partial(_copy_answers, parts, section))
+                continue
             stored = run.buffer.append(expert_rows(section, member, tasks, run.run_id))
             log.info("%d solutions by %s, %d of them new", len(stored.seqs), section.use, stored.stored)
+
+
+def _copy_answers(parts: OnlineParts, section: StoredExperts) -> None:
+    run = parts.run
+    rows = copied_answers(section, run.buffer, run.run_id, parts.heldout_share)
+    log.info("%d stored answers as solutions", len(run.buffer.append(rows).seqs))
 
 
 def _start(parts: OnlineParts, control: RunControl, opened: ExitStack) -> Started:

@@ -17,7 +17,7 @@ from rft_data.loop.fleet import Fleet
 from rft_data.loop.online import Schedule
 from rft_data.recipe.offline import AnyOfflineStage, HeldoutPairs
 from rft_data.recipe.running import Monitor
-from rft_data.recipe.tasksets import Experts
+from rft_data.recipe.tasksets import AnyExperts
 from rft_data.run.control import RunControl
 from rft_data.run.folder import Run
 from rft_data.run.roles import OfflineCalls, Roles
@@ -114,7 +114,7 @@ class OnlineParts(Parts):
     model: Path
     """The policy that the first stage starts from."""
     tasks: Tasks
-    experts: Sequence[Experts]
+    experts: Sequence[AnyExperts]
     """Components that make solutions before the first stage."""
     heldout: Heldout
     offline_stages: Sequence[AnyOfflineStage]

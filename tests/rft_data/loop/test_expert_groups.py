@@ -1,15 +1,20 @@
 """Experts' rows mixed into a policy's batches: real model, buffer, operators and TRL."""
 
+import json
 from pathlib import Path
 
 import pytest
 
 from rft_data.buffer import Buffer
+from rft_data.core.codec import from_table
+from rft_data.core.schema import EXPERIENCES
+from rft_data.exchange.formats import import_into
 from rft_data.loop.expert_groups import experts_prefix, experts_run_id, open_expert_groups
 from rft_data.recipe import load_recipe
 from rft_data.run.start import run_recipe
 from tests.rft_data.conftest import make_experience
 from tests.rft_data.run.test_online import grants, write_recipe
+from trainers.offline.stored_rows import is_heldout
 
 MIX = [
     "stages.1.algorithm=mix",
@@ -35,6 +40,36 @@ def test_mixed_run_trains_on_experts_at_the_exact_ratio(tmp_path: Path) -> None:
     assert summary["rows"]["residual"] == 0
     losses = [row["value"] for row in metrics if row["key"] == "policy_loss"]
     assert len(losses) == 4
+
+
+@pytest.mark.slow
+def test_mixed_run_trains_on_imported_answers(tmp_path: Path) -> None:
+    lines = [
+        {"question": f"What is 1{n} + {n}?", "answer": f"So it is {10 + 2 * n} #### {10 + 2 * n}"}
+        for n in range(9)
+    ]
+    (tmp_path / "worked.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    with Buffer(tmp_path / "run" / "buffer") as buffer:
+        assert import_into(buffer, tmp_path / "worked.jsonl").new["experiences"] == 9
+    stored = [
+        "experts=[{use: stored, where: \"taskset = 'worked'\", limit: 6}]",
+        "experience_ops=[{grpo_advantage_mapper: {}}]",
+    ]
+    summary = run_recipe(load_recipe(write_recipe(tmp_path, steps=2), [*MIX, *stored]))
+    assert summary["rows"]["residual"] == 0
+    with Buffer(tmp_path / "run" / "buffer", read_only=True) as buffer:
+        rows = {row["seq"]: row for row in from_table(buffer.read("experiences"), EXPERIENCES)}
+        leases, [offline] = grants(buffer), buffer.read("stage_rows").to_pylist()
+    copies = [row for row in rows.values() if row["run_id"] == "small" and row["source"] == "expert"]
+    originals = {row["experience_id"]: row for row in rows.values() if row["run_id"] == "import/worked"}
+    assert 0 < len(copies) <= 6
+    for copy in copies:
+        original = originals[copy["metadata"]["copied_from"]]
+        assert copy["messages"] == original["messages"]
+        assert not is_heldout(copy["messages"][:1], 0.25)
+    assert set(offline["experience_ids"]) == {row["experience_id"] for row in copies}
+    for lease in leases:
+        assert sum(rows[seq]["source"] == "expert" for seq in lease["seqs"]) == 1
 
 
 def test_expert_groups_are_opened_once(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from rft_data.recipe.algorithms import ALGORITHMS, Algorithm, find_algorithm
 from rft_data.recipe.explain import explain
 from rft_data.recipe.load import check_recipe
 from rft_data.recipe.online import OnlineRecipe
+from rft_data.recipe.presets import sets_advantage
 from rft_data.run.build import experience_pipeline
 from rft_data.run.checks import check_stages
 
@@ -238,3 +239,8 @@ def test_explain_shows_references_and_not_what_they_hold(
     lines = explain(tmp_path / "recipe.yaml", [override])
     assert 'explorer.reward.0.args.key = "${env:SECRET_KEY}"  # recipe' in lines
     assert "hush" not in "\n".join(lines)
+
+
+def test_an_advantage_operator_of_ones_own_counts_as_one() -> None:
+    assert sets_advantage({"my_ops.py:MyAdvantage": {}})
+    assert not sets_advantage({"my_ops.py:Brevity": {}})
