@@ -15,13 +15,16 @@ class Bar:
     """A measured ratio and what it should be: at least `bound`, or at most when `ceiling`."""
 
     name: str
-    value: float
+    value: float | None
+    """None, which fails: records that it is read from are missing, or were made by other code."""
     bound: float
     ceiling: bool = False
 
     @property
     def holds(self) -> bool:
         """Whether the ratio keeps its bound."""
+        if self.value is None:
+            return False
         return self.value <= self.bound if self.ceiling else self.value >= self.bound
 
 
@@ -30,7 +33,11 @@ def finish(bars: Sequence[Bar], versions: dict[str, str], figures: Mapping[str, 
     for bar in bars:
         sign = "<=" if bar.ceiling else ">="
         verdict = "holds" if bar.holds else "MISSED"
-        print(f"{bar.name:<44}{bar.value:>9.2f}  (bar {sign} {bar.bound:g}: {verdict})")
+        value = "missing" if bar.value is None else f"{bar.value:.2f}"
+        print(f"{bar.name:<44}{value:>9}  (bar {sign} {bar.bound:g}: {verdict})")
     machine = {"cores": os.cpu_count(), "processor": platform.machine(), "python": platform.python_version()}
-    rows = [{"name": b.name, "value": round(b.value, 3), "bound": b.bound, "holds": b.holds} for b in bars]
+    rows = [
+        {"name": b.name, "value": b.value and round(b.value, 3), "bound": b.bound, "holds": b.holds}
+        for b in bars
+    ]
     print(json.dumps({"bars": rows, "figures": figures or {}, "machine": machine, "versions": versions}))

@@ -11,15 +11,14 @@ import argparse
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import Any
 
 from benchmarks.learning.cells import Cell, Scale, play
 from benchmarks.learning.verdicts import bar, table
-from benchmarks.report import finish
-from benchmarks.selectors.records import Records, newest
+from benchmarks.report import Bar, finish
+from benchmarks.selectors.records import Records, bars_of_all, repeat, repeated_bar
 from rft_data import __version__
 from rft_data.recipe.algorithms import ALGORITHMS
 
@@ -34,19 +33,13 @@ def cells(scale: Scale, engine: str, seeds: int = SEEDS) -> list[Cell]:
     return [Cell(name, seed, engine, scale) for seed in range(seeds) for name in ALGORITHMS]
 
 
-def missing(wanted: Sequence[Cell], records: Records) -> list[Cell]:
-    """The cells that no record of the present recipe and code covers."""
-    done = {(row["recipe_hash"], row["code_hash"]) for row in records.rows()}
-    return [cell for cell in wanted if (cell.recipe_hash, cell.code_hash) not in done]
-
-
 def run_cells(wanted: Sequence[Cell], records: Records, root: Path, minutes: float) -> list[str]:
     """Run what is missing; a cell is started only if one as slow as the slowest so far would end in time.
 
     Returns: names of the cells that failed.
     """
     ends, failed = time.monotonic() + 60 * minutes, []
-    for cell in missing(wanted, records):
+    for cell in records.missing(wanted):
         took = [
             row["seconds"] + row["prepare_s"] for row in records.rows() if row["scale"] == cell.scale.name
         ]
@@ -66,12 +59,6 @@ def run_cells(wanted: Sequence[Cell], records: Records, root: Path, minutes: flo
     return failed
 
 
-def read(path: Path, scale: str) -> list[Mapping[str, Any]]:
-    """The newest record of every cell."""
-    rows = [row for row in Records(path).rows() if row["scale"] == scale]
-    return newest(rows, ["algorithm", "seed"])
-
-
 def main(argv: Sequence[str] | None = None) -> None:
     """Run what is missing and report."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.learning", description=__doc__)
@@ -81,6 +68,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--minutes", type=float, default=180.0, help="start no cell that cannot end by then")
     parser.add_argument("--only", default="", help="ALGORITHM[,SEED]: only these cells")
     parser.add_argument("--quick", action="store_true", help="tiny runs, recorded apart: do they run at all")
+    parser.add_argument(
+        "--verify", type=int, default=0, metavar="N", help="run N random recorded cells again"
+    )
     parser.add_argument("--list", action="store_true", help="print the cells that are missing and end")
     arguments = parser.parse_args(argv)
     scale = Scale.tiny() if arguments.quick else Scale()
@@ -94,15 +84,23 @@ def main(argv: Sequence[str] | None = None) -> None:
     ]
     records = Records(arguments.records)
     if arguments.list:
-        for cell in missing(wanted, records):
+        for cell in records.missing(wanted):
             print(f"{cell.algorithm},{cell.seed}")
         return
+    failed: list[str] = []
+    more: list[Bar] = []
     with tempfile.TemporaryDirectory() as temporary:
-        failed = run_cells(wanted, records, arguments.root or Path(temporary), arguments.minutes)
-    rows = read(arguments.records, scale.name)
+        if arguments.verify:
+            differ = repeat(wanted, records, lambda cell: play(cell, Path(temporary)), arguments.verify)
+            more.append(repeated_bar(differ))
+        else:
+            failed = run_cells(wanted, records, arguments.root or Path(temporary), arguments.minutes)
+    whole = cells(scale, arguments.engine)
+    rows = records.found(whole)
     print(table(rows, list(ALGORITHMS)))
+    bars = bars_of_all([bar(rows, list(ALGORITHMS))], records.missing(whole)) + more
     versions = {"rft-data": __version__, **{name: metadata.version(name) for name in ("trl", "torch")}}
-    finish([bar(rows, list(ALGORITHMS))], versions, {"cells": len(rows), "failed": failed})
+    finish(bars, versions, {"cells": len(rows), "failed": failed})
 
 
 if __name__ == "__main__":

@@ -85,14 +85,13 @@ class Cell:
 
     @cached_property
     def recipe_hash(self) -> str:
-        """Of the recipe as its preset completes it, and of what prepares it."""
-        recipe = load_recipe(RECIPE, self.changes(Path("model"), Path("teacher"), Path("root")))
-        return content_id(asdict(self.scale), recipe.saved(), EXPERTS)
+        """Of the recipe as its preset completes it, of what prepares it, and of the preset's own code.
 
-    @cached_property
-    def code_hash(self) -> str:
-        """Of the code of the preset's own parts; the trainer around them is the same for all."""
-        return code_version(sorted({__name__, *preset_modules(self.preset)}), within=())
+        The trainer around that code is the same for all.
+        """
+        recipe = load_recipe(RECIPE, self.changes(Path("model"), Path("teacher"), Path("root")))
+        code = code_version(sorted({__name__, *preset_modules(self.preset)}), within=())
+        return content_id(asdict(self.scale), recipe.saved(), EXPERTS, code)
 
     def changes(self, model: Path, teacher: Path, root: Path) -> list[str]:
         """What the cell changes in the quickstart's recipe.
@@ -160,7 +159,7 @@ def play(cell: Cell, root: Path) -> dict[str, Any]:
     model, teacher = _prepared(cell, root)
     prepared = time.monotonic()
     # a run of another recipe or code is not continued
-    home = root / f"{cell.recipe_hash[:8]}-{cell.code_hash[:8]}"
+    home = root / cell.recipe_hash[:16]
     home.mkdir(exist_ok=True)
     summary = _run(cell.changes(model, teacher, home), home / cell.name)
     accuracy = summary["heldout_accuracy"]
@@ -178,7 +177,6 @@ def play(cell: Cell, root: Path) -> dict[str, Any]:
         "seconds": round(time.monotonic() - prepared, 1),
         "command": cell.command,
         "recipe_hash": cell.recipe_hash,
-        "code_hash": cell.code_hash,
     }
 
 

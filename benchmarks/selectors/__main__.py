@@ -26,9 +26,7 @@ def main() -> None:
     )
     args = parser.parse_args()
     bars, figures = draws.measure(args.tasks, args.rounds, args.selectors)
-    bars += study.sim_bars(study.read(FOLDER / "simulator.jsonl"))
-    if (FOLDER / "grpo.jsonl").is_file():
-        bars += grpo.grpo_bars(grpo.read(FOLDER / "grpo.jsonl"))
+    bars += study.report(FOLDER / "simulator.jsonl")[1] + grpo.report(FOLDER / "grpo.jsonl")[1]
     finish(bars, {"rft-data": __version__, "numpy": np.__version__}, figures)
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from benchmarks.report import Bar, finish
 from benchmarks.selectors.cells import POOLS, TARGET, Cell, Scale, play
-from benchmarks.selectors.records import FOLDER, Records, newest
+from benchmarks.selectors.records import FOLDER, Records, bars_of_all, repeat, repeated_bar
 from benchmarks.selectors.savings import best, summary
 
 SELECTORS = ("uniform", "difficulty", "bandit", "hierarchical")
@@ -34,16 +34,10 @@ def cells(scale: Scale, engine: str, seeds: int = SEEDS) -> list[Cell]:
     ]
 
 
-def missing(wanted: Sequence[Cell], records: Records) -> list[Cell]:
-    """The cells that no record of the present recipe and code covers."""
-    done = records.hashes()
-    return [cell for cell in wanted if cell.recipe_hash not in done]
-
-
 def run_cells(wanted: Sequence[Cell], records: Records, root: Path, minutes: float) -> None:
     """Run what is missing; a cell is started only if one as slow as the slowest so far would end in time."""
     ends = time.monotonic() + 60 * minutes
-    for cell in missing(wanted, records):
+    for cell in records.missing(wanted):
         slowest = max(
             (row["seconds"] for row in records.rows() if row["scale"] == cell.scale.name), default=_SECONDS
         )
@@ -55,10 +49,13 @@ def run_cells(wanted: Sequence[Cell], records: Records, root: Path, minutes: flo
         print(f"{cell.name}: {record['rollouts']:.0f} rollouts, reached: {record['reached']}", flush=True)
 
 
-def read(path: Path) -> list[Mapping[str, Any]]:
-    """The newest record of every cell of the full scale."""
-    rows = [row for row in Records(path).rows() if row["scale"] == "full"]
-    return newest(rows, ["pool", "engine", "selector", "seed"])
+def report(path: Path) -> tuple[Sequence[Mapping[str, Any]], list[Bar]]:
+    """The records of the present code at full scale, and the bar read from those of the mixed pool."""
+    records, wanted = Records(path), cells(Scale(), "vllm")
+    rows = records.found(wanted)
+    return rows, bars_of_all(
+        grpo_bars(rows), records.missing([cell for cell in wanted if cell.pool == "mixed"])
+    )
 
 
 def grpo_bars(rows: Sequence[Mapping[str, Any]]) -> list[Bar]:
@@ -89,6 +86,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--minutes", type=float, default=90.0, help="start no cell that cannot end by then")
     parser.add_argument("--only", default="", help="SELECTOR[,SEED[,POOL]]: only these cells")
     parser.add_argument("--quick", action="store_true", help="tiny runs, recorded apart: do they run at all")
+    parser.add_argument(
+        "--verify", type=int, default=0, metavar="N", help="run N random recorded cells again"
+    )
     parser.add_argument("--list", action="store_true", help="print the cells that are missing and end")
     arguments = parser.parse_args(argv)
     scale = Scale.tiny() if arguments.quick else Scale()
@@ -100,15 +100,20 @@ def main(argv: Sequence[str] | None = None) -> None:
     ]
     records = Records(arguments.records)
     if arguments.list:
-        for cell in missing(wanted, records):
+        for cell in records.missing(wanted):
             print(f"{cell.selector},{cell.seed},{cell.pool}")
         return
+    rows, bars = report(arguments.records)
     with tempfile.TemporaryDirectory() as temporary:
-        run_cells(wanted, records, arguments.root or Path(temporary), arguments.minutes)
-    rows = read(arguments.records)
+        if arguments.verify:
+            differ = repeat(wanted, records, lambda cell: play(cell, Path(temporary)), arguments.verify)
+            bars.append(repeated_bar(differ))
+        else:
+            run_cells(wanted, records, arguments.root or Path(temporary), arguments.minutes)
+            rows, bars = report(arguments.records)
     show(rows)
     versions = {name: metadata.version(name) for name in ("rft-data", "trl", "torch")}
-    finish(grpo_bars(rows), versions, {"cells": len(rows)})
+    finish(bars, versions, {"cells": len(rows)})
 
 
 if __name__ == "__main__":

@@ -9,15 +9,34 @@ import ast
 import importlib.util
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
-from rft_data.core.errors import IntegrityError
+from benchmarks.report import Bar
+from rft_data.core.errors import IntegrityError, RftError
 from rft_data.core.rows import content_id, now
 
+_TIMES = frozenset({"seconds", "prepare_s"})
 FOLDER = Path(__file__).parent / "records"
 """Where the records that ship are."""
+
+
+class RecordedCell(Protocol):
+    """A run that is recorded."""
+
+    @property
+    def recipe_hash(self) -> str:
+        """Of its settings and code."""
+
+    @property
+    def command(self) -> str:
+        """What runs it alone."""
+
+
+C = TypeVar("C", bound=RecordedCell)
 
 
 class Records:
@@ -45,9 +64,15 @@ class Records:
                 ) from err
         return rows
 
-    def hashes(self) -> set[str]:
-        """`recipe_hash` of every finished cell."""
-        return {row["recipe_hash"] for row in self.rows()}
+    def found(self, cells: Sequence[RecordedCell]) -> list[dict[str, Any]]:
+        """The newest record of every cell that has one of the present code and settings."""
+        newest = {row["recipe_hash"]: row for row in self.rows()}
+        return [newest[cell.recipe_hash] for cell in cells if cell.recipe_hash in newest]
+
+    def missing(self, cells: Sequence[C]) -> list[C]:
+        """The cells that no record of the present code and settings covers."""
+        done = {row["recipe_hash"] for row in self.rows()}
+        return [cell for cell in cells if cell.recipe_hash not in done]
 
     def append(self, record: Mapping[str, Any]) -> None:
         """Add one record, on disk when this returns."""
@@ -62,9 +87,37 @@ class Records:
             os.fsync(file.fileno())
 
 
-def newest(rows: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> list[Mapping[str, Any]]:
-    """The last record of each cell, a cell being named by its values of `keys`."""
-    return list({tuple(row[key] for key in keys): row for row in rows}.values())
+def bars_of_all(bars: Sequence[Bar], missing: Sequence[object]) -> list[Bar]:
+    """The bars; without a value while any of the cells that they are read from is missing."""
+    return [replace(bar, value=None) for bar in bars] if missing else list(bars)
+
+
+def repeat(cells: Sequence[C], records: Records, play: Callable[[C], Mapping[str, Any]], n: int) -> list[str]:
+    """Run `n` random recorded cells again.
+
+    Returns: a line for each value, times apart, that came out otherwise.
+    Raises: RftError when no cell has a record of the present code.
+    """
+    known = [cell for cell in cells if cell not in records.missing(cells)]
+    if not known:
+        raise RftError(f"{records.path} has no record of the present code and settings; run the study first.")
+    differ = []
+    for cell in random.sample(known, min(n, len(known))):
+        print(f"again: {cell.command}", flush=True)
+        [before], again = records.found([cell]), json.loads(json.dumps(play(cell)))
+        differ += [
+            f"{cell.command}: {key} was {before[key]}, is {value}"
+            for key, value in again.items()
+            if key not in _TIMES and before[key] != value
+        ]
+    return differ
+
+
+def repeated_bar(differ: Sequence[str]) -> Bar:
+    """The bar of `repeat`, after its lines are printed."""
+    for line in differ:
+        print(line)
+    return Bar("values_that_differ_when_repeated", len(differ), 0, ceiling=True)
 
 
 def code_version(modules: Sequence[str], within: Sequence[str]) -> str:

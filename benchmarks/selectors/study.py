@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.report import Bar, finish
-from benchmarks.selectors.records import FOLDER, Records, code_version, newest
+from benchmarks.selectors.records import FOLDER, Records, bars_of_all, code_version, repeat, repeated_bar
 from benchmarks.selectors.savings import best, calibration, cell_mean, share_of_saving, summary
 from benchmarks.selectors.simulator import Oracle, Simulation
 from benchmarks.selectors.world import Policy, Pool, World, make_pool
@@ -107,12 +107,6 @@ def cells(seeds: int) -> list[Cell]:
     return [Cell(world, selector, n, seed) for world, n, seed in places for selector in CONTENDERS]
 
 
-def missing(wanted: Sequence[Cell], records: Records) -> list[Cell]:
-    """The cells that no record of the present code covers."""
-    done = records.hashes()
-    return [cell for cell in wanted if cell.recipe_hash not in done]
-
-
 def run_cell(cell: Cell, pool: Pool, tasks: Sequence[Task]) -> dict[str, Any]:
     """Run one cell; its record."""
     contender, began = CONTENDERS[cell.selector], time.perf_counter()
@@ -133,10 +127,16 @@ def run_cell(cell: Cell, pool: Pool, tasks: Sequence[Task]) -> dict[str, Any]:
     }
 
 
+def again(cell: Cell) -> dict[str, Any]:
+    """Run one cell by itself."""
+    pool = make_pool(WORLDS[cell.world], cell.n_tasks, cell.seed)
+    return run_cell(cell, pool, pool.tasks(difficulty=CONTENDERS[cell.selector].difficulty))
+
+
 def run_cells(wanted: Sequence[Cell], records: Records, minutes: float) -> None:
     """Run what is missing, pool by pool, until the time is up; every finished cell is recorded at once."""
     ends = time.monotonic() + 60 * minutes
-    for (world, n, seed), group in _by_pool(missing(wanted, records)):
+    for (world, n, seed), group in _by_pool(records.missing(wanted)):
         pool = make_pool(WORLDS[world], n, seed)
         views = {
             sees: pool.tasks(difficulty=sees) for sees in {CONTENDERS[c.selector].difficulty for c in group}
@@ -182,9 +182,11 @@ def _brier_ratio(rows: Sequence[Mapping[str, Any]], selector: str, cell: Mapping
     return own / last if last > 0 else float("inf")
 
 
-def read(path: Path) -> list[Mapping[str, Any]]:
-    """The newest record of every cell."""
-    return newest(Records(path).rows(), ["world", "selector", "n_tasks", "seed"])
+def report(path: Path) -> tuple[Sequence[Mapping[str, Any]], list[Bar]]:
+    """The records of the present code and the bars read from them."""
+    records, wanted = Records(path), cells(SEEDS)
+    rows = records.found(wanted)
+    return rows, bars_of_all(sim_bars(rows), records.missing(wanted))
 
 
 def show(rows: Sequence[Mapping[str, Any]]) -> None:
@@ -213,6 +215,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--minutes", type=float, default=60.0, help="start no cell after; 0: report only")
     parser.add_argument("--world", choices=list(WORLDS), help="only this world")
     parser.add_argument("--only", default="", help="SELECTOR[,N[,SEED]]: only these cells")
+    parser.add_argument(
+        "--verify", type=int, default=0, metavar="N", help="run N random recorded cells again"
+    )
     parser.add_argument("--list", action="store_true", help="print the cells that are missing and end")
     arguments = parser.parse_args(argv)
     name, n, seed = (*arguments.only.split(","), "", "")[:3]
@@ -226,14 +231,17 @@ def main(argv: Sequence[str] | None = None) -> None:
     ]
     records = Records(arguments.records)
     if arguments.list:
-        for cell in missing(wanted, records):
+        for cell in records.missing(wanted):
             print(f"{cell.world} {cell.selector},{cell.n_tasks},{cell.seed}")
         return
-    run_cells(wanted, records, arguments.minutes)
-    rows = read(arguments.records)
+    if not arguments.verify:
+        run_cells(wanted, records, arguments.minutes)
+    rows, bars = report(arguments.records)
     show(rows)
+    if arguments.verify:
+        bars.append(repeated_bar(repeat(wanted, records, again, arguments.verify)))
     versions = {name: metadata.version(name) for name in ("rft-data", "numpy")}
-    finish(sim_bars(rows), versions, {"cells": len(rows), "missing": len(missing(cells(SEEDS), records))})
+    finish(bars, versions, {"cells": len(rows), "missing": len(records.missing(cells(SEEDS)))})
 
 
 if __name__ == "__main__":

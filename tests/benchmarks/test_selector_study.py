@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from benchmarks.report import Bar, finish
 from benchmarks.selectors import cells as grid
 from benchmarks.selectors import study
 from benchmarks.selectors.grpo import grpo_bars
 from benchmarks.selectors.grpo import main as grpo_main
-from benchmarks.selectors.records import Records, code_version, newest
+from benchmarks.selectors.records import Records, bars_of_all, code_version, repeat
 from benchmarks.selectors.savings import best, calibration, ratio, share_of_saving
 from benchmarks.selectors.simulator import Oracle, Simulation
 from benchmarks.selectors.world import Policy, World, make_pool
-from rft_data.core.errors import IntegrityError
+from rft_data.core.errors import IntegrityError, RftError
 from rft_data.core.rows import GroupResult, TaskKey
 from rft_data.recipe import load_recipe
 from rft_data.recipe.online import OnlineRecipe
@@ -177,7 +180,7 @@ def test_records_outlive_a_torn_line_and_tell_a_damaged_one(tmp_path: Path) -> N
     records.append({"recipe_hash": "a", "n": 1})
     with records.path.open("a") as file:
         file.write('{"recipe_hash": "b", "n":')
-    assert records.hashes() == {"a"}
+    assert [row["n"] for row in records.rows()] == [1]
     records.append({"recipe_hash": "c", "n": 3})
     assert [row["n"] for row in records.rows()] == [1, 3]
     records.path.write_text('{"n": 1}\nnonsense\n{"n": 2}\n')
@@ -185,9 +188,40 @@ def test_records_outlive_a_torn_line_and_tell_a_damaged_one(tmp_path: Path) -> N
         records.rows()
 
 
-def test_the_newest_record_of_a_cell_counts() -> None:
-    rows = [{"cell": 1, "value": 1}, {"cell": 2, "value": 2}, {"cell": 1, "value": 3}]
-    assert sorted(row["value"] for row in newest(rows, ["cell"])) == [2, 3]
+@dataclass(frozen=True)
+class OneCell:
+    recipe_hash: str
+
+    @property
+    def command(self) -> str:
+        return f"run {self.recipe_hash}"
+
+
+def test_only_the_newest_records_of_the_present_code_count(tmp_path: Path) -> None:
+    records, cells = Records(tmp_path / "r.jsonl"), [OneCell("a"), OneCell("b")]
+    for row in ({"recipe_hash": "a", "n": 1}, {"recipe_hash": "of older code"}, {"recipe_hash": "a", "n": 2}):
+        records.append(row)
+    assert [row["n"] for row in records.found(cells)] == [2]
+    assert records.missing(cells) == cells[1:]
+
+
+def test_a_bar_of_missing_records_says_so_and_fails(capsys: pytest.CaptureFixture[str]) -> None:
+    bar = Bar("saving", 2.0, 1.6)
+    assert bars_of_all([bar], []) == [bar]
+    finish(bars_of_all([bar], [OneCell("b")]), {})
+    table, last = capsys.readouterr().out.splitlines()
+    assert re.fullmatch(r"saving +missing  \(bar >= 1.6: MISSED\)", table)
+    assert json.loads(last)["bars"] == [{"name": "saving", "value": None, "bound": 1.6, "holds": False}]
+
+
+def test_recorded_cells_are_run_again_and_compared(tmp_path: Path) -> None:
+    records, cells = Records(tmp_path / "r.jsonl"), [OneCell("a"), OneCell("b")]
+    with pytest.raises(RftError, match="no record of the present code"):
+        repeat(cells, records, lambda _: {}, 2)
+    records.append({"recipe_hash": "a", "steps": 3, "seconds": 1.0})
+    outcome = {"recipe_hash": "a", "steps": 3, "seconds": 9.0}
+    assert repeat(cells, records, lambda _: outcome, 2) == []
+    assert repeat(cells, records, lambda _: {**outcome, "steps": 4}, 2) == ["run a: steps was 3, is 4"]
 
 
 def test_a_code_version_changes_with_what_is_computed_and_not_with_words(
