@@ -17,7 +17,7 @@ from pydantic.fields import FieldInfo
 from rft_data.recipe.modes import MODES
 from rft_data.recipe.running import Component
 from rft_data.recipe.section import Section
-from rft_data.recipe.sections import Operators, RlStage
+from rft_data.recipe.sections import OnlineEvaluation, Operators, RlStage
 
 _HEAD = """\
 # Recipe reference
@@ -37,7 +37,11 @@ An `algorithm` sets what the recipe leaves out ([algorithms.md](algorithms.md)).
 
 _BOUNDS = {"ge": "≥ {}", "gt": "> {}", "le": "≤ {}", "lt": "< {}"}
 _WORDS = {str: "text", int: "whole number", float: "number", bool: "true or false", dict[str, object]: "map"}
-_TITLES: Mapping[type[Section], str] = {Component: "use and args", RlStage: "stages[] (any other algorithm)"}
+_TITLES: Mapping[type[Section], str] = {
+    Component: "use and args",
+    RlStage: "stages[] (any other algorithm)",
+    OnlineEvaluation: "evaluation (mode online)",
+}
 """Titles of sections that stand in many places, or that no value of a key chooses."""
 
 

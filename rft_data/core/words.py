@@ -228,7 +228,7 @@ class RunPhase(StrEnum):
     ENGINE_START = "engine_start"
     """Starting the explorers."""
     RL = "rl"
-    """The online stage."""
+    """The online stage, with the evaluations during it."""
     EVALUATION = "evaluation"
     """Measuring models on held-out tasks."""
 
@@ -264,7 +264,7 @@ class MetricRole(StrEnum):
     SECONDS = "seconds"
     """Wall seconds of the last step, by what the run was doing."""
     RUN = "run"
-    """Measured between the stages of a run, not in a step."""
+    """Measured on held-out data, between the stages of a run or after a step."""
 
 
 SwapMode: TypeAlias = Literal["drain", "continue", "recompute"]

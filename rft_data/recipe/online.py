@@ -19,7 +19,7 @@ from rft_data.recipe.running import (
 )
 from rft_data.recipe.section import check_only
 from rft_data.recipe.sections import (
-    Evaluation,
+    OnlineEvaluation,
     RlStage,
     Stage,
     TaskUpkeep,
@@ -49,8 +49,8 @@ class OnlineRecipe(PlayingRecipe):
     """Offline stages first, then one online stage."""
     task_upkeep: TaskUpkeep | None = None
     """Retire and synthesise tasks while the run goes on; left out: the task table stays as it is."""
-    evaluation: Evaluation
-    """How accuracy on held-out tasks is measured, before the first stage and after each."""
+    evaluation: OnlineEvaluation
+    """How models are measured on held-out tasks."""
 
     @model_validator(mode="before")
     @classmethod
@@ -155,6 +155,16 @@ class OnlineRecipe(PlayingRecipe):
             raise ValueError(
                 f"'task_upkeep.every' is {self.task_upkeep.every}; give a multiple of 'checkpoint_every' "
                 f"({last.checkpoint_every}), so that a resumed run plays the same tasks"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _measured_when_published(self) -> OnlineRecipe:
+        every = self.evaluation.every
+        if every is not None and every % self.sync.every:
+            raise ValueError(
+                f"'evaluation.every' is {every}, and weights are published every {self.sync.every} steps "
+                "('sync.every'); give a multiple of that"
             )
         return self
 

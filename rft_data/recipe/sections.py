@@ -165,7 +165,7 @@ class ExplorerSection(Section):
     limits: dict[str, object] = Field(default_factory=dict)
     """Deadlines, retries and spare rollouts: fields of `explorers.limits.Limits`."""
     reward: list[RewardComponent] = Field(min_length=1)
-    """Components whose weighted sum is the reward of a rollout; evaluations are scored by the first alone."""
+    """Components whose weighted sum is the reward of a rollout; the first says whether it passes."""
 
     @property
     def least_members(self) -> int:
@@ -274,9 +274,20 @@ Stage = Annotated[
 
 
 class Evaluation(Section):
-    """Accuracy on held-out tasks, before the first stage and after each."""
+    """What is measured on held-out tasks: mean reward, pass rate and pass@k; see docs/modes.md."""
 
     limit: int = Field(ge=1)
     """At most this many held-out tasks, spread evenly over difficulties."""
     samples: int = Field(default=1, ge=1)
     """Answers per task: one is greedy; more are sampled as groups are, and pass@k is reported too."""
+    threshold: float | None = Field(default=None, exclude_if=lambda given: given is None)
+    """A rollout passes when its reward, as operators shaped it, is at least this; left out: when its first
+    reward component (the task's own, where it names one) is at least 1.0."""
+
+
+class OnlineEvaluation(Evaluation):
+    """What is measured on held-out tasks before the first stage, after each, and during the online one."""
+
+    every: int | None = Field(default=None, ge=1, exclude_if=lambda given: given is None)
+    """Optimizer steps between two evaluations of the online stage, a multiple of `sync.every`; the best
+    weights are kept in `best` of the run's folder. Left out: it is measured at its end."""

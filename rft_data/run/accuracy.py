@@ -1,30 +1,51 @@
-"""Held-out accuracy: which tasks are asked, what share of the answers is right, and pass@k."""
+"""Figures of an evaluation: mean reward, pass rate and pass@k of held-out tasks, counted per rollout."""
 
 from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 
-from rft_data.core.codec import to_experiences
+import numpy as np
+
 from rft_data.core.errors import EngineError
 from rft_data.core.rows import Experience, Task, TaskKey
-from rft_data.core.words import RunPhase, Split
-from rft_data.loop.fleet import Fleet
-from rft_data.run.folder import Run
+from rft_data.core.words import Split
 from rft_data.run.parts import Heldout
 
 log = logging.getLogger(__name__)
 
+FULL_MARK = 1.0
+"""A rollout passes when the component that decides gives it at least this; where the recipe has no
+threshold."""
+Rollouts = Mapping[TaskKey, Mapping[int, Experience]]
+"""By task and member, the row that carries a rollout's outcome: its last turn."""
+
 
 @dataclass(frozen=True, slots=True)
-class Accuracy:
-    """Shares in [0, 1]."""
+class Figures:
+    """What an evaluation found. Shares are in [0, 1]."""
 
-    overall: float
-    by_class: dict[str, float]
-    """By `taskset/difficulty`."""
+    pass_rate: float
+    """Share of rollouts that passed; one that failed, is missing or was not scored did not."""
+    by_class: Mapping[str, float]
+    """The same by `taskset/difficulty`."""
+    pass_at_k: Mapping[str, float]
+    """By k, where a task is played more than once."""
+    mean_reward: float | None
+    """Mean over tasks of the mean effective reward of their rollouts; None where none has a reward."""
+    standard_error: float | None
+    """Of `mean_reward`, over tasks: rollouts of one task are no independent draws (arXiv:2411.00640)."""
+    rollouts: int
+    """That were to be played."""
+    unscored: int
+    """Those of them without a reward."""
+
+    def as_json(self) -> dict[str, object]:
+        """Plain values, for JSON."""
+        return asdict(self)
 
 
 def evaluation_tasks(tasks: Sequence[Task], limit: int) -> list[Task]:
@@ -36,64 +57,73 @@ def evaluation_tasks(tasks: Sequence[Task], limit: int) -> list[Task]:
     return [task for members in classes.values() for task in members[:share]][:limit]
 
 
-def measure(run: Run, fleet: Fleet, heldout: Heldout, label: str, key: str) -> None:
-    """Play held-out tasks on the weights published last, and record the accuracy in the run's progress.
+def figures(rows: Sequence[Experience], heldout: Heldout) -> Figures:
+    """The figures of an evaluation, from its rows with their effective rewards.
 
-    Args: label: names the rows. key: names the figure.
+    Raises: EngineError when no rollout was scored, or none was stored.
     """
-    with run.timed(RunPhase.EVALUATION):
-        fleet.settle()
-        name = f"{run.run_id}/eval-{label}-{run.attempt}"
-        rows = to_experiences(run.buffer.take(fleet.evaluate(heldout.tasks, name, heldout.samples)))
-        found = accuracy(rows, heldout.tasks, heldout.decided_by)
-        progress = run.progress
-        if heldout.samples > 1:
-            share = pass_at_k(rows, heldout.tasks, heldout.decided_by)
-            run.note(pass_at_k={**progress.pass_at_k, key: share})
-        run.note(
-            heldout_accuracy={**progress.heldout_accuracy, key: found.overall},
-            by_difficulty={**progress.by_difficulty, key: found.by_class},
-        )
-    log.info("held-out accuracy, %s: %.1f %% of %d tasks", key, 100 * found.overall, len(rows))
+    rollouts = _rollouts(rows)
+    _check_scored(rows, rollouts, heldout)
+    passes = {task.key: _passes(rollouts.get(task.key, {}), task, heldout) for task in heldout.tasks}
+    classes: dict[str, list[int]] = {}
+    for task in heldout.tasks:
+        classes.setdefault(f"{task.taskset}/{task.difficulty}", []).append(passes[task.key])
+    rewards = [[r.reward for r in members.values() if r.reward is not None] for members in rollouts.values()]
+    means = [statistics.fmean(scored) for scored in rewards if scored]
+    played = len(heldout.tasks) * heldout.samples
+    return Figures(
+        pass_rate=sum(passes.values()) / played,
+        by_class={name: sum(n) / (len(n) * heldout.samples) for name, n in sorted(classes.items())},
+        pass_at_k=pass_at_k(list(passes.values()), heldout.samples) if heldout.samples > 1 else {},
+        mean_reward=statistics.fmean(means) if means else None,
+        standard_error=statistics.stdev(means) / math.sqrt(len(means)) if len(means) > 1 else None,
+        rollouts=played,
+        unscored=played - sum(map(len, rewards)),
+    )
 
 
-def accuracy(rows: Sequence[Experience], tasks: Sequence[Task], judge: str) -> Accuracy:
-    """Share of rows whose reward part `judge` is 1.0 (a task's own reward, where it names one).
+def pass_at_k(right: Sequence[int], n: int) -> dict[str, float]:
+    """Chance that one of k answers is right, for k = 1, 2, 4, ... and n.
 
-    An unscored or failed rollout counts as wrong.
-    Raises: EngineError when every rollout failed, or none was stored.
+    1 - C(n - c, k) / C(n, k) for c right of n answers, averaged over tasks: unbiased (arXiv:2107.03374).
+
+    Args: right: c for each task. n: answers of every task.
     """
-    by_key = {task.key: task for task in tasks}
-    asked = [by_key[TaskKey(row.taskset, row.task_id)] for row in rows]
-    scores = [row.reward_parts.get(task.reward or judge) for row, task in zip(rows, asked, strict=True)]
-    failed = [row for row, score in zip(rows, scores, strict=True) if score is None]
-    if len(failed) == len(rows):
+    ks = sorted({*(2**power for power in range(n.bit_length())), n})
+    return {str(k): statistics.fmean(1 - math.comb(n - c, k) / math.comb(n, k) for c in right) for k in ks}
+
+
+def _rollouts(rows: Sequence[Experience]) -> Rollouts:
+    found: dict[TaskKey, dict[int, Experience]] = {}
+    for row in sorted(rows, key=lambda row: row.turn):
+        found.setdefault(TaskKey(row.taskset, row.task_id), {})[row.member] = row
+    return found
+
+
+def _passes(members: Mapping[int, Experience], task: Task, heldout: Heldout) -> int:
+    """How many of a task's rollouts passed."""
+    scores = [_score(row, task, heldout) for row in members.values()]
+    least = FULL_MARK if heldout.threshold is None else heldout.threshold
+    # rewards are stored as float32, in which 0.9 is below the recipe's 0.9
+    return sum(score is not None and bool(np.float32(score) >= np.float32(least)) for score in scores)
+
+
+def _score(row: Experience, task: Task, heldout: Heldout) -> float | None:
+    """What a rollout passes by: its reward where the recipe has a threshold, else one component of it."""
+    if heldout.threshold is not None:
+        return row.reward
+    return row.reward_parts.get(task.reward or heldout.decided_by)
+
+
+def _check_scored(rows: Sequence[Experience], rollouts: Rollouts, heldout: Heldout) -> None:
+    """Warn of rollouts without a score. Raises: EngineError when none has one."""
+    asked = [(task, row) for task in heldout.tasks for row in rollouts.get(task.key, {}).values()]
+    failed = [row for task, row in asked if _score(row, task, heldout) is None]
+    if len(failed) == len(asked):
         reason = failed[0].unscored_reason if failed else "the buffer refused every row"
-        raise EngineError(f"all {len(rows)} evaluation rollouts failed, the first with: {reason}")
+        raise EngineError(f"all {len(failed)} evaluation rollouts failed, the first with: {reason}")
     if failed:
         reason = failed[0].unscored_reason
-        log.warning("%d of %d evaluation rollouts were not scored, first: %s", len(failed), len(rows), reason)
-    passed: dict[str, list[float]] = {}
-    for task, score in zip(asked, scores, strict=True):
-        passed.setdefault(f"{task.taskset}/{task.difficulty}", []).append(float(score == 1.0))
-    total = [value for values in passed.values() for value in values]
-    by_class = {name: sum(values) / len(values) for name, values in sorted(passed.items())}
-    return Accuracy(sum(total) / len(total), by_class)
-
-
-def pass_at_k(rows: Sequence[Experience], tasks: Sequence[Task], judge: str) -> dict[str, float]:
-    """Chance that one of k answers is right, for k = 1, 2, 4, ... and the number of answers per task.
-
-    1 - C(n - c, k) / C(n, k) for c right of n answers, averaged over tasks: unbiased (arXiv:2107.03374). What
-    is right is as in `accuracy`; a rollout that is missing counts as wrong: n is the most any task has.
-    """
-    decides = {task.key: task.reward or judge for task in tasks}
-    answers: dict[TaskKey, dict[int, bool]] = {}
-    for row in rows:
-        key = TaskKey(row.taskset, row.task_id)
-        members = answers.setdefault(key, {})
-        members[row.member] = members.get(row.member, False) or row.reward_parts.get(decides[key]) == 1.0
-    n = max(map(len, answers.values()))
-    right = [sum(members.values()) for members in answers.values()]
-    ks = sorted({*(2**power for power in range(n.bit_length())), n})
-    return {str(k): sum(1 - math.comb(n - c, k) / math.comb(n, k) for c in right) / len(right) for k in ks}
+        log.warning(
+            "%d of %d evaluation rollouts were not scored, first: %s", len(failed), len(asked), reason
+        )

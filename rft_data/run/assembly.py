@@ -63,7 +63,8 @@ def online_parts(recipe: OnlineRecipe, run: Run) -> OnlineParts:
     with run.timed(RunPhase.TASKS):
         tasks = read_tasks(recipe, (Split.TRAIN, Split.HELDOUT), run.buffer)
         dispatcher = _dispatcher(recipe, run, tasks)
-        heldout = _heldout(recipe, recipe.evaluation, tasks)
+        shaping = build.shaping_pipeline(recipe, run.buffer)
+        heldout = _heldout(recipe, recipe.evaluation, tasks, shaping)
         # last: nothing may fail between the making of a model folder and the record of the run's start
         model = build.model_folder(recipe.model, run.directory, recipe.seed)
     closer = _closer(recipe, run, pipeline)
@@ -76,6 +77,7 @@ def online_parts(recipe: OnlineRecipe, run: Run) -> OnlineParts:
         experts=recipe.experts,
         heldout=heldout,
         offline_stages=recipe.offline_stages,
+        evaluate_every=recipe.evaluation.every,
         heldout_share=max(taskset.heldout for taskset in recipe.tasks),
         rl=_rl(recipe, run, closer, dispatcher),
     )
@@ -210,9 +212,16 @@ def _explorers(recipe: ExplorerRecipe, run: Run, model: Path) -> list[RoleSpec]:
     ]
 
 
-def _heldout(recipe: ExplorerRecipe, section: Evaluation, tasks: Tasks) -> Heldout:
-    """The recipe's first reward component decides whether an answer is right."""
-    return Heldout(evaluation_tasks(tasks.all, section.limit), section.samples, recipe.explorer.reward[0].use)
+def _heldout(
+    recipe: ExplorerRecipe, section: Evaluation, tasks: Tasks, shaping: Pipeline | None = None
+) -> Heldout:
+    return Heldout(
+        tasks=evaluation_tasks(tasks.all, section.limit),
+        samples=section.samples,
+        decided_by=recipe.explorer.reward[0].use,
+        threshold=section.threshold,
+        shaping=shaping,
+    )
 
 
 def _dispatcher(recipe: OnlineRecipe, run: Run, tasks: Tasks) -> Dispatcher:

@@ -51,6 +51,9 @@ PROCESS_ENVIRONMENT = {
 _COPIED = ("messages", "prompt_messages", "tools", "completion_text", "finish_reason", "payloads")
 """Columns of a stored answer that its copy as a solution has too."""
 
+_SHAPE_NOTHING = ("_filter", "_deduplicator", "_selector", "_advantage_mapper")
+"""Ends of names of operators that leave rewards alone."""
+
 
 def prepare_process() -> None:
     """Set what libraries read from the environment at import; a value already set stays.
@@ -236,6 +239,27 @@ def experience_pipeline(recipe: OperatorRecipe, store: Buffer | None) -> Operato
             "within a group (grpo_advantage_mapper: {scale: group})."
         )
     return pipeline
+
+
+def shaping_pipeline(recipe: OperatorRecipe, store: Buffer | None) -> OperatorPipeline | None:
+    """The operators of `experience_ops` that may shape the reward of an evaluated rollout; None without any.
+
+    Those that drop rows or set advantages are left out: nothing is trained on an evaluation.
+    """
+    from ops.runtime.pipeline import OperatorPipeline
+
+    operators = [
+        one for one in recipe.experience_ops if not any(name.endswith(_SHAPE_NOTHING) for name in one)
+    ]
+    if not operators:
+        return None
+    return OperatorPipeline(
+        operators,
+        name="experience_ops",
+        allow_unsafe=recipe.allow_unsafe_ops,
+        limits=_operator_limits(recipe.op_limits, operators),
+        store=store,
+    )
 
 
 def task_pipeline(

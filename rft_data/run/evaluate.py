@@ -6,8 +6,8 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
-from rft_data.run.accuracy import measure
 from rft_data.run.control import RunControl
+from rft_data.run.evaluations import measure
 from rft_data.run.parts import EvaluateParts, Started
 from rft_data.run.report import package_versions
 from rft_data.run.weight_folders import publish_folder
@@ -27,6 +27,7 @@ def run_evaluate(parts: EvaluateParts, control: RunControl) -> dict[str, object]
     return {
         "run_id": run.run_id,
         "heldout_accuracy": run.progress.heldout_accuracy,
+        "heldout_reward": run.progress.heldout_reward,
         "by_difficulty": run.progress.by_difficulty,
         "pass_at_k": run.progress.pass_at_k,
         "tasks": parts.tasks.report,

@@ -17,7 +17,7 @@ from rft_data.buffer import Buffer
 from rft_data.core.errors import ResumeError
 from rft_data.core.files import write_text
 from rft_data.core.filters import Compare
-from rft_data.core.rows import canonical_json, content_id
+from rft_data.core.rows import content_id
 from rft_data.core.version import __version__
 from rft_data.recipe.recipe import RunRecipe
 from rft_data.sampler import make_policy
@@ -43,6 +43,12 @@ class Progress:
     """The same by `taskset/difficulty`."""
     pass_at_k: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     """The same, where several answers were sampled."""
+    heldout_reward: Mapping[str, Mapping[str, float | None]] = field(default_factory=dict)
+    """The same: mean effective reward and its standard error (`reward`, `reward_error`)."""
+    evaluations: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
+    """Figures measured during the online stage, by optimizer step."""
+    best: Mapping[str, object] = field(default_factory=dict)
+    """The best weights so far: their `step`, folder (`model`) and figures."""
     stages: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
     """What each offline stage reported."""
     preferences: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
@@ -81,7 +87,7 @@ class Run:
             raise
 
     def note(self, **changes: Any) -> None:
-        """Change fields of `progress`; they are written with the next completed phase."""
+        """Change fields of `progress`; they are written by `save`, and with the next completed phase."""
         self.progress = replace(self.progress, **changes)
 
     @contextmanager
@@ -147,8 +153,12 @@ class Run:
         if new:
             act()
             self.note(done=(*self.progress.done, phase))
-        write_text(self.directory / _PROGRESS, canonical_json(asdict(self.progress)))
+        self.save()
         return new
+
+    def save(self) -> None:
+        """Write `progress.json`, in the order in which things were measured."""
+        write_text(self.directory / _PROGRESS, json.dumps(asdict(self.progress), allow_nan=False))
 
     def finish(self, summary: dict[str, object]) -> None:
         """Write `summary.json`, which marks the run as complete."""

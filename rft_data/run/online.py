@@ -13,9 +13,9 @@ from pathlib import Path
 from rft_data.core.words import RunMilestone, RunPhase
 from rft_data.recipe.offline import AnyOfflineStage, RewardModelStage, SftStage
 from rft_data.recipe.tasksets import StoredExperts
-from rft_data.run.accuracy import measure
 from rft_data.run.build import copied_answers, expert_rows
 from rft_data.run.control import RunControl
+from rft_data.run.evaluations import StepEvaluations, measure
 from rft_data.run.offline_stages import OfflineStages, stage_name
 from rft_data.run.online_stage import reinforce
 from rft_data.run.parts import OnlineParts, Started
@@ -31,6 +31,8 @@ def run_online(parts: OnlineParts, control: RunControl) -> dict[str, object]:
     run = parts.run
     _store_tasks(parts)
     with ExitStack() as opened:
+        if parts.heldout.shaping is not None:
+            opened.callback(parts.heldout.shaping.close)
         control.phase("starting the explorers")
         started = _start(parts, control, opened)
         run.once(RunMilestone.START, partial(_publish_and_measure, parts, started, parts.model, "start"))
@@ -102,10 +104,12 @@ def _offline_stage(
 
 def _reinforce(parts: OnlineParts, started: Started, model: Path) -> None:
     run = parts.run
+    evaluations = StepEvaluations(run, started.fleet, parts.heldout, parts.evaluate_every)
     with run.timed(RunPhase.RL):
-        done = reinforce(run, parts.rl, started, model)
+        done = reinforce(run, parts.rl, started, model, evaluations)
     run.note(groups=done["groups"], rows=done["rows"])
-    measure(run, started.fleet, parts.heldout, "final", "final")
+    found = measure(run, started.fleet, parts.heldout, "final", "final")
+    evaluations.note(parts.rl.schedule.steps, found)
 
 
 def _publish_and_measure(parts: OnlineParts, started: Started, model: Path, label: str) -> None:
@@ -121,8 +125,11 @@ def _summary(parts: OnlineParts, trained: Path) -> dict[str, object]:
         "engine": parts.roles.engine,
         "placement": parts.roles.use,
         "heldout_accuracy": progress.heldout_accuracy,
+        "heldout_reward": progress.heldout_reward,
         "by_difficulty": progress.by_difficulty,
         "pass_at_k": progress.pass_at_k,
+        "evaluations": progress.evaluations,
+        "best": progress.best,
         "stages": progress.stages,
         "tasks": parts.tasks.report,
         "groups": progress.groups,

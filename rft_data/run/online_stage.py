@@ -5,10 +5,12 @@
 
 from __future__ import annotations
 
-from contextlib import closing, suppress
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 from rft_data.core.errors import RftError
+from rft_data.core.protocols import Role
 from rft_data.core.rows import Lease, StepReport
 from rft_data.loop.closing import stored_groups
 from rft_data.loop.expert_groups import experts_run_id, open_expert_groups
@@ -17,6 +19,8 @@ from rft_data.loop.fleet import Fleet
 from rft_data.loop.online import OnlineLoop
 from rft_data.loop.resume import Position, resume
 from rft_data.loop.training import Training
+from rft_data.run.control import RunControl
+from rft_data.run.evaluations import StepEvaluations
 from rft_data.run.folder import Run
 from rft_data.run.parts import RlParts, Started
 from rft_data.run.roles import trained_from
@@ -27,10 +31,12 @@ from rft_data.sampler.ledger import CONSUMER
 from rft_data.weights.adapter import adapter_in, check_base
 
 
-def reinforce(run: Run, stage: RlParts, started: Started, model: Path) -> dict[str, object]:
+def reinforce(
+    run: Run, stage: RlParts, started: Started, model: Path, evaluations: StepEvaluations | None = None
+) -> dict[str, object]:
     """Train to the stage's last step.
 
-    Args: model: the policy the stage starts from.
+    Args: model: the policy the stage starts from. evaluations: those during the stage, if any.
     Returns: `groups` and `rows` by what became of them.
     Raises: what the loop raises; IntegrityError when rows are unaccounted for at the end.
     """
@@ -38,7 +44,9 @@ def reinforce(run: Run, stage: RlParts, started: Started, model: Path) -> dict[s
         exploring, at = _resumed(run, stage, started.fleet)
         if at.directory is not None:
             _check_adapted(run, model)
-        _train(run, stage, started, model, exploring, at)
+        trainer = started.placement.start(trained_from(stage.trainer, model, at.directory))
+        with _closed(trainer, started.control):
+            _train(run, stage, started.control, trainer, exploring, at, evaluations)
     groups = exploring.sampler.conservation()
     others = stage.sampler.mixed_in
     rows = check_conservation(run.buffer, run.ledger, CONSUMER, groups, stage.schedule.steps, others)
@@ -46,38 +54,58 @@ def reinforce(run: Run, stage: RlParts, started: Started, model: Path) -> dict[s
 
 
 def _train(
-    run: Run, stage: RlParts, started: Started, model: Path, exploring: Exploring, at: Position
+    run: Run,
+    stage: RlParts,
+    control: RunControl,
+    trainer: Role,
+    exploring: Exploring,
+    at: Position,
+    evaluations: StepEvaluations | None,
 ) -> None:
-    """Start the trainer from the run's checkpoint, and run the loop to the stage's last step."""
-    schedule, control, curator = stage.schedule, started.control, stage.curator
-    trainer = started.placement.start(trained_from(stage.trainer, model, at.directory))
+    """Run the loop to the stage's last step."""
+    schedule, curator = stage.schedule, stage.curator
 
     def stepped(loop: OnlineLoop, lease: Lease, report: StepReport) -> None:
         if curator is not None and curator.due(loop.step):
             curator.curate(loop.step, {*run.ledger.retired(CONSUMER), *exploring.ahead()})
-        watch.stepped(loop, lease, report)
+        watch.stepped(loop, lease, report, _heldout(evaluations, loop.step, schedule.steps))
 
+    training = Training(
+        trainer, run.versions, publish_due=schedule.publish_due, deadline_s=stage.step_deadline_s
+    )
+    with StepLog(run, stage.monitor, exploring, control, schedule.steps) as watch:
+        loop = OnlineLoop(
+            exploring=exploring,
+            buffer=run.buffer,
+            ledger=run.ledger,
+            training=training,
+            versions=run.versions,
+            schedule=schedule,
+            checkpoints=stage.checkpoints,
+            step=at.step,
+            on_step=stepped,
+            stop_requested=lambda: control.stop_requested,
+        )
+        loop.publish_first()
+        # again, so that an engine's random numbers go on from where they were in a run without a break
+        _heldout(evaluations, at.step, schedule.steps)
+        loop.repeat()
+
+
+def _heldout(evaluations: StepEvaluations | None, step: int, steps: int) -> dict[str, float]:
+    """Held-out figures of the published weights of `step`, where they are due before the last step."""
+    if evaluations is None or step == steps or not evaluations.due(step):
+        return {}
+    return evaluations.measure(step)
+
+
+@contextmanager
+def _closed(trainer: Role, control: RunControl) -> Iterator[None]:
+    """Close the trainer after the block; of two failures the first is reported."""
     try:
-        with StepLog(run, stage.monitor, exploring, control, schedule.steps) as watch:
-            OnlineLoop(
-                exploring=exploring,
-                buffer=run.buffer,
-                ledger=run.ledger,
-                training=Training(
-                    trainer,
-                    run.versions,
-                    publish_due=schedule.publish_due,
-                    deadline_s=stage.step_deadline_s,
-                ),
-                versions=run.versions,
-                schedule=schedule,
-                checkpoints=stage.checkpoints,
-                step=at.step,
-                on_step=stepped,
-                stop_requested=lambda: control.stop_requested,
-            ).run()
+        yield
     except BaseException:
-        with suppress(RftError):  # the first failure is the one to report
+        with suppress(RftError):
             if not control.stop_now:
                 trainer.close()
         raise

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rft_data.core.protocols import Placement, RoleSpec
+from rft_data.core.protocols import Pipeline, Placement, RoleSpec
 from rft_data.core.rows import Task
 from rft_data.loop.closing import GroupCloser
 from rft_data.loop.dispatch import Dispatcher
@@ -65,7 +65,11 @@ class Heldout:
     samples: int
     """Answers per task; one is greedy."""
     decided_by: str
-    """The reward component that says whether an answer is right."""
+    """The reward component that says whether a rollout passes, where there is no threshold."""
+    threshold: float | None = None
+    """Least effective reward of a rollout that passes."""
+    shaping: Pipeline | None = None
+    """Operators that shape rewards; None: the recipe has none."""
 
 
 @dataclass(frozen=True)
@@ -118,6 +122,8 @@ class OnlineParts(Parts):
     """Components that make solutions before the first stage."""
     heldout: Heldout
     offline_stages: Sequence[AnyOfflineStage]
+    evaluate_every: int | None
+    """Optimizer steps of the online stage between two evaluations; None: it is measured at its end."""
     heldout_share: float
     """Share of prompts held out of offline stages that choose among stored rows."""
     rl: RlParts

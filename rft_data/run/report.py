@@ -22,6 +22,10 @@ class OnlineSummary(TypedDict):
     """The part of an online run's summary that is shown."""
 
     heldout_accuracy: Mapping[str, float]
+    heldout_reward: NotRequired[Mapping[str, Mapping[str, float | None]]]
+    """Not in summaries of 0.6.0."""
+    best: NotRequired[Mapping[str, object]]
+    """Not in summaries of 0.6.0; empty where nothing was measured during the online stage."""
     by_difficulty: Rates
     pass_at_k: Rates
     groups: Mapping[str, int]
@@ -95,10 +99,27 @@ def table(summary: OnlineSummary) -> str:
     lines.append(f"{'all':<{width}}" + "".join(f"{100 * value:>8.1f}%" for value in accuracy.values()))
     for stage, shares in summary["pass_at_k"].items():
         lines.append(f"pass@k {stage}: " + ", ".join(f"{k}: {100 * v:.1f}%" for k, v in shares.items()))
+    lines += _reward_lines(summary, width)
     groups = ", ".join(f"{k} {v}" for k, v in summary["groups"].items() if v)
     seconds = ", ".join(f"{k} {v:.0f} s" for k, v in summary["seconds"].items())
     rows = ", ".join(f"{k} {v}" for k, v in summary["buffer_rows"].items() if v)
     return "\n".join([*lines, "", f"groups    {groups}", f"buffer    {rows}", f"wall time {seconds}"])
+
+
+def _reward_lines(summary: OnlineSummary, width: int) -> list[str]:
+    """Mean rewards with their standard errors below the accuracies, and the best weights."""
+    found = summary.get("heldout_reward", {})
+    lines = []
+    for name, key in (("mean reward", "reward"), ("standard error", "reward_error")):
+        values = [found.get(model, {}).get(key) for model in summary["heldout_accuracy"]]
+        if any(value is not None for value in values):
+            shown = ["-" if value is None else f"{value:.3f}" for value in values]
+            lines.append(f"{name:<{width}}" + "".join(f"{text:>9}" for text in shown))
+    if best := summary.get("best"):
+        lines.append(
+            f"best: step {best['step']}, {100 * float(str(best['pass_rate'])):.1f}% pass, {best['model']}"
+        )
+    return lines
 
 
 def next_steps(program: str, again: str, run_dir: str, buffer: str) -> str:

@@ -61,9 +61,13 @@ class StepLog:
     def __exit__(self, *_: object) -> None:
         self._open.close()
 
-    def stepped(self, loop: OnlineLoop, lease: Lease, report: StepReport) -> None:
-        """Write the numbers of the step just taken."""
+    def stepped(
+        self, loop: OnlineLoop, lease: Lease, report: StepReport, heldout: Mapping[str, float]
+    ) -> None:
+        """Write the numbers of the step just taken; `heldout`: those of an evaluation after it."""
         numbers = self._numbers(loop, lease, report)
+        if heldout:
+            numbers[MetricRole.RUN] = dict(heldout)
         self._log.record(lease.step, loop.versions.latest, numbers)
         self._control.progress(f"step {loop.step} of {self._steps}")
         if loop.step % _SHOWN_EVERY == 0 or lease.step in (0, self._steps - 1):
