@@ -25,21 +25,35 @@ _CPU_DEFAULTS: Mapping[str, Any] = {
 
 _OURS = ("model", "seed", "max_model_len", "worker_extension_cls", "logprobs_mode", "skip_tokenizer_init")
 
+REFUSED: Mapping[str, str] = {
+    **dict.fromkeys(_OURS, "is set by the engine itself"),
+    "trust_remote_code": "would run code from model repositories, which is never run",
+    "worker_cls": "would replace the worker that loads published weights",
+}
+"""Fields of vLLM's EngineArgs that no recipe may set, and the reason."""
+
+
+def check_options(options: Mapping[str, object]) -> None:
+    """Refuse options of REFUSED; vLLM is not loaded.
+
+    Raises: RecipeError for the first of them.
+    """
+    for name in options:
+        if name in REFUSED:
+            raise RecipeError(f"explorer.engine.options: '{name}' {REFUSED[name]}; remove it there.")
+
 
 def engine_arguments(model_path: Path, seed: int, max_model_len: int, options: Mapping[str, object]) -> Any:
     """vLLM's `EngineArgs`: the options over our defaults.
 
-    Raises: RecipeError for an option that vLLM does not have or that the engine sets itself.
+    Raises: RecipeError for an option that vLLM does not have or that no recipe may set.
     """
     from vllm.engine.arg_utils import EngineArgs
     from vllm.platforms import current_platform
 
+    check_options(options)
     known = {field.name for field in dataclasses.fields(EngineArgs)}
     for name in options:
-        if name in _OURS:
-            raise RecipeError(
-                f"explorer.engine.options: '{name}' is set by the engine itself; remove it there."
-            )
         if name not in known:
             raise RecipeError(
                 f"explorer.engine.options: vLLM's EngineArgs has no '{name}';{suggest(name, known)}"

@@ -57,6 +57,16 @@ NATIVE_OPERATORS = frozenset(
     }
 )
 
+BACKTRACKING_OPERATORS = frozenset(
+    {
+        "clean_copyright_mapper",
+        "clean_links_mapper",
+        "extract_tables_from_html_mapper",
+        "pii_redaction_mapper",
+    }
+)
+"""Operators of the list that need time with the square of some texts' length: 39 s for 60,000 characters."""
+
 _FETCHING: Mapping[str, tuple[Any, ...]] = {"tokenization": (True, "sentencepiece")}
 """Argument to the values with which an operator of the list downloads a tokenizer that is missing."""
 

@@ -5,12 +5,14 @@ Recipes give them beside the operator list, so that the list itself keeps Data-J
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 from rft_data.core.errors import RecipeError
 
 OnFailure: TypeAlias = Literal["quarantine", "keep", "stop"]
+WORKER_BUDGET_S = 60.0
+"""Budget of an operator that may only run with one, where the recipe gives none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +37,12 @@ class Limits:
             )
         if problem := needs_workers(self.workers, self.where, self.budget_s):
             raise RecipeError(f"op_limits: {problem}.")
+
+
+def with_worker(limits: Limits) -> Limits:
+    """The same limits with a worker and a budget, for an operator that may stall the run's own process."""
+    budget_s = WORKER_BUDGET_S if limits.budget_s is None else limits.budget_s
+    return replace(limits, workers=max(1, limits.workers), budget_s=budget_s)
 
 
 def needs_workers(workers: int, where: str, budget_s: float | None) -> str | None:

@@ -19,8 +19,9 @@ import pyarrow as pa
 
 from ops.base import ArrowOperator, append_or_replace
 from ops.rollouts import Ints, multi_turn_rollouts, torn
+from ops.runtime.allowlist import BACKTRACKING_OPERATORS
 from ops.runtime.annotations import OperatorReport, annotation_rows, without_advantage
-from ops.runtime.limits import Limits
+from ops.runtime.limits import Limits, with_worker
 from ops.runtime.native import local_stage
 from ops.runtime.specs import OperatorList, Spec, parse
 from ops.runtime.stage import ROW, Outcome, Stage, all_failed, apply, dropped_too, row_numbers, settled
@@ -184,6 +185,8 @@ class OperatorPipeline:
         """Build an operator and append it to the list."""
         op = spec.build(self._text_column)
         limits = self._limits.get(spec.name, Limits())
+        if spec.name in BACKTRACKING_OPERATORS:
+            limits = with_worker(limits)
         if isinstance(op, ArrowOperator):
             self._attach(op, label, limits)
             self._reads.update(op.required_columns, op.optional_columns)

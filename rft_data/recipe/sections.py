@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Discriminator, Field, Tag, ValidationInfo, field_validator, model_validator
 
+from explorers.engines.vllm_options import check_options
 from rft_data.core.errors import RftError
 from rft_data.core.lookup import suggest
 from rft_data.core.words import SwapMode
@@ -134,6 +135,12 @@ class EngineSection(Section):
                 "Your own: 'package.module:Class' or 'file.py:Class'."
             )
         return use
+
+    @model_validator(mode="after")
+    def _safe(self) -> EngineSection:
+        if self.use == "vllm":
+            check_options(self.options)
+        return self
 
 
 class RewardComponent(Section):

@@ -40,13 +40,22 @@ def test_a_load_that_breaks_half_way_is_mended_by_the_next(engine: Any, tied: An
     assert engine.load_weights(tied.ref("b")) <= 1e-4
 
 
-@pytest.mark.parametrize("name", ["model", "logprobs_mode", "worker_extension_cls"])
-def test_options_that_are_the_engines_own_are_refused(tied: Any, name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("model", "is set by the engine itself"),
+        ("logprobs_mode", "is set by the engine itself"),
+        ("worker_extension_cls", "is set by the engine itself"),
+        ("trust_remote_code", "would run code from model repositories"),
+        ("worker_cls", "would replace the worker"),
+    ],
+)
+def test_options_that_no_recipe_may_set_are_refused(tied: Any, name: str, reason: str) -> None:
     pytest.importorskip("vllm")
     from explorers.engines.vllm_engine import VllmEngine
 
-    with pytest.raises(RecipeError, match=f"'{name}' is set by the engine itself"):
-        VllmEngine(tied.base, seed=0, max_model_len=128, options={name: "x"})
+    with pytest.raises(RecipeError, match=f"'{name}' {reason}"):
+        VllmEngine(tied.base, seed=0, max_model_len=128, options={name: True})
 
 
 def test_starting_vllm_leaves_environment_and_collector_alone(tied: Any) -> None:

@@ -6,7 +6,9 @@ import pyarrow as pa
 import pytest
 
 from ops.runtime.limits import Limits
+from ops.runtime.native import MapperStage
 from ops.runtime.pipeline import LostRow, OperatorPipeline
+from ops.runtime.workers import WorkerStage
 from rft_data.core.errors import OperatorError, RecipeError
 from rft_data.recipe.running import OperatorLimits
 
@@ -121,6 +123,19 @@ def test_recipe_section_and_limits_say_the_same():
     assert Limits(**OperatorLimits().model_dump()) == Limits()
     given = {"on_failure": "stop", "workers": 2, "where": "ray", "budget_s": 1.5}
     assert Limits(**OperatorLimits(**given).model_dump()) == Limits(**given)
+
+
+def test_operators_that_some_texts_stall_get_a_worker_and_a_budget():
+    given = {"pii_redaction_mapper": Limits("keep"), "clean_links_mapper": Limits(workers=2, budget_s=5)}
+    names = ["clean_copyright_mapper", "pii_redaction_mapper", "clean_links_mapper", "clean_email_mapper"]
+    run = pipeline([{name: {}} for name in names], **given)
+    assert [step.limits for step in run._steps] == [
+        Limits(workers=1, budget_s=60),
+        Limits("keep", workers=1, budget_s=60),
+        Limits(workers=2, budget_s=5),
+        Limits(),
+    ]
+    assert [type(step.stage) for step in run._steps] == [WorkerStage] * 3 + [MapperStage]
 
 
 AFTER_OUTAGE = [

@@ -26,7 +26,7 @@ RECIPES = {
     "filters": [{"text_length_filter": {"min_len": 5}}, {"character_repetition_filter": {"max_ratio": 0.5}}],
     "mappers": [
         {"clean_email_mapper": {}},
-        {"clean_links_mapper": {}},
+        {"clean_ip_mapper": {}},
         {"whitespace_normalization_mapper": {}},
     ],
     "single": [{"specified_numeric_field_filter": {"field_key": "reward", "min_value": 0.3}}],

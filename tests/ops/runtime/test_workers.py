@@ -92,6 +92,15 @@ def test_worker_over_its_budget_is_ended_and_replaced(told, experiences):
     assert pids(again)[0] == pids(out)[0]
 
 
+def test_a_text_that_stalls_a_native_operator_fails_its_batch_at_the_budget(experiences):
+    run = pipeline([{"clean_copyright_mapper": {}}], Limits(workers=1, budget_s=BUDGET_S))
+    texts = ["fine", "/*\n" * 40_000]  # minutes of work
+    assert run.run(experiences(["g"] * 2, [1.0] * 2, ["a", "b"]))["verdict"].to_pylist() == ["kept"] * 2
+    out = run.run(experiences(["g"] * 2, [1.0] * 2, texts))
+    run.close()
+    assert set(out["reason"].to_pylist()) == {f"clean_copyright_mapper: over its budget of {BUDGET_S:g} s"}
+
+
 def test_groups_stay_whole_and_a_native_selector_sees_all_rows(experiences):
     groups = [f"g{i % 5}" for i in range(40)]
     operators = [

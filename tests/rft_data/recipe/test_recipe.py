@@ -93,6 +93,16 @@ def test_all_problems_are_reported_at_once_with_their_place(tmp_path: Path) -> N
         ),
         ("recipe: 1", "recipe: 2", "1:1 recipe: Input should be 1"),
         ("use: transformers", "use: transformer", "13:12 explorer.engine.use: .*did you mean 'transformers'"),
+        (
+            "use: transformers",
+            "use: vllm, options: {trust_remote_code: true}",
+            "13:3 explorer.engine: .*'trust_remote_code' would run code from model repositories",
+        ),
+        (
+            "use: transformers",
+            "use: vllm, options: {worker_cls: a.B}",
+            "13:3 explorer.engine: .*'worker_cls' would replace the worker",
+        ),
         ("group_size: 4", "group_size: 1", "give at least 2"),
         ("  build: {use: tiny_qwen2, hidden_size: 64}", "  path:", "exactly one of 'path' and 'build'"),
         (
