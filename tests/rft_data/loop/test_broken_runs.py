@@ -25,6 +25,7 @@ SETTINGS = {"rule": "drawn", "groups": 3, "steps": 8, "max_explored": 5, "select
 PLACES = {"one explorer": {}, "two in threads": {"explorers": 2}}
 SEED = int(os.environ.get("RFT_BREAKS_SEED") or random.SystemRandom().randrange(10**6))
 ALL = os.environ.get("RFT_BREAKS") == "all"
+LONG = pytest.mark.timeout(4 * 3600 if ALL else 300)
 N_BREAKS = 6
 """Breaks of one run."""
 
@@ -109,6 +110,7 @@ def histories(passes: Passes) -> list[list[Break]]:
     return [[(name, draw.randint(1, 1 + passes[name] // 4)) for name in names]]
 
 
+@LONG
 @pytest.mark.slow
 def test_a_run_broken_off_anywhere_ends_as_a_straight_one(tmp_path: Path, straight) -> None:
     settings, wanted, passes = straight

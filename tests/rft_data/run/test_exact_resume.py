@@ -18,7 +18,7 @@ from rft_data.core.errors import RftError
 from rft_data.recipe import load_recipe
 from rft_data.recipe.recipe import RunRecipe
 from rft_data.run.start import run_recipe
-from tests.rft_data.loop.test_broken_runs import ALL, SEED
+from tests.rft_data.loop.test_broken_runs import ALL, LONG, SEED
 from tests.rft_data.run.test_online import check_books, grants, write_recipe
 
 BREAKS = (
@@ -57,6 +57,8 @@ def recipe(root: Path, engine: str, place: str) -> RunRecipe:
         "stages.1.checkpoint_every=2",
         "stages.1.max_explored=2.5",
         "evaluation.limit=4",
+        "evaluation.every=3",
+        "evaluation.samples=2",  # sampled, so they draw from the engine's random numbers
     ]
     return load_recipe(path, [*changes, *([] if place == "inline" else [f"placement.use={place}"])])
 
@@ -80,6 +82,7 @@ def drawn() -> list[tuple[str, int]]:
     return [(name, draw.randint(1, last)) for name, last in draw.sample(BREAKS, len(BREAKS) if ALL else 6)]
 
 
+@LONG
 @pytest.mark.slow
 @pytest.mark.parametrize(("engine", "place"), PLACES)
 def test_a_run_broken_off_at_random_ends_with_the_weights_of_a_straight_one(
