@@ -1,7 +1,7 @@
 """A branch: a copy of some of a buffer's experiences, with all that belongs to them, in another buffer.
 
-Not copied: runs, leases, consumption, groups, versions and metrics. They are the accounting of the source's
-runs: they hold its row numbers, and are about whole groups, of which a branch may have only some rows.
+Not copied: runs, leases, consumption, stages and metrics, the accounting of the source's runs. So groups that
+were trained on there may be trained on in the branch.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TypedDict
+from typing import Any, TypedDict
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,8 +18,9 @@ from rft_data.buffer import Buffer
 from rft_data.core.codec import to_preferences, to_tasks
 from rft_data.core.digests import mismatches
 from rft_data.core.errors import IntegrityError, RecipeError
+from rft_data.core.filters import In
 from rft_data.core.rows import Feedback, TaskKey
-from rft_data.core.schema import INCOMING
+from rft_data.core.schema import GROUPS, INCOMING, VERSIONS
 from rft_data.reading.tags import View
 
 _CHUNK = 512
@@ -46,10 +47,11 @@ class Branched:
 
 
 def branch(source: Buffer, target: str | Path, view: View) -> Branched:
-    """Copy a view's experiences with their tasks, payloads, annotations, feedback and preferences.
+    """Copy a view's experiences with their tasks, payloads, annotations, groups, feedback and preferences.
 
     Every row's digest is checked. Experiences keep their ids and get new row numbers, in the same order;
-    annotations are renumbered with them. Repeating the call (also after a kill) adds only the rows that are
+    annotations and groups are renumbered with them. A group is copied if the view has every row of it that
+    may be trained on; its run's versions come along, without their weights. Repeating the call (also after a kill) adds only the rows that are
     missing. Memory: about 200 bytes an experience copied, beside a few chunks.
     Raises: RecipeError if the target is the source; BusyError if it is owned by another process;
         IntegrityError if a row of the source is damaged; ConflictError if the target holds one of the ids
@@ -63,6 +65,7 @@ def branch(source: Buffer, target: str | Path, view: View) -> Branched:
             for start in range(0, batch.num_rows, _CHUNK):
                 copy.experiences(_table(batch.slice(start, _CHUNK)))
         copy.annotations()
+        copy.groups()
         copy.feedback()
         copy.preferences()
         return Branched(opened.location, len(copy.seqs), copy.new)
@@ -76,12 +79,13 @@ class _Copy:
         self.seqs: dict[int, int] = {}
         """Row number in the source to row number in the target."""
         self._ids: set[str] = set()
+        self._group_ids: set[str] = set()
         self._task_keys: set[TaskKey] = set()
         self._tasks = {
             task.key: task for batch in source.batches("tasks") for task in to_tasks(_table(batch))
         }
         self._payloads = set(target.read("payloads", ["payload_id"]).column(0).to_pylist())
-        names = ("experiences", "tasks", "payloads", "annotations", "feedback", "preferences")
+        names = ("experiences", "tasks", "payloads", "annotations", "groups", "feedback", "preferences")
         self.new = dict.fromkeys(names, 0)
 
     def experiences(self, rows: pa.Table) -> None:
@@ -104,6 +108,7 @@ class _Copy:
         numbers = [int(seq) for seq in done.seqs if seq is not None]
         self.seqs.update(zip(rows.column("seq").to_pylist(), numbers, strict=True))
         self._ids.update(rows.column("experience_id").to_pylist())
+        self._group_ids.update(rows.column("group_id").to_pylist())
 
     def _copy_tasks(self, keys: set[TaskKey]) -> None:
         found = [self._tasks[key] for key in sorted(keys) if key in self._tasks]
@@ -126,6 +131,39 @@ class _Copy:
             if fresh.num_rows:
                 self._target.annotate(fresh)
                 self.new["annotations"] += fresh.num_rows
+
+    def groups(self) -> None:
+        """Copy the groups whose trainable rows were all copied, and the versions of their runs."""
+        key = ["run_id", "group_id"]
+        there = set(_tuples(self._target.read("groups", key)))
+        runs: set[str] = set()
+        for batch in self._source.batches("groups"):
+            found = [self._renumbered(row) for row in _table(batch).to_pylist()]
+            fresh = [row for row in found if row and tuple(row[name] for name in key) not in there]
+            runs.update(row["run_id"] for row in fresh)
+            if fresh:
+                self._target.add_table("groups", pa.Table.from_pylist(fresh, GROUPS))
+                self.new["groups"] += len(fresh)
+        self._versions(runs)
+
+    def _renumbered(self, group: dict[str, Any]) -> dict[str, Any] | None:
+        """A group with the target's row numbers; None if the target lacks a row of it."""
+        seqs = [self.seqs.get(seq) for seq in group["seqs"]]
+        if None in seqs or (not seqs and group["group_id"] not in self._group_ids):
+            return None
+        return {**group, "seqs": seqs}
+
+    def _versions(self, runs: set[str]) -> None:
+        """How many optimizer steps were behind each version of these runs; the branch has no weights."""
+        key = ["run_id", "version"]
+        there = set(_tuples(self._target.read("versions", key)))
+        fresh = [
+            {**row, "path": "", "manifest_digest": ""}
+            for row in self._source.read("versions", where=In("run_id", tuple(sorted(runs)))).to_pylist()
+            if tuple(row[name] for name in key) not in there
+        ]
+        if fresh:
+            self._target.add_table("versions", pa.Table.from_pylist(fresh, VERSIONS))
 
     def feedback(self) -> None:
         """Copy the feedback on the copied rows."""

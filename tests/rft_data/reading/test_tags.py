@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from rft_data.buffer import Buffer
 from rft_data.core.errors import ConflictError, RecipeError
 from rft_data.core.filters import Compare, In
-from rft_data.core.rows import Feedback, PreferencePair, Task
+from rft_data.core.rows import Feedback, GroupResult, Played, PreferencePair, Task, Ticket
 from rft_data.core.schema import ANNOTATIONS
+from rft_data.loop.closing import group_row
 from rft_data.reading.branch import branch
 from rft_data.reading.tags import View, tag, tags, view
 from tests.rft_data.conftest import make_experience
@@ -92,6 +93,21 @@ def source(tmp_path: Path):
         buffer.append(data[6:])
         judged = [annotation(n, row.experience_id, advantage=n / 10) for n, row in enumerate(data)]
         buffer.annotate(pa.Table.from_pylist(judged, schema=ANNOTATIONS))
+        kept = {"g0": [0, 1, 2, 3], "g1": [5, 6, 7], "g2": [8, 10]}
+        task = TASKS[0].key
+        buffer.add_rows(
+            "groups",
+            [
+                group_row(
+                    Played(Ticket(name, place, 3, place), task, "arrived", tuple(seqs), 4),
+                    GroupResult(Ticket(name, place, 3, place), task, (0.5,) * 4, "arrived", 3, tuple(seqs)),
+                    {"run_id": "run", "attempt": 0},
+                )
+                for place, (name, seqs) in enumerate(kept.items())
+            ],
+        )
+        version = {"run_id": "run", "version": 3, "step": 6, "path": "v3", "manifest_digest": "d", "rows": 0}
+        buffer.add_rows("versions", [version])
         buffer.add_feedback([Feedback(data[n].experience_id, "ann", "score", 1.0) for n in (5, 1)])
         answers = ({"role": "assistant", "content": "2"},), ({"role": "assistant", "content": "3"},)
         both = {
@@ -119,6 +135,7 @@ def test_branch_copies_rows_and_what_is_said_about_them(source, tmp_path: Path):
         "tasks": 3,
         "payloads": 1,
         "annotations": 5,
+        "groups": 1,
         "feedback": 1,
         "preferences": 1,
     }
@@ -136,7 +153,13 @@ def test_branch_copies_rows_and_what_is_said_about_them(source, tmp_path: Path):
             data[5].experience_id
         ]
         counts = target.counts()
-        assert [counts[name] for name in ("runs", "leases", "consumed", "groups", "versions")] == [0] * 5
+        assert [counts[name] for name in ("runs", "leases", "consumed")] == [0] * 3
+        # g1 has rows 4 to 7, of which 4 is not in the view but was dropped; g2 has row 8, and lacks 10
+        [group] = target.read("groups").to_pylist()
+        assert (group["group_id"], group["seqs"]) == ("g1", [0, 1, 2])
+        assert target.read("versions", ["version", "step", "path"]).to_pylist() == [
+            {"version": 3, "step": 6, "path": ""}
+        ]
 
 
 def test_branch_again_adds_only_what_is_missing(source, tmp_path: Path):

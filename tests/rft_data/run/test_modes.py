@@ -10,6 +10,8 @@ from explorers.engines.transformers_engine import TransformersEngine
 from rft_data.buffer import Buffer
 from rft_data.core.errors import MissingFileError, RecipeError, UnknownComponentError
 from rft_data.loop.explore_only import ExploreLoop
+from rft_data.reading.branch import branch
+from rft_data.reading.tags import View
 from rft_data.recipe import load_recipe
 from rft_data.run.start import run_recipe
 
@@ -102,6 +104,11 @@ def test_what_one_run_explored_another_trains_on_and_a_third_measures(tmp_path: 
     assert again == trained
     with pytest.raises(RecipeError, match="have been trained on already"):
         run_recipe(recipe(tmp_path, TRAIN, "learning-again", "train"))
+    with Buffer(tmp_path / "buffer", read_only=True) as buffer:
+        assert branch(buffer, tmp_path / "copy", View()).new["groups"] == 6
+    elsewhere = TRAIN.replace("{root}/buffer", "{root}/copy")
+    repeated = run_recipe(recipe(tmp_path, elsewhere, "learning-again", "train"))
+    assert (repeated["groups"], repeated["rows"]) == (trained["groups"], trained["rows"])
     folders = f"{tmp_path}/learning/checkpoints/checkpoint-*"
     measured = run_recipe(recipe(tmp_path, EVAL, "measuring", "eval", models=folders))
     steps = [int(name.rsplit("-", 1)[1]) for name in measured["heldout_accuracy"]]
