@@ -52,7 +52,7 @@ def branch(source: Buffer, target: str | Path, view: View) -> Branched:
     Every row's digest is checked. Experiences keep their ids and get new row numbers, in the same order;
     annotations and groups are renumbered with them. A group is copied if the view has every row of it that
     may be trained on; its run's versions come along, without their weights. Repeating the call (also after a
-    kill) adds only the rows that are missing. Memory: about 200 bytes an experience copied, beside a few chunks.
+    kill) adds only the rows that are missing. Memory: about 200 bytes an experience, beside a few chunks.
     Raises: RecipeError if the target is the source; BusyError if it is owned by another process;
         IntegrityError if a row of the source is damaged; ConflictError if the target holds one of the ids
         with other content.
