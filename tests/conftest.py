@@ -2,6 +2,8 @@
 
 import gc
 import os
+import shutil
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -13,6 +15,10 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 # each other on busy cores made one optimizer step of a tiny model take 70 ms instead of 0.4 ms.
 os.environ["OMP_THREAD_LIMIT"] = "1"
 prepare_process()
+# Thousands of small tables are written and removed: in memory, if it has room for them (a run needs 1 GiB).
+MEMORY = Path("/dev/shm")  # noqa: S108
+if MEMORY.is_dir() and os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > 4 << 30:
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 # The same examples every time; `pytest --hypothesis-profile random` looks for new ones.
 settings.register_profile("same", deadline=None, derandomize=True)
 settings.register_profile("random", deadline=None)

@@ -60,7 +60,7 @@ def test_host_logging_streams_and_start_method_are_undisturbed():
 
 
 FIRST = [
-    *list(OPERATOR_MODULES.values())[::12],
+    *list(OPERATOR_MODULES.values())[::24],
     "ops.lance.lancedb_write_mapper",
     "ops.base",
     "ops.register",

@@ -136,6 +136,7 @@ def judged(*rows: tuple[int, str, list[float] | None], pipeline: str = "p") -> p
             "verdict": list(verdicts),
             "advantage": pa.array(advantages, pa.list_(pa.float32())),
             "masked": pa.nulls(len(rows), pa.bool_()),
+            "shaped_reward": pa.nulls(len(rows), pa.float32()),
         }
     )
 
