@@ -40,6 +40,14 @@ def overtaken(what: str) -> FencedError:
     )
 
 
+def stored_beside(where: str) -> FencedError:
+    """The error of a commit that another writer did not keep from being made."""
+    return FencedError(
+        f"{where} was written to by another program during this call. The rows of this call are stored, "
+        "but experiences among them under wrong numbers. Stop both programs, then run `rft buffer verify`."
+    )
+
+
 @contextmanager
 def storage_errors(location: str, name: str) -> Iterator[None]:
     """Turn Lance's errors in a commit into ours."""

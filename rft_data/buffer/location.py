@@ -14,7 +14,7 @@ import pyarrow as pa
 from rft_data.buffer.faults import overtaken
 from rft_data.buffer.manifests import check_newest
 from rft_data.buffer.unfinished import check_finished
-from rft_data.core.errors import BusyError, IntegrityError, MissingFileError
+from rft_data.core.errors import BusyError, FencedError, IntegrityError, MissingFileError
 from rft_data.core.files import write_text
 from rft_data.core.lock import Lock, holder
 from rft_data.core.schema import OLDEST_COPIED, SCHEMA_VERSION
@@ -74,6 +74,22 @@ class LocalFolder:
                 "wait for that run to end or stop it, or open the buffer read-only."
             ) from err
 
+    @property
+    def may_have_rival(self) -> bool:
+        """Whether a former owner may still write: the lock that it took was removed."""
+        return self._lock is not None and self._lock.new
+
+    def check_owner(self) -> None:
+        """Check that the lock in the folder is still the one that this process took.
+
+        Raises: FencedError.
+        """
+        if self._lock is not None and not self._lock.held():
+            raise FencedError(
+                f"{self.root / OWNER_LOCK} was removed or replaced, so another process may own buffer "
+                f"{self.root} now; nothing of this call is stored. Stop this process and start it again."
+            )
+
     def close(self) -> None:
         """Give up ownership; idempotent."""
         if self._lock is not None:
@@ -111,6 +127,9 @@ class ObjectPrefix:
             self.epoch = row["epoch"] + 1
             if table.update(where=f"epoch = {row['epoch']}", values={"epoch": self.epoch}).rows_updated == 1:
                 return  # otherwise another owner was faster: read again
+
+    may_have_rival = True
+    """Nothing tells whether the former owner has ended."""
 
     def _create(self, db: Any) -> None:
         row = {"key": "owner", "epoch": 0, "schema_version": SCHEMA_VERSION}

@@ -13,7 +13,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from rft_data.buffer.faults import storage_errors
 from rft_data.buffer.growth import Growth
 from rft_data.buffer.store import Store
 from rft_data.core.errors import FencedError
@@ -65,7 +64,7 @@ def compact(store: Store, name: str, *, crowd: int = _CROWD) -> dict[str, int]:
     Returns: fragments before and after.
     """
     store.check_writable()
-    with store.locked(name), storage_errors(store.location, name):
+    with store.locked(name), store.committing(name):
         store.forget_head(name)  # a head kept from before a failed write would be outdated
         dataset = store.head(name)
         before = len(dataset.get_fragments())

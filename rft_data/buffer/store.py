@@ -19,10 +19,11 @@ from typing import TYPE_CHECKING, Any, cast
 import pyarrow as pa
 
 from rft_data.buffer.durability import Durability, fsync_commit, fsync_table
-from rft_data.buffer.faults import overtaken, storage_errors
+from rft_data.buffer.faults import overtaken, storage_errors, stored_beside
 from rft_data.buffer.growth import Growth
 from rft_data.buffer.location import LocalFolder, ObjectPrefix
-from rft_data.core.errors import BusyError, RftError
+from rft_data.buffer.takeover import take_over
+from rft_data.core.errors import BusyError, FencedError, RftError
 from rft_data.core.failpoints import failpoint
 from rft_data.core.files import fsync
 from rft_data.core.filters import Filter, to_sql
@@ -70,31 +71,22 @@ class Store:
         self._heads: dict[str, Any] = {}
         self._locks = {name: threading.RLock() for name in TABLES}
         self._closed = False
+        self._fenced: FencedError | None = None
         self._pid = os.getpid()
         self.growth: defaultdict[str, Growth] = defaultdict(Growth)
         """Writes to each table by this process."""
         if self._folder is None:
             self._folder = ObjectPrefix(self.location, self._db, read_only=read_only)
+        if self._folder.may_have_rival and not read_only:
             self._fence()
 
     def _fence(self) -> None:
         """Restore every table, so that commits of a former owner fail: they build on an older version."""
-        if not self.read_only:
-            for name in self._db.list_tables().tables:
-                if name in TABLES:
-                    self._take_over(name)
-
-    def _take_over(self, name: str) -> None:
-        import lance
-
-        opened = self.head(name)
-        before = opened.version
-        opened.restore()
-        newest = lance.dataset(self.uri(name))
-        if newest.version != before + 1:  # the former owner committed meanwhile; keep its rows
-            theirs: Any = lance.dataset(self.uri(name), version=newest.version - 1)
-            theirs.restore()
-        self.forget(name)
+        for name in self._db.list_tables().tables:
+            if name in TABLES:
+                take_over(self.head(name), self.uri(name))
+                self.forget(name)
+                self.sync(name)
 
     def close(self) -> None:
         """Give up ownership after running writes have ended; later writes are refused. Idempotent."""
@@ -170,7 +162,7 @@ class Store:
         """Append rows in one commit; when this returns they are as durable as `durability` says.
 
         Raises: DiskFullError when the disk has no room, FencedError when another writer has taken the
-            table over; nothing of the call is stored then.
+            buffer over; the message says whether anything of the call is stored.
         """
         import lance
 
@@ -178,7 +170,7 @@ class Store:
         rows = rows.select(schema.names)
         if not rows.schema.equals(schema, check_metadata=True):  # the metadata has the encodings
             rows = rows.cast(schema)
-        with self._locks[name], storage_errors(self.location, name), self._forgetting(name):
+        with self._locks[name], self.committing(name):
             self.check_writable()
             head = self.head(name)
             failpoint("store.write")
@@ -190,7 +182,7 @@ class Store:
                 head, lance.LanceOperation.Append(fragments), read_version=head.version
             )
             if written.version != head.version + 1:
-                raise overtaken(f"table '{name}' of {self.location} was written to by another process")
+                raise stored_beside(f"table '{name}' of {self.location}")
             failpoint("store.committed")
             if self.durability == "power" and self.local is not None:
                 fsync_commit(self.local / f"{name}.lance", fragments, head.version, written.version)
@@ -200,21 +192,32 @@ class Store:
     def check_writable(self) -> None:
         """Check that this process may write.
 
-        Raises: BusyError if opened read-only; RftError if closed, or in a forked child.
+        Raises: BusyError if opened read-only; RftError if closed, or in a forked child; FencedError if it was
+            taken over.
         """
         if self.read_only:
             raise BusyError(f"buffer {self.location} is open read-only; open it as its owner to write to it.")
         if self._closed or os.getpid() != self._pid:
             what = "is closed" if self._closed else "belongs to the process this one was forked from"
             raise RftError(f"buffer {self.location} {what}; nothing is stored.")
+        if self._fenced is not None:
+            raise overtaken(f"buffer {self.location} is not this process's any more") from self._fenced
+        if isinstance(self._folder, LocalFolder):
+            self._folder.check_owner()
 
     @contextmanager
-    def _forgetting(self, name: str) -> Iterator[None]:
-        """Forget a table's head when a write fails, because its outcome is unknown."""
+    def committing(self, name: str) -> Iterator[None]:
+        """Commit in a `with` block; a failed commit has an unknown outcome, so the head is forgotten.
+
+        Raises: DiskFullError; FencedError, after which this store writes nothing more.
+        """
         try:
-            yield
-        except BaseException:
+            with storage_errors(self.location, name):
+                yield
+        except BaseException as err:
             self.forget(name)
+            if isinstance(err, FencedError):
+                self._fenced = err
             raise
 
     def locked(self, name: str) -> threading.RLock:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import time
 import weakref
 from collections.abc import Iterator
@@ -11,11 +12,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from rft_data.core.errors import BusyError
+from rft_data.core.errors import BusyError, RftError
 
 _PATIENCE_S = 0.5
 """Checking whether somebody holds a lock also takes it, briefly."""
 _LOOK_S = 0.02
+_ID = re.compile(rb"\d*\n?|\0*")
+"""A process id, what a killed writer left of it, or the zeros that a power cut left."""
+_SHOWN_BYTES = 32
 _HELD: weakref.WeakSet[IO[str]] = weakref.WeakSet()
 
 
@@ -34,28 +38,63 @@ class Lock:
     def __init__(self, path: Path) -> None:
         """Take it and write this process's id into the file, which is made if need be.
 
-        Raises: BusyError if another process holds it.
+        Raises: BusyError if another process holds it; RftError if the file is not a lock.
         """
-        self._file = path.open("a+")
+        self._path = path
+        self._file = _opened(path, os.O_RDWR | os.O_CREAT)
         _flock(self._file, path, fcntl.LOCK_EX, _PATIENCE_S)
+        while not self.held():  # it was replaced before this process had it
+            self._file.close()
+            self._file = _opened(path, os.O_RDWR | os.O_CREAT)
+            _flock(self._file, path, fcntl.LOCK_EX, _PATIENCE_S)
+        content = os.pread(self._file.fileno(), _SHOWN_BYTES, 0)
+        if not _ID.fullmatch(content):
+            self._file.close()
+            raise RftError(
+                f"{path} is not a lock of rft-data: it holds {content!r} where a process id is wanted; "
+                "move it away, if no program of yours needs it."
+            )
+        self.new = not content.strip(b"\0\n")
+        """Whether the file was new: one that was removed may still be locked by another process."""
         self._file.truncate(0)
         self._file.write(f"{os.getpid()}\n")
         self._file.flush()
         _HELD.add(self._file)
+
+    def held(self) -> bool:
+        """Whether the file at the path is still the one that this process has locked."""
+        try:
+            there = os.stat(self._path, follow_symlinks=False)
+        except FileNotFoundError:
+            return False
+        return os.path.samestat(there, os.fstat(self._file.fileno()))
 
     def release(self) -> None:
         """Let others take it; idempotent."""
         self._file.close()
 
 
+def _opened(path: Path, flags: int) -> IO[str]:
+    """The lock file, opened; never a link, whose target would be written to.
+
+    Raises: RftError if there is something else; FileNotFoundError if there is nothing.
+    """
+    if path.is_symlink():
+        raise RftError(f"{path} is a symbolic link, where a lock of rft-data is wanted; remove it.")
+    if path.exists() and not path.is_file():
+        raise RftError(f"{path} is not a file, where a lock of rft-data is wanted; move it away.")
+    descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+    return os.fdopen(descriptor, "r+" if flags & os.O_RDWR else "r")
+
+
 @contextmanager
 def kept_free(path: Path) -> Iterator[None]:
     """Keep the lock on `path` from being taken inside the block; a file that is missing holds nobody.
 
-    Raises: BusyError if a process holds it.
+    Raises: BusyError if a process holds it; RftError if the file is not a lock.
     """
     try:
-        file = path.open()
+        file = _opened(path, os.O_RDONLY)
     except FileNotFoundError:
         yield
         return
@@ -70,7 +109,8 @@ def holder(path: Path) -> str:
         with kept_free(path):
             return ""
     except BusyError:
-        return path.read_text().strip() or "unknown"
+        content = path.read_bytes()[:_SHOWN_BYTES]
+        return content.strip(b"\0\n").decode() or "unknown" if _ID.fullmatch(content) else "unknown"
 
 
 def _flock(file: IO[str], path: Path, kind: int, patience_s: float) -> None:

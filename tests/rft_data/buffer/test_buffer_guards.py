@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 from rft_data.buffer import Buffer
+from rft_data.core import failpoints
 from rft_data.core.codec import to_table
 from rft_data.core.errors import BusyError, ConflictError, FencedError, IntegrityError, RftError, RowError
 from rft_data.core.rows import GroupResult, Played, TaskKey, Ticket, now
@@ -73,13 +74,63 @@ def test_a_forked_child_neither_writes_nor_keeps_the_lock(buffer: Buffer) -> Non
     buffer.add_rows("metrics", [METRIC])
 
 
-def test_a_second_writer_that_got_past_the_lock_is_noticed(buffer: Buffer) -> None:
+def test_an_owner_whose_lock_was_removed_stays_fenced_and_stores_nothing(buffer: Buffer) -> None:
     buffer.append([make_experience(0)])
+    buffer.add_rows("metrics", [METRIC])
     (buffer.root / "owner.lock").unlink()
     with Buffer(buffer.root) as other:
         other.append([make_experience(1)])
-        with pytest.raises(FencedError, match="written to by another process"):
+        for number in (2, 3):
+            with pytest.raises(FencedError, match="nothing of this call is stored"):
+                buffer.append([make_experience(number)])
+        with pytest.raises(FencedError, match="nothing of this call is stored"):
+            buffer.add_rows("metrics", [METRIC])
+    with Buffer(buffer.root) as third:  # also after the other one has ended
+        with pytest.raises(FencedError):
             buffer.append([make_experience(2)])
+        assert [third.append([make_experience(n)]).stored for n in range(3)] == [0, 0, 1]
+        assert third.counts()["metrics"] == 1
+
+
+def test_a_commit_on_its_way_while_the_lock_is_removed_and_taken_is_stored_whole_or_not_at_all(
+    buffer: Buffer,
+) -> None:
+    """The other owner comes between the look at the lock and the commit."""
+    buffer.append([make_experience(0)])
+    others: list[Buffer] = []
+
+    class Intruder(failpoints.Failpoint):
+        def hit(self, name: str) -> None:
+            if name == "store.commit" and not others:
+                (buffer.root / "owner.lock").unlink()
+                others.append(Buffer(buffer.root))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(failpoints, "_armed", Intruder("", 0, ""))
+        for number in (1, 2):
+            with pytest.raises(FencedError, match="nothing of this call is stored"):
+                buffer.append([make_experience(number)])
+    (other,) = others
+    assert other.append([make_experience(n) for n in range(4)]).stored == 3
+    other.close()
+    with Buffer(buffer.root) as opened:
+        assert len(opened) == 4
+
+
+def test_a_lock_that_is_a_link_or_no_lock_is_refused(tmp_path: Path) -> None:
+    root, target = tmp_path / "b", tmp_path / "precious"
+    Buffer(root).close()
+    target.write_text("precious")
+    lock = root / "owner.lock"
+    lock.unlink()
+    lock.symlink_to(target)
+    with pytest.raises(RftError, match="is a symbolic link"):
+        Buffer(root)
+    lock.unlink()
+    lock.write_bytes(b"\xff\xfe")
+    with pytest.raises(RftError, match="is not a lock of rft-data"):
+        Buffer(root)
+    assert target.read_text() == "precious"
 
 
 def test_tables_without_their_schema_version_are_refused(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rft_data.core.errors import BusyError
+from rft_data.core.errors import BusyError, RftError
 from rft_data.core.lock import Lock, holder, kept_free
 
 HOLD = """
@@ -59,3 +59,60 @@ def test_a_holder_that_wrote_no_id_is_unknown(tmp_path: Path) -> None:
     path.write_text("")
     assert holder(path) == "unknown"
     lock.release()
+
+
+def test_a_symbolic_link_is_refused_and_its_target_stays_as_it_is(tmp_path: Path) -> None:
+    target, path = tmp_path / "precious", tmp_path / "lock"
+    target.write_text("precious")
+    path.symlink_to(target)
+    for use in (Lock, holder):
+        with pytest.raises(RftError, match="is a symbolic link"):
+            use(path)
+    assert target.read_text() == "precious"
+
+
+@pytest.mark.parametrize("content", [b"precious", b"\xff\xfe12"])
+def test_a_file_that_is_no_lock_is_refused_and_stays_as_it_is(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "lock"
+    path.write_bytes(content)
+    with pytest.raises(RftError, match="is not a lock of rft-data"):
+        Lock(path)
+    assert path.read_bytes() == content
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(RftError, match="is not a file"):
+        Lock(path)
+
+
+def test_what_a_torn_write_left_is_taken(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    for content in (b"", b"123", bytes(8)):
+        path.write_bytes(content)
+        lock = Lock(path)
+        assert path.read_text() == f"{os.getpid()}\n"
+        lock.release()
+
+
+def test_a_holder_whose_id_was_written_over_is_unknown(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    lock = Lock(path)
+    path.write_bytes(b"\xff\xfe")
+    assert holder(path) == "unknown"
+    lock.release()
+
+
+def test_a_lock_whose_file_is_gone_or_another_is_not_held(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    first = Lock(path)
+    assert first.new
+    assert first.held()
+    path.unlink()
+    assert not first.held()
+    second = Lock(path)
+    assert second.new
+    assert not first.held()
+    second.release()
+    third = Lock(path)
+    assert not third.new
+    third.release()
+    first.release()
