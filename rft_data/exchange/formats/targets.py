@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import csv
+import glob
 import json
 import os
 import shutil
@@ -20,6 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rft_data.core.errors import RecipeError, RowError
+from rft_data.core.lock import Lock, holder
 from rft_data.core.lookup import need
 from rft_data.exchange.formats.columns import IMAGE, arrow_type, common_type, features, final_type
 from rft_data.exchange.formats.payloads import as_file
@@ -36,6 +38,7 @@ KINDS: Mapping[str, TargetKind] = {
     ".parquet": "parquet",
 }
 """Kind of file by the end of its name; a name without suffix is a folder."""
+_LOCK = "lock"
 _CODECS = {".gz": "gzip", ".zst": "zstd"}
 
 
@@ -64,15 +67,20 @@ def card_path(target: Path) -> Path:
 def staged(target: Path, *, overwrite: bool) -> Iterator[Path]:
     """An empty folder to write the target and its card into; they are moved to their places at the end.
 
-    The parent of the folder is scratch space and is removed at the end.
+    The parent of the folder is scratch space and is removed at the end; if the export is killed, by the next
+    one to the same target. An export at work holds the lock in it.
     Raises: RecipeError if the target exists and may not be replaced, or is a folder that no export wrote.
     """
     _may_write(target, overwrite=overwrite)
     target.parent.mkdir(parents=True, exist_ok=True)
-    stage = target.with_name(f".{target.name}.partial-{os.getpid()}")
-    shutil.rmtree(stage, ignore_errors=True)
+    name = f".{target.name}.partial-"
+    for left in target.parent.glob(f"{glob.escape(name)}*"):
+        if not holder(left / _LOCK):
+            shutil.rmtree(left, ignore_errors=True)
+    stage = target.with_name(f"{name}{os.getpid()}")
     done = stage / "done"
     done.mkdir(parents=True)
+    lock = Lock(stage / _LOCK)
     try:
         yield done
         _may_write(target, overwrite=overwrite)
@@ -81,6 +89,7 @@ def staged(target: Path, *, overwrite: bool) -> Iterator[Path]:
         for made in sorted(done.iterdir(), key=lambda path: path.name == target.name):
             os.replace(made, target.with_name(made.name))
     finally:
+        lock.release()
         shutil.rmtree(stage, ignore_errors=True)
 
 

@@ -1,3 +1,4 @@
+import json
 import logging
 from pathlib import Path
 
@@ -205,6 +206,53 @@ def test_newest_checkpoint_falls_back_over_a_damaged_one_and_says_so(tmp_path: P
     assert "checkpoint-10" in caplog.text
     assert "'step'" in caplog.text
     assert checkpoint.newest(tmp_path / "none") is None
+
+
+def test_folders_with_other_names_are_no_checkpoints(tmp_path: Path, caplog) -> None:
+    for name in ("checkpoint-old", "checkpoint-5", "checkpoint-5-copy", "checkpoint-"):
+        folder = tmp_path / name
+        folder.mkdir()
+        checkpoint.seal(folder, 5, {"selector": 1})
+    with caplog.at_level(logging.WARNING):
+        assert checkpoint.newest(tmp_path).directory.name == "checkpoint-5"
+    assert "checkpoint-old" in caplog.text
+    checkpoint.prune(tmp_path, keep=1)
+    assert len(list(tmp_path.iterdir())) == 4
+
+
+def test_a_manifest_with_a_flipped_bit_is_damaged_wherever_the_bit_is(tmp_path: Path) -> None:
+    state = {"selector": {"picks": {10: 0.1, 9: [1, None]}}, "rows": 96}
+    for step in (3, 4):
+        folder = tmp_path / f"checkpoint-{step}"
+        folder.mkdir()
+        (folder / "model").write_bytes(b"weights")
+        checkpoint.seal(folder, step, state)
+    assert checkpoint.newest(tmp_path).step == 4
+    manifest = tmp_path / "checkpoint-4" / "manifest.json"
+    sound = manifest.read_bytes()
+    for bit in range(0, 8 * len(sound), 3):
+        data = bytearray(sound)
+        data[bit // 8] ^= 1 << bit % 8
+        manifest.write_bytes(data)
+        found = checkpoint.newest(tmp_path)
+        if found.step == 3:
+            (tmp_path / "damaged-checkpoint-4").rename(tmp_path / "checkpoint-4")
+        else:  # the bit is in the list of tensors, which a checkpoint has no use for
+            assert (found.step, found.state) == (4, json.loads(json.dumps(state)))
+            assert bit // 8 > sound.index(b'"tensors"')
+
+
+def test_a_checkpoint_of_0_5_0_has_no_digest_of_its_state_but_its_step_must_be_that_of_its_folder(
+    tmp_path: Path,
+) -> None:
+    for step in (3, 4):
+        folder = tmp_path / f"checkpoint-{step}"
+        folder.mkdir()
+        write_manifest(folder, {"step": step, "state": {"selector": 1}})
+    assert checkpoint.newest(tmp_path).step == 4
+    manifest = tmp_path / "checkpoint-4" / "manifest.json"
+    manifest.write_text(manifest.read_text().replace('"step":4', '"step":5'))
+    assert checkpoint.newest(tmp_path).step == 3
 
 
 def test_a_step_that_is_damaged_twice_is_put_aside_twice(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import pytest
 from rft_data.buffer import Buffer
 from rft_data.core.errors import RecipeError, RowError, UnknownComponentError
 from rft_data.core.filters import Compare
+from rft_data.core.lock import Lock
 from rft_data.core.rows import Experience, TaskKey, experience_id_of
 from rft_data.exchange.formats import export, import_into
 from tests.rft_data.exchange.formats.conftest import jsonl
@@ -357,3 +358,17 @@ def test_a_stage_left_behind_by_a_killed_export_is_no_hindrance(buffer: Buffer, 
     (stage / "rubbish").write_text("x")
     export(buffer, tmp_path / "sft.jsonl", format="sft")
     assert not stage.exists()
+
+
+def test_stages_of_killed_exports_go_and_that_of_one_at_work_stays(buffer: Buffer, tmp_path: Path) -> None:
+    buffer.append([rollout("a", 0, 1.0)])
+    killed, at_work = tmp_path / ".x.parquet.partial-1", tmp_path / ".x.parquet.partial-2"
+    other = tmp_path / ".y.parquet.partial-1"
+    for stage in (killed, at_work, other):
+        (stage / "done").mkdir(parents=True)
+        (stage / "done" / "x.parquet").write_text("half")
+        (stage / "lock").write_text("1\n")
+    lock = Lock(at_work / "lock")
+    export(buffer, tmp_path / "x.parquet", format="sft")
+    lock.release()
+    assert {path.name for path in tmp_path.glob(".*")} == {at_work.name, other.name}
