@@ -23,6 +23,7 @@ from rft_data.buffer.maintenance import compact, maintain, remove_orphans
 from rft_data.buffer.small_tables import SmallTables
 from rft_data.buffer.store import Store
 from rft_data.buffer.verdicts import Verdicts, check_annotations
+from rft_data.buffer.whole_rows import check_whole, is_whole
 from rft_data.core.codec import to_table, to_tasks
 from rft_data.core.errors import IntegrityError, RftError, RowError
 from rft_data.core.filters import Filter
@@ -216,8 +217,12 @@ class Buffer:
         where: Filter | None = None,
         limit: int | None = None,
     ) -> pa.Table:
-        """Rows of a table that match a filter, in the order written."""
-        return self._store.scan(name, columns, where, limit)
+        """Rows of a table that match a filter, in the order written.
+
+        Raises: IntegrityError if an experience, task or pair of which every column is read does not match its
+            digest or id. So do `batches` and `tail`.
+        """
+        return self._checked(name, columns, self._store.scan(name, columns, where, limit))
 
     def to_pandas(
         self,
@@ -233,11 +238,18 @@ class Buffer:
         self, name: str, columns: Sequence[str] | None = None, where: Filter | None = None
     ) -> Iterator[pa.RecordBatch]:
         """Like `read`, in batches of about 1,000 rows, so that memory is bounded."""
-        return self._store.batches(name, columns, where)
+        for batch in self._store.batches(name, columns, where):
+            self._checked(name, columns, pa.Table.from_batches([batch]))
+            yield batch
 
     def tail(self, name: str, n: int, columns: Sequence[str] | None = None) -> pa.Table:
         """The last n rows of a table, oldest first."""
-        return self._store.tail(name, n, columns)
+        return self._checked(name, columns, self._store.tail(name, n, columns))
+
+    def _checked(self, name: str, columns: Sequence[str] | None, rows: pa.Table) -> pa.Table:
+        if is_whole(name, columns):
+            check_whole(self.location, name, rows)
+        return rows
 
     def lost_rows(self) -> set[int]:
         """Numbers of rows that a repair removed."""

@@ -20,7 +20,8 @@ from rft_data.buffer.index import IdIndex
 from rft_data.buffer.maintenance import maintain
 from rft_data.buffer.quarantine import Quarantine
 from rft_data.buffer.store import Store
-from rft_data.core.digests import TRAINED, mismatches
+from rft_data.buffer.whole_rows import check_digests
+from rft_data.core.digests import TRAINED
 from rft_data.core.errors import ConflictError, IntegrityError
 from rft_data.core.failpoints import failpoint
 from rft_data.core.schema import EXPERIENCES
@@ -224,7 +225,7 @@ class Experiences:
         found = np.asarray(stored.column("seq"))
         if len(found) != len(cold) or (found != cold).any():
             raise self._absent(min(set(cold.tolist()) - set(found.tolist())))
-        self._check(stored, trained_only=trained_only)
+        check_digests(self._store.location, stored, trained_only=trained_only)
         rows = pa.concat_tables([stored, *(table.select(names) for table in tables)])
         if len(order) == len(wanted) and (order == np.arange(len(order))).all():
             return rows
@@ -232,14 +233,6 @@ class Experiences:
 
     def _absent(self, seq: int) -> IntegrityError:
         return IntegrityError(f"buffer {self._store.location} has no experience with row number {seq}.")
-
-    def _check(self, rows: pa.Table, *, trained_only: bool) -> None:
-        for place, actual in mismatches(rows, trained_only=trained_only):
-            raise IntegrityError(
-                f"experience row {rows['seq'][place].as_py()} of buffer {self._store.location} does not "
-                f"match its digest (stored {rows['digest'][place].as_py()}, computed {actual}): the file is "
-                "damaged; nothing was trained on it. See `rft buffer verify`."
-            )
 
 
 def _conflict(experience_id: str, stored: str, found: str) -> ConflictError:

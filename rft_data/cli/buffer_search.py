@@ -45,7 +45,8 @@ def search_rows(
         if wanted.model is not None:
             embed(buffer, wanted.model)
     hits = _hits(buffer, wanted, where)
-    rows = buffer.read("experiences", _COLUMNS, In("seq", tuple(hit.seq for hit in hits))).to_pylist()
+    known = buffer.read("experiences", ["seq"], In("seq", tuple(hit.seq for hit in hits)))
+    rows = buffer.take(known.column("seq").to_pylist()).select(_COLUMNS).to_pylist()  # compares digests
     by_seq = {row["seq"]: row for row in rows}
     return [{"score": hit.score, **by_seq[hit.seq]} for hit in hits if hit.seq in by_seq]
 

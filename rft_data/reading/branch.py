@@ -16,7 +16,6 @@ import pyarrow.compute as pc
 
 from rft_data.buffer import Buffer
 from rft_data.core.codec import to_preferences, to_tasks
-from rft_data.core.digests import mismatches
 from rft_data.core.errors import IntegrityError, RecipeError
 from rft_data.core.filters import In
 from rft_data.core.rows import Feedback, TaskKey
@@ -90,7 +89,6 @@ class _Copy:
 
     def experiences(self, rows: pa.Table) -> None:
         """Copy tasks and payloads, then the experiences, so that none is ever stored without them."""
-        _check(self._source, rows)
         keys = zip(rows.column("taskset").to_pylist(), rows.column("task_id").to_pylist(), strict=True)
         self._copy_tasks({TaskKey(*key) for key in keys})
         for name in sorted(set(pc.list_flatten(rows.column("payloads")).to_pylist()) - self._payloads):
@@ -186,14 +184,6 @@ class _Copy:
         if halves:
             return halves <= self._ids
         return TaskKey(pair["taskset"], pair["task_id"]) in self._task_keys
-
-
-def _check(source: Buffer, rows: pa.Table) -> None:
-    for place, _ in mismatches(rows):
-        raise IntegrityError(
-            f"experience row {rows.column('seq')[place].as_py()} of {source.location} does not match its "
-            "digest: the file is damaged. See `rft buffer verify`; the rows copied before it are good."
-        )
 
 
 def _table(batch: pa.RecordBatch) -> pa.Table:

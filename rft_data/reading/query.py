@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from rft_data.buffer import Buffer
+from rft_data.buffer.whole_rows import is_whole
 from rft_data.core.children import Child
+from rft_data.core.digests import mismatches
 from rft_data.core.errors import RecipeError, RftError, StalledError
-from rft_data.core.filters import Filter, to_sql
+from rft_data.core.filters import Filter, In, to_sql
 from rft_data.core.schema import EXPERIENCES
 from rft_data.reading.query_worker import FAILED, NO_MEMORY, NOT_SQL, Request
 
@@ -28,6 +30,7 @@ DEADLINE_S = 30.0
 MEMORY_BYTES = 2 << 30
 MAX_ROWS = 10_000
 MAX_RESULT_BYTES = 64 << 20
+_READ_AGAIN = 500
 _INHERITED = ("PATH", "HOME", "LD_LIBRARY_PATH", "TMPDIR", "SSL_CERT_FILE", "TZ")
 _FEW_THREADS = {
     "OMP_NUM_THREADS": "1",
@@ -67,7 +70,8 @@ def query(
     `where`: restricts the table `experiences`, for example to a view's rows. Without ORDER BY the order of
     rows is not defined. Times are UTC.
     Raises: RecipeError if the SQL is not one valid SELECT (unknown names come with a suggestion);
-        StalledError past `deadline_s`; RftError past `memory_bytes` or MAX_RESULT_BYTES.
+        StalledError past `deadline_s`; RftError past `memory_bytes` or MAX_RESULT_BYTES; IntegrityError if
+        the result has whole experiences and one of them is damaged.
     """
     request: Request = {
         "location": buffer.location,
@@ -82,8 +86,25 @@ def query(
     if code != 0:
         raise _failure(code, err, request)
     table = pa.ipc.open_stream(out).read_all()
+    if is_whole("experiences", table.column_names):
+        _check_rows(buffer, table)
     truncated = table.num_rows > max_rows
     return QueryResult(table.slice(0, max_rows), truncated)
+
+
+def _check_rows(buffer: Buffer, found: pa.Table) -> None:
+    """Read the rows again that do not match their digest: the query may have changed them, or damage.
+
+    Raises: IntegrityError naming a row that is damaged.
+    """
+    names = [name for name in EXPERIENCES.names if name in found.column_names]
+    try:
+        rows = found.select(names).cast(pa.schema([EXPERIENCES.field(name) for name in names]))
+    except (pa.ArrowException, ValueError):
+        return  # columns of the query's own making under these names
+    seqs = [rows["seq"][place].as_py() for place, _ in mismatches(rows)]
+    for start in range(0, len(seqs), _READ_AGAIN):
+        buffer.read("experiences", None, In("seq", tuple(seqs[start : start + _READ_AGAIN])))
 
 
 def _run(request: str, deadline_s: float) -> tuple[int, bytes, str]:

@@ -94,7 +94,7 @@ def tag(buffer: Buffer, name: str, where: Filter | None = None, note: str = "") 
 
 def frontier(buffer: Buffer) -> int:
     """One past the highest row number stored; 0 in an empty buffer."""
-    newest = buffer.tail("experiences", 1)
+    newest = buffer.tail("experiences", 1, ["seq"])
     return int(newest.column("seq")[0].as_py()) + 1 if newest.num_rows else 0
 
 

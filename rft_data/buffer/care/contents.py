@@ -20,7 +20,7 @@ import xxhash
 from rft_data.buffer.care.folder import FileFault, Snapshot, TableFolder, attempt
 from rft_data.buffer.care.fragment_rows import FragmentRows
 from rft_data.buffer.care.ranges import Numbers, among
-from rft_data.core.codec import to_preferences, to_tasks
+from rft_data.buffer.whole_rows import preference_ids, task_ids
 from rft_data.core.digests import row_digests
 from rft_data.core.rows import bytes_id, content_id
 from rft_data.core.schema import TABLES, is_json
@@ -206,16 +206,6 @@ def _payloads(rows: pa.Table) -> bool:
     )
 
 
-def _tasks(rows: pa.Table) -> bool:
-    return [task.task_id for task in to_tasks(rows)] == list(rows.column("task_id").to_pylist())
-
-
-def _preferences(rows: pa.Table) -> bool:
-    return [pair.preference_id for pair in to_preferences(rows)] == list(
-        rows.column("preference_id").to_pylist()
-    )
-
-
 def _consumed(rows: pa.Table) -> bool:
     names = [f"{r['run_id']}/{r['consumer']}/{r['step']}" for r in rows.to_pylist()]
     return names == list(rows.column("lease_id").to_pylist())
@@ -224,8 +214,8 @@ def _consumed(rows: pa.Table) -> bool:
 OWN_DIGESTS: Mapping[str, Callable[[pa.Table], bool]] = {
     "leases": _leases,
     "payloads": _payloads,
-    "tasks": _tasks,
-    "preferences": _preferences,
+    "tasks": lambda rows: task_ids(rows) == rows.column("task_id").to_pylist(),
+    "preferences": lambda rows: preference_ids(rows) == rows.column("preference_id").to_pylist(),
     "consumed": _consumed,
 }
 """Checks of small tables whose rows have a hash of their values: do all rows match it?"""

@@ -204,7 +204,7 @@ class _Intake:
         """The places whose experiences were new."""
         if table.num_rows == 0:
             return set()
-        first = self._buffer.tail("experiences", 1).column("seq").to_pylist()
+        first = self._buffer.tail("experiences", 1, ["seq"]).column("seq").to_pylist()
         known = first[0] if first else -1
         fresh: dict[int, int] = {}
         for place, seq in zip(places, self._append(chunk, table, places), strict=True):
