@@ -23,7 +23,7 @@ from rft_data.buffer.maintenance import compact, maintain, remove_orphans
 from rft_data.buffer.small_tables import SmallTables
 from rft_data.buffer.store import Store
 from rft_data.buffer.verdicts import Verdicts, check_annotations
-from rft_data.buffer.whole_rows import check_whole, is_whole
+from rft_data.buffer.whole_rows import checked
 from rft_data.core.codec import to_table, to_tasks
 from rft_data.core.errors import IntegrityError, RftError, RowError
 from rft_data.core.filters import Filter
@@ -219,10 +219,9 @@ class Buffer:
     ) -> pa.Table:
         """Rows of a table that match a filter, in the order written.
 
-        Raises: IntegrityError if an experience, task or pair of which every column is read does not match its
-            digest or id. So do `batches` and `tail`.
+        Raises: IntegrityError, as `batches` and `tail` do, if a whole row does not match its digest or id.
         """
-        return self._checked(name, columns, self._store.scan(name, columns, where, limit))
+        return checked(self.location, name, columns, self._store.scan(name, columns, where, limit))
 
     def to_pandas(
         self,
@@ -239,17 +238,11 @@ class Buffer:
     ) -> Iterator[pa.RecordBatch]:
         """Like `read`, in batches of about 1,000 rows, so that memory is bounded."""
         for batch in self._store.batches(name, columns, where):
-            self._checked(name, columns, pa.Table.from_batches([batch]))
-            yield batch
+            yield from checked(self.location, name, columns, pa.Table.from_batches([batch])).to_batches()
 
     def tail(self, name: str, n: int, columns: Sequence[str] | None = None) -> pa.Table:
         """The last n rows of a table, oldest first."""
-        return self._checked(name, columns, self._store.tail(name, n, columns))
-
-    def _checked(self, name: str, columns: Sequence[str] | None, rows: pa.Table) -> pa.Table:
-        if is_whole(name, columns):
-            check_whole(self.location, name, rows)
-        return rows
+        return checked(self.location, name, columns, self._store.tail(name, n, columns))
 
     def lost_rows(self) -> set[int]:
         """Numbers of rows that a repair removed."""

@@ -37,15 +37,16 @@ def is_whole(name: str, columns: Collection[str] | None) -> bool:
     return name in _IDS and (columns is None or set(_IDS[name][1].names) <= set(columns))
 
 
-def check_whole(location: str, name: str, rows: pa.Table) -> None:
-    """Compare rows with their digest or id.
+def checked(location: str, name: str, columns: Collection[str] | None, rows: pa.Table) -> pa.Table:
+    """The rows, compared with their digest or id if these columns of theirs are enough for that.
 
-    `rows`: of one table, with columns for which `is_whole` is true.
     Raises: IntegrityError naming the first row that differs.
     """
+    if not is_whole(name, columns):
+        return rows
     if name == "experiences":
         check_digests(location, rows)
-        return
+        return rows
     key, schema, computed = _IDS[name]
     for stored, actual in zip(rows.column(key).to_pylist(), computed(rows.select(schema.names)), strict=True):
         if stored != actual:
@@ -53,6 +54,7 @@ def check_whole(location: str, name: str, rows: pa.Table) -> None:
                 f"row '{stored}' of table '{name}' of buffer {location} does not match its id (computed "
                 f"{actual}): the file is damaged. List the damage: rft buffer verify {location}"
             )
+    return rows
 
 
 def check_digests(location: str, rows: pa.Table, *, trained_only: bool = False) -> None:

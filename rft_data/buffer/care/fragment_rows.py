@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import pyarrow as pa
 
 from rft_data.buffer.care.folder import Snapshot, attempt
-from rft_data.buffer.care.ranges import Numbers
+from rft_data.buffer.care.ranges import Numbers, to_ranges
+from rft_data.buffer.care.undecodable import Rows, undecodable
 
 if TYPE_CHECKING:
     import lance
@@ -43,9 +45,21 @@ class FragmentRows:
             read += batch.num_rows
         self.decodes = False
         row_ids = self._snapshot.row_ids(self._number)
-        bad: list[int] = []
-        yield from self._search(row_ids, read, len(row_ids), bad)
-        self.unreadable = np.array(bad, np.int64)
+        sound = np.isin(row_ids, self._undecodable(row_ids[read:]), invert=True)
+        bad: list[int] = row_ids[~sound].tolist()
+        for first, last in to_ranges(np.flatnonzero(sound[read:]) + read):
+            for start in range(first, last + 1, _BATCH_ROWS):
+                yield from self._search(row_ids, start, min(start + _BATCH_ROWS, last + 1), bad)
+        self.unreadable = np.sort(np.array(bad, np.int64))
+
+    def _undecodable(self, row_ids: Numbers) -> Numbers:
+        folder = Path(self._snapshot.dataset.uri) / "data"
+        files = [folder / str(file.path) for file in self._snapshot.fragments[self._number].metadata.files]
+        if not all(path.is_file() for path in files):
+            return row_ids
+        facts = tuple((str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in files)
+        rows = Rows(facts, np.sort(row_ids).tobytes(), self._snapshot)
+        return undecodable(rows, tuple(self._columns))
 
     def _search(self, row_ids: Numbers, start: int, end: int, bad: list[int]) -> Iterator[pa.Table]:
         """Halve rows start .. end - 1 until a part can be read or is one row."""

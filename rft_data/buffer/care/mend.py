@@ -19,6 +19,7 @@ from rft_data.buffer.care.lost_commits import LostCommits
 from rft_data.buffer.care.ranges import Numbers, ranges_text, to_ranges
 from rft_data.buffer.care.repair_report import Repaired
 from rft_data.buffer.care.salvage import by_time, from_older_versions, read_files
+from rft_data.buffer.care.undecodable import column_at
 from rft_data.buffer.manifests import hint_path, hinted_version
 from rft_data.core.files import write_text
 from rft_data.core.json_types import Json
@@ -179,7 +180,7 @@ def _rebuild(table: Examined, number: int, aside: Aside, done: Repaired) -> None
     dataset = commits.latest(folder.path)
     if len(lost):
         if number not in table.faults:
-            _keep_columns(head, number, lost, aside)
+            _keep_columns(head, lost, aside)
         commits.delete(dataset, lost)
         where = folder.place(folder.data_path(number))
         done.remove(folder.name, dict.fromkeys(lost.tolist(), f"not readable in {where}"))
@@ -201,19 +202,12 @@ def _row_ids(parts: list[pa.Table]) -> Numbers:
     return np.concatenate(columns) if columns else np.empty(0, np.int64)
 
 
-def _keep_columns(head: Snapshot, number: int, lost: Numbers, aside: Aside) -> None:
+def _keep_columns(head: Snapshot, lost: Numbers, aside: Aside) -> None:
     """Copy aside the readable columns of rows that do not decode as a whole."""
-    columns: dict[str, pa.ChunkedArray] = {}
-    for name in head.names:
-        parts = [part for part in FragmentRows(head, number, [name]) if part.num_rows]
-        rows = pa.concat_tables(parts) if parts else None
-        if rows is not None:
-            rows = rows.filter(pa.array(np.isin(np.asarray(rows.column("_rowid")), lost)))
-            if rows.num_rows == len(lost):
-                columns[name] = rows.column(name)
-                columns["_rowid"] = rows.column("_rowid")
+    found = {name: column_at(head, name, lost) for name in head.names}
+    columns = {name: values for name, values in found.items() if values is not None}
     if columns:
-        aside.keep("partial", pa.table(columns))
+        aside.keep("partial", pa.table({**columns, "_rowid": pa.array(lost)}))
 
 
 def mend_rows(table: Examined, aside: Aside, done: Repaired, extra: Mapping[int, str] | None = None) -> None:
