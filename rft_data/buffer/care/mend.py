@@ -158,9 +158,17 @@ def mend_files(table: Examined, aside: Aside, done: Repaired) -> bool:
             _rebuild(table, number, aside, done)
             if fault.path.exists():
                 aside.move(fault.path)
-    for number in wrong_numbers - set(table.faults) - set(table.contents.faults):
+    curable = from_older_versions(folder, _altered(table))
+    altered = folder.fragments_with([] if curable is None else curable["_rowid"].to_pylist())
+    for number in (wrong_numbers | altered) - set(table.faults) - set(table.contents.faults):
         _rebuild(table, number, aside, done)
-    return bool(wrong_numbers or table.faults or table.contents.faults)
+    return bool(wrong_numbers or altered or table.faults or table.contents.faults)
+
+
+def _altered(table: Examined) -> Numbers:
+    """Row ids of the rows that decode and hold other values than were written."""
+    bad = table.contents.bad.items()
+    return np.array([row_id for row_id, (kind, _) in bad if kind in ("digest", "value")], np.int64)
 
 
 def _rebuild(table: Examined, number: int, aside: Aside, done: Repaired) -> None:
@@ -171,10 +179,12 @@ def _rebuild(table: Examined, number: int, aside: Aside, done: Repaired) -> None
         return
     wanted = head.row_ids(number)
     parts = [] if number in table.faults else list(FragmentRows(head, number, head.names))
-    missing = np.setdiff1d(wanted, _row_ids(parts))
+    missing = np.union1d(np.setdiff1d(wanted, _row_ids(parts)), np.intersect1d(wanted, _altered(table)))
     found = from_older_versions(folder, missing)
     if found is not None:
         done.recovered[folder.name] += found.num_rows
+        better = np.asarray(found["_rowid"])
+        parts = [part.filter(pa.array(np.isin(part["_rowid"], better, invert=True))) for part in parts]
         parts.append(found)
     lost = np.setdiff1d(wanted, _row_ids(parts))
     dataset = commits.latest(folder.path)

@@ -14,7 +14,7 @@ from rft_data.buffer.care import undecodable as module
 from rft_data.buffer.care.folder import TableFolder, attempt
 from rft_data.buffer.care.fragment_rows import FragmentRows
 from rft_data.buffer.care.undecodable import column_at
-from tests.rft_data.buffer.care.conftest import data_file, make_row
+from tests.rft_data.buffer.care.conftest import data_file, make_row, stored
 
 ROWS = 1500
 
@@ -79,3 +79,21 @@ def test_the_rows_found_are_those_that_cannot_be_read_one_by_one(large: Path) ->
     ids = np.array(sorted(lost), np.int64)
     assert [name for name in head.names if column_at(head, name, ids) is None]
     assert all(column_at(head, name, ids[:0]) is not None for name in head.names)
+
+
+def test_altered_rows_are_taken_from_the_version_before_compaction(root: Path, pristine: Path) -> None:
+    """The rows decode, but two of them do not match their digest."""
+    with Buffer(root) as buffer:
+        buffer.compact()
+    path = data_file(root, "experiences")
+    data = path.read_bytes()
+    for row in (3, 20):
+        value = np.float32(make_row(row).logprobs[2]).tobytes()
+        assert data.count(value) == 1
+        data = data.replace(value, np.float32(-9.0).tobytes())
+    path.write_bytes(data)
+    assert verify(root).of("digest")[0].rows == ((3, 3), (20, 20))
+    done = repair(root)
+    assert (done.removed, done.recovered["experiences"]) == ({}, 2)
+    assert stored(root, "experiences").equals(stored(pristine, "experiences"))
+    assert not repair(root).changed
