@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from rft_data.core.errors import TrainingError
+from rft_data.core.failpoints import failpoint
 from rft_data.core.files import flush, write_manifest
 from rft_data.core.protocols import BufferClient
 from rft_data.core.rows import FileFacts, Lease, StepReport
@@ -51,6 +52,7 @@ class TrainerRole:
             files.
         Raises: TrainingError when the lease is not for the next step; what reading and training raise.
         """
+        failpoint("trainer.step")
         done = self._trainer.steps_done
         if lease.step != done:
             raise TrainingError(

@@ -95,6 +95,10 @@ class RoleDiedError(RftError, ConnectionError):
     exit_code = 75
 
 
+class TrainerDiedError(RoleDiedError):
+    """The trainer's process ended or went silent; the run goes on from its newest checkpoint."""
+
+
 class Stopped(RftError):
     """The run was asked to stop, and has stopped at a checkpoint."""
 

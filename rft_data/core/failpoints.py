@@ -4,7 +4,8 @@
 in `*` counts every failpoint that starts so; the action is `kill` (SIGKILL) or `error` (OSError).
 Names: explore.started, judge.{begin,annotated,closed}, step.{begin,done}, store.{write,commit,committed,
 synced}, append.ack, lease.granted, settle.{consume,consumed}, compact.{merge,merged,cleaned},
-publish.{written,renamed,recorded}, checkpoint.{written,sealed}, rank.order, stage.step, final.written.
+publish.{written,renamed,recorded}, checkpoint.{written,sealed}, rank.order, trainer.step,
+stage.step, final.written.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 
+from rft_data.core.errors import RoleDiedError, TrainerDiedError
 from rft_data.core.failpoints import failpoint
 from rft_data.core.protocols import Role
 from rft_data.core.rows import FileFacts, Lease, StepReport, WeightRef
@@ -81,11 +82,15 @@ class Training:
     def collect(self) -> Done | None:
         """What the trainer has finished; None while there is more to do.
 
-        Raises: what the trainer raised; the lease of a failed step is not settled.
+        Raises: TrainerDiedError when its process ended; what the trainer raised. The lease of a failed step
+            is not settled.
         """
         if self.future is None or not self.future.done():
             return None
-        outcome, self.future = self.future.result(), None
+        try:
+            outcome, self.future = self.future.result(), None
+        except RoleDiedError as err:
+            raise TrainerDiedError(str(err)) from err
         ref = None
         if isinstance(outcome, StepReport):
             failpoint("step.done")

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from rft_data.buffer import Buffer
-from rft_data.core.errors import RecipeError
+from rft_data.core.errors import RecipeError, RoleDiedError, TrainerDiedError
 from rft_data.core.lookup import need
 from rft_data.core.protocols import Placement, Role, RoleSpec
 from rft_data.loop.fleet import Fleet
@@ -40,10 +40,12 @@ class OfflineCalls:
     """Cores it may use; None: all."""
 
     def call(self, method: str, returns: object, **arguments: object) -> Any:
-        """Start the role, call it, and end it."""
+        """Start the role, call it, and end it. Raises: TrainerDiedError when its process ended."""
         role = self.placement.start(self.spec)
         try:
             return role.call(method, returns, deadline_s=self.deadline_s, **arguments).result()
+        except RoleDiedError as err:
+            raise TrainerDiedError(str(err)) from err
         finally:
             role.close()
 

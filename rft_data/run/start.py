@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable
 from contextlib import closing
 from functools import partial
 
+from rft_data.core.errors import TrainerDiedError
 from rft_data.recipe.modes import EvalRecipe, ExploreRecipe, OfflineRecipe, TrainRecipe
 from rft_data.recipe.online import OnlineRecipe
 from rft_data.recipe.recipe import RunRecipe
@@ -19,25 +21,41 @@ from rft_data.run.folder import Run
 from rft_data.run.offline import run_offline
 from rft_data.run.online import run_online
 from rft_data.run.train import run_train
+from rft_data.sampler.ledger import CONSUMER
 
 log = logging.getLogger(__name__)
+
+
+_DEATHS = 3
+"""How often the trainer may die between two checkpoints."""
 
 
 def run_recipe(recipe: RunRecipe) -> dict[str, object]:
     """Run what is not done yet and return the summary.
 
+    When the trainer dies, the run starts again from its newest checkpoint, as `rft resume` does.
     Raises: RecipeError and other RftErrors; nothing is recorded before the recipe has been checked.
     """
     prepare_process()
-    with closing(Run(recipe)) as run:
-        if run.summary is None:
+    deaths: Counter[int] = Counter()
+    while True:
+        with closing(Run(recipe)) as run:
+            if run.summary is not None:
+                log.info("this run is complete; start over with --fresh")
+                return run.summary
             mode = _mode(recipe, run)
             run.begin()
-            with RunControl(run.directory, attempt=run.attempt) as control:
-                run.finish(mode(control))
-        else:
-            log.info("this run is complete; start over with --fresh")
-        return run.summary or {}
+            control = RunControl(run.directory, attempt=run.attempt)
+            try:
+                with control:
+                    run.finish(mode(control))
+                return run.summary or {}
+            except TrainerDiedError as err:
+                held = run.ledger.consumed(CONSUMER)
+                deaths[held] += 1
+                if control.stop_requested or deaths[held] > _DEATHS:
+                    raise
+                log.warning("%s The run goes on from the checkpoint of step %d.", err, held)
 
 
 def _mode(recipe: RunRecipe, run: Run) -> Callable[[RunControl], dict[str, object]]:

@@ -119,11 +119,19 @@ def check_books(root: Path, steps: int) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("engine", "placement"), [("vllm", "inline"), ("transformers", "local")])
 def test_online_run_keeps_every_book(
-    wandb_offline: Path, tmp_path: Path, engine: str, placement: str, caplog: pytest.LogCaptureFixture
+    wandb_offline: Path,
+    tmp_path: Path,
+    engine: str,
+    placement: str,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    # where it has a process of its own, the trainer is killed in step 3 and goes on from checkpoint 2
+    monkeypatch.setenv("RFT_FAILPOINT", "trainer.step:3:kill")
     changes = [f"placement.use={placement}", "monitor.trackers=[tensorboard, wandb]"]
     summary = run_recipe(load_recipe(write_recipe(tmp_path, engine), changes))
     assert "switched off" not in caplog.text
+    assert ("goes on from the checkpoint of step 2" in caplog.text) == (placement == "local")
     assert list(wandb_offline.glob("offline-run-*/*.wandb"))
     assert set(summary["heldout_accuracy"]) == {"start", "sft", "final"}
     assert summary["heldout_accuracy"]["start"] < 0.2
