@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from rft_data.buffer import Buffer
+from rft_data.buffer.care import examine, salvage
 from rft_data.buffer.care.folder import TableFolder
 from rft_data.core.rows import Experience, GroupResult, Task, TaskKey, Ticket, experience_id_of, now
 from rft_data.core.schema import ANNOTATIONS
@@ -122,6 +123,16 @@ def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def root(pristine: Path, tmp_path: Path) -> Path:
     """A copy to damage."""
     return Path(shutil.copytree(pristine, tmp_path / "buffer"))
+
+
+@pytest.fixture
+def decoded_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files are decoded in this process only, for damage that kills none: a child costs a second each time.
+
+    The tests of flipped bits and of the commands have the child.
+    """
+    for module in (examine, salvage):
+        monkeypatch.setattr(module, "lethal", lambda parts: set())
 
 
 def newest_manifest(root: Path, table: str, back: int = 0) -> Path:

@@ -19,6 +19,8 @@ from tests.rft_data.buffer.care.conftest import RUN, data_file, make_row, newest
 
 ROWS = 12
 
+pytestmark = pytest.mark.usefixtures("decoded_here")
+
 
 @pytest.fixture(scope="session")
 def bare_pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -177,13 +179,13 @@ def test_a_repair_that_was_interrupted_must_be_finished_before_the_buffer_opens(
     ],
 )
 def test_no_row_is_lost_wherever_a_repair_is_killed(
-    bare: Path, monkeypatch: pytest.MonkeyPatch, damage: Callable[[Path], None], lost: set[int]
+    bare: Path, damage: Callable[[Path], None], lost: set[int]
 ) -> None:
     damage(bare)
     copier = Copier(bare)
-    monkeypatch.setattr(failpoints, "_armed", copier)
-    repair(bare)
-    monkeypatch.undo()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(failpoints, "_armed", copier)
+        repair(bare)
     assert len(copier.copies) > 4
     kept = [name for seq, name in enumerate(ALL_IDS) if seq not in lost]
     for root in [bare, *copier.copies]:

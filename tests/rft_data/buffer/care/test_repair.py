@@ -36,6 +36,8 @@ from tests.rft_data.buffer.care.conftest import (
     stored,
 )
 
+pytestmark = pytest.mark.usefixtures("decoded_here")
+
 ROWS = 2 * GROUP * STEPS
 BIG_TABLES = ("experiences", "annotations", "groups", "leases", "consumed", "tasks", "metrics", "payloads")
 OTHER_TABLES = [table for table in BIG_TABLES if table != "experiences"]
