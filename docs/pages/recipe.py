@@ -17,7 +17,8 @@ from pydantic.fields import FieldInfo
 from rft_data.recipe.modes import MODES
 from rft_data.recipe.running import Component
 from rft_data.recipe.section import Section
-from rft_data.recipe.sections import OnlineEvaluation, Operators, RlStage
+from rft_data.recipe.sections import OnlineEvaluation, Operators
+from rft_data.recipe.stages import BatchOps, RlStage
 
 _HEAD = """\
 # Recipe reference
@@ -157,7 +158,7 @@ def _type(info: FieldInfo, found: Mapping[type[Section], Place]) -> str:
 def _named(annotation: Any, found: Mapping[type[Section], Place]) -> str:
     if annotation in _WORDS:
         return _WORDS[annotation]
-    if annotation == Operators:
+    if annotation in (Operators, BatchOps):
         return "list of `operator: {arguments}`"
     if isinstance(annotation, type) and issubclass(annotation, Section):
         title = found[annotation].title

@@ -30,8 +30,9 @@ from rft_data.recipe.sections import (
     Model,
     Operators,
     RewardComponent,
-    RlStage,
+    Sampler,
 )
+from rft_data.recipe.stages import RlStage
 from rft_data.recipe.tasksets import Rollouts
 
 
@@ -66,7 +67,7 @@ class TrainRecipe(RunRecipe):
     """Temperature that those rollouts were sampled at."""
     experience_ops: Operators
     """The same list as in the run that explored; only what this list judged is trained on."""
-    sampler: Component = Component(use="fifo")
+    sampler: Sampler = Component(use="fifo")
     """Which stored groups train next; see docs/sampler.md."""
     monitor: Monitor = Field(default_factory=Monitor)
     """Trackers and the Prometheus endpoint; the default writes TensorBoard files."""

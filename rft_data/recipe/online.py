@@ -20,10 +20,10 @@ from rft_data.recipe.running import (
 from rft_data.recipe.section import check_only
 from rft_data.recipe.sections import (
     OnlineEvaluation,
-    RlStage,
-    Stage,
+    Sampler,
     TaskUpkeep,
 )
+from rft_data.recipe.stages import RlStage, Stage
 from rft_data.recipe.tasksets import AnyExperts
 
 
@@ -39,7 +39,7 @@ class OnlineRecipe(PlayingRecipe):
     sync: Sync = Field(default_factory=Sync)
     """How often weights are published and how stale a rollout may be; the default is synchronous on-policy.
 """
-    sampler: Component = Component(use="fifo")
+    sampler: Sampler = Component(use="fifo")
     """Which groups train next; see docs/sampler.md."""
     rewards: LateRewards | None = None
     """Wait for rewards that come as feedback; left out: a group is judged when its rollouts are stored."""

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Literal, Self
 from pydantic import Field, PrivateAttr, model_validator
 
 from rft_data.recipe.algorithms import Algorithm
+from rft_data.recipe.names import is_safe
 from rft_data.recipe.running import (
     Component,
     Deadlines,
@@ -21,9 +22,9 @@ from rft_data.recipe.sections import (
     Model,
     Operators,
     RewardComponent,
-    RlStage,
     SelectorSection,
 )
+from rft_data.recipe.stages import RlStage
 from rft_data.recipe.tasksets import Taskset
 
 
@@ -55,6 +56,13 @@ class Recipe(Section):
         known = {name for operators in lists for operator in operators for name in operator}
         if unknown := sorted(self.op_limits.keys() - known):
             raise ValueError(f"'op_limits' names operators {unknown}; the lists have {sorted(known)}")
+        unsafe = sorted(name for name in known if not is_safe(name))
+        if unsafe and not self.allow_unsafe_ops:
+            raise ValueError(
+                f"operators {unsafe}: each is not on the list of safe operators, which do not execute their "
+                "arguments and use no files and no network; set allow_unsafe_ops: true if you trust this "
+                "recipe and the operators"
+            )
         return self
 
     def keep_references(self, found: Mapping[Loc, str]) -> None:
@@ -99,6 +107,16 @@ class RunRecipe(Recipe):
     several_processes: ClassVar[bool] = False
     """Whether torchrun may start the trainer as several processes."""
 
+    @model_validator(mode="after")
+    def _processes_train(self) -> Self:
+        processes = self.placement.trainer.processes
+        if processes > 1 and not self.several_processes:
+            raise ValueError(
+                f"'placement.trainer.processes' is {processes}; only the last stage of the modes online and "
+                f"train has several, and in mode {self.mode} one process trains: remove it"
+            )
+        return self
+
     @property
     def run_id(self) -> str:
         """The run id under which groups, leases and versions are written."""
@@ -130,6 +148,19 @@ class PlayingRecipe(RunRecipe, TasksRecipe):
     @model_validator(mode="after")
     def _rewards(self) -> Self:
         unique_rewards(self.explorer.reward)
+        return self
+
+    @model_validator(mode="after")
+    def _selectable(self) -> Self:
+        from rft_data.tasks.selectors import needed_metadata  # loads NumPy, which not every command needs
+
+        needed = needed_metadata(self.selector.use, self.selector.args)
+        for taskset in self.tasks:
+            if lacking := sorted(needed - set(taskset.metadata)):
+                raise ValueError(
+                    f"selector '{self.selector.use}' reads {', '.join(lacking)} in the tasks' metadata, and "
+                    f"taskset '{taskset.name}' does not keep that; name fields of its source in 'metadata'"
+                )
         return self
 
 

@@ -56,9 +56,9 @@ class Sync(Section):
 class OffPolicy(Section):
     """How rows of an older policy are corrected for; see docs/trainers.md."""
 
-    old_logprobs: str = "rollout"
+    old_logprobs: Literal["rollout", "recompute"] = "rollout"
     """The old policy of the ratio: `rollout` (as stored) or `recompute` (the weights before the step)."""
-    importance: str = "none"
+    importance: Literal["none", "token_truncated", "sequence_truncated", "masked"] = "none"
     """With `recompute`: `none`, `token_truncated`, `sequence_truncated` or `masked`."""
     cap: float = 2.0
     """Largest importance weight, above 1; with `masked`, weights outside [1/cap, cap] become 0."""

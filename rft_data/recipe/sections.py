@@ -7,26 +7,46 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from pydantic import Discriminator, Field, Tag, ValidationInfo, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    Field,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from explorers.engines.vllm_options import check_options
+from explorers.limits import recipe_limits
+from explorers.rewards.rules import REWARDS
 from rft_data.core.errors import RftError
 from rft_data.core.lookup import suggest
 from rft_data.core.words import SwapMode
-from rft_data.recipe.algorithms import find_algorithm
-from rft_data.recipe.offline import DpoStage, KtoStage, RewardModelStage, SftStage
-from rft_data.recipe.presets import OFFLINE
-from rft_data.recipe.running import Component, OffPolicy
-from rft_data.recipe.section import Section, check_only
+from rft_data.recipe.names import (
+    SAMPLERS,
+    WORKFLOWS,
+    known_name,
+    known_operator,
+    known_option,
+)
+from rft_data.recipe.running import Component
+from rft_data.recipe.section import Section
 
 if TYPE_CHECKING:
-    from trainers.policy.objective import ObjectiveSettings
+    pass
 
 ENGINES = ("transformers", "vllm")
 """Engines of ours; an engine of one's own is an import path."""
 
-Operators = list[dict[str, dict[str, object] | None]]
+Operators = list[Annotated[dict[str, dict[str, object] | None], AfterValidator(known_operator)]]
 """As Data-Juicer writes its `process:` list: one `{operator: {arguments}}` per entry."""
+
+
+def _known_sampler(sampler: Component) -> Component:
+    known_name("sampler", sampler.use, SAMPLERS)
+    return sampler
+
+
+Sampler = Annotated[Component, AfterValidator(_known_sampler)]
 
 
 class TinyModel(Section):
@@ -126,6 +146,13 @@ class EngineSection(Section):
     options: dict[str, object] = Field(default_factory=dict)
     """Passed through to the engine's own configuration class."""
 
+    @field_validator("options")
+    @classmethod
+    def _has(cls, options: dict[str, object], info: ValidationInfo) -> dict[str, object]:
+        for name in options:
+            known_option(str(info.data.get("use")), name)
+        return options
+
     @field_validator("use")
     @classmethod
     def _named(cls, use: str) -> str:
@@ -153,6 +180,11 @@ class RewardComponent(Section):
     args: dict[str, object] = Field(default_factory=dict)
     """Keyword arguments the reward is made with."""
 
+    @field_validator("use")
+    @classmethod
+    def _known(cls, use: str) -> str:
+        return known_name("reward", use, REWARDS)
+
 
 class ExplorerSection(Section):
     """How tasks are played; see docs/explorers.md."""
@@ -174,110 +206,26 @@ class ExplorerSection(Section):
     reward: list[RewardComponent] = Field(min_length=1)
     """Components whose weighted sum is the reward of a rollout; the first says whether it passes."""
 
+    @field_validator("workflow")
+    @classmethod
+    def _playable(cls, workflow: Component) -> Component:
+        known_name("workflow", workflow.use, WORKFLOWS)
+        return workflow
+
+    @field_validator("limits")
+    @classmethod
+    def _limited(cls, limits: dict[str, object], info: ValidationInfo) -> dict[str, object]:
+        try:
+            recipe_limits(limits, info.data.get("group_size", 1))
+        except RftError as err:
+            raise ValueError(str(err)) from err
+        return limits
+
     @property
     def least_members(self) -> int:
         """Fewest rollouts of a group that count as one."""
         least = self.limits.get("min_members")
         return least if isinstance(least, int) and least else self.group_size
-
-
-class KlSection(Section):
-    """KL to a reference model, added to the loss; see docs/trainers.md."""
-
-    coef: float = Field(gt=0)
-    """What the KL estimate is multiplied by in the loss; `target` changes it during the run."""
-    estimator: str = "k3"
-    """How KL is estimated at a token: `k2`, `k3`, `abs` or `low_var`; `k1` only with `bias_correction`."""
-    target: float | None = Field(default=None, gt=0)
-    """Nats a token to steer to by changing `coef` (arXiv:1909.08593)."""
-    horizon: int = Field(default=10_000, ge=1)
-    """Rows in which `coef` moves by a fifth at most."""
-    bias_correction: bool = False
-    """Weigh by the ratio to the old policy: right off policy (arXiv:2512.02556)."""
-
-
-class CriticSection(Section):
-    """A critic beside the policy; see docs/ppo.md."""
-
-    use: str = "shared"
-    """`shared`: a head on the policy; `separate`: a second model."""
-    learning_rate: float = 1e-5
-    """Of the value head, or of the separate critic; it follows the policy's schedule."""
-    coef: float = 0.1
-    """What the value loss is multiplied by."""
-    clip: float | None = 0.2
-    """Furthest, in units of reward, that one step gains from moving a value."""
-    warmup_steps: int = Field(default=0, ge=0)
-    """First optimizer steps, which train the critic alone."""
-
-
-class RlStage(Section):
-    """Policy-gradient training on leased experiences. What is not given comes from the algorithm's preset."""
-
-    algorithm: str
-    """A name of docs/algorithms.md, or `package.module:NAME`."""
-    groups_per_step: int = Field(ge=1)
-    """Groups that one optimizer step trains on; rows per step are this times `group_size`."""
-    steps: int = Field(ge=1)
-    """Optimizer steps of the whole stage, resumed parts included."""
-    checkpoint_every: int = Field(default=25, ge=1)
-    """Optimizer steps between two checkpoints, from which a run resumes."""
-    max_explored: float = Field(default=4.0, ge=1)
-    """Groups explored per step, in multiples of groups_per_step, before a step goes ahead with fewer."""
-    off_policy: OffPolicy = OffPolicy()
-    """How rollouts of older weights are corrected for; by default by the stored logprobs alone."""
-    loss: Component | None = None
-    """One of docs/losses.md; left out: the preset's, or TRL's own (`trl.loss_type`)."""
-    batch_ops: Operators = Field(default_factory=list)
-    """Advantage functions over all rows of an optimizer step, in order; see docs/ppo.md."""
-    kl: KlSection | None = None
-    """KL term to a reference policy, added to the loss; left out: none, or the preset's."""
-    critic: CriticSection | None = None
-    """A critic, for algorithms with value estimates; left out: none, or the preset's."""
-    teacher: str | None = None
-    """Folder of the model whose logprobs are the reference's; without it, the stage's first policy."""
-    lora: dict[str, object] | None = None
-    """Passed through to PEFT's LoraConfig: only an adapter is trained and published; engines merge it."""
-    trl: dict[str, object] = Field(default_factory=dict)
-    """Passed through to TRL's GRPOConfig."""
-
-    @property
-    def objective(self) -> ObjectiveSettings:
-        """What the stage says of its loss, as the trainer takes it."""
-        settings = self.model_dump(include={"loss", "batch_ops", "kl", "critic", "lora"})
-        return {
-            "loss": settings["loss"],
-            "batch_ops": settings["batch_ops"],
-            "kl": settings["kl"],
-            "critic": settings["critic"],
-            "lora": settings["lora"],
-            "reference": self.teacher,
-        }
-
-    @model_validator(mode="after")
-    def _known(self, info: ValidationInfo) -> RlStage:
-        try:
-            preset = find_algorithm(self.algorithm, check_only=check_only(info))
-        except RftError as err:
-            raise ValueError(f"{err} Offline stages: {', '.join(OFFLINE)}.") from err
-        if "teacher" in preset.needs and self.teacher is None:
-            raise ValueError(f"'{self.algorithm}' learns from a teacher; give 'teacher', a model's folder")
-        return self
-
-
-def _kind(stage: object) -> str:
-    name = stage.get("algorithm") if isinstance(stage, dict) else getattr(stage, "algorithm", None)
-    return str(name) if name in OFFLINE else "rl"
-
-
-Stage = Annotated[
-    Annotated[SftStage, Tag("sft")]
-    | Annotated[DpoStage, Tag("dpo")]
-    | Annotated[KtoStage, Tag("kto")]
-    | Annotated[RewardModelStage, Tag("reward_model")]
-    | Annotated[RlStage, Tag("rl")],
-    Discriminator(_kind),
-]
 
 
 class Evaluation(Section):

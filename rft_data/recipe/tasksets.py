@@ -54,6 +54,9 @@ class Taskset(Section):
     """Offline difficulty of all its tasks, larger is harder."""
     heldout: Fraction = 0.0
     """Share kept for evaluation, chosen by content hash."""
+    metadata: list[str] = Field(default_factory=list, exclude_if=lambda given: not given)
+    """Fields of the source that each task keeps under their names, for selectors and rewards that read them;
+    a generator's are those of its `metadata`."""
 
 
 class Experts(Section):

@@ -76,6 +76,7 @@ def taskset_tasks(section: Taskset) -> list[Task]:
             taskset=section.name,
             difficulty=section.difficulty,
             heldout=section.heldout,
+            metadata=section.metadata,
         )
     return jsonl_tasks(
         Path(source.path),
@@ -84,6 +85,7 @@ def taskset_tasks(section: Taskset) -> list[Task]:
         taskset=section.name,
         difficulty=section.difficulty,
         heldout=section.heldout,
+        metadata=section.metadata,
     )
 
 

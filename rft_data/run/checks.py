@@ -18,7 +18,8 @@ from rft_data.recipe.algorithms import find_algorithm
 from rft_data.recipe.modes import OfflineRecipe, TrainingRecipe, TrainRecipe
 from rft_data.recipe.offline import KtoStage, SftStage
 from rft_data.recipe.presets import sets_advantage
-from rft_data.recipe.sections import ExplorerSection, RlStage
+from rft_data.recipe.sections import ExplorerSection
+from rft_data.recipe.stages import RlStage
 from rft_data.run.folder import Run
 from rft_data.sampler.ledger import CONSUMER, Ledger
 from rft_data.sampler.mix import OWN

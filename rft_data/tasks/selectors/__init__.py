@@ -2,7 +2,7 @@
 
 from rft_data.tasks.selectors.base import NoTasksError, OpenSelector, TaskSelector
 from rft_data.tasks.selectors.difficulty import Difficulty
-from rft_data.tasks.selectors.make import SELECTORS, check_selector, make_selector
+from rft_data.tasks.selectors.make import SELECTORS, check_selector, make_selector, needed_metadata
 from rft_data.tasks.selectors.nothing import Nothing
 from rft_data.tasks.selectors.shuffle import Shuffle
 
@@ -16,4 +16,5 @@ __all__ = [
     "TaskSelector",
     "check_selector",
     "make_selector",
+    "needed_metadata",
 ]

@@ -74,6 +74,19 @@ def make_selector(use: str, args: Mapping[str, Any], tasks: Sequence[Task], seed
     return selector
 
 
+def needed_metadata(use: str, args: Mapping[str, Any]) -> set[str]:
+    """Fields of the tasks' metadata that a built-in selector reads, with those of selectors inside it."""
+    if use == "interpolated":
+        defaults = inspect.signature(Interpolated).parameters
+        return {str(args.get(name, defaults[name].default)) for name in ("weak", "strong")}
+    if use == "hierarchical":
+        return {args["embedding"]} if args.get("embedding") else set()
+    inside = {"mixture": [args.get("inner") or {}], "staged": args.get("stages", [])}.get(use, [])
+    return {
+        field for part in inside for field in needed_metadata(part.get("use", ""), part.get("args") or {})
+    }
+
+
 def check_selector(use: str, args: Mapping[str, object]) -> None:
     """Check name and arguments without tasks; a class of your own is not imported and not checked.
 

@@ -178,7 +178,10 @@ def test_corrections_that_a_loss_would_apply_twice_or_never_are_refused(tmp_path
     ("overrides", "message"),
     [
         (["stages.0.algorithm=ppo", "stages.0.critic=null"], "read a critic's values"),
-        (["stages.0.algorithm=ppo", "stages.0.critic={use: sharred}"], "did you mean 'shared'"),
+        (
+            ["stages.0.algorithm=ppo", "stages.0.critic={use: sharred}"],
+            "Input should be 'shared' or 'separate'",
+        ),
         (["stages.0.algorithm=ppo", "stages.0.batch_ops=[whiten: {}]"], "no operator in its batch_ops"),
         (["stages.0.critic={}"], "add 'gae'"),
         (["stages.0.teacher=nowhere"], "a 'teacher' that nothing reads"),

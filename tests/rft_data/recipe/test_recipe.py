@@ -85,7 +85,7 @@ def test_all_problems_are_reported_at_once_with_their_place(tmp_path: Path) -> N
         ("buffer: {uri: runs/r/buffer}", "buffer: {uri: runs/r/buffer", r"r\.yaml:6:\d+ is not valid YAML"),
         ("mode: online", "mode: [online]", r"3:1 mode: found \['online'\]"),
         ("group_size: 4", "group_size: '4'", "14:3 explorer.group_size: Input should be a valid integer"),
-        ("reward: [{use: exact_answer}]", "reward: [{use: a}, {use: a}]", "uses one component twice"),
+        ("reward: [{use: exact_answer}]", "reward: [{use: later}, {use: later}]", "uses one component twice"),
         (
             "mode: online",
             "mode: onlin",

@@ -9,8 +9,11 @@ import torch
 from hypothesis import given
 
 from rft_data.core.errors import RecipeError, TrainingError
+from rft_data.recipe import names
 from tests.trainers.policy.losses.proof import SOME, Batch, batches, check
+from trainers.policy.batch_ops import BATCH_OPS
 from trainers.policy.kl import KL_ESTIMATORS, AdaptiveKl, bias_corrected
+from trainers.policy.losses import LOSSES
 from trainers.policy.losses.context import LossContext
 
 
@@ -137,3 +140,9 @@ def test_a_controller_that_could_not_move_is_refused(bad: dict[str, float]) -> N
 def test_a_kl_that_is_not_finite_is_refused() -> None:
     with pytest.raises(TrainingError, match="KL to the reference is nan"):
         AdaptiveKl(0.1, 1.0, 10).update(math.nan, 4)
+
+
+def test_recipes_know_the_names_of_estimators_losses_and_batch_operators() -> None:
+    assert set(names.KL_ESTIMATORS) == set(KL_ESTIMATORS)
+    assert set(names.LOSSES) == set(LOSSES)
+    assert set(names.BATCH_OPS) == set(BATCH_OPS)
