@@ -33,6 +33,8 @@ rft run RECIPE seed=1 stages.1.steps=20  # any key can be set here; a number nam
 ```
 
 `${env:NAME}` and `${env:NAME:-default}` in a value are read from the environment. An unknown key is an error.
+Such a value is stored and shown (in output, logs, errors) as its reference, unless it is shorter than 4
+characters (numbers: 8): that could not be told from other text.
 An `algorithm` sets what the recipe leaves out ([algorithms.md](algorithms.md)).
 """
 

@@ -16,6 +16,7 @@ from typing import Any
 from explorers.rewards.rules import judged, make_reward
 from rft_data.core.children import connected, limit_memory
 from rft_data.core.errors import RftError
+from rft_data.core.masking import hide
 from rft_data.core.protocols import Reward, Unscored
 from rft_data.core.rows import Task
 
@@ -25,6 +26,7 @@ def main() -> None:
     channel = connected()
     lines = channel.makefile("rb")
     request = json.loads(lines.readline())
+    hide(request["hidden"])
     try:
         rewards = {one["use"]: make_reward(one["use"], one["args"]) for one in request["components"]}
     except (Exception, SystemExit) as err:  # noqa: BLE001 - importing a reward runs user code

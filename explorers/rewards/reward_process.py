@@ -16,6 +16,7 @@ from typing import Any
 from rft_data.core import errors
 from rft_data.core.children import Child, how_it_ended
 from rft_data.core.errors import RftError, StalledError
+from rft_data.core.masking import hidden_values
 from rft_data.core.protocols import Unscored
 from rft_data.core.rows import Task
 from rft_data.core.text import shown
@@ -61,7 +62,11 @@ class RewardProcess(Child):
         Raises: what building a reward raised; StalledError past START_DEADLINE_S; RftError if it died.
         """
         super().__init__("explorers.rewards.reward_child")
-        request = {"components": [dict(one) for one in components], "memory_bytes": memory_bytes}
+        request = {
+            "components": [dict(one) for one in components],
+            "memory_bytes": memory_bytes,
+            "hidden": hidden_values(),
+        }
         self.send(_line({"number": _START, **request}))
         try:
             answer = self._answer(_START, START_DEADLINE_S)

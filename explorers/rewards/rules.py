@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 from explorers.rewards.reward_model import RewardModel
 from rft_data.core.errors import RecipeError, RftError
 from rft_data.core.lookup import lookup, need
+from rft_data.core.masking import masked
 from rft_data.core.protocols import Reward, Unscored
 from rft_data.core.rows import Task
 
@@ -161,14 +162,16 @@ def judged(reward: Reward, task: Task, completion: str) -> float | Unscored:
     try:
         value = reward(task, completion)
         if isinstance(value, Unscored):
-            return Unscored(str(value.reason)[:_SHOWN])
+            return Unscored(masked(str(value.reason))[:_SHOWN])
         if isinstance(value, Real) and math.isfinite(value):
             return float(value)
-        return Unscored(f"returned {repr(value)[:_SHOWN]}; wanted a finite number or Unscored(reason)")
+        return Unscored(
+            f"returned {masked(repr(value))[:_SHOWN]}; wanted a finite number or Unscored(reason)"
+        )
     except MemoryError:
         raise
     except (Exception, SystemExit) as err:  # noqa: BLE001 - rewards are user code
-        return Unscored(f"raised {type(err).__name__}: {str(err)[:_SHOWN]}")
+        return Unscored(f"raised {type(err).__name__}: {masked(str(err))[:_SHOWN]}")
 
 
 def after_last(marker: str, text: str) -> str | None:

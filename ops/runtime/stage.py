@@ -18,6 +18,7 @@ import pyarrow as pa
 from ops.grouping import Groups
 from ops.runtime.limits import OnFailure
 from rft_data.core.errors import OperatorError, RftError, RowError
+from rft_data.core.masking import masked
 
 ROW = "__rft_row__"
 """Column with a row's number in the pipeline's input."""
@@ -168,11 +169,11 @@ def _attempt(stage: Stage, table: pa.Table) -> Outcome:
     try:
         return stage.attempt(table)
     except RowError as err:
-        failure = f"{stage.name}: {type(err).__name__}: {err}"
+        failure = f"{stage.name}: {type(err).__name__}: {masked(str(err))}"
     except (RftError, MemoryError):
         raise
     except Exception as err:  # noqa: BLE001  user code: the failure is recorded at the row
-        failure = f"{stage.name}: {type(err).__name__}: {err}"
+        failure = f"{stage.name}: {type(err).__name__}: {masked(str(err))}"
     halves = stage.parts(table, 2)
     if len(halves) < 2:
         return all_failed(table, failure)

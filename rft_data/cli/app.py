@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shlex
+import sys
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -11,7 +13,7 @@ import typer
 
 from rft_data.cli.buffer import buffer_app
 from rft_data.cli.data import data_app
-from rft_data.cli.edge import edge
+from rft_data.cli.edge import edge, say
 from rft_data.cli.run_status import run_status_app
 
 RecipePath = Annotated[Path, typer.Argument(help="A recipe file, for example recipes/quickstart.yaml.")]
@@ -57,7 +59,7 @@ def resume(
 
         loaded = load_run(run_dir)
         if not served_rank(loaded):
-            typer.echo(run_to_end(loaded, f"resume {run_dir}"))
+            say(run_to_end(loaded, f"resume {run_dir}"))
 
 
 @recipe_app.command()
@@ -67,7 +69,7 @@ def validate(recipe: RecipePath, overrides: Overrides = None) -> None:
         from rft_data.recipe.load import check_recipe
 
         loaded = check_recipe(recipe, overrides or [])
-        typer.echo(f"{recipe}: valid ({loaded.mode} recipe '{loaded.name}')")
+        say(f"{recipe}: valid ({loaded.mode} recipe '{loaded.name}')")
 
 
 @recipe_app.command()
@@ -76,7 +78,7 @@ def explain(recipe: RecipePath, overrides: Overrides = None) -> None:
     with edge():
         from rft_data.recipe.explain import explain as explained
 
-        typer.echo("\n".join(explained(recipe, overrides or [])))
+        say("\n".join(explained(recipe, overrides or [])))
 
 
 def _run(command: str, modes: Sequence[str], path: Path, overrides: Sequence[str], *, fresh: bool) -> None:
@@ -92,12 +94,16 @@ def _run(command: str, modes: Sequence[str], path: Path, overrides: Sequence[str
             move_aside(recipe)
         again = " ".join([command, str(path), *map(shlex.quote, overrides)])
         with edge(again=f"Continue with: rft resume {recipe.run_dir}"):
-            typer.echo(run_to_end(recipe, again))
+            say(run_to_end(recipe, again))
 
 
 def main() -> None:
     """Entry point of the `rft` script."""
-    app()
+    try:
+        app()
+    except Exception:  # noqa: BLE001 - of user code, or a mistake of ours; Python would print it unmasked
+        say(traceback.format_exc(), err=True)
+        sys.exit(1)
 
 
 if __name__ == "__main__":  # as torchrun and accelerate start it: -m rft_data.cli.app

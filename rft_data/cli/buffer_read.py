@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rft_data.cli.edge import edge, for_terminal, show
+from rft_data.cli.edge import edge, say, show
+from rft_data.core.text import for_terminal
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -104,11 +105,10 @@ def query(
             )
         rows, names = found.rows.to_pylist(), found.rows.column_names
         if found.truncated:
-            typer.echo(f"only the first {limit} rows are shown; see --limit", err=True)
+            say(f"only the first {limit} rows are shown; see --limit", err=True)
         if shape == Format.CSV:
             text = csv_text(rows, names)
-            # color=True: exactly this text; echo would leave out terminal sequences that a cell holds
-            typer.echo(for_terminal(text) if sys.stdout.isatty() else text, color=True)
+            sys.stdout.write(f"{for_terminal(text) if sys.stdout.isatty() else text}\n")
         else:
             value = {"rows": rows, "truncated": found.truncated}
             show(value, table_text(rows, names), as_json=as_json or shape == Format.JSON)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from rft_data.cli.edge import edge, show
+from rft_data.cli.edge import edge, say, show
 
 if TYPE_CHECKING:
     from rft_data.buffer import Buffer
@@ -152,7 +152,7 @@ def annotate(
             session = Session(opened, author, subjects)
             try:
                 with key_presses(sys.stdin.fileno()) as keys:
-                    ask(session, keys, lambda text: typer.echo(text, err=True))
+                    ask(session, keys, lambda text: say(text, err=True))
             finally:
                 pairs = session.close()
         counts = {key: count for key, count in session.counts.items() if count}

@@ -8,7 +8,7 @@ from typing import IO, Annotated
 
 import typer
 
-from rft_data.cli.edge import edge
+from rft_data.cli.edge import edge, say
 from rft_data.cli.status import RunDir, status
 
 run_status_app = typer.Typer(help="Look at a run, or end it.", no_args_is_help=True)
@@ -29,7 +29,7 @@ def stop(
     with edge():
         from rft_data.run.record import ask_to_stop
 
-        typer.echo(ask_to_stop(run_dir, now=now))
+        say(ask_to_stop(run_dir, now=now))
 
 
 @run_status_app.command()
@@ -51,10 +51,10 @@ def logs(
             )
         with path.open("rb") as file:
             for text in _last_lines(file, lines):
-                typer.echo(text, nl=False)
+                say(text, end="")
             if follow and alive:
                 for text in _added(file, lambda: standing(run_dir).alive):
-                    typer.echo(text, nl=False)
+                    say(text, end="")
 
 
 def _last_lines(file: IO[bytes], n: int) -> list[str]:

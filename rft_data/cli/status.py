@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from rft_data.cli.edge import edge
+from rft_data.cli.edge import edge, say
 
 if TYPE_CHECKING:
     from rft_data.run.status import RunStatus
@@ -65,7 +65,7 @@ def patiently(look: Callable[[], T]) -> T:
 
 def _show(found: RunStatus, text: str, as_json: bool, watch: bool) -> None:
     if watch and not as_json and sys.stdout.isatty():
-        typer.echo(_HOME_AND_CLEAR, nl=False)
+        sys.stdout.write(_HOME_AND_CLEAR)
     elif watch and not as_json:
         text += "\n"
-    typer.echo(text)
+    say(text)

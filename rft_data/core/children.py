@@ -22,6 +22,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
+from rft_data.core.logs import say_line
 from rft_data.core.process_tree import MARK, kill_descendants, new_mark
 
 _PR_SET_PDEATHSIG = 1
@@ -44,7 +45,7 @@ class Child:
         module: str,
         *arguments: object,
         environment: Mapping[str, str] | None = None,
-        on_line: Callable[[str], object] | None = None,
+        on_line: Callable[[str], object] = say_line,
         own_session: bool = True,
     ) -> None:
         """Start it.
@@ -52,8 +53,8 @@ class Child:
         Args:
             module: what it runs; that calls `connected` first. `arguments`: its further arguments, as text.
             environment: its variables, those of this process if None.
-            on_line: called, in a thread, with each line that it writes to stdout or stderr; if None, they
-                go to our stderr.
+            on_line: called, in a thread, with each line that it writes to stdout or stderr; by default they
+                go to our stderr, masked and escaped.
             own_session: see above; False for a child of a process that is itself killed with its group.
         """
         self._own_session = own_session
@@ -66,8 +67,8 @@ class Child:
                 [sys.executable, *map(str, command)],
                 bufsize=0,
                 stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE if on_line else 2,
-                stderr=subprocess.STDOUT if on_line else None,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
                 pass_fds=[theirs.fileno()],
                 env={
                     **(os.environ if environment is None else environment),
@@ -86,8 +87,7 @@ class Child:
             name=f"lines-{self.pid}",
             daemon=True,
         )
-        if on_line:
-            self._reader.start()
+        self._reader.start()
 
     def send(self, content: bytes) -> None:
         """Have bytes sent to it while `receive` waits; never waits itself."""
@@ -153,10 +153,9 @@ class Child:
         self.wait(wait_s)
         self._kill_tree()
         status = self._popen.wait()
-        if self._reader.is_alive():
-            self._reader.join(_AFTER_S)
-            self._enough.set()
-            self._reader.join()
+        self._reader.join(_AFTER_S)
+        self._enough.set()
+        self._reader.join()
         return status
 
     def close(self, wait_s: float = 0.0) -> int:

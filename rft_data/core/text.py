@@ -10,6 +10,11 @@ def escaped(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
+def for_terminal(text: str) -> str:
+    """Lines as they are, what is not printable escaped: ids, files and model output must not act."""
+    return "\n".join(map(escaped, text.split("\n")))
+
+
 def shown(text: str, width: int = _WIDTH) -> str:
     """Text on one line of at most `width` characters; what is not printable is escaped."""
     plain = escaped(text)

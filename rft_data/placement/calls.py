@@ -20,6 +20,7 @@ from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
 from pydantic_core import from_json, to_json
 
 from rft_data.core.errors import RftError, StalledError
+from rft_data.core.masking import hidden_values
 from rft_data.core.protocols import RoleSpec
 from rft_data.placement.hub.wire import ERRORS, decode_answer, encode_error
 
@@ -56,6 +57,8 @@ class RoleSetup:
     """(address, token), or None for roles without a buffer."""
     path: list[str]
     """`sys.path` of the run."""
+    hidden: dict[str, str]
+    """`rft_data.core.masking.hidden_values` of the run."""
 
     @classmethod
     def of(cls, spec: RoleSpec, hub: tuple[str, str] | None) -> RoleSetup:
@@ -64,7 +67,7 @@ class RoleSetup:
         Raises: RftError if an argument is not a JSON value.
         """
         path = [str(Path(entry).absolute()) for entry in sys.path]  # an empty entry is the working directory
-        return cls(spec.name, spec.factory, plain_arguments(spec), hub, path)
+        return cls(spec.name, spec.factory, plain_arguments(spec), hub, path, dict(hidden_values()))
 
     @classmethod
     def decode(cls, encoded: bytes) -> RoleSetup:

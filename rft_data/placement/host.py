@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from rft_data.core.errors import RftError, UnknownComponentError
 from rft_data.core.lookup import load, suggest
+from rft_data.core.masking import hide
 from rft_data.placement.calls import (
     CLOSE,
     START,
@@ -118,6 +119,7 @@ class Host:
         Raises: what the factory raises (RftError).
         """
         self._name = setup.name
+        hide(setup.hidden)
         self._client = _client(setup.hub)
         self._role = make(setup.name, setup.factory, self._client, setup.arguments)
         self._worker = ThreadPoolExecutor(1, f"role-{setup.name}")

@@ -9,7 +9,6 @@ import asyncio
 import itertools
 import logging
 import signal
-import sys
 import threading
 from collections import deque
 from collections.abc import Coroutine, Mapping
@@ -17,6 +16,7 @@ from contextlib import suppress
 
 from rft_data.core.children import Child, how_it_ended
 from rft_data.core.errors import RftError, RoleDiedError, StalledError
+from rft_data.core.logs import say_line
 from rft_data.placement.calls import CLOSE, OWN_PYTHONPATH, START, Awaited, Patience, encode_call
 from rft_data.placement.channel import BEAT_S, HEARTBEAT, Messages, message
 
@@ -157,8 +157,7 @@ class RoleProcess:
     def _print(self, line: str) -> None:
         """Print a line that the process wrote to stdout or stderr; called in a thread."""
         self._last_lines.append(line)
-        sys.stderr.write(f"[{self.name}] {line}\n")
-        sys.stderr.flush()
+        say_line(line, f"[{self.name}] ")
 
     async def _notice_silence(self) -> None:
         """Kill the process when it has sent messages and then none for `silent_s`.

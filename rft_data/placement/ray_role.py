@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import Protocol
 
 from rft_data.core.errors import RftError, RoleDiedError, StalledError
+from rft_data.core.masking import mask_streams
 from rft_data.placement.background import Background
 from rft_data.placement.calls import CLOSE, Awaited, Patience, RoleSetup, encode_call, encode_failure
 from rft_data.placement.host import Host
@@ -31,6 +32,7 @@ class RoleActor:
         for name, value in environment.items():
             os.environ.setdefault(name, value)
         os.environ["OMP_NUM_THREADS"] = str(threads)
+        mask_streams()
         sys.path += [entry for entry in made.path if entry not in sys.path]
         try:
             self._host = Host(made)

@@ -18,6 +18,7 @@ from pydantic_core import ErrorDetails
 
 from rft_data.core.errors import MissingFileError, RecipeError, ResumeError
 from rft_data.core.lookup import suggest
+from rft_data.core.masking import hide
 from rft_data.recipe.modes import MODES, DataRecipe, OperatorRecipe
 from rft_data.recipe.recipe import Recipe, RunRecipe
 from rft_data.recipe.section import CHECK_ONLY, Loc
@@ -207,6 +208,8 @@ class _References:
                 f"{_place(self._path, self._tree, loc)} {_dotted(loc)}: environment variable {name} is not "
                 f"set; set it, or write ${{env:{name}:-default}}"
             )
+        if name in os.environ:
+            hide({f"${{env:{name}}}": os.environ[name]})
         return os.environ.get(name, default or "")
 
 

@@ -16,7 +16,9 @@ from typing import cast
 from pydantic_core import from_json, to_json
 
 from rft_data.core.errors import BusyError, RftError, RoleDiedError
+from rft_data.core.logs import log_to_stderr
 from rft_data.core.lookup import need
+from rft_data.core.masking import hidden_values, hide, mask_streams
 from rft_data.placement.hub.wire import decode_answer, encode_error, encode_result
 from rft_data.placement.ray import connect, give_back_places
 from rft_data.recipe.modes import MODES
@@ -39,9 +41,8 @@ class Conductor:
         """
         os.chdir(folder)
         sys.path[:] = list(dict.fromkeys([*path, *sys.path]))
-        logging.basicConfig(
-            stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S"
-        )
+        mask_streams()
+        log_to_stderr()
         from rft_data.run.start import run_recipe
 
         loaded = _received(recipe)
@@ -102,11 +103,13 @@ def _conducted(ray: ModuleType, recipe: RunRecipe) -> dict[str, object]:
 def _sent(recipe: RunRecipe) -> bytes:
     """The recipe with its environment references, for a process with another environment."""
     references = [[list(loc), reference] for loc, reference in recipe.references.items()]
-    return bytes(to_json({"recipe": recipe.model_dump(mode="json"), "references": references}))
+    parts = {"recipe": recipe.model_dump(mode="json"), "references": references, "hidden": hidden_values()}
+    return bytes(to_json(parts))
 
 
 def _received(sent: bytes) -> RunRecipe:
     parts = from_json(sent)
+    hide(parts["hidden"])
     recipe = cast("RunRecipe", MODES[parts["recipe"]["mode"]].model_validate(parts["recipe"]))
     recipe.keep_references({tuple(loc): reference for loc, reference in parts["references"]})
     return recipe

@@ -20,6 +20,8 @@ from types import FrameType, TracebackType
 
 from rft_data.core.errors import BusyError, Stopped
 from rft_data.core.lock import Lock
+from rft_data.core.logs import PlainFormatter
+from rft_data.core.masking import masked
 from rft_data.core.words import RunState, StopRequest
 from rft_data.run.record import (
     LOCK_FILE,
@@ -187,7 +189,7 @@ class RunControl:
             state=self.state,
             why=why,
             beat_at=time.time(),
-            phase=self._phase,
+            phase=masked(self._phase),
             heard=dict(self._heard),
         )
 
@@ -201,7 +203,7 @@ def _ended(record: RunRecord, err: BaseException | None) -> RunRecord:
     if err is None:
         return replace(record, state=RunState.FINISHED, why="", exit_code=0)
     code = err.code if isinstance(err, SystemExit) else getattr(err, "exit_code", 1)
-    text = str(err)[:_LONGEST_WHY]
+    text = masked(str(err))[:_LONGEST_WHY]
     if isinstance(err, KeyboardInterrupt | Stopped):
         why = text or f"{record.why or 'interrupted'}, ended at once"
         return replace(record, state=RunState.STOPPED, why=why, exit_code=STOPPED_EXIT)
@@ -222,7 +224,7 @@ class RunLog(logging.FileHandler):
     def __init__(self, path: Path) -> None:
         """Append to the lines of earlier starts."""
         super().__init__(path, encoding="utf-8", errors="backslashreplace")
-        self.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s"))
+        self.setFormatter(PlainFormatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s"))
         self._told = False
 
     def handleError(self, record: logging.LogRecord) -> None:
