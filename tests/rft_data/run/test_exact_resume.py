@@ -49,13 +49,15 @@ PLACES = [(engine, place) for engine, places in ENGINES.items() for place in pla
 
 
 def recipe(root: Path, engine: str, place: str) -> RunRecipe:
-    """A run whose steps go ahead after ten groups, also if fewer than four of them may be trained."""
+    """A run whose steps go ahead after 16 groups, also if fewer than eight of them may be trained."""
     root.mkdir()
     path = write_recipe(root, engine, steps=STEPS)
     changes = [
         "stages.0.trl.num_train_epochs=12",
         "stages.1.checkpoint_every=2",
-        "stages.1.max_explored=2.5",
+        "stages.1.groups_per_step=8",
+        "stages.1.max_explored=2",
+        "stages.1.trl.learning_rate=1.0e-5",
         "evaluation.limit=4",
         "evaluation.every=3",
         "evaluation.samples=2",  # sampled, so they draw from the engine's random numbers
