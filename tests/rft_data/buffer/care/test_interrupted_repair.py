@@ -66,7 +66,14 @@ def lose_two(root: Path) -> None:
     lose_newest(root)
 
 
-@pytest.mark.parametrize(("damage", "lost"), [(lose_newest, 4), (lose_hint_too, 4), (lose_two, 8)])
+@pytest.mark.parametrize(
+    ("damage", "lost"),
+    [
+        (lose_newest, 4),
+        pytest.param(lose_hint_too, 4, marks=pytest.mark.slow),
+        pytest.param(lose_two, 8, marks=pytest.mark.slow),
+    ],
+)
 def test_a_manifest_that_is_gone_is_damage_and_repair_puts_its_rows_back(
     bare: Path, damage: Callable[[Path], None], lost: int
 ) -> None:
@@ -84,6 +91,7 @@ def test_a_manifest_that_is_gone_is_damage_and_repair_puts_its_rows_back(
         assert buffer.append([make_row(100)]).seqs == (ROWS,)
 
 
+@pytest.mark.slow
 def test_a_small_table_whose_newest_manifest_is_gone_gets_its_rows_back(bare: Path) -> None:
     newest_manifest(bare, "metrics").unlink()
     assert [(f.kind, f.table) for f in verify(bare).damage] == [("missing_manifest", "metrics")]
@@ -92,6 +100,7 @@ def test_a_small_table_whose_newest_manifest_is_gone_gets_its_rows_back(bare: Pa
     assert not repair(bare).changed
 
 
+@pytest.mark.slow
 def test_a_commit_whose_every_file_is_gone_is_damage_once(bare: Path) -> None:
     newest = data_file(bare, "experiences", -1)
     newest_manifest(bare, "experiences").unlink()
@@ -157,6 +166,7 @@ class Copier(failpoints.Failpoint):
             self._last = now
 
 
+@pytest.mark.slow
 def test_a_repair_that_was_interrupted_must_be_finished_before_the_buffer_opens(bare: Path) -> None:
     newest_manifest_is_empty(bare)
     with failpoints.armed("repair.step", 4), pytest.raises(OSError, match="failpoint"):

@@ -45,6 +45,7 @@ def spoil(path: Path, start: float, end: float) -> None:
     path.write_bytes(bytes(data))
 
 
+@pytest.mark.slow
 def test_a_file_in_which_no_row_decodes_is_given_up_in_seconds_and_progress_is_told(
     large: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -81,6 +82,7 @@ def test_the_rows_found_are_those_that_cannot_be_read_one_by_one(large: Path) ->
     assert all(column_at(head, name, ids[:0]) is not None for name in head.names)
 
 
+@pytest.mark.slow
 def test_altered_rows_are_taken_from_the_version_before_compaction(root: Path, pristine: Path) -> None:
     """The rows decode, but two of them do not match their digest."""
     with Buffer(root) as buffer:
