@@ -21,7 +21,9 @@ from transformers import (
 from rft_data.core.errors import TrainingError
 from rft_data.core.failpoints import failpoint
 from trainers.models.adapters import adapter_scales, merged_model
+from trainers.models.disk import writing
 from trainers.models.weights import write_weights
+from trainers.offline.stage_checkpoints import StageCheckpoints
 from trainers.policy.finite import FiniteGradients
 
 log = logging.getLogger(__name__)
@@ -73,7 +75,7 @@ def callbacks(label: str) -> list[TrainerCallback]:
 
 
 def fit(trainer: Trainer) -> Fitted:
-    """Train to the last step of the trainer's configuration.
+    """Train to the last step of the trainer's configuration, from the newest checkpoint of the stage.
 
     Raises: TrainingError when there is no row, TRL refuses the options, or a loss or gradient is not finite;
         no model is written then. RecipeError, before the first step, for an adapter that cannot be merged.
@@ -83,8 +85,10 @@ def fit(trainer: Trainer) -> Fitted:
         raise TrainingError("no example is left after 'trl.max_length'; raise it, or choose shorter rows.")
     trainer.remove_callback(PrinterCallback)
     started = time.perf_counter()
+    checkpoints = StageCheckpoints(trainer)
     try:
-        trainer.train()
+        with writing("a checkpoint of the stage", checkpoints.folder.parent):
+            trainer.train(resume_from_checkpoint=checkpoints.newest())
     except TrainingError as err:
         step = trainer.state.global_step + 1
         raise TrainingError(f"optimizer step {step}: {err}. No model is written.") from err
@@ -101,6 +105,7 @@ def fit(trainer: Trainer) -> Fitted:
         "steps": float(len(logged)),
         "wall_s": time.perf_counter() - started,
     }
+    checkpoints.remove()
     every = -(-len(logged) // _POINTS)
     return Fitted(metrics, [_point(entry) for entry in logged[::every]])
 

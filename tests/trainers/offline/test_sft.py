@@ -11,13 +11,16 @@ import pyarrow as pa
 import pytest
 import torch
 from datasets import Dataset
+from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import SFTConfig, SFTTrainer
 
 from rft_data.core.codec import to_table
 from rft_data.core.errors import RecipeError, RowError, TrainingError
+from rft_data.core.failpoints import armed
 from rft_data.core.rows import Experience
 from rft_data.core.schema import EXPERIENCES
+from trainers.offline import stage_checkpoints
 from trainers.offline.sft import sft_dataset, train_sft
 
 Rows = Callable[..., pa.Table]
@@ -197,3 +200,38 @@ def test_loss_that_is_not_finite_writes_no_model(model_path: Path, tmp_path: Pat
 def test_messages_column_is_json_as_the_schema_stores_it() -> None:
     stored = to_table([experience("e", messages=CHAT)], EXPERIENCES).column("messages")[0].as_py()
     assert stored == json.dumps([dict(m) for m in CHAT], separators=(",", ":"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lora", [None, {"r": 4, "target_modules": "all-linear"}], ids=["whole", "adapter"])
+def test_a_stage_that_dies_goes_on_from_its_checkpoint_with_the_same_weights(
+    model_path: Path, table: pa.Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lora: dict | None
+) -> None:
+    monkeypatch.setattr(stage_checkpoints, "EVERY_S", 0.0)
+    monkeypatch.setattr(stage_checkpoints, "_COST", 0)
+    options = {**OPTIONS, "per_device_train_batch_size": 2}  # batches are drawn anew in the second epoch
+    straight = train_sft(model_path, table, tmp_path / "straight", options=options, seed=3, lora=lora)
+    with armed("stage.step", 4), pytest.raises(OSError, match=r"stage\.step"):
+        train_sft(model_path, table, tmp_path / "broken", options=options, seed=3, lora=lora)
+    beside = tmp_path / "broken.checkpoints"
+    assert [folder.name for folder in beside.glob("checkpoint-*")] == ["checkpoint-3"]
+    with armed("stage.step", 99) as counted:
+        resumed = train_sft(model_path, table, tmp_path / "broken", options=options, seed=3, lora=lora)
+    assert counted.passes == 1, "only the fourth step was left to take"
+    assert resumed.history == straight.history
+    assert not beside.exists()
+    one, other = (load_file(tmp_path / name / "model.safetensors") for name in ("straight", "broken"))
+    assert one.keys() == other.keys()
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+@pytest.mark.slow
+def test_a_checkpoint_of_other_examples_is_not_gone_on_from(
+    model_path: Path, table: pa.Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stage_checkpoints, "EVERY_S", 0.0)
+    with armed("stage.step", 3), pytest.raises(OSError, match=r"stage\.step"):
+        train_sft(model_path, table, tmp_path / "out", options=OPTIONS, seed=3)
+    with armed("stage.step", 99) as counted:
+        train_sft(model_path, table.slice(1), tmp_path / "out", options=OPTIONS, seed=3)
+    assert counted.passes == 4
