@@ -14,6 +14,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from explorers.engines import transformers_engine
 from rft_data.core.errors import (
     EngineError,
     IntegrityError,
@@ -25,6 +26,7 @@ from rft_data.core.errors import (
 from rft_data.core.files import write_manifest
 from rft_data.core.protocols import Completion, Engine, Sampling
 from rft_data.core.rows import WeightRef
+from rft_data.recipe.names import ENGINE_OPTIONS
 from rft_data.weights.probe import PROBE_FILE
 
 VOCABULARY, END = 96, 1
@@ -382,3 +384,7 @@ def test_a_folder_without_safetensors_is_refused(bench: Any, tmp_path: Path) -> 
     (tmp_path / "config.json").write_text(json.dumps(bench.models["a"].config.to_dict()))
     with pytest.raises(MissingFileError, match="not a model folder"):
         bench.make(tmp_path, seed=0, max_model_len=128, options={})
+
+
+def test_recipes_know_the_options_of_the_transformers_engine() -> None:
+    assert set(ENGINE_OPTIONS) == set(transformers_engine._DEFAULTS)
