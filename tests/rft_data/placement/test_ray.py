@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 import time
 from collections.abc import Iterator
 
@@ -9,7 +10,7 @@ import pytest
 
 from rft_data.core.errors import BusyError, RecipeError, RftError, RoleDiedError, StalledError
 from rft_data.core.protocols import Role, RoleSpec
-from rft_data.placement.calls import Patience
+from rft_data.placement.calls import Patience, RoleSetup
 from rft_data.placement.ray import RayPlacement
 from rft_data.placement.ray_role import RoleActor
 from tests.processes import runs
@@ -44,14 +45,15 @@ def pid_of(role: Role) -> int:
     return int(role.call("pid", int, deadline_s=30).result())
 
 
-def test_an_actor_has_its_name_its_share_and_its_environment(toy: Role) -> None:
+def test_an_actor_has_its_name_its_share_and_its_environment(
+    toy: Role, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert {"name": "toy-0", "namespace": "run-1"} in ray.util.list_named_actors(all_namespaces=True)
     facts = toy.call("facts", dict[str, str], deadline_s=30).result()
     assert (facts["OMP_NUM_THREADS"], facts["TOY_SETTING"]) == ("1", "ours")
-    assert (
-        repr(RoleActor(b'{"name":"x","factory":"toy:refuses","arguments":{},"hub":null,"path":[]}', {}, 1))
-        == "x"
-    )
+    for stream in ("stdout", "stderr"):  # an actor masks those of its process
+        monkeypatch.setattr(sys, stream, getattr(sys, stream))
+    assert repr(RoleActor(RoleSetup("x", "toy:refuses", {}, None, [], {}).encode(), {}, 1)) == "x"
 
 
 def test_coroutines_run_beside_each_other_and_beside_one_plain_method(toy: Role) -> None:
