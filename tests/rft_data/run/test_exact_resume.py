@@ -1,8 +1,8 @@
 """Synchronous runs broken off again and again end with the weights and the books of one that was not.
 
-Some of the steps go ahead with fewer groups, and most rounds are refilled. The breaks are drawn
-as in `tests/rft_data/loop/test_broken_runs.py`; `RFT_BREAKS=all` adds runs with processes of their own and with
-vLLM, and breaks each off at every failpoint.
+Some of the steps go ahead with fewer groups, and most rounds are refilled. The breaks are
+drawn as in `tests/rft_data/loop/test_broken_runs.py`; `RFT_BREAKS=all` adds runs with processes of their own
+and with vLLM, and breaks each off at every failpoint.
 """
 
 from __future__ import annotations
