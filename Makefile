@@ -40,7 +40,7 @@ test: setup
 	$(BIN)/python -m pytest -n 3 --dist worksteal
 
 fast: setup
-	$(BIN)/python -m pytest -n 3 --dist worksteal -m "not slow"
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"
 
 check: setup
 	$(BIN)/ruff format --check .

@@ -21,6 +21,7 @@ def test_circles_are_found() -> None:
     assert circles(graph) == [["b", "c"]]
 
 
+@pytest.mark.slow
 def test_no_module_imports_itself_through_others() -> None:
     assert circles(import_graph()) == []
 

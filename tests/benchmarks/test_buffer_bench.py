@@ -24,6 +24,7 @@ def arrays(row: Experience | dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     return row if isinstance(row, dict) else {name: np.asarray(getattr(row, name)) for name in ARRAYS}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("peer", [sqlite_raw, sqlite_pickle])
 @pytest.mark.parametrize("fsync", [False, True])
 def test_sqlite_stores_what_the_buffer_stores_and_hands_it_out_once(

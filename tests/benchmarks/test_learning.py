@@ -42,6 +42,7 @@ def test_every_preset_is_what_its_cell_trains_with(name: str, tmp_path: Path) ->
     assert (stage.teacher is not None) == ("teacher" in preset.needs)
 
 
+@pytest.mark.slow
 def test_cells_of_a_seed_differ_in_what_their_preset_needs_and_nothing_else(tmp_path: Path) -> None:
     def rest(name: str) -> dict[str, Any]:
         tree = resolved(name, tmp_path).model_dump(mode="json")

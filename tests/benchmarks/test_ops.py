@@ -16,6 +16,7 @@ def rows():
     return benchmark.rows(4096)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(RULES.keys() & OPERATOR_MODULES.keys()))
 def test_plain_rule_gives_what_the_operator_gives(rows, name):
     operators = [{name: dict(benchmark.ARGUMENTS.get(name, {}))}]
@@ -63,6 +64,7 @@ def test_bars_are_the_slowest_and_the_worst():
     }
 
 
+@pytest.mark.slow
 def test_near_duplicates_are_counted_against_the_exact_rule():
     figures = near_dup.measure(stored=1024, rows=512)
     assert figures["recall"] >= 0.99

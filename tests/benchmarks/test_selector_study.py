@@ -149,6 +149,7 @@ def test_the_oracle_takes_the_most_informative_tasks_and_learns_faster_than_unif
     assert scores[0] > scores[1]
 
 
+@pytest.mark.slow
 def test_a_cell_comes_out_the_same_again() -> None:
     cell = study.Cell("standard", "dapo_filter", 1_000, 1)
     pool = make_pool(WORLD, 1_000, 1)
@@ -162,6 +163,7 @@ def test_a_cell_comes_out_the_same_again() -> None:
     assert first["rollouts_to_target"] == first["rollouts"] == first["discarded"] + 512 * first["steps"]
 
 
+@pytest.mark.slow
 def test_a_finished_cell_is_not_run_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["--records", str(tmp_path / "r.jsonl"), "--world", "standard", "--only", "uniform,1000,0"]
     study.main(arguments)

@@ -24,6 +24,7 @@ def test_numbered_tasks_have_ids_of_their_own() -> None:
     assert {len(task.task_id) for task in tasks} == {32}
 
 
+@pytest.mark.slow
 def test_measure_gives_the_bars_and_a_figure_for_every_selector(capsys) -> None:
     bars, figures = measure(2000, 2, ["hierarchical", "random"])
     assert [bar.name for bar in bars] == [
@@ -36,6 +37,7 @@ def test_measure_gives_the_bars_and_a_figure_for_every_selector(capsys) -> None:
     assert "softmax over all" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CONTENDERS)
 def test_selector_holds_at_most_200_bytes_per_task(name: str, many_tasks: Sequence[Task]) -> None:
     assert bytes_per_task(*CONTENDERS[name], many_tasks) <= 200

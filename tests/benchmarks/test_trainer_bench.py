@@ -29,12 +29,14 @@ def test_rows_are_what_the_issue_says(case: Case) -> None:
     assert sum(row["advantage"][0] for row in rows[:4]) == pytest.approx(0, abs=1e-5)
 
 
+@pytest.mark.slow
 def test_every_contender_makes_the_same_first_update(case: Case, tmp_path: Path) -> None:
     norms = [contender(case, 1, tmp_path).grad_norms[0] for contender in (bare, ours, stock)]
     assert norms == pytest.approx([norms[0]] * 3, rel=1e-5)
     assert norms[0] > 0.1
 
 
+@pytest.mark.slow
 def test_packed_rows_are_what_they_are_alone(case: Case) -> None:
     assert obstacle(case) == ""
     lengths = [len(row["token_ids"]) for row in ragged(40).to_pylist()]

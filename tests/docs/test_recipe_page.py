@@ -22,6 +22,7 @@ def sections(base: type[Section] = Section) -> Iterator[type[Section]]:
             yield from sections(found)
 
 
+@pytest.mark.slow
 def test_page_in_docs_is_the_one_the_sections_make() -> None:
     written = (ROOT / "docs" / "recipe.md").read_text()
     assert written == page(), "run `python -m docs.pages.recipe > docs/recipe.md`"
@@ -38,6 +39,7 @@ def test_every_section_that_a_recipe_can_have_is_on_the_page() -> None:
     assert not [section.__name__ for section in sections() if section not in bases]
 
 
+@pytest.mark.slow
 def test_titles_differ_so_that_links_lead_to_one_section() -> None:
     titles = [place.title for place in places().values()]
     assert len(titles) == len(set(titles))

@@ -86,6 +86,7 @@ def explore(role: ExplorerRole, assignments: list[Assignment]) -> list[Played]:
     return asyncio.run(asyncio.wait_for(role.explore(assignments), 60))
 
 
+@pytest.mark.slow
 def test_the_small_engine_plays_whole_groups_and_its_rows_are_stored(
     make: Make, model: Path, tmp_path: Path
 ) -> None:
@@ -217,6 +218,7 @@ def test_an_engine_that_breaks_down_ends_the_call(make: Make, buffer: Buffer) ->
         explore(make(buffer), assigned(task("broken"), task("hang", name="u")))
 
 
+@pytest.mark.slow
 def test_a_reward_that_is_killed_costs_its_rollout_the_reward_and_nothing_else(
     make: Make, tmp_path: Path
 ) -> None:
@@ -271,6 +273,7 @@ def test_a_mistake_in_the_arguments_is_an_error_at_the_start(
         make(SlowBuffer(), **changes)
 
 
+@pytest.mark.slow
 def test_a_role_that_cannot_be_built_leaves_no_process_behind(make: Make) -> None:
     before = set(psutil.Process().children())
     with pytest.raises(RecipeError, match="does not take"):
@@ -324,6 +327,7 @@ def test_the_role_says_the_same_from_a_process_of_its_own(model: Path, tmp_path:
 ACTS = ("ok", "fail", "nan", "steps", "exit")
 
 
+@pytest.mark.slow
 @settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(scripts=st.lists(st.lists(st.sampled_from(ACTS), min_size=1, max_size=3), min_size=1, max_size=5))
 def test_rows_stored_are_the_rows_reported(make: Make, buffer: Buffer, scripts: list[list[str]]) -> None:

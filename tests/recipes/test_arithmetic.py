@@ -17,6 +17,7 @@ def tasks() -> list[Task]:
     )
 
 
+@pytest.mark.slow
 def test_every_line_of_a_worked_solution_is_true_and_ends_in_the_answer(tasks: list[Task]) -> None:
     for task in tasks:
         steps, answer = worked_solution(task).split(" #### ")

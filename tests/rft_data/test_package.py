@@ -44,6 +44,7 @@ def test_importing_the_package_loads_no_other_module_of_ours_or_of_others() -> N
     assert not loaded & {*HEAVY, "pyarrow", "numpy", "pydantic"}
 
 
+@pytest.mark.slow
 def test_touching_every_name_loads_nothing_heavy() -> None:
     loaded = loaded_after("import rft_data\nfor name in rft_data.__all__: getattr(rft_data, name)")
     assert "rft_data.run.start" in loaded

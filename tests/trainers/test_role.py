@@ -93,6 +93,7 @@ def buffer(tmp_path: Path) -> Iterator[Buffer]:
         yield opened
 
 
+@pytest.mark.slow
 def test_role_trains_leases_and_writes_weights_that_prove_themselves(
     buffer: Buffer, model_path: Path, tmp_path: Path
 ) -> None:
@@ -120,6 +121,7 @@ def test_role_trains_leases_and_writes_weights_that_prove_themselves(
     trainer.close()
 
 
+@pytest.mark.slow
 def test_role_refuses_a_lease_of_another_step_and_resumes_where_it_stood(
     buffer: Buffer, model_path: Path, tmp_path: Path
 ) -> None:

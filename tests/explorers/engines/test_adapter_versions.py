@@ -92,6 +92,7 @@ def test_senders_merge_before_they_send(tied: Published) -> None:
     assert told["dtype_names"] == [str(entry.dtype).removeprefix("torch.") for entry in metadata]
 
 
+@pytest.mark.slow
 def test_engines_prove_an_adapter_after_whole_weights_and_whole_weights_after_it(
     bench: Any, transport: dict[str, Any]
 ) -> None:

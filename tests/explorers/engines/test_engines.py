@@ -52,6 +52,7 @@ def largest_error(
     return float((want - torch.tensor(completion.logprobs)).abs().max())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
 def test_logprobs_are_those_of_the_tempered_distribution(bench: Any, temperature: float) -> None:
     bench.engine.load_weights(bench.ref("a"))
@@ -134,6 +135,7 @@ def test_many_requests_at_once_are_all_answered(bench: Any) -> None:
     assert worst <= 1e-4
 
 
+@pytest.mark.slow
 def test_the_same_seed_and_step_sample_the_same_whatever_the_process_drew(bench: Any) -> None:
     drawn = []
     for disturbance in (0, 1):
@@ -386,5 +388,6 @@ def test_a_folder_without_safetensors_is_refused(bench: Any, tmp_path: Path) -> 
         bench.make(tmp_path, seed=0, max_model_len=128, options={})
 
 
+@pytest.mark.slow
 def test_recipes_know_the_options_of_the_transformers_engine() -> None:
     assert set(ENGINE_OPTIONS) == set(transformers_engine._DEFAULTS)

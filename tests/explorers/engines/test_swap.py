@@ -115,6 +115,7 @@ def engine_of(bench: Any, request: pytest.FixtureRequest) -> Callable[..., Engin
     return make
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES)
 def test_every_token_has_the_logprob_of_its_version(
     bench: Any, engine_of: Callable[..., Engine], mode: str
@@ -137,6 +138,7 @@ def test_every_token_has_the_logprob_of_its_version(
     assert max(errors(completions, refs, keep_cache=mode == "continue")) <= EXACT
 
 
+@pytest.mark.slow
 @ONE_MODEL
 def test_a_stale_cache_is_kept_only_by_continue(bench: Any, engine_of: Callable[..., Engine]) -> None:
     """The two references differ by far more than the tolerance, so the test above can tell them apart."""
@@ -147,6 +149,7 @@ def test_a_stale_cache_is_kept_only_by_continue(bench: Any, engine_of: Callable[
     assert max(errors(completions, refs, keep_cache=False)) > 0.1
 
 
+@pytest.mark.slow
 @ONE_MODEL
 def test_calls_that_come_while_draining_wait_for_the_new_version(
     bench: Any, engine_of: Callable[..., Engine]
@@ -172,6 +175,7 @@ def test_calls_that_come_while_draining_wait_for_the_new_version(
     assert max(errors([*before, late], refs, keep_cache=False, prompts=PROMPTS[:5])) <= EXACT
 
 
+@pytest.mark.slow
 @ONE_MODEL
 @pytest.mark.parametrize("mode", ["continue", "recompute"])
 def test_calls_that_come_during_swaps_are_answered_too(
@@ -212,6 +216,7 @@ def test_a_prompt_longer_than_a_cache_block_is_not_answered_from_older_weights(
     assert max(errors([second], refs, keep_cache=False, prompts=[prompt])) <= EXACT
 
 
+@pytest.mark.slow
 @ONE_MODEL
 @pytest.mark.parametrize("mode", ["continue", "recompute"])
 def test_weights_that_fail_their_proof_fail_what_is_in_flight_until_a_good_load(
@@ -245,6 +250,7 @@ def test_weights_that_fail_their_proof_fail_what_is_in_flight_until_a_good_load(
     assert max(errors(again, [good], keep_cache=False)) <= EXACT
 
 
+@pytest.mark.slow
 @ONE_MODEL
 def test_a_load_that_breaks_half_way_under_requests_is_mended_by_the_next(
     bench: Any, engine_of: Callable[..., Engine], monkeypatch: pytest.MonkeyPatch
@@ -281,6 +287,7 @@ def test_a_load_that_breaks_half_way_under_requests_is_mended_by_the_next(
     assert max(errors(again, [good], keep_cache=False)) <= EXACT
 
 
+@pytest.mark.slow
 @ONE_MODEL
 @pytest.mark.parametrize("mode", ["drain", "continue"])
 def test_a_damaged_directory_disturbs_nothing(
@@ -320,6 +327,7 @@ def test_swaps_asked_for_together_are_made_one_after_the_other(
         asyncio.run(engine.swap_weights(refs[0]))
 
 
+@pytest.mark.slow
 @ONE_MODEL
 def test_a_swap_given_up_while_draining_lets_requests_pass_again(
     bench: Any, engine_of: Callable[..., Engine]

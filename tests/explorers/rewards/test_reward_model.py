@@ -47,6 +47,7 @@ def _pair(scorer: Path, task: Task) -> AnswerPair:
     return better, worse
 
 
+@pytest.mark.slow
 def test_reward_is_the_score_that_the_model_was_trained_by(scorer: Path) -> None:
     reward = make_reward("reward_model", {"model": str(scorer)})
     margins = []

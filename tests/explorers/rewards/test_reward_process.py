@@ -92,6 +92,7 @@ def test_what_a_reward_prints_or_reads_never_reaches_the_channel(
     assert (shown.out, shown.err.count('{"value": 0.0')) == ("", 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("act", "reason"),
     [
@@ -148,6 +149,7 @@ def test_an_answer_without_its_calls_number_or_form_scores_no_call(pool: RewardP
     assert pool.restarts == restarts + 1
 
 
+@pytest.mark.slow
 def test_memory_that_rewards_leak_little_by_little_is_given_back_by_a_new_process(make: Make) -> None:
     pool = make(memory_mb=300)
     values = ask(pool, *["leaks 50"] * 12)
@@ -163,6 +165,7 @@ def test_the_deadline_is_for_each_call_not_for_those_waiting(pool: RewardPool) -
     assert ask(pool, *["naps 0.5"] * 6) == [0.5] * 6
 
 
+@pytest.mark.slow
 def test_calls_larger_than_any_pipe_arrive_whole(make: Make) -> None:
     sizes = [3_000_000, 1, 2_000_000, 0]
     pool = make()  # with a deadline that a busy machine meets
@@ -170,6 +173,7 @@ def test_calls_larger_than_any_pipe_arrive_whole(make: Make) -> None:
     assert ask(pool, *[f"length {'é' * size}" for size in sizes]) == [float(size) for size in sizes]
 
 
+@pytest.mark.slow
 def test_a_large_call_to_a_child_that_hangs_ends_at_its_deadline(pool: RewardPool) -> None:
     ask(pool, *["good"] * 100)
     hung, large = (pool.submit(ACT, TASK, text) for text in ("hangs", f"length {'x' * 3_000_000}"))
@@ -185,6 +189,7 @@ def test_what_a_reward_started_is_killed_with_it(pool: RewardPool, tmp_path: Pat
     assert wait_until(lambda: not runs(int(note.read_text())))
 
 
+@pytest.mark.slow
 def test_two_children_share_the_calls(make: Make) -> None:
     pool = make(processes=2)
     assert len(pool.pids) == 2
@@ -193,6 +198,7 @@ def test_two_children_share_the_calls(make: Make) -> None:
     assert not slow.done()
 
 
+@pytest.mark.slow
 def test_close_does_not_wait_for_a_reward_that_hangs(make: Make) -> None:
     pool = make()
     pid = pool.pids[0]
@@ -208,6 +214,7 @@ def test_close_does_not_wait_for_a_reward_that_hangs(make: Make) -> None:
     pool.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("component", "error", "match"),
     [

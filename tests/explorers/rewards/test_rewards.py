@@ -151,6 +151,7 @@ def test_memory_that_runs_out_is_for_the_process_to_answer() -> None:
         judged(greedy, task("1"), "")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif("RFT_GSM8K_DIR" not in os.environ, reason="RFT_GSM8K_DIR names no GSM8K folder")
 def test_math_verify_agrees_with_the_labels_of_real_gsm8k_solutions() -> None:
     file = Path(os.environ["RFT_GSM8K_DIR"]) / "example_model_solutions.jsonl"

@@ -99,6 +99,7 @@ def test_trusted_rewards_start_no_process() -> None:
     assert rewards.score_all([(TASK, "#### 18")])[0]["reward"] == 2.0
 
 
+@pytest.mark.slow
 def test_math_verify_scores_in_a_child_and_says_what_it_cannot_judge() -> None:
     rewards = make_rewards([{"use": "math_verify"}], ONE_CHILD)
     texts = ["#### 18", r"\boxed{\frac{36}{2}}", "17", "#### 9^9^9^9^9"]
@@ -114,6 +115,7 @@ def test_a_reward_needs_each_component_once(names: list[str]) -> None:
         make_rewards([{"use": name} for name in names], Limits())
 
 
+@pytest.mark.slow
 def test_a_score_that_is_cancelled_gives_up_what_was_not_begun() -> None:
     rewards = make_rewards([{"use": ACT}, {"use": "tests.explorers.toys:Second"}], ONE_CHILD)
 

@@ -60,6 +60,7 @@ def damaged(ref: WeightRef, name: str = "model.safetensors") -> WeightRef:
 # --- by name ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_every_named_transport_exists() -> None:
     for name, path in TRANSPORTS.items():
         assert callable(load(path, name))
@@ -443,6 +444,7 @@ def test_vllms_transfer_classes_are_as_we_use_them(tied: Any) -> None:
         WeightSender("mpi", receivers=1)
 
 
+@pytest.mark.slow
 def test_an_ipc_handle_crosses_as_json_without_pickle() -> None:
     from explorers.transports.transfer_calls import decode, encode
 

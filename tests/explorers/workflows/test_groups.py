@@ -78,6 +78,7 @@ def run(work: Coroutine[Any, Any, T]) -> T:
         assert problems == []
 
 
+@pytest.mark.slow
 def test_a_group_has_its_members_in_order_under_names_that_repeat() -> None:
     first, second = House().play(task("ok"), task("steps", "ok", name="u"))
     assert [(g.outcome, g.error) for g in (first, second)] == [("arrived", "")] * 2

@@ -66,6 +66,7 @@ def play(engine: TransformersEngine, tokenizer: Any, *tasks: Task) -> list[list[
     return asyncio.run(together([rollouts.play(task, ctx) for task, ctx in contexts]))
 
 
+@pytest.mark.slow
 def test_token_columns_share_the_coordinates_of_prompt_and_completion(
     engine: TransformersEngine, tokenizer: Any
 ) -> None:

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from tests.ops.advantages.advantage_reference import ROWS, check
 
 
+@pytest.mark.slow
 @given(rows=ROWS, shift=st.sampled_from([0.0, -0.1, -1.5]))
 def test_advantage_equals_the_shifted_baseline(operator, rows, shift):
     check(

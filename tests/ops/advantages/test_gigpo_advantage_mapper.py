@@ -57,6 +57,7 @@ def reference(rollouts, omega, gamma, scale):
     return out
 
 
+@pytest.mark.slow
 @given(
     rollouts=rollouts,
     omega=st.sampled_from([0.0, 0.5, 1.0]),

@@ -35,6 +35,7 @@ def reference(groups, rewards, scale, eps):
     return out
 
 
+@pytest.mark.slow
 @given(rows=rows, scale=st.sampled_from(["group", "batch", "none"]), shaped=st.booleans())
 @settings(deadline=None, max_examples=200)
 def test_advantage_equals_reference(operator, rows, scale, shaped):

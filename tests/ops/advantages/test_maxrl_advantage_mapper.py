@@ -12,6 +12,7 @@ def formula(reward, known):
     return (reward >= 1) * len(known) / successes - 1 if successes else 0.0
 
 
+@pytest.mark.slow
 @given(rows=BINARY_ROWS)
 def test_advantage_equals_the_estimator(operator, rows):
     check(operator("maxrl_advantage_mapper"), rows, formula)

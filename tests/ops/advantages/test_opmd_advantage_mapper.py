@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from tests.ops.advantages.advantage_reference import ROWS, check, table_of
 
 
+@pytest.mark.slow
 @given(rows=ROWS, tau=st.sampled_from([0.02, 0.5, 1.0, 50.0]))
 def test_advantage_equals_the_log_partition(operator, rows, tau):
     def formula(reward, known):

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from tests.ops.advantages.advantage_reference import BINARY_ROWS, check, table_of
 
 
+@pytest.mark.slow
 @given(rows=BINARY_ROWS.filter(lambda rows: max(sum(g == i for g, _ in rows) for i in range(6)) <= 11),
        k=st.integers(1, 5))  # fmt: skip
 def test_advantage_equals_the_mean_over_all_trials_of_a_row(operator, rows, k):

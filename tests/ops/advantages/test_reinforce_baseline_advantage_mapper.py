@@ -9,6 +9,7 @@ from hypothesis import given
 from tests.ops.advantages.advantage_reference import ROWS, table_of
 
 
+@pytest.mark.slow
 @given(rows=ROWS)
 def test_advantage_equals_centring_by_group_and_scaling_by_batch(operator, rows):
     table = table_of(rows)

@@ -6,6 +6,7 @@ from hypothesis import given
 from tests.ops.advantages.advantage_reference import ROWS, check, table_of
 
 
+@pytest.mark.slow
 @given(rows=ROWS)
 def test_advantage_is_the_reward(operator, rows):
     check(operator("reward_advantage_mapper"), rows, lambda reward, known: reward)

@@ -18,6 +18,7 @@ rollouts = st.lists(
 )
 
 
+@pytest.mark.slow
 @given(rollouts=rollouts, scale=st.sampled_from(["group", "none"]), seed=st.randoms(use_true_random=False))
 def test_advantage_equals_grpo_over_the_last_turns(operator, rollouts, scale, seed):
     rows = [

@@ -36,6 +36,7 @@ def client_of(server, cache=None, sampling=None, api_key_env=None, **limits):
     )
 
 
+@pytest.mark.slow
 def test_equal_prompts_are_asked_once_and_order_is_kept():
     with JudgeServer(lambda prompt, _: said(prompt.upper())) as server:
         client = client_of(server)

@@ -43,6 +43,7 @@ def run(server, table, store=None, **args):
     return OperatorPipeline(ops, name="experience_ops", store=store).run(table)
 
 
+@pytest.mark.slow
 @needs_gsm8k
 def test_real_solutions_are_scored_with_their_tasks(tmp_path):
     rows, tasks = gsm8k_rollouts(60), {task.task_id: task for task in gsm8k_tasks(60)}

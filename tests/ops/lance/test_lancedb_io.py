@@ -48,6 +48,7 @@ def formatter(**args):
     return FORMATTERS.modules["lancedb_formatter"](**args)
 
 
+@pytest.mark.slow
 def test_the_source_reads_what_a_filter_lets_through_with_its_types(stored: Path):
     made = formatter(buffer=str(stored), where="reward >= 0.5 and completion_text contains 'it''s'")
     rows = made.load_dataset().with_format("arrow")[:]

@@ -27,6 +27,7 @@ def table_of(rows):
     )
 
 
+@pytest.mark.slow
 @given(rows=rows, k=st.integers(1, 3), least=st.sampled_from([None, 0.1]))
 def test_keep_equals_the_head_of_each_sorted_group(operator, rows, k, least):
     groups = defaultdict(list)

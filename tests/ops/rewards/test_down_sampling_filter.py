@@ -25,6 +25,7 @@ def table_of(rows, ids=None):
     )
 
 
+@pytest.mark.slow
 @given(rows=rows, size=st.integers(1, 5))
 @settings(max_examples=60)
 def test_variance_is_that_of_the_best_subset(operator, rows, size):

@@ -18,6 +18,7 @@ rows = st.lists(
 bounds = st.sampled_from([(0.0, 1.0), (0.0, 0.5), (0.25, 0.75), (0.5, 1.0)])
 
 
+@pytest.mark.slow
 @given(rows=rows, correct=st.sampled_from([0.9, 1.0]), bounds=bounds)
 def test_keep_equals_counting(operator, rows, correct, bounds):
     low, high = bounds

@@ -31,6 +31,7 @@ def r1(text):
     return float(bool(found and once and found["t"].strip() and found["a"].strip()))
 
 
+@pytest.mark.slow
 @given(texts=st.lists(st.lists(piece, max_size=9).map("".join), min_size=1, max_size=20))
 @settings(deadline=None, max_examples=150)
 def test_tags_are_judged_as_by_their_definition(operator, texts):
@@ -51,6 +52,7 @@ def boxed(text):
     return 0.0
 
 
+@pytest.mark.slow
 @given(parts=st.lists(st.sampled_from(["\\boxed{", "{", "}", "7", "\\frac"]), max_size=10))
 @settings(deadline=None, max_examples=200)
 def test_boxes_are_judged_as_by_counting_braces(operator, parts):

@@ -13,6 +13,7 @@ from rft_data.core.errors import RecipeError
 rewards = st.lists(st.none() | st.floats(width=32), max_size=30)
 
 
+@pytest.mark.slow
 @given(rewards=rewards)
 def test_keep_equals_finite(operator, rewards):
     table = pa.table({"reward": pa.array(rewards, pa.float32())})

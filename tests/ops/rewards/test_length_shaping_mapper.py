@@ -46,6 +46,7 @@ def lead(reward, length, known, correct, weight):
     return reward * math.exp(-weight * z_score(length, correct)) if reward >= 1 else reward
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", [kimi, efficient, lead])
 @given(rows=rows, weight=st.sampled_from([0.1, 0.5, 1.0]))
 def test_shaped_reward_equals_the_papers(operator, rule, rows, weight):

@@ -20,6 +20,7 @@ def paper(length, longest, cache):
     return -1.0
 
 
+@pytest.mark.slow
 @given(rows=rows, cache=st.integers(1, 16), factor=st.sampled_from([1.0, 0.25]))
 def test_shaped_reward_equals_the_papers(operator, rows, cache, factor):
     masks = [[0, 0] + [1] * length for length, _, _ in rows]

@@ -18,6 +18,7 @@ rows = st.lists(
 )
 
 
+@pytest.mark.slow
 @given(rows=rows)
 def test_columns_equal_the_statistics(operator, rows):
     table = pa.table(

@@ -56,6 +56,7 @@ def reference(rows, rule, margin, ratio, cap):
     return found
 
 
+@pytest.mark.slow
 @given(
     rows=rows,
     rule=st.sampled_from(["best_vs_worst", "all"]),

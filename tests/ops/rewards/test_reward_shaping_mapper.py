@@ -29,6 +29,7 @@ def table_of(rows):
     )
 
 
+@pytest.mark.slow
 @given(rows=rows, normalize=st.sampled_from(["none", "group"]), clip=st.sampled_from([None, (-0.5, 0.75)]))
 def test_shaped_reward_equals_the_sum(operator, rows, normalize, clip):
     weights = {"reward": 1.0, "reward_parts/format": 0.5, "novelty": -2.0}

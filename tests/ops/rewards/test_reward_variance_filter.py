@@ -12,6 +12,7 @@ reward = st.none() | st.sampled_from([0.0, 0.1, 0.3, 1.0]) | st.floats(-5, 5, wi
 rows = st.lists(st.tuples(st.integers(0, 6), reward), min_size=1, max_size=40)
 
 
+@pytest.mark.slow
 @given(rows=rows, min_std=st.sampled_from([0.0, 1e-6, 0.25]))
 @settings(deadline=None, max_examples=150)
 def test_keep_equals_population_std_of_each_group(operator, rows, min_std):

@@ -18,6 +18,7 @@ def run_python(code: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_importing_ops_and_its_pipeline_does_not_import_data_juicer():
     code = """
 import sys, ops, ops.runtime.pipeline, ops.base, ops.runtime.hygiene
@@ -55,6 +56,7 @@ print(sink.getvalue(), end="", file=sys.__stdout__)
 """
 
 
+@pytest.mark.slow
 def test_host_logging_streams_and_start_method_are_undisturbed():
     assert run_python(HOST) == "host speaks\n"
 

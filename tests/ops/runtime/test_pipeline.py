@@ -136,6 +136,7 @@ ROWS = st.lists(
 )
 
 
+@pytest.mark.slow
 @given(stack=STACKS, rows=ROWS)
 @settings(deadline=None, max_examples=120)
 def test_rows_in_are_kept_dropped_or_quarantined(experiences, stack, rows):
@@ -387,6 +388,7 @@ def test_feedback_from_a_buffer_that_is_not_there_stops_the_run(experiences, tmp
         pipeline([{"feedback_mapper": {"buffer": str(tmp_path / "none")}}]).run(experiences(["g"], [1.0]))
 
 
+@pytest.mark.slow
 @given(
     rows=st.lists(
         st.tuples(st.sampled_from("gh"), st.integers(0, 2), st.integers(0, 2), st.sampled_from([-1.0, 0.5])),

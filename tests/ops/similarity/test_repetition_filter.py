@@ -18,6 +18,7 @@ def plain_share(words, n):
     return 1 - len(set(grams)) / len(grams) if grams else 0.0
 
 
+@pytest.mark.slow
 @given(texts=st.lists(text, min_size=1, max_size=10), n=st.integers(1, 5))
 @settings(deadline=None, max_examples=100)
 def test_share_equals_the_formula(texts, n):

@@ -55,6 +55,7 @@ def greedy(groups, rewards, texts, n, threshold, keep):
     return kept
 
 
+@pytest.mark.slow
 @given(
     rows=rows,
     n=st.integers(1, 3),
@@ -263,6 +264,7 @@ def first_come(rows, across_tasks):
     return greedy(groups, None, [text for _, text in rows], 3, 0.7, "first")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("across_tasks", [False, True])
 def test_store_keeps_what_came_first_whatever_the_batches(operator, buffer, across_tasks):
     rows = rollouts(300)
@@ -311,6 +313,7 @@ def test_a_restart_reads_only_what_was_not_kept_beside_the_buffer(
     assert other.rows == 210
 
 
+@pytest.mark.slow
 def test_a_buffer_with_fingerprints_beside_it_is_in_order(operator, buffer, monkeypatch):
     monkeypatch.setattr(fingerprints, "FLUSH_ROWS", 10)
     buffer.append(incoming(rollouts(40)))

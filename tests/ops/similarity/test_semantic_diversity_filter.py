@@ -81,6 +81,7 @@ def table_of(groups, texts):
     return pa.table({"group_id": [f"g{group}" for group in groups], "completion_text": list(texts)})
 
 
+@pytest.mark.slow
 @given(rows=rows)
 @settings(deadline=None, max_examples=60)
 def test_similar_rollouts_of_a_group_go(operator, rows):
@@ -125,6 +126,7 @@ def test_turns_are_averaged(operator):
     ]
 
 
+@pytest.mark.slow
 @needs_gsm8k
 def test_real_solutions_with_a_copy_each(operator):
     rows = gsm8k_rollouts(150)
@@ -162,6 +164,7 @@ def attached(operator, store, **args):
     return op
 
 
+@pytest.mark.slow
 @needs_gsm8k
 @pytest.mark.parametrize("across_tasks", [False, True])
 def test_earlier_rows_of_the_store_count_and_later_ones_do_not(operator, buffer, across_tasks):

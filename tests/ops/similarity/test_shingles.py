@@ -19,6 +19,7 @@ def plain(text, n):
     return [tuple(words[i : i + n]) for i in range(max(len(words) - n + 1, 1))]
 
 
+@pytest.mark.slow
 @given(texts=texts, n=st.integers(1, 7))
 @settings(deadline=None, max_examples=150)
 def test_hashes_are_equal_where_ngrams_are(texts, n):

@@ -85,6 +85,7 @@ def families(rng, count):
     return [sets[place] for place in order]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_index_admits_what_comparing_all_pairs_admits(seed):
     rng = np.random.default_rng(seed)

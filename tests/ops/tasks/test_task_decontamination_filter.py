@@ -119,6 +119,7 @@ def plain_words(text: str) -> list[str]:
     return re.findall(r"\w+", unicodedata.normalize("NFC", text).casefold())
 
 
+@pytest.mark.slow
 @given(
     texts=st.lists(st.lists(st.sampled_from("abc"), max_size=9).map(" ".join), max_size=6),
     n=st.integers(1, 4),

@@ -33,6 +33,7 @@ def counted(record, window):
     return sum(n * p for n, p in inside), sum(n for n, _ in inside)
 
 
+@pytest.mark.slow
 @given(
     rows=st.lists(st.tuples(RECORD, st.sampled_from([None, 1.0, 2.0])), min_size=1, max_size=8),
     window=st.none() | st.integers(1, 10),

@@ -119,6 +119,7 @@ def test_other_schema_version_is_refused(tmp_path: Path) -> None:
         Buffer(tmp_path / "b")
 
 
+@pytest.mark.slow
 @settings(max_examples=15, deadline=None)
 @given(data=st.data())
 def test_take_returns_rows_in_the_order_asked(

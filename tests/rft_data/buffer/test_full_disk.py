@@ -39,6 +39,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         yield folder
 
 
+@pytest.mark.slow
 def test_a_full_disk_costs_no_acknowledged_row_and_appends_go_on_when_there_is_room(
     small_disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

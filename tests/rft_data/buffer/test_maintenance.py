@@ -18,6 +18,7 @@ def fragments(buffer: Buffer, name: str = "experiences") -> int:
     return len(buffer._store.head(name).get_fragments())
 
 
+@pytest.mark.slow
 def test_many_commits_do_not_pile_up(buffer: Buffer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(maintenance, "COMPACT_EVERY", 12)
     for number in range(60):
@@ -33,6 +34,7 @@ def test_many_commits_do_not_pile_up(buffer: Buffer, monkeypatch: pytest.MonkeyP
     assert steps == list(range(60))
 
 
+@pytest.mark.slow
 def test_superseded_manifests_go_and_no_file_with_them(
     buffer: Buffer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -59,6 +61,7 @@ def test_superseded_manifests_go_and_no_file_with_them(
         assert again.read("experiences", ["seq"]).column("seq").to_pylist() == list(range(60))
 
 
+@pytest.mark.slow
 def test_versions_go_when_their_time_is_over(buffer: Buffer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(maintenance, "COMPACT_EVERY", 10)
     monkeypatch.setattr(maintenance, "KEEP_VERSIONS_S", 0.0)
@@ -71,6 +74,7 @@ def test_versions_go_when_their_time_is_over(buffer: Buffer, monkeypatch: pytest
     assert len(list((table / "data").glob("*.lance"))) <= 12
 
 
+@pytest.mark.slow
 def test_compaction_keeps_row_numbers_ids_and_digests(buffer: Buffer) -> None:
     for number in range(20):
         buffer.append([make_experience(number)])

@@ -46,6 +46,7 @@ def version_2_buffer(root: Path) -> list[str]:
     return sorted(str(path.relative_to(root)) for path in root.rglob("*") if path.is_file())
 
 
+@pytest.mark.slow
 def test_upgrade_from_2_keeps_rows_verdicts_and_lost_rows(tmp_path: Path) -> None:
     files = version_2_buffer(tmp_path / "old")
     with pytest.raises(IntegrityError, match=r"has schema version 2.*rft buffer upgrade"):

@@ -206,6 +206,7 @@ def test_any_table_is_stored_quarantined_or_refused(door: Door, data: st.DataObj
     judge(door.buffer, cut(table, how), spare=True)
 
 
+@pytest.mark.slow
 @FUZZ
 @given(
     missing=st.sets(st.sampled_from(INCOMING.names), max_size=3),

@@ -94,6 +94,7 @@ def test_the_commands_that_show_rows_name_it_too(damaged: Buffer, command: list[
     assert "row 2" in result.stderr
 
 
+@pytest.mark.slow
 def test_single_columns_and_sound_rows_are_read_as_before(damaged: Buffer) -> None:
     with Buffer(damaged.root, read_only=True) as buffer:
         assert buffer.read("experiences", ["completion_text"]).column(0).to_pylist()[2] == "altered"

@@ -138,6 +138,7 @@ def test_short_values_numbers_and_words_are_not_hidden(rft: Rft) -> None:
 ODD = "\x1b[2J\x1b]0;owned\x07\u202e"
 
 
+@pytest.mark.slow
 def test_commands_escape_what_would_act_on_a_terminal(rft: Rft, tmp_path: Path) -> None:
     buffer, name = Buffer(tmp_path / "b"), f"n{ODD}"
     buffer.append([make_experience(completion_text=ODD, run_id=f"run{ODD}")])

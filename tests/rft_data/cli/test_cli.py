@@ -24,6 +24,7 @@ def rft(*arguments: str) -> Result:
     return done
 
 
+@pytest.mark.slow
 def test_hub_and_command_line_import_nothing_heavy() -> None:
     code = """
 import sys
@@ -37,6 +38,7 @@ print(sorted(heavy & set(sys.modules)))
     assert done.stdout.strip() == "[]"
 
 
+@pytest.mark.slow
 def test_help_names_every_command() -> None:
     script = Path(sys.executable).with_name("rft")
     done = subprocess.run([str(script), "--help"], capture_output=True, text=True, cwd=ROOT, check=True)
@@ -71,6 +73,7 @@ def test_bad_usage_is_one_clear_error_and_a_non_zero_exit(
     assert message in done.stderr + done.stdout
 
 
+@pytest.mark.slow
 def test_buffer_info_and_head_as_text_and_json(tmp_path: Path) -> None:
     with Buffer(tmp_path / "b") as buffer:
         buffer.append([make_experience(i) for i in range(12)])

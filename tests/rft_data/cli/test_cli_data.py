@@ -48,6 +48,7 @@ def house(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_dry_run_tells_the_difference_and_writes_nothing(house: Path) -> None:
     with Buffer(house / "buffer", read_only=True) as buffer:
         before = buffer.counts()
@@ -81,6 +82,7 @@ def test_dry_run_of_a_sink_is_refused_and_writes_nothing(house: Path) -> None:
     assert not (house / "out").exists()
 
 
+@pytest.mark.slow
 def test_feedback_then_readmission_then_nothing_new(house: Path) -> None:
     with Buffer(house / "buffer", read_only=True) as buffer:
         ids = buffer.read("experiences", ["experience_id"]).column(0).to_pylist()
@@ -94,6 +96,7 @@ def test_feedback_then_readmission_then_nothing_new(house: Path) -> None:
     assert (again["admitted"], again["already"]) == (0, 2)
 
 
+@pytest.mark.slow
 def test_feedback_that_goes_back_to_an_earlier_value_is_new(house: Path) -> None:
     with Buffer(house / "buffer", read_only=True) as buffer:
         name = buffer.read("experiences", ["experience_id"]).column(0)[0].as_py()

@@ -88,6 +88,7 @@ def test_head_refuses_with_a_suggestion(uri, tmp_path: Path):
     assert not (tmp_path / "absent").exists()
 
 
+@pytest.mark.slow
 def test_query_prints_a_table_or_json(uri):
     sql = "select source, count(*) as n from experiences group by 1 order by n"
     assert as_json("query", uri, sql)["rows"] == [{"source": "expert", "n": 2}, {"source": "rollout", "n": 8}]
@@ -95,6 +96,7 @@ def test_query_prints_a_table_or_json(uri):
     assert 'Did you mean "experiences"' in rft("query", uri, "select * from experienes", code=2)
 
 
+@pytest.mark.slow
 def test_tag_then_read_as_of_it(uri):
     assert "no tags" in rft("tag", uri)
     assert as_json("tag", uri, "good", "--where", "reward >= 0.5", "--note", "for sft")["rows"] == 10
@@ -118,6 +120,7 @@ def test_branch_copies_a_tag(uri, tmp_path: Path):
     )
 
 
+@pytest.mark.slow
 def test_search_by_words(uri):
     assert "no full-text index" in rft("search", uri, "number3", code=2)
     assert [row["seq"] for row in as_json("search", uri, "number3", "--index")] == [3]
@@ -141,6 +144,7 @@ def test_search_by_meaning(uri, tmp_path: Path):
     assert 3 not in [row["seq"] for row in as_json("search", uri, "--like", "3", "--model", model)]
 
 
+@pytest.mark.slow
 def test_lineage_by_number_id_and_group(uri):
     line = as_json("lineage", uri, "3")
     assert line["experience"]["seq"] == 3
@@ -152,6 +156,7 @@ def test_lineage_by_number_id_and_group(uri):
     assert "name either" in rft("lineage", uri, code=2)
 
 
+@pytest.mark.slow
 def test_query_prints_csv_that_a_program_reads_back(uri):
     sql = "select seq, reward, completion_text, token_ids from experiences where seq in (0, 5) order by seq"
     header, *rows = csv.reader(io.StringIO(rft("query", uri, sql, "--format", "csv")))
@@ -163,6 +168,7 @@ def test_query_prints_csv_that_a_program_reads_back(uri):
     assert "exclude each other" in rft("query", uri, sql, "--format", "csv", "--json", code=2)
 
 
+@pytest.mark.slow
 def test_query_prints_csv_with_escapes_on_a_terminal(uri):
     ours, theirs = pty.openpty()
     sql = "select completion_text from experiences where seq = 0"

@@ -131,6 +131,7 @@ def _ids(kept: list[bool]) -> list[int]:
     return [row["id"] for row, keep in zip(ROWS, kept, strict=True) if keep]
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(filters)
 def test_sql_through_lance_agrees_with_the_reference(lance_table, filter_):
@@ -159,6 +160,7 @@ def test_lists_of_one_column_let_no_null_through(lance_table, filter_):
     assert sorted(found["id"].to_pylist()) == _ids([matches(bind(filter_, SCHEMA), row) for row in ROWS])
 
 
+@pytest.mark.slow
 @settings(max_examples=150)
 @given(filters)
 def test_sql_through_duckdb_agrees_with_the_reference(filter_):
@@ -171,6 +173,7 @@ def test_sql_through_duckdb_agrees_with_the_reference(filter_):
     assert sorted(row[0] for row in rows) == _ids([matches(bind(filter_, SCHEMA), row) for row in ROWS])
 
 
+@pytest.mark.slow
 @given(filters)
 def test_json_form_reads_back_as_the_same_filter(filter_):
     bound = bind(filter_, SCHEMA)

@@ -50,6 +50,7 @@ def as_plain(row: Experience) -> dict:
     return values
 
 
+@pytest.mark.slow
 @given(st.lists(experiences(), min_size=1, max_size=4))
 def test_experiences_survive_the_table_and_keep_their_digest(rows: list[Experience]) -> None:
     table = to_table(rows, EXPERIENCES)
@@ -136,6 +137,7 @@ def reference_digest(row: dict) -> str:
     return "".join(halves)
 
 
+@pytest.mark.slow
 @given(st.lists(experiences(), min_size=1, max_size=4), st.integers(0, 2))
 def test_digest_is_what_its_definition_says(rows: list[Experience], offset: int) -> None:
     table = to_table(rows, EXPERIENCES).slice(offset)

@@ -70,6 +70,7 @@ said_rows = st.lists(
 )
 
 
+@pytest.mark.slow
 @given(rows=said_rows, how=st.sampled_from(["last", "mean", "sum"]))
 @settings(max_examples=150)
 def test_fold_equals_a_plain_loop(rows: list, how: str) -> None:

@@ -127,6 +127,7 @@ def test_what_a_run_trains_does_not_depend_on_who_is_quicker(tmp_path: Path, str
     assert ended(tmp_path, {**settings, "jitter": jitter}) == wanted, f"RFT_BREAKS_SEED={SEED}"
 
 
+@pytest.mark.slow
 def test_a_run_stopped_while_it_trains_old_leases_again_ends_as_a_straight_one(
     tmp_path: Path, straight
 ) -> None:
@@ -140,6 +141,7 @@ def test_a_run_stopped_while_it_trains_old_leases_again_ends_as_a_straight_one(
     assert once(tmp_path, 2, settings, None) == wanted
 
 
+@pytest.mark.slow
 def test_a_run_that_falls_back_over_a_damaged_checkpoint_ends_as_a_straight_one(
     tmp_path: Path, straight
 ) -> None:

@@ -68,6 +68,7 @@ def home(ordinal: int) -> Played:
     return Played(assignment(ordinal).ticket, TASKS[ordinal].key, "arrived", (), 0)
 
 
+@pytest.mark.slow
 def test_the_others_play_on_while_an_explorer_starts_again(versions: VersionRegistry) -> None:
     fleet, first, second = serving(versions)
     fleet.play([assignment(0), assignment(1)], 0)

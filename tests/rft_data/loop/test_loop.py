@@ -24,6 +24,7 @@ class Crash(BaseException):
     """What a kill looks like from inside."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "settings",
     [
@@ -114,6 +115,7 @@ def test_a_synchronous_run_killed_at_any_write_trains_exactly_what_a_straight_on
     assert final.trained() == straight
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("point", crash_points(), ids="-".join)
 def test_an_asynchronous_run_killed_after_any_write_keeps_its_books(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: tuple[str, str]
@@ -131,6 +133,7 @@ def test_an_asynchronous_run_killed_after_any_write_keeps_its_books(
     final.close()
 
 
+@pytest.mark.slow
 def test_loop_goes_ahead_with_the_groups_it_has(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     house = House(tmp_path, 0, rule="one", steps=1)
     house.loop.schedule = Schedule(1, 2, 1, checkpoint_every=3, max_explored_per_step=24)
@@ -154,6 +157,7 @@ def test_loop_says_why_nothing_can_be_trained(tmp_path: Path, failing: bool, mes
     house.close()
 
 
+@pytest.mark.slow
 def test_conservation_check_finds_a_book_that_lies(tmp_path: Path) -> None:
     house = House(tmp_path, 0)
     house.loop.run()
@@ -166,6 +170,7 @@ def test_conservation_check_finds_a_book_that_lies(tmp_path: Path) -> None:
     house.close()
 
 
+@pytest.mark.slow
 def test_a_run_asked_to_stop_ends_at_a_checkpoint_and_goes_on_from_it(
     tmp_path: Path, straight: list[str]
 ) -> None:
@@ -211,6 +216,7 @@ def test_a_task_that_was_lost_is_played_again_before_others_and_given_up_the_nex
         assert one.assign(tickets[3:])[0].task != lost.task, "a third chance"
 
 
+@pytest.mark.slow
 def test_a_step_that_fails_is_not_settled(tmp_path: Path) -> None:
     house = House(tmp_path, 0)
     poisoned = {**house.trainer._spec.arguments, "poisoned": 2}

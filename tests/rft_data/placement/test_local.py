@@ -166,6 +166,7 @@ def test_a_role_reads_the_buffer_through_the_hub(tmp_path: Path) -> None:
 # --- ends ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_killed_child_fails_its_calls_at_once_and_may_be_restarted(toy: Role) -> None:
     pid, before = pid_of(toy), toy.incarnation
     calls = [toy.call("hold", str, deadline_s=600), toy.call("sleep", None, deadline_s=600, seconds=600.0)]
@@ -181,11 +182,13 @@ def test_a_killed_child_fails_its_calls_at_once_and_may_be_restarted(toy: Role) 
     assert pid_of(toy) != pid
 
 
+@pytest.mark.slow
 def test_an_exit_code_and_the_last_lines_are_told(toy: Role) -> None:
     with pytest.raises(RoleDiedError, match=r"exit code 7; .*Its last lines:[\s\S]*\n  about to die"):
         toy.call("die", None, deadline_s=30, code=7).result()
 
 
+@pytest.mark.slow
 def test_what_a_role_started_ends_with_it(toy: Role) -> None:
     grandchild = toy.call("grandchild", int, deadline_s=30).result()
     assert runs(grandchild)
@@ -207,6 +210,7 @@ def test_a_stopped_child_is_noticed_and_killed_but_a_busy_one_is_not() -> None:
     placement.close()
 
 
+@pytest.mark.slow
 def test_a_restart_ends_what_hangs(toy: Role) -> None:
     pid = pid_of(toy)
     call = toy.call("hold", str, deadline_s=600)
@@ -311,6 +315,7 @@ def test_children_end_when_their_conductor_is_killed() -> None:
     assert time.monotonic() - started < 20
 
 
+@pytest.mark.slow
 def test_gpus_are_shared_out_and_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,7")
     placement = LocalPlacement()

@@ -75,6 +75,7 @@ def test_a_call_past_its_deadline_names_both_sides(toy: Role) -> None:
     assert toy.call("add", int, deadline_s=30, a=4).result() == 5
 
 
+@pytest.mark.slow
 def test_a_restart_makes_it_anew(placement: Placement) -> None:
     role = placement.start(spec("toy-1"))
     role.call("add", int, deadline_s=30, a=4).result()
@@ -85,6 +86,7 @@ def test_a_restart_makes_it_anew(placement: Placement) -> None:
     role.close()
 
 
+@pytest.mark.slow
 def test_a_closed_role_has_been_asked_to_close(placement: Placement, tmp_path: Path) -> None:
     role = placement.start(spec("toy-2", folder=str(tmp_path)))
     role.close()
@@ -94,6 +96,7 @@ def test_a_closed_role_has_been_asked_to_close(placement: Placement, tmp_path: P
         role.call("add", int, deadline_s=30, a=1).result()
 
 
+@pytest.mark.slow
 def test_what_a_factory_raises_is_raised_by_start(placement: Placement) -> None:
     with pytest.raises(RecipeError, match=r"^no such model$"):
         placement.start(spec("toy-3", "refuses"))
@@ -120,6 +123,7 @@ def test_a_placement_that_is_not_there_is_said_so() -> None:
     assert set(PLACEMENTS) == {"inline", "local", "ray"}
 
 
+@pytest.mark.slow
 def test_a_placement_of_ones_own_is_found_by_import_path(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(
         "from rft_data.placement.inline import InlinePlacement\n\n"

@@ -85,6 +85,7 @@ def story(tmp_path: Path):
         yield buffer, rows, pair
 
 
+@pytest.mark.slow
 def test_lineage_of_a_trained_row_reaches_the_weights(story):
     buffer, rows, pair = story
     line = lineage(buffer, rows[0].experience_id)
@@ -103,6 +104,7 @@ def test_lineage_of_a_trained_row_reaches_the_weights(story):
     assert line.retired == ()
 
 
+@pytest.mark.slow
 def test_lineage_of_released_and_retired_rows(story):
     buffer, _, _ = story
     released = lineage(buffer, 2).uses
@@ -114,6 +116,7 @@ def test_lineage_of_released_and_retired_rows(story):
     assert [(who.consumer, who.reason) for who in stale.retired] == [("trainer", "stale")]
 
 
+@pytest.mark.slow
 def test_a_row_leased_again_for_the_same_step_has_both_uses(story):
     buffer, _, _ = story
     ledger = Ledger(buffer, "run", 1)
@@ -142,6 +145,7 @@ def test_lineage_of_an_unknown_row_is_refused(story):
         lineage(buffer, 99)
 
 
+@pytest.mark.slow
 def test_group_view_puts_members_side_by_side(story):
     buffer, rows, _ = story
     view = group_view(buffer, "g0")
@@ -155,6 +159,7 @@ def test_group_view_puts_members_side_by_side(story):
         group_view(buffer, "g9")
 
 
+@pytest.mark.slow
 def test_texts_are_one_printable_line_per_fact(story):
     buffer, _, _ = story
     text = lineage_text(lineage(buffer, 0))
@@ -169,6 +174,7 @@ def test_texts_are_one_printable_line_per_fact(story):
     assert len(shown("\n" * 500)) == 100
 
 
+@pytest.mark.slow
 def test_lineage_and_group_are_plain_json(story):
     buffer, _, _ = story
     assert json.loads(json.dumps(lineage(buffer, 0).as_json(), default=str))["uses"][0]["step"] == 0

@@ -23,27 +23,32 @@ def stored(tmp_path_factory: pytest.TempPathFactory):
         yield opened
 
 
+@pytest.mark.slow
 def test_query_aggregates(stored):
     found = query(stored, "select source, count(*) n, avg(reward) mean from experiences group by 1")
     assert found.rows.to_pylist() == [{"source": "rollout", "n": 5, "mean": 0.4375}]
     assert not found.truncated
 
 
+@pytest.mark.slow
 def test_query_joins_tables_that_have_no_rows_yet(stored):
     sql = "select count(*) n from experiences e left join annotations a using (seq) where a.verdict is null"
     assert query(stored, sql).rows.to_pylist() == [{"n": 5}]
 
 
+@pytest.mark.slow
 def test_query_reads_json_columns(stored):
     sql = "select messages ->> '$[0].content' said from experiences where seq = 0"
     assert query(stored, sql).rows.to_pylist() == [{"said": "1+1="}]
 
 
+@pytest.mark.slow
 def test_query_reads_through_a_view(stored):
     found = query(stored, "select count(*) n from experiences", where=Compare("seq", "lt", 3))
     assert found.rows.to_pylist() == [{"n": 3}]
 
 
+@pytest.mark.slow
 def test_query_says_when_there_was_more(stored):
     found = query(stored, "select seq from experiences order by seq", max_rows=2)
     assert found.truncated
@@ -75,6 +80,7 @@ REFUSED_TOO = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("sql", "says"), [*REFUSED, *(pytest.param(*case, marks=pytest.mark.slow) for case in REFUSED_TOO)]
 )
@@ -101,6 +107,7 @@ def test_query_streams_wide_columns_in_bounded_memory(tmp_path: Path):
     assert found.rows.to_pylist() == [{"total": -0.5 * 999 * 5120}]
 
 
+@pytest.mark.slow
 def test_query_is_killed_at_its_deadline(stored):
     runaway = "select sum(a.range * b.range) from range(10000000) a, range(10000000) b"
     before, started = set(psutil.Process().children()), time.monotonic()
@@ -110,11 +117,13 @@ def test_query_is_killed_at_its_deadline(stored):
     assert set(psutil.Process().children()) <= before
 
 
+@pytest.mark.slow
 def test_query_is_stopped_at_its_memory_limit(stored):
     with pytest.raises(RftError, match="memory"):
         query(stored, "select len(repeat('x', 3000000000))", memory_bytes=256 << 20)
 
 
+@pytest.mark.slow
 def test_query_refuses_a_result_that_is_too_large(stored):
     with pytest.raises(RftError, match="larger than 64 MiB"):
         query(stored, "select repeat('x', 1000000) from range(200)")
@@ -134,6 +143,7 @@ def test_query_does_not_inherit_secrets(tmp_path: Path, monkeypatch: pytest.Monk
     assert "canary" not in err
 
 
+@pytest.mark.slow
 def test_query_results_are_frames_for_those_who_want_them(stored):
     frame = query(stored, "select seq, reward from experiences order by seq").to_pandas()
     assert frame["seq"].tolist() == [0, 1, 2, 3, 4]

@@ -38,6 +38,7 @@ def found(hits: list[Hit]) -> set[int]:
     return {hit.seq for hit in hits}
 
 
+@pytest.mark.slow
 def test_words_are_found_indexed_and_unindexed_alike(buffer):
     buffer.append(rows(0, 10))
     assert index_text(buffer).new == 10

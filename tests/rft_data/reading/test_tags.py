@@ -30,6 +30,7 @@ def rows(start: int, stop: int) -> list:
     ]
 
 
+@pytest.mark.slow
 @settings(max_examples=8)
 @given(st.lists(st.sampled_from(["append", "tag", "tag_some", "compact"]), min_size=3, max_size=8))
 def test_a_tag_reads_the_same_rows_for_ever(tmp_path_factory: pytest.TempPathFactory, steps):
@@ -126,6 +127,7 @@ def source(tmp_path: Path):
 SOME = View(10, Compare("reward", "ge", 0.5))
 
 
+@pytest.mark.slow
 def test_branch_copies_rows_and_what_is_said_about_them(source, tmp_path: Path):
     buffer, data = source
     done = branch(buffer, tmp_path / "target", SOME)
@@ -162,6 +164,7 @@ def test_branch_copies_rows_and_what_is_said_about_them(source, tmp_path: Path):
         ]
 
 
+@pytest.mark.slow
 def test_branch_again_adds_only_what_is_missing(source, tmp_path: Path):
     buffer, data = source
     branch(buffer, tmp_path / "target", View(7))

@@ -109,6 +109,7 @@ def test_names_are_those_of_the_components() -> None:
     assert set(names.WORKFLOWS) == set(WORKFLOWS)
 
 
+@pytest.mark.slow
 def test_checking_names_imports_no_heavy_package(tmp_path: Path) -> None:
     code = (
         "import sys; from pathlib import Path; from rft_data.recipe.load import check_recipe; "

@@ -88,6 +88,7 @@ def task_of(group: Any) -> Any:
     return next(task for task in TASKS if task.key == group.task)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "settings", [{}, {"every": 2, "staleness": 1}, {"groups": 3, "staleness": 1}], ids=str
 )
@@ -119,6 +120,7 @@ def test_waiting_groups_hold_admission_and_are_pending_in_the_books(tmp_path: Pa
     house.close()
 
 
+@pytest.mark.slow
 def test_a_group_whose_rewards_do_not_come_is_judged_without_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -139,6 +141,7 @@ def test_a_group_whose_rewards_do_not_come_is_judged_without_them(
     house.close()
 
 
+@pytest.mark.slow
 def test_rows_dropped_for_a_reward_that_came_late_are_filtered_and_not_unscored(tmp_path: Path) -> None:
     house = LateHouse(tmp_path, graded_every=0, steps=1)
 
@@ -157,6 +160,7 @@ def test_rows_dropped_for_a_reward_that_came_late_are_filtered_and_not_unscored(
     house.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("point", crash_points(), ids="-".join)
 def test_a_run_killed_at_any_write_keeps_its_groups_waiting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: tuple[str, str]
@@ -173,6 +177,7 @@ def test_a_run_killed_at_any_write_keeps_its_groups_waiting(
     final.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("late", [False, True])
 def test_a_restarted_run_waits_only_for_what_is_left_of_the_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, late: bool

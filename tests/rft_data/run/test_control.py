@@ -89,6 +89,7 @@ def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
     return process.returncode, stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_one_signal_drains_and_exits_130(tmp_path: Path, number: signal.Signals) -> None:
     with conductor(tmp_path) as process:
@@ -106,6 +107,7 @@ def test_one_signal_drains_and_exits_130(tmp_path: Path, number: signal.Signals)
     assert not held(tmp_path)
 
 
+@pytest.mark.slow
 def test_the_second_signal_ends_a_run_that_hangs(tmp_path: Path) -> None:
     with conductor(tmp_path, "hangs") as process:
         process.send_signal(signal.SIGINT)
@@ -120,6 +122,7 @@ def test_the_second_signal_ends_a_run_that_hangs(tmp_path: Path) -> None:
     assert f"Continue with: rft resume {tmp_path}" in stderr
 
 
+@pytest.mark.slow
 def test_rft_stop_drains_from_outside(tmp_path: Path) -> None:
     with conductor(tmp_path) as process:
         answer = ask_to_stop(tmp_path, now=False)
@@ -130,6 +133,7 @@ def test_rft_stop_drains_from_outside(tmp_path: Path) -> None:
     assert not (tmp_path / STOP_FILE).exists()
 
 
+@pytest.mark.slow
 def test_rft_stop_now_ends_a_run_that_hangs(tmp_path: Path) -> None:
     with conductor(tmp_path, "hangs") as process:
         assert ask_to_stop(tmp_path, now=True).startswith("the run is stopped")
@@ -137,6 +141,7 @@ def test_rft_stop_now_ends_a_run_that_hangs(tmp_path: Path) -> None:
     assert not (tmp_path / "checkpoint").exists()
 
 
+@pytest.mark.slow
 def test_stopping_what_does_not_run_says_so(tmp_path: Path) -> None:
     with conductor(tmp_path, "done") as process:
         assert ended(process)[0] == 0
@@ -145,6 +150,7 @@ def test_stopping_what_does_not_run_says_so(tmp_path: Path) -> None:
         ask_to_stop(tmp_path / "nowhere", now=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("how", "code", "why"),
     [
@@ -284,6 +290,7 @@ def test_rft_logs_shows_the_end_of_the_log(tmp_path: Path) -> None:
     assert rft("logs", str(tmp_path), "-n", "0")[1] == ""
 
 
+@pytest.mark.slow
 def test_rft_logs_follows_until_the_run_ends(tmp_path: Path) -> None:
     with conductor(tmp_path) as process:
         threading.Timer(0.5, process.send_signal, [signal.SIGTERM]).start()

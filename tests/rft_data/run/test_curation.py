@@ -22,6 +22,7 @@ def run(folder: Path, root: Path, *overrides: str) -> dict:
     return curate(load_recipe(RECIPE, [*paths, *overrides]))
 
 
+@pytest.mark.slow
 def test_shipped_sample_is_cleaned_stored_and_scored(tmp_path: Path) -> None:
     report = run(tmp_path, ROOT / "recipes" / "samples")
     assert (report["tasks_read"], report["tasks_repeated"], report["tasks_kept"]) == (5, 1, 3)
@@ -41,6 +42,7 @@ def test_shipped_sample_is_cleaned_stored_and_scored(tmp_path: Path) -> None:
     assert "agrees with the file's own labels on 6 of 6 (100.00 %)" in report_text(report)
 
 
+@pytest.mark.slow
 def test_a_second_run_stores_nothing_twice(tmp_path: Path) -> None:
     first = run(tmp_path, ROOT / "recipes" / "samples")
     again = run(tmp_path, ROOT / "recipes" / "samples")
@@ -67,6 +69,7 @@ def solutions(question: str, one: str, other: str, label: bool = True) -> dict:
 LONG = "How many apples are in {} baskets of three apples each?"
 
 
+@pytest.mark.slow
 def test_several_lines_of_one_question_and_unknown_questions(tmp_path: Path) -> None:
     tasks = [{"question": LONG.format(2), "answer": "#### 6"}]
     rollouts = [
@@ -87,6 +90,7 @@ def test_several_lines_of_one_question_and_unknown_questions(tmp_path: Path) -> 
     assert all(d["experience_id"] in report_text(report) for d in scored["disagreements"])
 
 
+@pytest.mark.slow
 def test_mapper_edits_reach_the_stored_task(tmp_path: Path) -> None:
     tasks = [{"question": LONG.format(2) + "\u3000Tell  me.", "answer": "#### 6"}]
     run(tmp_path, sample(tmp_path, tasks, []), "task_ops=[{whitespace_normalization_mapper: {}}]")
@@ -116,6 +120,7 @@ def test_a_missing_file_is_one_clear_error(tmp_path: Path) -> None:
         run(tmp_path, tmp_path / "nowhere")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif("RFT_GSM8K_DIR" not in os.environ, reason="RFT_GSM8K_DIR names no GSM8K folder")
 def test_math_reward_agrees_with_the_labels_of_real_solutions(tmp_path: Path) -> None:
     report = run(tmp_path, Path(os.environ["RFT_GSM8K_DIR"]))

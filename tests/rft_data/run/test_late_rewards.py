@@ -37,6 +37,7 @@ def late_recipe(root: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_a_recipe_that_waits_joins_feedback_and_is_not_synchronous(tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match=r"put 'feedback_mapper: \{\}' first"):
         load_recipe(write_recipe(tmp_path), LATE)

@@ -44,6 +44,7 @@ def answers(tasks: Sequence[Task]) -> list[Experience]:
     ]
 
 
+@pytest.mark.slow
 def test_stages_of_a_train_command_leave_out_the_prompts_of_a_tasksets_heldout(tmp_path: Path) -> None:
     rows = rollouts(60)
     with Buffer(tmp_path / "buffer") as buffer:

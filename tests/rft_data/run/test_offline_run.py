@@ -96,6 +96,7 @@ def stored(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_run_trains_every_stage_measures_each_and_publishes_the_last_policy(stored: Path) -> None:
     summary = run_recipe(load_recipe(write(stored)))
     found = summary["preferences"]
@@ -142,6 +143,7 @@ def test_stage_in_a_process_of_its_own_learns_the_same(stored: Path) -> None:
     assert one["metrics"]["loss_first"] == pytest.approx(0.693147, abs=1e-5)
 
 
+@pytest.mark.slow
 def test_lineage_tells_which_stages_a_row_was_trained_in(stored: Path) -> None:
     short = RECIPE.replace("max_steps: 12", "max_steps: 1")
     summary = run_recipe(load_recipe(write(stored, short)))
@@ -165,6 +167,7 @@ def test_lineage_tells_which_stages_a_row_was_trained_in(stored: Path) -> None:
     assert [at.stage for at in left] == ["0-sft", "2-reward_model", "3-kto"]
 
 
+@pytest.mark.slow
 def test_train_command_takes_recipes_that_explore_nothing(stored: Path) -> None:
     refused = CliRunner().invoke(app, ["train", str(write_online(stored))])
     assert refused.exit_code == 2
@@ -175,6 +178,7 @@ def test_train_command_takes_recipes_that_explore_nothing(stored: Path) -> None:
     assert "no preference pair could be mined" in nothing.output
 
 
+@pytest.mark.slow
 def test_stopped_run_goes_on_with_the_stage_that_failed(stored: Path) -> None:
     text = RECIPE.replace("fraction: 0.3", "fraction: 0.5").replace("max_steps: 12", "max_steps: 2")
     broken = text.replace("learning_rate: 1.0e-3, beta: 0.1", "learning_rate: 1.0e+30, max_grad_norm: 0.0")

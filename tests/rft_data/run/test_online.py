@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from rft_data.buffer import Buffer
 from rft_data.cli.app import app
 from rft_data.core.digests import row_digests
-from rft_data.core.errors import RecipeError, ResumeError, UnknownComponentError
+from rft_data.core.errors import RecipeError, ResumeError
 from rft_data.recipe import load_recipe
 from rft_data.recipe.load import load_run
 from rft_data.run.folder import Run
@@ -241,7 +241,7 @@ def test_secrets_from_the_environment_are_stored_as_references(
 def test_a_recipe_that_fails_its_checks_leaves_no_trace(tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match="learning_rat"):
         run_recipe(load_recipe(write_recipe(tmp_path), ["stages.1.trl.learning_rat=1"]))
-    with pytest.raises(UnknownComponentError, match="exact_answer"):
+    with pytest.raises(RecipeError, match="exact_answer"):
         run_recipe(load_recipe(write_recipe(tmp_path), ["explorer.reward.0.use=exact_answr"]))
     with pytest.raises(RecipeError, match="no task of split 'heldout'"):
         run_recipe(load_recipe(write_recipe(tmp_path), ["tasks.0.heldout=0.0"]))

@@ -52,6 +52,7 @@ def record_steps(metrics: MetricsLog, first: int, last: int) -> None:
         )
 
 
+@pytest.mark.slow
 def test_status_of_a_live_run_beside_its_writing_owner(tmp_path: Path) -> None:
     run_dir = make_run(tmp_path)
     with RunControl(run_dir, attempt=1) as control, Buffer(run_dir / "buffer") as buffer:

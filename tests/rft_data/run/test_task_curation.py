@@ -55,6 +55,7 @@ def test_the_second_run_judges_tasks_by_the_rollouts_of_the_first(tmp_path: Path
         assert dropped[0]["task_id"] in {task.task_id for task in buffer.tasks()}
 
 
+@pytest.mark.slow
 def test_difficulty_and_priority_reach_the_stored_tasks(tmp_path: Path):
     curate(recipe(tmp_path, SAMPLES, "tasks.0.heldout=0", "task_ops=[]"))
     operators = [
@@ -122,6 +123,7 @@ def test_edits_that_make_two_tasks_the_same_leave_one(tmp_path: Path):
     assert (report["rows_in"], report["rows_out"]) == (3, 3)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif("RFT_GSM8K_DIR" not in os.environ, reason="RFT_GSM8K_DIR names no GSM8K folder")
 def test_real_questions_are_curated_whole(tmp_path: Path):
     report = curate(recipe(tmp_path, Path(os.environ["RFT_GSM8K_DIR"]), "rollouts=[]"))

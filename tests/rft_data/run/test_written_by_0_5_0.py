@@ -39,6 +39,7 @@ def rft(*arguments: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_buffers_of_0_5_0_are_whole_and_answer_as_before(old: Path) -> None:
     for uri in ("library", "run/buffer"):
         assert not verify(old / uri).findings
@@ -53,6 +54,7 @@ def test_buffers_of_0_5_0_are_whole_and_answer_as_before(old: Path) -> None:
     assert "first" in rft("buffer", "tag", "library")
 
 
+@pytest.mark.slow
 def test_runs_that_0_5_0_completed_are_complete(old: Path) -> None:
     summary = run_recipe(load_run(Path("preferred")))
     assert summary["versions"]["rft-data"] == "0.5.0"

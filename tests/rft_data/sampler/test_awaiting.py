@@ -59,6 +59,7 @@ def reward(group: int, member: int, value: float | None = 1.0, key: str = "rewar
     return Feedback(name_of(group, member), "grader", key, value)
 
 
+@pytest.mark.slow
 def test_a_group_waits_until_each_missing_reward_has_come(buffer: Buffer, clock: Any) -> None:
     awaiting = Awaiting(buffer, Delayed(WAIT_S))
     late, known = played(buffer, 0, [None, 0.5, None]), played(buffer, 1, [1.0, 0.0])
@@ -179,6 +180,7 @@ EVENTS = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=12)
 @given(events=EVENTS)
 def test_each_group_is_handed_out_once_when_its_rewards_are_there_or_its_time_is_over(

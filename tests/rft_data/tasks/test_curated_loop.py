@@ -146,6 +146,7 @@ def straight(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str], list[
     return House(tmp_path_factory.mktemp("straight"), 0, live).run()
 
 
+@pytest.mark.slow
 def test_a_run_retires_what_the_operators_drop_and_plays_what_it_made(straight):
     trained, played, state = straight
     assert len(trained) == STEPS
@@ -154,6 +155,7 @@ def test_a_run_retires_what_the_operators_drop_and_plays_what_it_made(straight):
     assert made & set(played), "no new task was trained on"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dies_at", [-3, 3, -5, 6])
 def test_a_killed_run_trains_the_same(tmp_path: Path, straight, dies_at: int):
     """Killed between steps, before curation at a checkpoint's step, and after it but before the seal."""
@@ -167,6 +169,7 @@ def test_a_killed_run_trains_the_same(tmp_path: Path, straight, dies_at: int):
     assert House(tmp_path, 1, live).run() == straight
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", [2, 5, 7])
 def test_groups_of_a_step_that_was_killed_are_no_evidence(tmp_path: Path, straight, step: int, monkeypatch):
     """They are set aside and their tasks played again: counted twice, they would retire too many."""
@@ -186,6 +189,7 @@ def test_groups_of_a_step_that_was_killed_are_no_evidence(tmp_path: Path, straig
     assert again.run() == straight
 
 
+@pytest.mark.slow
 def test_falling_back_over_a_curation_ends_as_a_straight_run(tmp_path: Path, straight, caplog):
     """Leases granted since are trained again, and the tasks are curated again between them."""
 

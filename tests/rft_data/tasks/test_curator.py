@@ -40,6 +40,7 @@ def curator(buffer, tasks, *, ops=OPS, least=1, synthesis=None, admit=None, run_
     )
 
 
+@pytest.mark.slow
 def test_solved_and_unsolved_tasks_are_retired_with_their_reasons(buffer, play):
     tasks = make_tasks(4)
     for task, rewards in zip(tasks, ([1.0, 1.0], [0.0, 0.0], [1.0, 0.0], [1.0]), strict=True):
@@ -117,6 +118,7 @@ def test_new_tasks_that_are_not_admitted_are_not_added(buffer, play):
     assert len(buffer.tasks()) == 1
 
 
+@pytest.mark.slow
 def test_a_restart_from_the_state_goes_on_as_if_nothing_had_happened(buffer, play):
     tasks = make_tasks(4)
     synthesis = make_synthesis(TWIST, {}, parents=1)

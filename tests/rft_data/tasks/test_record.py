@@ -98,6 +98,7 @@ def test_a_group_that_was_readmitted_into_another_book_counts_once(buffer):
     assert played(buffer, run_id="book")["played_rollouts"].to_pylist() == [[2]]
 
 
+@pytest.mark.slow
 @given(
     groups=st.lists(
         st.tuples(

@@ -41,6 +41,7 @@ def hold_out(task: Task, experiences, rng) -> list[Task]:
     return [replace(task, split="heldout", metadata={"n": 1})]
 
 
+@pytest.mark.slow
 def test_variants_name_their_parent_and_depend_on_nothing_else(buffer, play):
     tasks = make_tasks(3)
     for task in tasks[:2]:

@@ -129,6 +129,7 @@ def test_layers_that_cannot_have_an_adapter_are_one_clear_error(
         _trainer(model_path, tmp_path, {**LORA, "target_modules": targets})
 
 
+@pytest.mark.slow
 def test_version_of_a_model_in_bfloat16_is_proved_by_engines_in_float32(
     model_path: Path, tmp_path: Path, rows_table: Rows, leased: Leased
 ) -> None:
@@ -151,6 +152,7 @@ def _adapter(trainer: GrpoTrainer, folder: Path) -> dict[str, torch.Tensor]:
     return load_file(_published(trainer, folder) / ADAPTER_FILE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "lora",
     [LORA, {**LORA, "use_rslora": True, "rank_pattern": {"v_proj": 2}, "alpha_pattern": {"q_proj": 3}}],
@@ -185,6 +187,7 @@ def test_version_is_the_adapter_alone_and_merges_as_peft_does(
     assert {name.split(".")[-2] for name in changed} == {"q_proj", "v_proj"}
 
 
+@pytest.mark.slow
 def test_published_adapter_is_made_whole_again_for_transformers_alone(
     model_path: Path, tmp_path: Path, rows_table: Rows, leased: Leased
 ) -> None:
@@ -203,6 +206,7 @@ def test_published_adapter_is_made_whole_again_for_transformers_alone(
         publishable(version, whole)
 
 
+@pytest.mark.slow
 def test_sharded_state_gives_the_same_version_as_a_whole_model(
     model_path: Path, tmp_path: Path, rows_table: Rows, leased: Leased
 ) -> None:
@@ -222,6 +226,7 @@ def test_sharded_state_gives_the_same_version_as_a_whole_model(
     assert Probe.load(version).check(found.logprobs, 1e-5, "gathered") <= 1e-5
 
 
+@pytest.mark.slow
 def test_adapter_resumes_bit_for_bit(
     model_path: Path, tmp_path: Path, rows_table: Rows, leased: Leased
 ) -> None:

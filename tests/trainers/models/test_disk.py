@@ -27,6 +27,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         yield folder
 
 
+@pytest.mark.slow
 def test_full_disk_under_a_checkpoint_is_named_and_keeps_the_one_before(
     model_path: Path, small_disk: Path, rows_table: Rows, leased: Leased
 ) -> None:
@@ -40,6 +41,7 @@ def test_full_disk_under_a_checkpoint_is_named_and_keeps_the_one_before(
             grpo.step(leased(rows_table(1, 8), 1))
 
 
+@pytest.mark.slow
 def test_full_disk_under_weights_is_named_and_the_trainer_goes_on(
     model_path: Path, tmp_path: Path, small_disk: Path, rows_table: Rows, leased: Leased
 ) -> None:

@@ -17,6 +17,7 @@ TOKENIZER = build_tiny_tokenizer()
 PRINTABLE = st.text(st.characters(min_codepoint=32, max_codepoint=126))
 
 
+@pytest.mark.slow
 @given(st.one_of(PRINTABLE, st.text().map(lambda text: unicodedata.normalize("NFC", text))))
 def test_tokenizer_gives_every_text_back(text: str) -> None:
     ids = TOKENIZER(text, add_special_tokens=False)["input_ids"]

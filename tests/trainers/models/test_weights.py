@@ -24,6 +24,7 @@ def independent_logprobs(directory: Path, token_ids: tuple[int, ...]) -> np.ndar
     return np.array(out, dtype=np.float32)
 
 
+@pytest.mark.slow
 def test_published_probe_agrees_with_an_independent_forward(model_path: Path, tmp_path: Path) -> None:
     publishable(model_path, tmp_path)
     probe = Probe.load(tmp_path)

@@ -42,6 +42,7 @@ def loss_of(trainer: Any) -> torch.Tensor:
     return trainer.compute_loss(trainer.model, batch)
 
 
+@pytest.mark.slow
 def test_every_loss_equals_its_papers_float64_value(
     model_path: Path, other_path: Path, tmp_path: Path
 ) -> None:
@@ -94,6 +95,7 @@ TEXTS = [
 ]
 
 
+@pytest.mark.slow
 def test_first_update_equals_stock_trl_on_the_same_conversations(
     model_path: Path, other_path: Path, tmp_path: Path
 ) -> None:
@@ -129,6 +131,7 @@ def test_first_update_equals_stock_trl_on_the_same_conversations(
     require_same_update(ours, stock, start, least=1e-5)
 
 
+@pytest.mark.slow
 def test_reference_is_the_stages_start_wherever_its_folder_came_from(
     model_path: Path, other_path: Path, tmp_path: Path
 ) -> None:

@@ -50,6 +50,7 @@ def mismatched(made: list[Answer]) -> list[Answer]:
     ]
 
 
+@pytest.mark.slow
 def test_loss_and_gradient_equal_the_papers_in_float64(
     model_path: Path, other_path: Path, tmp_path: Path
 ) -> None:
@@ -79,6 +80,7 @@ def test_loss_and_gradient_equal_the_papers_in_float64(
         assert float((found - wanted).norm() / wanted.norm()) < 1e-5
 
 
+@pytest.mark.slow
 def test_first_update_equals_stock_trl_on_the_same_conversations(
     model_path: Path, other_path: Path, tmp_path: Path
 ) -> None:

@@ -140,6 +140,7 @@ def is_trained(name: str) -> bool:
     return ".lora_" in name or ".modules_to_save." in name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_first_updates_equal_stock_trls_and_the_base_stays(
     model_path: Path, tmp_path: Path, algorithm: str
@@ -155,6 +156,7 @@ def test_first_updates_equal_stock_trls_and_the_base_stays(
     assert any("score.modules_to_save" in name for name in moved) == (algorithm == "reward_model")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "extra",
     [
@@ -187,6 +189,7 @@ def test_written_model_is_whole_and_says_what_the_adapted_one_says(
     assert json.loads((tmp_path / "out" / "config.json").read_text())["architectures"] == ["Qwen2ForCausalLM"]
 
 
+@pytest.mark.slow
 def test_reward_models_head_is_trained_and_written(model_path: Path, tmp_path: Path) -> None:
     made, tokenizer = pairs_of(model_path), load_tokenizer(model_path)
     options = {**OPTIONS, "max_steps": 12, "per_device_train_batch_size": 3}
@@ -202,6 +205,7 @@ def test_reward_models_head_is_trained_and_written(model_path: Path, tmp_path: P
     assert not list((tmp_path / "out").glob("adapter*"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["dpo", "kto"])
 def test_reference_is_the_start_model_also_where_its_logprobs_come_first(
     model_path: Path, tmp_path: Path, algorithm: str
@@ -224,6 +228,7 @@ def test_reference_is_the_start_model_also_where_its_logprobs_come_first(
     assert losses[2] == pytest.approx(losses[0], rel=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_trained_twice_is_the_same_model(model_path: Path, tmp_path: Path, algorithm: str) -> None:
     size = {"per_device_train_batch_size": 2, "max_steps": 2, "learning_rate": 1e-2}
@@ -243,6 +248,7 @@ def test_trained_twice_is_the_same_model(model_path: Path, tmp_path: Path, algor
     assert all(torch.equal(one[name], other[name]) for name in one)
 
 
+@pytest.mark.slow
 def test_gradient_checkpointing_trains_the_same_adapter(model_path: Path, tmp_path: Path) -> None:
     plain = ours("sft", model_path, tmp_path / "a")
     saving = ours("sft", model_path, tmp_path / "b", gradient_checkpointing=True)

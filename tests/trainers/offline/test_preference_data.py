@@ -73,6 +73,7 @@ def members(buffer: Buffer, heldout: float = 0.0, **choice: Any) -> list[tuple[s
 # --- rows ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_rows_are_chosen_by_run_source_filter_and_reward(buffer: Buffer) -> None:
     buffer.append([row(0, 0, 1.0), row(0, 1, 0.9), row(0, 2, 0.1), row(0, 3, None)])
     buffer.append([row(1, 0, 1.0, run_id="b"), row(1, 1, 1.0, run_id="b", source="eval")])

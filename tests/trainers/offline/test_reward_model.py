@@ -32,6 +32,7 @@ def trainer_of(path: Path, made: Any, folder: Path, **options: Any) -> Any:
     )
 
 
+@pytest.mark.slow
 def test_loss_is_bradley_terrys_in_float64(model_path: Path, tmp_path: Path) -> None:
     made = reference.pairs(1, 4)
     trainer = trainer_of(model_path, made, tmp_path)
@@ -49,6 +50,7 @@ def test_loss_is_bradley_terrys_in_float64(model_path: Path, tmp_path: Path) -> 
     assert float((found - exactly).norm() / exactly.norm()) < 1e-5
 
 
+@pytest.mark.slow
 def test_first_update_equals_stock_trl_on_the_same_conversations(model_path: Path, tmp_path: Path) -> None:
     texts = [("2+3=", "5", "The answer is 7."), ("Name a tree.", "Oak, or elm.", "blue")]
     rows = [
@@ -81,6 +83,7 @@ def test_first_update_equals_stock_trl_on_the_same_conversations(model_path: Pat
     require_same_update(ours, stock, start, least=1e-6)
 
 
+@pytest.mark.slow
 def test_trained_scorer_loads_as_a_classifier_and_tells_better_from_worse(
     model_path: Path, tmp_path: Path
 ) -> None:

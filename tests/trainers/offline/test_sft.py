@@ -85,6 +85,7 @@ def test_first_loss_equals_the_hand_loss_and_falls(model_path: Path, tmp_path: P
     assert all(isinstance(value, float) for value in metrics.values())
 
 
+@pytest.mark.slow
 def test_first_update_equals_stock_trl_on_the_same_conversations(model_path: Path, tmp_path: Path) -> None:
     texts = [("2+3=", "The sum is 5."), ("Name a tree.", "Oak, or elm."), ("x + 4 = 9, x?", "5")]
     rows = [

@@ -29,6 +29,7 @@ from trainers.policy.critics.value_head import ValueHead
 NUMBER = st.floats(-3, 3, width=32)
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(NUMBER, NUMBER, NUMBER), min_size=1, max_size=9), st.sampled_from([None, 0.2, 1.0]))
 def test_value_loss_equals_its_formula(tokens: list[tuple[float, float, float]], clip: float | None) -> None:
     values, old, returns = torch.tensor(tokens, dtype=torch.float64).T

@@ -129,6 +129,7 @@ def relative_difference(got: Gradient, want: Gradient) -> float:
     return float((difference / size).sqrt())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("per_token", [False, True], ids=["row-advantage", "token-advantage"])
 @pytest.mark.parametrize(
     "options",
@@ -158,6 +159,7 @@ RECOMPUTED = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("off_policy", RECOMPUTED, ids=lambda o: o.importance)
 @pytest.mark.parametrize(
     ("options", "per_token"),
@@ -183,6 +185,7 @@ def test_first_gradient_equals_the_decoupled_loss(
     assert relative_difference(got, uncorrected) > 0.01
 
 
+@pytest.mark.slow
 def test_all_corrections_are_plain_grpo_where_the_rollout_policy_is_the_current_one(
     model_path: Path, tmp_path: Path, rows_table: Rows, replace_column: Replace
 ) -> None:
@@ -201,6 +204,7 @@ def test_all_corrections_are_plain_grpo_where_the_rollout_policy_is_the_current_
         assert relative_difference(trl_gradient(model_path, table, 8, {}, tmp_path, off_policy), want) < 1e-5
 
 
+@pytest.mark.slow
 def test_padding_rows_leave_the_corrected_gradient_unchanged(
     model_path: Path, tmp_path: Path, rows_table: Rows
 ) -> None:
@@ -221,6 +225,7 @@ def test_first_gradient_depends_on_the_stored_logprobs(
     assert relative_difference(trl_gradient(model_path, stale, 8, {}, tmp_path), fresh) > 0.1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [{"loss_type": "dapo"}, {"loss_type": "grpo"}, {"loss_type": "dapo", "gradient_accumulation_steps": 2}],
@@ -286,6 +291,7 @@ INVARIANT = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", INVARIANT, ids=lambda o: "-".join(str(v) for v in o.values()))
 def test_padding_rows_leave_the_gradient_unchanged(
     model_path: Path, tmp_path: Path, options: dict[str, Any], rows_table: Rows

@@ -49,6 +49,7 @@ def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
     return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"beta": 0.5}], ids=["no-kl", "kl"])
 def test_resumed_run_equals_the_uninterrupted_one_bit_for_bit(
     model_path: Path, tmp_path: Path, rows_table: Rows, leased: Leased, options: dict[str, Any]
@@ -99,6 +100,7 @@ def test_step_returns_finite_metrics_and_counts(
     assert capsys.readouterr().out == ""
 
 
+@pytest.mark.slow
 def test_saved_weights_prove_themselves_between_steps(
     model_path: Path, tmp_path: Path, rows_table: Rows, leased: Leased
 ) -> None:
@@ -120,6 +122,7 @@ def test_saved_weights_prove_themselves_between_steps(
     assert np.abs(probe.logprobs[0] - before.logprobs[0]).max() > 1e-3
 
 
+@pytest.mark.slow
 def test_ragged_lease_trains_like_the_same_lease_padded_to_another_batch(
     model_path: Path, tmp_path: Path, rows_table: Rows, leased: Leased
 ) -> None:
@@ -167,6 +170,7 @@ def test_step_that_is_not_finite_names_step_and_groups_and_changes_no_weight(
         assert grpo.steps_done == 1
 
 
+@pytest.mark.slow
 def test_lease_that_cannot_be_trained_is_refused_and_the_next_one_is_trained(
     model_path: Path, tmp_path: Path, rows_table: Rows, leased: Leased, replace_column: Replace
 ) -> None:

@@ -52,6 +52,7 @@ def lease(prompts: list[int], completions: list[int]) -> dict[str, torch.Tensor]
 lengths = st.integers(0, 300)
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(
     ranks=st.integers(1, 4),
@@ -171,6 +172,7 @@ def _update(
     return {name: after[name] - before[name] for name in after}, metrics
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LOSSES)
 def test_dealt_micro_batches_give_the_gradient_of_the_undivided_batch(
     model_path: Path, tmp_path: Path, rows_table: Rows, leased: Leased, name: str

@@ -129,6 +129,7 @@ def with_experts(table: pa.Table, places: list[int]) -> pa.Table:
     return pa.Table.from_pylist(rows, schema=table.schema)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(LOSSES.keys() - {"m2po"}))  # which looks at a micro-batch together
 def test_first_gradient_of_every_loss_equals_the_rows_one_by_one(
     name: str, model_path: Path, tmp_path: Path, rows_table: Rows
@@ -143,6 +144,7 @@ def test_first_gradient_of_every_loss_equals_the_rows_one_by_one(
     assert relative_difference(got, want) < 1e-5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("estimator", sorted(set(KL_ESTIMATORS) - {"k1"}))
 @pytest.mark.parametrize("own", [True, False])
 def test_kl_term_is_added_to_either_kind_of_loss(
@@ -242,6 +244,7 @@ def test_objective_that_cannot_be_is_refused(
         make_objective(settings, options, config)
 
 
+@pytest.mark.slow
 def test_lease_of_more_rows_than_the_batch_has_its_own_gradient(
     model_path: Path, tmp_path: Path, rows_table: Rows
 ) -> None:
@@ -251,6 +254,7 @@ def test_lease_of_more_rows_than_the_batch_has_its_own_gradient(
     assert relative_difference(got, wanted_gradient(model_path, table, LOSSES["ppo_clip"].function)) < 1e-5
 
 
+@pytest.mark.slow
 def test_experts_rows_have_no_part_in_kl_and_entropy(
     model_path: Path, tmp_path: Path, rows_table: Rows
 ) -> None:
@@ -267,6 +271,7 @@ def test_experts_rows_have_no_part_in_kl_and_entropy(
     assert relative_difference(got, wanted_gradient(model_path, table, terms)) < 1e-5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("old", ["rollout", "recompute"])
 def test_bias_correction_is_by_the_ratio_to_the_policy_that_sampled(
     old: str, model_path: Path, tmp_path: Path, rows_table: Rows
@@ -302,6 +307,7 @@ def test_own_row_without_logprobs_is_never_taken_for_an_experts(
         got_gradient(model_path, ours, 6, {"loss": {"use": "raft"}}, {}, tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["ppo_clip", "dual_clip", "policy_gradient", "opmd"])
 def test_gradient_through_the_model_is_that_of_finite_differences(
     name: str, model_path: Path, tmp_path: Path, rows_table: Rows

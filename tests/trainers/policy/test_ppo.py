@@ -166,6 +166,7 @@ def paper_advantages(
     return [torch.tensor([(a - mean) / std for a in row], dtype=torch.float64) for row in advantages], returns
 
 
+@pytest.mark.slow
 @KINDS
 @pytest.mark.parametrize(
     ("settings", "rows", "options"),
@@ -235,6 +236,7 @@ def moved(a: list[torch.Tensor], b: list[torch.Tensor]) -> bool:
     return not all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
 
 
+@pytest.mark.slow
 @KINDS
 def test_resumed_run_equals_the_uninterrupted_one_bit_for_bit(
     model_path: Path, tmp_path: Path, rows_table: Rows, leased: Leased, use: str
@@ -277,6 +279,7 @@ def test_operators_that_read_values_want_a_critic(model_path: Path, tmp_path: Pa
         trainer(model_path, tmp_path, {"batch_ops": ["gae"]})
 
 
+@pytest.mark.slow
 @KINDS
 def test_warm_up_trains_the_critic_alone(
     model_path: Path, tmp_path: Path, rows_table: Rows, leased: Leased, use: str

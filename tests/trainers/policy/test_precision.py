@@ -35,6 +35,7 @@ def _update(model_path: Path, out: Path, batch: LeasedBatch, options: dict[str, 
     return torch.cat([(after[name].float() - before[name].float()).flatten() for name in sorted(before)])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "tolerance"),
     [
@@ -61,6 +62,7 @@ def test_update_is_that_of_float32_without_checkpointing(
         assert off > 1e-4  # it was not ignored
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("packed", [{"padding_free": True}, {"packing": True, "max_length": 64}])
 def test_rows_without_padding_see_no_other_row(
     model_path: Path, tmp_path: Path, rows_table: Rows, packed: dict[str, Any]

@@ -154,6 +154,7 @@ def test_continued_in_a_new_process_equals_straight_for_every_kind_of_checkpoint
     assert done.stdout.split() == [want] * 4
 
 
+@pytest.mark.slow
 def test_checkpoint_before_the_first_step_is_refused_and_after_a_resume_is_there_already(
     model_path: Path, tmp_path: Path, rows_table: Rows, leased: Leased
 ) -> None:
@@ -167,6 +168,7 @@ def test_checkpoint_before_the_first_step_is_refused_and_after_a_resume_is_there
         assert digests(again.checkpoint_dir(1)) == before
 
 
+@pytest.mark.slow
 def test_checkpoint_replaces_what_a_killed_attempt_left(
     model_path: Path, tmp_path: Path, rows_table: Rows, leased: Leased
 ) -> None:

@@ -31,6 +31,7 @@ def standardised(rewards: list[float]) -> list[list[float]]:
     return [[float(value)] for value in scaled.flatten()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss_type", ["grpo", "dapo", "bnpo", "cispo", "sapo"])
 def test_first_update_equals_stock_trls(
     loss_type: str, model_path: Path, tmp_path: Path, rows_table: Rows

@@ -84,6 +84,7 @@ def options_of(name: str) -> dict[str, Any]:
     return {**ALGORITHMS[name].trl_loss, **extra}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("accumulate", [1, 2])
 @pytest.mark.parametrize("name", sorted(REFERENCES))
 def test_first_gradient_equals_the_papers_formula(
@@ -95,6 +96,7 @@ def test_first_gradient_equals_the_papers_formula(
     assert relative_difference(got, wanted_gradient(model_path, table, *REFERENCES[name])) < 1e-5
 
 
+@pytest.mark.slow
 def test_bnpo_is_a_mean_over_the_tokens_of_a_micro_batch(
     model_path: Path, tmp_path: Path, rows_table: Rows
 ) -> None:
@@ -103,6 +105,7 @@ def test_bnpo_is_a_mean_over_the_tokens_of_a_micro_batch(
     assert relative_difference(got, wanted_gradient(model_path, table, by_token(0.2, 0.2))) < 1e-5
 
 
+@pytest.mark.slow
 def test_two_sided_clip_bounds_the_ratio_of_negative_advantages(
     model_path: Path, tmp_path: Path, rows_table: Rows
 ) -> None:

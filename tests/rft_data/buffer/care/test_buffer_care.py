@@ -24,6 +24,7 @@ def rft(*words: object) -> Result:
     return CliRunner().invoke(app, [str(word) for word in words])
 
 
+@pytest.mark.slow
 def test_verify_exits_0_on_a_sound_buffer_and_1_on_a_damaged_one(root: Path) -> None:
     sound = rft("verify", root)
     assert (sound.exit_code, "no damage" in sound.stdout) == (0, True)
@@ -34,6 +35,7 @@ def test_verify_exits_0_on_a_sound_buffer_and_1_on_a_damaged_one(root: Path) -> 
     assert rft("verify", root, "--quick").exit_code == 1
 
 
+@pytest.mark.slow
 def test_repair_prints_what_was_lost(root: Path) -> None:
     data_file(root, "experiences").unlink()
     dry = rft("repair", root, "--dry-run")

@@ -66,6 +66,7 @@ def lose_two(root: Path) -> None:
     lose_newest(root)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("damage", "lost"),
     [

@@ -100,6 +100,7 @@ def check_mended(root: Path, pristine: Path, lost: dict[str, set[int]], *, next_
 # --- manifests ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("tables", "damage"),
     [
@@ -132,6 +133,7 @@ def test_repair_falls_back_from_a_damaged_newest_manifest_and_loses_no_row(
     check_mended(root, pristine, {})
 
 
+@pytest.mark.slow
 def test_repair_of_a_commit_whose_every_file_is_empty_loses_it_and_never_gives_its_numbers_again(
     root: Path, pristine: Path
 ) -> None:
@@ -190,6 +192,7 @@ def test_repair_starts_tables_anew_when_no_version_opens(
     check_mended(root, pristine, {})
 
 
+@pytest.mark.slow
 def test_a_damaged_older_manifest_is_a_note(root: Path) -> None:
     empty(newest_manifest(root, "groups", back=2))
     report = verify(root)
@@ -259,6 +262,7 @@ LOSSES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("losses", "damage", "kind"),
     [
@@ -355,6 +359,7 @@ def _numbered(root: Path, number: int, seq: int) -> pa.Table:
     return rows.set_column(schema.get_field_index("digest"), schema.field("digest"), digest)
 
 
+@pytest.mark.slow
 def test_repair_takes_out_a_row_that_does_not_match_its_digest(root: Path, pristine: Path) -> None:
     row = _numbered(root, 300, seq=ROWS)
     at = row.schema.get_field_index("reward")
@@ -462,6 +467,7 @@ def test_repair_releases_both_leases_of_one_step(root: Path, pristine: Path) -> 
         assert len(ledger.grant("trainer", 3, 3, [group_result(6), group_result(8)]).group_ids) == 2
 
 
+@pytest.mark.slow
 def test_a_group_leased_for_two_steps_is_a_note_because_a_recipe_may_replay(root: Path) -> None:
     append_rows(root, "leases", [grant(4, [0, 1, 2, 3], [group_of(0)])])
     report = verify(root)
@@ -521,6 +527,7 @@ def test_repair_retires_groups_whose_picture_is_gone(root: Path, pristine: Path)
 # --- the folder ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_verify_of_a_sound_buffer_finds_nothing_and_repair_does_nothing(root: Path) -> None:
     before = prints(root)
     report = verify(root)
@@ -531,6 +538,7 @@ def test_verify_of_a_sound_buffer_finds_nothing_and_repair_does_nothing(root: Pa
     assert before <= prints(root)
 
 
+@pytest.mark.slow
 def test_verify_writes_nothing(root: Path) -> None:
     empty(newest_manifest(root, "experiences"))
     before = sorted((path, path.stat().st_mtime_ns) for path in root.rglob("*"))
@@ -546,6 +554,7 @@ def test_leftovers_and_orphan_files_are_notes(root: Path) -> None:
     assert [f.kind for f in report.findings] == ["leftover", "orphan_file"]
 
 
+@pytest.mark.slow
 def test_repair_writes_a_missing_marker_again(root: Path, pristine: Path) -> None:
     remove(root / "schema_version")
     assert [f.kind for f in verify(root).damage] == ["schema_version"]
@@ -562,6 +571,7 @@ def test_repair_writes_no_marker_where_no_table_tells_the_version(root: Path) ->
     assert not (root / "schema_version").exists()
 
 
+@pytest.mark.slow
 def test_repair_refuses_another_schema_version(root: Path) -> None:
     (root / "schema_version").write_text("1\n")
     assert verify(root).of("schema_version")[0].severity == "fatal"
@@ -569,6 +579,7 @@ def test_repair_refuses_another_schema_version(root: Path) -> None:
         repair(root)
 
 
+@pytest.mark.slow
 def test_verify_works_beside_a_living_owner_and_repair_waits_for_it(root: Path) -> None:
     with Buffer(root):
         report = verify(root)
@@ -588,6 +599,7 @@ def test_a_dry_run_changes_nothing(root: Path) -> None:
     assert prints(root) == before
 
 
+@pytest.mark.slow
 def test_the_report_of_a_repair_is_written_down_twice(root: Path) -> None:
     remove(data_file(root, "experiences"))
     done = repair(root)
@@ -602,6 +614,7 @@ def test_the_report_of_a_repair_is_written_down_twice(root: Path) -> None:
     assert "lost      experiences: 8 rows (0-7)" in done.text()
 
 
+@pytest.mark.slow
 def test_everything_at_once_is_mended(root: Path, pristine: Path) -> None:
     for table in BIG_TABLES:
         empty(newest_manifest(root, table))

@@ -60,6 +60,7 @@ def test_a_file_in_which_no_row_decodes_is_given_up_in_seconds_and_progress_is_t
         assert len(buffer) == 8
 
 
+@pytest.mark.slow
 def test_the_rows_found_are_those_that_cannot_be_read_one_by_one(large: Path) -> None:
     spoil(data_file(large, "experiences"), 0.30, 0.34)
     head = TableFolder(large, "experiences").head

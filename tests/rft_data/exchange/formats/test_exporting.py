@@ -331,6 +331,7 @@ def test_the_card_says_what_the_rows_are(buffer: Buffer, tmp_path: Path) -> None
         assert part in card, part
 
 
+@pytest.mark.slow
 def test_images_are_bytes_in_tables_and_data_uris_in_json(buffer: Buffer, tmp_path: Path) -> None:
     image = b"\x89PNG\r\n\x1a\n rest"
     table = pa.table(

@@ -388,6 +388,7 @@ def test_a_row_that_does_not_fit_is_refused_with_the_reason(name: str, row: dict
     assert reason in str(caught.value)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif("RFT_GSM8K_DIR" not in os.environ, reason="RFT_GSM8K_DIR names no GSM8K folder")
 def test_real_gsm8k_is_read_whole(buffer: Buffer) -> None:
     path = Path(os.environ["RFT_GSM8K_DIR"]) / "test.jsonl"

@@ -71,6 +71,7 @@ def test_a_quarantined_row_says_what_it_was(buffer: Buffer, tmp_path: Path) -> N
     assert json.loads(kept["text"]) == {"prompt": "2+2=", "completion": ""}
 
 
+@pytest.mark.slow
 def test_rows_are_stored_in_chunks_and_a_bad_one_costs_no_other(
     buffer: Buffer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -190,6 +191,7 @@ def test_deep_nesting_is_quarantined(buffer: Buffer, tmp_path: Path) -> None:
     assert "nested deeper than 64 levels" in report.problems[0]
 
 
+@pytest.mark.slow
 def test_a_row_of_which_one_part_is_bad_is_not_stored_in_part(
     buffer: Buffer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -140,6 +140,7 @@ def test_packed_files_are_read_also_when_they_have_several_parts(
     assert [row["a"] for row in rows_of(path)] == [*range(1000), *range(1000)]
 
 
+@pytest.mark.slow
 def test_a_truncated_archive_ends_in_an_error_after_the_rows_it_still_has(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl.gz"
     with gzip.open(path, "wb") as stream:

@@ -23,6 +23,7 @@ def test_every_format_that_is_read_is_tested() -> None:
     assert readable == {"rft", *ROWS}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ROWS)
 @settings(max_examples=60)
 @given(data=st.data())
@@ -47,6 +48,7 @@ def test_a_task_written_and_read_again_is_the_same_task(name: str, data: st.Data
     assert again(FORMATS[name], first[0]) == first
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ROWS)
 @few
 @given(data=st.data())
@@ -76,6 +78,7 @@ def test_import_export_import_is_the_identity_for_every_kind_of_file(
     assert first is not None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FLAT)
 @few
 @given(data=st.data())
@@ -97,6 +100,7 @@ def test_plain_text_goes_through_csv_unchanged(
         assert contents(other) == wanted
 
 
+@pytest.mark.slow
 @few
 @given(data=st.data())
 def test_rft_keeps_every_column_of_every_experience(
@@ -123,6 +127,7 @@ def test_rft_keeps_every_column_of_every_experience(
             )
 
 
+@pytest.mark.slow
 @few
 @given(data=st.data())
 def test_rft_keeps_tasks_and_preferences(
@@ -188,6 +193,7 @@ def test_rft_sets_a_bad_row_aside_and_keeps_the_others(
         assert reason in quarantined(other)[0]
 
 
+@pytest.mark.slow
 def test_rft_keeps_json_text_byte_for_byte(buffer: Buffer, tmp_path: Path) -> None:
     import_into(buffer, jsonl(tmp_path / "a.jsonl", [{"question": "q", "answer": "#### 1"}]))
     incoming = buffer.read("experiences").drop_columns(["seq", "digest"])

@@ -120,6 +120,7 @@ def damaged(path: Path, opener) -> None:
     path.write_bytes(content[: at + 4] + far + content[at + 4 + len(far) :])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("opener", [pa.ipc.new_stream, pa.ipc.new_file])
 def test_a_damaged_arrow_file_is_read_to_the_damage_and_crashes_nothing(tmp_path: Path, opener) -> None:
     path = tmp_path / "rows.arrow"
@@ -130,6 +131,7 @@ def test_a_damaged_arrow_file_is_read_to_the_damage_and_crashes_nothing(tmp_path
     assert [row.row for row in rows] == [{"texts": [str(i)]} for i in range(20)]
 
 
+@pytest.mark.slow
 def test_a_dataset_folder_with_a_damaged_file_is_refused(tmp_path: Path) -> None:
     datasets.Dataset.from_dict({"texts": [[str(i)] for i in range(30)]}).save_to_disk(tmp_path / "one")
     damaged(tmp_path / "one" / "data-00000-of-00001.arrow", pa.ipc.new_stream)
@@ -137,6 +139,7 @@ def test_a_dataset_folder_with_a_damaged_file_is_refused(tmp_path: Path) -> None
         found(tmp_path / "one")
 
 
+@pytest.mark.slow
 def test_arrow_text_that_is_no_utf8_is_one_bad_row(tmp_path: Path) -> None:
     path = tmp_path / "rows.arrow"
     bad = pa.array([b"a", b"\xff", b"c"]).view(pa.string())

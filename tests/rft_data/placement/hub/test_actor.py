@@ -85,6 +85,7 @@ def test_the_actor_serves_its_buffer_and_gives_it_back(tmp_path: Path) -> None:
         assert len(buffer) == 1
 
 
+@pytest.mark.slow
 def test_the_actor_waits_for_its_predecessor_but_not_for_ever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

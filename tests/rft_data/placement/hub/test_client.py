@@ -64,6 +64,7 @@ def group_row(number: int, reward: float = 1.0) -> dict:
     }
 
 
+@pytest.mark.slow
 def test_append_over_the_wire_is_the_append_of_the_buffer(buffer: Buffer, client: HubClient) -> None:
     rows = [make_experience(i, reward=i / 8) for i in range(20)]
     there = client.append(rows[:12])
@@ -95,6 +96,7 @@ def test_append_of_nothing_and_of_foreign_columns(client: HubClient) -> None:
         client.append(pa.table({"x": [1]}))
 
 
+@pytest.mark.slow
 def test_a_batch_above_grpc_limits_crosses_both_ways(buffer: Buffer, client: HubClient) -> None:
     rows = [make_experience(i, completion_text=chr(97 + i) * (2 << 20)) for i in range(12)]
     done = client.append(rows)
@@ -104,6 +106,7 @@ def test_a_batch_above_grpc_limits_crosses_both_ways(buffer: Buffer, client: Hub
     assert back.equals(buffer.take([11, 0, 11]))
 
 
+@pytest.mark.slow
 def test_submit_pipelines_and_every_future_is_answered(buffer: Buffer, client: HubClient) -> None:
     futures = [client.submit([make_experience(4 * i + j) for j in range(4)]) for i in range(60)]
     seqs = [seq for future in futures for seq in future.result(60).seqs]

@@ -147,6 +147,7 @@ def test_data_that_points_outside_itself_is_refused() -> None:
     wire.check_form(pa.table({"x": not_utf8, "y": pa.array([[1]])}))  # for the door to quarantine
 
 
+@pytest.mark.slow
 def test_too_many_calls_with_rows_at_a_time_are_told_so(
     buffer: Buffer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -191,6 +192,7 @@ def test_a_client_follows_a_hub_that_moves(buffer: Buffer) -> None:
     hubs[1].close()
 
 
+@pytest.mark.slow
 def test_a_client_that_stopped_reading_does_not_hold_up_the_end(
     buffer: Buffer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -206,6 +208,7 @@ def test_a_client_that_stopped_reading_does_not_hold_up_the_end(
             list(rows)
 
 
+@pytest.mark.slow
 def test_a_stream_that_is_dropped_ends_at_the_hub(buffer: Buffer, caplog: pytest.LogCaptureFixture) -> None:
     buffer.append([make_experience(i, completion_text="x" * (4 << 20)) for i in range(12)])
     caplog.set_level(logging.WARNING, "rft_data.placement.hub.server")

@@ -48,6 +48,7 @@ def numbers_of(thread: int, call: int) -> range:
     return range(first, first + ROWS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["append", "submit"])
 @pytest.mark.parametrize("served", [False, True])
 def test_threads_each_get_their_own_rows_acknowledged_once(buffer: Buffer, kind: str, served: bool) -> None:
@@ -67,6 +68,7 @@ def test_threads_each_get_their_own_rows_acknowledged_once(buffer: Buffer, kind:
     check(buffer, acked)
 
 
+@pytest.mark.slow
 def test_threads_that_send_the_same_rows_store_them_once(buffer: Buffer) -> None:
     seqs: dict[int, list[int | None]] = {}
 

@@ -144,6 +144,7 @@ def test_a_row_that_is_gone_stops_it(buffer: Buffer) -> None:
         dry_run(buffer, pipeline(STRICT), beyond, groups_per_batch=2)
 
 
+@pytest.mark.slow
 def test_real_rollouts_are_replayed_over_text_operators(tmp_path: Path) -> None:
     source = Path(os.environ.get("RFT_GSM8K_DIR", ROOT / "recipes" / "samples"))
     for name in ("test.jsonl", "example_model_solutions.jsonl"):

@@ -29,6 +29,7 @@ def again(buffer: Buffer, operators: list = LENIENT, book: str = "book"):
     return readmit(buffer, "run", book, pipeline(operators, buffer), groups_per_batch=2)
 
 
+@pytest.mark.slow
 def test_groups_a_later_recipe_keeps_can_be_leased(buffer: Buffer, tmp_path: Path) -> None:
     explore(buffer, REWARDS)
     found = again(buffer)
@@ -70,6 +71,7 @@ def test_repeating_it_adds_nothing(buffer: Buffer) -> None:
     assert (second.admitted, second.already, second.still_rejected) == (0, first.admitted, 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("table", ["annotations", "versions", "groups"])
 def test_what_a_kill_left_undone_the_next_call_does(
     buffer: Buffer, monkeypatch: pytest.MonkeyPatch, table: str
@@ -97,6 +99,7 @@ def test_what_a_kill_left_undone_the_next_call_does(
     assert len(stored_groups(buffer, "book")) == 2
 
 
+@pytest.mark.slow
 def test_a_delayed_reward_makes_its_group_trainable(buffer: Buffer) -> None:
     explore(buffer, REWARDS, WITH_FEEDBACK)
     assert again(buffer, WITH_FEEDBACK).admitted == 0
@@ -108,6 +111,7 @@ def test_a_delayed_reward_makes_its_group_trainable(buffer: Buffer) -> None:
     assert group.seqs == (6, 7)
 
 
+@pytest.mark.slow
 def test_later_feedback_adds_groups_in_order(buffer: Buffer) -> None:
     explore(buffer, REWARDS, WITH_FEEDBACK)
     for first, value in ((6, 1.0), (2, 0.0)):
@@ -136,6 +140,7 @@ def test_a_retired_group_stays_out(buffer: Buffer) -> None:
     assert (found.set_aside, found.admitted) == (1, 1)
 
 
+@pytest.mark.slow
 def test_a_run_id_in_training_takes_no_more_groups(buffer: Buffer) -> None:
     explore(buffer, REWARDS, WITH_FEEDBACK)
     lenient = [{"feedback_mapper": {}}, *LENIENT]
@@ -156,6 +161,7 @@ def test_a_run_id_with_groups_of_other_operators_is_refused(buffer: Buffer) -> N
         again(buffer, ADVANTAGES)
 
 
+@pytest.mark.slow
 def test_a_verdict_that_dropped_a_group_is_no_sign_of_the_same_operators(buffer: Buffer) -> None:
     explore(buffer, REWARDS, WITH_FEEDBACK)
     again(buffer, [{"feedback_mapper": {}}, *LENIENT])
@@ -167,6 +173,7 @@ def test_a_verdict_that_dropped_a_group_is_no_sign_of_the_same_operators(buffer:
     assert again(buffer, WITH_FEEDBACK, book="another").admitted == 1
 
 
+@pytest.mark.slow
 def test_groups_that_lost_rows_are_set_aside_unjudged(tmp_path: Path) -> None:
     place = tmp_path / "buffer"
     with Buffer(place) as buffer:
@@ -196,6 +203,7 @@ def test_an_unknown_run_is_refused(buffer: Buffer) -> None:
         again(buffer)
 
 
+@pytest.mark.slow
 def test_the_buffer_stays_sound(buffer: Buffer, tmp_path: Path) -> None:
     explore(buffer, REWARDS)
     again(buffer)

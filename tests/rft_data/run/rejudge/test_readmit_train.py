@@ -21,6 +21,7 @@ def books(buffer: Buffer, run_id: str) -> dict:
     return conservation(buffer, Ledger(buffer, run_id, 0), CONSUMER).as_dict()
 
 
+@pytest.mark.slow
 def test_the_books_of_run_and_book_both_add_up(buffer: Buffer) -> None:
     explore(buffer, [[1.0, 0.0], [1.0, 1.0], [0.0, 0.0], [None, None]])
     before = books(buffer, "run")

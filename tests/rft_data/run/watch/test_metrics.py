@@ -26,6 +26,7 @@ from rft_data.run.watch.metrics_log import MetricsLog, Point
 # --- facts -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_lag_is_split_into_flight_and_queue() -> None:
     found = lag_histograms(sampled=[5, 5, 3], arrived=[5, 6, 3], leased=[6, 6, 6])
     assert found == {

@@ -26,6 +26,7 @@ def kinds_of(selector, places) -> Counter:
     return Counter((tasks[place].difficulty, bool(visits[place])) for place in places)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("use", ["difficulty", "mopps"])
 def test_thompson_draws_from_a_part_follow_the_law_of_draws_from_all(use: str) -> None:
     tasks, rng = make_tasks(3, 9_000), np.random.default_rng(0)

@@ -64,6 +64,7 @@ def test_every_selector_is_tested() -> None:
     assert {use for use, _ in ARGUMENTS.values()} == set(SELECTORS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ARGUMENTS)
 @settings(max_examples=3)
 @given(events=EVENTS)

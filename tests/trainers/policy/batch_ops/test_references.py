@@ -179,6 +179,7 @@ def test_every_batch_operator_has_a_reference_a_formula_and_a_paper() -> None:
     assert all(op.paper and op.formula for op in BATCH_OPS.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(REFERENCES))
 def test_batch_operator_equals_its_formula(name: str) -> None:
     reference, arguments = REFERENCES[name]
