@@ -63,6 +63,7 @@ def imported() -> dict[str, Path]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("place", "requirement"),
     [

@@ -49,6 +49,7 @@ def test_sqlite_stores_what_the_buffer_stores_and_hands_it_out_once(
         assert all(np.array_equal(row[name], getattr(original, name)) for name in ARRAYS)
 
 
+@pytest.mark.slow
 def test_objects_and_arrow_are_stored_as_the_same_rows(tmp_path: Path) -> None:
     table = RowMaker(50).table(16)
     objects = as_objects(table)

@@ -91,6 +91,7 @@ def test_links_lead_to_files_and_headings_that_exist(page: Path) -> None:
     assert not broken
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_commands_and_their_options_exist(page: Path) -> None:
     unknown = {" ".join(words): missing for words in commands(page) if (missing := known(words))}

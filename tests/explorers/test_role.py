@@ -157,6 +157,7 @@ def test_a_group_is_stored_as_soon_as_it_is_complete_in_one_append(make: Make) -
     assert role._engine.aborted == 3
 
 
+@pytest.mark.slow
 def test_appends_do_not_hold_up_the_event_loop_nor_each_other(make: Make) -> None:
     buffer = SlowBuffer(0.5)
     role = make(buffer)
@@ -241,6 +242,7 @@ def test_a_reward_that_is_killed_costs_its_rollout_the_reward_and_nothing_else(
     assert asyncio.run(role.metrics())["rollouts_unscored"] == 0
 
 
+@pytest.mark.slow
 def test_a_custom_workflow_gets_its_arguments(make: Make) -> None:
     role = make(SlowBuffer(), workflow={"use": f"{TOYS}:ScriptedWorkflow", "args": {"pause_s": 0.3}})
     explore(role, assigned(task("ok")))

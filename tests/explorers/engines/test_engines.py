@@ -83,6 +83,7 @@ def test_greedy_is_the_argmax_with_temperature_one_logprobs_also_beside_sampled_
         assert largest_error(bench, "b", prompt, completion) <= 1e-4
 
 
+@pytest.mark.slow
 def test_load_weights_changes_what_is_served_and_proves_it(bench: Any) -> None:
     first = bench.ref("a")
     assert bench.engine.load_weights(first) <= 1e-4

@@ -34,6 +34,7 @@ def mixed() -> Iterator[tuple[Rewards, Meter]]:
     rewards.close()
 
 
+@pytest.mark.slow
 def test_the_reward_is_the_weighted_sum_in_the_recipes_order(mixed: tuple[Rewards, Meter]) -> None:
     rewards, meter = mixed
     meter.take()

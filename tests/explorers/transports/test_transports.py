@@ -172,6 +172,7 @@ def test_a_copy_of_other_weights_under_the_same_number_is_not_served(tied: Any, 
     transport.close()
 
 
+@pytest.mark.slow
 def test_what_a_killed_run_left_in_shared_memory_goes_with_the_next(tied: Any, memory: Path) -> None:
     ref = tied.ref("a")
     script = (
@@ -206,6 +207,7 @@ def test_a_full_shared_memory_says_so_and_keeps_nothing(
     assert folders(memory) == []
 
 
+@pytest.mark.slow
 def test_a_copy_that_never_ends_is_waited_for_until_the_deadline(tied: Any, memory: Path) -> None:
     transport = SharedMemory(str(memory), deadline_s=0.2)
     ref = tied.ref("a")

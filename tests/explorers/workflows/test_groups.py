@@ -121,6 +121,7 @@ def test_a_rollout_that_raises_fails_its_group_and_no_other() -> None:
     assert len(groups[2].experiences) == 3
 
 
+@pytest.mark.slow
 def test_a_hung_rollout_is_cancelled_at_its_deadline_and_its_request_aborted() -> None:
     house = House(rollout_deadline_s=0.3)
 
@@ -137,6 +138,7 @@ def test_a_hung_rollout_is_cancelled_at_its_deadline_and_its_request_aborted() -
     assert house.meter.take()["rollouts_failed"] == 1
 
 
+@pytest.mark.slow
 def test_a_rollout_that_ignores_its_cancellation_is_left_behind(caplog: pytest.LogCaptureFixture) -> None:
     (group,) = House(group_size=1, rollout_deadline_s=0.2).play(task("deaf"))
     assert (group.outcome, group.experiences) == ("failed", ())
@@ -175,6 +177,7 @@ def test_a_transient_failure_is_played_again_and_another_is_not() -> None:
     assert (numbers["rollouts_started"], numbers["rollouts_arrived"], numbers["rollouts_failed"]) == (9, 3, 6)
 
 
+@pytest.mark.slow
 def test_retries_share_the_deadline_of_their_rollout() -> None:
     house = House(group_size=1, retries=1000, rollout_deadline_s=0.5)
     (group,) = house.play(task("down"))
@@ -238,6 +241,7 @@ def test_a_failed_answer_is_a_row_with_the_reason() -> None:
 ACTS = ("ok", "fail", "flaky", "down", "steps", "exit", "hang")
 
 
+@pytest.mark.slow
 @settings(max_examples=20)
 @given(
     scripts=st.lists(st.lists(st.sampled_from(ACTS), min_size=1, max_size=6), min_size=1, max_size=4),

@@ -50,6 +50,7 @@ def test_equal_prompts_are_asked_once_and_order_is_kept():
     assert (client.spending.calls, client.spending.tokens) == (3, 30)
 
 
+@pytest.mark.slow
 def test_calls_run_side_by_side_up_to_the_bound():
     four = threading.Barrier(4)
 
@@ -63,6 +64,7 @@ def test_calls_run_side_by_side_up_to_the_bound():
     assert server.most_in_flight == 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("code", [429, 500, 503, 408])
 def test_what_may_pass_is_tried_again(code):
     def answer(prompt, number):
@@ -74,6 +76,7 @@ def test_what_may_pass_is_tried_again(code):
     assert client.spending.calls == len(server.requests) == 3
 
 
+@pytest.mark.slow
 def test_a_pause_the_server_asks_for_is_kept(monkeypatch: pytest.MonkeyPatch):
     slept = []
 
@@ -86,6 +89,7 @@ def test_a_pause_the_server_asks_for_is_kept(monkeypatch: pytest.MonkeyPatch):
     assert slept == [7.0]
 
 
+@pytest.mark.slow
 def test_what_will_not_pass_is_not_tried_again():
     with JudgeServer(lambda *_: status(401)) as server:
         (reply,) = client_of(server).ask_all(["x"])
@@ -93,6 +97,7 @@ def test_what_will_not_pass_is_not_tried_again():
     assert len(server.requests) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "content", [b"<html>busy</html>", {"choices": []}, [1], {"choices": [{"message": None}]}]
 )
@@ -103,6 +108,7 @@ def test_an_answer_that_is_no_completion_is_an_error_after_the_tries(content):
     assert len(server.requests) == 2
 
 
+@pytest.mark.slow
 def test_a_slow_answer_times_out_and_the_batch_has_a_deadline():
     with JudgeServer(lambda prompt, _: said("late"), delay_s=1.0) as server:
         (reply,) = client_of(server, timeout_s=0.1, retries=1).ask_all(["x"])
@@ -119,6 +125,7 @@ def test_a_refused_connection_is_an_error_that_names_it():
     assert reply.error.startswith("ConnectError")
 
 
+@pytest.mark.slow
 def test_one_failure_does_not_touch_the_others_and_is_remembered_for_a_while():
     with JudgeServer(lambda prompt, _: status(400) if prompt == "bad" else said(prompt)) as server:
         client = client_of(server)
@@ -129,6 +136,7 @@ def test_one_failure_does_not_touch_the_others_and_is_remembered_for_a_while():
     assert len(server.requests) == 3
 
 
+@pytest.mark.slow
 def test_after_a_while_a_failure_is_tried_again(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(judge_client, "_REMEMBERED_S", 0.0)
     with JudgeServer(lambda _, number: status(400) if number == 0 else said("ok")) as server:
@@ -137,6 +145,7 @@ def test_after_a_while_a_failure_is_tried_again(monkeypatch: pytest.MonkeyPatch)
         assert client.ask_all(["x"]) == [Reply("ok")]
 
 
+@pytest.mark.slow
 def test_failures_of_a_batch_that_took_long_are_remembered_from_its_end(monkeypatch: pytest.MonkeyPatch):
     clock = [0.0]
     monkeypatch.setattr(judge_client, "time", SimpleNamespace(monotonic=lambda: clock[0]))
@@ -153,6 +162,7 @@ def test_failures_of_a_batch_that_took_long_are_remembered_from_its_end(monkeypa
         assert len(server.requests) == 4
 
 
+@pytest.mark.slow
 def test_budgets_end_the_calls_and_say_so():
     with JudgeServer(lambda prompt, _: said(prompt, tokens=100)) as server:
         replies = client_of(server, max_calls=2).ask_all(["a", "b", "c"])
@@ -162,12 +172,14 @@ def test_budgets_end_the_calls_and_say_so():
     assert len(server.requests) == 4
 
 
+@pytest.mark.slow
 def test_a_spent_budget_ends_the_tries_of_a_call_too():
     with JudgeServer(lambda *_: status(500)) as server:
         (reply,) = client_of(server, max_calls=2, retries=5).ask_all(["a"])
     assert (reply.error, len(server.requests)) == ("the budget of 2 calls is spent", 2)
 
 
+@pytest.mark.slow
 def test_a_redirect_is_not_followed():
     with JudgeServer(lambda *_: status(307, location="http://127.0.0.1:9/v1")) as server:
         (reply,) = client_of(server).ask_all(["a"])
@@ -181,6 +193,7 @@ def test_without_the_library_the_error_names_the_extra(monkeypatch: pytest.Monke
         client_of("http://127.0.0.1:9/v1").ask_all(["x"])
 
 
+@pytest.mark.slow
 def test_a_restart_asks_nothing_that_was_answered(tmp_path):
     with JudgeServer(lambda prompt, _: status(500) if prompt == "c" else said(prompt * 2)) as server:
         first = client_of(server, tmp_path / "deep" / "judge.db", retries=0)
@@ -194,6 +207,7 @@ def test_a_restart_asks_nothing_that_was_answered(tmp_path):
         assert len(server.requests) == asked + 1
 
 
+@pytest.mark.slow
 def test_another_endpoint_is_asked_anew_although_its_model_has_the_same_name(tmp_path):
     cache = tmp_path / "judge.db"
     with JudgeServer(lambda *_: said("one")) as first, JudgeServer(lambda *_: said("two")) as second:
@@ -230,6 +244,7 @@ def test_many_keys_and_several_processes_worth_of_writers_share_a_cache(tmp_path
     assert JudgeCache(path).find(keys) == {f"key{n}": f"text{n}" for n in range(120)}
 
 
+@pytest.mark.slow
 def test_the_key_is_read_from_the_environment_by_name(monkeypatch: pytest.MonkeyPatch):
     with JudgeServer(lambda *_: said("ok")) as server:
         client = client_of(server, api_key_env="RFT_TEST_JUDGE_KEY")
@@ -244,6 +259,7 @@ def test_the_key_is_read_from_the_environment_by_name(monkeypatch: pytest.Monkey
     assert "s3cret" not in json.dumps(server.requests)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("padding", ["", "\n", " \r\n"])
 @pytest.mark.parametrize("code", [401, 200])
 def test_a_key_that_is_echoed_is_in_no_error(monkeypatch: pytest.MonkeyPatch, padding, code):
@@ -269,6 +285,7 @@ def test_a_key_that_no_header_can_hold_is_refused_without_naming_it(monkeypatch:
     assert "CRET" not in str(caught.value)
 
 
+@pytest.mark.slow
 def test_what_the_library_finds_in_the_environment_is_not_sent(monkeypatch: pytest.MonkeyPatch):
     for name in ("OPENAI_API_KEY", "OPENAI_ADMIN_KEY", "OPENAI_ORG_ID", "OPENAI_PROJECT_ID"):
         monkeypatch.setenv(name, "for-another-endpoint")
@@ -284,6 +301,7 @@ def test_a_key_of_white_space_is_none(monkeypatch: pytest.MonkeyPatch):
         client_of("http://127.0.0.1:9/v1", api_key_env="RFT_TEST_JUDGE_KEY").ask_all(["x"])
 
 
+@pytest.mark.slow
 def test_it_works_inside_a_running_event_loop():
     async def inside(server):
         return client_of(server).ask_all(["x"])

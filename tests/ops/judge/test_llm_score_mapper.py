@@ -64,6 +64,7 @@ def test_real_solutions_are_scored_with_their_tasks(tmp_path):
     assert set(made["verdict"].to_pylist()) == {"kept"}
 
 
+@pytest.mark.slow
 @needs_gsm8k
 def test_a_second_run_with_the_cache_asks_nothing(tmp_path):
     table = stored(gsm8k_rollouts(20))
@@ -76,6 +77,7 @@ def test_a_second_run_with_the_cache_asks_nothing(tmp_path):
     assert again["stats"].to_pylist() == first["stats"].to_pylist()
 
 
+@pytest.mark.slow
 @needs_gsm8k
 def test_failed_rows_are_quarantined_without_asking_again():
     rows = gsm8k_rollouts(20)
@@ -95,6 +97,7 @@ def test_failed_rows_are_quarantined_without_asking_again():
     assert len(server.requests) == 40
 
 
+@pytest.mark.slow
 @needs_gsm8k
 def test_failed_rows_may_be_kept_without_a_score():
     rows = gsm8k_rollouts(5)
@@ -121,12 +124,14 @@ def asked_of(operator, table, template):
     return sorted(body["messages"][0]["content"] for body in server.requests)
 
 
+@pytest.mark.slow
 def test_columns_fill_the_template_once(operator):
     table = rows_of(prompt=["p {completion}", "q"], answer=["a", "b"])
     got = asked_of(operator, table, 'As JSON {"score": 1}: {prompt}|{completion}|{answer}')
     assert got == ['As JSON {"score": 1}: p {completion}|x|a', 'As JSON {"score": 1}: q|y {prompt} z|b']
 
 
+@pytest.mark.slow
 def test_conversations_are_shown_with_their_roles(operator):
     turns = [
         {"role": "system", "content": "be brief"},
@@ -140,6 +145,7 @@ def test_conversations_are_shown_with_their_roles(operator):
     ]
 
 
+@pytest.mark.slow
 def test_a_task_without_an_answer_fails_its_rows_only(operator):
     table = rows_of(prompt=["p", "q"], answer=["a", None])
     with JudgeServer(lambda *_: said("Score: 3")) as server:
@@ -152,6 +158,7 @@ def test_a_task_without_an_answer_fails_its_rows_only(operator):
     assert "shaped_reward" not in out.column_names
 
 
+@pytest.mark.slow
 def test_json_scores_and_sampling_pass_through(operator):
     with JudgeServer(lambda *_: said('{"grade": 2}')) as server:
         op = operator(
@@ -172,6 +179,7 @@ def test_json_scores_and_sampling_pass_through(operator):
     )
 
 
+@pytest.mark.slow
 def test_data_juicers_own_front_doors_score_the_same(operator):
     from datasets import Dataset
 
@@ -211,6 +219,7 @@ def test_what_cannot_work_is_refused(operator):
         OperatorPipeline([{NAME: {**args, "template": "{completion}{answer}"}}], name="experience_ops")
 
 
+@pytest.mark.slow
 def test_the_key_is_in_no_stored_reason(monkeypatch: pytest.MonkeyPatch, experiences):
     monkeypatch.setenv("RFT_TEST_JUDGE_KEY", "sk-S3CRET\n")
     table = experiences(["g", "g"], [1.0, 0.0])
@@ -227,6 +236,7 @@ def test_the_key_is_in_no_stored_reason(monkeypatch: pytest.MonkeyPatch, experie
     assert "your key is ***" in made["reason"][0].as_py()
 
 
+@pytest.mark.slow
 def test_a_batch_that_took_long_is_searched_without_asking_again(
     monkeypatch: pytest.MonkeyPatch, experiences
 ):
@@ -244,6 +254,7 @@ def test_a_batch_that_took_long_is_searched_without_asking_again(
     assert len(server.requests) == 8
 
 
+@pytest.mark.slow
 def test_adding_to_a_reward_needs_one(experiences):
     table = experiences(["g"], [1.0]).drop_columns(["reward"])
     with JudgeServer(lambda *_: said("Score: 5")) as server:

@@ -25,6 +25,7 @@ def variants(server: JudgeServer, folder: Path, **args: object) -> list[Task]:
     return rephrased(task(), [], rng, base_url=server.base_url, model="m", cache=cache, **args)
 
 
+@pytest.mark.slow
 def test_a_reply_with_the_same_numbers_is_a_variant_and_is_asked_for_once(tmp_path: Path):
     text = "How many apples has Tom after he adds 1200 to his 3?"
     with JudgeServer(lambda prompt, number: said(f" {text}\n")) as server:
@@ -36,12 +37,14 @@ def test_a_reply_with_the_same_numbers_is_a_variant_and_is_asked_for_once(tmp_pa
         assert QUESTION in server.requests[0]["messages"][0]["content"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", ["", QUESTION, "How many are 4 and 1200 apples?", "Many apples?"])
 def test_a_reply_that_is_no_variant_makes_none(tmp_path: Path, text: str):
     with JudgeServer(lambda prompt, number: said(text)) as server:
         assert variants(server, tmp_path) == []
 
 
+@pytest.mark.slow
 def test_an_endpoint_that_refuses_costs_its_task_only(tmp_path: Path):
     tasks = [task(), task("Anna has 5 pears. How many?")]
 

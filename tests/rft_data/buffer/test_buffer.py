@@ -18,6 +18,7 @@ from rft_data.core.schema import ANNOTATIONS, INCOMING
 from tests.rft_data.conftest import make_experience
 
 
+@pytest.mark.slow
 def test_append_numbers_rows_densely_and_keeps_their_content(buffer: Buffer) -> None:
     rows = [make_experience(i, reward=i / 8) for i in range(20)]
     assert buffer.append(rows[:5]).seqs == (0, 1, 2, 3, 4)
@@ -91,6 +92,7 @@ def test_reopened_buffer_knows_its_rows(tmp_path: Path) -> None:
         assert second.append([make_experience(0), make_experience(1)]).seqs == (0, 1)
 
 
+@pytest.mark.slow
 def test_second_writer_is_refused_and_reader_is_not(buffer: Buffer) -> None:
     buffer.append([make_experience(0)])
     with pytest.raises(BusyError, match=f"pid {os.getpid()}"):

@@ -57,6 +57,7 @@ def test_nothing_is_written_after_close(tmp_path: Path) -> None:
         assert second.counts()["leases"] == second.counts()["metrics"] == 0
 
 
+@pytest.mark.slow
 def test_a_forked_child_neither_writes_nor_keeps_the_lock(buffer: Buffer) -> None:
     buffer.append([make_experience(0)])
     child = os.fork()
@@ -74,6 +75,7 @@ def test_a_forked_child_neither_writes_nor_keeps_the_lock(buffer: Buffer) -> Non
     buffer.add_rows("metrics", [METRIC])
 
 
+@pytest.mark.slow
 def test_an_owner_whose_lock_was_removed_stays_fenced_and_stores_nothing(buffer: Buffer) -> None:
     buffer.append([make_experience(0)])
     buffer.add_rows("metrics", [METRIC])
@@ -92,6 +94,7 @@ def test_an_owner_whose_lock_was_removed_stays_fenced_and_stores_nothing(buffer:
         assert third.counts()["metrics"] == 1
 
 
+@pytest.mark.slow
 def test_a_commit_on_its_way_while_the_lock_is_removed_and_taken_is_stored_whole_or_not_at_all(
     buffer: Buffer,
 ) -> None:

@@ -304,6 +304,7 @@ def test_a_failed_storage_call_is_told_and_a_retry_gives_what_an_undisturbed_run
     assert passes or (name, when) == ("compact", "unknown"), "no storage call was reached"
 
 
+@pytest.mark.slow
 def test_compaction_keeps_the_order_after_a_commit_that_raised_and_took_effect(tmp_path: Path) -> None:
     with Buffer(tmp_path / "b") as buffer:
         ledger = Ledger(buffer, "run", 0)

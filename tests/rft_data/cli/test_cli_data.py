@@ -127,6 +127,7 @@ def test_feedback_of_a_file(house: Path) -> None:
     assert json.loads(rft(*call, "--json")) == {"read": 6, "new": 0}
 
 
+@pytest.mark.slow
 def test_label_studio_there_and_back(house: Path) -> None:
     common = ("--buffer", house / "buffer")
     rft("label-studio", "export", house / "tasks.json", *common, "--kind", "pairwise", "--run", "run")
@@ -138,6 +139,7 @@ def test_label_studio_there_and_back(house: Path) -> None:
     assert "3 new preference pairs" in rft("label-studio", "import", house / "done.json", *common)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
@@ -169,6 +171,7 @@ def test_bad_usage_is_one_clear_error(house: Path, arguments: list[str], code: i
     assert message in rft(*(text.format(house=house) for text in arguments), code=code)
 
 
+@pytest.mark.slow
 def test_writing_commands_wait_for_the_owner(house: Path) -> None:
     with Buffer(house / "buffer"):
         told = rft("readmit", house / "strict.yaml", "--run", "run", code=4)

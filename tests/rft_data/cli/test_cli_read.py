@@ -51,6 +51,7 @@ def as_json(*arguments: str):
     return json.loads(rft(*arguments, "--json"))
 
 
+@pytest.mark.slow
 def test_info_says_what_is_there(uri):
     facts = as_json("info", uri)
     assert facts["tables"]["experiences"]["rows"] == 10

@@ -38,6 +38,7 @@ def gone(pid: int) -> bool:
     return not runs(pid)
 
 
+@pytest.mark.slow
 def test_lines_larger_than_any_socket_come_back_whole_and_in_order(start: Start) -> None:
     child = start("echo")
     lines = [b"x" * 3_000_000, b"", "é".encode()]
@@ -45,6 +46,7 @@ def test_lines_larger_than_any_socket_come_back_whole_and_in_order(start: Start)
     assert [child.line(60.0) for _ in lines] == lines
 
 
+@pytest.mark.slow
 def test_a_late_child_is_told_from_one_that_hung_up(start: Start) -> None:
     child = start("hang")
     child.send(b"a\nb\n")
@@ -111,6 +113,7 @@ def test_what_a_child_started_without_its_environment_ends_with_it_while_it_live
     assert gone(escaped)
 
 
+@pytest.mark.slow
 def test_a_process_without_mark_and_parent_survives_and_does_not_keep_the_reader_of_lines(
     start: Start,
 ) -> None:

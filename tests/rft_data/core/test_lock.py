@@ -21,6 +21,7 @@ time.sleep(600)
 """
 
 
+@pytest.mark.slow
 def test_a_killed_holder_frees_the_lock(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     command = [sys.executable, "-c", HOLD, str(path)]
@@ -42,6 +43,7 @@ def test_a_missing_file_holds_nobody_and_is_not_made(tmp_path: Path) -> None:
     assert not path.exists()
 
 
+@pytest.mark.slow
 def test_released_it_may_be_taken_again_and_a_look_does_not_hold_it(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     first = Lock(path)

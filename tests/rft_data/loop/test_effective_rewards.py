@@ -75,6 +75,7 @@ def test_replay_draws_by_the_variance_of_shaped_rewards(shaped) -> None:
     assert weights[0] > weights[1] + 1
 
 
+@pytest.mark.slow
 def test_pairs_rows_and_the_overview_read_the_shaped_reward(shaped) -> None:
     buffer, _, _ = shaped
     [pair] = [pair for pair in mined_pairs(buffer, None, 0.0) if not isinstance(pair, Exception)]
@@ -104,6 +105,7 @@ def test_without_shaping_nothing_but_the_reward_is_reported(buffer: Buffer) -> N
     assert {"raw_reward", "shaped_reward"}.isdisjoint(found)
 
 
+@pytest.mark.slow
 def test_rewards_that_came_as_feedback_are_effective(buffer: Buffer) -> None:
     ids = ["run/g-0/0", "run/g-0/1"]
     rows = [make_experience(experience_id=name, group_id="run/g-0", member=n, reward=None)

@@ -54,6 +54,7 @@ def pid_of(role: Role) -> int:
 # --- calls ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_child_has_its_share_and_its_environment(toy: Role) -> None:
     facts = toy.call("facts", dict[str, str], deadline_s=30).result()
     assert facts["OMP_NUM_THREADS"] == "1"

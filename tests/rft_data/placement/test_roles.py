@@ -36,6 +36,7 @@ def toy(placement: Placement) -> Role:
     return placement.start(spec("toy-0"))
 
 
+@pytest.mark.slow
 def test_a_role_says_who_it_is(toy: Role) -> None:
     assert (toy.name, toy.incarnation) == ("toy-0", 0)
 

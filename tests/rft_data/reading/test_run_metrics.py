@@ -8,6 +8,7 @@ from rft_data.reading.run_metrics import run_metrics
 from rft_data.run.watch.metrics_log import MetricsLog
 
 
+@pytest.mark.slow
 def test_metrics_are_a_frame_of_one_row_per_step(buffer: Buffer) -> None:
     with MetricsLog(buffer, "run") as metrics:
         metrics.record(0, 1, {"trainer": {"reward": 0.25}, "explorer-0": {"tokens": 7}})

@@ -185,6 +185,7 @@ def test_a_killed_run_shows_as_died(tmp_path: Path) -> None:
         assert standing(tmp_path).state == "running"
 
 
+@pytest.mark.slow
 def test_a_frozen_run_shows_as_silent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rft_data.run.record.SILENT_S", 0.5)
     with conductor(tmp_path) as process:
@@ -198,6 +199,7 @@ def test_a_frozen_run_shows_as_silent(tmp_path: Path, monkeypatch: pytest.Monkey
             process.send_signal(signal.SIGCONT)
 
 
+@pytest.mark.slow
 def test_the_heartbeat_carries_phase_and_roles(tmp_path: Path) -> None:
     with RunControl(tmp_path) as control:
         control.phase("evaluating")
@@ -214,6 +216,7 @@ def test_the_heartbeat_carries_phase_and_roles(tmp_path: Path) -> None:
     assert (final.state, final.phase, final.exit_code) == ("finished", "", 0)
 
 
+@pytest.mark.slow
 def test_one_process_runs_a_folder(tmp_path: Path) -> None:
     with RunControl(tmp_path), pytest.raises(BusyError, match=rf"is being run by process {os.getpid()} on"):
         RunControl(tmp_path).__enter__()
@@ -248,6 +251,7 @@ def test_off_the_main_thread_a_stop_file_is_the_way(tmp_path: Path) -> None:
     assert signal.getsignal(signal.SIGINT) is before
 
 
+@pytest.mark.slow
 def test_an_old_stop_request_does_not_end_a_new_start(tmp_path: Path) -> None:
     (tmp_path / STOP_FILE).write_text("now")
     with RunControl(tmp_path) as control:

@@ -195,6 +195,7 @@ def test_stopped_run_goes_on_with_the_stage_that_failed(stored: Path) -> None:
     assert done.stat().st_mtime_ns == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("old", "new", "error", "message"),
     [

@@ -220,6 +220,7 @@ def test_folders_with_other_names_are_no_checkpoints(tmp_path: Path, caplog) -> 
     assert len(list(tmp_path.iterdir())) == 4
 
 
+@pytest.mark.slow
 def test_a_manifest_with_a_flipped_bit_is_damaged_wherever_the_bit_is(tmp_path: Path) -> None:
     state = {"selector": {"picks": {10: 0.1, 9: [1, None]}}, "rows": 96}
     for step in (3, 4):

@@ -295,6 +295,7 @@ def test_kto_order_is_shuffled_and_leaves_no_row_alone_in_a_batch() -> None:
 # --- stages ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["sft", "dpo", "kto", "reward_model"])
 def test_stage_writes_a_model_and_what_it_was_trained_on(
     buffer: Buffer, model_path: Path, tmp_path: Path, algorithm: str

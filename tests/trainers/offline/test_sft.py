@@ -68,6 +68,7 @@ def test_dataset_reads_a_slice_of_a_larger_table(
     assert list(sft_dataset(table.slice(start, length), tokenizer)) == every[start : start + length]
 
 
+@pytest.mark.slow
 def test_first_loss_equals_the_hand_loss_and_falls(model_path: Path, tmp_path: Path, table: pa.Table) -> None:
     model = AutoModelForCausalLM.from_pretrained(model_path, dtype=torch.float64)
     total, count = 0.0, 0
@@ -138,6 +139,7 @@ def test_every_answer_after_the_prompt_is_imitated_in_text_of_many_turns(model_p
         assert tokenizer.decode([i for i in found["labels"] if i != -100]) == text
 
 
+@pytest.mark.slow
 def test_trained_model_loads_from_the_output_folder(
     model_path: Path, tmp_path: Path, table: pa.Table
 ) -> None:

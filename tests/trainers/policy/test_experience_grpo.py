@@ -214,6 +214,7 @@ def test_padding_rows_leave_the_corrected_gradient_unchanged(
     assert relative_difference(got, want) < 1e-5
 
 
+@pytest.mark.slow
 def test_first_gradient_depends_on_the_stored_logprobs(
     model_path: Path, tmp_path: Path, rows_table: Rows
 ) -> None:

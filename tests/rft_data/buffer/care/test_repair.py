@@ -546,6 +546,7 @@ def test_verify_writes_nothing(root: Path) -> None:
     assert sorted((path, path.stat().st_mtime_ns) for path in root.rglob("*")) == before
 
 
+@pytest.mark.slow
 def test_leftovers_and_orphan_files_are_notes(root: Path) -> None:
     (root / "groups.lance/data/.tmpABC").write_bytes(b"x")
     (root / "groups.lance/data/0101.lance").write_bytes(b"x")

@@ -52,6 +52,7 @@ def lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
+@pytest.mark.slow
 def test_dpo_takes_the_best_and_the_worst_of_each_group(buffer: Buffer, tmp_path: Path) -> None:
     rewards = {
         "a": [0.5, 1.0, 0.0, 1.0],

@@ -114,6 +114,7 @@ def test_submit_pipelines_and_every_future_is_answered(buffer: Buffer, client: H
     assert len(buffer) == 240
 
 
+@pytest.mark.slow
 def test_submit_beyond_the_pipeline_waits_and_then_says_so(
     buffer: Buffer, hub: HubServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -128,6 +129,7 @@ def test_submit_beyond_the_pipeline_waits_and_then_says_so(
         assert len(buffer) == 2
 
 
+@pytest.mark.slow
 def test_append_passes_its_deadline_with_the_hubs_own_words(buffer: Buffer, client: HubClient) -> None:
     with (
         commits_held(buffer),

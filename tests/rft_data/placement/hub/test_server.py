@@ -165,6 +165,7 @@ def test_too_many_calls_with_rows_at_a_time_are_told_so(
         assert client.append(large).seqs == (1, 2, 3, 4)
 
 
+@pytest.mark.slow
 def test_a_call_outlives_a_restart_of_the_hub(buffer: Buffer) -> None:
     first = HubServer(buffer).start()
     port = int(first.address.rpartition(":")[2])

@@ -62,6 +62,7 @@ def test_the_runs_own_groups_do_not_change(buffer: Buffer) -> None:
     assert stored_groups(buffer, "run") == before
 
 
+@pytest.mark.slow
 def test_repeating_it_adds_nothing(buffer: Buffer) -> None:
     explore(buffer, REWARDS)
     first = again(buffer)

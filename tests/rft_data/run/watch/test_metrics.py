@@ -260,6 +260,7 @@ def test_a_tracker_that_fails_is_named_once_and_ends_nothing(
     assert max(buffer.read("metrics").column("step").to_pylist()) == 5
 
 
+@pytest.mark.slow
 def test_a_tracker_that_hangs_holds_nothing_up(
     buffer: Buffer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -97,6 +97,7 @@ def ask(port: int, path: str, host: str | None = None) -> tuple[int, str, str]:
     return found
 
 
+@pytest.mark.slow
 def test_the_endpoint_answers_with_the_newest_point() -> None:
     points: list[Point] = []
     state = {"state": "running", "step": 4}
@@ -118,6 +119,7 @@ def test_the_endpoint_answers_with_the_newest_point() -> None:
         assert ask(server.port, "/metrics", host=f"localhost:{server.port}")[0] == 200
 
 
+@pytest.mark.slow
 def test_the_endpoint_is_on_loopback_and_gone_after_close() -> None:
     server = MetricsServer(0, "r1", lambda: None, dict)
     assert server._server.server_address[0] == "127.0.0.1"

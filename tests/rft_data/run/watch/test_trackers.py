@@ -2,6 +2,7 @@ import json
 import math
 import struct
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -240,7 +241,10 @@ def test_wandb_shows_each_run_and_leaves_the_trainers_state_alone(
                 metrics.record(1, 2, {"trainer": {"reward": 0.75}})
     shown = set()
     for file in wandb_offline.glob("offline-run-*/*.wandb"):
-        records = records_of_wandb(file)
+        records, end = records_of_wandb(file), time.monotonic() + 60
+        while not any(record.HasField("exit") for record in records) and time.monotonic() < end:
+            time.sleep(0.1)  # W&B's own process writes the file
+            records = records_of_wandb(file)
         [run] = [record.run for record in records if record.HasField("run")]
         shown.add(run.display_name)
         settings = {item.key for record in records for item in record.config.update}
