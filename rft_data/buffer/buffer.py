@@ -109,7 +109,7 @@ class Buffer:
         """Like `append` without waiting: the future has what `append` would return or raise.
 
         Blocks, at most for `deadline_s`, while too many bytes wait to be stored. The rows are encoded later,
-        together with those of other appends: do not change their arrays before the future is done.
+        together with those of other appends: do not change what they hold before the future is done.
         """
         return self._intake.submit(rows, deadline_s, urgent=False)
 

@@ -3,6 +3,8 @@ import os
 import signal
 import subprocess
 import sys
+import time
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,7 +15,7 @@ from hypothesis import strategies as st
 from rft_data.buffer import Buffer
 from rft_data.core.codec import to_table
 from rft_data.core.errors import BusyError, ConflictError, IntegrityError, MissingFileError, RowError
-from rft_data.core.rows import Lease, Task, content_id, now
+from rft_data.core.rows import Experience, Lease, Task, content_id, now
 from rft_data.core.schema import ANNOTATIONS, INCOMING
 from tests.rft_data.conftest import make_experience
 
@@ -266,3 +268,31 @@ def test_leased_tells_which_rows_are_masked(buffer: Buffer) -> None:
         buffer.annotate(table.set_column(table.column_names.index("masked"), "masked", column))
     buffer.annotate(annotation(3))  # the newest verdict counts
     assert buffer.leased(lease_of(0, 1, 2, 3), "p").table["masked"].to_pylist() == [True, False, False, False]
+
+
+def test_objects_and_tables_in_one_commit_each_get_their_own_row_numbers(tmp_path: Path) -> None:
+    def rows(*numbers: int) -> list[Experience]:
+        return [make_experience(number) for number in numbers]
+
+    with Buffer(tmp_path / "buffer") as buffer:
+        with buffer._store.locked(
+            "experiences"
+        ):  # the first waits for the lock, and the others for the first
+            first = buffer.submit(rows(0))
+            while not buffer._intake._writer._unfinished:
+                time.sleep(0.001)
+            surrogate = replace(make_experience(2), completion_text="\ud800")
+            sent = [
+                [*rows(1), surrogate, *rows(3)],
+                to_table([*rows(4), replace(make_experience(5), reward=float("nan")), *rows(6)], INCOMING),
+                rows(7, 8),
+            ]
+            waiting = [buffer.submit(part) for part in sent]
+        done = [future.result(60) for future in waiting]
+        assert first.result(60).seqs == (0,)
+        assert [appended.seqs for appended in done] == [(1, None, 2), (3, None, 4), (5, 6)]
+        assert [appended.quarantined for appended in done] == [1, 1, 0]
+        assert len({id(appended.commit) for appended in done}) == 1, "they were not in one commit"
+        stored = buffer.take(range(7)).column("experience_id").to_pylist()
+        assert stored == [row.experience_id for row in rows(0, 1, 3, 4, 6, 7, 8)]
+        assert buffer.counts()["quarantine"] == 2
