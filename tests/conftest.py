@@ -9,6 +9,7 @@ import pytest
 from hypothesis import settings
 
 from rft_data.run.build import prepare_process
+from tests.skips import pytest_terminal_summary  # noqa: F401
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 # Of tests side by side each keeps to one core, also in its child processes: two OpenMP threads that wait for

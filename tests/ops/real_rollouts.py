@@ -1,19 +1,12 @@
-"""GSM8K's published model solutions as stored experiences: real text, real mistakes, real rewards."""
-
-import json
-import os
-from pathlib import Path
+"""GSM8K's published model solutions, or those of the shipped sample, as stored experiences."""
 
 import numpy as np
 import pyarrow as pa
-import pytest
 
 from rft_data.core import codec, schema
 from rft_data.core.rows import Experience, Task
+from tests.gsm8k import solutions
 
-needs_gsm8k = pytest.mark.skipif(
-    "RFT_GSM8K_DIR" not in os.environ, reason="RFT_GSM8K_DIR names no GSM8K folder"
-)
 SOLVERS = ("6b_finetuning", "6b_verification")
 
 
@@ -21,14 +14,14 @@ def gsm8k_tasks(questions: int) -> list[Task]:
     """The first questions, with the reference solution as answer."""
     return [
         Task("gsm8k", ({"role": "user", "content": line["question"]},), line["ground_truth"])
-        for line in _lines(questions)
+        for line in solutions(questions)
     ]
 
 
 def gsm8k_rollouts(questions: int) -> list[Experience]:
     """Two solutions a question, by two models, as one group; the reward is whether it was right."""
     rows = []
-    for number, (line, task) in enumerate(zip(_lines(questions), gsm8k_tasks(questions), strict=True)):
+    for number, (line, task) in enumerate(zip(solutions(questions), gsm8k_tasks(questions), strict=True)):
         for member, solver in enumerate(SOLVERS):
             text = line[solver]["solution"]
             rows.append(
@@ -54,9 +47,3 @@ def stored(rows: list[Experience]) -> pa.Table:
     table = codec.to_table(rows, schema.EXPERIENCES)
     table = table.append_column("seq", pa.array(np.arange(len(rows))))
     return table.append_column("digest", pa.array([""] * len(rows), pa.string()))
-
-
-def _lines(questions: int) -> list[dict]:
-    path = Path(os.environ["RFT_GSM8K_DIR"]) / "example_model_solutions.jsonl"
-    with path.open(encoding="utf-8") as lines:
-        return [json.loads(line) for line, _ in zip(lines, range(questions), strict=False)]

@@ -1,9 +1,6 @@
 from __future__ import annotations
 
-import json
-import os
 import threading
-from pathlib import Path
 
 import pytest
 
@@ -19,6 +16,7 @@ from explorers.rewards.rules import (
 from rft_data.core.errors import RecipeError, UnknownComponentError
 from rft_data.core.protocols import Unscored
 from rft_data.core.rows import Task
+from tests.gsm8k import FULL, solutions
 
 
 def task(answer: str | None) -> Task:
@@ -152,14 +150,12 @@ def test_memory_that_runs_out_is_for_the_process_to_answer() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif("RFT_GSM8K_DIR" not in os.environ, reason="RFT_GSM8K_DIR names no GSM8K folder")
 def test_math_verify_agrees_with_the_labels_of_real_gsm8k_solutions() -> None:
-    file = Path(os.environ["RFT_GSM8K_DIR"]) / "example_model_solutions.jsonl"
-    rows = [json.loads(line) for line in file.read_text().splitlines()]
-    solutions = [
+    rows = solutions(1319)
+    written = [
         (row["ground_truth"], row[model]) for row in rows for model in ("6b_finetuning", "6b_verification")
     ]
     reward = MathVerify()
-    agree = [reward(task(gold), s["solution"]) == float(s["is_correct"]) for gold, s in solutions]
-    assert len(agree) == 2638
+    agree = [reward(task(gold), s["solution"]) == float(s["is_correct"]) for gold, s in written]
+    assert len(agree) == 2 * len(rows) == (48 if FULL is None else 2638)
     assert sum(agree) / len(agree) >= 0.995

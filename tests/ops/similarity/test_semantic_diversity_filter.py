@@ -13,7 +13,7 @@ from ops.runtime.pipeline import OperatorPipeline
 from rft_data.buffer import Buffer
 from rft_data.core.errors import OperatorError
 from rft_data.reading.search import embed, similar
-from tests.ops.real_rollouts import gsm8k_rollouts, gsm8k_tasks, needs_gsm8k, stored
+from tests.ops.real_rollouts import gsm8k_rollouts, gsm8k_tasks, stored
 from tests.rft_data.conftest import make_experience
 from tests.rft_data.reading.test_search import tiny_sentence_model
 
@@ -127,7 +127,6 @@ def test_turns_are_averaged(operator):
 
 
 @pytest.mark.slow
-@needs_gsm8k
 def test_real_solutions_with_a_copy_each(operator):
     rows = gsm8k_rollouts(150)
     texts = [row.completion_text for row in rows]
@@ -165,10 +164,10 @@ def attached(operator, store, **args):
 
 
 @pytest.mark.slow
-@needs_gsm8k
 @pytest.mark.parametrize("across_tasks", [False, True])
 def test_earlier_rows_of_the_store_count_and_later_ones_do_not(operator, buffer, across_tasks):
     rows = gsm8k_rollouts(120)
+    count, third = len(rows), len(rows) // 3
     buffer.add_tasks(gsm8k_tasks(120))
     buffer.append(rows)
     near = cosines([row.completion_text for row in rows])
@@ -177,25 +176,24 @@ def test_earlier_rows_of_the_store_count_and_later_ones_do_not(operator, buffer,
         before = [j for j in range(seq) if across_tasks or rows[j].task_id == row.task_id]
         wanted.append(all(near[seq, j] < 0.9 for j in before))
     op = attached(operator, buffer, across_tasks=across_tasks)
-    parts = [range(100, 200), range(100), range(200, 240)]
+    parts = [range(third, 2 * third), range(third), range(2 * third, count)]
     keep = {}
     for part in parts:
         table = buffer.take(part).drop_columns(["member", "turn"])
         keep.update(zip(part, op.judge(table).keep.tolist(), strict=True))
-    assert [keep[seq] for seq in range(240)] == wanted
-    assert 0 < wanted.count(False) < 240
+    assert [keep[seq] for seq in range(count)] == wanted
+    assert 0 < wanted.count(False) < count
 
 
-@needs_gsm8k
 def test_vectors_are_shared_with_search_and_made_once(operator, buffer):
-    rows = gsm8k_rollouts(30)
+    rows = gsm8k_rollouts(20)
     buffer.append(rows)
     made = embed(buffer, toy, name=TOY)
-    assert made.new == 60
+    assert made.new == 40
     op = attached(operator, buffer)
-    op.judge(buffer.take(range(60)))
+    op.judge(buffer.take(range(40)))
     CALLS.clear()
-    op.judge(buffer.take(range(60)))
+    op.judge(buffer.take(range(40)))
     assert CALLS == []
     assert similar(buffer, 3, 2, model=TOY)
 
@@ -218,7 +216,6 @@ def test_a_store_without_vectors_is_refused(operator, experiences):
 
 
 @pytest.mark.slow
-@needs_gsm8k
 def test_a_sentence_transformers_model_thins_out_real_solutions(tmp_path):
     model = tiny_sentence_model(tmp_path / "model")
     rows = gsm8k_rollouts(20)

@@ -1,7 +1,6 @@
 """Decontamination: equal prompts and shared n-grams are found, by name; templates and held-out tasks stay."""
 
 import json
-import os
 import re
 import unicodedata
 from pathlib import Path
@@ -16,6 +15,7 @@ from ops.similarity.word_ngrams import split_words
 from rft_data.core.errors import MissingFileError, RowError
 from rft_data.tasks.sources import jsonl_tasks
 from rft_data.tasks.table import task_table
+from tests.gsm8k import FOLDER
 
 
 def tasks(*rows: tuple[str, str], answers: list[str] | None = None) -> pa.Table:
@@ -141,10 +141,9 @@ def test_ngrams_are_those_of_a_plain_loop(texts, n):
     assert len(by_hash) == len({gram for _, gram in wanted})
 
 
-@pytest.mark.skipif("RFT_GSM8K_DIR" not in os.environ, reason="RFT_GSM8K_DIR names no GSM8K folder")
 def test_real_questions_hit_what_a_plain_loop_hits(operator):
     """GSM8K's own test questions, a fifth held out, with copies and embedded questions planted."""
-    path = Path(os.environ["RFT_GSM8K_DIR"]) / "test.jsonl"
+    path = FOLDER / "test.jsonl"
     real = jsonl_tasks(path, taskset="gsm", prompt="question", answer="answer", difficulty=None, heldout=0.2)
     table = task_table(real)
     held = [row for row in range(len(real)) if real[row].split == "heldout"][:20]

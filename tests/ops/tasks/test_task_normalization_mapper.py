@@ -1,8 +1,6 @@
 """Normalised prompts: one spelling, nothing that a reader could tell apart is lost, twice is once."""
 
 import json
-import os
-from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -14,6 +12,7 @@ from ops.runtime.pipeline import OperatorPipeline
 from rft_data.core.rows import Task
 from rft_data.tasks.sources import jsonl_tasks
 from rft_data.tasks.table import prompt_text, task_table
+from tests.gsm8k import FOLDER
 
 
 def normalised(op, *messages: dict) -> list[dict]:
@@ -83,9 +82,8 @@ def test_twice_is_once(text, form):
     assert normalised(op, *once) == once
 
 
-@pytest.mark.skipif("RFT_GSM8K_DIR" not in os.environ, reason="RFT_GSM8K_DIR names no GSM8K folder")
 def test_real_questions_keep_their_words(operator):
-    path = Path(os.environ["RFT_GSM8K_DIR"]) / "test.jsonl"
+    path = FOLDER / "test.jsonl"
     tasks = jsonl_tasks(path, taskset="g", prompt="question", answer="answer", difficulty=None, heldout=0)
     before = task_table(tasks)
     after = operator("task_normalization_mapper").process_table(before)

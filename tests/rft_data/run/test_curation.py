@@ -1,5 +1,5 @@
 import json
-import os
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -8,6 +8,7 @@ from rft_data.buffer import Buffer
 from rft_data.core.errors import MissingFileError, RowError
 from rft_data.recipe import load_recipe
 from rft_data.run.curate import curate, report_text
+from tests.gsm8k import FOLDER, SAMPLE, needs_full
 
 ROOT = Path(__file__).parents[3]
 RECIPE = ROOT / "recipes" / "gsm8k_data.yaml"
@@ -24,32 +25,32 @@ def run(folder: Path, root: Path, *overrides: str) -> dict:
 
 @pytest.mark.slow
 def test_shipped_sample_is_cleaned_stored_and_scored(tmp_path: Path) -> None:
-    report = run(tmp_path, ROOT / "recipes" / "samples")
-    assert (report["tasks_read"], report["tasks_repeated"], report["tasks_kept"]) == (5, 1, 3)
+    report = run(tmp_path, SAMPLE)
+    assert (report["tasks_read"], report["tasks_repeated"], report["tasks_kept"]) == (26, 1, 24)
     assert [(op["operator"], op["rows_in"], op["rows_out"]) for op in report["operators"]] == [
-        ("text_length_filter", 4, 3),
-        ("document_deduplicator", 3, 3),
-        ("document_minhash_deduplicator", 3, 3),
+        ("text_length_filter", 25, 24),
+        ("document_deduplicator", 24, 24),
+        ("document_minhash_deduplicator", 24, 24),
     ]
     [rollouts] = report["rollouts"]
-    assert (rollouts["agree"], rollouts["disagree"], rollouts["stored"]) == (6, 0, 6)
+    assert (rollouts["agree"], rollouts["disagree"], rollouts["stored"]) == (48, 0, 48)
     with Buffer(tmp_path / "buffer") as buffer:
         tasks = {task.task_id: task for task in buffer.tasks()}
         rows = buffer.read("experiences").to_pylist()
     assert all(row["task_id"] in tasks for row in rows), "an experience points to no task"
-    assert sorted(row["reward"] for row in rows) == [0.0, 0.0, 0.0, 1.0, 1.0, 1.0]
+    assert Counter(row["reward"] for row in rows) == {1.0: 26, 0.0: 22}
     assert json.loads(Path(report["report"]).read_text()) == report
-    assert "agrees with the file's own labels on 6 of 6 (100.00 %)" in report_text(report)
+    assert "agrees with the file's own labels on 48 of 48 (100.00 %)" in report_text(report)
 
 
 @pytest.mark.slow
 def test_a_second_run_stores_nothing_twice(tmp_path: Path) -> None:
-    first = run(tmp_path, ROOT / "recipes" / "samples")
-    again = run(tmp_path, ROOT / "recipes" / "samples")
+    first = run(tmp_path, SAMPLE)
+    again = run(tmp_path, SAMPLE)
     assert (again["tasks_new"], again["rollouts"][0]["stored"]) == (0, 0)
     assert again["buffer_rows"] == first["buffer_rows"]
-    reweighted = run(tmp_path, ROOT / "recipes" / "samples", "reward.0.weight=2.0")
-    assert reweighted["rollouts"][0]["stored"] == 6
+    reweighted = run(tmp_path, SAMPLE, "reward.0.weight=2.0")
+    assert reweighted["rollouts"][0]["stored"] == 48
 
 
 def sample(folder: Path, tasks: list[dict], rollouts: list[dict]) -> Path:
@@ -121,9 +122,9 @@ def test_a_missing_file_is_one_clear_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif("RFT_GSM8K_DIR" not in os.environ, reason="RFT_GSM8K_DIR names no GSM8K folder")
+@needs_full
 def test_math_reward_agrees_with_the_labels_of_real_solutions(tmp_path: Path) -> None:
-    report = run(tmp_path, Path(os.environ["RFT_GSM8K_DIR"]))
+    report = run(tmp_path, FOLDER)
     assert (report["tasks_read"], report["tasks_kept"]) == (1319, 1319)
     [rollouts] = report["rollouts"]
     assert rollouts["scored"] + rollouts["unscored"] == 2638

@@ -25,7 +25,8 @@ from rft_data.core.rows import Experience, PreferencePair, TaskKey, content_id, 
 from rft_data.reading.lineage import lineage
 from rft_data.recipe import load_recipe
 from rft_data.run.start import run_recipe
-from tests.ops.real_rollouts import gsm8k_rollouts, gsm8k_tasks, needs_gsm8k
+from tests.gsm8k import needs_full
+from tests.ops.real_rollouts import gsm8k_rollouts, gsm8k_tasks
 from tests.rft_data.run.test_online import write_recipe as write_online
 from trainers.models.tiny_model import ASSISTANT, CHAT_TEMPLATE, END, PAD, USER
 
@@ -307,7 +308,7 @@ def solutions() -> list[Experience]:
     return [*rows, *written]
 
 
-@needs_gsm8k
+@needs_full
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_right_gsm8k_solutions_come_to_be_preferred_on_problems_nobody_trained_on(tmp_path: Path) -> None:

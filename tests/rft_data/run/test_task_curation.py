@@ -1,7 +1,6 @@
 """`rft data run` with task operators: normalised, decontaminated, judged by what earlier runs stored."""
 
 import json
-import os
 from pathlib import Path
 
 import pytest
@@ -11,10 +10,10 @@ from rft_data.core.rows import Task
 from rft_data.recipe import load_recipe
 from rft_data.run.curate import curate, report_text
 from rft_data.run.task_setup import clean_tasks
+from tests.gsm8k import FOLDER, SAMPLE, needs_full
 
 ROOT = Path(__file__).parents[3]
 RECIPE = ROOT / "recipes" / "task_curation.yaml"
-SAMPLES = ROOT / "recipes" / "samples"
 
 
 def recipe(folder: Path, root: Path, *overrides: str):
@@ -36,9 +35,8 @@ def test_the_second_run_judges_tasks_by_the_rollouts_of_the_first(tmp_path: Path
         "tasks.0.heldout=0",
         "task_ops=[{task_normalization_mapper: {}}, {task_pass_rate_filter: {min_rollouts: 2}}]",
     ]
-    lines = [
-        json.loads(line) for line in (SAMPLES / "example_model_solutions.jsonl").read_text().splitlines()
-    ]
+    written = (SAMPLE / "example_model_solutions.jsonl").read_text().splitlines()
+    lines = [json.loads(line) for line in written[:3]]
     # the prompts need normalising, so that a task's id is not the one it was read with
     tasks = [{"question": f"{line['question']} \n", "answer": line["ground_truth"]} for line in lines]
     lines[0]["6b_verification"] = lines[0]["6b_finetuning"]
@@ -57,12 +55,12 @@ def test_the_second_run_judges_tasks_by_the_rollouts_of_the_first(tmp_path: Path
 
 @pytest.mark.slow
 def test_difficulty_and_priority_reach_the_stored_tasks(tmp_path: Path):
-    curate(recipe(tmp_path, SAMPLES, "tasks.0.heldout=0", "task_ops=[]"))
+    curate(recipe(tmp_path, SAMPLE, "tasks.0.heldout=0", "task_ops=[]"))
     operators = [
         {"task_difficulty_mapper": {}},
         {"task_priority_mapper": {"weights": {"rollouts": -1.0, "difficulty": 0.1}}},
     ]
-    read = recipe(tmp_path, SAMPLES).model_copy(update={"task_ops": operators})
+    read = recipe(tmp_path, SAMPLE).model_copy(update={"task_ops": operators})
     with Buffer(tmp_path / "buffer") as buffer:
         tasks = buffer.tasks()
         kept, _ = clean_tasks(tasks, read, buffer)
@@ -117,16 +115,16 @@ task_ops:
 def test_edits_that_make_two_tasks_the_same_leave_one(tmp_path: Path):
     prompts = ["Why?", "Why? ", "Who?"]
     tasks = [Task("t", ({"role": "user", "content": text},), "1") for text in prompts]
-    read = recipe(tmp_path, SAMPLES, "task_ops=[{task_normalization_mapper: {}}]")
+    read = recipe(tmp_path, SAMPLE, "task_ops=[{task_normalization_mapper: {}}]")
     kept, [report] = clean_tasks(tasks, read)
     assert [task.messages[0]["content"] for task in kept] == ["Why?", "Who?"]
     assert (report["rows_in"], report["rows_out"]) == (3, 3)
 
 
 @pytest.mark.slow
-@pytest.mark.skipif("RFT_GSM8K_DIR" not in os.environ, reason="RFT_GSM8K_DIR names no GSM8K folder")
+@needs_full
 def test_real_questions_are_curated_whole(tmp_path: Path):
-    report = curate(recipe(tmp_path, Path(os.environ["RFT_GSM8K_DIR"]), "rollouts=[]"))
+    report = curate(recipe(tmp_path, FOLDER, "rollouts=[]"))
     assert report["tasks_read"] == 1319
     lost = sum(len(op["dropped"]) + len(op["quarantined"]) for op in report["operators"])
     assert report["tasks_kept"] == 1319 - lost

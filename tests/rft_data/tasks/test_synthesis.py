@@ -1,9 +1,7 @@
 """Variants of tasks: who gets them, what their parent is, and what a maker may not do."""
 
 import json
-import os
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,8 +9,9 @@ import pytest
 from rft_data.buffer import Buffer
 from rft_data.core.errors import RowError, UnknownComponentError
 from rft_data.core.rows import Experience, Task
-from rft_data.tasks.sources import jsonl_tasks
 from rft_data.tasks.synthesis import hinted, make_synthesis, synthesise
+from tests.gsm8k import solutions
+from tests.ops.real_rollouts import gsm8k_tasks
 from tests.rft_data.conftest import make_experience
 from tests.rft_data.tasks.conftest import make_tasks
 
@@ -132,16 +131,11 @@ def test_a_hint_is_the_beginning_of_the_best_solution():
     assert hinted(task, experiences[:2], np.random.default_rng(0)) == []
 
 
-@pytest.mark.skipif("RFT_GSM8K_DIR" not in os.environ, reason="RFT_GSM8K_DIR names no GSM8K folder")
 def test_hints_from_real_solutions_leave_the_end_out(buffer: Buffer):
-    folder = Path(os.environ["RFT_GSM8K_DIR"])
-    tasks = jsonl_tasks(
-        folder / "test.jsonl", taskset="gsm", prompt="question", answer="answer", difficulty=None, heldout=0.0
-    )[:40]
-    lines = (folder / "example_model_solutions.jsonl").read_text().splitlines()[:40]
+    tasks = gsm8k_tasks(40)
     rows: list[Experience] = []
-    for n, (task, line) in enumerate(zip(tasks, lines, strict=True)):
-        solved = json.loads(line)["6b_verification"]
+    for n, (task, line) in enumerate(zip(tasks, solutions(40), strict=True)):
+        solved = line["6b_verification"]
         rows.append(
             make_experience(
                 n,

@@ -1,7 +1,6 @@
 """A dry run says what the operators do, agrees with what the run stored, and writes nothing."""
 
 import json
-import os
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ from rft_data.reading.whole_groups import whole_groups
 from rft_data.recipe import load_recipe
 from rft_data.run.curate import curate
 from rft_data.run.rejudge import StoredVerdicts, dry_run
+from tests.gsm8k import FOLDER
 from tests.rft_data.conftest import make_experience
 from tests.rft_data.run.rejudge.explored import LENIENT, STRICT, explore, pipeline
 
@@ -146,9 +146,8 @@ def test_a_row_that_is_gone_stops_it(buffer: Buffer) -> None:
 
 @pytest.mark.slow
 def test_real_rollouts_are_replayed_over_text_operators(tmp_path: Path) -> None:
-    source = Path(os.environ.get("RFT_GSM8K_DIR", ROOT / "recipes" / "samples"))
     for name in ("test.jsonl", "example_model_solutions.jsonl"):
-        lines = (source / name).read_text().splitlines(keepends=True)[:40]
+        lines = (FOLDER / name).read_text().splitlines(keepends=True)[:40]
         (tmp_path / name).write_text("".join(lines))
     overrides = [
         f"buffer.uri={tmp_path}/buffer",

@@ -1,0 +1,51 @@
+"""The end of a test run: one line for each reason to skip, with what it takes to run those tests."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+import pytest
+
+NEEDS = {
+    "could not import 'vllm'": "`make setup` installs it, on platforms that have a wheel of it",
+    "could not import ": "`make setup` installs it",
+    "no small file system": "be root on Linux, where `mount` may make a tmpfs",
+    "needs strace": "install strace, and allow ptrace",
+}
+"""Beginning of a reason to what it takes; other reasons say it themselves."""
+
+
+def skip_lines(reports: Iterable[pytest.TestReport | pytest.CollectReport]) -> list[str]:
+    """One line per reason, the commonest first."""
+    reasons: Counter[str] = Counter()
+    files: Counter[str] = Counter()
+    for report in reports:
+        reason = _reason(report)
+        (files if isinstance(report, pytest.CollectReport) else reasons)[reason] += 1
+    lines = [f"skipped: {_counted(n, 'test')}: {_with_needs(reason)}" for reason, n in reasons.most_common()]
+    lines += [f"skipped: {_counted(n, 'whole file')}: {_with_needs(why)}" for why, n in files.most_common()]
+    return lines or ["skipped: nothing"]
+
+
+def _reason(report: pytest.TestReport | pytest.CollectReport) -> str:
+    where_and_why = report.longrepr
+    why = where_and_why[2] if isinstance(where_and_why, tuple) else str(where_and_why)
+    return why.removeprefix("Skipped: ")
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def _with_needs(reason: str) -> str:
+    first = next((what for start, what in NEEDS.items() if reason.startswith(start)), None)
+    return reason if first is None else f"{reason}; to run them: {first}"
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print the lines, also where several workers ran the tests."""
+    terminalreporter.write_sep("=", "skipped")
+    for line in skip_lines(terminalreporter.stats.get("skipped", [])):
+        terminalreporter.write_line(line)
