@@ -1,9 +1,10 @@
 """How fast operators judge, beside the same rule written plainly and beside Data-Juicer's own ways.
 
 `python -m benchmarks.ops [--rows N] [--quick]`. Each of ours runs over N experiences of 1,000 tokens in
-groups of eight: through our pipeline (rows in, rows that stay out), as a plain rule (`ops_plain`), through
-Data-Juicer's `NestedDataset.process` in this process, and through its DefaultExecutor in another. Results
-of the first two are compared row by row.
+groups of eight: through our pipeline (`ours`: rows in, rows that stay out; `annotated`: a verdict for every
+row out, as in a run), as a plain rule (`ops_plain`), through Data-Juicer's `NestedDataset.process` in this
+process, and through its DefaultExecutor in another. Results of `ours` and the plain rule are compared row by
+row.
 """
 
 from __future__ import annotations
@@ -188,7 +189,7 @@ def operator_table(
     """Measure and print operator after operator; thousands of rows a second by way."""
     ways = ("ours", "annotated", "plain", "nested", "executor")
     print(
-        f"{table.num_rows:,} rows of {TOKENS} tokens; thousand rows/s, and ours' time over the plain rule's"
+        f"{table.num_rows:,} rows of {TOKENS} tokens; thousand rows/s, and annotated over plain time"
     )
     print(f"{'operator':<38}" + "".join(f"{way:>11}" for way in ways) + f"{'x plain':>9}")
     found = {}
@@ -196,7 +197,7 @@ def operator_table(
         seconds = measure(name, table, repeats) | ({"executor": executor[name]} if name in executor else {})
         rate = {way: table.num_rows / value for way, value in seconds.items()}
         cells = "".join(f"{rate[way] / 1e3:>11,.0f}" if way in rate else f"{'-':>11}" for way in ways)
-        ratio = seconds["ours"] / seconds["plain"]
+        ratio = seconds["annotated"] / seconds["plain"]
         print(f"{name:<38}{cells}{ratio:>9.2f}", flush=True)
         found[name] = rate | {"x_plain": ratio, "group": float(is_group_operator(name))}
     return found
@@ -208,7 +209,7 @@ def bars(figures: Mapping[str, Any]) -> list[Bar]:
     pipeline, memory, near_dup = (figures[part] for part in ("pipeline", "memory", "near_dup"))
     return [
         Bar("group_ops_rows_per_s", min(min(f["ours"], f["annotated"]) for f in groups), 50_000),
-        Bar("slowest_group_op_vs_plain_loop", max(f["x_plain"] for f in groups), 2.0, ceiling=True),
+        Bar("slowest_group_op_vs_plain_loop", max(f["x_plain"] for f in groups), 4.0, ceiling=True),
         Bar("pipeline_vs_dj_executor", pipeline["executor_ms"] / pipeline["ours_ms"], 10),
         Bar("near_dup_store_rows_per_s", near_dup["rows_per_s"], 3_000),
         Bar("near_dup_recall", near_dup["recall"], 0.99),

@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from ops.runtime.native import META, STATS
 from ops.runtime.stage import ROW, Outcome, row_numbers
@@ -19,6 +21,8 @@ from rft_data.core.effective_reward import REWARD
 from rft_data.core.effective_reward import SHAPED_REWARD as SHAPED
 from rft_data.core.rows import canonical_json, now
 from rft_data.core.words import Verdict
+
+Bools = npt.NDArray[np.bool_]
 
 COLUMNS = ("advantage", SHAPED, "masked")
 """Operator columns that the table has too; all other operator columns go into `stats`."""
@@ -62,7 +66,7 @@ class OperatorReport:
 
 def annotation_rows(
     experiences: pa.Table,
-    kept: pa.Table,
+    left: pa.Table,
     rewarded: Sequence[pa.Table],
     reports: Sequence[OperatorReport],
     pipeline_hash: str,
@@ -70,95 +74,140 @@ def annotation_rows(
     """One row of schema.ANNOTATIONS for each experience, in their order.
 
     Args:
-        kept: the rows that passed, with ROW.
+        left: the rows that were left after the last operator, with ROW; some may be reported as lost.
         rewarded: all rows with ROW and their rewards, those that were lost as they were then.
     """
     rows = experiences.num_rows
-    verdict, dropped_by, reason = [Verdict.KEPT] * rows, [""] * rows, [""] * rows
-    for report in reports:
-        for ended_by, lost in report.lost.items():
-            for row, why in lost.items():
-                verdict[row], dropped_by[row], reason[row] = ended_by, report.name, why
-    place = np.full(rows, -1)
-    place[row_numbers(kept)] = np.arange(kept.num_rows)
-    places = pa.array(place, mask=place < 0)
-    stats = pa.array(_stats(experiences, kept, reports), pa.string())
+    fates, lost = _fates(rows, reports)
     columns = {
         "seq": experiences["seq"],
         "experience_id": experiences["experience_id"],
         "pipeline_hash": pa.repeat(pipeline_hash, rows),
-        "verdict": verdict,
-        "dropped_by": dropped_by,
-        "reason": reason,
-        "stats": stats.take(places).fill_null("{}"),
-        "shaped_reward": _shaped_rewards(experiences, rewarded),
+        **fates,
+        "stats": _stats(experiences, left, reports, lost),
+        SHAPED: _shaped_rewards(experiences, rewarded),
         "created_at": pa.repeat(pa.scalar(now(), schema.ANNOTATIONS.field("created_at").type), rows),
     }
-    own = {name: _spread(kept, name, places) for name in COLUMNS if name not in columns}
+    own = {name: _spread(left, name, lost) for name in COLUMNS if name not in columns}
     return pa.table({**columns, **own}, schema=schema.ANNOTATIONS)
 
 
-def _spread(kept: pa.Table, name: str, places: pa.Array) -> pa.Array:
-    """A column of the kept rows, with one value for each input row; null where the row was not kept."""
+def _fates(rows: int, reports: Sequence[OperatorReport]) -> tuple[dict[str, pa.Array], Bools]:
+    """The columns `verdict`, `dropped_by` and `reason`, and which rows were lost.
+
+    A text that rows share is made once.
+    """
+    lost = [(report.name, fate, texts) for report in reports for fate, texts in report.lost.items() if texts]
+    end, why = np.zeros(rows, np.int32), np.zeros(rows, np.int32)
+    reasons = {"": 0}
+    for number, (_, _, texts) in enumerate(lost, 1):
+        places = np.fromiter(texts, np.int64, len(texts))
+        end[places] = number
+        why[places] = [reasons.setdefault(text, len(reasons)) for text in texts.values()]
+    columns = {
+        "verdict": _texts_at([Verdict.KEPT, *(fate for _, fate, _ in lost)], end),
+        "dropped_by": _texts_at(["", *(name for name, _, _ in lost)], end),
+        "reason": _texts_at(list(reasons), why),
+    }
+    return columns, end > 0
+
+
+def _texts_at(texts: Sequence[str], numbers: npt.NDArray[np.integer[Any]]) -> pa.Array:
+    """Column with the text of each number."""
+    if len(texts) == 1:
+        return pa.repeat(texts[0], len(numbers))
+    return pa.array(texts, pa.string()).take(pa.array(numbers))
+
+
+def _places(left: pa.Table, lost: Bools) -> npt.NDArray[np.int64]:
+    """Where in `left` each input row is; -1 of one that was lost."""
+    places = np.full(len(lost), -1)
+    places[row_numbers(left)] = np.arange(left.num_rows)
+    places[lost] = -1
+    return places
+
+
+def _spread(left: pa.Table, name: str, lost: Bools) -> pa.Array:
+    """A column of the rows that are left, with one value for each input row; null where the row was lost."""
     kind = schema.ANNOTATIONS.field(name).type
-    if name not in kept.column_names:
-        return pa.nulls(len(places), kind)
-    return one_array(kept[name].cast(kind)).take(places)
+    if name not in left.column_names:
+        return pa.nulls(len(lost), kind)
+    column = one_array(left[name].cast(kind))
+    if left.num_rows == len(lost):  # all rows, in order
+        gone = lost & column.is_valid().to_numpy(zero_copy_only=False)
+        return pc.if_else(pa.array(gone), pa.scalar(None, kind), column) if gone.any() else column
+    places = _places(left, lost)
+    return column.take(pa.array(places, mask=places < 0))
 
 
 def _shaped_rewards(experiences: pa.Table, rewarded: Sequence[pa.Table]) -> pa.Array:
     """The reward that operators gave each row or filled in; null where the stored one counts."""
     kind = schema.ANNOTATIONS.field(SHAPED).type
     given = np.full(experiences.num_rows, np.nan, np.float32)
-    for part in rewarded:
+    for part in (part for part in rewarded if part.num_rows):
         rows = row_numbers(part)
-        if REWARD in part.column_names:
+        if REWARD in part.column_names and not part[REWARD].equals(experiences[REWARD]):
             stored = experiences[REWARD].cast(kind).to_numpy()[rows]
             now = part[REWARD].cast(kind).to_numpy()
             given[rows] = np.where(now == stored, np.nan, now)
         if SHAPED in part.column_names:
             shaped = part[SHAPED].cast(kind).to_numpy()
             given[rows] = np.where(np.isnan(shaped), given[rows], shaped)
-    return pa.array(given, kind, mask=np.isnan(given))
+    missing = np.isnan(given)
+    return pa.nulls(len(given), kind) if missing.all() else pa.array(given, kind, mask=missing)
 
 
-def _stats(experiences: pa.Table, kept: pa.Table, reports: Sequence[OperatorReport]) -> list[str]:
-    """The operators' other columns (not in COLUMNS) as one JSON text for each kept row."""
+def _stats(experiences: pa.Table, left: pa.Table, reports: Sequence[OperatorReport], lost: Bools) -> pa.Array:
+    """The operators' other columns (not in COLUMNS) as one JSON text for each row; `{}` if it was lost."""
     known = {*experiences.column_names, ROW, *COLUMNS}
     columns: dict[str, pa.ChunkedArray] = {}
     for name in (STATS, META):
-        if name in kept.column_names:
-            part = pa.table({name: kept[name]}).flatten()
+        if name in left.column_names:
+            part = pa.table({name: left[name]}).flatten()
             columns |= {key.partition(".")[2]: part[key] for key in part.column_names}
-    columns |= {name: kept[name] for name in kept.column_names if name not in {*known, STATS, META}}
-    texts = _objects(columns, kept.num_rows)
+    columns |= {name: left[name] for name in left.column_names if name not in {*known, STATS, META}}
     failures = _unjudged(reports)
-    for place, row in enumerate(row_numbers(kept).tolist()) if failures else ():
+    if not columns and not failures:
+        return pa.repeat("{}", len(lost))
+    texts, numbers = _objects(columns, left.num_rows)
+    for at, row in enumerate(row_numbers(left).tolist()) if failures else ():
         if row in failures:
-            texts[place] = canonical_json({**json.loads(texts[place]), UNJUDGED: failures[row]})
-    return texts
+            texts.append(canonical_json({**json.loads(texts[numbers[at]]), UNJUDGED: failures[row]}))
+            numbers[at] = len(texts) - 1
+    return _texts_at([*texts, "{}"], np.append(numbers, len(texts))[_places(left, lost)])
 
 
-def _objects(columns: Mapping[str, pa.ChunkedArray], rows: int) -> list[str]:
-    """One JSON object for each row, keys sorted."""
-    if not columns:
-        return ["{}"] * rows
-    keys = [canonical_json(name).replace("%", "%%") for name in sorted(columns)]
-    template = "{" + ",".join(f"{key}:%s" for key in keys) + "}"
-    return [template % row for row in zip(*(_texts(columns[name]) for name in sorted(columns)), strict=True)]
+def _objects(columns: Mapping[str, pa.ChunkedArray], rows: int) -> tuple[list[str], npt.NDArray[np.int64]]:
+    """One JSON object for each row, keys sorted: the different texts, and the number of each row's text.
+
+    Many columns are statistics of groups, so rows with equal values in all columns share a text.
+    """
+    names = sorted(columns)
+    template = "{" + ",".join(canonical_json(name).replace("%", "%%") + ":%s" for name in names) + "}"
+    parts = [_texts(columns[name]) for name in names]
+    different, numbers = (len(parts[0][0]), parts[0][1]) if parts else (1, np.zeros(rows, np.int64))
+    for texts, of_row in parts[1:]:
+        encoded = pa.array(numbers * len(texts) + of_row).dictionary_encode()
+        numbers, different = encoded.indices.to_numpy().astype(np.int64), len(encoded.dictionary)
+    first = np.zeros(different, np.int64)
+    first[numbers[::-1]] = np.arange(rows)[::-1]
+    values = [[texts[number] for number in of_row[first].tolist()] for texts, of_row in parts if rows]
+    return [template % row for row in zip(*values, strict=True)] if values else ["{}"], numbers
 
 
-def _texts(column: pa.ChunkedArray) -> list[str]:
-    """The values as JSON. Equal values are encoded once: many are statistics of groups."""
-    if pa.types.is_nested(column.type) or isinstance(column.type, pa.BaseExtensionType):
-        return [_json(value) for value in column.to_pylist()]
-    encoded = one_array(column).dictionary_encode()
-    written = [*map(_json, encoded.dictionary.to_pylist()), "null"]
-    places = encoded.indices.fill_null(len(written) - 1).to_pylist()
-    return [written[place] for place in places]
+def _texts(column: pa.ChunkedArray) -> tuple[list[str], npt.NDArray[np.int64]]:
+    """The different values as JSON, and the number of each row's value."""
+    nested = pa.types.is_nested(column.type) or isinstance(column.type, pa.BaseExtensionType)
+    values = pa.array(map(_json, column.to_pylist()), pa.string()) if nested else one_array(column)
+    encoded = values.dictionary_encode()
+    different = encoded.dictionary.to_pylist()
+    written = [*(different if nested else map(_json, different)), "null"]
+    return written, encoded.indices.fill_null(len(written) - 1).to_numpy().astype(np.int64)
 
 
 def _json(value: Any) -> str:
+    if isinstance(value, float):
+        return repr(value) if math.isfinite(value) else "null"
     return "null" if value is None else canonical_json(_plain(value))
 
 

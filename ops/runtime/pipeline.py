@@ -24,7 +24,17 @@ from ops.runtime.annotations import OperatorReport, annotation_rows, without_adv
 from ops.runtime.limits import Limits, with_worker
 from ops.runtime.native import local_stage
 from ops.runtime.specs import OperatorList, Spec, parse
-from ops.runtime.stage import ROW, Outcome, Stage, all_failed, apply, dropped_too, row_numbers, settled
+from ops.runtime.stage import (
+    ROW,
+    Outcome,
+    Stage,
+    all_failed,
+    apply,
+    dropped_too,
+    marked,
+    row_numbers,
+    settled,
+)
 from ops.runtime.workers import WorkerStage
 from rft_data.core.effective_reward import REWARD, SHAPED_REWARD
 from rft_data.core.errors import OperatorError, RecipeError
@@ -138,10 +148,10 @@ class OperatorPipeline:
         """
         self._need_columns(experiences, ["seq", "experience_id"])
         rewarded: list[pa.Table] = []
-        kept, reports = self._through(experiences, trained=True, rewarded=rewarded)
+        left, reports = self._through(experiences, trained=True, rewarded=rewarded)
         for report in reports:
             self._sample(report, experiences["experience_id"])
-        return annotation_rows(experiences, kept, rewarded, reports, self._hash)
+        return annotation_rows(experiences, left, rewarded, reports, self._hash)
 
     def run_tasks(self, table: pa.Table) -> Verdicts:
         """Run the list over any rows, such as tasks.
@@ -215,7 +225,8 @@ class OperatorPipeline:
         """The kept rows (only the columns operators use, and ROW) and a report for each operator.
 
         Args:
-            trained: drop rows that have no advantage after an advantage operator.
+            trained: drop rows that have no advantage after an advantage operator. What is dropped after the
+                last operator is in its report, and still among the rows that are returned.
             rewarded: gets ROW and the rewards of every row, as they were when the row was lost or had passed.
         """
         self._need_columns(table, [self._text_column] if self._reads_text else [])
@@ -226,16 +237,19 @@ class OperatorPipeline:
         for step in self._steps:
             start = time.perf_counter()
             outcome = _outcome(step, work, unjudged) if work.num_rows else Outcome(work)
-            if turns is not None and step.splits_rollouts:
-                outcome = dropped_too(outcome, _torn(outcome, turns))
+            left = outcome.table.num_rows
+            lost = _torn(outcome, turns) if turns is not None and step.splits_rollouts else {}
             if trained:
-                outcome = dropped_too(outcome, without_advantage(outcome))
+                lost |= {row: why for row, why in without_advantage(outcome).items() if row not in lost}
+            if lost:  # after the last operator nobody reads the rows, and copying the others would take long
+                is_last = trained and step is self._steps[-1]
+                outcome = marked(outcome, lost) if is_last else dropped_too(outcome, lost)
             unjudged.update(outcome.unjudged)
             reports.append(
                 OperatorReport(
                     name=step.stage.name,
                     rows_in=work.num_rows,
-                    rows_out=outcome.table.num_rows,
+                    rows_out=left - len(lost),
                     seconds=time.perf_counter() - start,
                     dropped=outcome.dropped,
                     quarantined=outcome.quarantined,

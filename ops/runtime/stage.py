@@ -141,7 +141,7 @@ def _untouched(table: pa.Table, outcome: Outcome) -> bool:
     """Whether all rows are kept in their order, as after most mappers."""
     lost = outcome.dropped or outcome.quarantined
     there = ROW in outcome.table.column_names
-    return not lost and there and np.array_equal(row_numbers(outcome.table), row_numbers(table))
+    return not lost and there and bool(outcome.table[ROW].equals(table[ROW]))
 
 
 def _check_conserved(stage: Stage, table: pa.Table, outcome: Outcome) -> None:
@@ -187,12 +187,14 @@ def all_failed(table: pa.Table, failure: str) -> Outcome:
 
 def dropped_too(outcome: Outcome, reasons: Mapping[int, str]) -> Outcome:
     """`outcome` with further rows dropped. Args: reasons: row number to reason."""
-    if not reasons:
-        return outcome
     stays = ~np.isin(row_numbers(outcome.table), _keys(reasons))
+    return replace(marked(outcome, reasons), table=outcome.table.filter(pa.array(stays)))
+
+
+def marked(outcome: Outcome, reasons: Mapping[int, str]) -> Outcome:
+    """`outcome` with further rows named as dropped, which its table still has."""
     return replace(
         outcome,
-        table=outcome.table.filter(pa.array(stays)),
         dropped={**outcome.dropped, **reasons},
         unjudged={row: why for row, why in outcome.unjudged.items() if row not in reasons},
     )

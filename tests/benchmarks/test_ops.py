@@ -43,7 +43,7 @@ def test_every_group_operator_on_rewards_is_measured():
 def test_bars_are_the_slowest_and_the_worst():
     operators = {
         "slow": {"ours": 60_000.0, "annotated": 40_000.0, "x_plain": 1.5, "group": 1.0},
-        "fast": {"ours": 90_000.0, "annotated": 80_000.0, "x_plain": 1.8, "group": 1.0},
+        "fast": {"ours": 90_000.0, "annotated": 80_000.0, "x_plain": 3.8, "group": 1.0},
         "of_rows": {"ours": 10.0, "annotated": 10.0, "x_plain": 9.0, "group": 0.0},
     }
     figures = {
@@ -55,7 +55,7 @@ def test_bars_are_the_slowest_and_the_worst():
     found = {bar.name: (bar.value, bar.holds) for bar in benchmark.bars(figures)}
     assert found == {
         "group_ops_rows_per_s": (40_000.0, False),
-        "slowest_group_op_vs_plain_loop": (1.8, True),
+        "slowest_group_op_vs_plain_loop": (3.8, True),
         "pipeline_vs_dj_executor": (15.0, True),
         "near_dup_store_rows_per_s": (900.0, False),
         "near_dup_recall": (0.98, False),
