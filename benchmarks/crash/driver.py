@@ -129,7 +129,7 @@ class Driver:
         root.mkdir(parents=True)
         number, share = self.report.lives, min(_KILLS_PER_LIFE, (self._kills + 1) // 2)
         last = min(self._kills, self.report.kills + share)
-        hub = (f"grpc://127.0.0.1:{_free_port()}", secrets.token_hex(8)) if number % 2 else None
+        hub = (f"hub://127.0.0.1:{_free_port()}", secrets.token_hex(8)) if number % 2 else None
         orders = Orders(root, 0, 0, "power" if number % 4 > 1 else "process", hub)
         while self.report.kills < last and self.report.clean:
             orders = replace(orders, attempt=orders.attempt + 2, seed=int(self._rng.integers(1 << 30)))

@@ -47,9 +47,10 @@ def info(uri: Uri, as_json: Json = False) -> None:
         from rft_data.reading.tags import tags
 
         with _open(uri) as buffer:
-            facts, names = overview(buffer), [tag_.name for tag_ in tags(buffer)]
+            facts, named = overview(buffer), tags(buffer)
+        names = [tag_.name + (" (its filter cannot be read)" if tag_.fault else "") for tag_ in named]
         owner = "" if "://" in uri else owner_pid(Path(uri))
-        value = {**facts.as_json(), "owner_pid": owner or None, "tags": names}
+        value = {**facts.as_json(), "owner_pid": owner or None, "tags": [tag_.name for tag_ in named]}
         show(value, overview_text(facts, owner, names), as_json=as_json)
 
 

@@ -108,6 +108,7 @@ class _Tag(TypedDict):
     filter: object
     note: str
     created_at: str
+    fault: str
 
 
 def hits_text(found: Sequence[Mapping[str, object]]) -> str:
@@ -127,5 +128,8 @@ def tags_text(tags: Sequence[Mapping[str, object]]) -> str:
     for row in cast("Sequence[_Tag]", tags):
         where = "" if row["filter"] is None else f" where {json.dumps(row['filter'], ensure_ascii=False)}"
         note = f"  {shown(row['note'])}" if row["note"] else ""
+        if row["fault"]:
+            lines.append(f"{row['name']}: its filter cannot be read: {shown(row['fault'])}")
+            continue
         lines.append(f"{row['name']}: experiences below {row['rows']}{where}  ({row['created_at']}){note}")
     return "\n".join(lines)

@@ -161,12 +161,17 @@ def annotate(
 
 
 def _taking_feedback(uri: str) -> Buffer | HubClient:
-    """A buffer to write to; or the hub of the run that has it open (`grpc://...`, token in RFT_HUB_TOKEN)."""
-    if not uri.startswith("grpc://"):
+    """A buffer to write to; or the hub of the run that has it open (`hub://...`).
+
+    RFT_HUB_TOKEN has a token for feedback, or the run's secret; the secret itself is not sent.
+    """
+    if not uri.startswith("hub://"):
         return _owning(uri)
+    from rft_data.core.words import HubRole
+    from rft_data.placement.hub.access import narrowed
     from rft_data.placement.hub.client import HUB_TOKEN, HubClient
 
-    return HubClient(uri, os.environ.get(HUB_TOKEN, ""))
+    return HubClient(uri, narrowed(os.environ.get(HUB_TOKEN, ""), HubRole.FEEDBACK, "rft data feedback"))
 
 
 def _owning(uri: str) -> Buffer:

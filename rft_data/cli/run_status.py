@@ -1,10 +1,11 @@
-"""The commands that look at a run or steer it from outside: `rft status | stop | logs`."""
+"""The commands that look at a run or steer it from outside: `rft status | stop | logs | token`."""
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator
-from typing import IO, Annotated
+from typing import IO, Annotated, Literal
 
 import typer
 
@@ -30,6 +31,30 @@ def stop(
         from rft_data.run.record import ask_to_stop
 
         say(ask_to_stop(run_dir, now=now))
+
+
+@run_status_app.command()
+def token(
+    role: Annotated[
+        Literal["feedback", "reader", "explorer", "trainer"],
+        typer.Argument(help="What its holder may do at the hub; see docs/hub.md."),
+    ],
+    name: Annotated[str, typer.Option(help="Of the one client that will use it.")],
+) -> None:
+    """Print a token for one client of a run's hub, made from the run's secret in RFT_HUB_TOKEN."""
+    with edge():
+        from rft_data.core.errors import RecipeError
+        from rft_data.core.words import HubRole
+        from rft_data.placement.hub.access import make_token, parse_token
+        from rft_data.placement.hub.client import HUB_TOKEN
+
+        secret = os.environ.get(HUB_TOKEN, "")
+        if not secret or parse_token(secret) is not None:
+            raise RecipeError(
+                f"the environment variable {HUB_TOKEN} has {'a token' if secret else 'no secret'}; tokens "
+                "are made from the secret that the run was started with: set it to that."
+            )
+        say(make_token(secret, HubRole(role), name))
 
 
 @run_status_app.command()

@@ -73,6 +73,12 @@ class FencedError(RftError, PermissionError):
     exit_code = 4
 
 
+class TokenError(RftError, PermissionError):
+    """A hub refused the token of a client, or a call that the token's role may not make."""
+
+    exit_code = 4
+
+
 class ParityError(RftError, ValueError):
     """An engine's logprobs do not match the weights it was told to serve."""
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from rft_data.core.rows import Experience, GroupResult, Lease, Task, TaskKey, Ticket, VersionSpan, WeightRef
-from rft_data.core.words import GroupOutcome, RowSource
+from rft_data.core.words import GroupOutcome, HubRole, RowSource
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -255,6 +255,8 @@ class RoleSpec:
     """JSON values."""
     cpus: float = 1.0
     gpus: float = 0.0
+    hub_role: HubRole = HubRole.READER
+    """What it may do at the run's hub, in a process of its own."""
 
 
 class Role(Protocol):

@@ -246,6 +246,21 @@ class RunMilestone(StrEnum):
     """The final model is merged into one folder."""
 
 
+class HubRole(StrEnum):
+    """What a client of a hub may do; its token says it. `placement/hub/access.py` has the calls of each."""
+
+    OWNER = "owner"
+    """Everything: the run itself, and who has its secret."""
+    EXPLORER = "explorer"
+    """Stores rollouts; reads nothing."""
+    TRAINER = "trainer"
+    """A run of mode `train` elsewhere: reads, takes leases, writes versions and metrics."""
+    READER = "reader"
+    """Reads rows: the trainer process of a run, which is told its leases."""
+    FEEDBACK = "feedback"
+    """Reads rows and says something about them."""
+
+
 class MetricRole(StrEnum):
     """What a number of the `metrics` table is about. The roles of an explorer fleet begin with `explorer`."""
 

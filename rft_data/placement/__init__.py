@@ -24,7 +24,8 @@ class Surroundings:
     buffer: BufferClient | None = None
     """The open buffer, for roles in this process."""
     hub: tuple[str, str] | None = None
-    """(address, token) of the hub that serves the buffer, for roles in other processes."""
+    """Address and secret of the hub that serves the buffer, for roles in other processes; `RoleSetup.of`
+    gives each a token of its own."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """Variables for other processes; a variable that is set there already keeps its value."""
     patience: Patience = field(default_factory=Patience)

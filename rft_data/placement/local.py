@@ -108,7 +108,7 @@ class LocalPlacement:
         """Start the thread that watches the processes of the roles.
 
         Args:
-            hub: (address, token) of the hub whose client every role is given; None: they get no buffer.
+            hub: address and secret of the hub whose client every role is given; None: they get no buffer.
             environment: variables for the children; a variable that this process has keeps its value.
         """
         self._hub = hub

@@ -43,7 +43,7 @@ class RayPlacement:
 
         Args:
             namespace: Ray namespace of the actors: the run's id.
-            hub: (address, token) of the hub whose client every role is given; None: they get no buffer.
+            hub: address and secret of the hub whose client every role is given; None: they get no buffer.
             environment: variables for the actors; a variable that an actor's process has keeps its value.
             address: a running cluster's, or `auto`; None: RAY_ADDRESS, or a cluster of this machine's own.
         """

@@ -6,9 +6,10 @@ rows, also after appends and compactions. A view copies no rows; `branch` does.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 import pyarrow as pa
 
@@ -52,19 +53,23 @@ class Tag:
     """A named view."""
 
     name: str
-    view: View
+    view: View | None
+    """None: its filter cannot be read."""
     note: str
     created_at: datetime
+    fault: str = ""
+    """Why its filter cannot be read."""
 
     def as_json(self) -> dict[str, object]:
         """The fields as plain values, for JSON."""
-        where = self.view.where
+        view = self.view or View()
         return {
             "name": self.name,
-            "rows": self.view.rows,
-            "filter": None if where is None else to_json(where),
+            "rows": view.rows,
+            "filter": None if view.where is None else to_json(view.where),
             "note": self.note,
             "created_at": self.created_at.isoformat(),
+            "fault": self.fault,
         }
 
 
@@ -80,12 +85,14 @@ def tag(buffer: Buffer, name: str, where: Filter | None = None, note: str = "") 
     wanted = View(frontier(buffer), None if where is None else bind(where, EXPERIENCES))
     known = {tag_.name: tag_ for tag_ in tags(buffer)}
     if name in known:
-        if known[name].view == wanted:
+        named = known[name].view
+        if named == wanted:
             return known[name]
-        made = f"{known[name].created_at:%Y-%m-%d %H:%M}"
+        made = f"made {known[name].created_at:%Y-%m-%d %H:%M}"
+        rows = "those of a filter that cannot be read" if named is None else f"below row {named.rows}"
         raise ConflictError(
-            f"tag '{name}' of buffer {buffer.location} names other rows (among those below row "
-            f"{known[name].view.rows}, made {made}); choose another name, because a tag never changes."
+            f"tag '{name}' of buffer {buffer.location} names other rows ({rows}, {made}); choose another "
+            "name, because a tag never changes."
         )
     filter_json = None if wanted.where is None else to_json(wanted.where)
     buffer.add_rows("tags", [{"name": name, "rows": wanted.rows, "filter": filter_json, "note": note}])
@@ -99,16 +106,16 @@ def frontier(buffer: Buffer) -> int:
 
 
 def tags(buffer: Buffer) -> list[Tag]:
-    """Every tag, oldest first."""
-    return [
-        Tag(
-            row["name"],
-            View(row["rows"], None if row["filter"] is None else parse_filter(row["filter"], EXPERIENCES)),
-            row["note"],
-            row["created_at"],
-        )
-        for row in from_table(buffer.read("tags"), TAGS)
-    ]
+    """Every tag, oldest first; one whose filter cannot be read has a `fault`."""
+    return [_tag(row) for row in from_table(buffer.read("tags"), TAGS)]
+
+
+def _tag(row: Mapping[str, Any]) -> Tag:
+    try:
+        where = None if row["filter"] is None else parse_filter(row["filter"], EXPERIENCES)
+    except RecipeError as err:
+        return Tag(row["name"], None, row["note"], row["created_at"], str(err))
+    return Tag(row["name"], View(row["rows"], where), row["note"], row["created_at"])
 
 
 def view(buffer: Buffer, name: str) -> View:
@@ -116,10 +123,16 @@ def view(buffer: Buffer, name: str) -> View:
 
     Raises: RecipeError if there is no such tag.
     """
-    known = {tag_.name: tag_.view for tag_ in tags(buffer)}
+    known = {tag_.name: tag_ for tag_ in tags(buffer)}
     if name not in known:
         raise RecipeError(
             f"buffer {buffer.location} has no tag '{name}';{suggest(name, known)} "
             f"There are: {', '.join(known) or 'none'}. Make one with `rft buffer tag`."
         )
-    return known[name]
+    named = known[name].view
+    if named is None:
+        raise RecipeError(
+            f"tag '{name}' of buffer {buffer.location} has a filter that cannot be read "
+            f"({known[name].fault}); name the rows again, under another name."
+        )
+    return named

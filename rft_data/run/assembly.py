@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from rft_data.core.protocols import Pipeline, RoleSpec
-from rft_data.core.words import RunPhase, Split
+from rft_data.core.words import HubRole, RunPhase, Split
 from rft_data.loop.closing import GroupCloser
 from rft_data.loop.dispatch import Dispatcher
 from rft_data.loop.expert_groups import PART, experts_prefix, experts_run_id
@@ -207,6 +207,7 @@ def _explorers(recipe: ExplorerRecipe, run: Run, model: Path) -> list[RoleSpec]:
             },
             cpus=place.cpus,
             gpus=place.gpus,
+            hub_role=HubRole.EXPLORER,
         )
         for number in range(place.count)
     ]

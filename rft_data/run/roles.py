@@ -134,7 +134,7 @@ class Roles:
         return OfflineCalls(placement, spec, self.deadlines.stage_s, self.trainer_threads)
 
     def _hub(self, opened: ExitStack) -> tuple[str, str] | None:
-        """Address and token of the hub, through which other processes use the buffer; None without one."""
+        """Address and secret of the hub, through which other processes use the buffer; None without one."""
         if self.use == "inline" and self.feedback_port is None:
             return None
         from rft_data.placement.hub.server import HubServer

@@ -26,6 +26,7 @@ from rft_data.core.errors import (
 from rft_data.core.files import write_manifest
 from rft_data.core.protocols import RoleSpec
 from rft_data.core.rows import Assignment, Played, Task, Ticket, WeightRef
+from rft_data.core.words import HubRole
 from rft_data.placement.hub import HubServer
 from rft_data.placement.local import LocalPlacement
 from tests.explorers.toys import SlowBuffer, task
@@ -302,7 +303,14 @@ def test_the_role_says_the_same_from_a_process_of_its_own(model: Path, tmp_path:
     with Buffer(tmp_path / "buffer") as buffer, HubServer(buffer) as hub:
         placement = LocalPlacement((hub.address, hub.token))
         try:
-            role = placement.start(RoleSpec("explorer-0", "explorers.role:explorer_role", {"plan": plan}))
+            role = placement.start(
+                RoleSpec(
+                    "explorer-0",
+                    "explorers.role:explorer_role",
+                    {"plan": plan},
+                    hub_role=HubRole.EXPLORER,
+                )
+            )
             ref = WeightRef("run", 4, 0, "")
             with pytest.raises(ParityError, match="no proven weights"):
                 role.call("version", int, deadline_s=60).result()

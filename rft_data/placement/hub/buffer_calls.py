@@ -8,22 +8,33 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import pyarrow as pa
 from pydantic import ConfigDict, ValidationError, validate_call
 
 from rft_data.buffer import Buffer
 from rft_data.core.codec import to_table, to_tasks
-from rft_data.core.errors import ConflictError, RowError, UnknownComponentError
+from rft_data.core.errors import ConflictError, RecipeError, RowError, UnknownComponentError
 from rft_data.core.filters import In, parse_filter
 from rft_data.core.lookup import suggest
 from rft_data.core.rows import Feedback, Lease
-from rft_data.core.schema import EXPERIENCES, TABLES, TASKS
+from rft_data.core.schema import ANNOTATIONS, EXPERIENCES, INCOMING, TABLES, TASKS
+from rft_data.placement.hub import arrow_rows, wire
 from rft_data.placement.hub.ledgers import Ledgers
 from rft_data.placement.hub.wire import AppendAnswer, Rows
 
 ROW_TABLES = ("runs", "task_state", "groups", "versions", "metrics", "tags", "quarantine")
 """Tables that `add_rows` may write; each other table has its own call, which checks more."""
+BRINGING: Mapping[str, pa.Schema] = {
+    "append": INCOMING,
+    "annotate": ANNOTATIONS,
+    "add_tasks": pa.schema([field for field in TASKS if field.name != "created_at"]),
+}
+"""The calls that bring rows, and their columns."""
+_LISTS = ("rows", "feedback")
+"""Arguments with rows as JSON."""
+_SHOWN = 20
 _ROWS_PER_READ = 1024
 """Rows that `take` reads at a time."""
 
@@ -56,15 +67,13 @@ class Calls:
         self._calls: dict[str, Callable[..., object]] = {
             name: checked(call) for name, call in {**with_rows, **without_rows}.items()
         }
-        self._with_rows = frozenset(with_rows)
 
-    def brings_rows(self, method: str) -> bool:
-        """Whether the call `method` has rows as its argument."""
-        return method in self._with_rows
+    def answer(
+        self, method: str, args: Mapping[str, object], sent: tuple[pa.Buffer, int] | None = None
+    ) -> object:
+        """Make a call and return its result.
 
-    def answer(self, method: str, args: Mapping[str, object], table: pa.Table | None = None) -> object:
-        """Make a call and return its result; `table` holds its rows.
-
+        `sent`: the Arrow stream that came with it, and the number of its rows.
         Raises: UnknownComponentError if there is no call of this name, RowError if an argument has a wrong
             type, and whatever the call raises.
         """
@@ -73,12 +82,18 @@ class Calls:
                 f"hub call '{method}' is not known;{suggest(method, self._calls)} "
                 "the client may be newer than the hub: use one version of rft-data for both."
             )
-        rows = {} if table is None else {"table": table}
+        if (sent is not None) != (method in BRINGING):
+            raise RowError(f"hub call '{method}' brings {'no ' if sent is not None else ''}rows.")
+        for name in _LISTS:
+            if isinstance(given := args.get(name), list):
+                wire.check_request(len(given), 0)
+        rows = {} if sent is None else {"table": arrow_rows.checked(sent[0], BRINGING[method], sent[1])}
         try:
             return self._calls[method](**args, **rows)
         except ValidationError as err:
             wrong = [f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in err.errors(include_url=False)]
-            raise RowError(f"hub call '{method}' has arguments that do not fit: {'; '.join(wrong)}.") from err
+            text = "; ".join(wrong[:_SHOWN])
+            raise RowError(f"hub call '{method}' has arguments that do not fit: {text}.") from err
 
     # --- writing -----------------------------------------------------------------------------------
 
@@ -95,19 +110,10 @@ class Calls:
 
     def annotate(self, table: pa.Table) -> None:
         """`Buffer.annotate`; sending it again changes nothing, since the newest verdict counts."""
-        schema, _ = TABLES["annotations"]
-        if table.schema != schema:
-            raise RowError(
-                f"annotations have columns {table.schema.names}; wanted are exactly those and the types of "
-                f"schema.ANNOTATIONS: {schema.names}."
-            )
         self._buffer.annotate(table)
 
     def add_tasks(self, table: pa.Table) -> int:
         """`Buffer.add_tasks`."""
-        wanted = [name for name in TASKS.names if name != "created_at"]
-        if table.column_names != wanted:
-            raise RowError(f"tasks have columns {table.column_names}; wanted are {wanted}.")
         return self._buffer.add_tasks(to_tasks(table.append_column("created_at", pa.nulls(table.num_rows))))
 
     def add_rows(self, name: str, rows: list[dict[str, object]]) -> None:
@@ -120,6 +126,8 @@ class Calls:
                 f"a client may not add rows to table '{name}', only to {', '.join(ROW_TABLES)}; "
                 "the other tables have calls of their own (append, annotate, add_tasks, the ledger's)."
             )
+        if name == "tags":
+            _check_tags(rows)
         key = TABLES[name][1]
         if key is None:
             self._buffer.add_rows(name, rows)
@@ -185,6 +193,17 @@ class Calls:
     def lost_rows(self) -> list[int]:
         """`Buffer.lost_rows`."""
         return sorted(self._buffer.lost_rows())
+
+
+def _check_tags(rows: Sequence[Mapping[str, Any]]) -> None:
+    """Raises: RowError for a tag whose filter could not be read later."""
+    for row in rows:
+        where = row.get("filter")
+        try:
+            if where is not None:
+                parse_filter(where, EXPERIENCES)
+        except RecipeError as err:
+            raise RowError(f"tag {row.get('name')!r} has a filter that cannot be read: {err}") from err
 
 
 def _schema(name: str, columns: Sequence[str] | None) -> pa.Schema:

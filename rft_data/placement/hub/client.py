@@ -67,7 +67,7 @@ class HubClient:
         """`Buffer.append`: returns when the rows are as durable as in the hub's buffer.
 
         Raises: as there; StalledError too if the hub cannot be reached for `deadline_s`; RowError for more
-            than `wire.MAX_REQUEST_BYTES`.
+            than `wire.MAX_REQUEST_ROWS` or `wire.MAX_REQUEST_BYTES`.
         """
         return self._append(*self._encoded(rows, deadline_s), deadline_s)
 

@@ -6,36 +6,26 @@ Every call of the hub may be sent twice (see docs/hub.md), so a call without an 
 from __future__ import annotations
 
 import random
+import socket
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
-from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import pyarrow as pa
-from pyarrow import flight
 
-from rft_data.core.codec import aligned
-from rft_data.core.errors import StalledError
-from rft_data.placement.hub.wire import (
-    TokenError,
-    authorization,
-    check_size,
-    decode_answer,
-    encode_call,
-    message_batches,
-)
+from rft_data.core.errors import RftError, StalledError, TokenError
+from rft_data.placement.hub.arrow_rows import decoded, encoded
+from rft_data.placement.hub.frames import Channel, Kind
+from rft_data.placement.hub.wire import check_request, decode_answer, encode_call
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 1.0
 _GRACE_S = 0.5
 """Extra time after the deadline for an error of the hub itself: it tells why the hub is late."""
-_CHANNEL = [
-    ("grpc.use_local_subchannel_pool", 1),  # else the clients of one process share one back-off
-    ("grpc.initial_reconnect_backoff_ms", 50),
-    ("grpc.max_reconnect_backoff_ms", 1000),  # gRPC's default of 120 s is longer than our deadlines
-]
-_UNREACHABLE = (flight.FlightUnavailableError, flight.FlightInternalError, flight.FlightCancelledError)
+_IDLE = 8
+"""Connections that are kept open between calls."""
+_ANSWERS = {Kind.ROWS: 1 << 40, Kind.ANSWER: 1 << 40}
+"""What a hub sends; the client trusts the hub about sizes."""
 
 T = TypeVar("T")
 Args = Mapping[str, object]
@@ -44,17 +34,91 @@ Locate = Callable[[float], tuple[str, str] | None]
 """Given the seconds it may take: (address, token) of the hub now, or None if it is not known."""
 
 
-@dataclass(frozen=True)
+class LostError(Exception):
+    """The hub cannot be reached, or the connection broke; the call is made again."""
+
+
+class RefusedError(TokenError):
+    """The hub did not take the client's token."""
+
+
 class _Hub:
-    """Where the hub was last found."""
+    """Where the hub was last found, and the connections to it that are idle."""
 
-    address: str
-    token: str = field(repr=False)
-    client: flight.FlightClient
+    def __init__(self, address: str, token: str) -> None:
+        """Raises: RftError for an address that is none."""
+        scheme, _, place = address.partition("://")
+        host, _, port = place.rpartition(":")
+        if scheme != "hub" or not host or not port.isdigit():
+            raise RftError(f"'{address}' is no address of a hub; wanted is hub://HOST:PORT.")
+        self.address = address
+        self.token = token
+        self._place = (host, int(port))
+        self._idle: list[Channel] = []
+        self._lock = threading.Lock()
+        self._closed = False
 
-    @classmethod
-    def of(cls, address: str, token: str) -> _Hub:
-        return cls(address, token, flight.FlightClient(address, generic_options=_CHANNEL))
+    def channel(self, end: float) -> Channel:
+        """A connection whose token the hub has taken, for one call, made before `end`.
+
+        Raises: LostError; RefusedError if the hub refuses the token; BusyError if it takes no more of them.
+        """
+        with self._lock:
+            if self._closed:
+                raise RftError(f"the client of hub {self.address} is closed; make another one.")
+            if self._idle:
+                return self._idle.pop()
+        try:
+            connected = socket.create_connection(self._place, max(0.001, end - time.monotonic()))
+            channel = Channel(connected)
+        except OSError as err:
+            raise LostError(str(err)) from err
+        try:
+            channel.send(Kind.TOKEN, self.token.encode(), end - time.monotonic())
+            answer = _received(channel, end)[1]
+        except (OSError, EOFError) as err:
+            channel.close()
+            raise LostError(str(err)) from err
+        try:
+            decode_answer(answer.to_pybytes())
+        except TokenError as err:
+            channel.close()
+            raise RefusedError(
+                f"hub {self.address} refused the token of this client; give one that is made from the "
+                "secret of this hub (`rft token`)."
+            ) from err
+        return channel
+
+    def answered(self, channel: Channel, answer: pa.Buffer) -> Any:
+        """The result of a call; its connection is kept for the next one, unless the answer is an error.
+
+        Raises: the error, if the answer is one.
+        """
+        try:
+            result = decode_answer(answer.to_pybytes())
+        except RftError:
+            channel.close()  # the hub may have given it up
+            raise
+        with self._lock:
+            kept = not self._closed and len(self._idle) < _IDLE
+            if kept:
+                self._idle.append(channel)
+        if not kept:
+            channel.close()
+        return result
+
+    def close(self) -> None:
+        """Close the idle connections; the others are closed after their call. Idempotent."""
+        with self._lock:
+            self._closed = True
+        self.drop_idle()
+
+    def drop_idle(self) -> None:
+        """Close the connections that no call uses."""
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for channel in idle:
+            channel.close()
 
 
 class Connection:
@@ -64,7 +128,7 @@ class Connection:
         """`locate` is asked again whenever the hub cannot be reached or refuses the token."""
         self._locate = locate
         self._lock = threading.Lock()
-        self._hub = _Hub.of(address, token)
+        self._hub = _Hub(address, token)
 
     @property
     def address(self) -> str:
@@ -73,7 +137,7 @@ class Connection:
 
     def close(self) -> None:
         """Close the connection; idempotent."""
-        self._hub.client.close()
+        self._hub.close()
 
     def call(self, method: str, args: Args, table: pa.Table | None = None, *, deadline_s: float) -> Any:
         """Make a call whose result is a JSON value.
@@ -102,7 +166,7 @@ class Connection:
             yield first
         try:
             yield from rest
-        except flight.FlightError as err:
+        except LostError as err:
             raise StalledError(
                 f"the connection to hub {self.address} broke, or {deadline_s:g} s were over, in the "
                 f"middle of '{method}'; "
@@ -116,14 +180,11 @@ class Connection:
         while True:
             try:
                 return attempt(max(0.0, end - time.monotonic()))
-            except flight.FlightUnauthenticatedError as err:
+            except RefusedError as err:
                 if self._locate is None:
-                    raise TokenError(
-                        f"hub {self.address} refused the token of this client; "
-                        "give the token that the hub was started with."
-                    ) from err
-                failure: flight.FlightError = err
-            except (*_UNREACHABLE, flight.FlightTimedOutError) as err:
+                    raise
+                failure: Exception = err
+            except LostError as err:
                 failure = err
             left = end - time.monotonic()
             if left <= 0:
@@ -140,7 +201,8 @@ class Connection:
         found = None if self._locate is None else self._locate(left)
         with self._lock:
             if found is not None and found != (self._hub.address, self._hub.token):
-                self._hub = _Hub.of(*found)  # the old one may still be in use by another thread
+                self._hub.drop_idle()
+                self._hub = _Hub(*found)
 
     def _collect(
         self, method: str, args: Args, table: pa.Table | None, left: float
@@ -155,35 +217,35 @@ class Connection:
 
     def _exchange(self, method: str, args: Args, table: pa.Table | None, left: float) -> Exchange:
         """One attempt: yields the rows of the answer, returns its result."""
-        call, hub = encode_call(method, args, 0 if table is None else table.num_rows), self._hub
-        options = flight.FlightCallOptions(
-            timeout=left + _GRACE_S, headers=[(b"authorization", authorization(hub.token).encode())]
-        )
-        writer, reader = hub.client.do_exchange(flight.FlightDescriptor.for_command(call), options)
+        call = encode_call(method, args, None if table is None else table.num_rows)
+        if table is not None:
+            check_request(table.num_rows, table.nbytes)
+        end, hub = time.monotonic() + left + _GRACE_S, self._hub
+        channel = hub.channel(end)
         try:
-            _send(writer, table)
-            while True:
-                chunk = reader.read_chunk()
-                if chunk.data is None:
-                    return decode_answer(chunk.app_metadata.to_pybytes())
-                yield aligned(chunk.data)
-        except StopIteration:
-            raise flight.FlightUnavailableError("the hub closed the connection before it answered") from None
-        finally:
-            reader.cancel()
-            with suppress(flight.FlightError, pa.ArrowException):
-                writer.close()
+            channel.send(Kind.CALL, call, end - time.monotonic())
+            if table is not None:
+                _send_rows(channel, table, end)
+            while (frame := _received(channel, end))[0] != Kind.ANSWER:
+                yield from decoded(frame[1])
+        except (OSError, EOFError) as err:
+            channel.close()
+            hub.drop_idle()  # they lead to the same hub
+            raise LostError(str(err)) from err
+        except BaseException:
+            channel.close()
+            raise
+        return hub.answered(channel, frame[1])
 
 
-def _send(writer: flight.FlightStreamWriter, table: pa.Table | None) -> None:
-    if table is None:
-        writer.write_metadata(b"")
-    else:
-        check_size(table.nbytes)
-        writer.begin(table.schema)
-        try:
-            for part in message_batches(table.schema, table.to_batches()):
-                writer.write_batch(part)
-        except pa.ArrowInvalid as err:  # 'Destination already closed'
-            raise flight.FlightUnavailableError(str(err)) from err
-    writer.done_writing()
+def _received(channel: Channel, end: float) -> tuple[Kind, pa.Buffer]:
+    left = end - time.monotonic()
+    head = channel.head(_ANSWERS, left, left)
+    return head.kind, channel.body(head, end - time.monotonic())
+
+
+def _send_rows(channel: Channel, table: pa.Table, end: float) -> None:
+    try:
+        channel.send(Kind.ROWS, encoded(table), end - time.monotonic())
+    except ConnectionError:
+        return  # the hub refused the call and said why: the answer is there to be read

@@ -70,6 +70,20 @@ def test_a_tag_never_changes(buffer):
     assert len(tags(buffer)) == 1
 
 
+def test_a_tag_that_cannot_be_read_spoils_no_other(buffer):
+    tag(buffer, "good")
+    buffer.add_rows("tags", [{"name": "bad", "rows": 1, "filter": {"no": "filter"}, "note": ""}])
+    good, bad = tags(buffer)
+    assert (good.name, good.fault) == ("good", "")
+    assert "filter" in bad.fault
+    assert view(buffer, "good") == good.view
+    with pytest.raises(RecipeError, match=r"tag 'bad' .* has a filter that cannot be read"):
+        view(buffer, "bad")
+    with pytest.raises(ConflictError, match="names other rows"):
+        tag(buffer, "bad")
+    assert tag(buffer, "other").name == "other"
+
+
 def test_tag_refuses(buffer):
     tag(buffer, "empty")
     assert view(buffer, "empty").read(buffer).num_rows == 0

@@ -14,6 +14,8 @@ from explorers.rewards.scoring import make_rewards
 from rft_data.buffer import Buffer
 from rft_data.core.errors import RecipeError
 from rft_data.core.rows import Task
+from rft_data.core.words import HubRole
+from rft_data.placement.hub.access import make_token
 from rft_data.placement.hub.client import HUB_TOKEN
 from rft_data.recipe import load_recipe
 from rft_data.recipe.online import OnlineRecipe
@@ -110,7 +112,13 @@ def test_a_run_trains_on_rewards_that_another_process_gives_it(
         port = free.getsockname()[1]
     monkeypatch.setenv(HUB_TOKEN, "a-secret")
     recipe = load_recipe(late_recipe(tmp_path), [*LATE, f"rewards.port={port}", "evaluation.limit=2"])
-    command = [sys.executable, "-c", GRADER, f"grpc://127.0.0.1:{port}", "a-secret"]
+    command = [
+        sys.executable,
+        "-c",
+        GRADER,
+        f"hub://127.0.0.1:{port}",
+        make_token("a-secret", HubRole.FEEDBACK, "x"),
+    ]
     with subprocess.Popen(command, cwd=Path(__file__).parents[3]) as grader:
         try:
             summary = run_recipe(recipe)

@@ -15,6 +15,7 @@ from ops.runtime.pipeline import OperatorPipeline
 from rft_data.buffer import Buffer
 from rft_data.core.protocols import RoleSpec
 from rft_data.core.rows import Lease, StepReport
+from rft_data.core.words import HubRole
 from rft_data.loop.closing import GroupCloser, stored_groups
 from rft_data.loop.dispatch import Dispatcher
 from rft_data.loop.exploring import Exploring
@@ -75,7 +76,10 @@ class Overlapped:
             "resume_from": None if at.directory is None else str(at.directory),
         }
         explorer = {"attempt": attempt, "rule": rule, "pause_s": pause_s}
-        specs = [RoleSpec(f"explorer-{n}", f"{TOY}:explorer_role", explorer) for n in range(2)]
+        specs = [
+            RoleSpec(f"explorer-{n}", f"{TOY}:explorer_role", explorer, hub_role=HubRole.EXPLORER)
+            for n in range(2)
+        ]
         specs.append(RoleSpec("trainer", f"{TOY}:trainer_role", trainer))
         self.placement.preflight(specs)
         *self.explorers, self.trainer = [self.placement.start(spec) for spec in specs]

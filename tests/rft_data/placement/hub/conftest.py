@@ -1,9 +1,9 @@
 """A served buffer, a client of it, and what client processes run."""
 
 import os
+import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from rft_data.buffer import Buffer
-from rft_data.placement.hub import HubClient, HubServer, server
+from rft_data.placement.hub import HubClient, HubServer, wire
+from rft_data.placement.hub.frames import Channel, Kind
 
 REPO = Path(__file__).parents[4]
 
@@ -79,24 +80,26 @@ class HubProcess:
         assert self.process.wait(60) == 0
 
 
+def connected(hub: HubServer, token: str | None = None) -> Channel:
+    """A connection to a hub, whose token it has taken: what a client of another make would have."""
+    host, _, port = hub.address.removeprefix("hub://").rpartition(":")
+    channel = Channel(socket.create_connection((host, int(port)), 10))
+    channel.send(Kind.TOKEN, (token or hub.token).encode(), 10)
+    answer(channel)
+    return channel
+
+
+def answer(channel: Channel) -> object:
+    """What the hub answers."""
+    head = channel.head({Kind.ANSWER: 1 << 20}, 20, 10)
+    return wire.decode_answer(channel.body(head, 10).to_pybytes())
+
+
 @contextmanager
 def commits_held(buffer: Buffer) -> Iterator[None]:
     """Nothing is stored in the experiences of `buffer` for the length of a `with` block."""
     with buffer._store.locked("experiences"):
         yield
-
-
-@pytest.fixture(autouse=True)
-def traced_calls(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let coverage see what runs in Flight's threads, which Python did not start."""
-    plain = server._Flight.do_exchange
-
-    def traced(*args: object) -> None:
-        sys.settrace(threading.gettrace())
-        plain(*args)
-
-    if threading.gettrace() is not None:
-        monkeypatch.setattr(server._Flight, "do_exchange", traced)
 
 
 @pytest.fixture

@@ -77,7 +77,7 @@ def test_the_actor_serves_its_buffer_and_gives_it_back(tmp_path: Path) -> None:
     body = hub_actor.HubActor(root, across_nodes=False)
     assert body.root() == root
     address, token = body.location()
-    assert address.startswith("grpc://127.0.0.1:")
+    assert address.startswith("hub://127.0.0.1:")
     with HubClient(address, token) as client:
         client.append([make_experience(0)])
     body.close()

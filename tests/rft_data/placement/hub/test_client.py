@@ -97,7 +97,7 @@ def test_append_of_nothing_and_of_foreign_columns(client: HubClient) -> None:
 
 
 @pytest.mark.slow
-def test_a_batch_above_grpc_limits_crosses_both_ways(buffer: Buffer, client: HubClient) -> None:
+def test_rows_of_many_frames_cross_both_ways(buffer: Buffer, client: HubClient) -> None:
     rows = [make_experience(i, completion_text=chr(97 + i) * (2 << 20)) for i in range(12)]
     done = client.append(rows)
     assert done.seqs == tuple(range(12))
@@ -200,7 +200,7 @@ def test_annotate_and_leased_join_over_the_wire(buffer: Buffer, client: HubClien
 
 
 def test_annotations_of_another_shape_are_refused(client: HubClient) -> None:
-    with pytest.raises(RowError, match="annotations have columns"):
+    with pytest.raises(RowError, match="have columns"):
         client.annotate(annotations(range(1)).drop_columns(["stats"]))
 
 
@@ -250,7 +250,7 @@ def test_a_call_that_brings_too_much_is_refused_on_both_sides(
     with pytest.raises(RowError, match="at most 1048576 are taken"):
         client.append(table)
     monkeypatch.setattr(
-        "rft_data.placement.hub.connection.check_size", lambda size: None
+        "rft_data.placement.hub.connection.check_request", lambda rows, size: None
     )  # a client of another make
     with pytest.raises(RowError, match="at most 1048576 are taken"):
         client.append(table)

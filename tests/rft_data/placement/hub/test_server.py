@@ -6,17 +6,25 @@ from collections.abc import Iterator
 import numpy as np
 import pyarrow as pa
 import pytest
-from pyarrow import flight
 
 from rft_data.buffer import Buffer, faults
 from rft_data.buffer.validation import encode
 from rft_data.core import errors
-from rft_data.core.errors import BusyError, ConflictError, DiskFullError, RftError, RowError, StalledError
+from rft_data.core.errors import (
+    BusyError,
+    ConflictError,
+    DiskFullError,
+    RftError,
+    RowError,
+    StalledError,
+    TokenError,
+)
 from rft_data.core.failpoints import armed
-from rft_data.placement.hub import HubClient, HubServer, server, wire
-from rft_data.placement.hub.wire import ERRORS, TokenError
+from rft_data.placement.hub import HubClient, HubServer, arrow_rows, server, serving, wire
+from rft_data.placement.hub.frames import _HEAD, Kind
+from rft_data.placement.hub.wire import ERRORS
 from tests.rft_data.conftest import make_experience
-from tests.rft_data.placement.hub.conftest import commits_held, wait_for
+from tests.rft_data.placement.hub.conftest import answer, connected, wait_for
 
 
 def test_a_hub_listens_on_loopback_under_a_token_of_its_own(buffer: Buffer) -> None:
@@ -26,7 +34,7 @@ def test_a_hub_listens_on_loopback_under_a_token_of_its_own(buffer: Buffer) -> N
     with pytest.raises(RftError, match="no address before it is started"):
         _ = hubs[0].address
     with hubs[0] as hub:
-        assert hub.start().address.startswith("grpc://127.0.0.1:")
+        assert hub.start().address.startswith("hub://127.0.0.1:")
         port = int(hub.address.rpartition(":")[2])
         with socket.socket() as other, pytest.raises(ConnectionRefusedError):
             other.connect(("127.0.0.2", port))
@@ -46,53 +54,37 @@ def test_a_wrong_token_is_refused(buffer: Buffer, hub: HubServer, token: str) ->
     assert len(buffer) == 0
 
 
-@pytest.mark.parametrize("right", [True, False])
-def test_no_other_flight_call_is_served(hub: HubServer, right: bool) -> None:
-    headers = [(b"authorization", wire.authorization(hub.token).encode())] if right else []
-    options = flight.FlightCallOptions(timeout=10, headers=headers)
-    refused = (NotImplementedError, flight.FlightError) if right else flight.FlightUnauthenticatedError
-    descriptor = flight.FlightDescriptor.for_path("experiences")
-    with flight.FlightClient(hub.address) as raw:
-        for act in (
-            lambda: list(raw.list_flights(options=options)),
-            lambda: list(raw.do_action("x", options)),
-            lambda: raw.do_get(flight.Ticket(b"x"), options).read_all(),
-            lambda: raw.get_flight_info(descriptor, options),
-        ):
-            with pytest.raises(refused):
-                act()
-
-
 @pytest.mark.parametrize(
-    "command", [b"", b"{", b"[]", b'{"method": "counts"}', b'{"method": "__init__", "args": {}, "rows": 0}']
+    "command",
+    [b"", b"{", b"[]", b'{"method": "counts"}', b'{"method": "__init__", "args": {}, "rows": null}'],
 )
 def test_a_malformed_call_is_answered_with_an_error(hub: HubServer, command: bytes) -> None:
-    header = (b"authorization", wire.authorization(hub.token).encode())
-    options = flight.FlightCallOptions(timeout=10, headers=[header])
-    with flight.FlightClient(hub.address) as raw:
-        writer, reader = raw.do_exchange(flight.FlightDescriptor.for_command(command), options)
-        writer.write_metadata(b"")
-        writer.done_writing()
-        with pytest.raises(RftError, match="hub call"):
-            wire.decode_answer(reader.read_chunk().app_metadata.to_pybytes())
-        writer.close()
+    raw = connected(hub)
+    raw.send(Kind.CALL, command, 10)
+    with pytest.raises(RftError, match="hub call"):
+        answer(raw)
+    raw.close()
+
+
+def test_a_connection_with_other_frames_is_told_so_and_closed(hub: HubServer) -> None:
+    raw = connected(hub)
+    raw.send(Kind.ROWS, b"x", 10)
+    with pytest.raises(RowError, match="a frame of kind 3; wanted is one of CALL"):
+        answer(raw)
+    with pytest.raises(EOFError):
+        answer(raw)
+    raw.close()
 
 
 def test_an_append_cut_off_while_it_is_sent_stores_nothing(
     buffer: Buffer, hub: HubServer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    header = (b"authorization", wire.authorization(hub.token).encode())
-    options = flight.FlightCallOptions(timeout=10, headers=[header])
-    call = flight.FlightDescriptor.for_command(wire.encode_call("append", {"deadline_s": 5}, 4))
-    table = encode([make_experience(i) for i in range(4)])[0]
-    with flight.FlightClient(hub.address) as raw:
-        writer, reader = raw.do_exchange(call, options)
-        writer.begin(table.schema)
-        writer.write_table(table.slice(0, 2))
-        # a call that is cancelled before it has come to the hub never was one
-        wait_for(lambda: hub._flight._receiving._value < server.MAX_RECEIVING)
-        reader.cancel()
-        wait_for(lambda: "closed its connection" in caplog.text)
+    rows = arrow_rows.encoded(encode([make_experience(i) for i in range(4)])[0])
+    raw = connected(hub)
+    raw.send(Kind.CALL, wire.encode_call("append", {"deadline_s": 5}, 4), 10)
+    raw._socket.sendall(_HEAD.pack(Kind.ROWS, rows.size) + rows.to_pybytes()[:-1])
+    raw.close()
+    wait_for(lambda: "ended its connection" in caplog.text)
     assert len(buffer) == 0
 
 
@@ -142,27 +134,9 @@ def test_data_that_points_outside_itself_is_refused() -> None:
     texts = pa.Array.from_buffers(pa.string(), 2, [None, offsets, pa.py_buffer(b"ab")])
     for column in (lists, texts):
         with pytest.raises(RowError, match="column 'x' of a hub call is not well formed"):
-            wire.check_form(pa.table({"x": column}))
+            arrow_rows.check_form(pa.table({"x": column}))
     not_utf8 = pa.array([b"\xff"]).view(pa.string())
-    wire.check_form(pa.table({"x": not_utf8, "y": pa.array([[1]])}))  # for the door to quarantine
-
-
-@pytest.mark.slow
-def test_too_many_calls_with_rows_at_a_time_are_told_so(
-    buffer: Buffer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(server, "MAX_RECEIVING", 1)
-    monkeypatch.setattr(server, "RECEIVING_DEADLINE_S", 0.3)
-    with HubServer(buffer) as hub, HubClient(hub.address, hub.token) as client:
-        with commits_held(buffer):
-            first = client.submit([make_experience(0)])
-            wait_for(lambda: hub._flight._receiving._value == 0)
-            large = [make_experience(i, completion_text="x" * (4 << 20)) for i in range(1, 5)]
-            with pytest.raises(StalledError, match="receiving 1 other calls with rows"):
-                client.append(large)
-            assert client.ledger("run", 0).leases() == [], "a call without rows must not wait"
-        assert first.result(30).seqs == (0,)
-        assert client.append(large).seqs == (1, 2, 3, 4)
+    arrow_rows.check_form(pa.table({"x": not_utf8, "y": pa.array([[1]])}))  # for the door to quarantine
 
 
 @pytest.mark.slow
@@ -212,12 +186,12 @@ def test_a_client_that_stopped_reading_does_not_hold_up_the_end(
 @pytest.mark.slow
 def test_a_stream_that_is_dropped_ends_at_the_hub(buffer: Buffer, caplog: pytest.LogCaptureFixture) -> None:
     buffer.append([make_experience(i, completion_text="x" * (4 << 20)) for i in range(12)])
-    caplog.set_level(logging.WARNING, "rft_data.placement.hub.server")
+    caplog.set_level(logging.WARNING, "rft_data.placement.hub.serving")
     with HubServer(buffer) as hub, HubClient(hub.address, hub.token) as client:
         rows = client.batches("experiences")
         next(rows)
         rows.close()
-        wait_for(lambda: "closed its connection" in caplog.text)
+        wait_for(lambda: "ended its connection" in caplog.text)
 
 
 def test_a_panic_of_a_library_is_an_rft_error_too() -> None:
@@ -226,6 +200,6 @@ def test_a_panic_of_a_library_is_an_rft_error_too() -> None:
 
     with (
         pytest.raises(RftError, match="'append' failed with PanicException"),
-        server._as_rft_error("append"),
+        serving._as_rft_error("append"),
     ):
         raise PanicException

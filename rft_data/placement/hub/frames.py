@@ -1,0 +1,134 @@
+"""A connection between a hub and a client: frames, each with its kind and its length, under deadlines.
+
+The receiver says which kinds it takes and how long each may be; nothing is allocated for a longer one.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+
+import pyarrow as pa
+
+from rft_data.core.errors import RowError
+
+_HEAD = struct.Struct(">BQ")
+_TOGETHER = 1 << 16
+"""Up to so many bytes are sent in one piece with the head before them."""
+
+
+class Kind(IntEnum):
+    """What a frame holds."""
+
+    TOKEN = 1
+    """A client's token; the first frame of a connection."""
+    CALL = 2
+    """The JSON part of a call."""
+    ROWS = 3
+    """Arrow batches: the rows of a call, or some of an answer's."""
+    ANSWER = 4
+    """The JSON part of an answer, which ends it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The kind and length of a frame that is about to be received."""
+
+    kind: Kind
+    size: int
+
+
+class Channel:
+    """One connection; used by one thread at a time."""
+
+    def __init__(self, connected: socket.socket) -> None:
+        """Take over a connected socket."""
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        self._socket = connected
+
+    def send(self, kind: Kind, content: bytes | pa.Buffer, within_s: float) -> None:
+        """Send one frame. Raises: OSError (TimeoutError after `within_s`)."""
+        view = memoryview(content)
+        head = _HEAD.pack(kind, view.nbytes)
+        self._socket.settimeout(max(within_s, 0.001))
+        if view.nbytes <= _TOGETHER:
+            self._socket.sendall(head + bytes(view))
+        else:
+            self._socket.sendall(head)
+            self._socket.sendall(view)
+
+    def head(self, most: Mapping[Kind, int], begins_s: float | None, within_s: float) -> Head:
+        """Receive the head of the next frame.
+
+        Args:
+            most: the kinds taken here, with the largest size of each.
+            begins_s: longest wait for its first byte; None: any time. within_s: longest wait for the rest.
+        Raises: EOFError when the other end closed the connection; RowError for another kind, or a larger
+            frame; OSError.
+        """
+        first = self._received(1, begins_s)
+        rest = self._received(_HEAD.size - 1, within_s)
+        kind, size = _HEAD.unpack(first.to_pybytes() + rest.to_pybytes())
+        if kind not in most:
+            raise RowError(
+                f"a hub's connection brought a frame of kind {kind}; wanted is one of "
+                f"{', '.join(k.name for k in most)}. Use one version of rft-data at both ends."
+            )
+        if size > most[Kind(kind)]:
+            what = "rows" if kind == Kind.ROWS else "JSON"
+            raise RowError(
+                f"one hub call has {size} bytes of {what}; at most {most[Kind(kind)]} are taken. "
+                "Send less at a time."
+            )
+        return Head(Kind(kind), size)
+
+    def body(self, head: Head, within_s: float) -> pa.Buffer:
+        """Receive what follows a head. Raises: EOFError, OSError (TimeoutError after `within_s`)."""
+        return self._received(head.size, within_s)
+
+    def _received(self, size: int, within_s: float | None) -> pa.Buffer:
+        buffer = pa.allocate_buffer(size)
+        view, end = memoryview(buffer).cast("B"), None if within_s is None else time.monotonic() + within_s
+        while view:
+            self._socket.settimeout(None if end is None else max(end - time.monotonic(), 0.001))
+            count = self._socket.recv_into(view)
+            if not count:
+                raise EOFError("the other end closed the connection")
+            view = view[count:]
+        return buffer
+
+    def drain(self, within_s: float) -> None:
+        """Say that nothing more is sent, then read and drop what the other end sends until it stops.
+
+        Without this, an end that is still sending would not get what was sent last.
+        """
+        self._shut(socket.SHUT_WR)
+        end, dropped = time.monotonic() + within_s, bytearray(_TOGETHER)
+        while (left := end - time.monotonic()) > 0:
+            self._socket.settimeout(left)
+            if not self._socket.recv_into(dropped):
+                return
+
+    def end_reading(self) -> None:
+        """Let the thread that waits for a frame find that there is none; what it sends is still sent."""
+        self._shut(socket.SHUT_RD)
+
+    def hang_up(self) -> None:
+        """End the connection, also under a thread that uses it."""
+        self._shut(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """End the connection and free it; only the thread that uses it may do that. Idempotent."""
+        self.hang_up()
+        self._socket.close()
+
+    def _shut(self, how: int) -> None:
+        try:
+            self._socket.shutdown(how)
+        except OSError:  # the other end was faster
+            return
