@@ -188,9 +188,7 @@ def operator_table(
 ) -> dict[str, dict[str, float]]:
     """Measure and print operator after operator; thousands of rows a second by way."""
     ways = ("ours", "annotated", "plain", "nested", "executor")
-    print(
-        f"{table.num_rows:,} rows of {TOKENS} tokens; thousand rows/s, and annotated over plain time"
-    )
+    print(f"{table.num_rows:,} rows of {TOKENS} tokens; thousand rows/s, and annotated over plain time")
     print(f"{'operator':<38}" + "".join(f"{way:>11}" for way in ways) + f"{'x plain':>9}")
     found = {}
     for name in names:
