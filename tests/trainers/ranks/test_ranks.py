@@ -5,6 +5,7 @@ All two-process runs share one pair of processes (rank_scenarios.py), since star
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import subprocess
@@ -28,8 +29,18 @@ Rows = Callable[..., pa.Table]
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory, model_path: Path, rows_table: Rows) -> tuple[Path, Any]:
-    """The folder of what two processes wrote, and what they told."""
-    folder = tmp_path_factory.mktemp("ranks")
+    """The folder of what two processes wrote, and what they told; made once for all workers of the suite."""
+    base, suite = tmp_path_factory.getbasetemp(), os.environ.get("PYTEST_XDIST_TESTRUNUID", "")
+    folder = (base.parent if suite else base) / f"ranks-{suite}"
+    with folder.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / "told.json").exists():
+            write_runs(folder, model_path, rows_table)
+    return folder, json.loads((folder / "told.json").read_text())
+
+
+def write_runs(folder: Path, model_path: Path, rows_table: Rows) -> None:
+    folder.mkdir(exist_ok=True)
     full, ragged = rows_table(0, 16, per_token=True), rows_table(1, 11)
     rank_1s = rows_table(0, 16).to_pylist()
     broken = [{**row, "advantage": [float("nan")] if i == 3 else [1.0]} for i, row in enumerate(rank_1s)]
@@ -55,7 +66,6 @@ def runs(tmp_path_factory: pytest.TempPathFactory, model_path: Path, rows_table:
     environment = {**os.environ, "PYTHONPATH": str(root), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, capture_output=True, text=True, timeout=280, env=environment, cwd=root)
     assert done.returncode == 0, done.stderr[-6000:]
-    return folder, json.loads((folder / "told.json").read_text())
 
 
 @pytest.mark.parametrize(("name", "accumulate"), EQUAL)
