@@ -20,7 +20,8 @@ def run_evaluate(parts: EvaluateParts, control: RunControl) -> dict[str, object]
     with ExitStack() as opened:
         placement = roles.open(opened)
         fleet = roles.start_fleet(placement, run.versions, whole_rounds=True)
-        started = Started(control, placement, fleet, roles.offline(placement))
+        offline = opened.enter_context(roles.offline(placement))
+        started = Started(control, placement, fleet, offline)
         for model in parts.models:
             control.phase(str(model))
             run.once(str(model), partial(_measure, parts, started, model))

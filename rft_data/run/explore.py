@@ -28,12 +28,10 @@ def run_explore(parts: ExploreParts, control: RunControl) -> dict[str, object]:
         opened.enter_context(closing(parts.closer.pipeline))
         placement = roles.open(opened)
         fleet = roles.start_fleet(placement, run.versions, whole_rounds=False)
-        published = run.versions.published()
-        fleet.publish(
-            published[-1]
-            if published
-            else publish_folder(run.versions, roles.offline(placement), parts.model)
-        )
+        if not run.versions.published():
+            with roles.offline(placement) as offline:
+                publish_folder(run.versions, offline, parts.model)
+        fleet.publish(run.versions.published()[-1])
         fleet.settle()
         exploring = _resumed(parts, fleet)
         ExploreLoop(

@@ -26,7 +26,7 @@ def run_offline(parts: OfflineParts, control: RunControl) -> dict[str, object]:
     with ExitStack() as opened:
         placement = roles.open(opened)
         roles.preflight(placement, [roles.trainer])
-        offline = roles.offline(placement)
+        offline = opened.enter_context(roles.offline(placement))
         stages = OfflineStages(run, offline, parts.seed)
         if parts.heldout is not None:
             control.phase("measuring the start model")

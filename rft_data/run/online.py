@@ -75,7 +75,7 @@ def _start(parts: OnlineParts, control: RunControl, opened: ExitStack) -> Starte
         fleet = roles.start_fleet(
             placement, run.versions, beside=[roles.trainer], whole_rounds=parts.rl.sampler.max_staleness == 0
         )
-    return Started(control, placement, fleet, roles.offline(placement))
+    return Started(control, placement, fleet, opened.enter_context(roles.offline(placement)))
 
 
 def _offline_stage(
@@ -104,6 +104,7 @@ def _offline_stage(
 
 def _reinforce(parts: OnlineParts, started: Started, model: Path) -> None:
     run = parts.run
+    started.offline.close()  # the trainer takes its place
     evaluations = StepEvaluations(run, started.fleet, parts.heldout, parts.evaluate_every)
     with run.timed(RunPhase.RL):
         done = reinforce(run, parts.rl, started, model, evaluations)

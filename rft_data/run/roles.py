@@ -10,9 +10,9 @@ import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from rft_data.buffer import Buffer
 from rft_data.core.errors import RecipeError, RoleDiedError, TrainerDiedError
@@ -29,24 +29,42 @@ log = logging.getLogger(__name__)
 _PASSED_ON = ("HF_HUB_OFFLINE", "HF_HOME", "CUDA_VISIBLE_DEVICES")
 
 
-@dataclass(frozen=True)
+@dataclass
 class OfflineCalls:
-    """Calls of the offline role: one process on one GPU at most, started for each call and ended after it."""
+    """Calls of the offline role: one process on one GPU at most.
+
+    The first call starts it; `close`, the end of the `with` block, or a call that fails ends it.
+    """
 
     placement: Placement
     spec: RoleSpec
     deadline_s: float
     threads: int | None
     """Cores it may use; None: all."""
+    _role: Role | None = field(default=None, init=False)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self.close()
 
     def call(self, method: str, returns: object, **arguments: object) -> Any:
-        """Start the role, call it, and end it. Raises: TrainerDiedError when its process ended."""
-        role = self.placement.start(self.spec)
+        """Call the role, and wait. Raises: TrainerDiedError when its process ended."""
+        self._role = self._role or self.placement.start(self.spec)
         try:
-            return role.call(method, returns, deadline_s=self.deadline_s, **arguments).result()
+            return self._role.call(method, returns, deadline_s=self.deadline_s, **arguments).result()
         except RoleDiedError as err:
+            self.close()
             raise TrainerDiedError(str(err)) from err
-        finally:
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """End the role, and give its GPU free; a later call starts it again."""
+        role, self._role = self._role, None
+        if role is not None:
             role.close()
 
 

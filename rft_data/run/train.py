@@ -18,7 +18,8 @@ def run_train(parts: TrainParts, control: RunControl) -> dict[str, object]:
     with ExitStack() as opened:
         placement = roles.open(opened)
         roles.preflight(placement, [roles.trainer])
-        started = Started(control, placement, roles.no_fleet(run.versions), roles.offline(placement))
+        offline = opened.enter_context(roles.offline(placement))
+        started = Started(control, placement, roles.no_fleet(run.versions), offline)
         done = reinforce(run, parts.rl, started, parts.model)
         trained = trained_model(run, started.offline)
     return {

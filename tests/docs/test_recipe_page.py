@@ -41,6 +41,6 @@ def test_every_section_that_a_recipe_can_have_is_on_the_page() -> None:
 
 @pytest.mark.slow
 def test_titles_differ_so_that_links_lead_to_one_section() -> None:
-    titles = [place.title for place in places().values()]
+    titles, text = [place.title for place in places().values()], page()
     assert len(titles) == len(set(titles))
-    assert all(page().count(f"\n## {title}\n") == 1 for title in titles)
+    assert all(text.count(f"\n## {title}\n") == 1 for title in titles)

@@ -153,31 +153,34 @@ def test_online_run_keeps_every_book(
     assert 0 < visited[0] <= visited[-1] <= 1
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGINT])
-def test_run_survives_a_signal_and_finishes_with_its_books_right(
-    tmp_path: Path, sent: signal.Signals, caplog: pytest.LogCaptureFixture
-) -> None:
-    recipe = write_recipe(tmp_path, steps=8)
-    log = tmp_path / "log"
+def signalled(tmp_path: Path, arguments: list[str], checkpoint: int, sent: signal.Signals) -> tuple[int, str]:
+    """Send `rft ARGUMENTS` a signal once it has written a checkpoint; its exit code and what it said."""
+    log, manifest = tmp_path / "log", tmp_path / f"run/checkpoints/checkpoint-{checkpoint}/manifest.json"
+    command = [str(Path(sys.executable).with_name("rft")), *arguments]
     with log.open("w") as output:
-        command = [str(Path(sys.executable).with_name("rft")), "run", str(recipe)]
-        first = subprocess.Popen(command, cwd=ROOT, stderr=output, stdout=output)
+        process = subprocess.Popen(command, cwd=ROOT, stderr=output, stdout=output)
         deadline = time.monotonic() + 240
-        while not list((tmp_path / "run" / "checkpoints").glob("checkpoint-4/manifest.json")):
-            assert first.poll() is None, log.read_text()
+        while not manifest.exists():
+            assert process.poll() is None, log.read_text()
             assert time.monotonic() < deadline, log.read_text()
             time.sleep(0.02)
-        os.kill(first.pid, sent)
-        code = first.wait(240)
-    if sent == signal.SIGINT:
-        assert code == 130, log.read_text()
-        stopped = re.search(
-            r"stopped at step (\d) of 8, as asked. Continue with: rft resume", log.read_text()
-        )
-        assert stopped is not None, log.read_text()
-        step = int(stopped[1])
-        assert (tmp_path / "run" / "checkpoints" / f"checkpoint-{step}" / "manifest.json").is_file()
+        os.kill(process.pid, sent)
+        return process.wait(240), log.read_text()
+
+
+@pytest.mark.slow
+def test_run_that_is_killed_and_then_interrupted_finishes_with_its_books_right(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    recipe = write_recipe(tmp_path, steps=8)
+    code, said = signalled(tmp_path, ["run", str(recipe)], 2, signal.SIGKILL)
+    assert code == -signal.SIGKILL, said
+    code, said = signalled(tmp_path, ["resume", str(tmp_path / "run")], 4, signal.SIGINT)
+    assert code == 130, said
+    assert "continuing from the checkpoint of step" in said
+    stopped = re.search(r"stopped at step (\d) of 8, as asked. Continue with: rft resume", said)
+    assert stopped is not None, said
+    assert (tmp_path / "run" / "checkpoints" / f"checkpoint-{stopped[1]}" / "manifest.json").is_file()
     assert not (tmp_path / "run" / "summary.json").exists()
     caplog.set_level(logging.INFO)
     resumed = CliRunner().invoke(app, ["resume", str(tmp_path / "run")])

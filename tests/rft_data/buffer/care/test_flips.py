@@ -97,7 +97,7 @@ def test_every_flip_that_changes_a_value_is_found(wide: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_repair_after_flips_keeps_every_row_that_is_sound(root: Path, seed: int) -> None:
     original, rng = stored(root, "experiences"), np.random.default_rng(100 + seed)
     for path in sorted((root / "experiences.lance/data").glob("*.lance"))[:3]:
@@ -142,7 +142,7 @@ def test_a_flip_in_a_manifest_is_found_or_changes_nothing(root: Path) -> None:
     original, rng = stored(root, "experiences"), np.random.default_rng(3)
     path = sorted((root / "experiences.lance/_versions").glob("*.manifest"))[0]
     sound = path.read_bytes()
-    for _ in range(10):
+    for _ in range(6):
         flip(path, int(rng.integers(8 * len(sound))))
         report = verify(root)
         if not report.damaged:
@@ -156,7 +156,7 @@ def test_repair_after_a_flip_in_a_manifest_loses_nothing(root: Path, pristine: P
     original, rng = stored(pristine, "experiences"), np.random.default_rng(11)
     name = newest_manifest(pristine, "experiences").relative_to(pristine)
     size, mended = (pristine / name).stat().st_size, 0
-    for _ in range(8):
+    for _ in range(6):
         shutil.rmtree(root)
         shutil.copytree(pristine, root)
         flip(root / name, int(rng.integers(8 * size)))
@@ -164,4 +164,4 @@ def test_repair_after_a_flip_in_a_manifest_loses_nothing(root: Path, pristine: P
             repair(root)
             mended += 1
         assert stored(root, "experiences").equals(original)
-    assert mended > 2
+    assert mended > 1
