@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check -c requirements/constraints.txt
 READY := $(VENV)/.ready-vllm-$(VLLM)
 
-.PHONY: setup quickstart test fast check bench trinity
+.PHONY: setup quickstart test fast check bench mutants trinity
 
 setup: $(READY)
 
@@ -51,6 +51,10 @@ check: setup
 
 bench: setup
 	$(BIN)/python -m benchmarks.buffer
+
+# All mutants take hours and go on where they stopped; N=30 is a random sample, SEED says which.
+mutants: setup
+	$(BIN)/python -W ignore -m benchmarks.mutants $(if $(N),--number $(N)) $(if $(SEED),--seed $(SEED)) $(if $(PARTS),--parts $(PARTS))
 
 # Optional: Trinity-RFT 0.6 in an environment of its own (2 GB), for the benchmarks that compare with it.
 trinity:

@@ -33,6 +33,6 @@ def _kept(nats: torch.Tensor, advantages: torch.Tensor, threshold: float) -> tor
     remaining = constrained.sum() - torch.arange(len(ordered), device=nats.device)
     # Summed from the smallest: a large square must not swallow the small ones that stay.
     means = ordered.flip(0).cumsum(0).flip(0) / remaining.clamp(min=1)
-    left_out = ((means > threshold) & (remaining > 0)).sum()
+    left_out = (means > threshold).sum()  # beyond the constrained ones only zeros are left
     ranks = torch.empty_like(order).scatter_(0, order, torch.arange(len(order), device=nats.device))
     return (ranks >= left_out).reshape(nats.shape)

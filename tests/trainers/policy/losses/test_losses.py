@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import math
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import given
+from pydantic import TypeAdapter, ValidationError
 
 from rft_data.core.errors import RecipeError, UnknownComponentError
 from tests.trainers.policy.losses import (
@@ -21,7 +24,7 @@ from tests.trainers.policy.losses import (
     test_supervised,
 )
 from tests.trainers.policy.losses.proof import SOME, Batch, batches
-from trainers.policy.losses import LOSSES, make_loss
+from trainers.policy.losses import LOSSES, arguments, make_loss
 from trainers.policy.losses.context import LossContext
 from trainers.policy.losses.loss import Loss
 
@@ -99,6 +102,26 @@ def test_arguments_are_bound() -> None:
     )
     assert loss(context).item() == 0.5
     assert LOSSES["opmd"](context).item() == 1.0
+
+
+@pytest.mark.parametrize(
+    ("kind", "taken", "refused"),
+    [
+        (arguments.Positive, [1e-9, 2], [0, -1e-9, math.inf, math.nan]),
+        (arguments.NonNegative, [0, 2], [-1e-9, math.inf, math.nan]),
+        (arguments.Finite, [-2, 0, 2], [-math.inf, math.inf, math.nan]),
+        (arguments.Share, [0, 1], [-1e-9, 1 + 1e-9]),
+        (arguments.UpToOne, [1e-9, 1], [0, 1 + 1e-9]),
+        (arguments.AboveOne, [1 + 1e-9, 3], [1, math.inf, math.nan]),
+        (arguments.Steps, [0, 1], [-1, 0.5]),
+    ],
+)
+def test_numbers_are_taken_up_to_their_bounds(kind: Any, taken: list[float], refused: list[float]) -> None:
+    accepts = TypeAdapter(kind).validate_python
+    assert [accepts(number) for number in taken] == taken
+    for number in refused:
+        with pytest.raises(ValidationError):
+            accepts(number)
 
 
 @pytest.mark.parametrize(
