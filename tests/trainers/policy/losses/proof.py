@@ -90,7 +90,10 @@ def _drift(rng: random.Random) -> float:
 
 @st.composite
 def batches(draw: st.DrawFn, experts: bool = True) -> Batch:
-    """1 to 4 rows of 1 to 6 columns: holes in the masks, empty rows, experts, advantages of all signs."""
+    """1 to 4 rows of 1 to 6 columns: holes in the masks, empty rows, experts, advantages of all signs.
+
+    Rewards are often exactly 0, 1/2 or 1, as thresholds are.
+    """
     rows, columns = draw(st.integers(1, 4)), draw(st.integers(1, 6))
     rng = random.Random(draw(st.integers(0, 2**32)))  # noqa: S311
     density = [rng.choice([0.0, 0.6, 0.9, 1.0, 1.0]) for _ in range(rows)]
@@ -114,7 +117,9 @@ def batches(draw: st.DrawFn, experts: bool = True) -> Batch:
         is_expert=is_expert,
         ref=matrix(lambda b, t: logprobs[b][t] - _drift(rng)),
         prox=matrix(lambda b, t: logprobs[b][t] - _drift(rng)),
-        rewards=[math.nan if e or rng.random() < 0.2 else rng.gauss(0, 1) for e in is_expert],
+        rewards=[
+            math.nan if e else rng.choice([0.0, 1.0, 0.5, math.nan, rng.gauss(0, 1)]) for e in is_expert
+        ],
         versions_behind=[rng.choice([0, 0, 1, 2, 7]) for _ in range(rows)],
         step=rng.randrange(20),
     )
