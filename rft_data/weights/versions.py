@@ -109,7 +109,7 @@ class VersionRegistry:
         failpoint("publish.written")
         if found == draft:
             draft.rename(final)
-            fsync(self._root)
+        fsync(self._root)
         failpoint("publish.renamed")
         ref = self._record(step, str(final), digest)
         self._prune()

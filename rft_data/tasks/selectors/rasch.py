@@ -57,7 +57,7 @@ class RaschFilter:
     """The state of the model; weights per task are in the selector's columns (`OFFSETS`)."""
 
     def __init__(self, *, drift: float) -> None:
-        """`drift`: variance that a group adds to ability and the other categories' levels (squared logits)."""
+        """`drift`: variance that a group adds to ability and other categories' levels (squared logits)."""
         self._drift = drift
         self._groups = 0
         self._ability = [0.0, _FIRST]

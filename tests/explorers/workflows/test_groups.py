@@ -40,6 +40,8 @@ class House:
 
     def __init__(self, *, group_size: int = 3, greedy_member: bool = False, **limits: Any) -> None:
         self.meter = Meter()
+        self.numbers: dict[str, float] = {}
+        self.aborted = 0
         self.engine = ScriptedEngine(Path())
         self.engine.load_weights(WeightRef("run", 4, 0, ""))
         self.workflow = ScriptedWorkflow(None, Rewards({"exact": 1.0}, {"exact": ExactAnswer()}))
@@ -60,8 +62,16 @@ class House:
         )
 
     def play(self, *tasks: Task) -> list[Group]:
-        """One group per task."""
-        return run(together([self.player.play(Ticket(f"g{n}", n, 4), one) for n, one in enumerate(tasks)]))
+        """One group per task. What was counted is noted inside the loop, whose end cancels what is left."""
+
+        async def played() -> list[Group]:
+            try:
+                tickets = [Ticket(f"g{n}", n, 4) for n in range(len(tasks))]
+                return await together([self.player.play(*one) for one in zip(tickets, tasks, strict=True)])
+            finally:
+                self.numbers, self.aborted = self.meter.take(), self.engine.aborted
+
+        return run(played())
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
@@ -124,18 +134,11 @@ def test_a_rollout_that_raises_fails_its_group_and_no_other() -> None:
 @pytest.mark.slow
 def test_a_hung_rollout_is_cancelled_at_its_deadline_and_its_request_aborted() -> None:
     house = House(rollout_deadline_s=0.3)
-
-    async def play() -> tuple[list[Group], int]:
-        tickets = [Ticket(f"g{n}", n, 4) for n in range(2)]
-        tasks = [task("ok", "hang", "ok"), task("ok", name="u")]
-        groups = await together([house.player.play(*one) for one in zip(tickets, tasks, strict=True)])
-        return groups, house.engine.aborted  # before the loop's own end cancels what is left
-
-    (hung, well), aborted = run(play())
-    assert (hung.outcome, well.outcome, aborted) == ("failed", "arrived", 1)
+    hung, well = house.play(task("ok", "hang", "ok"), task("ok", name="u"))
+    assert (hung.outcome, well.outcome, house.aborted) == ("failed", "arrived", 1)
     assert hung.error.startswith("1 of 3: TimeoutError: the rollout took longer than 0.3 s and was cancelled")
     assert [row.member for row in hung.experiences] == [0, 2]
-    assert house.meter.take()["rollouts_failed"] == 1
+    assert house.numbers["rollouts_failed"] == 1
 
 
 @pytest.mark.slow
@@ -172,7 +175,7 @@ def test_a_transient_failure_is_played_again_and_another_is_not() -> None:
     assert down.error == "3 of 3: ConnectionError: the environment is away"
     assert [house.workflow.tries[group, 0] for group in ("g0", "g1", "g2")] == [2, 3, 1]
     assert failing.outcome == "failed"
-    numbers = house.meter.take()
+    numbers = house.numbers
     assert numbers["rollouts_retried"] == 3 * 1 + 3 * 2
     assert (numbers["rollouts_started"], numbers["rollouts_arrived"], numbers["rollouts_failed"]) == (9, 3, 6)
 
@@ -190,8 +193,8 @@ def test_extra_members_stand_in_for_the_slow_and_the_failed() -> None:
     (group,) = house.play(task("fail", "ok", "hang", "ok", "ok"))
     assert (group.outcome, group.error) == ("arrived", "")
     assert [row.member for row in group.experiences] == [1, 3, 4]
-    assert house.engine.aborted == 1
-    numbers = house.meter.take()
+    assert house.aborted == 1
+    numbers = house.numbers
     counted = ("started", "arrived", "failed", "cancelled")
     assert [numbers[f"rollouts_{name}"] for name in counted] == [5, 3, 1, 1]
 
@@ -200,7 +203,7 @@ def test_no_more_members_are_kept_than_a_group_has() -> None:
     house = House(extra=3)
     (group,) = house.play(task("ok"))
     assert [row.member for row in group.experiences] == [0, 1, 2]
-    numbers = house.meter.take()
+    numbers = house.numbers
     assert numbers["rollouts_surplus"] + numbers["rollouts_cancelled"] == 3
 
 
@@ -209,15 +212,15 @@ def test_a_group_that_lost_members_arrives_when_enough_are_left() -> None:
     enough, too_few = house.play(task("ok", "fail", "ok"), task("fail", "fail", "ok", name="u"))
     assert (enough.outcome, enough.error, len(enough.experiences)) == ("arrived", "", 2)
     assert (too_few.outcome, len(too_few.experiences)) == ("failed", 1)
-    assert house.meter.take()["groups_salvaged"] == 1
+    assert house.numbers["groups_salvaged"] == 1
 
 
 def test_an_engine_that_breaks_down_ends_everything_at_once() -> None:
     house = House()
     with pytest.raises(EngineError, match="the engine is gone"):
         house.play(task("hang"), task("ok", "broken", name="u"))
-    assert house.engine.aborted >= 3
-    numbers = house.meter.take()
+    assert house.aborted >= 3
+    numbers = house.numbers
     ended = sum(numbers[f"rollouts_{name}"] for name in ("arrived", "failed", "cancelled"))
     assert numbers["rollouts_started"] == ended == 6
 
@@ -264,7 +267,7 @@ def test_every_rollout_is_accounted_for_and_every_group_is_whole_or_failed(
         assert all(acts[member] in ("ok", "flaky", "steps") for member in members)
         wanted = sum(2 if acts[member] == "steps" else 1 for member in members)
         assert len({row.experience_id for row in group.experiences}) == len(group.experiences) == wanted
-    numbers = house.meter.take()
+    numbers = house.numbers
     started = len(scripts) * (group_size + extra)
     ended = sum(numbers[f"rollouts_{name}"] for name in ("arrived", "failed", "cancelled"))
     assert numbers["rollouts_started"] == ended == started

@@ -106,6 +106,27 @@ def test_retired_groups_are_stale_or_cancelled_by_their_reason() -> None:
     assert house.sampler.outstanding == 2
 
 
+@pytest.mark.parametrize("why", ["stale", "superseded"])
+@pytest.mark.parametrize("settled", [0, 1])
+def test_a_group_that_was_leased_before_it_was_retired_stays_in_its_lease_over_a_restart(
+    why: str, settled: int
+) -> None:
+    house = House("fifo", groups=2, bound=1)
+    tickets = house.fill(4)
+    lease = house.lease(0)
+    if settled:
+        house.versions.issue(1)
+        house.sampler.settle(lease)
+    house.ledger.retire("trainer", [lease.group_ids[1], tickets[3].group_id], why)
+    counts = house.start(settled_steps=settled).conservation()
+    named = {"trained": 2 * settled, "leased": 2 - 2 * settled, "ready": 1}
+    named |= {"stale": why == "stale", "cancelled": why == "superseded", "admitted": 4}
+    assert counts | named == counts
+    if not settled:
+        assert house.train(0) == [0, 1]
+        assert house.sampler.conservation()["trained"] == 2
+
+
 def test_a_group_stored_after_its_ordinal_was_given_again_is_counted_beside() -> None:
     house = House("fifo", groups=2, bound=3)
     lost = house.sampler.admit(1, 0)[0]

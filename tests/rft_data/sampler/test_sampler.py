@@ -160,6 +160,29 @@ def test_ledger_refuses_to_lease_a_group_twice(house: House) -> None:
     house.ledger.grant("auditor", 0, 0, [first])  # another consumer has its own books
 
 
+@pytest.mark.parametrize("max_uses", [1, 2, 3])
+def test_ledger_counts_every_use_of_a_group_in_one_lease_and_over_restarts(
+    tmp_path: Path, max_uses: int
+) -> None:
+    one, other = (result(Ticket(f"run/g{n}", n, 0)) for n in range(2))
+    with Buffer(tmp_path / "b") as buffer:
+        ledgers = [Ledger(buffer, "run", 0, max_uses=max_uses)]
+        with pytest.raises(ConflictError, match=f"it may be used {max_uses} time"):
+            ledgers[0].grant("trainer", 0, 0, [other, *[one] * (max_uses + 1)])
+        lease = ledgers[0].grant("trainer", 0, 0, [other, *[one] * max_uses])
+        assert lease.group_ids == ("run/g1", *["run/g0"] * max_uses)
+        ledgers.append(Ledger(buffer, "run", 1, max_uses=max_uses))
+        for ledger in ledgers:
+            with pytest.raises(ConflictError, match="'run/g0' was leased to 'trainer'"):
+                ledger.grant("trainer", 1, 0, [one])
+        ledgers[1].release(lease, "given back")
+        last = Ledger(buffer, "run", 2, max_uses=max_uses)
+        last.grant("trainer", 1, 0, [one] * max_uses)
+        with pytest.raises(ConflictError, match="'run/g0' was leased to 'trainer'"):
+            last.grant("trainer", 2, 0, [one])
+        last.grant("auditor", 2, 0, [one])
+
+
 def test_consumption_is_recorded_once(house: House) -> None:
     for step in range(3):
         house.ledger.grant("trainer", step, 0, [result(Ticket(f"run/g{step}", step, 0), "arrived", True)])

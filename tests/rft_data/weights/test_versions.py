@@ -1,5 +1,6 @@
 import json
 import logging
+import os
 from pathlib import Path
 
 import numpy as np
@@ -155,6 +156,46 @@ def test_a_manifest_names_the_tensors_of_whole_files_only(tmp_path: Path) -> Non
     for damaged in (whole[:-1], whole + b"x", whole[:5], b"", whole[:8] + b"[1]", b"\xff" * 64):
         (tmp_path / "model.safetensors").write_bytes(damaged)
         assert tensors_in(tmp_path) == {}
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_folder_is_on_the_disk_before_it_has_its_name_and_its_name_before_the_version_is_recorded(
+    buffer: Buffer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: bool
+) -> None:
+    """`fails`: the disk refuses once to keep the name; then the same is tried again."""
+    root = tmp_path / "weights"
+    registry = VersionRegistry(buffer, "run", root)
+    draft, final = root / ".draft-v00000000", root / "v00000000"
+    happened: list[str] = []
+    real = os.fsync
+
+    def recorded(handle: int) -> None:
+        path = os.readlink(f"/proc/self/fd/{handle}")
+        happened.append(f"renamed {path}" if final.exists() else path)
+        if fails and happened.count(f"renamed {root}") == 1 == happened.count(happened[-1]):
+            raise OSError("the disk is gone")
+        real(handle)
+
+    class Points(failpoints.Failpoint):
+        def hit(self, name: str) -> None:
+            happened.append(name)
+
+    monkeypatch.setattr(os, "fsync", recorded)
+    monkeypatch.setattr(failpoints, "_armed", Points("", 0, ""))
+    digest = fill(registry, 0)
+    if fails:
+        with pytest.raises(OSError, match="the disk is gone"):
+            registry.finish(0, digest)
+        assert registry.latest == -1
+    registry.finish(0, digest)
+    filled = happened[: happened.index("publish.written")]
+    files = ("model.safetensors", "sub", "sub/config.json", ".manifest.json.draft")
+    assert {str(draft / name) for name in files} <= set(filled)
+    assert filled[-2:] == [str(draft / ".manifest.json.draft"), str(draft)]
+    named = ["publish.written", f"renamed {root}"] * (1 + fails)
+    rest = happened[len(filled) :]
+    assert rest[: len(named) + 1] == [*named, "publish.renamed"]
+    assert "publish.recorded" in rest
 
 
 def test_failed_save_leaves_no_version(buffer: Buffer, tmp_path: Path) -> None:
