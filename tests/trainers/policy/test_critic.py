@@ -78,6 +78,9 @@ def test_explained_variance_is_one_for_perfect_values_and_nan_where_nothing_vari
         ({"clip": -1}, "critic.clip is -1"),
         ({"coef": None}, "critic.coef is None"),
         ({"warmup_steps": 0.5}, "critic.warmup_steps is 0.5, must be a whole number"),
+        ({"warmup_steps": -1}, "critic.warmup_steps is -1"),
+        ({"warmup_steps": True}, "critic.warmup_steps is True"),
+        ({"learning_rate": True}, "critic.learning_rate is True"),
     ],
 )
 def test_bad_settings_are_refused(settings: dict[str, Any], words: str) -> None:
@@ -246,11 +249,33 @@ def test_own_gradients_are_clipped_checked_and_cleared(model_path: Path) -> None
     callback.on_pre_optimizer_step(args, None, None)
     norm = torch.nn.utils.get_total_norm([p.grad for p in critic.parameters()])
     assert float(norm) == pytest.approx(0.5, rel=1e-4)
+    for off in (0.0, -1.0):
+        callback.on_pre_optimizer_step(type("Args", (), {"max_grad_norm": off}), None, None)
+    assert float(torch.nn.utils.get_total_norm([p.grad for p in critic.parameters()])) == float(norm)
     callback.on_optimizer_step(args, None, None)
     assert all(p.grad is None for p in critic.parameters())
     critic.head.bias.grad = torch.tensor([math.nan])
     with pytest.raises(TrainingError, match="critic's gradient norm is nan, so no weight was changed"):
         callback.on_pre_optimizer_step(args, None, None)
+
+
+def test_metrics_are_means_over_the_tokens_that_train(model_path: Path) -> None:
+    critic = Critic(CriticSettings(), critic_of("shared", model_path)[0])
+    batch = {"values": torch.tensor([[1.0, 3.0, 50.0]]), "returns": torch.tensor([[2.0, 5.0, -50.0]])}
+    assert critic.metrics(batch, torch.tensor([[1.0, 0.5, 0.0]])) == {
+        "critic/value": 2.0,
+        "critic/return": 3.5,
+        "critic/explained_variance": pytest.approx(1 - 0.25 / 2.25),
+    }
+
+
+def test_warm_up_ends_after_as_many_steps_as_told(model_path: Path) -> None:
+    critic = Critic(CriticSettings(warmup_steps=2), critic_of("shared", model_path)[0])
+    detached = []
+    for step in range(4):
+        critic.start_step(step)
+        detached.append(critic.model.detached)
+    assert detached == [True, True, False, False]
 
 
 def test_critic_and_operators_that_read_values_need_each_other(tmp_path: Path) -> None:
