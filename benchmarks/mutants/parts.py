@@ -7,7 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _ADVANTAGES = ("tests/ops/advantages",)
-_BUFFER = ("tests/rft_data/buffer/test_validation_fuzz.py", "tests/rft_data/buffer/test_buffer.py")
+_BUFFER = (
+    "tests/rft_data/buffer/test_bounds.py",
+    "tests/rft_data/buffer/test_validation_fuzz.py",
+    "tests/rft_data/buffer/test_buffer.py",
+)
+_DEFAULTS = "tests/ops/test_defaults.py"
 _CRITIC = ("tests/trainers/policy/test_critic.py", "tests/trainers/policy/test_ppo.py")
 _NEAR = (
     "tests/ops/similarity/test_sketches.py",
@@ -16,7 +21,7 @@ _NEAR = (
 )
 _PIPELINE = ("tests/ops/runtime/test_pipeline.py", "tests/ops/runtime/test_native.py")
 _SAMPLER = ("tests/rft_data/sampler",)
-_TASK_OPS = ("tests/ops/tasks",)
+_TASK_OPS = ("tests/ops/tasks", _DEFAULTS)
 
 ROWS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("selectors", "rft_data/tasks/selectors/*.py", ("tests/rft_data/tasks/selectors",)),
@@ -30,7 +35,11 @@ ROWS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("buffer", "rft_data/buffer/intake.py", _BUFFER),
     ("buffer", "rft_data/buffer/validation.py", _BUFFER),
     ("buffer", "rft_data/buffer/column_checks.py", _BUFFER),
-    ("buffer", "rft_data/buffer/group_commit.py", (*_BUFFER, "tests/rft_data/placement/hub/test_threads.py")),
+    (
+        "buffer",
+        "rft_data/buffer/group_commit.py",
+        ("tests/rft_data/buffer/test_group_commit.py", *_BUFFER[1:]),
+    ),
     (
         "digests",
         "rft_data/core/digests.py",
@@ -42,17 +51,18 @@ ROWS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ),
     ("versions", "rft_data/weights/*.py", ("tests/rft_data/weights",)),
     ("versions", "rft_data/core/files.py", ("tests/rft_data/weights",)),
-    ("ops", "ops/advantages/*.py", ("tests/ops/advantages/test_{stem}.py",)),
+    ("ops", "ops/advantages/*.py", ("tests/ops/advantages/test_{stem}.py", _DEFAULTS)),
     ("ops", "ops/advantages/column.py", _ADVANTAGES),
-    ("ops", "ops/rewards/*.py", ("tests/ops/rewards/test_{stem}.py",)),
-    ("ops", "ops/similarity/*.py", ("tests/ops/similarity/test_{stem}.py",)),
+    ("ops", "ops/rewards/*.py", ("tests/ops/rewards/test_{stem}.py", _DEFAULTS)),
+    ("ops", "ops/similarity/*.py", ("tests/ops/similarity/test_{stem}.py", _DEFAULTS)),
+    ("ops", "ops/similarity/shingles.py", ("tests/ops/similarity/test_shingles.py", *_NEAR)),
     ("ops", "ops/similarity/fingerprints.py", _NEAR),
     ("ops", "ops/similarity/sketches.py", _NEAR),
     ("ops", "ops/similarity/overlap.py", ("tests/ops/similarity/test_repetition_filter.py", *_NEAR)),
     ("ops", "ops/similarity/stored_vectors.py", ("tests/ops/similarity/test_semantic_diversity_filter.py",)),
     ("ops", "ops/similarity/word_ngrams.py", ("tests/ops/tasks/test_task_decontamination_filter.py",)),
     ("ops", "ops/tasks/*.py", _TASK_OPS),
-    ("ops", "ops/judge/*.py", ("tests/ops/judge",)),
+    ("ops", "ops/judge/*.py", ("tests/ops/judge", _DEFAULTS)),
     ("ops", "ops/base.py", ("tests/ops/test_base.py", "tests/ops/rewards", *_PIPELINE)),
     ("ops", "ops/grouping.py", ("tests/ops/advantages", "tests/ops/rewards")),
     ("ops", "ops/members.py", ("tests/ops/rewards", "tests/ops/advantages")),
