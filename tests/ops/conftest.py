@@ -1,6 +1,7 @@
 """Experience tables, and operators that break on purpose."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from types import ModuleType
 
 import numpy as np
 import pyarrow as pa
@@ -10,6 +11,15 @@ from ops.base import ArrowFilter, ArrowMapper, Judgement, append_or_replace
 from ops.runtime.hygiene import registry
 from rft_data.core import codec, schema
 from rft_data.core.rows import Experience
+
+
+@pytest.fixture(scope="package")
+def ray_core() -> Iterator[ModuleType]:
+    """Ray with one core of this machine; the tests of operators share it, since it takes seconds to start."""
+    ray = pytest.importorskip("ray")
+    ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False)
+    yield ray
+    ray.shutdown()
 
 
 def _experience(number: int, group: str, reward: float | None, text: str) -> Experience:

@@ -134,21 +134,13 @@ def test_dj_process_runs_our_operators_end_to_end(tmp_path: Path):
 
 
 @pytest.mark.slow
-def test_ray_data_runs_groups_whole(operator):
-    import ray
-
-    ray.init(
-        address="local", num_cpus=1, include_dashboard=False, log_to_driver=False, ignore_reinit_error=True
-    )
-    try:
-        dataset = ray.data.from_arrow([pa.Table.from_pylist(ROWS[:4]), pa.Table.from_pylist(ROWS[4:])])
-        for name, args in (
-            ("reward_range_filter", {"min_reward": 0}),
-            ("reward_variance_filter", {}),
-            ("grpo_advantage_mapper", {"scale": "none"}),
-        ):
-            dataset = operator(name, **args).run(dataset)
-        rows = dataset.take_all()
-    finally:
-        ray.shutdown()
+def test_ray_data_runs_groups_whole(operator, ray_core):
+    dataset = ray_core.data.from_arrow([pa.Table.from_pylist(ROWS[:4]), pa.Table.from_pylist(ROWS[4:])])
+    for name, args in (
+        ("reward_range_filter", {"min_reward": 0}),
+        ("reward_variance_filter", {}),
+        ("grpo_advantage_mapper", {"scale": "none"}),
+    ):
+        dataset = operator(name, **args).run(dataset)
+    rows = dataset.take_all()
     assert {row["text"]: list(row["advantage"]) for row in rows} == expected()

@@ -247,17 +247,12 @@ def test_pipeline_equals_data_juicers_executor(executed, name):
 
 
 @pytest.mark.slow
-def test_ray_data_gives_an_operator_on_the_whole_batch_all_rows(place):
+def test_ray_data_gives_an_operator_on_the_whole_batch_all_rows(place, ray_core):
     """Blocks would each be scaled by a std of their own; groups and rows are tested in test_base."""
-    ray = pytest.importorskip("ray")
     name = "reinforce_baseline_advantage_mapper"
     table = read(place / "experiences.arrow").select(["seq", "group_id", "reward"])
-    ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False)
-    try:
-        dataset = ray.data.from_arrow([table.slice(0, 17), table.slice(17)])
-        rows = registry().modules[name]().run(dataset).take_all()
-    finally:
-        ray.shutdown()
+    dataset = ray_core.data.from_arrow([table.slice(0, 17), table.slice(17)])
+    rows = registry().modules[name]().run(dataset).take_all()
     mine = OperatorPipeline(EXAMPLES[name], name="ops").run_tasks(table).table
     found = {row["seq"]: None if row["advantage"] is None else list(row["advantage"]) for row in rows}
     assert found == dict(zip(mine["seq"].to_pylist(), mine["advantage"].to_pylist(), strict=True))

@@ -154,10 +154,8 @@ def test_packed_rows_come_back_the_same(experiences):
     assert unpacked(packed(table.slice(1))).equals(table.slice(1))
 
 
-def test_workers_on_ray_do_the_same(experiences):
-    ray = pytest.importorskip("ray")
+def test_workers_on_ray_do_the_same(experiences, ray_core):
     run = pipeline([{"told_by_text_mapper": {}}], Limits(workers=1, where="ray", budget_s=2.0))
-    ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False)
     try:
         out = run.run(experiences(["g"] * 3, [1.0] * 3))
         assert out["verdict"].to_pylist() == ["kept"] * 3
@@ -166,7 +164,6 @@ def test_workers_on_ray_do_the_same(experiences):
         assert late["reason"].to_pylist() == ["told_by_text_mapper: over its budget of 2 s"] * 2
     finally:
         run.close()
-        ray.shutdown()
 
 
 def test_operator_of_ones_own_runs_in_workers_from_its_file(experiences):

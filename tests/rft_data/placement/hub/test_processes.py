@@ -77,15 +77,19 @@ def test_a_hub_killed_under_its_clients_loses_and_doubles_nothing(served: HubPro
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("point", ["store.write", "store.commit", "store.committed", "append.ack"])
-def test_a_hub_that_dies_inside_an_append_is_sent_it_again(tmp_path: Path, point: str) -> None:
-    hub = HubProcess(tmp_path / "buffer", RFT_FAILPOINT=f"{point}:4:kill")
-    process = sender(hub, 0, 60, times=1)
-    assert hub.process.wait(60) == -signal.SIGKILL
-    hub.start()
+def test_a_hub_that_dies_inside_appends_is_sent_them_again(tmp_path: Path) -> None:
+    deaths = [
+        {"RFT_FAILPOINT": f"{point}:4:kill"}
+        for point in ("store.write", "store.commit", "store.committed", "append.ack")
+    ]
+    hub = HubProcess(tmp_path / "buffer", **deaths[0])
+    process = sender(hub, 0, 240, times=1)
+    for next_death in (*deaths[1:], {}):
+        assert hub.process.wait(60) == -signal.SIGKILL
+        hub.start(**next_death)
     acks = acks_of(process)
     hub.close()
-    check(hub.root, [acks], 60)
+    check(hub.root, [acks], 240)
 
 
 @pytest.mark.slow
