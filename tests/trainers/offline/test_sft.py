@@ -68,18 +68,21 @@ def test_dataset_reads_a_slice_of_a_larger_table(
     assert list(sft_dataset(table.slice(start, length), tokenizer)) == every[start : start + length]
 
 
+def hand_loss(model_path: Path, rows: list[dict[str, list[int]]]) -> float:
+    """Mean negative log probability of the labels, a token at a time in float64."""
+    model = AutoModelForCausalLM.from_pretrained(model_path, dtype=torch.float64)
+    losses = []
+    for row in rows:
+        logprobs = model(torch.tensor([row["input_ids"]])).logits[0].log_softmax(-1).detach()
+        losses += [-float(logprobs[t - 1, i]) for t, i in enumerate(row["labels"]) if i != -100]
+    return sum(losses) / len(losses)
+
+
 @pytest.mark.slow
 def test_first_loss_equals_the_hand_loss_and_falls(model_path: Path, tmp_path: Path, table: pa.Table) -> None:
-    model = AutoModelForCausalLM.from_pretrained(model_path, dtype=torch.float64)
-    total, count = 0.0, 0
-    for row in sft_dataset(table, AutoTokenizer.from_pretrained(model_path)):
-        logprobs = model(torch.tensor([row["input_ids"]])).logits[0].log_softmax(-1).detach()
-        for t, label in enumerate(row["labels"]):
-            if label != -100:
-                total -= float(logprobs[t - 1, label])
-                count += 1
+    rows = list(sft_dataset(table, AutoTokenizer.from_pretrained(model_path)))
     metrics = train_sft(model_path, table, tmp_path, options=OPTIONS, seed=0).metrics
-    assert metrics["loss_first"] == pytest.approx(total / count, rel=1e-6)
+    assert metrics["loss_first"] == pytest.approx(hand_loss(model_path, rows), rel=1e-6)
     assert metrics["loss_last"] < metrics["loss_first"]
     assert metrics["steps"] == 4.0
     assert metrics["wall_s"] > 0
@@ -157,7 +160,8 @@ def test_long_rows_are_not_cut(model_path: Path, tmp_path: Path) -> None:
     ids = [5 + i % 90 for i in range(1100)]
     row = experience("long", token_ids=ids, prompt_length=1090, action_mask=[0] * 1090 + [1] * 10)
     metrics = train_sft(model_path, to_table([row], EXPERIENCES), tmp_path, options={"max_steps": 1}, seed=0)
-    assert metrics.metrics["loss_first"] > 0
+    whole = {"input_ids": ids, "labels": [-100] * 1090 + ids[1090:]}
+    assert metrics.metrics["loss_first"] == pytest.approx(hand_loss(model_path, [whole]), rel=1e-6)
 
 
 @pytest.mark.parametrize(
