@@ -56,6 +56,7 @@ def test_commits_are_timed_one_by_one_and_rows_weighed_on_disk(tmp_path: Path) -
     assert figures["peak_rss_mb"] >= figures["rss_before_mb"] > 0
 
 
+@pytest.mark.slow
 def test_process_of_its_own_prints_one_measurement(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:

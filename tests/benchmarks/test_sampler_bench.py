@@ -16,14 +16,12 @@ def test_every_decision_is_a_whole_lease_of_groups_that_wait(
     use: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(benchmark, "DECISIONS", 4)
-    sampler, steps, per_ticket = benchmark.filled(use, 800)
+    sampler, steps, _ = benchmark.filled(use, 800)
     others = 200 if use == "mix" else 0
     before = sampler.conservation()
     assert (before["open"], before["ready"]) == ((800 - others) // 8, others + (800 - others) * 7 // 8)
     spent = benchmark.decisions(sampler, steps)
     assert {name: len(times) for name, times in spent.items()} == dict.fromkeys(spent, 4)
-    assert all(ms >= 0 for times in spent.values() for ms in times)
-    assert per_ticket >= 0
     leases = sampler._ledger.leases()
     assert [len(lease.group_ids) for lease in leases] == [benchmark.BATCH] * 4
     leased = [group_id for lease in leases for group_id in lease.group_ids]
@@ -34,6 +32,7 @@ def test_every_decision_is_a_whole_lease_of_groups_that_wait(
     assert steps.latest == 4
 
 
+@pytest.mark.slow
 def test_every_policy_is_measured_and_held_to_its_bound(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:

@@ -125,7 +125,9 @@ def test_a_completion_ends_at_the_end_token_or_at_its_length(bench: Any) -> None
         limit = (30, 5)[i % 2]
         assert END not in completion.token_ids[:-1]
         assert (completion.token_ids[-1] == END) == (completion.finish_reason == "stop")
-        assert len(completion.token_ids) == limit or completion.finish_reason == "stop"
+        assert len(completion.token_ids) <= limit
+        full = len(completion.token_ids) == limit and completion.token_ids[-1] != END
+        assert (completion.finish_reason == "length") == full
 
 
 def test_many_requests_at_once_are_all_answered(bench: Any) -> None:
@@ -370,8 +372,11 @@ def test_a_prompt_without_room_is_an_error_of_that_row(bench: Any) -> None:
         sample(bench.engine, [[5] * 128], Sampling(1))
     with pytest.raises(RowError, match="0 tokens"):
         sample(bench.engine, [[]], Sampling(1))
-    completion = sample(bench.engine, [[5] * 120], Sampling(50))[0]
-    assert len(completion.token_ids) == 8 or completion.finish_reason == "stop"
+    completions = sample(bench.engine, [[5] * 120] * 20, Sampling(50))
+    assert max(len(completion.token_ids) for completion in completions) == 8
+    for completion in completions:
+        assert (completion.finish_reason == "stop") == (completion.token_ids[-1] == END)
+        assert completion.finish_reason == "stop" or len(completion.token_ids) == 8
 
 
 def test_an_unknown_option_is_refused_with_the_likely_one(bench: Any) -> None:

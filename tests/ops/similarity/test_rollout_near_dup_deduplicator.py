@@ -1,5 +1,6 @@
 """rollout_near_dup_deduplicator against comparing all pairs, on random texts and GSM8K's real solutions."""
 
+import re
 from collections import defaultdict
 from dataclasses import replace
 from functools import cache
@@ -113,8 +114,11 @@ def test_copies_among_real_solutions_are_found_and_the_others_are_not():
         row.experience_id for number, row in enumerate(ordered) if number not in wanted
     }
     assert len(dropped) >= 0.95 * len(copies)
-    reasons = [why for why in made["reason"].to_pylist() if why]
-    assert all(why.startswith("repeats member ") and why[-16:-2] >= "similarity 0.8" for why in reasons)
+    form = r"repeats member (\d) of its group \(similarity ([01]\.\d\d)\)"
+    reasons = [re.fullmatch(form, why).groups() for why in made["reason"].to_pylist() if why]
+    assert len(reasons) == len(dropped)
+    assert min(float(similarity) for _, similarity in reasons) >= 0.8
+    assert {member for member, _ in reasons} == {"0", "1"}
 
 
 @pytest.mark.parametrize("across_tasks", [False, True])

@@ -286,10 +286,17 @@ def test_kl_answers_are_rotated_within_each_batch_with_their_masks() -> None:
     assert "KL_completion_ids" not in kto_dataset(answers, [True] * 5, rotate=None).column_names
 
 
+ORDER_0, ORDER_1 = [4, 5, 2, 6, 3, 8, 7, 0, 1], [7, 0, 1, 4, 2, 5, 8, 6, 3]
+"""Of nine rows, with seed 0 and 1."""
+
+
 def test_kto_order_is_shuffled_and_leaves_no_row_alone_in_a_batch() -> None:
+    """The orders themselves, because a resumed stage must draw those of its first start."""
     assert sorted(kto_order(8, 4, 0)) == list(range(8))
-    assert len(kto_order(9, 4, 0)) == 8
-    assert kto_order(9, 4, 0) == kto_order(9, 4, 0) != kto_order(9, 4, 1)
+    assert kto_order(9, 1, 0) == ORDER_0
+    assert kto_order(9, 4, 0) == ORDER_0[:-1]
+    assert kto_order(9, 2, 1) == ORDER_1[:-1]
+    assert len(kto_order(10, 4, 0)) == 10
 
 
 # --- stages ----------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ import math
 import pytest
 import torch
 
+from trainers.models.nats import MAX_NATS
 from trainers.policy.collate import NO_VERSION
 from trainers.policy.drift import Drift
 
@@ -35,8 +36,13 @@ def test_take_keeps_absurd_ratios_finite() -> None:
     drift = Drift()
     drift.add(torch.tensor([[1e9, -1e9]]), torch.tensor([[1, 1]]), torch.tensor([0]))
     report = drift.take()
-    assert all(math.isfinite(value) for value in report.metrics.values())
+    most = math.exp(MAX_NATS)
+    assert report.metrics["ratio/max"] == pytest.approx(most)
+    assert report.metrics["ratio/mean"] == pytest.approx(most / 2)
+    assert report.metrics["kl_rollout"] == pytest.approx((most - MAX_NATS - 1 + MAX_NATS - 1) / 2)
+    assert report.metrics["ratio/p99"] == pytest.approx(0.99 * most)
     assert report.ess[0] == pytest.approx(0.5)
+    assert 10 < MAX_NATS < math.log(torch.finfo(torch.float32).max)
 
 
 def test_weighted_reports_what_the_cap_changed() -> None:

@@ -80,8 +80,7 @@ def test_prometheus_own_parser_agrees() -> None:
     families = parser.text_string_to_metric_families(exposition("r1", POINT))
     theirs = {(s.name, frozenset(s.labels.items())): s.value for family in families for s in family.samples}
     ours = parse(exposition("r1", POINT))
-    assert theirs.keys() == ours.keys()
-    assert all(theirs[key] == ours[key] or math.isnan(ours[key]) for key in ours)
+    assert theirs == pytest.approx(ours, rel=0, abs=0, nan_ok=True)
 
 
 def test_before_the_first_step_the_run_is_up_and_says_no_more() -> None:

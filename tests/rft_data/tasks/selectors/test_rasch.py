@@ -133,6 +133,7 @@ def compare(found: RaschFilter, wanted: Reference, close: float = 2e-5) -> None:
     assert found.values(np.array(visited, np.int64)) == pytest.approx(values, rel=close)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("drift", "learns_prior"), [(0.0005, True), (0.01, True), (3.0, False)])
 def test_filter_is_the_reference(drift: float, learns_prior: bool) -> None:
     found, wanted = both(drift)

@@ -103,11 +103,11 @@ def test_many_difficulties_become_sixteen_quantiles_and_added_tasks_join_them() 
 def test_clusters_of_embeddings_keep_what_belongs_together() -> None:
     roster = Roster([*make_tasks(3, 30), *make_tasks(2, 15, "b")])
     found = by_embedding(roster, "vector", 9, seed=0)
-    for place, task in enumerate(roster.tasks):
-        mates = [t for p, t in enumerate(roster.tasks) if found.codes[p] == found.codes[place]]
-        assert all(
-            t.taskset == task.taskset and t.metadata["vector"] == task.metadata["vector"] for t in mates
-        )
+    kinds = [(task.taskset, *task.metadata["vector"]) for task in roster.tasks]
+    numbers = dict(zip(kinds, found.codes.tolist(), strict=True))
+    assert found.codes.tolist() == [numbers[kind] for kind in kinds]
+    assert sorted(numbers.values()) == list(range(3 * 3 + 2 * 3))
+    assert all(found.names[code].startswith(f"{kind[0]}/cluster ") for kind, code in numbers.items())
     roster.add([make_task("a", 2, 900)])
     again = by_embedding(roster, "vector", 9, seed=0)
     assert again.codes[:-1].tolist() == found.codes.tolist()
