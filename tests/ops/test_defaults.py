@@ -62,7 +62,8 @@ DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     },
     "llm_score_mapper": {
         "base_url": "", "model": "", "score": None, "shape": "none", "weight": 1.0,
-        "on_failure": "quarantine", "sampling": None, "limits": None, "cache": None, "api_key_env": None, "buffer": None,
+        "on_failure": "quarantine", "sampling": None, "limits": None, "cache": None, "api_key_env": None,
+        "buffer": None,
     },
 }  # fmt: skip
 NEEDED: Mapping[str, Mapping[str, Any]] = {
