@@ -26,7 +26,11 @@ _TASK_OPS = ("tests/ops/tasks", _DEFAULTS)
 ROWS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("selectors", "rft_data/tasks/selectors/*.py", ("tests/rft_data/tasks/selectors",)),
     ("sampler", "rft_data/sampler/*.py", _SAMPLER),
-    ("ledger", "rft_data/sampler/ledger.py", _SAMPLER),
+    (
+        "ledger",
+        "rft_data/sampler/ledger.py",
+        ("tests/rft_data/sampler/test_ledger.py", "tests/rft_data/sampler/test_sampler.py"),
+    ),
     (
         "conservation",
         "rft_data/sampler/conservation.py",
