@@ -142,9 +142,10 @@ def test_a_group_stored_after_its_ordinal_was_given_again_is_counted_beside() ->
 # --- answers that were lost ----------------------------------------------------------------------
 
 
-def test_a_lease_released_by_a_call_that_failed_is_given_again() -> None:
-    house = House("fifo", groups=2, bound=1)
-    house.fill(4)
+@pytest.mark.parametrize("bound", [0, 1])
+def test_a_lease_released_by_a_call_that_failed_is_given_again(bound: int) -> None:
+    house = House("fifo", groups=2, bound=bound)
+    house.fill(2 + 2 * bound)
     lease = house.lease(0)
     house.ledger.fails_after = "release"
     with pytest.raises(OSError, match="its answer was lost"):
