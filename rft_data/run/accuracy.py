@@ -38,6 +38,8 @@ class Figures:
     """Mean over tasks of the mean effective reward of their rollouts; None where none has a reward."""
     standard_error: float | None
     """Of `mean_reward`, over tasks: rollouts of one task are no independent draws (arXiv:2411.00640)."""
+    mean_parts: Mapping[str, float]
+    """By reward component, its mean in the same way; a component of weight 0 is measured and not rewarded."""
     rollouts: int
     """That were to be played."""
     unscored: int
@@ -77,6 +79,7 @@ def figures(rows: Sequence[Experience], heldout: Heldout) -> Figures:
         pass_at_k=pass_at_k(list(passes.values()), heldout.samples) if heldout.samples > 1 else {},
         mean_reward=statistics.fmean(means) if means else None,
         standard_error=statistics.stdev(means) / math.sqrt(len(means)) if len(means) > 1 else None,
+        mean_parts=_mean_parts(rollouts),
         rollouts=played,
         unscored=played - sum(map(len, rewards)),
     )
@@ -98,6 +101,19 @@ def _rollouts(rows: Sequence[Experience]) -> Rollouts:
     for row in sorted(rows, key=lambda row: row.turn):
         found.setdefault(TaskKey(row.taskset, row.task_id), {})[row.member] = row
     return found
+
+
+def _mean_parts(rollouts: Rollouts) -> dict[str, float]:
+    """By component, the mean over tasks of its mean over the rollouts that have it."""
+    by_task: dict[str, dict[TaskKey, list[float]]] = {}
+    for key, members in rollouts.items():
+        for row in members.values():
+            for name, value in row.reward_parts.items():
+                by_task.setdefault(name, {}).setdefault(key, []).append(value)
+    return {
+        name: statistics.fmean(statistics.fmean(values) for values in tasks.values())
+        for name, tasks in sorted(by_task.items())
+    }
 
 
 def _passes(members: Mapping[int, Experience], task: Task, heldout: Heldout) -> int:

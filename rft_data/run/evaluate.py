@@ -29,6 +29,7 @@ def run_evaluate(parts: EvaluateParts, control: RunControl) -> dict[str, object]
         "run_id": run.run_id,
         "heldout_accuracy": run.progress.heldout_accuracy,
         "heldout_reward": run.progress.heldout_reward,
+        "heldout_parts": run.progress.heldout_parts,
         "by_difficulty": run.progress.by_difficulty,
         "pass_at_k": run.progress.pass_at_k,
         "tasks": parts.tasks.report,

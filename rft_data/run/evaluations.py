@@ -41,6 +41,7 @@ def measure(run: Run, fleet: Fleet, heldout: Heldout, label: str, key: str) -> F
         heldout_accuracy={**progress.heldout_accuracy, key: found.pass_rate},
         by_difficulty={**progress.by_difficulty, key: found.by_class},
         heldout_reward={**progress.heldout_reward, key: _reward(found)},
+        heldout_parts={**progress.heldout_parts, key: found.mean_parts},
     )
     return found
 

@@ -45,6 +45,8 @@ class Progress:
     """The same, where several answers were sampled."""
     heldout_reward: Mapping[str, Mapping[str, float | None]] = field(default_factory=dict)
     """The same: mean effective reward and its standard error (`reward`, `reward_error`)."""
+    heldout_parts: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """The same: mean of each reward component."""
     evaluations: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
     """Figures measured during the online stage, by optimizer step."""
     best: Mapping[str, object] = field(default_factory=dict)

@@ -127,6 +127,7 @@ def _summary(parts: OnlineParts, trained: Path) -> dict[str, object]:
         "placement": parts.roles.use,
         "heldout_accuracy": progress.heldout_accuracy,
         "heldout_reward": progress.heldout_reward,
+        "heldout_parts": progress.heldout_parts,
         "by_difficulty": progress.by_difficulty,
         "pass_at_k": progress.pass_at_k,
         "evaluations": progress.evaluations,

@@ -24,6 +24,8 @@ class OnlineSummary(TypedDict):
     heldout_accuracy: Mapping[str, float]
     heldout_reward: NotRequired[Mapping[str, Mapping[str, float | None]]]
     """Not in summaries of 0.6.0."""
+    heldout_parts: NotRequired[Rates]
+    """Mean of each reward component. Not in summaries of 0.6.0."""
     best: NotRequired[Mapping[str, object]]
     """Not in summaries of 0.6.0; empty where nothing was measured during the online stage."""
     by_difficulty: Rates
@@ -115,10 +117,25 @@ def _reward_lines(summary: OnlineSummary, width: int) -> list[str]:
         if any(value is not None for value in values):
             shown = ["-" if value is None else f"{value:.3f}" for value in values]
             lines.append(f"{name:<{width}}" + "".join(f"{text:>9}" for text in shown))
+    lines += _part_lines(summary, width)
     if best := summary.get("best"):
         lines.append(
             f"best: step {best['step']}, {100 * float(str(best['pass_rate'])):.1f}% pass, {best['model']}"
         )
+    return lines
+
+
+def _part_lines(summary: OnlineSummary, width: int) -> list[str]:
+    """A line for each reward component, where there are several: the reward does not tell them apart."""
+    found = summary.get("heldout_parts", {})
+    names = sorted({name for parts in found.values() for name in parts})
+    if len(names) < 2:
+        return []
+    lines = []
+    for name in names:
+        values = [found.get(model, {}).get(name) for model in summary["heldout_accuracy"]]
+        shown = "".join(f"{'-' if value is None else f'{value:.3f}':>9}" for value in values)
+        lines.append(f"{name.rpartition(':')[2]:<{width}}{shown}")
     return lines
 
 

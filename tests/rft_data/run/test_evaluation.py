@@ -73,6 +73,13 @@ def test_a_threshold_holds_against_a_reward_that_was_stored_as_float32() -> None
     assert figures(rows, Heldout(TASKS, 1, "exact", threshold=0.9001)).pass_rate == 0.0
 
 
+def test_each_component_has_its_mean_over_tasks() -> None:
+    parts = [{"exact": 1.0, "steps": 0.5}, {"exact": 0.0, "steps": 1.0}, {"exact": 1.0}]
+    marks = zip((TASKS[0], TASKS[0], TASKS[1]), (0, 1, 0), parts, strict=True)
+    rows = [row(task, member, reward_parts=part) for task, member, part in marks]
+    assert figures(rows, Heldout(TASKS[:2], 2, "exact")).mean_parts == {"exact": 0.75, "steps": 0.75}
+
+
 def test_a_component_of_more_than_one_passes_too() -> None:
     rows = [r for task in TASKS for r in graded(task, 2.0)]
     assert figures(rows, Heldout(TASKS, 1, "exact")).pass_rate == 1.0
@@ -161,6 +168,7 @@ def test_operators_shape_the_reward_of_an_evaluation_too(run: Run) -> None:
     found = measure(run, Playing(run, 1.0), replace(judged, shaping=boxed), "again", "again")
     assert (found.pass_rate, found.mean_reward) == (0.0, 0.5)
     assert run.progress.heldout_reward["again"] == {"reward": 0.5, "reward_error": 0.0}
+    assert run.progress.heldout_parts["again"] == {"exact": 1.0}
 
 
 def test_only_operators_that_may_shape_a_reward_run_in_an_evaluation(tmp_path: Path) -> None:
