@@ -41,7 +41,8 @@ def main() -> None:
         drawn = sample(drawn, asked.number, asked.seed)
         print(f"{len(drawn)} of {len(found)} mutants, seed {asked.seed}", flush=True)
     with tempfile.TemporaryDirectory(prefix="mutants-", dir=memory()) as folder:
-        gate = Gate(Sandbox(ROOT, Path(folder)), Verdicts(ROOT / ".mutants" / "verdicts.jsonl", ROOT))
+        sandbox = Sandbox(ROOT, Path(folder))
+        gate = Gate(sandbox, Verdicts(ROOT / ".mutants" / "verdicts.jsonl", sandbox.folder))
         gate.try_all(drawn)
     bars, figures = gate.result()
     figures["equivalent"] = sum(mutant in equivalents for _, mutant in found)

@@ -7,7 +7,6 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 LEFT_OUT = shutil.ignore_patterns(".*", "runs", "outputs", "build", "dist", "*.egg-info")
 
@@ -33,7 +32,3 @@ class Sandbox:
         finally:
             path.write_bytes(original)
             os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
-
-    def environment(self) -> dict[str, Any]:
-        """What processes of tests need to import from here."""
-        return {"PYTHONPATH": str(self.folder)}

@@ -20,6 +20,7 @@ from enum import StrEnum
 from pathlib import Path
 
 import pytest
+from hypothesis import Phase, settings
 
 OURS = ("rft_data", "ops", "explorers", "trainers", "recipes", "tests", "docs", "benchmarks")
 CPU_S = 90
@@ -141,6 +142,12 @@ class _Order:
         self._only = only
         self._failed: list[str] = []
         self._timeout = False
+
+    def pytest_collection(self) -> None:
+        """After tests/conftest.py has chosen its profile: a failure is enough, the smallest one is not sought."""
+        phases = (Phase.explicit, Phase.generate)
+        settings.register_profile("mutants", settings(), phases=phases, report_multiple_bugs=False)
+        settings.load_profile("mutants")
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         if self._only is not None:
