@@ -144,7 +144,7 @@ class _Order:
         self._timeout = False
 
     def pytest_collection(self) -> None:
-        """After tests/conftest.py has chosen its profile: a failure is enough, the smallest one is not sought."""
+        """Once tests/conftest.py has its profile: a failure is enough, no smaller one is sought."""
         phases = (Phase.explicit, Phase.generate)
         settings.register_profile("mutants", settings(), phases=phases, report_multiple_bugs=False)
         settings.load_profile("mutants")
