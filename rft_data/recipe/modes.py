@@ -170,6 +170,8 @@ class EvalRecipe(RunRecipe, TasksRecipe):
     """Engine, sampling and reward; how often a task is asked is `evaluation.samples`, not `group_size`."""
     evaluation: Evaluation
     """How many held-out tasks are played, and how often each."""
+    experience_ops: Operators = Field(default_factory=list, exclude_if=lambda given: not given)
+    """Operators of which those that may shape a reward do, as in the run that trained; none by default."""
 
     @model_validator(mode="after")
     def _rewards(self) -> EvalRecipe:
@@ -211,5 +213,7 @@ TrainingRecipe = OnlineRecipe | TrainRecipe
 """A run with a stage that trains by reinforcement."""
 OperatorRecipe = OnlineRecipe | ExploreRecipe | TrainRecipe
 """A run with `experience_ops`."""
+ShapingRecipe = OperatorRecipe | EvalRecipe
+"""A run whose evaluations operators may shape."""
 ExplorerRecipe = PlayingRecipe | EvalRecipe
 """A run with explorers."""

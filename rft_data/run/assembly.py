@@ -63,8 +63,7 @@ def online_parts(recipe: OnlineRecipe, run: Run) -> OnlineParts:
     with run.timed(RunPhase.TASKS):
         tasks = read_tasks(recipe, (Split.TRAIN, Split.HELDOUT), run.buffer)
         dispatcher = _dispatcher(recipe, run, tasks)
-        shaping = build.shaping_pipeline(recipe, run.buffer)
-        heldout = _heldout(recipe, recipe.evaluation, tasks, shaping)
+        heldout = _heldout(recipe, recipe.evaluation, tasks, build.shaping_pipeline(recipe, run.buffer))
         # last: nothing may fail between the making of a model folder and the record of the run's start
         model = build.model_folder(recipe.model, run.directory, recipe.seed)
     closer = _closer(recipe, run, pipeline)
@@ -158,7 +157,7 @@ def evaluate_parts(recipe: EvalRecipe, run: Run) -> EvaluateParts:
         seed=recipe.seed,
         models=models,
         tasks=tasks,
-        heldout=_heldout(recipe, recipe.evaluation, tasks),
+        heldout=_heldout(recipe, recipe.evaluation, tasks, build.shaping_pipeline(recipe, run.buffer)),
     )
 
 
@@ -213,9 +212,7 @@ def _explorers(recipe: ExplorerRecipe, run: Run, model: Path) -> list[RoleSpec]:
     ]
 
 
-def _heldout(
-    recipe: ExplorerRecipe, section: Evaluation, tasks: Tasks, shaping: Pipeline | None = None
-) -> Heldout:
+def _heldout(recipe: ExplorerRecipe, section: Evaluation, tasks: Tasks, shaping: Pipeline | None) -> Heldout:
     return Heldout(
         tasks=evaluation_tasks(tasks.all, section.limit),
         samples=section.samples,

@@ -17,7 +17,7 @@ from rft_data.core.rows import Experience, Task, TaskKey, experience_id_of
 from rft_data.core.schema import EXPERIENCES
 from rft_data.core.words import FinishReason, RowSource, Split
 from rft_data.loop.expert_groups import experts_prefix
-from rft_data.recipe.modes import OperatorRecipe
+from rft_data.recipe.modes import OperatorRecipe, ShapingRecipe
 from rft_data.recipe.recipe import TasksRecipe
 from rft_data.recipe.running import OperatorLimits
 from rft_data.recipe.sections import Model, Operators, SelectorSection
@@ -243,7 +243,7 @@ def experience_pipeline(recipe: OperatorRecipe, store: Buffer | None) -> Operato
     return pipeline
 
 
-def shaping_pipeline(recipe: OperatorRecipe, store: Buffer | None) -> OperatorPipeline | None:
+def shaping_pipeline(recipe: ShapingRecipe, store: Buffer | None) -> OperatorPipeline | None:
     """The operators of `experience_ops` that may shape the reward of an evaluated rollout; None without any.
 
     Those that drop rows or set advantages are left out: nothing is trained on an evaluation.

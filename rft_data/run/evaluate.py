@@ -18,6 +18,8 @@ def run_evaluate(parts: EvaluateParts, control: RunControl) -> dict[str, object]
     run, roles = parts.run, parts.roles
     run.buffer.add_tasks(parts.tasks.all)
     with ExitStack() as opened:
+        if parts.heldout.shaping is not None:
+            opened.callback(parts.heldout.shaping.close)
         placement = roles.open(opened)
         fleet = roles.start_fleet(placement, run.versions, whole_rounds=True)
         offline = opened.enter_context(roles.offline(placement))

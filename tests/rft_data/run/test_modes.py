@@ -49,6 +49,10 @@ EXPLORE = COMMON + "{model}" + "{tasks}" + "{operators}" + "selector: {{use: shu
 TRAIN = COMMON + "{model}" + "{operators}" + "explored_by: looking\ngroup_size: 2\nstages:\n{stage}"
 STAGE = "  - {algorithm: grpo, groups_per_step: 2, steps: 3, checkpoint_every: 2}\n"
 EVAL = COMMON + "{tasks}" + "models: ['{models}']\nevaluation: {{limit: 4}}\n"
+SHAPED = """experience_ops:
+  - format_reward_mapper: {{pattern: '', weight: 0.5}}
+  - grpo_advantage_mapper: {{}}
+"""
 PARTS = {"model": MODEL, "tasks": TASKS, "operators": OPERATORS, "stage": STAGE}
 
 
@@ -110,12 +114,16 @@ def test_what_one_run_explored_another_trains_on_and_a_third_measures(tmp_path: 
     repeated = run_recipe(recipe(tmp_path, elsewhere, "learning-again", "train"))
     assert (repeated["groups"], repeated["rows"]) == (trained["groups"], trained["rows"])
     folders = f"{tmp_path}/learning/checkpoints/checkpoint-*"
-    measured = run_recipe(recipe(tmp_path, EVAL, "measuring", "eval", models=folders))
+    template = EVAL + SHAPED
+    measured = run_recipe(recipe(tmp_path, template, "measuring", "eval", models=folders))
     steps = [int(name.rsplit("-", 1)[1]) for name in measured["heldout_accuracy"]]
     assert steps == [2, 3]
     with Buffer(tmp_path / "buffer") as buffer:
-        sources = buffer.read("experiences", ["source", "run_id"]).to_pylist()
+        sources = buffer.read("experiences", ["source", "run_id", "reward"]).to_pylist()
+        stored = [row["reward"] for row in sources if row["source"] == "eval"]
     assert sum(row["source"] == "eval" and row["run_id"] == "measuring" for row in sources) == 8
+    shown = [one["reward"] for one in measured["heldout_reward"].values()]
+    assert sum(shown) / 2 == sum(stored) / 8 + 0.5, "the operators' half point"
     assert json.loads((tmp_path / "measuring" / "summary.json").read_text()) == measured
 
 
@@ -124,6 +132,11 @@ def test_training_on_what_nobody_explored_is_refused(tmp_path: Path) -> None:
         run_recipe(recipe(tmp_path, TRAIN, "learning", "train"))
     with Buffer(tmp_path / "buffer") as buffer:
         assert buffer.counts()["runs"] == 0
+
+
+def test_an_eval_recipe_without_operators_keeps_its_hash(tmp_path: Path) -> None:
+    saved = recipe(tmp_path, EVAL, "measuring", "eval", models="m").saved()
+    assert "experience_ops" not in saved
 
 
 def test_evaluating_no_model_is_refused(tmp_path: Path) -> None:
