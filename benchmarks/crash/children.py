@@ -18,8 +18,8 @@ from benchmarks.crash.orders import Orders
 from rft_data.buffer import maintenance
 from rft_data.core import failpoints
 
-_COMPACT_EVERY = 4
-_KEEP_VERSIONS_S = 0.5
+COMPACT_EVERY = 4
+KEEP_VERSIONS_S = 0.5
 
 
 @dataclass(frozen=True)
@@ -72,8 +72,8 @@ def start_role(orders: Orders, *, owner: bool, failpoint: tuple[str, int] | None
     """Start a run (`owner` False), or a hub alone, with a failpoint armed at its n-th pass."""
 
     def work() -> None:
-        maintenance.COMPACT_EVERY = _COMPACT_EVERY
-        maintenance.KEEP_VERSIONS_S = _KEEP_VERSIONS_S
+        maintenance.COMPACT_EVERY = COMPACT_EVERY
+        maintenance.KEEP_VERSIONS_S = KEEP_VERSIONS_S
         if mutation:
             MUTATIONS[mutation]()
         role = own if owner else live

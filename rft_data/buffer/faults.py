@@ -1,17 +1,25 @@
-"""Errors of a commit: the disk is full, or another writer took over."""
+"""Errors of storage: the disk is full, another writer took over, files are damaged."""
 
 from __future__ import annotations
 
 import errno
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
-from rft_data.core.errors import DiskFullError, FencedError
+from rft_data.core.errors import DiskFullError, FencedError, IntegrityError
 
 RESERVE_BYTES = 64 << 20
 """Space kept free on the disk, because compaction and checkpoints need some."""
+
+
+_DAMAGE = re.compile(r"LanceError\(IO\)|Not found: |invalid magic|orrupt|has no columns")
+"""What Lance says of files that are empty, cut, garbled or gone."""
+_SHORTAGE = re.compile(r"os error (12|23|24|28)\b")
+"""No memory, no descriptors, no room: nothing of that is damage."""
 
 
 def check_room(folder: Path) -> None:
@@ -65,3 +73,32 @@ def storage_errors(location: str, name: str) -> Iterator[None]:
         if "No space left" in str(err):
             raise _full(location, "a write failed with 'no space left on device'") from err
         raise
+
+
+@contextmanager
+def damage_named(location: str, name: str) -> Iterator[None]:
+    """Turn what Lance says of a damaged file into an error that names the remedy.
+
+    Not for object stores, whose errors are more often of the network.
+    Raises: IntegrityError.
+    """
+    try:
+        yield
+    except (OSError, RuntimeError, ValueError) as err:
+        said = str(err)
+        if "://" in location or not _DAMAGE.search(said) or _SHORTAGE.search(said):
+            raise
+        raise IntegrityError(
+            f"table '{name}' of buffer {location} cannot be read ({said.splitlines()[0][:200]}): see what is "
+            f"damaged with `rft buffer verify {location}`, and mend it with `rft buffer repair {location}`."
+        ) from err
+
+
+def some_columns(table: Any) -> Any:
+    """A table that was opened; a manifest of zeros opens as a table of no columns.
+
+    Raises: ValueError.
+    """
+    if not table.schema.names:
+        raise ValueError("its newest version has no columns")
+    return table

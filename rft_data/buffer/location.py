@@ -15,7 +15,7 @@ from rft_data.buffer.faults import overtaken
 from rft_data.buffer.manifests import check_newest
 from rft_data.buffer.unfinished import check_finished
 from rft_data.core.errors import BusyError, FencedError, IntegrityError, MissingFileError
-from rft_data.core.files import write_text
+from rft_data.core.files import make_folder, write_text
 from rft_data.core.lock import Lock, holder
 from rft_data.core.schema import OLDEST_COPIED, SCHEMA_VERSION
 
@@ -64,7 +64,7 @@ class LocalFolder:
             )
 
     def _claim(self) -> Lock:
-        self.root.mkdir(parents=True, exist_ok=True)
+        make_folder(self.root)
         try:
             return Lock(self.root / OWNER_LOCK)
         except BusyError as err:

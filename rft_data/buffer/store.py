@@ -7,30 +7,26 @@ another owner took over, and everywhere a version that is not the next one is an
 from __future__ import annotations
 
 import os
-import shutil
 import threading
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
 import pyarrow as pa
 
-from rft_data.buffer.durability import Durability, fsync_commit, fsync_table
-from rft_data.buffer.faults import overtaken, storage_errors, stored_beside
+from rft_data.buffer.creation import create, half_made
+from rft_data.buffer.durability import Barrier, Durability
+from rft_data.buffer.faults import damage_named, overtaken, some_columns, storage_errors, stored_beside
 from rft_data.buffer.growth import Growth
 from rft_data.buffer.location import LocalFolder, ObjectPrefix
 from rft_data.buffer.takeover import take_over
 from rft_data.core.errors import BusyError, FencedError, RftError
 from rft_data.core.failpoints import failpoint
-from rft_data.core.files import fsync
 from rft_data.core.filters import Filter, to_sql
 from rft_data.core.schema import TABLES
-
-if TYPE_CHECKING:
-    from lancedb.table import LanceTable
 
 _CACHE_BYTES = 32 << 20
 """Lance's metadata cache grows with every version otherwise (1 GB after 5,000 appends, measured)."""
@@ -52,10 +48,12 @@ class Store:
         import lancedb  # 1.5 s: not paid by `rft --help` or `rft recipe validate`
 
         self.read_only = read_only
-        self.durability = durability
         self.local = None if "://" in location else Path(location).resolve()
         """The folder; resolved, so that a later chdir or rename does not redirect a writer."""
         self.location = location.rstrip("/") if self.local is None else str(self.local)
+        self._barrier: Barrier | None = None
+        if durability == "power" and self.local is not None and not read_only:
+            self._barrier = Barrier(self.local)
         self._folder: LocalFolder | ObjectPrefix | None = None
         if self.local is not None:
             self._folder = LocalFolder(self.local, read_only=read_only)
@@ -82,11 +80,14 @@ class Store:
 
     def _fence(self) -> None:
         """Restore every table, so that commits of a former owner fail: they build on an older version."""
-        for name in self._db.list_tables().tables:
-            if name in TABLES:
+        try:
+            for name in [known for known in self._db.list_tables().tables if known in TABLES]:
                 take_over(self.head(name), self.uri(name))
                 self.forget(name)
                 self.sync(name)
+        except BaseException:
+            self.close()  # or a repair would find this process as the owner
+            raise
 
     def close(self) -> None:
         """Give up ownership after running writes have ended; later writes are refused. Idempotent."""
@@ -106,38 +107,27 @@ class Store:
         """The LanceDB table, created empty if this store may write; None if absent and read-only."""
         with self._locks[name]:
             if name not in self._tables:
-                if name in self._db.list_tables().tables and not self._half_made(name):
-                    self._tables[name] = self._db.open_table(name)
+                if name in self._db.list_tables().tables and not half_made(self._folder_of(name)):
+                    with damage_named(self.location, name):
+                        self._tables[name] = some_columns(self._db.open_table(name))
                 elif self.read_only:
                     return None
                 else:
                     self._tables[name] = self._create(name)
             return self._tables[name]
 
-    def _half_made(self, name: str) -> bool:
-        """Whether a table's creation was interrupted: it has neither a version nor data."""
-        if self.local is None:
-            return False
-        folder = self.local / f"{name}.lance"
-        return not any((folder / "_versions").glob("*.manifest")) and not any((folder / "data").glob("*"))
-
     def _create(self, name: str) -> Any:
-        schema, key = TABLES[name]
-        if self.local is not None and self._half_made(name):
-            shutil.rmtree(self.local / f"{name}.lance", ignore_errors=True)
-        with storage_errors(self.location, name):
-            # folders and object stores have tables of this kind only
-            table = cast("LanceTable", self._db.create_table(name, schema=schema))
-            if key is not None:
-                table.set_unenforced_primary_key(key)  # without it concurrent merges duplicate rows silently
+        made = create(self._db, self.location, name, self._folder_of(name))
         self.sync(name)
-        return table
+        return made
+
+    def _folder_of(self, name: str) -> Path | None:
+        return None if self.local is None else self.local / f"{name}.lance"
 
     def sync(self, name: str) -> None:
         """Under `power`, force all of a table to disk; not needed after an append that succeeded."""
-        if self.durability == "power" and self.local is not None and not self.read_only:
-            fsync_table(self.local / f"{name}.lance")
-            fsync(self.local)
+        if self._barrier is not None:
+            self._barrier.table(name)
 
     def head(self, name: str) -> Any:
         """The newest version of a table as a Lance dataset; this writer's next commit builds on it."""
@@ -146,11 +136,12 @@ class Store:
         with self._locks[name]:
             if name not in self._heads:
                 self.table(name)
-                opened = lance.dataset(
-                    self.uri(name),
-                    metadata_cache_size_bytes=_CACHE_BYTES,
-                    index_cache_size_bytes=_CACHE_BYTES,
-                )
+                with damage_named(self.location, name):
+                    opened = lance.dataset(
+                        self.uri(name),
+                        metadata_cache_size_bytes=_CACHE_BYTES,
+                        index_cache_size_bytes=_CACHE_BYTES,
+                    )
                 if isinstance(self._folder, ObjectPrefix) and not self.read_only:
                     self._folder.check_owner(self._db)  # after opening: a later takeover then conflicts
                 self._heads[name] = opened
@@ -177,6 +168,8 @@ class Store:
             fragments = lance.fragment.write_fragments(
                 rows, head, mode="append", data_storage_version="2.2", enable_stable_row_ids=True
             )
+            if self._barrier is not None:
+                self._barrier.data(name, fragments)
             failpoint("store.commit")
             self._heads[name] = written = lance.LanceDataset.commit(
                 head, lance.LanceOperation.Append(fragments), read_version=head.version
@@ -184,8 +177,8 @@ class Store:
             if written.version != head.version + 1:
                 raise stored_beside(f"table '{name}' of {self.location}")
             failpoint("store.committed")
-            if self.durability == "power" and self.local is not None:
-                fsync_commit(self.local / f"{name}.lance", fragments, head.version, written.version)
+            if self._barrier is not None:
+                self._barrier.commit(name, head.version, written.version)
                 failpoint("store.synced")
             self.growth[name].appended(rows.num_rows, head.version)
 
@@ -239,7 +232,8 @@ class Store:
     def count(self, name: str) -> int:
         """Rows in a table; 0 when it does not exist yet."""
         table = self.table(name)
-        return 0 if table is None else int(table.count_rows())
+        with damage_named(self.location, name):
+            return 0 if table is None else int(table.count_rows())
 
     def scan(
         self,
@@ -253,7 +247,8 @@ class Store:
         if limit is not None and limit < 1:
             return empty
         query = self._query(name, names, where, limit)
-        return empty if query is None else query.to_arrow().select(names)
+        with damage_named(self.location, name):
+            return empty if query is None else query.to_arrow().select(names)
 
     def batches(
         self, name: str, columns: Sequence[str] | None = None, where: Filter | None = None
@@ -261,8 +256,8 @@ class Store:
         """Like `scan`, in batches, so that memory is bounded."""
         names, _ = self._shape(name, columns)
         query = self._query(name, names, where, None)
-        if query is not None:
-            for batch in query.to_batches(1024):
+        with damage_named(self.location, name):
+            for batch in () if query is None else query.to_batches(1024):
                 yield batch.select(names)
 
     def _shape(self, name: str, columns: Sequence[str] | None) -> tuple[list[str], pa.Table]:
@@ -285,7 +280,8 @@ class Store:
         total = self.count(name)
         if total == 0 or n == 0:
             return empty
-        rows: pa.Table = self.table(name).take_offsets(list(range(max(0, total - n), total))).to_arrow()
+        with damage_named(self.location, name):
+            rows: pa.Table = self.table(name).take_offsets(list(range(max(0, total - n), total))).to_arrow()
         return rows.select(names)
 
     def take(self, name: str, row_ids: Sequence[int], columns: Sequence[str] | None = None) -> pa.Table:
@@ -294,5 +290,6 @@ class Store:
         table = self.table(name)
         if table is None or not len(row_ids):
             return empty
-        rows: pa.Table = table.take_row_ids(list(row_ids)).select(names).to_arrow()
+        with damage_named(self.location, name):
+            rows: pa.Table = table.take_row_ids(list(row_ids)).select(names).to_arrow()
         return rows.select(names)

@@ -157,8 +157,16 @@ def file_digest(path: Path) -> str:
         return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
 
 
+def make_folder(path: Path) -> None:
+    """Make a folder, and those above it, so that their names survive a power cut."""
+    if not path.is_dir():
+        make_folder(path.parent)
+        path.mkdir(exist_ok=True)
+        fsync(path.parent)
+
+
 def fsync(path: Path) -> None:
-    """Flush a file or a directory entry to disk."""
+    """Flush a file's bytes, or the names in a folder, to disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -19,6 +19,7 @@ from pathlib import Path
 from types import FrameType, TracebackType
 
 from rft_data.core.errors import BusyError, Stopped
+from rft_data.core.files import make_folder
 from rft_data.core.lock import Lock
 from rft_data.core.logs import PlainFormatter
 from rft_data.core.masking import masked
@@ -99,7 +100,7 @@ class RunControl:
 
         Raises: BusyError if another process holds the lock.
         """
-        self._dir.mkdir(parents=True, exist_ok=True)
+        make_folder(self._dir)
         self._lock = self._claim()
         (self._dir / STOP_FILE).unlink(missing_ok=True)
         self._log = RunLog(self._dir / LOG_FILE)

@@ -131,5 +131,7 @@ def _link_tree(source: Path, target: Path) -> None:
         shutil.rmtree(leftover, ignore_errors=True)
     target.parent.mkdir(exist_ok=True)
     shutil.copytree(source, draft, copy_function=os.link)
+    for folder in (draft, *draft.rglob("*/")):
+        fsync(folder)
     draft.rename(target)
     fsync(target.parent)

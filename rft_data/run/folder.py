@@ -15,7 +15,7 @@ from typing import Any
 
 from rft_data.buffer import Buffer
 from rft_data.core.errors import ResumeError
-from rft_data.core.files import write_text
+from rft_data.core.files import make_folder, write_text
 from rft_data.core.filters import Compare
 from rft_data.core.rows import content_id
 from rft_data.core.version import __version__
@@ -138,7 +138,7 @@ class Run:
 
     def begin(self) -> None:
         """Record this start and its recipe; environment references stay references."""
-        self.directory.mkdir(parents=True, exist_ok=True)
+        make_folder(self.directory)
         write_text(self.directory / "recipe.json", json.dumps(self._saved, indent=1))
         row = {
             "run_id": self._name,

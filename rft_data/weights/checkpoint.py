@@ -17,7 +17,7 @@ from typing import Any
 
 from rft_data.core.errors import IntegrityError
 from rft_data.core.failpoints import failpoint
-from rft_data.core.files import MANIFEST_FILE, read_manifest, write_manifest
+from rft_data.core.files import MANIFEST_FILE, fsync, read_manifest, write_manifest
 from rft_data.core.rows import FileFacts, canonical_json, content_id
 
 log = logging.getLogger(__name__)
@@ -49,6 +49,8 @@ def seal(
     """
     failpoint("checkpoint.written")
     write_manifest(directory, {"step": step, "state": state, "own_digest": _own_digest(step, state)}, files)
+    for made in (directory, directory.parent):  # its writer may have made both
+        fsync(made.parent)
     failpoint("checkpoint.sealed")
 
 

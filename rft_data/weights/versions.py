@@ -15,7 +15,14 @@ from typing import Any
 from rft_data.buffer import Buffer
 from rft_data.core.errors import IntegrityError
 from rft_data.core.failpoints import failpoint
-from rft_data.core.files import MANIFEST_FILE, fsync, manifest_bytes, parse_manifest, write_manifest
+from rft_data.core.files import (
+    MANIFEST_FILE,
+    fsync,
+    make_folder,
+    manifest_bytes,
+    parse_manifest,
+    write_manifest,
+)
 from rft_data.core.filters import Compare
 from rft_data.core.rows import WeightRef, bytes_id
 
@@ -87,7 +94,8 @@ class VersionRegistry:
         # a run that was killed before the version was recorded may have left either
         for leftover in (draft, self._final(version)):
             self._remove(leftover)
-        draft.mkdir(parents=True)
+        make_folder(self._root)
+        draft.mkdir()
         return draft
 
     def finish(self, step: int, digest: str) -> WeightRef:
@@ -231,4 +239,5 @@ class VersionRegistry:
             if doomed.exists():
                 shutil.rmtree(doomed)
             folder.rename(doomed)
+            fsync(self._root)  # or a power cut could keep the name and lose files
             shutil.rmtree(doomed)
