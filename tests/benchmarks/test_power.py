@@ -11,11 +11,12 @@ from benchmarks.crash.trace import has_strace
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(660)
 @pytest.mark.skipif(not has_strace(), reason="needs strace")
 def test_power_cuts_cost_nothing_and_a_missing_fsync_is_seen(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "benchmarks.crash", "--cuts", "16", "--folder", str(tmp_path)]
     forgotten = ["--forget", "/data$", "--forget", "^checkpoints$"]
-    done = subprocess.run([*command, *forgotten], capture_output=True, text=True, check=False, timeout=280)
+    done = subprocess.run([*command, *forgotten], capture_output=True, text=True, check=False, timeout=600)
     assert done.stdout, done.stderr
     report = json.loads(done.stdout.splitlines()[-1])
     assert done.returncode == 0, done.stderr
