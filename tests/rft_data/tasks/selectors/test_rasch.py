@@ -11,7 +11,7 @@ import math
 import numpy as np
 import pytest
 
-from rft_data.tasks.selectors import make_selector
+from rft_data.tasks.selectors import hierarchical, make_selector
 from rft_data.tasks.selectors.categories import Categories
 from rft_data.tasks.selectors.columns import Columns
 from rft_data.tasks.selectors.rasch import OFFSETS, RaschFilter
@@ -203,6 +203,40 @@ def test_selected_task_rests_for_the_next_places_and_at_most_a_quarter(
     selector = selector_after(pool, {0: 4, **dict.fromkeys(range(1, tasks), 0)}, revisits=1.0, rest=rest)
     chosen = [selector.select(1)[0] == pool[0].key for _ in range(5 * apart)]
     assert [place for place, best in enumerate(chosen) if best] == [k * apart for k in range(5)]
+
+
+def test_selected_task_goes_on_resting_when_tasks_are_added_and_over_a_restart() -> None:
+    pool = make_tasks(1, 40)
+    args = {"revisits": 1.0, "rest": 7}
+    selector = selector_after(pool, {0: 4, **dict.fromkeys(range(1, 40), 0)}, **args)
+    assert selector.select(1) == [pool[0].key]
+    more = make_tasks(1, 1, first=100)
+    selector.add(more)
+    again = make_selector("hierarchical", args, pool, 0)
+    again.add(more)
+    again.load_state_dict(selector.state_dict())
+    for one in (selector, again):
+        assert [one.select(1)[0] == pool[0].key for _ in range(8)] == [False] * 7 + [True]
+
+
+def test_drift_of_the_recipe_is_the_drift_of_the_levels() -> None:
+    tasks = make_tasks(2, 4)
+    narrow, wide = (
+        selector_after(tasks, dict.fromkeys(range(8), 4), drift=drift)._filter.levels()[1]
+        for drift in (0.001, 0.02)
+    )
+    assert (wide > narrow + 0.02).all()
+
+
+def test_of_very_many_visited_tasks_a_random_part_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hierarchical, "_SCORED", 30)
+    selector = selector_after(make_tasks(1, 100), dict.fromkeys(range(90), 4))
+    parts = [selector._visited() for _ in range(600)]
+    assert {len(set(part.tolist())) for part in parts} == {30}
+    counts = np.bincount(np.concatenate(parts), minlength=100)
+    visited = selector._columns["visits"] > 0
+    assert counts[~visited].sum() == 0
+    assert counts[visited] == pytest.approx(np.full(90, 200), abs=60)  # five standard errors
 
 
 @pytest.mark.parametrize("revisits", [0.0, 0.25, 1.0])
