@@ -69,6 +69,8 @@ class GroupCloser:
     """Fewest rollouts of a group that may be trained on."""
     awaiting: Awaiting | None = None
     """Keeps groups open whose rewards come later; None: every group is closed when it arrives."""
+    explored_elsewhere: bool = False
+    """Whether another process explores and closes the groups: those without an end are its affair."""
 
     def ready(self, played: Sequence[Played]) -> list[Played]:
         """The groups to close now, of those that arrived and those that wait for delayed rewards."""
@@ -106,6 +108,8 @@ class GroupCloser:
         A group with fewer than `least_members`, or whose task is gone, is `cancelled`: it is accounted for
         and never trained.
         """
+        if self.explored_elsewhere:
+            return []
         mine = Compare("run_id", "eq", self.run_id)
         closed = set(self.buffer.read("groups", ["group_id"], mine)["group_id"].to_pylist())
         rollouts = And((mine, Compare("source", "eq", RowSource.ROLLOUT)))
@@ -201,9 +205,10 @@ def group_row(group: Played, result: GroupResult, named: Mapping[str, object]) -
     }
 
 
-def stored_groups(buffer: Buffer, run_id: str) -> list[GroupResult]:
-    """The run's closed groups, in order of admission."""
-    rows = buffer.read("groups", where=Compare("run_id", "eq", run_id)).to_pylist()
+def stored_groups(buffer: Buffer, run_id: str, first: int = 0) -> list[GroupResult]:
+    """The run's closed groups from the ordinal `first` on, in order of admission."""
+    where = And((Compare("run_id", "eq", run_id), Compare("ordinal", "ge", first)))
+    rows = buffer.read("groups", where=where).to_pylist()
     return [
         GroupResult(
             ticket=Ticket(row["group_id"], row["ordinal"], row["version"], row["round"]),

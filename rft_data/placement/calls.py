@@ -22,7 +22,7 @@ from pydantic_core import from_json, to_json
 from rft_data.core.errors import RftError, StalledError
 from rft_data.core.masking import hidden_values
 from rft_data.core.protocols import RoleSpec
-from rft_data.placement.hub.access import make_token
+from rft_data.placement.hub.access import narrowed
 from rft_data.placement.hub.wire import ERRORS, decode_answer, encode_error
 
 START, CLOSE = "(start)", "close"
@@ -65,11 +65,11 @@ class RoleSetup:
     def of(cls, spec: RoleSpec, hub: tuple[str, str] | None) -> RoleSetup:
         """The setup of `spec`.
 
-        `hub`: address and secret; the role gets a token of its own.
+        `hub`: address and secret, from which the role gets a token of its own; or a client's token.
         Raises: RftError if an argument is not a JSON value.
         """
         path = [str(Path(entry).absolute()) for entry in sys.path]  # an empty entry is the working directory
-        its_hub = None if hub is None else (hub[0], make_token(hub[1], spec.hub_role, spec.name))
+        its_hub = None if hub is None else (hub[0], narrowed(hub[1], spec.hub_role, spec.name))
         return cls(spec.name, spec.factory, plain_arguments(spec), its_hub, path, dict(hidden_values()))
 
     @classmethod

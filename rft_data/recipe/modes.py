@@ -22,6 +22,7 @@ from rft_data.recipe.recipe import (
 from rft_data.recipe.running import (
     Component,
     Monitor,
+    Serve,
 )
 from rft_data.recipe.section import check_only
 from rft_data.recipe.sections import (
@@ -45,6 +46,8 @@ class ExploreRecipe(PlayingRecipe):
     """How many groups to play."""
     checkpoint_every: int = Field(default=100, ge=1)
     """Groups between two records of the selector's state."""
+    serve: Serve | None = None
+    """Let runs of mode `train` elsewhere train meanwhile; left out: the buffer is this run's alone."""
 
     @property
     def judged_one_by_one(self) -> str:
@@ -56,7 +59,7 @@ class TrainRecipe(RunRecipe):
     """Train on the groups that another run explored and stored in the same buffer."""
 
     mode: Literal["train"]
-    """Train on groups that a run of mode `explore` stored earlier."""
+    """Train on groups that a run of mode `explore` stored, or stores meanwhile behind a hub."""
     model: Model
     """The policy to train; the importance ratios are right if it is the one that explored."""
     explored_by: str

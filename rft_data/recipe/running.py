@@ -134,6 +134,17 @@ class LateRewards(Section):
     """Where the run's hub takes feedback in, its token in RFT_HUB_TOKEN; 0: any port (the log says which)."""
 
 
+class Serve(Section):
+    """The run's hub for trainers elsewhere, which train while this run explores; see docs/modes.md."""
+
+    port: int = Field(default=0, ge=0, le=65535)
+    """Where it listens, its secret in RFT_HUB_TOKEN; 0: any port (the log says which)."""
+    host: str = "127.0.0.1"
+    """This machine's address on the network of the trainers, a private one: connections are not encrypted."""
+    idle_s: float = Field(default=60.0, ge=0)
+    """When all groups are played, the run ends after so many seconds without a trainer."""
+
+
 class Deadlines(Section):
     """Longest waits for the parts of a run, in seconds."""
 

@@ -85,9 +85,14 @@ class BufferSection(Section):
     """Where experiences are stored."""
 
     uri: str
-    """A folder, or an object-store URL (`s3://bucket/prefix`)."""
+    """A folder, or an object-store URL (`s3://bucket/prefix`); in mode `train` also a running run's hub."""
     durability: Literal["process", "power"] = "process"
     """What a stored row survives: the death of every process, or that of the machine too (slower)."""
+
+    @property
+    def is_hub(self) -> bool:
+        """Whether a running run owns the buffer, and `uri` is the address of its hub."""
+        return self.uri.startswith("hub://")
 
 
 class SelectorSection(Component):

@@ -28,6 +28,7 @@ from rft_data.recipe.recipe import RunRecipe
 from rft_data.recipe.sections import Evaluation
 from rft_data.run import build, checks
 from rft_data.run.accuracy import evaluation_tasks
+from rft_data.run.attached import hub_secret, planned_groups
 from rft_data.run.folder import Run
 from rft_data.run.parts import (
     EvaluateParts,
@@ -37,6 +38,7 @@ from rft_data.run.parts import (
     OnlineParts,
     RlParts,
     SamplerSettings,
+    ServePlace,
     Tasks,
     TrainParts,
 )
@@ -100,7 +102,15 @@ def explore_parts(recipe: ExploreRecipe, run: Run) -> ExploreParts:
         groups=recipe.groups,
         checkpoint_every=recipe.checkpoint_every,
         checkpoints=run.directory / "checkpoints",
+        serve=_serve(recipe),
     )
+
+
+def _serve(recipe: ExploreRecipe) -> ServePlace | None:
+    """Where trainers elsewhere reach the run. Raises: RecipeError without a secret."""
+    if recipe.serve is None:
+        return None
+    return ServePlace(recipe.serve.host, recipe.serve.port, hub_secret("serve"), recipe.serve.idle_s)
 
 
 def train_parts(recipe: TrainRecipe, run: Run) -> TrainParts:
@@ -111,7 +121,7 @@ def train_parts(recipe: TrainRecipe, run: Run) -> TrainParts:
     pipeline = build.experience_pipeline(recipe, run.buffer)
     checks.check_stages(recipe)
     if run.attempt == 0:
-        checks.check_stored_groups(recipe, run.buffer, run.ledger)
+        checks.check_groups(recipe, run)
     model = build.model_folder(recipe.model, run.directory, recipe.seed)
     closer = _closer(recipe, run, pipeline)
     return TrainParts(
@@ -176,6 +186,7 @@ def _roles(recipe: RunRecipe, run: Run, explorers: Sequence[RoleSpec] = ()) -> R
         trainer_threads=None if place.use == "inline" else max(1, int(place.trainer.cpus)),
         deadlines=recipe.deadlines,
         feedback_port=recipe.feedback_port,
+        other_hub=run.hub,
     )
 
 
@@ -241,7 +252,10 @@ def _closer(recipe: TrainingRecipe, run: Run, pipeline: Pipeline) -> GroupCloser
         join = recipe.feedback_join or {}
         named: dict[str, Any] = {name: join[name] for name in ("key", "how") if name in join}
         awaiting = Awaiting(run.buffer, Delayed(recipe.rewards.wait_s, **named))
-    return GroupCloser(run.buffer, pipeline, run.run_id, run.attempt, recipe.least_members, awaiting)
+    elsewhere = run.hub is not None
+    return GroupCloser(
+        run.buffer, pipeline, run.run_id, run.attempt, recipe.least_members, awaiting, elsewhere
+    )
 
 
 def _rl(recipe: TrainingRecipe, run: Run, closer: GroupCloser, dispatcher: Dispatcher) -> RlParts:
@@ -266,6 +280,7 @@ def _rl(recipe: TrainingRecipe, run: Run, closer: GroupCloser, dispatcher: Dispa
         monitor=recipe.monitor,
         checkpoints=checkpoints,
         step_deadline_s=recipe.deadlines.step_s,
+        planned_elsewhere=None if run.hub is None else planned_groups(run.buffer, run.run_id),
     )
 
 

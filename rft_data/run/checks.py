@@ -20,6 +20,7 @@ from rft_data.recipe.offline import KtoStage, SftStage
 from rft_data.recipe.presets import sets_advantage
 from rft_data.recipe.sections import ExplorerSection
 from rft_data.recipe.stages import RlStage
+from rft_data.run.attached import planned_groups
 from rft_data.run.folder import Run
 from rft_data.sampler.ledger import CONSUMER, Ledger
 from rft_data.sampler.mix import OWN
@@ -59,11 +60,33 @@ def check_explorer(section: ExplorerSection) -> None:
             make_reward(reward.use, reward.args)
 
 
-def check_stored_groups(recipe: TrainRecipe, buffer: Buffer, ledger: Ledger) -> None:
-    """Check that the exploring run left enough groups, and that none was trained on before.
+def check_groups(recipe: TrainRecipe, run: Run) -> None:
+    """Check that there are, or will be, enough groups, and that none was trained on before.
 
     Raises: RecipeError.
     """
+    if run.hub is not None:
+        _check_planned_groups(recipe, run)
+    else:
+        _check_stored_groups(recipe, run.buffer, run.ledger)
+
+
+def _check_planned_groups(recipe: TrainRecipe, run: Run) -> None:
+    planned = planned_groups(run.buffer, recipe.explored_by) * run.ledger.max_uses
+    needed = recipe.rl.steps * recipe.rl.groups_per_step
+    if run.ledger.leases(CONSUMER):
+        raise RecipeError(
+            f"the groups of run '{recipe.explored_by}' are trained on by a run already; explore under "
+            "another name for this one."
+        )
+    if planned < needed:
+        raise RecipeError(
+            f"run '{recipe.explored_by}' plays groups for {planned} uses; {recipe.rl.steps} steps of "
+            f"{recipe.rl.groups_per_step} groups need {needed}. Lower 'steps', or explore more."
+        )
+
+
+def _check_stored_groups(recipe: TrainRecipe, buffer: Buffer, ledger: Ledger) -> None:
     groups = stored_groups(buffer, recipe.explored_by)
     usable = sum(bool(group.seqs) for group in groups) * ledger.max_uses
     needed = recipe.rl.steps * recipe.rl.groups_per_step

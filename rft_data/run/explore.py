@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from contextlib import ExitStack, closing
+from typing import TYPE_CHECKING
 
-from rft_data.core.words import GroupOutcome
+from rft_data.core.words import GroupOutcome, HubRole
 from rft_data.loop.explore_only import ExploreLoop
 from rft_data.loop.exploring import Exploring
 from rft_data.loop.fleet import Fleet
@@ -15,6 +18,14 @@ from rft_data.run.report import package_versions
 from rft_data.run.weight_folders import publish_folder
 from rft_data.sampler import History, make_sampler
 from rft_data.sampler.ledger import CONSUMER
+
+if TYPE_CHECKING:
+    from rft_data.placement.hub.server import HubServer
+
+log = logging.getLogger(__name__)
+
+_LOOK_S = 0.2
+"""Pause between two looks whether a trainer is connected."""
 
 
 def run_explore(parts: ExploreParts, control: RunControl) -> dict[str, object]:
@@ -34,6 +45,7 @@ def run_explore(parts: ExploreParts, control: RunControl) -> dict[str, object]:
         fleet.publish(run.versions.published()[-1])
         fleet.settle()
         exploring = _resumed(parts, fleet)
+        hub = _serve(parts, opened)
         ExploreLoop(
             exploring=exploring,
             groups=parts.groups,
@@ -42,6 +54,8 @@ def run_explore(parts: ExploreParts, control: RunControl) -> dict[str, object]:
             on_progress=control.progress,
             stop_requested=lambda: control.stop_requested,
         ).run()
+        if hub is not None and parts.serve is not None:
+            _serve_on(hub, parts.serve.idle_s, control)
     return {
         "run_id": run.run_id,
         "groups": exploring.sampler.conservation(),
@@ -51,6 +65,29 @@ def run_explore(parts: ExploreParts, control: RunControl) -> dict[str, object]:
         "recipe_hash": run.hash,
         "versions": package_versions(),
     }
+
+
+def _serve(parts: ExploreParts, opened: ExitStack) -> HubServer | None:
+    """The hub for trainers elsewhere, which ends with `opened`. Raises: BusyError if its port is taken."""
+    if parts.serve is None:
+        return None
+    from rft_data.placement.hub.server import HubServer
+
+    place = parts.serve
+    hub = HubServer(parts.run.buffer, host=place.host, port=place.port, token=place.secret)
+    opened.callback(hub.close)
+    log.info("runs of mode train reach this run at %s", hub.start().address)
+    return hub
+
+
+def _serve_on(hub: HubServer, idle_s: float, control: RunControl) -> None:
+    """Serve until there was no trainer for `idle_s`, or a stop is requested."""
+    control.phase("serving trainers")
+    seen = time.monotonic()
+    while not control.stop_requested and time.monotonic() - seen <= idle_s:
+        if hub.connections(HubRole.TRAINER):
+            seen = time.monotonic()
+        time.sleep(_LOOK_S)
 
 
 def _resumed(parts: ExploreParts, fleet: Fleet) -> Exploring:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from rft_data.buffer import Buffer
 from rft_data.core.errors import ResumeError
@@ -20,6 +20,7 @@ from rft_data.core.filters import Compare
 from rft_data.core.rows import content_id
 from rft_data.core.version import __version__
 from rft_data.recipe.recipe import RunRecipe
+from rft_data.run.attached import attach
 from rft_data.sampler import make_policy
 from rft_data.sampler.ledger import Ledger
 from rft_data.weights.versions import VersionRegistry
@@ -75,7 +76,9 @@ class Run:
         self.directory = Path(recipe.run_dir)
         self.run_id = recipe.run_id
         self.hash = content_id(self._saved)
-        self.buffer = Buffer(recipe.buffer.uri, durability=recipe.buffer.durability)
+        self.hub: tuple[str, str] | None = None
+        """Address and token of the hub behind which the buffer is; None: this run owns it."""
+        self.buffer = self._opened(recipe)
         try:
             self.attempt = self._attempt()
             self.progress = self._progress()
@@ -83,10 +86,22 @@ class Run:
             self.versions = VersionRegistry(self.buffer, self.run_id, self.directory / "weights")
             sampler = recipe.leases_by
             max_uses = make_policy(sampler.use, sampler.args).max_uses
-            self.ledger = Ledger(self.buffer, self.run_id, self.attempt, max_uses=max_uses)
+            self.ledger = self._ledger(max_uses)
         except BaseException:
             self.buffer.close()
             raise
+
+    def _opened(self, recipe: RunRecipe) -> Buffer:
+        if not recipe.buffer.is_hub:
+            return Buffer(recipe.buffer.uri, durability=recipe.buffer.durability)
+        client, token = attach(recipe.buffer.uri, recipe.name)
+        self.hub = (recipe.buffer.uri, token)
+        return cast("Buffer", client)  # it has the methods that a run of mode `train` calls
+
+    def _ledger(self, max_uses: int) -> Ledger:
+        if isinstance(self.buffer, Buffer):
+            return Ledger(self.buffer, self.run_id, self.attempt, max_uses=max_uses)
+        return cast("Ledger", self.buffer.ledger(self.run_id, self.attempt, max_uses=max_uses))
 
     def note(self, **changes: Any) -> None:
         """Change fields of `progress`; they are written by `save`, and with the next completed phase."""

@@ -16,6 +16,7 @@ from rft_data.loop.closing import stored_groups
 from rft_data.loop.expert_groups import experts_run_id, open_expert_groups
 from rft_data.loop.exploring import Exploring
 from rft_data.loop.fleet import Fleet
+from rft_data.loop.following import Following
 from rft_data.loop.online import OnlineLoop
 from rft_data.loop.resume import Position, resume
 from rft_data.loop.training import Training
@@ -26,7 +27,7 @@ from rft_data.run.parts import RlParts, Started
 from rft_data.run.roles import trained_from
 from rft_data.run.watch.step_log import StepLog
 from rft_data.sampler import GroupSampler, History, make_sampler
-from rft_data.sampler.conservation import check_conservation
+from rft_data.sampler.conservation import check_conservation, check_rows
 from rft_data.sampler.ledger import CONSUMER
 from rft_data.weights.adapter import adapter_in, check_base
 
@@ -49,7 +50,10 @@ def reinforce(
             _train(run, stage, started.control, trainer, exploring, at, evaluations)
     groups = exploring.sampler.conservation()
     others = stage.sampler.mixed_in
-    rows = check_conservation(run.buffer, run.ledger, CONSUMER, groups, stage.schedule.steps, others)
+    if stage.planned_elsewhere is None:
+        rows = check_conservation(run.buffer, run.ledger, CONSUMER, groups, stage.schedule.steps, others)
+    else:  # the other run goes on: its tables change while they are counted
+        rows = check_rows(run.buffer, run.ledger, CONSUMER)
     return {"groups": groups, "rows": rows.as_dict()}
 
 
@@ -137,6 +141,10 @@ def _resumed(run: Run, stage: RlParts, fleet: Fleet) -> tuple[Exploring, Positio
         synchronous=stage.synchronous,
     )
     sampler = _sampler(run, stage, at)
+    if stage.planned_elsewhere is not None:
+        following = Following(closer, sampler, stage.dispatcher, fleet, planned=stage.planned_elsewhere)
+        following.know(at.history)
+        return following, at
     exploring = Exploring(closer, sampler, stage.dispatcher, fleet, repeats=dict(at.repeats))
     return exploring, at
 

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from rft_data.core.protocols import Pipeline, Placement, RoleSpec
@@ -103,6 +103,8 @@ class RlParts:
     checkpoints: Path
     step_deadline_s: float
     """Longest an optimizer step, a checkpoint or the writing of weights may take."""
+    planned_elsewhere: int | None = None
+    """Groups that another run plays in all, while this one trains on them; None: no other run explores."""
 
     def close(self) -> None:
         """Close the operators."""
@@ -130,6 +132,17 @@ class OnlineParts(Parts):
 
 
 @dataclass(frozen=True)
+class ServePlace:
+    """A hub for trainers elsewhere."""
+
+    host: str
+    port: int
+    secret: str = field(repr=False)
+    idle_s: float
+    """Seconds without a trainer after which it closes, once everything is played."""
+
+
+@dataclass(frozen=True)
 class ExploreParts(Parts):
     """Explore with a fixed policy."""
 
@@ -142,6 +155,8 @@ class ExploreParts(Parts):
     checkpoint_every: int
     """Groups between two checkpoints."""
     checkpoints: Path
+    serve: ServePlace | None = None
+    """Where runs of mode `train` reach the buffer; None: they do not."""
 
 
 @dataclass(frozen=True)

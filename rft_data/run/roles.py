@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any, Self
 
 from rft_data.buffer import Buffer
-from rft_data.core.errors import RecipeError, RoleDiedError, TrainerDiedError
+from rft_data.core.errors import RoleDiedError, TrainerDiedError
 from rft_data.core.lookup import need
 from rft_data.core.protocols import Placement, Role, RoleSpec
 from rft_data.loop.fleet import Fleet
-from rft_data.placement.hub.client import HUB_TOKEN
 from rft_data.recipe.running import Deadlines
+from rft_data.run.attached import hub_secret
 from rft_data.run.build import PROCESS_ENVIRONMENT
 from rft_data.weights.versions import VersionRegistry
 
@@ -86,6 +86,8 @@ class Roles:
     deadlines: Deadlines
     feedback_port: int | None = None
     """Port at which the run's hub receives delayed rewards; None: it receives none."""
+    other_hub: tuple[str, str] | None = None
+    """Address and token of the hub of the run that owns the buffer; None: this run does."""
 
     def open(self, opened: ExitStack) -> Placement:
         """The placement and, where roles run elsewhere, a hub for them; both end with `opened`.
@@ -153,11 +155,11 @@ class Roles:
 
     def _hub(self, opened: ExitStack) -> tuple[str, str] | None:
         """Address and secret of the hub, through which other processes use the buffer; None without one."""
-        if self.use == "inline" and self.feedback_port is None:
-            return None
+        if self.other_hub is not None or (self.use == "inline" and self.feedback_port is None):
+            return self.other_hub
         from rft_data.placement.hub.server import HubServer
 
-        token = None if self.feedback_port is None else _feedback_token()
+        token = None if self.feedback_port is None else hub_secret("rewards")
         server = HubServer(self.buffer, host=_hub_host(self.use), port=self.feedback_port or 0, token=token)
         opened.callback(server.close)
         server.start()
@@ -172,17 +174,6 @@ def trained_from(spec: RoleSpec, model: Path, resume_from: Path | None) -> RoleS
     plan = {**spec.arguments["plan"], "model_path": str(model.absolute()), "resume_from": resumed}
     arguments = {**spec.arguments, "plan": plan}
     return replace(spec, arguments=arguments)
-
-
-def _feedback_token() -> str:
-    """Raises: RecipeError without one."""
-    token = os.environ.get(HUB_TOKEN, "")
-    if not token:
-        raise RecipeError(
-            f"'rewards' needs a token for the run's hub, and the environment variable {HUB_TOKEN} is not "
-            "set; set it to a secret of your own, for the run and for everyone who sends feedback."
-        )
-    return token
 
 
 def _hub_host(placement: str) -> str:

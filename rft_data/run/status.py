@@ -151,6 +151,8 @@ def open_buffer(run_dir: Path) -> Buffer | None:
     inside = run_dir / "buffer"
     if "://" not in uri and not Path(uri).is_dir() and inside.is_dir():
         uri = str(inside)  # the run was started from another folder
+    if uri.startswith("hub://"):
+        return None  # another run's, on another machine
     try:
         return Buffer(uri, read_only=True)
     except MissingFileError:

@@ -7,7 +7,7 @@ decides the order. Whatever stored groups and leases tell is not saved again. No
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rft_data.core.errors import ConflictError
@@ -105,6 +105,10 @@ class GroupSampler:
         self._gauges.closed(result)
         if state == GroupState.READY:
             self._groups.offer(result, place, step, self._now())
+
+    def add(self, results: Sequence[GroupResult]) -> None:
+        """Add groups that another process of this run has closed; those known already stay as they are."""
+        self._add_stored(History(results, settled_steps=self._now()))
 
     def is_stale(self, result: GroupResult) -> bool:
         """Whether the weights that sampled a group are past the staleness bound now."""

@@ -14,6 +14,7 @@ import time
 
 from rft_data.buffer import Buffer
 from rft_data.core.errors import BusyError, RftError
+from rft_data.core.words import HubRole
 from rft_data.placement.hub.buffer_calls import Calls
 from rft_data.placement.hub.frames import Channel
 from rft_data.placement.hub.serving import Served, Serving
@@ -55,6 +56,10 @@ class HubServer:
         if self._listener is None:
             raise RftError("the hub has no address before it is started; call start().")
         return f"hub://{self._host}:{self._listener.port}"
+
+    def connections(self, role: HubRole) -> int:
+        """How many connections clients with tokens of this role have now."""
+        return self._serving.connections(role)
 
     def ledger(self, run_id: str, attempt: int, *, max_uses: int = 1) -> Ledger:
         """The ledger that clients of this run use; code in this process must use it too.

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 import pyarrow as pa
 
 from rft_data.core.errors import BusyError, RftError, StalledError, TokenError
+from rft_data.core.words import HubRole
 from rft_data.placement.hub import arrow_rows, wire
 from rft_data.placement.hub.access import Holder, holder
 from rft_data.placement.hub.buffer_calls import Calls
@@ -58,6 +59,11 @@ class Serving:
         if found is None:
             raise TokenError("the hub refused the token; give the one that the run made for this client.")
         return found
+
+    def connections(self, role: HubRole) -> int:
+        """Connections of all clients of a role."""
+        with self._lock:
+            return sum(n for client, n in self._connections.items() if client.role == role)
 
     @contextmanager
     def connected(self, client: Holder) -> Iterator[None]:
