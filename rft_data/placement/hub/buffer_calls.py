@@ -162,15 +162,16 @@ class Calls:
         where: dict[str, object] | None = None,
         limit: int | None = None,
     ) -> Rows:
-        """`Buffer.batches`, or `Buffer.read` where there is a limit."""
+        """`Buffer.batches`, or `Buffer.read` where there is a limit; a large one is kept while it is sent."""
         schema = _schema(name, columns)
         chosen = None if where is None else parse_filter(where, TABLES[name][0])
-        if limit is None:
-            return Rows(schema, self._buffer.batches(name, schema.names, chosen))
+        if limit is None or limit > wire.MAX_REQUEST_ROWS:
+            return Rows(schema, _first(limit, self._buffer.batches(name, schema.names, chosen)))
         return Rows(schema, iter(self._buffer.read(name, schema.names, chosen, limit).to_batches()))
 
     def tail(self, name: str, n: int) -> Rows:
-        """`Buffer.tail`."""
+        """`Buffer.tail`, whose rows are in memory at once; at most `wire.MAX_REQUEST_ROWS`."""
+        wire.check_request(n, 0)
         return Rows(_schema(name, None), iter(self._buffer.tail(name, n).to_batches()))
 
     def take(self, seqs: list[int]) -> Rows:
@@ -193,6 +194,16 @@ class Calls:
     def lost_rows(self) -> list[int]:
         """`Buffer.lost_rows`."""
         return sorted(self._buffer.lost_rows())
+
+
+def _first(limit: int | None, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The first rows of the batches; None: all."""
+    for batch in batches:
+        yield batch if limit is None else batch.slice(0, limit)
+        if limit is not None:
+            limit -= batch.num_rows
+            if limit <= 0:
+                return
 
 
 def _check_tags(rows: Sequence[Mapping[str, Any]]) -> None:

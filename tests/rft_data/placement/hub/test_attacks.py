@@ -122,6 +122,18 @@ def test_a_list_of_rows_in_json_is_bounded_too(hub: HubServer) -> None:
             client.add_feedback([Feedback("x", "a", "k", 1.0)] * 8193)
 
 
+def test_a_read_is_bounded_by_a_batch_and_not_by_its_limit(
+    hub: HubServer, buffer: Buffer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wire, "MAX_REQUEST_ROWS", 3)
+    buffer.append([make_experience(i) for i in range(8)])
+    monkeypatch.setattr(Buffer, "read", None)  # it would hold all rows at once
+    with HubClient(hub.address, token(hub, HubRole.READER)) as reader:
+        assert reader.read("experiences", ["seq"], limit=5).column("seq").to_pylist() == [0, 1, 2, 3, 4]
+        with pytest.raises(RowError, match="has 4 rows; at most 3"):
+            reader.tail("experiences", 4)
+
+
 # --- time --------------------------------------------------------------------------------------------
 
 
