@@ -19,7 +19,7 @@ from rft_data.buffer import maintenance
 from rft_data.core import failpoints
 
 COMPACT_EVERY = 4
-KEEP_VERSIONS_S = 0.5
+_KEEP_VERSIONS_S = 0.5
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ def start_role(orders: Orders, *, owner: bool, failpoint: tuple[str, int] | None
 
     def work() -> None:
         maintenance.COMPACT_EVERY = COMPACT_EVERY
-        maintenance.KEEP_VERSIONS_S = KEEP_VERSIONS_S
+        maintenance.KEEP_VERSIONS_S = _KEEP_VERSIONS_S
         if mutation:
             MUTATIONS[mutation]()
         role = own if owner else live
