@@ -1,4 +1,4 @@
-"""Stored solutions for the quickstart's arithmetic tasks: some show their work, some only answer."""
+"""The quickstart's sums: stored solutions, some of which show their work, and the share of right steps."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from rft_data.core.errors import RowError
 from rft_data.core.rows import Task
 
 _EXPRESSION = re.compile(r"(-?\d+(?: [+-] -?\d+)*) =")
+_STEP = re.compile(r"(-?\d+)([+-])(-?\d+)=(-?\d+)")
 
 
 def short_answer(task: Task) -> str:
@@ -20,16 +21,51 @@ def worked_solution(task: Task) -> str:
 
     Raises: RowError when the prompt holds no chain of sums, or the result is not the task's answer.
     """
-    question = str(task.messages[-1]["content"])
-    found = _EXPRESSION.search(question)
-    if found is None:
-        raise RowError(f"task '{task.task_id}': there is no sum such as '4 + 3 - 5 =' in {question!r}.")
-    first, *rest = found.group(1).split(" ")
-    total, lines = int(first), []
-    for sign, term in zip(rest[::2], rest[1::2], strict=True):
-        after = total + int(term) if sign == "+" else total - int(term)
+    total, terms = _terms(task)
+    lines = []
+    for sign, term in terms:
+        after = _added(total, sign, term)
         lines.append(f"{total}{sign}{term}={after}")
         total = after
     if str(total) != task.answer:
         raise RowError(f"task '{task.task_id}': worked result {total}, stored answer {task.answer!r}.")
     return f"{'; '.join(lines)} #### {total}"
+
+
+class RightSteps:
+    """A reward: the share of a task's steps that a completion shows, each in its place and right.
+
+    A step is right where it takes the total that the step before left, adds or subtracts the next term of the
+    question, and comes to what that makes. Steps too many count as wrong ones.
+    """
+
+    def __call__(self, task: Task, completion: str) -> float:
+        """0.0 for an answer without its working."""
+        first, terms = _terms(task)
+        shown = completion.split("####")[0].strip()
+        lines = shown.split("; ") if shown else []
+        total, right = str(first), 0
+        for (sign, term), line in zip(terms, lines, strict=False):
+            step = _STEP.fullmatch(line)
+            if step is None:
+                break
+            before, done, by, after = step.groups()
+            right += (before, done, by) == (total, sign, str(term)) and int(after) == _added(
+                int(before), sign, term
+            )
+            total = after
+        return right / max(len(terms), len(lines))
+
+
+def _terms(task: Task) -> tuple[int, list[tuple[str, int]]]:
+    """The first number of a question's sum, and the sign and number of every other."""
+    question = str(task.messages[-1]["content"])
+    found = _EXPRESSION.search(question)
+    if found is None:
+        raise RowError(f"task '{task.task_id}': there is no sum such as '4 + 3 - 5 =' in {question!r}.")
+    first, *rest = found.group(1).split(" ")
+    return int(first), [(sign, int(term)) for sign, term in zip(rest[::2], rest[1::2], strict=True)]
+
+
+def _added(total: int, sign: str, term: int) -> int:
+    return total + term if sign == "+" else total - term

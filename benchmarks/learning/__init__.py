@@ -1,1 +1,1 @@
-"""Whether every online algorithm learns: held-out accuracy of the quickstart with each, before and after."""
+"""Whether every online algorithm learns: held-out accuracy of a tiny model with each, before and after."""

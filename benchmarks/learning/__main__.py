@@ -1,6 +1,6 @@
 """`python -m benchmarks.learning [--minutes M] [--only ALGORITHM,SEED] [--root DIR] [--list] [--quick]`.
 
-Trains every online algorithm on the quickstart's tasks for a fixed budget and prints held-out accuracy before
+Trains every online algorithm on sums for a fixed budget and prints held-out accuracy before
 and after. A finished cell is a line in the records; a cell that was stopped goes on from its last checkpoint;
 one that fails is told and the next has its turn.
 """
@@ -8,13 +8,12 @@ one that fails is told and the next has its turn.
 from __future__ import annotations
 
 import argparse
-import sys
 import tempfile
-import time
 from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 
+from benchmarks.grid import run_cells
 from benchmarks.learning.cells import Cell, Scale, play
 from benchmarks.learning.verdicts import bar, table
 from benchmarks.report import Bar, finish
@@ -24,39 +23,11 @@ from rft_data.recipe.algorithms import ALGORITHMS
 
 RECORDS = Path(__file__).parent / "records" / "learning.jsonl"
 SEEDS = 2
-_SECONDS = 300.0
-"""A cell takes this long where no record says better; so does what prepares it."""
 
 
 def cells(scale: Scale, engine: str, seeds: int = SEEDS) -> list[Cell]:
     """The grid, seed by seed."""
     return [Cell(name, seed, engine, scale) for seed in range(seeds) for name in ALGORITHMS]
-
-
-def run_cells(wanted: Sequence[Cell], records: Records, root: Path, minutes: float) -> list[str]:
-    """Run what is missing; a cell is started only if one as slow as the slowest so far would end in time.
-
-    Returns: names of the cells that failed.
-    """
-    ends, failed = time.monotonic() + 60 * minutes, []
-    for cell in records.missing(wanted):
-        took = [
-            row["seconds"] + row["prepare_s"] for row in records.rows() if row["scale"] == cell.scale.name
-        ]
-        slowest = max(took, default=_SECONDS)
-        if time.monotonic() + slowest > ends:
-            print(f"{cell.name}: not started, it may take {slowest:.0f} s")
-            break
-        try:
-            record = play(cell, root)
-        except RuntimeError as err:
-            failed.append(cell.name)
-            print(f"{cell.name}: FAILED\n{err}", file=sys.stderr, flush=True)
-            continue
-        records.append(record)
-        start, end, seconds = (record[key] for key in ("start", "end", "seconds"))
-        print(f"{cell.name}: {start:.1%} -> {end:.1%} in {seconds:.0f} s", flush=True)
-    return failed
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -94,7 +65,8 @@ def main(argv: Sequence[str] | None = None) -> None:
             differ = repeat(wanted, records, lambda cell: play(cell, Path(temporary)), arguments.verify)
             more.append(repeated_bar(differ))
         else:
-            failed = run_cells(wanted, records, arguments.root or Path(temporary), arguments.minutes)
+            root = arguments.root or Path(temporary)
+            failed = run_cells(wanted, records, lambda cell: play(cell, root), arguments.minutes)
     whole = cells(scale, arguments.engine)
     rows = records.found(whole)
     print(table(rows, list(ALGORITHMS)))

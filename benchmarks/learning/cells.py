@@ -1,4 +1,4 @@
-"""One run of the grid: the quickstart's online stage with another algorithm, and what came of it.
+"""One run of the grid: GRPO on sums with another algorithm in its place, and what came of it.
 
 A cell changes nothing but the algorithm's name and what that algorithm cannot do without; the rest follows
 from its preset. All cells of a seed start from one supervised model.
@@ -7,9 +7,6 @@ from its preset. All cells of a seed start from one supervised model.
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -17,6 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from benchmarks.grid import rft_run
 from benchmarks.selectors.cells import RECIPE
 from benchmarks.selectors.cells import Cell as SelectorCell
 from benchmarks.selectors.cells import Scale as SelectorScale
@@ -94,7 +92,7 @@ class Cell:
         return content_id(asdict(self.scale), recipe.saved(), EXPERTS, code)
 
     def changes(self, model: Path, teacher: Path, root: Path) -> list[str]:
-        """What the cell changes in the quickstart's recipe.
+        """What the cell changes in the recipe.
 
         Args:
             model: the supervised model; teacher: a better one. Used where they are needed.
@@ -161,7 +159,7 @@ def play(cell: Cell, root: Path) -> dict[str, Any]:
     # a run of another recipe or code is not continued
     home = root / cell.recipe_hash[:16]
     home.mkdir(exist_ok=True)
-    summary = _run(cell.changes(model, teacher, home), home / cell.name)
+    summary = rft_run(RECIPE, cell.changes(model, teacher, home), home / cell.name)
     accuracy = summary["heldout_accuracy"]
     return {
         "algorithm": cell.algorithm,
@@ -196,23 +194,8 @@ def _prepared(cell: Cell, root: Path) -> tuple[Path, Path]:
 
 
 def _supervised(folder: Path, cell: Cell, seed: int, more: Sequence[str]) -> Path:
-    """The model after the quickstart's supervised stage; the selectors' study prepares its own like this."""
+    """The model after the recipe's supervised stage; the selectors' study prepares its own like this."""
     prepared = SelectorCell("uniform", seed, "plain", cell.engine, SelectorScale())
     if not (folder / "summary.json").is_file():
-        _run([*prepared.preparation(folder), *more], folder)
+        rft_run(RECIPE, [*prepared.preparation(folder), *more], folder)
     return folder / "stages" / "0-sft"
-
-
-def _run(changes: Sequence[str], folder: Path) -> dict[str, Any]:
-    """`rft run` of the quickstart with `changes`, in a process of its own; its summary."""
-    log = folder.with_name(f"{folder.name}.log")
-    code = "from rft_data.cli.app import main; main()"
-    command = [sys.executable, "-c", code, "run", str(RECIPE), *changes]
-    with log.open("a") as out:
-        done = subprocess.run(  # noqa: S603 - our own command
-            command, stdout=out, stderr=subprocess.STDOUT, env={**os.environ, "OMP_NUM_THREADS": "1"}
-        )
-    if done.returncode:
-        raise RuntimeError(f"{folder.name} ended with {done.returncode}:\n{log.read_text()[-3000:]}")
-    summary: dict[str, Any] = json.loads((folder / "summary.json").read_text())
-    return summary

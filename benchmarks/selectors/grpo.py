@@ -1,8 +1,8 @@
 """`python -m benchmarks.selectors.grpo [--minutes M] [--only SELECTOR,SEED] [--list]`: a grid of GRPO runs.
 
-Every cell is `rft run recipes/quickstart.yaml` with another selector and seed, from the same supervised model
-per seed; its weights are measured on held-out tasks afterwards. A finished cell is a line in the records; a
-cell that was stopped goes on from its last checkpoint.
+Every cell is `rft run` of `recipe.yaml` with another selector and seed, from the same supervised model per
+seed; its weights are measured on held-out tasks afterwards. A finished cell is a line in the records; a cell
+that was stopped goes on from its last checkpoint.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from benchmarks.selectors.records import FOLDER, Records, bars_of_all, repeat, r
 from benchmarks.selectors.savings import best, summary
 
 SELECTORS = ("uniform", "difficulty", "bandit", "hierarchical")
-"""The four most telling: no choice, the quickstart's own, categories alone, categories and tasks together."""
+"""The four most telling: no choice, the quickstart's, categories alone, categories and tasks together."""
 SEEDS = 3
 _SECONDS = 420.0
 """A cell takes this long where no record says better."""

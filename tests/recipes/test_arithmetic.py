@@ -2,7 +2,7 @@ import re
 
 import pytest
 
-from recipes.arithmetic import short_answer, worked_solution
+from recipes.arithmetic import RightSteps, short_answer, worked_solution
 from rft_data.core.errors import RowError
 from rft_data.core.rows import Task
 from rft_data.tasks.sources import reasoning_gym_tasks
@@ -33,6 +33,24 @@ def test_every_line_of_a_worked_solution_is_true_and_ends_in_the_answer(tasks: l
 
 def test_short_answer_is_the_answer_alone(tasks: list[Task]) -> None:
     assert short_answer(tasks[0]) == f"#### {tasks[0].answer}"
+
+
+@pytest.mark.parametrize(
+    ("completion", "share"),
+    [
+        ("4+3=7; 7-5=2 #### 2", 1.0),
+        ("4+3=7 #### 2", 0.5),
+        ("4+3=8; 8-5=3 #### 3", 0.5),  # the second goes on from what the first left
+        ("3+4=7; 7-5=2 #### 2", 0.5),
+        ("4+3=7; 7-5=2; 2+0=2 #### 2", 2 / 3),
+        ("#### 2", 0.0),
+        ("4+3=7; then 2 #### 2", 0.5),
+        ("7-5=2; 2+0=2 #### 2", 0.0),
+    ],
+)
+def test_right_steps_are_the_questions_own_in_their_places(completion: str, share: float) -> None:
+    task = Task("sums", ({"role": "user", "content": "What is 4 + 3 - 5 ="},), "2")
+    assert RightSteps()(task, completion) == pytest.approx(share)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,152 @@
+"""One run of the showcase: the quickstart, its supervised stage alone, or the quickstart without a part."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from benchmarks.grid import rft_run
+from benchmarks.selectors.records import code_version
+from rft_data.core.rows import content_id
+from rft_data.recipe import load_recipe
+from rft_data.tasks.selectors.make import SELECTORS
+
+RECIPE = Path(__file__).parents[2] / "recipes" / "quickstart.yaml"
+EPOCHS = (4, 8, 16)
+"""Of the supervised runs; the recipe's own stage has 8."""
+WORKED = "worked"
+"""Supervised training on those of the stored solutions that show their work: what filtering by hand gives."""
+VARIANTS: dict[str, dict[str, Any]] = {
+    "rl": {},
+    "random": {"selector": {"use": "random"}},
+    "unfiltered": {
+        "experience_ops": [
+            {"reward_range_filter": {"min_reward": 0.0, "max_reward": 1.0}},
+            {"grpo_advantage_mapper": {}},
+        ]
+    },
+}
+"""Runs with an online stage, and what they change in the recipe."""
+SUPERVISED = [f"sft-{epochs}" for epochs in EPOCHS]
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """How large the runs are."""
+
+    name: str = "full"
+    changes: tuple[tuple[str, Any], ...] = ()
+    """What every cell changes in the recipe."""
+
+    @staticmethod
+    def tiny() -> Scale:
+        """A model that knows nothing, and a step: whether a cell runs at all."""
+        sizes = {f"tasks.{number}.source.size": 40 for number in range(3)}
+        stage = {"stages.1.steps": 1, "stages.1.groups_per_step": 2, "stages.1.checkpoint_every": 1}
+        rest = {
+            "experts.0.limit": 4,
+            "experts.1.limit": 4,
+            "evaluation.limit": 6,
+            "experience_ops": [{"grpo_advantage_mapper": {}}],
+        }
+        return Scale("tiny", tuple({**sizes, **stage, **rest}.items()))
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of the showcase."""
+
+    contender: str
+    """`rl`, `random`, `unfiltered`, `sft-EPOCHS` or `worked-EPOCHS`."""
+    seed: int
+    engine: str = "vllm"
+    scale: Scale = Scale()
+
+    @property
+    def name(self) -> str:
+        """Of its folder."""
+        return f"{self.contender}-{self.seed}-{self.engine}-{self.scale.name}"
+
+    @property
+    def command(self) -> str:
+        """What runs it alone."""
+        quick = " --quick" if self.scale.name == "tiny" else ""
+        return (
+            f"python -m benchmarks.showcase --engine {self.engine}{quick} --only {self.contender},{self.seed}"
+        )
+
+    @cached_property
+    def recipe_hash(self) -> str:
+        """Of the resolved recipe, and of the code of its solutions, right steps and selector."""
+        recipe = load_recipe(RECIPE, self.changes(Path("root")))
+        parts = (__name__, "recipes.arithmetic", SELECTORS[recipe.model_dump()["selector"]["use"]].__module__)
+        return content_id(asdict(self.scale), recipe.saved(), code_version(sorted(set(parts)), within=()))
+
+    def changes(self, root: Path) -> list[str]:
+        """What the cell changes in the quickstart's recipe."""
+        folder = root / self.name
+        changes: dict[str, Any] = {
+            "name": folder.name,
+            "run_dir": str(folder),
+            "buffer.uri": str(folder / "buffer"),
+            "seed": self.seed,
+            "explorer.engine.use": self.engine,
+            **dict(self.scale.changes),
+        }
+        if self.contender in VARIANTS:
+            changes.update(VARIANTS[self.contender])
+        else:
+            changes.update(_supervised(self.contender))
+        return [f"{key}={json.dumps(value)}" for key, value in changes.items()]
+
+
+def _supervised(contender: str) -> dict[str, Any]:
+    """The supervised stage alone; the online step that a run must have is one that nobody uses."""
+    kind, _, epochs = contender.partition("-")
+    changes: dict[str, Any] = {
+        "stages.0.trl.num_train_epochs": int(epochs),
+        "stages.1.steps": 1,
+        "stages.1.groups_per_step": 1,
+        "stages.1.checkpoint_every": 1,
+        "experience_ops": [{"grpo_advantage_mapper": {}}],
+    }
+    if kind == WORKED:
+        experts = load_recipe(RECIPE).model_dump(mode="json")["experts"]
+        changes["experts"] = [expert for expert in experts if expert["use"].endswith(":worked_solution")]
+    return changes
+
+
+def play(cell: Cell, root: Path) -> dict[str, Any]:
+    """Run a cell, unless it was run before; its record.
+
+    Raises: RuntimeError with the end of the log when the run fails.
+    """
+    # a run of another recipe or code is not continued
+    home = root.absolute() / cell.recipe_hash[:16]
+    home.mkdir(parents=True, exist_ok=True)
+    began = time.monotonic()
+    summary = rft_run(RECIPE, cell.changes(home), home / cell.name)
+    seconds = time.monotonic() - began
+    end = "final" if cell.contender in VARIANTS else "sft"
+    accuracy, parts = summary["heldout_accuracy"], summary["heldout_parts"]
+    steps = next(name for name in parts[end] if name.endswith(":RightSteps"))
+    return {
+        "contender": cell.contender,
+        "seed": cell.seed,
+        "engine": cell.engine,
+        "scale": cell.scale.name,
+        "start": accuracy["sft"],
+        "end": accuracy[end],
+        "right_steps_start": parts["sft"][steps],
+        "right_steps_end": parts[end][steps],
+        "groups": summary["groups"]["admitted"],
+        "prepare_s": 0.0,
+        "seconds": round(seconds, 1),
+        "phases": summary["seconds"],
+        "command": cell.command,
+        "recipe_hash": cell.recipe_hash,
+    }
