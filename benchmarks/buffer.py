@@ -19,7 +19,6 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from benchmarks import trinity_peer
@@ -37,6 +36,8 @@ RUNS = 3
 TOKENS = 1000
 CLIENTS = 4
 DURABILITIES: tuple[Durability, ...] = ("process", "power")
+TERMS = ("hot", "reopened")
+FORMS = ("encoded", "arrays")
 WINDOW = 64
 """Appends a client sends before it waits for the oldest."""
 
@@ -123,40 +124,45 @@ def floors(folder: Path, tables: Sequence[pa.Table]) -> dict[str, float]:
 
 
 def lease_costs(folder: Path, groups: int, leases: int) -> dict[str, float]:
-    """Rows per second of leases of `groups` groups of eight, ledger and decoding to NumPy included.
+    """Rows per second of leases of `groups` groups of eight, ledger included: `TERM, FORM, SYSTEM`.
 
-    `hot`: of the newest rows; `reopened`: by a process that has just opened the store.
+    Term: `hot`, of the newest rows, and `reopened`, by a process that has just opened the store. Form:
+    `encoded` (an Arrow table; tuples of values, or rows that are still pickled) and `arrays` (each row's
+    lists as NumPy arrays; unpickled rows). All but pickled rows have the columns that a step depends on.
     """
     maker = RowMaker(TOKENS)
-    table = maker.table(groups * GROUP * leases * 2)
-    results = [group_result(number) for number in range(2 * groups * leases)]
+    table = maker.table(groups * GROUP * leases * len(TERMS) * len(FORMS))
+    results = [group_result(number) for number in range(table.num_rows // GROUP)]
     rates: dict[str, float] = {}
 
-    def measured(name: str, lease: Callable[[int], object], steps: range) -> None:
-        times = [seconds(partial(lease, step)) for step in steps]
+    def measured(name: str, lease: Callable[[int], object], first: int) -> int:
+        times = [seconds(partial(lease, step)) for step in range(first, first + leases)]
         rates[name] = groups * GROUP / statistics.median(times)
+        return first + leases
 
-    for name, steps in (("hot", range(leases)), ("reopened", range(leases, 2 * leases))):
+    step = 0
+    for term in TERMS:
         with Buffer(folder / "buffer") as buffer:
-            if name == "hot":
+            if term == "hot":
                 buffer.append(table)
-            ledger = Ledger(buffer, "run", steps.start)
+            ledger = Ledger(buffer, "run", step)
             ledger.attach("trainer")
 
-            def lease(
-                step: int, buffer: Buffer = buffer, ledger: Ledger = ledger
-            ) -> list[dict[str, np.ndarray]]:
+            def lease(step: int, buffer: Buffer = buffer, ledger: Ledger = ledger) -> pa.Table:
                 granted = ledger.grant("trainer", step, 1, results[step * groups : (step + 1) * groups])
-                return arrays_of_rows(buffer._experiences.take(granted.seqs, trained_only=True))
+                return buffer._experiences.take(granted.seqs, trained_only=True)
 
-            measured(f"{name}, buffer", lease, steps)
+            step = measured(f"{term}, encoded, buffer", lease, step)
+            step = measured(f"{term}, arrays, buffer", lambda n, act=lease: arrays_of_rows(act(n)), step)
     objects = as_objects(table)
     for system, peer in (("sqlite raw", sqlite_raw), ("sqlite pickle", sqlite_pickle)):
-        for name, steps in (("hot", range(leases)), ("reopened", range(leases, 2 * leases))):
+        for term in TERMS:
             queue = peer(folder / f"{system}.db", fsync=False)
-            if name == "hot":
+            if term == "hot":
                 queue.append(objects)
-            measured(f"{name}, {system}", lambda _, q=queue: q.lease(groups * GROUP), steps)
+            for form in FORMS:
+                take = partial(queue.lease, groups * GROUP, decode=form == "arrays")
+                measured(f"{term}, {form}, {system}", lambda _, act=take: act(), 0)
             queue.close()
     return rates
 
@@ -190,11 +196,9 @@ def throughput(parts: Collection[str], *, quick: bool) -> tuple[list[Bar], dict[
         bars += append_bars(appends[8])
     if "lease" in parts:
         leases = median_figures(runs, lambda f: lease_costs(f, 64, 2 if quick else 4))
-        shown("lease of 64 groups x 8, first in first out, rows/s", leases)
-        bars += [
-            Bar(f"lease_{name}_vs_sqlite", leases[f"{name}, buffer"] / fastest_sqlite(leases, name), bound)
-            for name, bound in (("hot", 3.0), ("reopened", 1.0))
-        ]
+        for name, value in leases.items():
+            print(f"lease of 64 groups x 8, first in first out: {name:<32}{value:>10,.0f} rows/s", flush=True)
+        bars += lease_bars(leases)
     theirs = trinity_peer.rates(rows=512 if quick else 4096) if "trinity" in parts else {}
     if theirs:
         shown("Trinity-RFT's SQLExperienceStorage, rows/s", theirs)
@@ -224,6 +228,16 @@ def append_bars(figures: Mapping[str, float]) -> list[Bar]:
     ]
 
 
+def lease_bars(rates: Mapping[str, float]) -> list[Bar]:
+    """Leases beside SQLite, the least of both forms; rows that are still pickled cannot be trained on."""
+    bars = []
+    for term, bound in zip(TERMS, (3.0, 1.0), strict=True):
+        encoded = rates[f"{term}, encoded, buffer"] / rates[f"{term}, encoded, sqlite raw"]
+        arrays = rates[f"{term}, arrays, buffer"] / fastest_sqlite(rates, f"{term}, arrays")
+        bars.append(Bar(f"lease_{term}_vs_sqlite", min(encoded, arrays), bound))
+    return bars
+
+
 def trinity_bars(
     appends: Mapping[int, Mapping[str, float]], leases: Mapping[str, float], theirs: Mapping[str, float]
 ) -> list[Bar]:
@@ -238,7 +252,7 @@ def trinity_bars(
         if n < 512
     ]
     if leases:
-        bars.append(Bar("lease_fifo_vs_trinity", leases["hot, buffer"] / theirs["read_512"], 20.0))
+        bars.append(Bar("lease_fifo_vs_trinity", leases["hot, arrays, buffer"] / theirs["read_512"], 20.0))
     return bars
 
 
@@ -251,14 +265,9 @@ def growth(*, quick: bool) -> tuple[list[Bar], dict[str, Any]]:
     shown("8-row appends, one at a time", drift)
     memory = memory_of_owner(1_000 if quick else 100_000)
     shown("owner, 1k-token rows", memory)
-    smallest, largest = min(leases), max(leases)
+    slowdown = leases[max(leases)]["p50_ms"] / leases[min(leases)]["p50_ms"]
     bars = [
-        Bar(
-            "random_lease_p50_1e6_vs_1e4",
-            leases[largest]["p50_ms"] / leases[smallest]["p50_ms"],
-            3.0,
-            ceiling=True,
-        ),
+        Bar("random_lease_p50_1e6_vs_1e4", slowdown, 3.0, ceiling=True),
         Bar("append_p95_drift_1e4_commits", drift["p95_last_ms"] / drift["p95_first_ms"], 1.5, ceiling=True),
         Bar("rss_drift_1e4_commits", drift["rss_last_mb"] / drift["rss_first_mb"], 1.25, ceiling=True),
         Bar("owner_peak_rss_mb_1e5_rows", memory["peak_rss_mb"], 600.0, ceiling=True),

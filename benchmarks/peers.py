@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from benchmarks.rows import ARRAYS
+from rft_data.core.digests import TRAINED
 from rft_data.core.rows import Experience
 from rft_data.core.schema import INCOMING
 
@@ -36,10 +37,12 @@ class SqliteQueue:
         encode: Callable[[Experience], Values],
         decode: Callable[[Values], Any],
         *,
+        leased: Sequence[str],
         fsync: bool,
     ) -> None:
-        """`columns`: name to SQL type, what `encode` makes of a row and `decode` reads back.
+        """`columns`: name to SQL type, what `encode` makes of a row.
 
+        `leased`: the columns that a lease reads, which `decode` is given.
         `fsync`: whether a commit survives a power cut, or only the death of the process.
         """
         self._db = sqlite3.connect(path, check_same_thread=False)
@@ -52,9 +55,8 @@ class SqliteQueue:
             f"(n INTEGER PRIMARY KEY, id TEXT UNIQUE, consumed INTEGER{typed})"
         )
         self._db.execute("CREATE INDEX IF NOT EXISTS waiting ON rows (consumed, n)")
-        names = ", ".join(columns)
         self._insert = f"INSERT INTO rows VALUES (NULL, ?, 0{', ?' * len(columns)})"  # noqa: S608 - our names
-        self._select = f"SELECT n, {names} FROM rows WHERE consumed = 0 ORDER BY n LIMIT ?"  # noqa: S608
+        self._select = f"SELECT n, {', '.join(leased)} FROM rows WHERE consumed = 0 ORDER BY n LIMIT ?"  # noqa: S608
         self._encode, self._decode = encode, decode
 
     def encoded(self, rows: Sequence[Experience]) -> list[Values]:
@@ -71,12 +73,12 @@ class SqliteQueue:
         """Encode and store rows in one commit."""
         self.insert(self.encoded(rows))
 
-    def lease(self, count: int) -> list[Any]:
-        """The oldest rows not consumed yet, decoded and marked as consumed."""
+    def lease(self, count: int, *, decode: bool = True) -> list[Any]:
+        """The oldest rows not consumed yet, marked as consumed; decoded, or as values."""
         found = self._db.execute(self._select, (count,)).fetchall()
         self._db.executemany("UPDATE rows SET consumed = 1 WHERE n = ?", [(n,) for n, *_ in found])
         self._db.commit()
-        return [self._decode(values) for _, *values in found]
+        return [self._decode(values) for _, *values in found] if decode else found
 
     def close(self) -> None:
         """Close the connection."""
@@ -90,20 +92,27 @@ def sqlite_pickle(path: Path, *, fsync: bool) -> SqliteQueue:
         {"blob": "BLOB"},
         lambda row: (pickle.dumps(row),),
         lambda values: pickle.loads(values[0]),  # noqa: S301 - the peer's own bytes
+        leased=["blob"],
         fsync=fsync,
     )
 
 
 def sqlite_raw(path: Path, *, fsync: bool) -> SqliteQueue:
-    """Each field in a column of its own: arrays as their bytes, what is nested as JSON."""
+    """Each field in a column of its own: arrays as their bytes, what is nested as JSON.
+
+    A lease reads the columns that ours reads.
+    """
     names = [name for name in INCOMING.names if name != "experience_id"]
     kinds = {name: "BLOB" if name in ARRAYS else "" for name in names}
-    at = {name: names.index(name) for name in ARRAYS}
+    at = {name: TRAINED.index(name) for name in ARRAYS}
 
     def decode(values: Values) -> dict[str, np.ndarray]:
         return {name: np.frombuffer(values[at[name]], kind) for name, kind in ARRAYS.items()}
 
-    return SqliteQueue(path, kinds, lambda row: [_raw(row, name) for name in names], decode, fsync=fsync)
+    def encode(row: Experience) -> Values:
+        return [_raw(row, name) for name in names]
+
+    return SqliteQueue(path, kinds, encode, decode, leased=TRAINED, fsync=fsync)
 
 
 def _raw(row: Experience, name: str) -> object:

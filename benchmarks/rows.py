@@ -6,10 +6,12 @@ rows costs little beside storing them.
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pyarrow as pa
 
-from rft_data.core.codec import aligned, from_table, one_array, to_table
+from rft_data.core.codec import aligned, from_table, to_table
 from rft_data.core.rows import Experience, GroupResult, TaskKey, Ticket, experience_id_of
 from rft_data.core.schema import INCOMING
 
@@ -94,11 +96,14 @@ def group_result(number: int) -> GroupResult:
 
 def arrays_of_rows(table: pa.Table) -> list[dict[str, np.ndarray]]:
     """The token lists of each row as NumPy arrays, without a copy."""
-    columns = {}
-    for name in ARRAYS:
-        lists = one_array(table.column(name))
-        columns[name] = np.split(lists.flatten().to_numpy(), np.cumsum(lists.value_lengths().to_numpy())[:-1])
-    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    rows: list[dict[str, np.ndarray]] = []
+    for batch in table.select(list(ARRAYS)).to_batches():
+        columns = []
+        for lists in batch.columns:
+            values, ends = lists.values.to_numpy(), lists.offsets.to_pylist()
+            columns.append([values[start:end] for start, end in pairwise(ends)])
+        rows += [dict(zip(ARRAYS, row, strict=True)) for row in zip(*columns, strict=True)]
+    return rows
 
 
 def as_objects(table: pa.Table) -> list[Experience]:

@@ -10,7 +10,7 @@ import os
 import threading
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from rft_data.core.failpoints import failpoint
 from rft_data.core.filters import Filter, to_sql
 from rft_data.core.schema import TABLES
 
-_CACHE_BYTES = 32 << 20
+_CACHES: dict[str, Any] = {"metadata_cache_size_bytes": 32 << 20, "index_cache_size_bytes": 32 << 20}
 """Lance's metadata cache grows with every version otherwise (1 GB after 5,000 appends, measured)."""
 
 _STORAGE_OPTIONS = {"new_table_enable_stable_row_ids": "true", "new_table_data_storage_version": "2.2"}
@@ -59,9 +59,7 @@ class Store:
             self._folder = LocalFolder(self.local, read_only=read_only)
         self._db = lancedb.connect(
             self.location,
-            session=lancedb.Session(
-                metadata_cache_size_bytes=_CACHE_BYTES, index_cache_size_bytes=_CACHE_BYTES
-            ),
+            session=lancedb.Session(**_CACHES),
             storage_options=_STORAGE_OPTIONS,
             read_consistency_interval=timedelta(0),  # else a reader never sees another process's commits
         )
@@ -91,11 +89,10 @@ class Store:
 
     def close(self) -> None:
         """Give up ownership after running writes have ended; later writes are refused. Idempotent."""
-        for lock in self._locks.values():
-            lock.acquire()
-        self._closed = True
-        for lock in self._locks.values():
-            lock.release()
+        with ExitStack() as locks:
+            for lock in self._locks.values():
+                locks.enter_context(lock)
+            self._closed = True
         if self._folder is not None:
             self._folder.close()
 
@@ -137,11 +134,7 @@ class Store:
             if name not in self._heads:
                 self.table(name)
                 with damage_named(self.location, name):
-                    opened = lance.dataset(
-                        self.uri(name),
-                        metadata_cache_size_bytes=_CACHE_BYTES,
-                        index_cache_size_bytes=_CACHE_BYTES,
-                    )
+                    opened = lance.dataset(self.uri(name), **_CACHES)
                 if isinstance(self._folder, ObjectPrefix) and not self.read_only:
                     self._folder.check_owner(self._db)  # after opening: a later takeover then conflicts
                 self._heads[name] = opened
@@ -277,19 +270,25 @@ class Store:
     def tail(self, name: str, n: int, columns: Sequence[str] | None = None) -> pa.Table:
         """The last n rows written, oldest first; by offset, which needs no index."""
         names, empty = self._shape(name, columns)
-        total = self.count(name)
-        if total == 0 or n == 0:
+        if (total := self.count(name)) == 0 or n == 0:
             return empty
         with damage_named(self.location, name):
             rows: pa.Table = self.table(name).take_offsets(list(range(max(0, total - n), total))).to_arrow()
         return rows.select(names)
 
     def take(self, name: str, row_ids: Sequence[int], columns: Sequence[str] | None = None) -> pa.Table:
-        """Rows by stable row id; sorted and without repeats, as Lance returns them."""
+        """Rows by stable row id, in the order asked; a row that is not stored is left out."""
         names, empty = self._shape(name, columns)
-        table = self.table(name)
-        if table is None or not len(row_ids):
+        if not len(row_ids) or self.table(name) is None:
             return empty
         with damage_named(self.location, name):
-            rows: pa.Table = table.take_row_ids(list(row_ids)).select(names).to_arrow()
-        return rows.select(names)
+            # half the CPU time of LanceDB's `take_row_ids`, measured; Lance's own `take` knows no row ids
+            return self._newest(name)._take_rows(list(row_ids), columns=names)
+
+    def _newest(self, name: str) -> Any:
+        """The newest version of a table as a Lance dataset, also where another process writes to it."""
+        with self._locks[name]:
+            head = self.head(name)
+            if self.read_only and (latest := head.latest_version) != head.version:
+                head = self._heads[name] = head.checkout_version(latest)  # `head` may be in use by a thread
+            return head

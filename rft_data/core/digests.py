@@ -35,7 +35,7 @@ TRAINED = (
 
 _REST = tuple(name for name in EXPERIENCES.names if name not in UNDIGESTED and name not in TRAINED)
 _HEAD = np.dtype([("column", "<u8"), ("size", "<u8")])
-_BULKY_BYTES = 256
+_BULKY_BYTES = 1536
 """Mean size from which a column's values are not copied to be hashed."""
 _TAGS = {name: xxhash.xxh3_64_intdigest(name.encode()) for name in EXPERIENCES.names}
 

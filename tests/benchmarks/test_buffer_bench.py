@@ -11,6 +11,7 @@ from benchmarks.buffer import (
     append_bars,
     append_costs,
     from_clients,
+    lease_bars,
     lease_costs,
 )
 from benchmarks.peers import SqliteQueue, sqlite_pickle, sqlite_raw
@@ -40,10 +41,11 @@ def test_sqlite_stores_what_the_buffer_stores_and_hands_it_out_once(
     )
     assert (mode, synchronous) == ("wal", 2 if fsync else 0)
     given = {row.token_ids.tobytes(): row for row in rows}
-    leased = [arrays(row) for _ in range(2) for row in queue.lease(16)]
+    leased = [arrays(row) for _ in range(2) for row in queue.lease(15)]
+    assert len(queue.lease(2, decode=False)) == 2
     assert queue.lease(1) == []
     queue.close()
-    assert {row["token_ids"].tobytes() for row in leased} == set(given)
+    assert {row["token_ids"].tobytes() for row in leased} == {row.token_ids.tobytes() for row in rows[:30]}
     for row in leased:
         original = given[row["token_ids"].tobytes()]
         assert all(np.array_equal(row[name], getattr(original, name)) for name in ARRAYS)
@@ -80,5 +82,14 @@ def test_the_bars_are_the_least_ratio_of_equal_terms(tmp_path: Path) -> None:
     (tmp_path / "leases").mkdir()
     leases = lease_costs(tmp_path / "leases", 2, 2)
     assert set(leases) == {
-        f"{a}, {b}" for a in ("hot", "reopened") for b in ("buffer", "sqlite raw", "sqlite pickle")
+        f"{term}, {form}, {system}"
+        for term in ("hot", "reopened")
+        for form in ("encoded", "arrays")
+        for system in ("buffer", "sqlite raw", "sqlite pickle")
     }
+    [hot, _] = lease_bars(leases)
+    assert hot.value == min(
+        leases["hot, encoded, buffer"] / leases["hot, encoded, sqlite raw"],
+        leases["hot, arrays, buffer"] / leases["hot, arrays, sqlite raw"],
+        leases["hot, arrays, buffer"] / leases["hot, arrays, sqlite pickle"],
+    )

@@ -4,6 +4,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -108,6 +109,22 @@ def test_reader_sees_commits_made_after_it_opened(buffer: Buffer) -> None:
     assert len(reader) == 1
     buffer.append([make_experience(1)])
     assert len(reader) == 2
+
+
+def test_a_readers_threads_take_rows_committed_after_it_opened(buffer: Buffer) -> None:
+    buffer.append([make_experience(0)])
+    reader = Buffer(buffer.root, read_only=True)
+
+    def newest(_: int) -> int:
+        last = len(reader) - 1
+        return int(reader.take([last])["seq"][0].as_py()) - last
+
+    with ThreadPoolExecutor(4) as threads:
+        found = threads.map(newest, range(80))
+        for number in range(1, 6):
+            buffer.append([make_experience(number)])
+            assert reader.take([number])["seq"].to_pylist() == [number]
+        assert set(found) == {0}
 
 
 def test_missing_buffer_is_one_clear_error(tmp_path: Path) -> None:
