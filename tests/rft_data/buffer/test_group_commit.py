@@ -206,4 +206,6 @@ def test_a_slice_counts_its_own_bytes_and_not_those_of_its_table(rows: pa.Table)
 def test_objects_count_as_much_as_they_hold_in_memory() -> None:
     row = make_experience(0, token_ids=[1] * 1000, completion_text="x" * 5000)
     assert Pending((row, row), False).size == 2 * (2048 + 24 * 1000 + 2 * 5000)
+    bare = make_experience(1, token_ids=None, completion_text=None)
+    assert Pending((bare,), False).size == 2048
     assert group_commit.MAX_WAITING_BYTES == CAP
