@@ -145,6 +145,14 @@ def tensor_file(path: Path) -> None:
     save_file({"w": np.zeros((2, 3), np.float32), "b": np.zeros(0, np.int64)}, path)
 
 
+def test_a_digest_is_what_manifests_of_earlier_versions_hold(tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors").write_bytes(b"weights")
+    manifest_digest = write_manifest(tmp_path, {})
+    files = read_manifest(tmp_path)["files"]
+    assert files == {"model.safetensors": {"bytes": 7, "blake2b": "873ac3c6df553eaa62331fd4ff9b521a"}}
+    assert manifest_digest == "0c7f784be423d47858cdf9b671cbc3d9"
+
+
 def test_a_manifest_names_the_tensors_of_whole_files_only(tmp_path: Path) -> None:
     tensor_file(tmp_path / "model.safetensors")
     (tmp_path / "probe").mkdir()
