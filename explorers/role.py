@@ -1,14 +1,12 @@
 """The explorer role: plays tasks with an engine, a workflow and rewards, and stores the rollouts.
 
-It stores every group as soon as it is complete. It chooses no task, runs no operator and decides nothing
+It stores every group soon after it is complete. It chooses no task, runs no operator and decides nothing
 about versions.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -17,13 +15,14 @@ from typing import Any, Protocol
 from explorers.meter import Meter, MeteredEngine
 from explorers.plan import ExplorerPlan
 from explorers.rewards.scoring import Rewards, make_rewards
+from explorers.shared_appends import SharedAppends
 from explorers.workflows.groups import GroupPlayer, together
 from explorers.workflows.rollouts import Rollouts
 from explorers.workflows.single_turn import SingleTurn
 from rft_data.core.errors import RecipeError, RftError
 from rft_data.core.lookup import load, lookup, need
 from rft_data.core.protocols import BufferClient, Engine, Workflow
-from rft_data.core.rows import Assignment, Experience, Played, Task, WeightRef
+from rft_data.core.rows import Assignment, Played, Task, WeightRef
 
 ENGINES: Mapping[str, str] = {
     "transformers": "explorers.engines.transformers_engine:TransformersEngine",
@@ -33,8 +32,6 @@ ENGINES: Mapping[str, str] = {
 
 WORKFLOWS: Mapping[str, Any] = {"single_turn": SingleTurn}
 
-_APPENDS = 8
-"""Appends of one explorer at a time; the buffer commits several of them together."""
 _EVALUATED = 512
 """Largest number of rows of an evaluation in one append."""
 
@@ -53,13 +50,12 @@ class ExplorerRole:
     def __init__(
         self, buffer: BufferClient, engine: LiveEngine, player: GroupPlayer, rewards: Rewards, meter: Meter
     ) -> None:
-        self._buffer = buffer
         self._engine = engine
         self._player = player
         self._rewards = rewards
         self._meter = meter
         self._restarts = 0
-        self._appends = ThreadPoolExecutor(_APPENDS, "explorer-append")
+        self._appends = SharedAppends(buffer)
 
     async def explore(self, assignments: list[Assignment]) -> list[Played]:
         """Play all assignments at once and store their rows; returns one result for each, in their order.
@@ -84,7 +80,7 @@ class ExplorerRole:
         rows = [row for answer in answers for row in answer]
         stored: list[int] = []
         for first in range(0, len(rows), _EVALUATED):
-            stored += await self._append(rows[first : first + _EVALUATED])
+            stored += await self._appends.append_now(rows[first : first + _EVALUATED])
         return stored
 
     async def load_weights(self, ref: WeightRef) -> float:
@@ -112,11 +108,12 @@ class ExplorerRole:
         """Free the engine and end the reward processes; idempotent."""
         self._rewards.close()
         self._engine.close()
-        self._appends.shutdown(wait=False, cancel_futures=True)
+        self._appends.close()
 
     async def _play(self, assignment: Assignment) -> Played:
-        group = await self._player.play(assignment.ticket, assignment.task)
-        seqs = await self._append(group.experiences)
+        with self._appends.playing():
+            group = await self._player.play(assignment.ticket, assignment.task)
+        seqs = await self._appends.append(group.experiences)
         return Played(
             ticket=group.ticket,
             task=group.task.key,
@@ -125,14 +122,6 @@ class ExplorerRole:
             rows=len(group.experiences),
             error=group.error,
         )
-
-    async def _append(self, rows: Sequence[Experience]) -> list[int]:
-        """Store rows in a thread; returns the row numbers of those that validation accepted."""
-        if not rows:
-            return []
-        loop = asyncio.get_running_loop()
-        appended = await loop.run_in_executor(self._appends, self._buffer.append, rows)
-        return [seq for seq in appended.seqs if seq is not None]
 
 
 def explorer_role(buffer: BufferClient, *, plan: Mapping[str, Any]) -> ExplorerRole:

@@ -21,6 +21,10 @@ MODES: Mapping[str, tuple[int, int]] = {"synchronous": (1, 0), "one-step": (1, 1
 """Name to (publish every, most staleness)."""
 _WARM_UP = 3
 """Steps left out of the rates: the first leases wait for the first rollouts."""
+_WIND_DOWN = 4
+"""Steps at the end in which nothing is explored any more, left out of what the hub costs."""
+HUB_CPU_S = 0.12
+"""Bound of the bar `hub_cpu_s_per_step`, for 256 rows a step."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +58,7 @@ class Outcome:
     lag: Mapping[int, int]
     """Trained groups by optimizer steps between sampling and training."""
     hub_cpu: float
-    """CPU seconds of the conductor (hub, operators, sampler) per step."""
+    """CPU seconds of the conductor's process per step; see `hub_cpu_s`."""
     idle_s: float
     """Seconds per step between the end of one trainer call and the start of the next."""
     tail: float | None
@@ -151,10 +155,19 @@ def read(setting: Setting, folder: Path) -> Outcome:
         busy=busy,
         reward=float(np.mean(reward[-max(1, len(reward) // 4) :])),
         lag={lag: lags.count(lag) for lag in sorted(set(lags))},
-        hub_cpu=float(np.median(numbers["loop", "cpu_s"][_WARM_UP:])),
+        hub_cpu=hub_cpu_s(numbers["loop", "cpu_s"]),
         idle_s=float(np.median(numbers["seconds", "idle"][_WARM_UP:])),
         tail=tail,
     )
+
+
+def hub_cpu_s(cpu_s: Sequence[float]) -> float:
+    """CPU seconds per step of the process that has hub, operators, sampler, metrics and conductor in it.
+
+    The mean, so that merges of tables count, which many steps are without.
+    Args: `loop/cpu_s` of each step: of all threads of the process since the step before.
+    """
+    return float(np.mean(cpu_s[_WARM_UP:-_WIND_DOWN] or cpu_s[_WARM_UP:]))
 
 
 def _wait(setting: Setting, group: Mapping[str, Any]) -> float:

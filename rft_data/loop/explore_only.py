@@ -49,7 +49,7 @@ class ExploreLoop(Loop):
     def start(self) -> None:
         """Start the groups that are still wanted, at most those of one checkpoint."""
         wanted = min(self.groups - self.exploring.closed, self.checkpoint_every)
-        self.exploring.start(wanted - self.exploring.fleet.playing)
+        self.exploring.start(wanted - self.exploring.under_way)
 
     def collect(self) -> None:
         """Close the groups that arrived; write a checkpoint when one is due."""

@@ -7,6 +7,7 @@ decides how many may start, and what is trained.
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -20,6 +21,13 @@ from rft_data.loop.dispatch import Dispatcher
 from rft_data.loop.fleet import Fleet
 
 log = logging.getLogger(__name__)
+
+GATHER_S, HURRY_S = 1.0, 0.1
+"""Longest times, in seconds, that a group which arrived waits to be closed together with others.
+
+The first holds while the trainer is at work, the second while it waits for groups. Closing costs two commits
+and a pass of the operators, for one group nearly as much as for thirty.
+"""
 
 
 @dataclass
@@ -40,6 +48,12 @@ class Exploring:
     """Seconds spent closing groups."""
     rewards: list[tuple[float | None, ...]] = field(default_factory=list)
     """Of the groups that arrived, per rollout; emptied by `take_rewards`."""
+    arrived: list[Played] = field(default_factory=list)
+    """Groups whose rows are stored, to be closed with the next ones; `resume` finds them after a kill."""
+    _arrived_at: float = 0.0
+    """`time.monotonic()` when the first of them was collected."""
+    _gather_s: float = 0.0
+    """How long it may wait."""
 
     def start(self, room: int) -> None:
         """Start at most `room` groups, as many as the sampler admits on the versions that are served."""
@@ -79,16 +93,41 @@ class Exploring:
         """Groups waiting for delayed rewards; their tickets stay open until then."""
         return 0 if self.closer.awaiting is None else len(self.closer.awaiting)
 
-    def collect(self) -> None:
+    @property
+    def under_way(self) -> int:
+        """Groups that are being played, or arrived and are not closed yet."""
+        return self.fleet.playing + len(self.arrived)
+
+    def collect(self, missing: int = 0) -> None:
         """Close the groups that arrived, and those that have waited long enough for their rewards.
 
+        While more are being played, groups are closed together (GATHER_S, HURRY_S).
+        Args: missing: so many groups let a trainer go on that has nothing to do; 0: no trainer waits.
         Raises: what an explorer raised, where starting it again does not help.
         """
         played, lost = self.fleet.collect()
         if lost:
-            played = sorted(played + self._salvage(lost), key=lambda group: group.ticket.ordinal)
-        if ready := self.closer.ready(played):
+            played += self._salvage(lost)
+        if played and not self.arrived:
+            self._arrived_at = time.monotonic()
+        self.arrived += played
+        self._gather_s = HURRY_S if missing else GATHER_S
+        if not self._due(missing):
+            return
+        arrived, self.arrived = sorted(self.arrived, key=lambda group: group.ticket.ordinal), []
+        if ready := self.closer.ready(arrived):
             self._arrive(ready)
+
+    def _due(self, missing: int) -> bool:
+        """Whether to close now what arrived."""
+        if self.waiting or self.fleet.playing == 0 or 0 < missing <= len(self.arrived):
+            return True
+        return self.gathered_in_s <= 0
+
+    @property
+    def gathered_in_s(self) -> float:
+        """Seconds until the groups that arrived are closed although others are still being played."""
+        return self._arrived_at + self._gather_s - time.monotonic() if self.arrived else math.inf
 
     def take_rewards(self) -> list[tuple[float | None, ...]]:
         """The rewards of the groups that arrived since the last call."""

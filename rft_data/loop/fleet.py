@@ -104,8 +104,8 @@ class Fleet:
         starting = [member.starting for member in self.members if member.starting]
         loading = [member.loading[0] for member in self.members if member.loading]
         playing = [future for member in self.members for future in member.playing]
-        late = [future for future in playing if not future.done()]
-        return starting + loading + (late if self._whole_rounds and late else playing)
+        late = [future for future in playing if not future.done()] if self._whole_rounds else []
+        return starting + loading + (late or playing)
 
     def publish(self, ref: WeightRef) -> None:
         """Have every explorer load these weights; one that is still loading older ones loads these next."""

@@ -35,8 +35,8 @@ class Following(Exploring):
         """Groups that the other run has still to play."""
         return max(0, self.planned - self._played)
 
-    def collect(self) -> None:
-        """Add the groups that the other run has closed since the last call."""
+    def collect(self, missing: int = 0) -> None:
+        """Add the groups that the other run has closed since the last call, whether a trainer waits or not."""
         buffer = self.closer.buffer
         if (rows := buffer.counts()["groups"]) == self._rows:
             return

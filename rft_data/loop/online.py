@@ -15,7 +15,7 @@ from rft_data.buffer import Buffer
 from rft_data.core.errors import StalledError, Stopped
 from rft_data.core.files import MANIFEST_FILE
 from rft_data.core.rows import FileFacts, Lease, StepReport
-from rft_data.core.words import ADMITTED
+from rft_data.core.words import ADMITTED, GroupState
 from rft_data.loop.exploring import Exploring
 from rft_data.loop.repeating import Loop
 from rft_data.loop.training import Training
@@ -102,12 +102,19 @@ class OnlineLoop(Loop):
 
     def collect(self) -> None:
         """Collect whatever has finished."""
-        self.exploring.collect()
         done = self.training.collect()
         if done is not None and done.ref is not None:
             self.exploring.fleet.publish(done.ref)
         if done is not None and done.lease is not None and done.report is not None:
             self.stepped(done.lease, done.report)
+        self.exploring.collect(self.missing())
+
+    def missing(self) -> int:
+        """Groups that have to be closed before the next step can begin; 0 if the trainer need not wait."""
+        sampler, wanted = self.exploring.sampler, self.schedule.groups_per_step
+        if self.training.busy or sampler.ready >= wanted:
+            return 0
+        return max(1, wanted - sampler.conservation()[GroupState.READY])
 
     def explore(self) -> None:
         """Start the groups that the run still needs and this step may still explore."""

@@ -31,7 +31,7 @@ class Loop(ABC):
             if not stopping and not self.finished():
                 self.start()
             if under_way := self.under_way():
-                wait(under_way, LOOK_S, FIRST_COMPLETED)
+                self.wait(under_way)
                 self.collect()
             elif stopping:
                 self.stop()
@@ -44,8 +44,12 @@ class Loop(ABC):
     def drain(self) -> None:
         """Start nothing new; collect until nothing is under way."""
         while under_way := self.under_way():
-            wait(under_way, LOOK_S, FIRST_COMPLETED)
+            self.wait(under_way)
             self.collect()
+
+    def wait(self, under_way: list[Future[object]]) -> None:
+        """Wait until a call ends, or there is something else to do."""
+        wait(under_way, max(0.0, min(LOOK_S, self.exploring.gathered_in_s)), FIRST_COMPLETED)
 
     def under_way(self) -> list[Future[object]]:
         """Every call that has not been collected."""

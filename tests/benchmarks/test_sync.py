@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from benchmarks.sync.__main__ import bars
-from benchmarks.sync.runs import MODES, Outcome, Setting, read, tail_share
+from benchmarks.sync.runs import MODES, Outcome, Setting, hub_cpu_s, read, tail_share
+from benchmarks.sync.scripted import GROUPS, MEMBERS, conduct
 from benchmarks.sync.slow import rollout_latency_s
 from rft_data.buffer import Buffer
 from rft_data.core.rows import GroupResult, TaskKey, Ticket, content_id
@@ -118,7 +119,7 @@ def test_figures_of_a_run_are_those_of_its_tables_after_the_warm_up(folder: Path
     assert found.tokens_per_s == 150 / 10
     assert found.busy == {"trainer": 0.6, "explorer/0": 0.25}
     assert found.reward == 0.5
-    assert found.hub_cpu == found.idle_s == 0.3
+    assert (found.hub_cpu, found.idle_s) == (0.1, 0.3)  # the last four steps explore nothing
     assert found.lag == dict.fromkeys(range(STEPS), 1)
     assert found.violations == 4  # past a staleness of 3
     assert found.tail == pytest.approx(3.0)  # all that trained was slow, a third of what started
@@ -156,3 +157,31 @@ def test_bars_are_ratios_of_medians_and_the_worst_of_tails_and_bounds() -> None:
     assert [bar.value for bar in waits] == [pytest.approx(0.05)]  # 0.01 s a step, 5 steps/s
     missed = {name for name, bar in found.items() if not bar.holds}
     assert missed == {waits[0].name, "staleness_bound_violations"}
+
+
+def test_bars_name_what_the_trainer_waits_and_what_the_hub_costs() -> None:
+    fast = [outcome(mode, 0, 1.0, 0.5) for mode in MODES if mode != "asynchronous"]
+    measured = enumerate(((0.2, 0.02), (0.1, 0.1), (0.13, 0.1)))
+    fast += [outcome("asynchronous", n, 0.6, 0.5, hub_cpu=cpu, idle_s=idle) for n, (cpu, idle) in measured]
+    slow = [outcome(mode, 0, 1.0, 0.5, distribution="lognormal", tail=1.0) for mode in MODES]
+    found = {bar.name: bar for bar in bars(fast, slow)}
+    assert found["trainer_wait_fraction"].value == pytest.approx(0.06)
+    assert not found["trainer_wait_fraction"].holds
+    assert (found["hub_cpu_s_per_step"].value, found["hub_cpu_s_per_step"].bound) == (0.13, 0.12)
+    assert not found["hub_cpu_s_per_step"].holds
+
+
+def test_what_the_hub_costs_leaves_out_the_start_and_the_end_but_no_merge_of_tables() -> None:
+    assert hub_cpu_s([9.0, 9.0, 9.0, 0.1, 0.1, 0.4, *[0.0] * 4]) == pytest.approx(0.2)
+    assert hub_cpu_s([9.0, 9.0, 9.0, 0.1, 0.3]) == pytest.approx(0.2)
+
+
+@pytest.mark.slow
+def test_a_scripted_run_shares_its_commits(tmp_path: Path) -> None:
+    numbers = conduct(tmp_path, 6, 0.3)
+    assert len(numbers["loop/cpu_s"]) == 6
+    assert numbers["sampler/trained"][-1] == 6 * GROUPS
+    with Buffer(tmp_path / "buffer", read_only=True) as buffer:
+        assert len(buffer) >= 6 * GROUPS * MEMBERS
+        for name in ("experiences", "annotations", "groups"):
+            assert buffer.lance(name).version < 4 * 6, "about two commits a step, not one a group"

@@ -40,8 +40,8 @@ class LateHouse(House):
         exploring = self.loop.exploring
         collect, looks = exploring.collect, iter(range(1, 100_000))
 
-        def collect_and_grade() -> None:
-            collect()
+        def collect_and_grade(missing: int = 0) -> None:
+            collect(missing)
             self.most = max(self.most, exploring.waiting)
             if graded_every and next(looks) % graded_every == 0:
                 self.grade()
@@ -127,10 +127,10 @@ def test_a_group_whose_rewards_do_not_come_is_judged_without_them(
     house = LateHouse(tmp_path, graded_every=0)
     collect, looks = house.loop.exploring.collect, iter(range(100_000))
 
-    def collect_later() -> None:
+    def collect_later(missing: int = 0) -> None:
         late = timedelta(seconds=WAIT_S * (next(looks) % 5 == 4))
         monkeypatch.setattr(awaiting_module, "now", lambda: now() + late)
-        collect()
+        collect(missing)
 
     house.loop.exploring.collect = collect_later  # type: ignore[method-assign]
     house.loop.run()
@@ -147,10 +147,10 @@ def test_rows_dropped_for_a_reward_that_came_late_are_filtered_and_not_unscored(
 
     collect = house.loop.exploring.collect
 
-    def collect_and_say_the_same_of_all() -> None:
+    def collect_and_say_the_same_of_all(missing: int = 0) -> None:
         ids = house.buffer.read("experiences", ["experience_id"]).column("experience_id").to_pylist()
         house.buffer.add_feedback([Feedback(name, "grader", "reward", 1.0) for name in ids])
-        collect()
+        collect(missing)
 
     house.loop.exploring.collect = collect_and_say_the_same_of_all  # type: ignore[method-assign]
     house.loop.run()
