@@ -36,7 +36,7 @@ class Following(Exploring):
         return max(0, self.planned - self._played)
 
     def collect(self, missing: int = 0) -> None:
-        """Add the groups that the other run has closed since the last call, whether a trainer waits or not."""
+        """Add the groups that the other run has closed since the last call; `missing` changes nothing."""
         buffer = self.closer.buffer
         if (rows := buffer.counts()["groups"]) == self._rows:
             return
