@@ -164,6 +164,7 @@ ALGORITHMS: Mapping[str, Algorithm] = {
         "arXiv:2506.20520",
         [{"asymre_advantage_mapper": {}}],
         loss=_ours("policy_gradient"),
+        off_policy={"old_logprobs": "rollout"},  # without weights, by design: the baseline takes their place
     ),
     "rec": Algorithm(
         "one-sided clipping of REINFORCE with importance weights",

@@ -16,6 +16,7 @@ from rft_data.recipe.recipe import (
     Recipe,
     RunRecipe,
     TasksRecipe,
+    check_replay,
     fits_algorithm,
     unique_rewards,
 )
@@ -136,6 +137,7 @@ class TrainRecipe(RunRecipe):
     def _coherent(self, info: ValidationInfo) -> TrainRecipe:
         preset = find_algorithm(self.stages[0].algorithm, check_only=check_only(info))
         fits_algorithm(self.stages[0], preset, self.group_size)
+        check_replay(self.sampler.use, self.stages[0], preset)
         return self
 
 

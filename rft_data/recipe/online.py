@@ -10,7 +10,7 @@ from pydantic import Field, ValidationInfo, model_validator
 from rft_data.recipe.algorithms import NOT_IMPORTED, find_algorithm
 from rft_data.recipe.offline import AnyOfflineStage, SftStage
 from rft_data.recipe.presets import sets_advantage, with_preset
-from rft_data.recipe.recipe import PlayingRecipe, fits_algorithm
+from rft_data.recipe.recipe import PlayingRecipe, check_replay, fits_algorithm
 from rft_data.recipe.running import (
     Component,
     LateRewards,
@@ -185,6 +185,7 @@ class OnlineRecipe(PlayingRecipe):
             raise ValueError(f"'experts' names tasksets {sorted(unknown)}; there are {sorted(named)}")
         preset = find_algorithm(last.algorithm, check_only=check_only(info))
         fits_algorithm(last, preset, self.explorer.group_size)
+        check_replay(self.sampler.use, last, preset)
         if "experts" in preset.needs and not self.experts:
             raise ValueError(f"'{last.algorithm}' imitates experts beside its own rollouts; give 'experts'")
         if preset is not NOT_IMPORTED and not any(map(sets_advantage, self.experience_ops)):

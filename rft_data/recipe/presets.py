@@ -12,6 +12,8 @@ from rft_data.recipe.algorithms import Algorithm, find_algorithm
 
 OFFLINE = ("sft", "dpo", "kto", "reward_model")
 """Stages that train on what is stored; every other `algorithm` is a policy-gradient preset."""
+NO_RATIO = "policy_gradient"
+"""The loss whose gradient is right on policy only: it reads no ratio to the policy that sampled."""
 _OF_THE_STAGE = ("loss", "batch_ops", "kl", "critic", "off_policy")
 
 
@@ -31,7 +33,10 @@ def with_preset(tree: object, *, explores: bool, check_only: bool = False) -> ob
         algorithm = find_algorithm(str(last.get("algorithm")), check_only=check_only)
     except RftError:
         return tree  # the check of the stage reports what is wrong
-    out = {**tree, "stages": [*before, _stage(last, algorithm, tree)]}
+    stage = _stage(last, algorithm, tree)
+    if _replays(tree.get("sampler", algorithm.sampler)):
+        stage = {"off_policy": _replay_correction(stage.get("loss")), **stage}
+    out = {**tree, "stages": [*before, stage]}
     if explores:
         out["experience_ops"] = _operators(tree.get("experience_ops", []), algorithm)
         if isinstance(explorer := tree.get("explorer"), dict):
@@ -39,6 +44,17 @@ def with_preset(tree: object, *, explores: bool, check_only: bool = False) -> ob
     if algorithm.sampler is not None:
         out.setdefault("sampler", algorithm.sampler)
     return out
+
+
+def _replays(sampler: object) -> bool:
+    return isinstance(sampler, Mapping) and sampler.get("use") == "replay"
+
+
+def _replay_correction(loss: object) -> dict[str, object]:
+    """How used groups are corrected for: by the loss's own ratio, else by truncated importance weights."""
+    if isinstance(loss, Mapping) and loss.get("use") == NO_RATIO:
+        return {"old_logprobs": "recompute", "importance": "token_truncated"}
+    return {"old_logprobs": "rollout"}
 
 
 def _groups(algorithm: Algorithm) -> dict[str, object]:

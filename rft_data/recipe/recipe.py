@@ -9,6 +9,7 @@ from pydantic import Field, PrivateAttr, model_validator
 
 from rft_data.recipe.algorithms import Algorithm
 from rft_data.recipe.names import is_safe
+from rft_data.recipe.presets import NO_RATIO
 from rft_data.recipe.running import (
     Component,
     Deadlines,
@@ -189,3 +190,20 @@ def fits_algorithm(stage: RlStage, preset: Algorithm, group_size: int) -> None:
         )
     if "temperature" in stage.trl:
         raise ValueError("the trainer's temperature is that of the rollouts; remove it from 'trl'")
+
+
+def check_replay(sampler: str, stage: RlStage, algorithm: Algorithm) -> None:
+    """Raises: ValueError where groups are trained again and nothing corrects for older weights."""
+    given = stage.off_policy
+    if sampler != "replay" or given.importance != "none" or algorithm.off_policy is not None:
+        return
+    if given.old_logprobs == "recompute":
+        why = "'off_policy.old_logprobs: recompute' without weights makes every ratio of a step 1"
+    elif stage.loss is not None and stage.loss.use == NO_RATIO:
+        why = f"the loss '{NO_RATIO}' of '{stage.algorithm}' has no ratio to the policy that sampled"
+    else:
+        return
+    raise ValueError(
+        f"sampler 'replay' trains on groups of older weights, and {why}; leave 'off_policy' out, or set its "
+        "'importance', or take an algorithm with clipped ratios"
+    )

@@ -36,7 +36,7 @@ class Sync(Section):
     """Optimizer steps between two publications of weights to the explorers."""
     max_staleness: int = Field(default=0, ge=0)
     """Most optimizer steps between the weights that sampled a rollout's oldest token and those that train on
-    it."""
+    it first; sampler `replay` has a `reuse_window` for later uses."""
 
     @model_validator(mode="after")
     def _feasible(self) -> Sync:

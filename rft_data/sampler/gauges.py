@@ -1,9 +1,10 @@
-"""What a sampler measures: lags of trained groups, and counts of dropped, dispatched and trained groups."""
+"""What a sampler measures: lags and reuse of trained groups, and counts of groups by what became of them."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from statistics import fmean
 
 from rft_data.core.facts import lag_histograms
 from rft_data.core.rows import GroupResult
@@ -18,7 +19,11 @@ class Gauges:
         self._trained: Counter[str] = Counter()
         self._dropped: Counter[str] = Counter()
         self._lags: Counter[tuple[int, int]] = Counter()
-        """Groups by lag in flight and in queue."""
+        """Groups trained for the first time, by lag in flight and in queue."""
+        self._reused_ages: list[int] = []
+        """Of groups trained again, in optimizer steps."""
+        self._uses = 0
+        """Groups trained since the last reading, for the first time or again."""
 
     def closed(self, result: GroupResult) -> None:
         """Count a closed ticket, whatever its outcome."""
@@ -33,19 +38,27 @@ class Gauges:
     def used(self, candidates: Iterable[Candidate], step: int) -> None:
         """Count the lags of groups trained at optimizer step `step`; groups of other runs have none."""
         for candidate in candidates:
-            if candidate.step is not None:
+            self._uses += 1
+            if candidate.uses:
+                self._reused_ages.append(step - (candidate.step or 0))
+            elif candidate.step is not None:
                 self._lags[candidate.arrived_step - candidate.step, step - candidate.arrived_step] += 1
 
     def read(self) -> dict[str, float]:
-        """Lags (optimizer steps) of groups trained since the last reading; all other counts since the start.
+        """Lags (optimizer steps) and reuse of groups trained since the last reading; counts since the start.
 
-        `lag_in_flight/N` until arrival, `lag_in_queue/N` after it, `lag/N` both, `lag_mean`, `lag_max`;
-        `dropped/OPERATOR`, `dispatched/TASKSET` and `trained/TASKSET` in groups.
+        Of a first use `lag_in_flight/N` until arrival, `lag_in_queue/N` after it, `lag/N` both, `lag_mean`,
+        `lag_max`; where groups were trained again, `reused_share` of all, `reused_age_mean` and
+        `reused_age_max`; `dropped/OPERATOR`, `dispatched/TASKSET` and `trained/TASKSET` in groups.
         """
         pairs = list(self._lags.elements())
         self._lags.clear()
         arrived = [in_flight for in_flight, _ in pairs]
         found = lag_histograms([0] * len(pairs), arrived, [sum(pair) for pair in pairs])
+        if ages := self._reused_ages:
+            found["reused_share"] = len(ages) / self._uses
+            found["reused_age_mean"], found["reused_age_max"] = fmean(ages), float(max(ages))
+        self._reused_ages, self._uses = [], 0
         for name, counts in (
             ("dropped", self._dropped),
             ("dispatched", self._dispatched),

@@ -12,8 +12,9 @@ from typing import Any
 
 from rft_data.core.errors import ConflictError
 from rft_data.core.rows import GroupResult, Lease, Ticket
-from rft_data.core.words import ADMITTED, GroupOutcome, GroupState
+from rft_data.core.words import ADMITTED, GroupState
 from rft_data.sampler.gauges import Gauges
+from rft_data.sampler.group_states import arrival_state
 from rft_data.sampler.groups import Groups
 from rft_data.sampler.interfaces import NEW_RUN, History, LeaseLedger, Versions
 from rft_data.sampler.policy import Moment, Policy
@@ -31,7 +32,8 @@ class GroupSampler:
     A group admitted behind `outstanding` others is trained after `outstanding // groups_per_step` steps if
     no other group overtakes it, so under a policy that keeps the order no group grows too old. A dropped,
     failed or stale group frees its place at once; dynamic sampling (DAPO, arXiv:2503.14476) refills that
-    way. Under every policy, groups past the bound are removed before each lease.
+    way. Under every policy, groups past the bound are removed before each lease. A policy that takes groups
+    again has a bound of its own for that (`reuse_window`), and admits fewer new ones.
     """
 
     def __init__(
@@ -86,7 +88,7 @@ class GroupSampler:
         # a held lease is a step of its own also when it went ahead with fewer groups: nobody may fill it up
         missing = sum(max(0, self._groups_per_step - n) for n in self._groups.held_sizes())
         last = first + max(0, steps * self._groups_per_step - missing)
-        return self._policy.own_places(first, last) - self.outstanding
+        return self._policy.own_places(first, last, self._next_moment()) - self.outstanding
 
     def close(self, result: GroupResult) -> None:
         """Close the ticket of a group with its result.
@@ -99,7 +101,7 @@ class GroupSampler:
             raise ConflictError(
                 f"group '{group_id}' is {before or 'unknown'}, not open; every ticket is closed exactly once."
             )
-        state = _arrival_state(result)
+        state = arrival_state(result)
         step = self._versions.optimizer_step(result.version_min) if state == GroupState.READY else None
         place = self._groups.close(group_id, state)
         self._gauges.closed(result)
@@ -191,8 +193,7 @@ class GroupSampler:
     @property
     def ready(self) -> int:
         """Groups that may be leased now, at most `groups_per_step`; may include groups past the bound."""
-        step = max([*self._groups.held, *self._groups.settled], default=-1) + 1
-        return len(self._policy.choose(self._groups_per_step, self._moment(step)))
+        return len(self._policy.choose(self._groups_per_step, self._next_moment()))
 
     @property
     def admitted(self) -> int:
@@ -218,11 +219,12 @@ class GroupSampler:
 
     def metrics(self) -> dict[str, float]:
         """Metrics for the run's log: group counts, ages in optimizer steps, and those of `Gauges.read`."""
-        mean, largest = self._groups.leasable.ages(self._now())
+        mean, largest = self._groups.untrained.ages(self._now())
         counts = self.conservation()
         return {
             "outstanding": float(self.outstanding),
             "reuses": float(self._groups.reuses),
+            "samples_per_insert": self._groups.settled_groups / max(1, self._groups.inserted),
             "queue_age_mean": mean,
             "queue_age_max": largest,
             **{f"dropped/{state}": float(counts[state]) for state in _UNTRAINED},
@@ -233,6 +235,9 @@ class GroupSampler:
         """Optimizer steps behind the newest weights."""
         return self._versions.optimizer_step(self._versions.latest)
 
+    def _next_moment(self) -> Moment:
+        return self._moment(max([*self._groups.held, *self._groups.settled], default=-1) + 1)
+
     def _moment(self, lease_step: int) -> Moment:
         """What a policy may know about the lease for this step; held leases of earlier steps train first."""
         return Moment(
@@ -242,17 +247,20 @@ class GroupSampler:
             max_staleness=self._max_staleness,
             inserted=self._groups.inserted,
             in_flight=self._groups.in_flight,
+            fresh_in_flight=self._groups.states.leased,
             reuses=self._groups.reuses,
         )
 
     def _sweep(self, step: int) -> None:
-        """Remove the groups that would be past the bound in a lease trained at `step`."""
+        """Remove the groups that would be past their bound in a lease trained at `step`."""
         if self._max_staleness is None:
             return
-        while late := self._groups.leasable.older_than(step - self._max_staleness):
-            never_trained = sorted(candidate.group_id for candidate in late if candidate.uses == 0)
-            if never_trained:
-                self._ledger.retire(self._consumer, never_trained, GroupState.STALE)
+        while late := self._groups.untrained.older_than(step - self._max_staleness):
+            self._ledger.retire(self._consumer, sorted(c.group_id for c in late), GroupState.STALE)
+            self._groups.expire(late)
+        window = self._policy.reuse_window
+        bound = self._max_staleness if window is None else window
+        while late := self._groups.reusable.older_than(step - bound):
             self._groups.expire(late)
 
     def _add_stored(self, history: History) -> None:
@@ -260,7 +268,7 @@ class GroupSampler:
         retired = self._ledger.retired(self._consumer)
         leased = {group_id for lease in self._ledger.leases(self._consumer) for group_id in lease.group_ids}
         for result in sorted(history.groups, key=self._order):
-            group_id, state = result.ticket.group_id, _arrival_state(result)
+            group_id, state = result.ticket.group_id, arrival_state(result)
             if self._groups.states.state(group_id) is not None:
                 continue
             if state == GroupState.READY and group_id in retired and group_id not in leased:
@@ -279,6 +287,7 @@ class GroupSampler:
                 self._groups.states.enter_other(group_id, state)
             if state == GroupState.READY:
                 self._groups.offer(result, self._groups.place(), step, max(history.settled_steps, step or 0))
+            self._groups.inserted += state == GroupState.STALE
 
     def _is_same(self, lease: Lease, other: Lease) -> bool:
         """Whether both are the same lease of this consumer; their epochs may differ."""
@@ -293,11 +302,3 @@ class GroupSampler:
         own = self._is_from_this_run(result)
         run = "" if own else result.ticket.group_id.rpartition("/")[0]
         return own, run, result.ticket.ordinal
-
-
-def _arrival_state(result: GroupResult) -> GroupState:
-    if result.outcome == GroupOutcome.AWAITING:
-        return GroupState.OPEN
-    if result.outcome != GroupOutcome.ARRIVED:
-        return GroupState.FAILED if result.outcome == GroupOutcome.FAILED else GroupState.CANCELLED
-    return GroupState.READY if result.seqs else GroupState.DROPPED

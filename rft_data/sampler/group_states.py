@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from rft_data.core.words import ADMITTED, GroupState
+from rft_data.core.rows import GroupResult
+from rft_data.core.words import ADMITTED, GroupOutcome, GroupState
 
 _OUTSTANDING = (GroupState.OPEN, GroupState.READY, GroupState.LEASED)
 
@@ -67,9 +68,23 @@ class GroupStates:
         """This run's groups admitted and not yet trained, dropped, failed, cancelled or stale."""
         return sum(self._own[state] for state in _OUTSTANDING)
 
+    @property
+    def leased(self) -> int:
+        """Groups in leases for the first time."""
+        return self._own[GroupState.LEASED] + self._others[GroupState.LEASED]
+
     def conservation(self) -> dict[str, int]:
         """`admitted`: groups of this run and of others; then how many are in each state."""
         admitted = self.next_ordinal + self._repeated_ordinals + len(self._other_runs)
         counts: dict[str, int] = {state: self._own[state] + self._others[state] for state in GroupState}
         counts[GroupState.CANCELLED] += len(self._lost_ordinals)
         return {ADMITTED: admitted, **counts}
+
+
+def arrival_state(result: GroupResult) -> GroupState:
+    """The state of a group that arrived with this result, before any lease."""
+    if result.outcome == GroupOutcome.AWAITING:
+        return GroupState.OPEN
+    if result.outcome != GroupOutcome.ARRIVED:
+        return GroupState.FAILED if result.outcome == GroupOutcome.FAILED else GroupState.CANCELLED
+    return GroupState.READY if result.seqs else GroupState.DROPPED

@@ -32,7 +32,10 @@ class Groups:
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
         self.states = GroupStates()
-        self.leasable = LeasableGroups()
+        self.untrained = LeasableGroups()
+        """Groups that may be leased for the first time."""
+        self.reusable = LeasableGroups()
+        """Groups that may be leased again."""
         self.held: dict[int, Held] = {}
         """Leases by step."""
         self.settled: set[int] = set()
@@ -93,7 +96,7 @@ class Groups:
         for candidate in known:
             group_id = candidate.group_id
             if self._leases_holding[group_id] == 0:
-                self.leasable.remove(candidate)
+                self._leasable(candidate).remove(candidate)
             if candidate.uses + self._leases_holding[group_id]:
                 self.reuses += 1
             else:
@@ -114,7 +117,7 @@ class Groups:
             if self._leases_holding[group_id]:
                 self._policy.discard(candidate)
             else:
-                self.leasable.add(candidate)
+                self._leasable(candidate).add(candidate)
 
     def finish(self, step: int) -> list[Candidate]:
         """Mark the groups of a lease as trained; those below the policy's limit may be leased again.
@@ -137,18 +140,21 @@ class Groups:
         return known
 
     def expire(self, candidates: Sequence[Candidate]) -> None:
-        """Remove groups that may never be leased again; those never trained become stale."""
+        """Remove groups that may never be leased; those never trained become stale."""
         for candidate in candidates:
             del self._candidates[candidate.group_id]
-            self.leasable.remove(candidate)
+            self._leasable(candidate).remove(candidate)
             self._policy.discard(candidate)
             if candidate.uses == 0:
                 self.states.move(candidate.group_id, GroupState.STALE)
 
     def _put(self, candidate: Candidate) -> None:
         self._candidates[candidate.group_id] = candidate
-        self.leasable.add(candidate)
+        self._leasable(candidate).add(candidate)
         self._policy.add(candidate)
+
+    def _leasable(self, candidate: Candidate) -> LeasableGroups:
+        return self.reusable if candidate.uses else self.untrained
 
     def _known(self, lease: Lease) -> list[Candidate]:
         return [self._candidates[group_id] for group_id in lease.group_ids if group_id in self._candidates]
@@ -177,13 +183,13 @@ class LeasableGroups:
             self._by_step[candidate.step] = {}
             heapq.heappush(self._steps, candidate.step)
         self._by_step[candidate.step][candidate.group_id] = candidate
-        self._waiting[candidate.arrived_step] += candidate.uses == 0
+        self._waiting[candidate.arrived_step] += 1
 
     def remove(self, candidate: Candidate) -> None:
         """Remove a group."""
         if candidate.step is not None:
             del self._by_step[candidate.step][candidate.group_id]
-            self._waiting[candidate.arrived_step] -= candidate.uses == 0
+            self._waiting[candidate.arrived_step] -= 1
 
     def older_than(self, step: int) -> list[Candidate]:
         """The groups sampled with the oldest weights, if those are older than `step`; else none.
@@ -197,7 +203,7 @@ class LeasableGroups:
         return []
 
     def ages(self, step: int) -> tuple[float, float]:
-        """Mean and largest number of optimizer steps that never-trained groups have waited at `step`."""
+        """Mean and largest number of optimizer steps since the groups arrived, at `step`."""
         self._waiting = +self._waiting
         groups = self._waiting.total()
         if groups == 0:

@@ -98,7 +98,7 @@ class Mix(Policy):
             self._queues[name].returned(members)
             self._taken[name] -= len(members)
 
-    def own_places(self, first: int, last: int) -> int:
+    def own_places(self, first: int, last: int, moment: Moment) -> int:
         """How many of the groups leased as number `first` to `last - 1` are this run's own."""
         return self._own_until(last) - self._own_until(first)
 

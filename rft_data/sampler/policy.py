@@ -46,11 +46,13 @@ class Moment:
     """Optimizer steps that will be behind the weights when the lease is trained."""
     groups_per_step: int
     max_staleness: int | None
-    """The bound, in optimizer steps; None for none."""
+    """The bound of a group's first use, in optimizer steps; None for none."""
     inserted: int
     """Groups that ever arrived with rows that training may use."""
     in_flight: int
     """Groups in leases that are not settled yet."""
+    fresh_in_flight: int
+    """Those of them that were never trained before."""
     reuses: int
     """Uses of groups beyond each one's first, leases in flight included."""
 
@@ -64,6 +66,8 @@ class Policy(ABC):
 
     max_uses = 1
     """The largest `limit` of any group; the ledger must allow as many."""
+    reuse_window: int | None = None
+    """Optimizer steps after its weights in which a group may be trained again; None: `max_staleness`."""
 
     def limit(self, candidate: Candidate) -> int:
         """In how many steps this group may be trained."""
@@ -102,10 +106,11 @@ class Policy(ABC):
         for candidate in candidates:
             self.add(candidate)
 
-    def own_places(self, first: int, last: int) -> int:
-        """How many of the groups leased as number `first` to `last - 1` are this run's own.
+    def own_places(self, first: int, last: int, moment: Moment) -> int:
+        """How many of the groups leased as number `first` to `last - 1` are this run's own, never trained.
 
-        All, unless the policy mixes in groups of other runs. Admission uses it to count its queue in steps.
+        All, unless the policy mixes in groups of other runs or takes groups again. Admission uses it to count
+        its queue in steps. `first` is the number after those of settled leases; `moment` is the next lease's.
         """
         return last - first
 

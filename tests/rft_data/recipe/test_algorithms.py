@@ -213,6 +213,43 @@ def test_sections_that_do_not_go_together_are_refused_before_any_work(
         check_stages(recipe_of(tmp_path, *overrides))
 
 
+@pytest.mark.parametrize(
+    ("algorithm", "corrected"),
+    [
+        ("grpo", ("rollout", "none")),  # TRL's losses clip the ratio to the policy that sampled
+        ("dual_clip", ("rollout", "none")),
+        ("importance_sampling", ("rollout", "none")),
+        ("maxrl", ("recompute", "token_truncated")),
+        ("reinforce", ("recompute", "token_truncated")),
+        ("asymre", ("rollout", "none")),  # has no weights by design
+    ],
+)
+def test_groups_that_are_trained_again_are_corrected_for(
+    algorithm: str, corrected: tuple[str, str], tmp_path: Path
+) -> None:
+    replay = [f"stages.0.algorithm={algorithm}", "sampler.use=replay"]
+    recipe = recipe_of(tmp_path, *replay)
+    assert (recipe.rl.off_policy.old_logprobs, recipe.rl.off_policy.importance) == corrected
+    line = f'stages.0.off_policy.old_logprobs = "{corrected[0]}"  # preset'
+    assert line in explain(tmp_path / "recipe.yaml", replay)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "off_policy", "why"),
+    [
+        ("maxrl", "{old_logprobs: rollout}", "the loss 'policy_gradient' of 'maxrl' has no ratio"),
+        ("grpo", "{old_logprobs: recompute}", "makes every ratio of a step 1"),
+    ],
+)
+def test_replay_without_any_correction_is_refused(
+    algorithm: str, off_policy: str, why: str, tmp_path: Path
+) -> None:
+    changes = [f"stages.0.algorithm={algorithm}", f"stages.0.off_policy={off_policy}"]
+    recipe_of(tmp_path, *changes)
+    with pytest.raises(RecipeError, match=why):
+        recipe_of(tmp_path, *changes, "sampler.use=replay")
+
+
 def test_explain_says_who_set_what(tmp_path: Path) -> None:
     recipe_of(tmp_path, stage=", trl: {epsilon: 0.3}")
     lines = explain(tmp_path / "recipe.yaml", ["stages.0.algorithm=dapo", "seed=3"])

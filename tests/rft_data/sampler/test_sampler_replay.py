@@ -2,6 +2,7 @@
 
 import math
 from collections import Counter
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -14,13 +15,12 @@ from rft_data.core.rows import Ticket
 from rft_data.sampler import Candidate, History, Moment, make_policy, make_sampler
 from rft_data.sampler.ledger import Ledger
 from rft_data.sampler.pool import Pool
-from rft_data.sampler.weighted_pool import WeightedPool
 from tests.rft_data.sampler.memory import House, MemoryVersions, result, stored
 
 
-def candidate(place: int, **changes: object) -> Candidate:
+def candidate(place: int, step: int = 0, uses: int = 1, **changes: object) -> Candidate:
     made = result(Ticket(f"run/0-{place:08d}", place, 0), **changes)
-    return Candidate(made, place, place, 0, 0)
+    return Candidate(made, place, place, step, step, uses)
 
 
 def spread(reward: float) -> tuple[float, float]:
@@ -34,8 +34,7 @@ def test_draws_follow_priority_and_age() -> None:
     policy = make_policy("replay", {"alpha": alpha, "tau": tau})
     priorities, steps = [0.0, 0.5, 1.0, 2.0], [4, 0, 3, 1]
     for place, (priority, step) in enumerate(zip(priorities, steps, strict=True)):
-        made = result(Ticket(f"run/0-{place:08d}", place, 0), rewards=spread(priority))
-        policy.add(Candidate(made, place, place, step, step))
+        policy.add(candidate(place, step, rewards=spread(priority)))
     weights = np.array(
         [(p + 1e-3) ** alpha * math.exp(s / tau) for p, s in zip(priorities, steps, strict=True)]
     )
@@ -61,12 +60,20 @@ def test_a_lease_is_drawn_without_replacement_in_proportion() -> None:
 
 def test_variance_is_the_mean_square_deviation() -> None:
     policy = make_policy("replay", {"by": "variance", "alpha": 1.0})
-    policy.add(candidate(0, rewards=(0.0, 0.0, 3.0, None)))
-    assert math.exp(policy._unused.log_total) == pytest.approx(np.var([0, 0, 3]) + 1e-3)
+    made = candidate(0, rewards=(0.0, 0.0, 3.0, None))
+    assert math.exp(policy._log_weight(made)) == pytest.approx(np.var([0, 0, 3]) + 1e-3)
 
 
-def moment(lease: int, inserted: int = 100, reuses: int = 0):
-    return Moment(lease, lease, 2, None, inserted, 0, reuses)
+def test_weights_that_a_float_cannot_hold_are_drawn_all_the_same() -> None:
+    policy = make_policy("replay", {"tau": 1e-4})
+    for place in range(8):
+        policy.add(candidate(place, step=place))
+    assert [c.place for c in policy.choose(3, moment(0))] == [7, 6, 5]
+
+
+def moment(step: int, **changes: object) -> Moment:
+    given = {"groups_per_step": 2, "max_staleness": None, "inserted": 100, "in_flight": 0}
+    return Moment(lease=step, step=step, **{**given, "fresh_in_flight": 0, "reuses": 0, **changes})
 
 
 def replaying(**changes: object) -> House:
@@ -84,7 +91,10 @@ def test_samples_per_insert_is_never_exceeded_and_is_reached() -> None:
         step += 1
     assert uses.total() == 12  # 6 arrived, 2 uses each over the run
     assert max(uses.values()) <= 4
-    assert house.sampler.metrics()["reuses"] == uses.total() - len(uses)
+    metrics = house.sampler.metrics()
+    assert metrics["reuses"] == uses.total() - len(uses)
+    assert metrics["samples_per_insert"] == 2.0
+    assert (metrics["reused_share"], metrics["reused_age_max"]) == (0.5, 5.0)
     house.fill(1)
     assert uses.total() + len(house.train(step)) == 14
     assert house.lease(step + 1) is None
@@ -96,6 +106,71 @@ def test_a_lease_that_needs_more_reuse_than_allowed_is_not_given() -> None:
     house.train(0)  # 2 unused are left, and 0.4 * 5 = 2 uses beyond the first are allowed
     assert house.lease(1, 5) is None
     assert len(house.lease(1, 4).group_ids) == 4
+
+
+def synchronous(steps: int, arrives: Callable[[Ticket], bool] = lambda _: True, **args: object) -> House:
+    """A run in which every step's groups are sampled by its own weights, refilled where they are dropped."""
+    house = replaying(bound=0, **{"groups": 8, **args})
+    for step in range(steps):
+        for _ in range(20):
+            for ticket in house.sampler.admit(100, house.versions.latest):
+                assert house.lease(step) is None, "a lease waits for the groups that were admitted for it"
+                house.close(ticket, kept=arrives(ticket))
+        lease = house.lease(step)
+        assert lease is not None, f"stuck before step {step}: {house.sampler.conservation()}"
+        house.versions.issue(step + 1)
+        house.sampler.settle(lease)
+    return house
+
+
+def fresh_by_step(house: House) -> list[int]:
+    seen: set[str] = set()
+    counts = []
+    for lease in house.ledger.leases("trainer"):
+        counts.append(len(set(lease.group_ids) - seen))
+        seen.update(lease.group_ids)
+    return counts
+
+
+def test_reuse_saves_exploring_where_nothing_older_may_be_trained_first() -> None:
+    """The defect: with max_staleness 0 every used group expired, and 16 uses cost 18 groups."""
+    house = synchronous(9)
+    assert fresh_by_step(house) == [8] + [4] * 8
+    assert house.sampler.metrics()["samples_per_insert"] == pytest.approx(72 / 40)
+    assert house.sampler.conservation()["stale"] == 0
+
+
+def test_dropped_groups_are_replaced_and_never_block_a_step() -> None:
+    house = synchronous(9, lambda ticket: ticket.ordinal % 3 == 0)
+    assert fresh_by_step(house) == [8] + [4] * 8
+
+
+@pytest.mark.parametrize(
+    ("args", "fresh"),
+    [
+        ({"samples_per_insert": 3.0, "reuse_window": 2}, [8, 3, 3, 2, 3, 3, 2, 3, 3]),
+        ({"samples_per_insert": 2.0, "max_reuse": 2}, [8, 4, 4, 4, 4, 4, 4, 4, 4]),
+        ({"samples_per_insert": 4.0, "groups": 3}, [3, 1, 1, 1, 0, 1, 1, 1, 0]),
+    ],
+)
+def test_what_the_used_groups_cannot_fill_is_explored(args: dict[str, object], fresh: list[int]) -> None:
+    house = synchronous(9, **args)
+    assert fresh_by_step(house) == fresh
+    steps = {made.ticket.group_id: house.versions.optimizer_step(made.version_min) for made in house.history}
+    ages = [lease.step - steps[name] for lease in house.ledger.leases("trainer") for name in lease.group_ids]
+    assert max(ages) <= args.get("reuse_window", 8)
+
+
+def test_a_lease_waits_for_an_open_group_that_would_be_too_old_after_it() -> None:
+    house = replaying(groups=2, bound=1)
+    slow, *others = house.sampler.admit(4, house.versions.latest)
+    for ticket in others:
+        house.close(ticket)
+    house.train(0)
+    assert house.sampler.ready == 0
+    assert house.lease(1) is None, "the slow group could be trained in this lease at the latest"
+    house.close(slow)
+    assert house.lease(1).group_ids[0] == slow.group_id
 
 
 def test_a_group_stays_trained_while_it_is_trained_again() -> None:
@@ -134,21 +209,25 @@ def test_a_run_that_was_restarted_draws_what_it_would_have_drawn() -> None:
     assert leases(()) == leases((3, 4, 11))
 
 
-def test_replay_beyond_the_bound_ends_without_a_stale_group() -> None:
+def test_replay_beyond_the_window_ends_without_a_stale_group() -> None:
     """A group that was trained and has grown too old is not drawn again, and stays trained."""
-    house = replaying(bound=1, samples_per_insert=4.0)
-    house.fill(4)
+    house = replaying(bound=1, samples_per_insert=2.0, reuse_window=1)
+    house.fill(3)
     for step in range(2):
         house.train(step)
-    assert house.lease(2) is None
-    counts = house.sampler.conservation()
-    assert counts["trained"] + counts["stale"] == 4
-    assert len(house.ledger.retired("trainer")) == counts["stale"]
+    house.versions.issue(4)
+    assert house.lease(4, 1) is None
+    assert house.sampler.conservation()["trained"] == 3
+    assert not house.ledger.retired("trainer")
 
 
 def test_replay_names_what_is_out_of_range() -> None:
     with pytest.raises(RecipeError, match="replay: 'tau', 'samples_per_insert' out of range"):
         make_policy("replay", {"tau": 0.0, "samples_per_insert": 0.5})
+    with pytest.raises(RecipeError, match="'samples_per_insert' is 5, and a group is trained at most"):
+        make_policy("replay", {"samples_per_insert": 5.0})
+    with pytest.raises(RecipeError, match=r"within 'reuse_window' \(2\) steps"):
+        make_policy("replay", {"samples_per_insert": 3.5, "reuse_window": 2})
 
 
 def test_the_stored_ledger_allows_the_uses_that_replay_takes(tmp_path) -> None:
@@ -190,55 +269,3 @@ def test_pool_drops_entries_that_never_come_up() -> None:
             pool.discard(candidate(place))
     assert len(pool._heap) < 3000
     assert [c.place for c in pool.first(5)] == [0]
-
-
-@given(CHANGES, st.floats(0, 1, exclude_max=True))
-def test_weighted_pool_draws_by_prefix_sums(changes: list[tuple[str, int]], u: float) -> None:
-    pool = WeightedPool()
-    order: list[int] = []
-    live: set[int] = set()
-    for change, place in changes:
-        if change == "add":
-            pool.add(candidate(place), float(place % 7))
-            live.add(place)
-            order += [] if place in order else [place]
-        else:
-            pool.discard(candidate(place))
-            live.discard(place)
-    if not live:
-        assert pool.log_total == -math.inf
-        with pytest.raises(LookupError, match="nothing to draw"):
-            pool.draw(u)
-        return
-    weights = np.array([math.exp(place % 7) for place in sorted(live)])
-    assert pool.log_total == pytest.approx(math.log(weights.sum()))
-    drawn, log_weight = pool.draw(u)
-    assert drawn.place in live
-    assert log_weight == drawn.place % 7
-
-
-def test_a_weighted_pool_rebuilt_in_order_draws_the_same() -> None:
-    grown, rebuilt = WeightedPool(), WeightedPool()
-    rng = np.random.default_rng(0)
-    log_weights = rng.normal(size=300) * 5
-    for place in range(300):
-        grown.add(candidate(place), log_weights[place])
-        if place % 3:
-            grown.discard(candidate(place))
-    for place in range(0, 300, 3):
-        rebuilt.add(candidate(place), log_weights[place])
-    for u in rng.random(500):
-        assert grown.draw(u)[0].place == rebuilt.draw(u)[0].place
-    edges = np.cumsum(np.exp(log_weights[::3])) / np.exp(log_weights[::3]).sum()
-    for u in rng.random(500):
-        assert rebuilt.draw(u)[0].place == 3 * int(np.searchsorted(edges, u, side="right"))
-
-
-def test_weights_that_a_float_cannot_hold_are_drawn_all_the_same() -> None:
-    pool = WeightedPool()
-    for place in range(8):
-        pool.add(candidate(place), 10_000.0 * place)
-    assert pool.draw(0.5)[0].place == 7
-    pool.discard(candidate(7))
-    assert pool.draw(0.0)[0].place == 6
-    assert pool.log_total == 60_000.0
