@@ -74,7 +74,7 @@ class Replay(Policy):
                 "these, or lower the ratio."
             )
         self.max_uses = max_reuse
-        self.reuse_window = reuse_window
+        self.reuse_window = self._window = reuse_window
         self._alpha = alpha
         self._tau = tau
         self._extra_per_insert = samples_per_insert - 1
@@ -146,7 +146,7 @@ class Replay(Policy):
 
     def _reusable(self, moment: Moment) -> list[Candidate]:
         """The used groups that may be in this lease, in order of admission."""
-        oldest = -math.inf if moment.max_staleness is None else moment.step - self.reuse_window
+        oldest = -math.inf if moment.max_staleness is None else moment.step - self._window
         inside = [c for c in self._used.values() if c.step is None or c.step >= oldest]
         return sorted(inside, key=lambda candidate: candidate.place)
 
