@@ -99,6 +99,7 @@ def test_cells_go_seed_by_seed_and_recorded_ones_are_not_missing(tmp_path: Path)
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("runs_here")
 def test_a_tiny_cell_runs_is_recorded_and_is_not_run_again(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -62,6 +62,7 @@ def test_cells_that_the_bar_is_read_from_come_first() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("runs_here")
 def test_a_tiny_cell_runs_and_is_recorded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["--quick", "--engine", "transformers", "--only", "rl,0", "--records", str(tmp_path / "r")]
     main([*arguments, "--root", str(tmp_path / "runs")])
