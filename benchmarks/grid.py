@@ -1,23 +1,31 @@
-"""Running a grid of recorded cells: each is `rft run` in a process of its own, and a line in the records.
+"""A grid of recorded cells as a command: its options, and running, listing or repeating what they ask for.
 
-It knows nothing of what a cell changes or what its numbers mean.
+Each cell is `rft run` in a process of its own, and a line in the records. Nothing here knows what a cell
+changes or what its numbers mean.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import metadata
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from benchmarks.selectors.records import RecordedCell, Records
+from benchmarks.report import Bar
+from benchmarks.selectors.records import RecordedCell, Records, repeat, repeated_bar
 
-_SECONDS = 300.0
-"""A cell takes this long where no record says better; so does what prepares it."""
+ENGINES = ("vllm", "transformers")
+_SECONDS = 420.0
+"""A cell takes this long where no record says better."""
+_LOOK_S = 0.2
 
 
 class Scale(Protocol):
@@ -36,6 +44,10 @@ class GridCell(RecordedCell, Protocol):
         """Of its folder."""
 
     @property
+    def label(self) -> str:
+        """What `--only` and `--list` call it: its parts with commas between them, the seed second."""
+
+    @property
     def scale(self) -> Scale:
         """How large it is."""
 
@@ -43,7 +55,74 @@ class GridCell(RecordedCell, Protocol):
 C = TypeVar("C", bound=GridCell)
 
 
-def run_cells(
+@dataclass
+class Played:
+    """What a command did."""
+
+    records: Records
+    failed: list[str] = field(default_factory=list)
+    """Names of the cells that failed."""
+    bars: list[Bar] = field(default_factory=list)
+    """Of cells that were repeated."""
+
+
+def options(
+    program: str, about: str | None, records: Path, minutes: float = 180.0
+) -> argparse.ArgumentParser:
+    """The options that all grids have."""
+    parser = argparse.ArgumentParser(prog=f"python -m {program}", description=about)
+    parser.add_argument("--records", type=Path, default=records)
+    parser.add_argument("--root", type=Path, help="keep the runs here; needed to resume a stopped cell")
+    parser.add_argument(
+        "--minutes", type=float, default=minutes, help="start no cell that cannot end by then"
+    )
+    parser.add_argument("--only", default="", help="NAME[,SEED[,...]]: only these cells, as --list has them")
+    parser.add_argument("--quick", action="store_true", help="tiny runs, recorded apart: do they run at all")
+    parser.add_argument(
+        "--verify", type=int, default=0, metavar="N", help="run N random recorded cells again"
+    )
+    parser.add_argument("--list", action="store_true", help="print the cells that are missing and end")
+    return parser
+
+
+def seeds_asked_for(only: str, seeds: int) -> int:
+    """So many seeds, or as many as it takes to have the one that `--only` names."""
+    seed = (*only.split(","), "")[1]
+    return max(seeds, int(seed or 0) + 1)
+
+
+def played(
+    arguments: argparse.Namespace, cells: Sequence[C], play: Callable[[C, Path], Mapping[str, Any]]
+) -> Played | None:
+    """Do what `options` ask for; None when that was to list.
+
+    Raises: SystemExit when no cell is meant.
+    """
+    wanted = [cell for cell in cells if _is_meant(cell.label, arguments.only)]
+    if not wanted:
+        named = sorted({cell.label.split(",")[0] for cell in cells})
+        sys.exit(f"there is no cell '{arguments.only}'; there are {', '.join(named)}, each with its seeds")
+    done = Played(Records(arguments.records))
+    if arguments.list:
+        for cell in done.records.missing(wanted):
+            print(cell.label)
+        return None
+    with tempfile.TemporaryDirectory() as temporary:
+        if arguments.verify:
+            fresh = Path(temporary)
+            differ = repeat(wanted, done.records, lambda cell: play(cell, fresh), arguments.verify)
+            done.bars.append(repeated_bar(differ))
+        else:
+            root = arguments.root or Path(temporary)
+            done.failed += _run(wanted, done.records, lambda cell: play(cell, root), arguments.minutes)
+    return done
+
+
+def _is_meant(label: str, only: str) -> bool:
+    return all(part in ("", own) for part, own in zip(only.split(","), label.split(","), strict=False))
+
+
+def _run(
     wanted: Sequence[C], records: Records, play: Callable[[C], Mapping[str, Any]], minutes: float
 ) -> list[str]:
     """Run what is missing; a cell is started only if one as slow as the slowest so far would end in time.
@@ -52,10 +131,8 @@ def run_cells(
     """
     ends, failed = time.monotonic() + 60 * minutes, []
     for cell in records.missing(wanted):
-        took = [
-            row["seconds"] + row["prepare_s"] for row in records.rows() if row["scale"] == cell.scale.name
-        ]
-        slowest = max(took, default=_SECONDS)
+        alike = [row for row in records.rows() if row["scale"] == cell.scale.name]
+        slowest = max((row["seconds"] + row.get("prepare_s", 0.0) for row in alike), default=_SECONDS)
         if time.monotonic() + slowest > ends:
             print(f"{cell.name}: not started, it may take {slowest:.0f} s")
             break
@@ -66,24 +143,44 @@ def run_cells(
             print(f"{cell.name}: FAILED\n{err}", file=sys.stderr, flush=True)
             continue
         records.append(record)
-        start, end, seconds = (record[key] for key in ("start", "end", "seconds"))
-        print(f"{cell.name}: {start:.1%} -> {end:.1%} in {seconds:.0f} s", flush=True)
+        print(f"{cell.name}: done in {record['seconds']:.0f} s", flush=True)
     return failed
 
 
-def rft_run(recipe: Path, changes: Sequence[str], folder: Path) -> dict[str, Any]:
+def rft_run(
+    recipe: Path, changes: Sequence[str], folder: Path, look: Callable[[], None] | None = None
+) -> dict[str, Any]:
     """`rft run` of a recipe with `changes`, which put it into `folder`; its summary.
 
+    Args: look: called again and again while it runs, and once more afterwards.
     Raises: RuntimeError with the end of its log when it fails.
     """
+    folder.parent.mkdir(parents=True, exist_ok=True)
     log = folder.with_name(f"{folder.name}.log")
     code = "from rft_data.cli.app import main; main()"
-    command = [sys.executable, "-c", code, "run", str(recipe), *changes]
     with log.open("a") as out:
-        done = subprocess.run(  # noqa: S603 - our own command
-            command, stdout=out, stderr=subprocess.STDOUT, env={**os.environ, "OMP_NUM_THREADS": "1"}
+        process = subprocess.Popen(  # noqa: S603 - our own command
+            [sys.executable, "-c", code, "run", str(recipe), *changes],
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
         )
-    if done.returncode:
-        raise RuntimeError(f"{folder.name} ended with {done.returncode}:\n{log.read_text()[-3000:]}")
+        try:
+            while look is not None and process.poll() is None:
+                look()
+                time.sleep(_LOOK_S)
+            process.wait()
+        finally:
+            process.terminate()
+            process.wait()
+    if process.returncode:
+        raise RuntimeError(f"{folder.name} ended with {process.returncode}:\n{log.read_text()[-3000:]}")
+    if look is not None:
+        look()
     summary: dict[str, Any] = json.loads((folder / "summary.json").read_text())
     return summary
+
+
+def versions() -> dict[str, str]:
+    """Of what the runs of a cell are made with."""
+    return {name: metadata.version(name) for name in ("rft-data", "trl", "torch")}

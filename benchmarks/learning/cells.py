@@ -69,12 +69,15 @@ class Cell:
         return f"{self.algorithm}-{self.seed}-{self.engine}-{self.scale.name}"
 
     @property
+    def label(self) -> str:
+        """As `--only` takes it."""
+        return f"{self.algorithm},{self.seed}"
+
+    @property
     def command(self) -> str:
         """What runs it alone."""
         quick = "" if self.scale.prepared else " --quick"
-        return (
-            f"python -m benchmarks.learning --engine {self.engine}{quick} --only {self.algorithm},{self.seed}"
-        )
+        return f"python -m benchmarks.learning --engine {self.engine}{quick} --only {self.label}"
 
     @property
     def preset(self) -> Algorithm:
@@ -158,7 +161,6 @@ def play(cell: Cell, root: Path) -> dict[str, Any]:
     prepared = time.monotonic()
     # a run of another recipe or code is not continued
     home = root / cell.recipe_hash[:16]
-    home.mkdir(exist_ok=True)
     summary = rft_run(RECIPE, cell.changes(model, teacher, home), home / cell.name)
     accuracy = summary["heldout_accuracy"]
     return {

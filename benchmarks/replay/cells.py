@@ -7,18 +7,16 @@ what is compared is generated tokens, and a step of replay generates fewer.
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
+from benchmarks.grid import rft_run
 from benchmarks.selectors.records import code_version
 from rft_data.buffer import Buffer
 from rft_data.core.filters import And, Compare
@@ -68,10 +66,15 @@ class Cell:
         return f"{self.sampler}-{self.seed}-{self.scale.name}"
 
     @property
+    def label(self) -> str:
+        """As `--only` takes it."""
+        return f"{self.sampler},{self.seed}"
+
+    @property
     def command(self) -> str:
         """What runs it alone."""
         quick = "" if self.scale.prepared else " --quick"
-        return f"python -m benchmarks.replay{quick} --only {self.sampler},{self.seed}"
+        return f"python -m benchmarks.replay{quick} --only {self.label}"
 
     @cached_property
     def recipe_hash(self) -> str:
@@ -124,11 +127,10 @@ def play(cell: Cell, root: Path) -> dict[str, Any]:
     root = root.absolute()
     began, prepared = time.monotonic(), root / f"prepare-{cell.seed}"
     if cell.scale.prepared and not (prepared / "summary.json").is_file():
-        _run(cell.preparation(prepared), prepared)
+        rft_run(RECIPE, cell.preparation(prepared), prepared)
     ready, home = time.monotonic(), root / cell.recipe_hash[:16]
     folder = home / cell.name
-    _run(cell.changes(prepared / "stages" / "0-sft", home), folder)
-    summary = json.loads((folder / "summary.json").read_text())
+    summary = rft_run(RECIPE, cell.changes(prepared / "stages" / "0-sft", home), folder)
     with Buffer(folder / "buffer", read_only=True) as buffer:
         tokens, ratio = _generated(buffer, folder.name), _samples_per_insert(buffer)
     return {
@@ -182,23 +184,3 @@ def _samples_per_insert(buffer: Buffer) -> float:
 
 def _overrides(changes: Mapping[str, Any]) -> list[str]:
     return [f"{key}={json.dumps(value)}" for key, value in changes.items()]
-
-
-def _run(changes: Sequence[str], folder: Path) -> None:
-    """`rft run` of the recipe with `changes`, in a process of its own."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    log = folder.with_name(f"{folder.name}.log")
-    command = [
-        sys.executable,
-        "-c",
-        "from rft_data.cli.app import main; main()",
-        "run",
-        str(RECIPE),
-        *changes,
-    ]
-    with log.open("a") as out:
-        done = subprocess.run(  # noqa: S603 - our own command
-            command, stdout=out, stderr=subprocess.STDOUT, env={**os.environ, "OMP_NUM_THREADS": "1"}
-        )
-    if done.returncode:
-        raise RuntimeError(f"{folder.name} ended with {done.returncode}:\n{log.read_text()[-3000:]}")

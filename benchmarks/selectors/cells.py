@@ -9,8 +9,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -19,6 +17,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from benchmarks.grid import rft_run
 from benchmarks.selectors.records import code_version
 from rft_data.buffer import Buffer
 from rft_data.core.files import MANIFEST_FILE
@@ -80,10 +79,14 @@ class Cell:
         return f"{self.pool}-{self.selector}-{self.seed}-{self.engine}-{self.scale.name}"
 
     @property
+    def label(self) -> str:
+        """As `--only` takes it."""
+        return f"{self.selector},{self.seed},{self.pool}"
+
+    @property
     def command(self) -> str:
         """What runs it alone."""
-        only = f"{self.selector},{self.seed},{self.pool}"
-        return f"python -m benchmarks.selectors.grpo --engine {self.engine} --only {only}"
+        return f"python -m benchmarks.selectors.grpo --engine {self.engine} --only {self.label}"
 
     @property
     def recipe_hash(self) -> str:
@@ -172,10 +175,10 @@ def play(cell: Cell, root: Path) -> dict[str, Any]:
     prepared = root / f"prepare-{cell.seed}-{cell.engine}-{cell.scale.name}"
     if cell.scale.epochs and not (prepared / "summary.json").is_file():
         plain = Cell("uniform", cell.seed, "plain", cell.engine, cell.scale)
-        _rft(RECIPE, plain.preparation(prepared), root / f"{prepared.name}.log", None)
+        rft_run(RECIPE, plain.preparation(prepared), prepared)
     folder, kept = root / cell.name, root / f"{cell.name}-weights"
     keeper = _Keeper(folder / "weights", kept, cell.scale.measure_every)
-    _rft(RECIPE, cell.changes(prepared / "stages" / "0-sft", root), root / f"{cell.name}.log", keeper)
+    rft_run(RECIPE, cell.changes(prepared / "stages" / "0-sft", root), folder, keeper.look)
     accuracy = _measured(cell, folder, kept)
     seconds = time.monotonic() - began
     return cell_record(cell, curve(accuracy, _rollouts(folder, cell)), seconds)
@@ -203,29 +206,6 @@ class _Keeper:
                 continue  # pruned while it was read
 
 
-def _rft(recipe: Path, changes: Sequence[str], log: Path, keeper: _Keeper | None) -> None:
-    code = "from rft_data.cli.app import main; main()"
-    with log.open("a") as out:
-        process = subprocess.Popen(  # noqa: S603 - our own command
-            [sys.executable, "-c", code, "run", str(recipe), *changes],
-            stdout=out,
-            stderr=subprocess.STDOUT,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-        )
-        try:
-            while process.poll() is None:
-                if keeper is not None:
-                    keeper.look()
-                time.sleep(0.2)
-        finally:
-            process.terminate()
-            process.wait()
-    if process.returncode:
-        raise RuntimeError(f"{log.stem} ended with {process.returncode}:\n{log.read_text()[-3000:]}")
-    if keeper is not None:
-        keeper.look()
-
-
 def _measured(cell: Cell, folder: Path, kept: Path) -> dict[int, float]:
     """Held-out accuracy by optimizer step, by an `eval` run on the kept weights."""
     recipe = json.loads((folder / "recipe.json").read_text())
@@ -235,8 +215,7 @@ def _measured(cell: Cell, folder: Path, kept: Path) -> dict[int, float]:
     models = sorted(str(model) for model in kept.glob("step-*"))
     own = {"mode": "eval", "name": run.name, "run_dir": str(run), "buffer": {"uri": str(run / "buffer")}}
     path.write_text(json.dumps({**shared, **own, "models": models}))
-    _rft(path, [], run.with_suffix(".log"), None)
-    found = json.loads((run / "summary.json").read_text())["heldout_accuracy"]
+    found = rft_run(path, [], run)["heldout_accuracy"]
     return {int(Path(model).name.removeprefix("step-")): accuracy for model, accuracy in found.items()}
 
 

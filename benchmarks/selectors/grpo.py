@@ -7,24 +7,19 @@ that was stopped goes on from its last checkpoint.
 
 from __future__ import annotations
 
-import argparse
-import tempfile
-import time
 from collections.abc import Mapping, Sequence
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from benchmarks.grid import ENGINES, options, played, seeds_asked_for, versions
 from benchmarks.report import Bar, finish
 from benchmarks.selectors.cells import POOLS, TARGET, Cell, Scale, play
-from benchmarks.selectors.records import FOLDER, Records, bars_of_all, repeat, repeated_bar
+from benchmarks.selectors.records import FOLDER, Records, bars_of_all
 from benchmarks.selectors.savings import best, summary
 
 SELECTORS = ("uniform", "difficulty", "bandit", "hierarchical")
 """The four most telling: no choice, the quickstart's, categories alone, categories and tasks together."""
 SEEDS = 3
-_SECONDS = 420.0
-"""A cell takes this long where no record says better."""
 
 
 def cells(scale: Scale, engine: str, seeds: int = SEEDS) -> list[Cell]:
@@ -32,21 +27,6 @@ def cells(scale: Scale, engine: str, seeds: int = SEEDS) -> list[Cell]:
     return [
         Cell(name, seed, pool, engine, scale) for pool in POOLS for seed in range(seeds) for name in SELECTORS
     ]
-
-
-def run_cells(wanted: Sequence[Cell], records: Records, root: Path, minutes: float) -> None:
-    """Run what is missing; a cell is started only if one as slow as the slowest so far would end in time."""
-    ends = time.monotonic() + 60 * minutes
-    for cell in records.missing(wanted):
-        slowest = max(
-            (row["seconds"] for row in records.rows() if row["scale"] == cell.scale.name), default=_SECONDS
-        )
-        if time.monotonic() + slowest > ends:
-            print(f"{cell.name}: not started, it may take {slowest:.0f} s")
-            return
-        record = play(cell, root)
-        records.append(record)
-        print(f"{cell.name}: {record['rollouts']:.0f} rollouts, reached: {record['reached']}", flush=True)
 
 
 def report(path: Path) -> tuple[Sequence[Mapping[str, Any]], list[Bar]]:
@@ -79,41 +59,17 @@ def show(rows: Sequence[Mapping[str, Any]]) -> None:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run what is missing and report."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.selectors.grpo", description=__doc__)
-    parser.add_argument("--records", type=Path, default=FOLDER / "grpo.jsonl")
-    parser.add_argument("--root", type=Path, help="keep the runs here; needed to resume a stopped cell")
-    parser.add_argument("--engine", choices=["vllm", "transformers"], default="vllm")
-    parser.add_argument("--minutes", type=float, default=90.0, help="start no cell that cannot end by then")
-    parser.add_argument("--only", default="", help="SELECTOR[,SEED[,POOL]]: only these cells")
-    parser.add_argument("--quick", action="store_true", help="tiny runs, recorded apart: do they run at all")
-    parser.add_argument(
-        "--verify", type=int, default=0, metavar="N", help="run N random recorded cells again"
-    )
-    parser.add_argument("--list", action="store_true", help="print the cells that are missing and end")
+    parser = options("benchmarks.selectors.grpo", __doc__, FOLDER / "grpo.jsonl", minutes=90.0)
+    parser.add_argument("--engine", choices=ENGINES, default="vllm")
     arguments = parser.parse_args(argv)
     scale = Scale.tiny() if arguments.quick else Scale()
-    name, seed, pool = (*arguments.only.split(","), "", "")[:3]
-    wanted = [
-        cell
-        for cell in cells(scale, arguments.engine, max(SEEDS, int(seed or 0) + 1))
-        if name in ("", cell.selector) and seed in ("", str(cell.seed)) and pool in ("", cell.pool)
-    ]
-    records = Records(arguments.records)
-    if arguments.list:
-        for cell in records.missing(wanted):
-            print(f"{cell.selector},{cell.seed},{cell.pool}")
+    wanted = cells(scale, arguments.engine, seeds_asked_for(arguments.only, SEEDS))
+    done = played(arguments, wanted, play)
+    if done is None:
         return
     rows, bars = report(arguments.records)
-    with tempfile.TemporaryDirectory() as temporary:
-        if arguments.verify:
-            differ = repeat(wanted, records, lambda cell: play(cell, Path(temporary)), arguments.verify)
-            bars.append(repeated_bar(differ))
-        else:
-            run_cells(wanted, records, arguments.root or Path(temporary), arguments.minutes)
-            rows, bars = report(arguments.records)
     show(rows)
-    versions = {name: metadata.version(name) for name in ("rft-data", "trl", "torch")}
-    finish(bars, versions, {"cells": len(rows)})
+    finish(bars + done.bars, versions(), {"cells": len(rows), "failed": done.failed})
 
 
 if __name__ == "__main__":

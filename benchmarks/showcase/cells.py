@@ -72,12 +72,15 @@ class Cell:
         return f"{self.contender}-{self.seed}-{self.engine}-{self.scale.name}"
 
     @property
+    def label(self) -> str:
+        """As `--only` takes it."""
+        return f"{self.contender},{self.seed}"
+
+    @property
     def command(self) -> str:
         """What runs it alone."""
         quick = " --quick" if self.scale.name == "tiny" else ""
-        return (
-            f"python -m benchmarks.showcase --engine {self.engine}{quick} --only {self.contender},{self.seed}"
-        )
+        return f"python -m benchmarks.showcase --engine {self.engine}{quick} --only {self.label}"
 
     @cached_property
     def recipe_hash(self) -> str:
@@ -127,7 +130,6 @@ def play(cell: Cell, root: Path) -> dict[str, Any]:
     """
     # a run of another recipe or code is not continued
     home = root.absolute() / cell.recipe_hash[:16]
-    home.mkdir(parents=True, exist_ok=True)
     began = time.monotonic()
     summary = rft_run(RECIPE, cell.changes(home), home / cell.name)
     seconds = time.monotonic() - began
@@ -146,7 +148,6 @@ def play(cell: Cell, root: Path) -> dict[str, Any]:
         "groups": summary["groups"]["admitted"],
         "prepare_s": 0.0,
         "seconds": round(seconds, 1),
-        "phases": summary["seconds"],
         "command": cell.command,
         "recipe_hash": cell.recipe_hash,
     }

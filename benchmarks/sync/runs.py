@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -13,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from benchmarks.grid import rft_run
 from benchmarks.sync.slow import rollout_latency_s
 from rft_data.buffer import Buffer
 
@@ -79,7 +77,7 @@ def prepare(root: Path) -> Path:
     """The folder of the model that every run starts from, made once."""
     folder = root / "prepare"
     if not (folder / "summary.json").is_file():
-        _rft("prepare", root, HERE / "prepare.yaml", [f"run_dir={folder}", f"buffer.uri={folder}/buffer"])
+        rft_run(HERE / "prepare.yaml", [f"run_dir={folder}", f"buffer.uri={folder}/buffer"], folder)
     return folder / "stages" / "0-sft"
 
 
@@ -101,27 +99,8 @@ def play(setting: Setting, root: Path, model: Path) -> Outcome:
         wait = f"{{distribution: {setting.distribution}, median_s: {setting.median_s}}}"
         changes.append(f"explorer.workflow={{use: 'benchmarks.sync.slow:SlowTurn', args: {wait}}}")
     if not (folder / "summary.json").is_file():
-        _rft(setting.name, root, HERE / "recipe.yaml", changes)
+        rft_run(HERE / "recipe.yaml", changes, folder)
     return read(setting, folder)
-
-
-def _rft(name: str, root: Path, recipe: Path, changes: Sequence[str]) -> None:
-    log = root / f"{name}.log"
-    command = [
-        sys.executable,
-        "-c",
-        "from rft_data.cli.app import main; main()",
-        "run",
-        str(recipe),
-        *changes,
-    ]
-    with log.open("w") as out:
-        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        done = subprocess.run(  # noqa: S603 - our own command
-            command, stdout=out, stderr=subprocess.STDOUT, check=False, env=environment
-        )
-    if done.returncode:
-        raise RuntimeError(f"{name} ended with {done.returncode}:\n{log.read_text()[-3000:]}")
 
 
 def read(setting: Setting, folder: Path) -> Outcome:
