@@ -24,6 +24,7 @@ _COUNTS = (
     "rollouts_retried",
     "rollouts_unscored",
     "groups_salvaged",
+    "rows",
     "tokens",
 )
 _PHASES = ("playing", "generating", "rewarding", "loading")
@@ -73,7 +74,8 @@ class Meter:
         """Return all counts and times since the last call, and reset them.
 
         `idle_s`: no rollout was under way; `bubble_ratio`: share of the time in which the engine sampled
-        nothing; `reward_p50_s`, `reward_p95_s`: seconds per call of a reward (0 without calls).
+        nothing; `rows_per_rollout`: rows of an arrived rollout (0 when none arrived); `reward_p50_s`,
+        `reward_p95_s`: seconds per call of a reward (0 without calls).
         """
         end = time.monotonic()
         for phase in _PHASES:
@@ -87,6 +89,7 @@ class Meter:
         numbers = {
             **{name: float(self._counts[name]) for name in _COUNTS},
             **{f"{phase}_s": self._seconds[phase] for phase in _PHASES},
+            "rows_per_rollout": self._counts["rows"] / max(1, self._counts["rollouts_arrived"]),
             "elapsed_s": elapsed,
             "idle_s": max(0.0, elapsed - self._seconds["playing"]),
             "bubble_ratio": min(1.0, max(0.0, 1.0 - self._seconds["generating"] / elapsed)),

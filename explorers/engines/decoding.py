@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import torch
 
+from explorers.engines.stopping import StopTexts
 from explorers.engines.swap import Segments
 from rft_data.core.words import NOT_SAMPLED, FinishReason
 
@@ -24,6 +25,8 @@ class Request:
     temperature: float
     segments: Segments
     future: asyncio.Future[None]
+    min_tokens: int = 0
+    stop: StopTexts | None = None
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     finish_reason: FinishReason | Literal[""] = NOT_SAMPLED
@@ -32,12 +35,21 @@ class Request:
         """Append one sampled token; finish the request if it was the last one."""
         self.token_ids.append(token_id)
         self.logprobs.append(logprob)
-        if token_id in end_ids:
+        if token_id in end_ids or self._completes_stop():
             self.finish_reason = FinishReason.STOP
         elif len(self.token_ids) >= self.max_tokens:
             self.finish_reason = FinishReason.LENGTH
         if self.finish_reason and not self.future.done():
             self.future.set_result(None)
+
+    @property
+    def may_end(self) -> bool:
+        """Whether the next token may be an end token."""
+        return len(self.token_ids) >= self.min_tokens
+
+    def _completes_stop(self) -> bool:
+        late = len(self.token_ids) > self.min_tokens
+        return late and self.stop is not None and self.stop.completed(self.token_ids)
 
 
 @dataclass(slots=True)

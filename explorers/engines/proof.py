@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from rft_data.core.errors import EngineError, IntegrityError, MissingFileError, ParityError, RowError
+from rft_data.core.errors import ContextOverflow, EngineError, IntegrityError, MissingFileError, ParityError
 from rft_data.core.files import Tensors, tensors_in, weight_files
 from rft_data.core.lookup import need
 from rft_data.core.rows import WeightRef
@@ -118,9 +118,9 @@ class Proof:
 
 
 def check_room(prompt_ids: Sequence[int], max_model_len: int) -> None:
-    """Raises: RowError when a prompt is empty or leaves no room for a completion."""
+    """Raises: ContextOverflow when a prompt is empty or leaves no room for a completion."""
     if not 0 < len(prompt_ids) < max_model_len:
-        raise RowError(
+        raise ContextOverflow(
             f"a prompt of {len(prompt_ids)} tokens cannot be completed within max_model_len "
             f"{max_model_len}; wanted 1 to {max_model_len - 1} tokens: "
             "raise explorer.engine.max_model_len or drop the task."

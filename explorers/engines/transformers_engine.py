@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import torch
 from explorers.engines.decoding import Batch, Request, sample_tokens
 from explorers.engines.isolation import RandomStream, process_state_kept
 from explorers.engines.proof import TIED_HEAD, Proof, check_room, end_token_ids, probe_tolerance
+from explorers.engines.stopping import StopTexts
 from explorers.engines.swap import Segments, WeightSwap, checked_mode
 from explorers.transports import make_transport
 from explorers.transports.arrival import Source, Transport
@@ -69,6 +71,7 @@ class TransformersEngine:
                 .eval()
                 .requires_grad_(False)
             )
+        self._model_path = model_path
         self._end_ids = frozenset(end_token_ids(model_path))
         self._max_num_seqs = int(settings["max_num_seqs"])
         self._max_model_len = max_model_len
@@ -102,6 +105,8 @@ class TransformersEngine:
             temperature=sampling.temperature,
             segments=Segments(version),
             future=asyncio.get_running_loop().create_future(),
+            min_tokens=sampling.min_tokens,
+            stop=StopTexts(self._decode_text, sampling.stop) if sampling.stop else None,
         )
         self._queue.append(request)
         if self._decoder is None or self._decoder.done():
@@ -178,11 +183,23 @@ class TransformersEngine:
             use_cache=True,
             logits_to_keep=1,
         ).logits[:, -1]
+        held = [row for row, request in enumerate(batch.requests) if not request.may_end]
+        if held:
+            end_ids = torch.tensor(sorted(self._end_ids), device=logits_BV.device)
+            logits_BV[torch.tensor(held, device=logits_BV.device)[:, None], end_ids] = -torch.inf
         with self._random.active():
             token_B, logprob_B = sample_tokens(logits_BV, batch.temperature_B)
         for request, token, logprob in zip(batch.requests, token_B.tolist(), logprob_B.tolist(), strict=True):
             request.take(token, logprob, self._end_ids)
         return token_B
+
+    @cached_property
+    def _tokenizer(self) -> Any:
+        return need("transformers", "train", "stop strings").AutoTokenizer.from_pretrained(self._model_path)
+
+    def _decode_text(self, token_ids: list[int]) -> str:
+        text: str = self._tokenizer.decode(token_ids, skip_special_tokens=False)
+        return text
 
     # --- what a swap needs (explorers.engines.swap.Host) ---------------------------------------------------
 

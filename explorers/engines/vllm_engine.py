@@ -12,6 +12,7 @@ import itertools
 import os
 import threading
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +82,7 @@ class VllmEngine:
             arguments = engine_arguments(model_path, seed, max_model_len, {**options, **needed})
             self._proof = Proof(model_path)
             self._end_ids = end_token_ids(model_path)
+            self._model_path = model_path
             self._llm: Any = started(arguments, model_path, options)
             _OPEN.add(id(self))
         self._max_model_len = int(self._llm.model_config.max_model_len)
@@ -108,12 +110,16 @@ class VllmEngine:
         """
         version = await self._swap.admitted()
         check_room(prompt_ids, self._max_model_len)
-        parameters = {
+        parameters: dict[str, Any] = {
             "max_tokens": sampling.max_tokens,
             "temperature": sampling.temperature,
             "logprobs": 0,
             "stop_token_ids": self._end_ids,
+            "min_tokens": sampling.min_tokens,
         }
+        if sampling.stop:
+            self._llm.output_processor.tokenizer = self._tokenizer
+            parameters |= {"stop": list(sampling.stop), "detokenize": True}
         future = asyncio.get_running_loop().create_future()
         flight = _Flight(list(prompt_ids), parameters, Segments(version), future)
         self._start(flight, version)
@@ -154,6 +160,11 @@ class VllmEngine:
                 _shut_down(self._llm)
             self._llm = None
 
+    @cached_property
+    def _tokenizer(self) -> Any:
+        """What stop strings are found with; vLLM itself is started without one."""
+        return need("transformers", "train", "stop strings").AutoTokenizer.from_pretrained(self._model_path)
+
     def _check_open(self) -> None:
         if self._llm is None:
             raise EngineError("the engine was closed; make a new one.")
@@ -168,7 +179,11 @@ class VllmEngine:
         from vllm.inputs import TokensPrompt
         from vllm.sampling_params import RequestOutputKind
 
-        params = SamplingParams(detokenize=False, output_kind=RequestOutputKind.FINAL_ONLY, **parameters)
+        params = SamplingParams(
+            output_kind=RequestOutputKind.FINAL_ONLY,
+            skip_special_tokens=False,
+            **{"detokenize": False, **parameters},
+        )
         prompt = TokensPrompt(prompt_token_ids=list(prompt_ids), cache_salt=salt)
         request_id = str(next(self._ids))
         with _ONE_AT_A_TIME:

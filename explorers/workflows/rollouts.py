@@ -53,6 +53,7 @@ class Rollouts:
             self._meter.trouble("rollouts_failed", described(outcome))
             return outcome
         self._meter.count("rollouts_arrived")
+        self._meter.count("rows", len(outcome))
         unscored = next((row.unscored_reason for row in outcome if row.unscored_reason), None)
         if unscored:
             self._meter.trouble("rollouts_unscored", unscored)

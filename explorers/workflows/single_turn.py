@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from typing import Any
 
@@ -44,7 +43,7 @@ class SingleTurn:
                 completion_text=text,
                 finish_reason=completion.finish_reason,
                 **await self._rewards.score(task, text),
-                sampling=dataclasses.asdict(ctx.sampling),
+                sampling=ctx.sampling.stored(),
                 tokenizer_hash=self._tokenizer_hash,
             )
         ]

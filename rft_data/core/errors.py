@@ -53,6 +53,14 @@ class RowError(RftError, ValueError):
     """A row does not fit its table's contract."""
 
 
+class ContextOverflow(RowError):
+    """A conversation leaves the model no room for another token."""
+
+
+class BudgetSpent(RowError):
+    """A rollout has sampled all the tokens it may."""
+
+
 class ConflictError(RftError, ValueError):
     """An id that is already stored came again with other content."""
 

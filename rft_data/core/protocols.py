@@ -23,6 +23,23 @@ class Sampling:
     max_tokens: int
     temperature: float = 1.0
     """0 means greedy (then logprobs are of the temperature-1 distribution)."""
+    stop: tuple[str, ...] = ()
+    """Texts that end the completion; the tokens up to the end of the text are kept."""
+    min_tokens: int = 0
+    """No end token and no stop text before so many tokens; the logprobs are of the distribution without end
+    tokens, from which these tokens are sampled."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "stop", tuple(self.stop))
+
+    def stored(self) -> dict[str, Any]:
+        """The fields as rows hold them: those that were added later only where they are set."""
+        values: dict[str, Any] = {"max_tokens": self.max_tokens, "temperature": self.temperature}
+        if self.stop:
+            values["stop"] = list(self.stop)
+        if self.min_tokens:
+            values["min_tokens"] = self.min_tokens
+        return values
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,41 @@
+"""What a workflow gets back from the model, and the typed ends of a rollout."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rft_data.core.errors import BudgetSpent, ContextOverflow
+
+__all__ = ["BudgetSpent", "ContextOverflow", "Reply", "ToolCall"]
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """One call that the model asks for."""
+
+    id: str
+    name: str
+    """Empty when the sampled text does not name a tool."""
+    arguments: Mapping[str, Any] | None
+    """None: the sampled text is no valid call; `text` has it."""
+    text: str
+    """The call as it was sampled."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """One sampled turn."""
+
+    content: str
+    """The visible answer: without thinking, tool calls and special tokens."""
+    reasoning: str | None
+    """What the model thought first; None when it did not think."""
+    tool_calls: tuple[ToolCall, ...]
+    """Calls in the order they were sampled, malformed ones included."""
+    finish_reason: str
+    """A `FinishReason`, or another word of the engine."""
+    message: Mapping[str, Any]
+    """The message to append to the conversation: role, content, and where there are
+    any, reasoning_content and tool_calls (the valid ones)."""

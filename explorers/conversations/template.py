@@ -1,0 +1,140 @@
+"""A model's chat template, used so that no token of a conversation's history is made twice.
+
+The first prompt is rendered whole. Each later one is only what the template puts between a sampled turn and
+the next: the end of the turn, the appended messages and the opening of the next turn. That text is cut out of
+a short synthetic conversation and tokenised alone, so no token merges over the boundary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rft_data.core.errors import RowError
+from rft_data.core.rows import Message
+
+MARK = "rft7content7mark"
+"""Content of the synthetic turn; what follows it is what a template puts after a turn."""
+_ASK: Message = {"role": "user", "content": "u"}
+_THINK_OPEN, _THINK_CLOSE = "<think>", "</think>"
+
+
+class ChatTemplate:
+    """Renders prompts and what comes between turns."""
+
+    def __init__(self, tokenizer: Any, arguments: Mapping[str, Any] | None = None) -> None:
+        """`arguments`: what the template takes beside messages and tools, for example `enable_thinking`."""
+        self.tokenizer = tokenizer
+        self._arguments = dict(arguments or {})
+        self._special = frozenset(tokenizer.all_special_ids)
+        self.special_texts = sorted(tokenizer.all_special_tokens, key=len, reverse=True)
+        """Texts of the special tokens, which are no part of what a turn says."""
+        self.renders_thinking = self._renders_thinking()
+        """Whether it knows `reasoning_content`; else thinking stays in the content."""
+
+    # --- ids ---------------------------------------------------------------------------------------
+
+    def prompt(self, messages: Sequence[Message], tools: Sequence[Any] | None) -> list[int]:
+        """The ids of a whole prompt, for the first turn of a row.
+
+        Raises: RowError when the template refuses the messages.
+        """
+        return self.ids(self.text(messages, tools, opened=True))
+
+    def between(
+        self, last: Message, appended: Sequence[Message], tools: Sequence[Any] | None, *, ended: bool
+    ) -> list[int]:
+        """The ids between a sampled turn and the next one.
+
+        Args:
+            last: the sampled turn; of it, only whether it has calls counts.
+            appended: the messages after it.
+            tools: what the conversation offers.
+            ended: whether the turn's end token was sampled; else it is among the ids.
+
+        Raises: RowError when the template refuses the messages.
+        """
+        ids = self.ids(self.tail(last, appended, tools))
+        return ids[1:] if ended and ids and ids[0] in self._special else ids
+
+    def ids(self, text: str) -> list[int]:
+        """The ids of a text, with nothing added."""
+        found: list[int] = self.tokenizer(text, add_special_tokens=False)["input_ids"]
+        return found
+
+    def has_ended(self, token_ids: Sequence[int], *, stopped: bool) -> bool:
+        """Whether a sampled turn has its end token; `stopped`: a stop token ended it."""
+        return bool(stopped and token_ids and token_ids[-1] in self._special)
+
+    # --- texts -------------------------------------------------------------------------------------
+
+    def text(self, messages: Sequence[Message], tools: Sequence[Any] | None, *, opened: bool) -> str:
+        """A conversation as the template writes it; `opened`: with the opening of the next turn.
+
+        Raises: RowError when the template refuses the messages.
+        """
+        from jinja2.exceptions import TemplateError
+
+        try:
+            rendered: str = self.tokenizer.apply_chat_template(
+                [dict(message) for message in messages],
+                tools=list(tools) if tools else None,
+                tokenize=False,
+                add_generation_prompt=opened,
+                **self._arguments,
+            )
+        except (TemplateError, TypeError, ValueError) as err:
+            roles = " ".join(message["role"] for message in messages)
+            raise RowError(
+                f"the chat template cannot render the roles [{roles}] ({type(err).__name__}: {err}); "
+                "`rft debug template MODEL` says what it can render."
+            ) from err
+        return rendered
+
+    def tail(self, last: Message, appended: Sequence[Message], tools: Sequence[Any] | None) -> str:
+        """What the template puts between the sampled text of `last` and that of the next turn.
+
+        Raises: RowError when the template refuses the messages, or shows nothing of the turn.
+        """
+        calls = last.get("tool_calls")
+        if not calls:
+            plain = self.text([_ASK, _turn(), *appended], tools, opened=True)
+            return _after_mark(plain)
+        turn = {**_turn(), "tool_calls": calls}
+        before = self.text([_ASK, turn], tools, opened=False)
+        whole = self.text([_ASK, turn, *appended], tools, opened=True)
+        if not whole.startswith(before):
+            before, whole = _after_mark(before), _after_mark(whole)
+        if not whole.startswith(before):
+            raise RowError(
+                "the chat template renders a turn with tool calls in another way when messages follow it; "
+                "`rft debug template MODEL` shows it."
+            )
+        return self.ending(tools) + whole[len(before) :]
+
+    def ending(self, tools: Sequence[Any] | None = None) -> str:
+        """What the template puts after a turn: its end token, and often a line break."""
+        return _after_mark(self.text([_ASK, _turn()], tools, opened=False))
+
+    def opens_thinking(self, prompt_ids: Sequence[int]) -> bool:
+        """Whether a prompt ends inside a block of thinking."""
+        text: str = self.tokenizer.decode(list(prompt_ids[-8:]), skip_special_tokens=False)
+        return text.rstrip().endswith(_THINK_OPEN)
+
+    def _renders_thinking(self) -> bool:
+        thought = {**_turn(), "reasoning_content": "rft7thinking7mark"}
+        return "rft7thinking7mark" in self.text([_ASK, thought], None, opened=False)
+
+
+def _turn() -> dict[str, Any]:
+    return {"role": "assistant", "content": MARK}
+
+
+def _after_mark(text: str) -> str:
+    _, found, rest = text.partition(MARK)
+    if not found:
+        raise RowError(
+            "the chat template does not show the content of an assistant's turn; a conversation of several "
+            "turns needs one that does."
+        )
+    return rest

@@ -1,0 +1,134 @@
+"""The sampled turns of a rollout as a tree: each turn holds only the tokens and messages that it adds.
+
+The path from a root to a leaf is one row: its ids are exactly what the engine saw and sampled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from explorers.conversations.replies import Reply
+from rft_data.core.protocols import Completion
+from rft_data.core.rows import VersionSpan
+
+
+@dataclass(eq=False, slots=True)
+class Turn:
+    """One sampled turn and what was appended to the conversation before it."""
+
+    parent: Turn | None
+    keys: tuple[str, ...]
+    """Keys of the appended messages; for a completion of plain text or ids, what it was asked with."""
+    messages: tuple[dict[str, Any], ...]
+    """The appended messages."""
+    context: list[int]
+    """Ids that stand before the sampled ones: given, not sampled."""
+    offered: str
+    """The tools that were offered, as canonical JSON; empty for a completion, which is no chat."""
+    sampled: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    spans: list[VersionSpan] = field(default_factory=list)
+    reply: Reply | None = None
+    """None while it is being sampled."""
+    reply_key: str = ""
+    ended: bool = False
+    """Whether the end token of the turn was sampled."""
+    children: list[Turn] = field(default_factory=list)
+    replaced: list[int] = field(default_factory=list)
+    """Ids that the caller put in the place of the sampled ones from the divergence on; they have no loss."""
+
+    def take(self, completion: Completion) -> None:
+        """Keep what was sampled."""
+        self.sampled = list(completion.token_ids)
+        self.logprobs = list(completion.logprobs)
+        self.spans = list(completion.version_spans)
+
+    def replace(self, kept: int, ids: Sequence[int]) -> None:
+        """Keep the first `kept` sampled tokens, and put the caller's ids in the place of the others."""
+        self.sampled, self.logprobs = self.sampled[:kept], self.logprobs[:kept]
+        self.spans = [(v, start, min(end, kept)) for v, start, end in self.spans if start < kept]
+        self.replaced, self.ended = list(ids), False
+
+    @property
+    def path(self) -> list[Turn]:
+        """The turns from the root to this one."""
+        turns: list[Turn] = []
+        turn: Turn | None = self
+        while turn is not None:
+            turns.append(turn)
+            turn = turn.parent
+        return turns[::-1]
+
+    @property
+    def text(self) -> str:
+        """All text up to the end of this turn, of completions."""
+        return "".join(one.keys[0] + (one.reply.content if one.reply else "") for one in self.path)
+
+    @property
+    def ids(self) -> list[int]:
+        """All ids up to the end of this turn."""
+        return [token for turn in self.path for token in (*turn.context, *turn.sampled, *turn.replaced)]
+
+
+class Turns:
+    """All turns of one rollout."""
+
+    def __init__(self) -> None:
+        self.roots: list[Turn] = []
+
+    def __iter__(self) -> Iterator[Turn]:
+        """Every turn, parents first, in the order in which they were begun."""
+        waiting = self.roots[::-1]
+        while waiting:
+            turn = waiting.pop()
+            yield turn
+            waiting += turn.children[::-1]
+
+    @property
+    def leaves(self) -> list[Turn]:
+        """The turns that nothing continues."""
+        return [turn for turn in self if not turn.children]
+
+    def siblings(self, parent: Turn | None) -> list[Turn]:
+        """The turns that begin after `parent`; the roots for None."""
+        return self.roots if parent is None else parent.children
+
+    def continued(self, keys: Sequence[str], offered: str) -> tuple[Turn | None, int]:
+        """The turn that a conversation continues, and how many of its messages are recorded.
+
+        Of turns that are the same to the caller, one that nothing continues yet comes first.
+        """
+        best: tuple[Turn | None, int] = (None, 0)
+        waiting = [(turn, 0) for turn in self.roots]
+        while waiting:
+            turn, before = waiting.pop(0)
+            end = before + len(turn.keys) + 1
+            said = (*turn.keys, turn.reply_key)
+            if turn.reply is None or turn.offered != offered or tuple(keys[before:end]) != said:
+                continue
+            deeper = end > best[1]
+            if deeper or (end == best[1] and best[0] is not None and best[0].children and not turn.children):
+                best = (turn, end)
+            waiting += [(child, end) for child in turn.children]
+        return best
+
+    def extended(self, prompt: str | Sequence[int]) -> tuple[Turn | None, str | Sequence[int]]:
+        """The completion that a prompt of text or ids goes on from, and what the prompt adds to it."""
+        best: tuple[Turn | None, str | Sequence[int]] = (None, prompt)
+        for turn in self:
+            if turn.offered or turn.reply is None or not turn.reply.content:
+                continue
+            known = turn.text if isinstance(prompt, str) else turn.ids
+            if len(prompt) - len(known) < len(best[1]) and prompt[: len(known)] == known:
+                best = (turn, prompt[len(known) :])
+        return best
+
+    def begin(self, turn: Turn) -> None:
+        """Add a turn that is about to be sampled."""
+        self.siblings(turn.parent).append(turn)
+
+    def forget(self, turn: Turn) -> None:
+        """Remove a turn that was not sampled."""
+        self.siblings(turn.parent).remove(turn)
