@@ -8,8 +8,7 @@ from data_juicer.ops.base_op import OPERATORS, Pipeline
 
 from ops.advantages.column import ADVANTAGE_COLUMNS, with_advantage
 from ops.base import GROUP_KEY, ArrowMapper
-from ops.grouping import Groups
-from ops.rewards.effective import effective_rewards
+from ops.rewards.effective import Outcomes
 
 
 @OPERATORS.register_module("asymre_advantage_mapper")
@@ -17,7 +16,7 @@ class AsymreAdvantageMapper(ArrowMapper, Pipeline):
     """Writes `advantage` = r - (group mean + baseline_shift) (AsymRE, arXiv:2506.20520).
 
     A negative shift stresses successes over failures, which keeps off-policy REINFORCE stable. r is
-    `shaped_reward` where set, else `reward`; a row without one takes no part and gets a null. In a
+    `shaped_reward` where set, else `reward`; a rollout without one takes no part and gets a null. In a
     group of one, or of equal rewards, every row gets -baseline_shift, as the formula says: put
     reward_variance_filter before where that is not wanted.
     Raises ValueError for a reward that is not finite.
@@ -39,7 +38,7 @@ class AsymreAdvantageMapper(ArrowMapper, Pipeline):
 
     def process_table(self, table: pa.Table) -> pa.Table:
         """Add the advantage, computed in fp64."""
-        rewards = effective_rewards(table)
-        groups = Groups.of(table, GROUP_KEY)
-        baseline = groups.moments(rewards).mean + self.baseline_shift
-        return with_advantage(table, rewards - baseline[groups.codes])
+        found = Outcomes.of(table)
+        baseline = found.groups.moments(found.rewards).mean + self.baseline_shift
+        advantage = found.rewards - baseline[found.groups.codes]
+        return with_advantage(table, advantage[found.rows])

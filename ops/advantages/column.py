@@ -1,5 +1,8 @@
 """Shared by the advantage mappers: writing the column, and centring and scaling the values of a group.
 
+They compare rollouts: of several rows of one (turns, or branches) the reward of the last counts, once, and
+every row gets the same advantage.
+
 Each operator's formula is in its own file.
 """
 
@@ -11,11 +14,13 @@ import pyarrow as pa
 
 from ops.base import append_or_replace
 from ops.grouping import Groups
+from ops.rollouts import ROLLOUT_COLUMNS
 
 Array = npt.NDArray[np.float64]
 
-ADVANTAGE_COLUMNS = ("shaped_reward", "advantage")
-"""Optional input columns: the reward that counts before `reward`, and the column that is replaced."""
+ADVANTAGE_COLUMNS = ("shaped_reward", "advantage", *ROLLOUT_COLUMNS)
+"""Optional input columns: the reward that counts before `reward`, the column that is replaced, and those that
+tell which rows are one rollout."""
 
 
 def with_advantage(table: pa.Table, advantage: Array) -> pa.Table:

@@ -9,8 +9,7 @@ from data_juicer.ops.base_op import OPERATORS, Pipeline
 
 from ops.advantages.column import ADVANTAGE_COLUMNS, batch_std, standardised, with_advantage
 from ops.base import GROUP_KEY, ArrowMapper
-from ops.grouping import Groups
-from ops.rewards.effective import effective_rewards
+from ops.rewards.effective import Outcomes
 
 Scale = Literal["group", "batch", "none"]
 
@@ -23,7 +22,7 @@ class GrpoAdvantageMapper(ArrowMapper, Pipeline):
     scale="batch": the same with the std of all rewards of the batch (Lite PPO, arXiv:2508.08221).
     scale="none": r - mean (Dr. GRPO, arXiv:2503.20783).
     r is `shaped_reward` where that is set, else `reward`. Mean and std are over the known rewards; a
-    row without one gets a null advantage, and the pipeline drops it. A group of one, or of equal
+    rollout without one gets a null advantage, and the pipeline drops it. A group of one, or of equal
     rewards, gets 0.0. The batch is the groups judged together: a round of a synchronous run (a round of
     refills by itself), a whole dataset under dj-process; other runs judge groups one by one and refuse
     scale="batch". Raises ValueError for a reward that is not finite.
@@ -46,9 +45,8 @@ class GrpoAdvantageMapper(ArrowMapper, Pipeline):
 
     def process_table(self, table: pa.Table) -> pa.Table:
         """Add the advantage, computed in fp64."""
-        rewards = effective_rewards(table)
-        groups = Groups.of(table, GROUP_KEY)
-        advantage = standardised(rewards, groups, scaled=self.scale == "group", eps=self.eps)
+        found = Outcomes.of(table)
+        advantage = standardised(found.rewards, found.groups, scaled=self.scale == "group", eps=self.eps)
         if self.scale == "batch":
-            advantage = advantage / (batch_std(rewards) + self.eps or 1.0)
-        return with_advantage(table, advantage)
+            advantage = advantage / (batch_std(found.rewards) + self.eps or 1.0)
+        return with_advantage(table, advantage[found.rows])

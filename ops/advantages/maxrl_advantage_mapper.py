@@ -8,8 +8,7 @@ from data_juicer.ops.base_op import OPERATORS, Pipeline
 
 from ops.advantages.column import ADVANTAGE_COLUMNS, with_advantage
 from ops.base import GROUP_KEY, ArrowMapper
-from ops.grouping import Groups
-from ops.rewards.effective import correct_rows, effective_rewards
+from ops.rewards.effective import Outcomes, correct_rows
 
 
 @OPERATORS.register_module("maxrl_advantage_mapper")
@@ -18,7 +17,7 @@ class MaxrlAdvantageMapper(ArrowMapper, Pipeline):
 
     The estimator of MaxRL (arXiv:2602.02710): the mean over the successes alone, less the score's mean,
     which approaches the gradient of log pass rate, so hard tasks weigh more than with r - mean. A group
-    without a success, without a failure, or of one gets 0.0; a row without a reward gets a null. r is
+    without a success, without a failure, or of one gets 0.0; a rollout without a reward gets a null. r is
     `shaped_reward` where set, else `reward`.
     Raises ValueError for a reward that is not finite.
     """
@@ -34,9 +33,9 @@ class MaxrlAdvantageMapper(ArrowMapper, Pipeline):
 
     def process_table(self, table: pa.Table) -> pa.Table:
         """Add the advantage, computed in fp64."""
-        known = ~np.isnan(effective_rewards(table))
-        success = np.where(known, correct_rows(table, self.correct), np.nan)
-        groups = Groups.of(table, GROUP_KEY)
-        rate = groups.moments(success).mean[groups.codes]
+        found = Outcomes.of(table)
+        known = ~np.isnan(found.rewards)
+        success = np.where(known, correct_rows(table, self.correct)[found.last], np.nan)
+        rate = found.groups.moments(success).mean[found.groups.codes]
         advantage = np.where(rate > 0, (success - rate) / np.where(rate > 0, rate, 1.0), 0.0)
-        return with_advantage(table, np.where(known, advantage, np.nan))
+        return with_advantage(table, np.where(known, advantage, np.nan)[found.rows])

@@ -8,8 +8,7 @@ from data_juicer.ops.base_op import OPERATORS, Pipeline
 
 from ops.advantages.column import ADVANTAGE_COLUMNS, with_advantage
 from ops.base import GROUP_KEY, ArrowMapper
-from ops.grouping import Groups
-from ops.rewards.effective import effective_rewards
+from ops.rewards.effective import Outcomes
 
 
 @OPERATORS.register_module("opmd_advantage_mapper")
@@ -18,7 +17,7 @@ class OpmdAdvantageMapper(ArrowMapper, Pipeline):
 
     The baseline is the log-partition of arXiv:2505.17826, appendix A (after Kimi k1.5,
     arXiv:2501.12599), estimated from the group. It goes from the group's mean (tau large) to its
-    maximum (tau small). r is `shaped_reward` where set, else `reward`; a row without one takes no part
+    maximum (tau small). r is `shaped_reward` where set, else `reward`; a rollout without one takes no part
     and gets a null. A group of one, or of equal rewards, gets 0.0.
     Raises ValueError for a reward that is not finite.
     """
@@ -36,8 +35,8 @@ class OpmdAdvantageMapper(ArrowMapper, Pipeline):
 
     def process_table(self, table: pa.Table) -> pa.Table:
         """Add the advantage, computed in fp64; exponents are at most 0, so none overflows."""
-        rewards = effective_rewards(table)
-        groups = Groups.of(table, GROUP_KEY)
+        found = Outcomes.of(table)
+        rewards, groups = found.rewards, found.groups
         known = ~np.isnan(rewards)
         codes = groups.codes[known]
         best = np.full(groups.count, -np.inf)
@@ -46,4 +45,4 @@ class OpmdAdvantageMapper(ArrowMapper, Pipeline):
         size = np.maximum(np.bincount(codes, minlength=groups.count), 1)
         weight = np.bincount(codes, np.exp(below[known] / self.tau), groups.count) / size
         partition = self.tau * np.log(np.where(weight > 0, weight, 1.0))
-        return with_advantage(table, below - partition[groups.codes])
+        return with_advantage(table, (below - partition[groups.codes])[found.rows])

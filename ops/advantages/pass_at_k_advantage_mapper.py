@@ -11,8 +11,7 @@ from data_juicer.ops.base_op import OPERATORS, Pipeline
 
 from ops.advantages.column import ADVANTAGE_COLUMNS, with_advantage
 from ops.base import GROUP_KEY, ArrowMapper
-from ops.grouping import Groups
-from ops.rewards.effective import correct_rows, effective_rewards
+from ops.rewards.effective import Outcomes, correct_rows
 
 Array = npt.NDArray[np.float64]
 
@@ -21,11 +20,11 @@ Array = npt.NDArray[np.float64]
 class PassAtKAdvantageMapper(ArrowMapper, Pipeline):
     """Writes the `advantage` of pass@k training, in closed form (arXiv:2508.10751).
 
-    Every k of the group's n scored rows are one trial, which succeeds if one of the k is correct
-    (r >= `correct`; r is `shaped_reward` where set, else `reward`). With m wrong rows:
-    R = 1 - C(m, k) / C(n, k) and s = sqrt(R (1 - R)); a correct row gets (1 - R) / s, a wrong one
+    Every k of the group's n scored rollouts are one trial, which succeeds if one of the k is correct
+    (r >= `correct`; r is `shaped_reward` where set, else `reward`). With m wrong ones:
+    R = 1 - C(m, k) / C(n, k) and s = sqrt(R (1 - R)); a correct one gets (1 - R) / s, a wrong one
     (1 - R - C(m - 1, k - 1) / C(n - 1, k - 1)) / s. Where
-    s = 0 (all trials succeed, or none; a group of k or fewer; a group of one) all get 0.0. A row without
+    s = 0 (all trials succeed, or none; a group of k or fewer; a group of one) all get 0.0. A rollout without
     a reward takes no part and gets a null. Raises ValueError for a reward that is not finite.
     """
 
@@ -43,17 +42,17 @@ class PassAtKAdvantageMapper(ArrowMapper, Pipeline):
 
     def process_table(self, table: pa.Table) -> pa.Table:
         """Add the advantage, computed in fp64."""
-        known = ~np.isnan(effective_rewards(table))
-        correct = correct_rows(table, self.correct)
-        groups = Groups.of(table, GROUP_KEY)
+        found = Outcomes.of(table)
+        groups, known = found.groups, ~np.isnan(found.rewards)
+        correct = correct_rows(table, self.correct)[found.last]
         size = np.bincount(groups.codes, known, groups.count)
         wrong = np.bincount(groups.codes, known & ~correct, groups.count)
         fail = _share_of_choices(wrong, size, self.k)
         spread = np.sqrt(fail * (1.0 - fail))
         of_wrong = fail - _share_of_choices(wrong - 1, size - 1, self.k - 1)
-        spread_rows = np.where(spread > 0, spread, np.inf)[groups.codes]
-        advantage = np.where(correct, fail[groups.codes], of_wrong[groups.codes]) / spread_rows
-        return with_advantage(table, np.where(known, advantage, np.nan))
+        divisor = np.where(spread > 0, spread, np.inf)[groups.codes]
+        advantage = np.where(correct, fail[groups.codes], of_wrong[groups.codes]) / divisor
+        return with_advantage(table, np.where(known, advantage, np.nan)[found.rows])
 
 
 def _share_of_choices(part: npt.NDArray[Any], whole: npt.NDArray[Any], k: int) -> Array:

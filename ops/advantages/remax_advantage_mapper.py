@@ -8,8 +8,7 @@ from data_juicer.ops.base_op import OPERATORS, Pipeline
 
 from ops.advantages.column import ADVANTAGE_COLUMNS, with_advantage
 from ops.base import GROUP_KEY, ArrowMapper, append_or_replace
-from ops.grouping import Groups
-from ops.rewards.effective import effective_rewards
+from ops.rewards.effective import Outcomes
 
 
 @OPERATORS.register_module("remax_advantage_mapper")
@@ -36,20 +35,20 @@ class RemaxAdvantageMapper(ArrowMapper, Pipeline):
 
     def process_table(self, table: pa.Table) -> pa.Table:
         """Add advantage and mask."""
-        rewards = effective_rewards(table)
-        groups = Groups.of(table, GROUP_KEY)
+        found = Outcomes.of(table)
+        groups = found.groups
         greedy = table["member"].to_numpy() == self.baseline_member
-        turns = np.flatnonzero(greedy)
-        turns = turns[np.argsort(table["turn"].to_numpy()[turns], kind="stable")]
+        greedy_rollouts = np.flatnonzero(greedy[found.last])
         baseline = np.full(groups.count, np.nan)
-        baseline[groups.codes[turns]] = rewards[turns]  # of several turns the last one written stays
+        baseline[groups.codes[greedy_rollouts]] = found.rewards[greedy_rollouts]
         if np.isnan(baseline).any():
-            row = int(np.argmax(np.isnan(baseline[groups.codes])))
+            row = found.last[int(np.argmax(np.isnan(baseline[groups.codes])))]
             raise ValueError(
                 f"group {table[GROUP_KEY][row].as_py()!r} has no baseline: wanted a member "
                 f"{self.baseline_member} with a reward"
             )
-        advantage = np.where(greedy, 0.0, rewards - baseline[groups.codes])
+        ahead = (found.rewards - baseline[groups.codes])[found.rows]
+        advantage = np.where(greedy, 0.0, ahead)
         masked = greedy
         if "masked" in table.column_names:
             masked = greedy | table["masked"].fill_null(False).to_numpy()

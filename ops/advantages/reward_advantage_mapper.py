@@ -6,24 +6,26 @@ For algorithms that compute advantages on the whole lease (`batch_ops`, a critic
 from __future__ import annotations
 
 import pyarrow as pa
-from data_juicer.ops.base_op import OPERATORS, Mapper
+from data_juicer.ops.base_op import OPERATORS, Pipeline
 
 from ops.advantages.column import ADVANTAGE_COLUMNS, with_advantage
-from ops.base import ArrowMapper
-from ops.rewards.effective import effective_rewards
+from ops.base import GROUP_KEY, ArrowMapper
+from ops.rewards.effective import Outcomes
 
 
 @OPERATORS.register_module("reward_advantage_mapper")
-class RewardAdvantageMapper(ArrowMapper, Mapper):
+class RewardAdvantageMapper(ArrowMapper, Pipeline):
     """A = r, the shaped reward where an operator made one (Williams 1992, doi:10.1007/BF00992696).
 
-    A row at a time, so a group of one is like any other; a missing reward gives no advantage.
+    Nothing is compared, so a group of one is like any other; a missing reward gives no advantage.
     Raises ValueError for a reward that is not finite.
     """
 
-    required_columns = ("reward",)
+    group_key = GROUP_KEY
+    required_columns = (GROUP_KEY, "reward")
     optional_columns = ADVANTAGE_COLUMNS
 
     def process_table(self, table: pa.Table) -> pa.Table:
         """Add the advantage, in fp64."""
-        return with_advantage(table, effective_rewards(table))
+        found = Outcomes.of(table)
+        return with_advantage(table, found.rewards[found.rows])

@@ -8,8 +8,7 @@ from data_juicer.ops.base_op import OPERATORS, Pipeline
 
 from ops.advantages.column import ADVANTAGE_COLUMNS, with_advantage
 from ops.base import GROUP_KEY, ArrowMapper
-from ops.grouping import Groups
-from ops.rewards.effective import effective_rewards
+from ops.rewards.effective import Outcomes
 
 
 @OPERATORS.register_module("rloo_advantage_mapper")
@@ -17,7 +16,7 @@ class RlooAdvantageMapper(ArrowMapper, Pipeline):
     """Writes `advantage` = r - mean of the group's other rewards (RLOO, arXiv:2402.14740).
 
     With n known rewards this is n / (n - 1) * (r - mean). r is `shaped_reward` where set, else `reward`;
-    a row without one takes no part and gets a null. A group of one has no other, and gets 0.0.
+    a rollout without one takes no part and gets a null. A group of one has no other, and gets 0.0.
     Raises ValueError for a reward that is not finite.
     """
 
@@ -31,9 +30,10 @@ class RlooAdvantageMapper(ArrowMapper, Pipeline):
 
     def process_table(self, table: pa.Table) -> pa.Table:
         """Add the advantage, computed in fp64."""
-        rewards = effective_rewards(table)
-        groups = Groups.of(table, GROUP_KEY)
-        moments = groups.moments(rewards)
+        found = Outcomes.of(table)
+        moments = found.groups.moments(found.rewards)
         others = np.maximum(moments.size - 1, 1)
         factor = np.where(moments.size > 1, moments.size / others, 0.0)
-        return with_advantage(table, factor[groups.codes] * (rewards - moments.mean[groups.codes]))
+        codes = found.groups.codes
+        advantage = factor[codes] * (found.rewards - moments.mean[codes])
+        return with_advantage(table, advantage[found.rows])

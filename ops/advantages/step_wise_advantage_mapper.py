@@ -9,9 +9,7 @@ from data_juicer.ops.base_op import OPERATORS, Pipeline
 
 from ops.advantages.column import ADVANTAGE_COLUMNS, standardised, with_advantage
 from ops.base import GROUP_KEY, ArrowMapper
-from ops.grouping import Groups
-from ops.rewards.effective import effective_rewards
-from ops.rollouts import Rollouts
+from ops.rewards.effective import Outcomes
 
 Scale = Literal["group", "none"]
 
@@ -42,9 +40,6 @@ class StepWiseAdvantageMapper(ArrowMapper, Pipeline):
 
     def process_table(self, table: pa.Table) -> pa.Table:
         """Add the advantage, computed in fp64."""
-        groups = Groups.of(table, GROUP_KEY)
-        rollouts = Rollouts.of(table, groups)
-        outcome = effective_rewards(table)[rollouts.last]
-        of_rollouts = Groups(rollouts.group, groups.count)
-        advantage = standardised(outcome, of_rollouts, scaled=self.scale == "group", eps=self.eps)
-        return with_advantage(table, advantage[rollouts.codes])
+        found = Outcomes.of(table)
+        advantage = standardised(found.rewards, found.groups, scaled=self.scale == "group", eps=self.eps)
+        return with_advantage(table, advantage[found.rows])

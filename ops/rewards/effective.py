@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from ops.base import append_or_replace, floats
+from ops.base import GROUP_KEY, append_or_replace, floats
+from ops.grouping import Groups
+from ops.rollouts import Rollouts
 from rft_data.core import effective_reward
 
 Array = npt.NDArray[np.float64]
@@ -21,6 +25,31 @@ def effective_rewards(table: pa.Table) -> Array:
     Raises: ValueError for a value that is not finite.
     """
     return floats(pa.table({"reward": effective_reward.effective_rewards(table)}), "reward")
+
+
+@dataclass(frozen=True, slots=True)
+class Outcomes:
+    """The rewards by which a group's rollouts are compared: one for each of R rollouts, not of N rows."""
+
+    rewards: Array
+    """R effective rewards, of the last row of each rollout; NaN where it has none."""
+    groups: Groups
+    """Of the rollouts."""
+    rows: npt.NDArray[np.int64]
+    """N rollout numbers: `values[rows]` gives every row of a rollout its rollout's value."""
+    last: npt.NDArray[np.int64]
+    """R row numbers: the last row of each rollout."""
+
+    @classmethod
+    def of(cls, table: pa.Table) -> Outcomes:
+        """Of every group in `table`.
+
+        Raises: ValueError for a reward that is not finite, or a turn that is there twice.
+        """
+        groups = Groups.of(table, GROUP_KEY)
+        rollouts = Rollouts.of(table, groups)
+        rewards = effective_rewards(table)[rollouts.last]
+        return cls(rewards, Groups(rollouts.group, groups.count), rollouts.codes, rollouts.last)
 
 
 def in_stored_precision(table: pa.Table, bound: float) -> float:

@@ -271,8 +271,8 @@ class Buffer:
     def leased(self, lease: Lease, pipeline_hash: str) -> LeasedBatch:
         """The lease's rows joined with the pipeline's verdicts, in lease order.
 
-        Columns: `seq`, those of `digests.TRAINED`, `digest`, `advantage`, `masked` (never null) and
-        `shaped_reward`; use `take` for the others.
+        Columns: `seq`, those of `digests.TRAINED`, `member`, `turn`, `digest`, `advantage`, `masked` (never
+        null) and `shaped_reward`; use `take` for the others.
         Raises: IntegrityError if the lease or a row does not match its digest, or a row was never kept.
         """
         if content_id(list(lease.seqs)) != lease.digest:

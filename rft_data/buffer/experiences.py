@@ -21,7 +21,8 @@ from rft_data.buffer.maintenance import maintain
 from rft_data.buffer.quarantine import Quarantine
 from rft_data.buffer.store import Store
 from rft_data.buffer.whole_rows import check_digests
-from rft_data.core.digests import TRAINED
+from rft_data.core.codec import one_array
+from rft_data.core.digests import ROLLOUT, TRAINED
 from rft_data.core.errors import ConflictError, IntegrityError
 from rft_data.core.failpoints import failpoint
 from rft_data.core.schema import EXPERIENCES
@@ -213,10 +214,12 @@ class Experiences:
     def take(self, seqs: Sequence[int] | npt.NDArray[np.int64], *, trained_only: bool = False) -> pa.Table:
         """Rows by number, in the order asked; digests of rows that come from a file are checked.
 
-        `trained_only`: only `seq`, `digest` and the columns of `digests.TRAINED`, as a lease needs.
+        `trained_only`: only `seq`, `digest`, the columns of `digests.TRAINED` and of ROLLOUT, as a lease
+        needs. The latter are in the other half of the digest, which is checked too where a rollout has
+        several rows: that is what they are read for.
         Raises: IntegrityError if a row is missing or does not match its digest.
         """
-        names = ["seq", *TRAINED, "digest"] if trained_only else EXPERIENCES.names
+        names = ["seq", *TRAINED, *ROLLOUT, "digest"] if trained_only else EXPERIENCES.names
         wanted, order = np.unique(np.asarray(seqs, np.int64), return_inverse=True)
         if len(wanted) and wanted[0] < 0:
             raise self._absent(int(wanted[0]))
@@ -226,6 +229,8 @@ class Experiences:
         if len(found) != len(cold) or (found != cold).any():
             raise self._absent(min(set(cold.tolist()) - set(found.tolist())))
         check_digests(self._store.location, stored, trained_only=trained_only)
+        if trained_only and _has_several_rows(stored):
+            stored = self.take(cold).select(names)
         rows = pa.concat_tables([stored, *(table.select(names) for table in tables)])
         if len(order) == len(wanted) and (order == np.arange(len(order))).all():
             return rows
@@ -233,6 +238,13 @@ class Experiences:
 
     def _absent(self, seq: int) -> IntegrityError:
         return IntegrityError(f"buffer {self._store.location} has no experience with row number {seq}.")
+
+
+def _has_several_rows(rows: pa.Table) -> bool:
+    """Whether a rollout has several of these rows; a bit that flipped in one column cannot hide it."""
+    member, turn = (np.asarray(rows.column(name)) for name in ROLLOUT)
+    group = one_array(rows.column("group_id")).dictionary_encode().indices.to_numpy()
+    return bool(turn.any()) or len(set(zip(group.tolist(), member.tolist(), strict=True))) < len(member)
 
 
 def _conflict(experience_id: str, stored: str, found: str) -> ConflictError:

@@ -259,7 +259,7 @@ class GroupResult:
     ticket: Ticket
     task: TaskKey
     rewards: tuple[float | None, ...]
-    """Effective reward of each of its rows, in order of seq; None where it has none."""
+    """Effective reward of each rollout (that of its last row), in order of seq; None where it has none."""
     outcome: GroupOutcome
     version_min: int
     """Lowest version over the group (the ticket's version when it failed)."""

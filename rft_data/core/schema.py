@@ -202,7 +202,9 @@ GROUPS = pa.schema(
         _int("version_min", "lowest policy version in the group"),
         _text("outcome", "arrived, failed or cancelled"),
         _list(
-            "rewards", pa.float32(), "effective reward of each row, in order of seq; null where it has none"
+            "rewards",
+            pa.float32(),
+            "effective reward of each rollout (its last row's), in order of seq; null where it has none",
         ),
         _list("seqs", pa.int64(), "rows training may use; empty when dropped or failed"),
         _text("dropped_by", "operator that dropped the whole group, or empty"),

@@ -49,6 +49,8 @@ class _JudgedRow(TypedDict):
 
     seq: int
     group_id: str
+    member: int
+    turn: int
     version_min: int
     reward: float | None
     """The effective one."""
@@ -160,7 +162,7 @@ def _with_late(annotations: pa.Table, rows: pa.Table, rewarded: pa.Table) -> pa.
 
 def group_results(played: Sequence[Played], rows: pa.Table, annotations: pa.Table) -> list[GroupResult]:
     """What became of each group, from its stored rows and their verdicts (same order as `rows`)."""
-    names = ["seq", "group_id", "version_min"]
+    names = ["seq", "group_id", "member", "turn", "version_min"]
     verdicts = annotations.select(["verdict", "dropped_by"]).to_pylist()
     rewards = effective_rewards(
         pa.table({"reward": rows["reward"], "shaped_reward": annotations["shaped_reward"]})
@@ -175,10 +177,11 @@ def group_results(played: Sequence[Played], rows: pa.Table, annotations: pa.Tabl
 def _result(group: Played, mine: Sequence[_JudgedRow]) -> GroupResult:
     whole = len(mine) == group.rows  # else validation refused some rows: a group is used whole or not at all
     kept = [row["seq"] for row in mine if row["verdict"] == Verdict.KEPT]
+    last = {row["member"]: row["seq"] for row in sorted(mine, key=lambda row: row["turn"])}
     return GroupResult(
         ticket=group.ticket,
         task=group.task,
-        rewards=tuple(row["reward"] for row in mine),
+        rewards=tuple(row["reward"] for row in mine if row["seq"] == last[row["member"]]),
         outcome=group.outcome if whole or group.outcome != GroupOutcome.ARRIVED else GroupOutcome.CANCELLED,
         version_min=min((row["version_min"] for row in mine), default=group.ticket.version),
         seqs=tuple(kept) if whole and group.outcome == GroupOutcome.ARRIVED else (),

@@ -17,6 +17,7 @@ import torch
 
 from rft_data.core.effective_reward import effective_rewards
 from rft_data.core.errors import RowError, TrainingError
+from trainers.policy.rollout_shares import shares_of_rollouts
 
 Array = npt.NDArray[Any]
 
@@ -37,7 +38,7 @@ def collate(table: pa.Table, *, rows: int, pad_id: int, experts: bool = False) -
         (1 = the policy sampled it; padding is 1) (R, C), `advantages` (R,) or (R, C),
         `old_per_token_logps`, `sampling_per_token_logps` (R, C), nats, `version_min`, `groups` (a number
         for each group), `rewards` (effective, NaN where a row has none), `is_expert` (R,), and 0-dim
-        `num_items_in_batch` and `num_rows_in_batch`, the sampled tokens and the table's rows.
+        `num_items_in_batch`, the sampled tokens; and what `shares_of_rollouts` returns.
         `completion_mask` is 0 in a masked row, as with TRL's mask_truncated_completions: the row counts as a
         row, its tokens do not. A row without logprobs is an expert's.
     Raises: RowError when a row lacks what training needs; TrainingError when the number of rows
@@ -61,7 +62,7 @@ def collate(table: pa.Table, *, rows: int, pad_id: int, experts: bool = False) -
         "rewards": grid.rewards(),
         "is_expert": grid.is_expert(),
         "num_items_in_batch": np.array((tool_mask * completion_mask).sum()),
-        "num_rows_in_batch": np.array(table.num_rows),
+        **shares_of_rollouts(table, (tool_mask * completion_mask).sum(axis=1)),
     }
     return {name: torch.from_numpy(array) for name, array in arrays.items()}
 

@@ -117,7 +117,8 @@ class ExperienceGRPOTrainer(DealtGRPOTrainer):
                 trained(batch).float(),
                 batch["is_expert"],
                 self._objective.loss.aggregation,
-                rows=batch["num_rows_in_batch"],
+                rollouts=batch["num_rollouts_in_batch"],
+                share=batch["rollout_share"],
             )
         # Dropout draws from the process-wide generator, which other parts of the process also use. Seeding
         # it by step keeps a resumed run exact.
@@ -236,7 +237,7 @@ class ExperienceGRPOTrainer(DealtGRPOTrainer):
         self._metrics["train"]["kl_coef"].append(coef)
         self._kl_of_step += of_step
         if self.accelerator.sync_gradients:  # the last micro-batch: the next step has another coefficient
-            self._kl_controller.update(self._kl_of_step, int(inputs["num_rows_in_batch"]))
+            self._kl_controller.update(self._kl_of_step, int(inputs["num_rollouts_in_batch"]))
             self._kl_of_step = 0.0
         return coef * kl
 
@@ -267,7 +268,8 @@ class ExperienceGRPOTrainer(DealtGRPOTrainer):
             mask,
             kind,
             tokens=inputs["num_items_in_batch"],
-            rows=inputs["num_rows_in_batch"],
+            rollouts=inputs["num_rollouts_in_batch"],
+            share=inputs["rollout_share"],
             world=self.accelerator.num_processes,
         )
 

@@ -9,7 +9,13 @@ from trl import GRPOConfig
 
 from rft_data.core.errors import TrainingError
 from trainers.policy.collate import NO_VERSION, collate
-from trainers.policy.micro_batches import MEAN_OVER_ROWS, SUM_OVER_TOKENS, allowed_dealing, deal
+from trainers.policy.micro_batches import (
+    MEAN_OF_ROW_MEANS,
+    MEAN_OVER_ROWS,
+    SUM_OVER_TOKENS,
+    allowed_dealing,
+    deal,
+)
 from trainers.policy.objective import TRLS, Objective
 
 
@@ -46,6 +52,27 @@ def _padding_obstacle(args: GRPOConfig) -> str:
     return ""
 
 
+def rollout_factor(args: GRPOConfig, batch: dict[str, torch.Tensor], rows: int) -> torch.Tensor:
+    """(R,) factors of the advantages with which losses that average over rows average over rollouts.
+
+    Those that divide by sampled tokens need none: each token is trained on in one row.
+
+    Raises: TrainingError where the loss has a term that the advantages do not multiply.
+    """
+    ones = torch.ones_like(batch["rollout_share"])
+    if args.loss_type not in MEAN_OVER_ROWS:
+        return ones
+    rollouts = int(batch["num_rollouts_in_batch"])
+    if args.beta != 0.0:
+        raise TrainingError(
+            f"the lease has {rows} rows of {rollouts} rollouts, and loss_type '{args.loss_type}' averages "
+            "the KL term over rows, so rollouts of several rows would weigh more than others. Use "
+            "trl.loss_type 'dapo', or 'kl' in place of trl.beta."
+        )
+    share = batch["rollout_share"] if args.loss_type in MEAN_OF_ROW_MEANS else ones
+    return share * (rows / rollouts)
+
+
 def full_batch(
     table: pa.Table, args: GRPOConfig, pad_id: int, objective: Objective = TRLS, version: int | None = None
 ) -> dict[str, torch.Tensor]:
@@ -57,8 +84,8 @@ def full_batch(
 
     Args: version: the trainer's policy version; None: the newest version of the rows.
     Returns: the tensors of `collate` and `deal`; `versions_behind` (R,), the policy versions between a row
-        and the trainer, which after a resume may be too high but never too low; and the 0-dim
-        `advantage_factor` that undoes the effect of padding on TRL's losses.
+        and the trainer, which after a resume may be too high but never too low; and `advantage_factor`, 0-dim
+        or (R,), with which padding changes no loss of TRL's and a rollout of several rows counts as one.
     Raises: RowError for a row that cannot be trained on; TrainingError when the rows are too
         few for this loss, or hold no token to train on though not all are masked.
     """
@@ -73,6 +100,8 @@ def full_batch(
         )
     factor = padding_factor(args, table.num_rows, rows) if objective.loss is None else 1.0
     batch["advantage_factor"] = torch.tensor(factor)
+    if objective.loss is None and int(batch["num_rollouts_in_batch"]) < table.num_rows:
+        batch["advantage_factor"] = factor * rollout_factor(args, batch, table.num_rows)
     oldest = batch["version_min"]
     newest = oldest.max() if version is None else version
     batch["versions_behind"] = torch.where(oldest == NO_VERSION, 0, newest - oldest).clamp(min=0)

@@ -16,8 +16,10 @@ RANK, MICRO_BATCH = "rank", "micro_batch"
 """(R,) tensors of a dealt batch: the rank that trains on a row, and the number of its micro-batch."""
 
 _PROMPT_TENSORS = ("prompt_ids", "prompt_mask")
-MEAN_OVER_ROWS = frozenset({"grpo", "sapo", "dr_grpo", "luspo"})
-"""TRL's losses that average over the rows of each micro-batch."""
+MEAN_OF_ROW_MEANS = frozenset({"grpo", "sapo"})
+"""TRL's losses that average over each row's tokens, then over the rows of each micro-batch."""
+MEAN_OVER_ROWS = MEAN_OF_ROW_MEANS | {"dr_grpo", "luspo"}
+"""TRL's losses that average over the rows of each micro-batch; the last two sum over each row's tokens."""
 SUM_OVER_TOKENS = frozenset({"dapo", "cispo", "vespo"})
 """Those that divide by the tokens of the whole step. The others average over each micro-batch's tokens."""
 

@@ -33,7 +33,7 @@ def test_another_member_and_several_turns(operator):
     out = operator("remax_advantage_mapper", baseline_member=3).process_table(
         table.append_column("masked", pa.array([None, None, True, None]))
     )
-    assert out["advantage"].to_pylist() == [[0.0], [0.0], [0.5], [-0.5]]
+    assert out["advantage"].to_pylist() == [[0.0], [0.0], [-0.5], [-0.5]]
     assert out["masked"].to_pylist() == [True, True, True, False]
 
 

@@ -53,7 +53,7 @@ def test_equal_rewards_that_do_not_sum_exactly_have_std_zero(operator):
 def test_group_of_one_and_group_without_reward_are_dropped(experiences, operator):
     judgement = operator("reward_variance_filter").judge(experiences(["g", "h", "h"], [1.0, None, None]))
     assert judgement.keep.tolist() == [False] * 3
-    assert judgement.reasons[1] == "no row of the group has a reward"
+    assert judgement.reasons[1] == "no rollout of the group has a reward"
 
 
 def test_row_without_reward_stays_with_its_group(experiences, operator):

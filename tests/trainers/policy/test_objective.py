@@ -108,14 +108,24 @@ def wanted_gradient(
     found = contexts(policy, reference, table)
     sums = [(terms(context) * context.mask).sum() for context in found]
     counts = [float(context.mask.sum()) for context in found]
+    members = table["member"].to_pylist() if "member" in table.column_names else range(table.num_rows)
+    rollouts = list(zip(table["group_id"].to_pylist(), members, strict=True))
+    # rows without a completion are the last ones, and have no context
+    tokens = {one: sum(c for c, of in zip(counts, rollouts, strict=False) if of == one) for one in rollouts}
     if kind == "token_mean":
         loss = sum(sums) / sum(counts)
     elif kind == "row_mean":
-        loss = sum(s / max(c, 1) for s, c in zip(sums, counts, strict=True)) / table.num_rows
+        loss = sum(s / max(tokens[of], 1) for s, of in zip(sums, rollouts, strict=False)) / len(tokens)
     else:
-        loss = sum(sums) / table.num_rows
+        loss = sum(sums) / len(tokens)
     loss.backward()
     return {name: p.grad for name, p in policy.named_parameters()}
+
+
+def with_forks(table: pa.Table) -> pa.Table:
+    """Both rows of every other group are one rollout."""
+    members = [i % 2 if i // 2 % 2 else 0 for i in range(table.num_rows)]
+    return table.append_column("member", pa.array(members, pa.int64()))
 
 
 def with_experts(table: pa.Table, places: list[int]) -> pa.Table:

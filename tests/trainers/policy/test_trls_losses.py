@@ -10,9 +10,11 @@ import pyarrow as pa
 import pytest
 import torch
 
+from rft_data.core.errors import TrainingError
 from rft_data.recipe.algorithms import ALGORITHMS
+from tests.trainers.policy.row_mean_loss import LOSS as ROW_MEAN
 from tests.trainers.policy.test_experience_grpo import relative_difference
-from tests.trainers.policy.test_objective import got_gradient, wanted_gradient
+from tests.trainers.policy.test_objective import got_gradient, wanted_gradient, with_forks
 from trainers.policy.losses.context import LossContext
 
 Rows = Callable[..., pa.Table]
@@ -94,6 +96,32 @@ def test_first_gradient_equals_the_papers_formula(
     options = {**options_of(name), "gradient_accumulation_steps": accumulate}
     got = got_gradient(model_path, table, 8, {}, options, tmp_path)
     assert relative_difference(got, wanted_gradient(model_path, table, *REFERENCES[name])) < 1e-5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["grpo", "dr_grpo", "dapo", "ours"])
+def test_several_rows_of_a_rollout_have_the_weight_of_one(
+    name: str, model_path: Path, tmp_path: Path, rows_table: Rows
+) -> None:
+    """One rollout of two rows beside rollouts of one: the papers' means are over rollouts."""
+    table = with_forks(rows_table(4, 7, empty_rows=1))
+    options = {"gradient_accumulation_steps": 2}
+    terms, kind = (ROW_MEAN.function, "row_mean") if name == "ours" else REFERENCES[name]
+    settings = {}
+    if name == "ours":
+        settings = {"loss": {"use": "tests.trainers.policy.row_mean_loss:LOSS"}}
+    else:
+        options |= options_of(name)
+    got = got_gradient(model_path, table, 8, settings, options, tmp_path)
+    assert relative_difference(got, wanted_gradient(model_path, table, terms, kind)) < 1e-5
+
+
+def test_a_kl_term_that_averages_over_rows_is_refused(
+    model_path: Path, tmp_path: Path, rows_table: Rows
+) -> None:
+    options = {**options_of("grpo"), "beta": 0.1}
+    with pytest.raises(TrainingError, match="8 rows of 6 rollouts"):
+        got_gradient(model_path, with_forks(rows_table(4, 8)), 8, {}, options, tmp_path)
 
 
 @pytest.mark.slow

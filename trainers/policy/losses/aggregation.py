@@ -21,7 +21,8 @@ def aggregate(
     kind: Aggregation,
     *,
     tokens: Count,
-    rows: Count,
+    rollouts: Count,
+    share: Count = 1.0,
     world: int = 1,
 ) -> torch.Tensor:
     """The micro-batch's part of the step's loss.
@@ -30,7 +31,8 @@ def aggregate(
         per_token: (B, C), finite.
         mask: (B, C), 1 where a token is trained on. A row without one, padding or not, adds 0.
         tokens: trained tokens of the whole optimizer step, all micro-batches and ranks.
-        rows: rows of the step's lease, all ranks; masked rows count, padding does not.
+        rollouts: rollouts of the step's lease, all ranks; masked ones count, padding does not.
+        share: (B,) the share of its rollout that a row is, 1 where a rollout has one row.
         world: ranks over which gradients are averaged.
     Returns: scalar; 0 for a step without a trained token.
     """
@@ -39,24 +41,25 @@ def aggregate(
         return terms.sum() * world / _at_least_one(tokens)
     sums = terms.sum(dim=1)
     if kind == "row_mean":
-        sums = sums / mask.sum(dim=1).clamp(min=1)
-    return sums.sum() * world / _at_least_one(rows)
+        sums = sums / mask.sum(dim=1).clamp(min=1) * share
+    return sums.sum() * world / _at_least_one(rollouts)
 
 
 def expert_share(
-    mask: torch.Tensor, is_expert: torch.Tensor, kind: Aggregation, *, rows: Count
+    mask: torch.Tensor, is_expert: torch.Tensor, kind: Aggregation, *, rollouts: Count, share: Count = 1.0
 ) -> torch.Tensor:
     """The share of experts in what `aggregate` averages over in one optimizer step, a scalar in [0, 1].
 
     Args:
         mask: (R, C) of all rows of the step, of all ranks.
         is_expert: (R,) bool, false for padding.
-        rows: rows of the step's lease.
+        rollouts: rollouts of the step's lease.
+        share: (R,) the share of its rollout that a row is.
     Returns: 0 for a step without experts, or without trained tokens.
     """
     if kind == "token_mean":
         return mask[is_expert].sum() / mask.sum().clamp(min=1)
-    return is_expert.to(mask.dtype).sum() / _at_least_one(rows)
+    return (is_expert.to(mask.dtype) * share).sum() / _at_least_one(rollouts)
 
 
 def _at_least_one(count: Count) -> Count:

@@ -26,7 +26,8 @@ class Loss:
     """arXiv id, or another source."""
     aggregation: Aggregation = "token_mean"
     """token_mean: over all trained tokens of the step; row_mean: the mean over rows of each row's token
-    mean; row_sum: the mean over rows of each row's token sum. Rows: those of the lease, never padding."""
+    mean; row_sum: the mean over rows of each row's token sum. Rows: those of the lease, never padding;
+    several rows of one rollout count as one."""
     needs: frozenset[str] = frozenset()
     """Which of `ref`, `prox`, `rewards`, `versions_behind` and `expert_share` it reads; and `experts`, where
     it trains on rows of experts. A loss without `experts` refuses such rows."""

@@ -47,7 +47,7 @@ def test_the_parts_of_a_step_add_up_to_the_whole(
     edges = [0, *sorted(cuts), len(mask)]
     ranks = [0.0] * world
     for place, (start, stop) in enumerate(itertools.pairwise(edges)):
-        part = aggregate(terms[start:stop], mask[start:stop], kind, tokens=tokens, rows=rows, world=world)
+        part = aggregate(terms[start:stop], mask[start:stop], kind, tokens=tokens, rollouts=rows, world=world)
         ranks[place % world] += part.item()
     assert sum(ranks) / world == pytest.approx(whole_step(batch, kind), rel=1e-12)
 
@@ -55,7 +55,7 @@ def test_the_parts_of_a_step_add_up_to_the_whole(
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_step_without_a_token_is_zero(kind: Aggregation) -> None:
     terms = torch.ones(2, 3, requires_grad=True)
-    value = aggregate(terms, torch.zeros(2, 3), kind, tokens=0, rows=2)
+    value = aggregate(terms, torch.zeros(2, 3), kind, tokens=0, rollouts=2)
     value.backward()
     assert value.item() == 0.0
     assert terms.grad is not None
@@ -67,7 +67,7 @@ def test_a_step_without_a_token_is_zero(kind: Aggregation) -> None:
 def test_the_share_of_experts_is_that_of_what_is_averaged(batch: Batch) -> None:
     mask, experts = torch.tensor(batch.mask), torch.tensor(batch.is_expert)
     rows = len(batch.mask)
-    assert expert_share(mask, experts, "token_mean", rows=rows).item() == pytest.approx(batch.share())
+    assert expert_share(mask, experts, "token_mean", rollouts=rows).item() == pytest.approx(batch.share())
     for kind in ("row_mean", "row_sum"):
-        share = expert_share(mask, experts, kind, rows=rows)
+        share = expert_share(mask, experts, kind, rollouts=rows)
         assert share.item() == pytest.approx(sum(batch.is_expert) / rows)

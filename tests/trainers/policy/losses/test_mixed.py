@@ -82,11 +82,11 @@ def test_mu_rises_falls_and_stays() -> None:
 def test_a_step_cut_anywhere_is_mu_of_one_mean_and_the_rest_of_the_other(batch: Batch, cut: int) -> None:
     """(1 - mu) mean over our tokens + mu mean over the experts', though cut into two micro-batches."""
     whole, mu = batch.context(), 0.3
-    share = expert_share(whole.mask, whole.is_expert, "token_mean", rows=len(batch.mask))
+    share = expert_share(whole.mask, whole.is_expert, "token_mean", rollouts=len(batch.mask))
     tokens = whole.mask.sum()
     got = sum(
         aggregate(
-            mix(_rows(whole, rows, share), mu=mu), whole.mask[rows], "token_mean", tokens=tokens, rows=1
+            mix(_rows(whole, rows, share), mu=mu), whole.mask[rows], "token_mean", tokens=tokens, rollouts=1
         )
         for rows in (slice(0, cut), slice(cut, None))
     )
