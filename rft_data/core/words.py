@@ -185,6 +185,35 @@ class LeaseState(StrEnum):
     """A checkpoint holds its step."""
 
 
+# --- rollouts of many turns ------------------------------------------------------------------------
+
+
+class RolloutEnd(StrEnum):
+    """Why a rollout of many turns ended; key `end` of its rows' metadata."""
+
+    FINISHED = "finished"
+    """The model gave its last answer, the environment was over, or the function returned."""
+    TURNS = "turns"
+    """It had the most turns that it may have."""
+    BUDGET = "budget"
+    """It sampled the most tokens that it may sample."""
+    CONTEXT = "context"
+    """The conversation left no room for another turn."""
+
+
+class ToolFailure(StrEnum):
+    """Why a tool call gave no value; keys of `tool_failures` in the rows' metadata."""
+
+    UNKNOWN = "unknown"
+    """No tool has its name."""
+    MALFORMED = "malformed"
+    """It is no valid call, or has other arguments than the tool takes."""
+    RAISED = "raised"
+    """The tool raised an error."""
+    LATE = "late"
+    """It took longer than its deadline, or an earlier call that did still runs."""
+
+
 # --- runs ------------------------------------------------------------------------------------------
 
 

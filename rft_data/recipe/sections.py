@@ -205,17 +205,36 @@ class ExplorerSection(Section):
     max_tokens: int = Field(ge=1)
     """Longest completion, in tokens."""
     workflow: Component = Component(use="single_turn")
-    """What is done with a task to get a rollout; the default asks once and takes the answer."""
+    """What is done with a task to get a rollout; the default asks once and takes the answer. A function, a
+    class of tools or an environment of your own: docs/worlds.md."""
+    workflows: dict[str, Component] = Field(default_factory=dict, exclude_if=lambda given: not given)
+    """Further ones, by the name that a task gives in its field `workflow`."""
     limits: dict[str, object] = Field(default_factory=dict)
     """Deadlines, retries and spare rollouts: fields of `explorers.limits.Limits`."""
-    reward: list[RewardComponent] = Field(min_length=1)
-    """Components whose weighted sum is the reward of a rollout; the first says whether it passes."""
+    reward: list[RewardComponent] = Field(default_factory=list)
+    """Components whose weighted sum is the reward of a rollout; the first says whether it passes. The reward
+    that a workflow itself gives is a further part, `world`; with one, the list may be empty."""
 
     @field_validator("workflow")
     @classmethod
     def _playable(cls, workflow: Component) -> Component:
         known_name("workflow", workflow.use, WORKFLOWS)
         return workflow
+
+    @field_validator("workflows")
+    @classmethod
+    def _all_playable(cls, workflows: dict[str, Component]) -> dict[str, Component]:
+        for workflow in workflows.values():
+            known_name("workflow", workflow.use, WORKFLOWS)
+        return workflows
+
+    @model_validator(mode="after")
+    def _scored(self) -> ExplorerSection:
+        if not self.reward and self.workflow.use == "single_turn":
+            raise ValueError(
+                "'reward' is empty, and the workflow 'single_turn' has none of its own; give at least one"
+            )
+        return self
 
     @field_validator("limits")
     @classmethod
@@ -225,6 +244,11 @@ class ExplorerSection(Section):
         except RftError as err:
             raise ValueError(str(err)) from err
         return limits
+
+    @property
+    def decided_by(self) -> str:
+        """The part of the reward that says whether a rollout passes."""
+        return self.reward[0].use if self.reward else "world"
 
     @property
     def least_members(self) -> int:

@@ -201,6 +201,11 @@ def _explorers(recipe: ExplorerRecipe, run: Run, model: Path) -> list[RoleSpec]:
         "sampling": {"max_tokens": section.max_tokens, "temperature": section.temperature},
         "reward": [reward.model_dump() for reward in section.reward],
         "workflow": section.workflow.model_dump(),
+        **(
+            {"workflows": {name: one.model_dump() for name, one in section.workflows.items()}}
+            if section.workflows
+            else {}
+        ),
         "limits": section.limits,
         **({"greedy_member": True} if section.greedy_member else {}),
     }
@@ -227,7 +232,7 @@ def _heldout(recipe: ExplorerRecipe, section: Evaluation, tasks: Tasks, shaping:
     return Heldout(
         tasks=evaluation_tasks(tasks.all, section.limit),
         samples=section.samples,
-        decided_by=recipe.explorer.reward[0].use,
+        decided_by=recipe.explorer.decided_by,
         threshold=section.threshold,
         shaping=shaping,
     )

@@ -80,11 +80,11 @@ def _check_known_code(explorer: ExplorerSection, tasks: Sequence[Task]) -> None:
         raise RecipeError(
             f"tasks ask for the rewards {lacking}, 'explorer.reward' has {sorted(rewards)}; add them there."
         )
-    known = explorer.workflow.use
-    if other := sorted({task.workflow for task in tasks if task.workflow not in (None, known)}):
+    known = {explorer.workflow.use, *explorer.workflows}
+    if other := sorted({task.workflow for task in tasks if task.workflow} - known):
         raise RecipeError(
-            f"tasks ask for the workflows {other}, the recipe's 'explorer.workflow' is '{known}'; explore "
-            "each workflow's tasks with a recipe of their own."
+            f"tasks ask for the workflows {other}, the recipe has {sorted(known)}; add them to "
+            "'explorer.workflows'."
         )
 
 

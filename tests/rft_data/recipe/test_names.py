@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from explorers.role import WORKFLOWS
+from explorers.workflows.make import WORKFLOWS
 from rft_data.core.errors import RecipeError
 from rft_data.recipe import load_recipe, names
 from rft_data.recipe.load import check_recipe

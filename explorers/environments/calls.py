@@ -1,0 +1,90 @@
+"""Plays the tool calls of one turn. What goes wrong is answered to the model and counted, never raised."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from explorers.conversations.replies import ToolCall
+from explorers.environments.pool import Lent
+from explorers.environments.thread import LateCall, StillBusy
+from explorers.environments.tools import ToolClass
+from rft_data.core.words import ToolFailure
+
+_LONGEST = 100_000
+"""Characters of an answer that the model is shown."""
+
+
+class ToolCalls:
+    """The calls of one rollout on its instance of the tools, with counts of what went wrong."""
+
+    def __init__(self, tools: ToolClass, lent: Lent[Any], deadline_s: float) -> None:
+        """`deadline_s`: for one call."""
+        self._tools = tools
+        self._lent = lent
+        self._deadline_s = deadline_s
+        self.made = 0
+        """Calls so far, those that failed included."""
+        self.failures: Counter[ToolFailure] = Counter()
+
+    async def answer(self, calls: Sequence[ToolCall]) -> list[dict[str, Any]]:
+        """Play the calls of one turn; returns a tool message for each, in their order.
+
+        Coroutine methods run beside each other; others run one after another, in the order of the calls.
+        """
+        self.made += len(calls)
+        turn = asyncio.Lock()
+        return list(await asyncio.gather(*(self._message(call, turn) for call in calls)))
+
+    async def _message(self, call: ToolCall, turn: asyncio.Lock) -> dict[str, Any]:
+        message = {"role": "tool", "tool_call_id": call.id, "name": call.name}
+        try:
+            content = _text(await self._play(call, turn))
+        except _Refused as err:
+            self.failures[err.failure] += 1
+            content = json.dumps({"error": str(err)})
+        return {**message, "content": content[:_LONGEST]}
+
+    async def _play(self, call: ToolCall, turn: asyncio.Lock) -> Any:
+        """The value of one call. Raises: _Refused."""
+        if call.arguments is None:
+            raise _Refused(ToolFailure.MALFORMED, "the call is not valid JSON with a name and arguments")
+        if call.name not in self._tools.names:
+            known = ", ".join(sorted(self._tools.names))
+            raise _Refused(ToolFailure.UNKNOWN, f"there is no tool '{call.name}'; there are: {known}")
+        if problem := self._tools.problem(call.name, call.arguments):
+            raise _Refused(ToolFailure.MALFORMED, problem)
+        method = getattr(self._lent.environment, call.name)
+        try:
+            if inspect.iscoroutinefunction(method):
+                return await self._lent.call(self._deadline_s, method, **call.arguments)
+            async with turn:
+                return await self._lent.call(self._deadline_s, method, **call.arguments)
+        except (LateCall, StillBusy) as err:
+            raise _Refused(ToolFailure.LATE, f"{call.name}: {err}") from err
+        except Exception as err:
+            raise _Refused(ToolFailure.RAISED, f"{type(err).__name__}: {err}") from err
+
+
+class _Refused(Exception):
+    """A call that gives no value."""
+
+    def __init__(self, failure: ToolFailure, why: str) -> None:
+        super().__init__(why)
+        self.failure = failure
+
+
+def _text(value: Any) -> str:
+    """What a tool returned, as the model sees it; containers as JSON."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, dict | list | tuple):
+        try:
+            return json.dumps(value)
+        except (TypeError, ValueError):
+            return str(value)
+    return str(value)

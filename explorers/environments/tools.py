@@ -1,0 +1,171 @@
+"""Tools from a class: its public typed, documented methods are what the model may call.
+
+The class may also have `reset`, `reward` (or `get_reward`) and `close`. Classes that TRL takes as an
+`environment_factory` are such classes: their `reset` takes the task's fields as keyword arguments.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from rft_data.core.errors import RecipeError
+from rft_data.core.lookup import need
+from rft_data.core.rows import Task
+
+_RESERVED = ("reset", "reward", "get_reward", "close")
+"""Methods that are no tools."""
+_REFUSED = {
+    inspect.Parameter.POSITIONAL_ONLY: "positional-only",
+    inspect.Parameter.VAR_POSITIONAL: "*",
+    inspect.Parameter.VAR_KEYWORD: "**",
+}
+_TASK = (inspect.Parameter.empty, Task, Any, "Task", "rft_data.Task", "Any")
+"""Annotations of a parameter `task` that is to be our Task, and not a field that a task has."""
+_TYPES: Mapping[str, tuple[type, ...]] = {
+    "integer": (int,),
+    "number": (int, float),
+    "string": (str,),
+    "boolean": (bool,),
+    "array": (list,),
+    "object": (dict,),
+    "null": (type(None),),
+}
+"""JSON schema's types as Python reads them from JSON."""
+
+
+class ToolClass:
+    """What a class offers to a model, checked before it is first used."""
+
+    def __init__(self, kind: object, args: Mapping[str, Any], name: str) -> None:
+        """`name`: what the recipe calls it.
+
+        Raises: RecipeError for anything but a class that takes `args` and has methods that can be offered.
+        """
+        if not inspect.isclass(kind):
+            raise RecipeError(
+                f"tools '{name}' is {type(kind).__name__} {getattr(kind, '__name__', '')}; wanted a class "
+                "whose public methods are the tools."
+            )
+        self.name = name
+        self._kind = kind
+        self._args = dict(args)
+        _check_arguments(name, kind, self._args)
+        methods = [found for found, _ in inspect.getmembers(kind, inspect.isfunction) if found[0] != "_"]
+        self.names = frozenset(methods) - set(_RESERVED)
+        """Of the tools."""
+        if not self.names:
+            raise RecipeError(
+                f"tools '{name}': the class has no public method that could be a tool; write one with types "
+                "and a docstring that has an 'Args:' section."
+            )
+        self.schemas = [_schema(name, kind, method) for method in sorted(self.names)]
+        """Of the tools as JSON, in the form chat templates take."""
+        self._properties = {
+            schema["function"]["name"]: schema["function"]["parameters"].get("properties", {})
+            for schema in self.schemas
+        }
+        if "reward" in methods and "get_reward" in methods:
+            raise RecipeError(f"tools '{name}': the class has 'reward' and 'get_reward'; keep one of them.")
+        self.reward = next((found for found in ("reward", "get_reward") if found in methods), None)
+        """Name of the method that scores a rollout at its end; None without one."""
+        for method in (self.reward, "close"):
+            if method in methods and _needs_arguments(_parameters(kind, method)):
+                raise RecipeError(
+                    f"tools '{name}': {kind.__name__}.{method} needs arguments; it is called with none."
+                )
+        self.resets = "reset" in methods
+        """Whether an instance can serve another rollout."""
+
+    def make(self) -> Any:
+        """A new instance."""
+        return self._kind(**self._args)
+
+    def reset_arguments(self, task: Task) -> dict[str, Any]:
+        """What `reset` is called with: `task` where it has a parameter of this name, else the task's fields.
+
+        The fields are `prompt`, `answer` and those of the metadata; a `reset` without `**kwargs` gets those
+        that it names.
+        """
+        parameters = _parameters(self._kind, "reset")
+        if any(one.name == "task" and one.annotation in _TASK for one in parameters):
+            return {"task": task}
+        fields = {
+            **task.metadata,
+            "prompt": [dict(message) for message in task.messages],
+            "answer": task.answer,
+        }
+        if any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters):
+            return fields
+        return {one.name: fields[one.name] for one in parameters if one.name in fields}
+
+    def problem(self, tool: str, arguments: Mapping[str, Any]) -> str | None:
+        """Why a tool cannot be called with these arguments; None when it can."""
+        try:
+            inspect.Signature(_parameters(self._kind, tool)).bind(**arguments)
+        except TypeError as err:
+            return f"{tool}: {err}"
+        for name, value in arguments.items():
+            wanted = self._properties[tool].get(name, {})
+            if not _fits(value, wanted):
+                return f"{tool}: {name} is {json.dumps(value)}; wanted {json.dumps(wanted.get('type'))}"
+        return None
+
+
+def _schema(name: str, kind: type, method: str) -> dict[str, Any]:
+    """The JSON schema of one method. Raises: RecipeError when its types or docstring do not give one."""
+    function = getattr(kind, method)
+    for parameter in _parameters(kind, method):
+        if parameter.kind in _REFUSED:
+            raise RecipeError(
+                f"tools '{name}': {kind.__name__}.{method} has the {_REFUSED[parameter.kind]} parameter "
+                f"'{parameter.name}'; a model gives arguments by name: write each with its type."
+            )
+    library = need("transformers.utils", "train", "the schemas of tools")
+    try:
+        schema: dict[str, Any] = library.get_json_schema(function)
+    except Exception as err:  # types and docstring are user code
+        raise RecipeError(
+            f"tools '{name}': {kind.__name__}.{method} cannot be offered to a model ({type(err).__name__}: "
+            f"{err}); give every argument a type and a line in the docstring's 'Args:' section."
+        ) from err
+    return schema
+
+
+def _check_arguments(name: str, kind: Callable[..., Any], args: Mapping[str, Any]) -> None:
+    """Raises: RecipeError when a class cannot be called with `args`."""
+    try:
+        inspect.signature(kind).bind(**args)
+    except TypeError as err:
+        raise RecipeError(
+            f"tools '{name}': the class does not take the arguments {sorted(args)} ({err}); correct 'args' "
+            "in the recipe."
+        ) from err
+
+
+def _parameters(kind: type, method: str) -> list[inspect.Parameter]:
+    """The parameters of a method as its caller sees them."""
+    static = isinstance(inspect.getattr_static(kind, method), staticmethod)
+    return list(inspect.signature(getattr(kind, method)).parameters.values())[0 if static else 1 :]
+
+
+def _needs_arguments(parameters: Sequence[inspect.Parameter]) -> bool:
+    open_ended = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return any(one.default is one.empty and one.kind not in open_ended for one in parameters)
+
+
+def _fits(value: Any, schema: Mapping[str, Any]) -> bool:
+    """Whether a value has the type of a schema and is one of its choices; inner schemas are not read."""
+    if value is None and schema.get("nullable"):
+        return True
+    if "enum" in schema and value not in schema["enum"]:
+        return False
+    wanted = schema.get("type", [])
+    kinds = {
+        kind for one in ([wanted] if isinstance(wanted, str) else wanted) for kind in _TYPES.get(one, ())
+    }
+    if not kinds or isinstance(value, bool):  # Python's booleans are integers, JSON's are not
+        return not kinds or bool in kinds
+    return isinstance(value, tuple(kinds))

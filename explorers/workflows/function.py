@@ -1,0 +1,70 @@
+"""A world as a function: `async def play(task, model)` plays one rollout and returns its reward."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any
+
+from explorers.rewards.scoring import Rewards
+from explorers.workflows.recorded import Course, RecordedWorkflow
+from rft_data.core.errors import RecipeError
+from rft_data.core.lookup import load
+from rft_data.core.protocols import Engine, RolloutContext
+from rft_data.core.rows import Experience, Task
+
+Play = Callable[..., Coroutine[Any, Any, Any]]
+
+
+class FunctionWorkflow(RecordedWorkflow):
+    """Plays a rollout by calling a coroutine function with the task and a model that records."""
+
+    def __init__(
+        self,
+        tokenizer: Any,
+        rewards: Rewards,
+        *,
+        play: str,
+        args: Mapping[str, Any] | None = None,
+        budget: int | None = None,
+    ) -> None:
+        """Load the function and check that it can be called.
+
+        Args:
+            tokenizer: the model's.
+            rewards: the recipe's, beside what the function returns.
+            play: import path of the function.
+            args: keyword arguments of the function beside the task and the model.
+            budget: most tokens that one rollout may sample.
+
+        Raises: UnknownComponentError; RecipeError for anything but such a function.
+        """
+        super().__init__(tokenizer, rewards, budget=budget)
+        self._args = dict(args or {})
+        self._play = _playable(play, load(play, "function"), self._args)
+
+    async def run(self, task: Task, engine: Engine, ctx: RolloutContext) -> list[Experience]:
+        """Play one rollout. Where the function lets ContextOverflow or BudgetSpent pass, that is its end."""
+        model, course = self.model(engine, ctx), Course()
+        with course.ended_by_limits():
+            course.reward = await self._play(task, model, **self._args)
+        rows = model.rows(task, ctx)
+        course.turns = sum(message.get("role") == "assistant" for row in rows for message in row.messages)
+        return await self.outcome(task, rows, course)
+
+
+def _playable(name: str, play: Any, args: Mapping[str, Any]) -> Play:
+    """Raises: RecipeError for what is no coroutine function of a task, a model and `args`."""
+    if not inspect.iscoroutinefunction(play):
+        raise RecipeError(
+            f"workflow function '{name}' is no coroutine function; write `async def play(task, model)`."
+        )
+    try:
+        inspect.signature(play).bind(None, None, **args)
+    except TypeError as err:
+        raise RecipeError(
+            f"workflow function '{name}' cannot be called with a task, a model and the arguments "
+            f"{sorted(args)} ({err}); write `async def play(task, model)`, or correct 'args'."
+        ) from err
+    checked: Play = play
+    return checked

@@ -1,0 +1,131 @@
+"""Makes the workflow that a recipe names: a built-in by name, or what an import path leads to."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from explorers.rewards.scoring import Rewards
+from explorers.workflows.environment import EnvironmentWorkflow
+from explorers.workflows.function import FunctionWorkflow
+from explorers.workflows.single_turn import SingleTurn
+from explorers.workflows.tools import ToolsWorkflow
+from rft_data.core.errors import RecipeError, RftError, RowError
+from rft_data.core.lookup import lookup
+from rft_data.core.protocols import Engine, RolloutContext, Workflow
+from rft_data.core.rows import Experience, Task
+
+WORKFLOWS: Mapping[str, Any] = {
+    "single_turn": SingleTurn,
+    "function": FunctionWorkflow,
+    "tools": ToolsWorkflow,
+    "environment": EnvironmentWorkflow,
+}
+_FUNCTION, _TOOLS, _ENVIRONMENT = ("function", "play"), ("tools", "tools"), ("environment", "environment")
+"""Built-ins that play something of the user's, and the argument that names it."""
+
+
+class ChosenWorkflow:
+    """The recipe's workflow, and those that tasks name instead of it."""
+
+    def __init__(self, default: str, workflows: Mapping[str, Workflow]) -> None:
+        """`default`: which of `workflows` plays a task that names none."""
+        self._default = default
+        self._workflows = workflows
+
+    async def run(self, task: Task, engine: Engine, ctx: RolloutContext) -> list[Experience]:
+        """Play one rollout. Raises: RowError when the task names a workflow that there is not."""
+        name = self._default if task.workflow is None else task.workflow
+        if name not in self._workflows:
+            raise RowError(
+                f"the task asks for the workflow '{name}', the recipe has {sorted(self._workflows)}; add it "
+                "to explorer.workflows."
+            )
+        return await self._workflows[name].run(task, engine, ctx)
+
+    def metrics(self) -> dict[str, float]:
+        """The sums of what the workflows count."""
+        found: dict[str, float] = {}
+        for workflow in self._workflows.values():
+            for name, value in workflow_metrics(workflow).items():
+                found[name] = found.get(name, 0.0) + value
+        return found
+
+    def close(self) -> None:
+        """Close all workflows."""
+        for workflow in self._workflows.values():
+            close_workflow(workflow)
+
+
+def make_workflows(
+    settings: Mapping[str, Any], others: Mapping[str, Mapping[str, Any]], tokenizer: Any, rewards: Rewards
+) -> Workflow:
+    """The workflow of a recipe and those that its tasks may name.
+
+    Raises: UnknownComponentError, MissingExtraError, RecipeError; all that was made is closed first.
+    """
+    made: dict[str, Workflow] = {}
+    try:
+        for name, one in ({str(settings["use"]): settings} | dict(others)).items():
+            made[name] = make_workflow(one, tokenizer, rewards)
+    except BaseException:
+        ChosenWorkflow("", made).close()
+        raise
+    default = str(settings["use"])
+    return made[default] if len(made) == 1 else ChosenWorkflow(default, made)
+
+
+def make_workflow(settings: Mapping[str, Any], tokenizer: Any, rewards: Rewards) -> Workflow:
+    """Make the workflow that `settings["use"]` names, as `Class(tokenizer, rewards, **args)`.
+
+    An import path may also lead to a coroutine function, a class with tools or a `gymnasium.Env`: the
+    built-in workflow for that plays it.
+    Raises: UnknownComponentError; RecipeError when it cannot be built with `args`.
+    """
+    name, args = str(settings["use"]), dict(settings.get("args") or {})
+    kind = lookup(name, WORKFLOWS, "workflow")
+    if name not in WORKFLOWS and (player := _player(name, kind)):
+        use, argument = player
+        kind, args = WORKFLOWS[use], {argument: name, **args}
+    try:
+        built: Workflow = kind(tokenizer, rewards, **args)
+    except RftError:
+        raise
+    except Exception as err:  # a workflow's constructor is user code
+        raise RecipeError(
+            f"workflow '{name}' cannot be built with the arguments {sorted(args)} ({type(err).__name__}: "
+            f"{err}); correct explorer.workflow.args in the recipe."
+        ) from err
+    return built
+
+
+def workflow_metrics(workflow: Workflow) -> dict[str, float]:
+    """What a workflow counts; nothing where it has no `metrics`."""
+    found: dict[str, float] = workflow.metrics() if hasattr(workflow, "metrics") else {}
+    return found
+
+
+def close_workflow(workflow: Workflow) -> None:
+    """Close a workflow that has a `close`."""
+    if hasattr(workflow, "close"):
+        workflow.close()
+
+
+def _player(name: str, kind: Any) -> tuple[str, str] | None:
+    """The built-in that plays what an import path leads to; None for a workflow, which plays itself.
+
+    Raises: RecipeError for a function that is no coroutine function.
+    """
+    if inspect.isfunction(kind):
+        return _FUNCTION
+    if not inspect.isclass(kind):
+        raise RecipeError(
+            f"workflow '{name}' is a {type(kind).__name__}; wanted a workflow class, a coroutine function, a "
+            "class with tools or a subclass of gymnasium.Env."
+        )
+    if hasattr(kind, "run"):
+        return None
+    gymnasium = sys.modules.get("gymnasium")
+    return _ENVIRONMENT if gymnasium is not None and issubclass(kind, gymnasium.Env) else _TOOLS

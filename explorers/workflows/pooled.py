@@ -1,0 +1,93 @@
+"""What workflows share whose rollouts have an environment each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from explorers.environments.pool import EnvironmentPool, PoolPlan
+from explorers.rewards.scoring import Rewards
+from explorers.workflows.recorded import RecordedWorkflow, whole_number
+from rft_data.core.errors import RecipeError
+from rft_data.core.lookup import suggest
+from rft_data.core.rows import Message
+
+
+class ResetFailed(RuntimeError):
+    """An environment raised in its `reset`."""
+
+
+class PooledWorkflow(RecordedWorkflow):
+    """Base of the tool loop and the environment loop."""
+
+    def __init__(
+        self,
+        tokenizer: Any,
+        rewards: Rewards,
+        pool: EnvironmentPool[Any],
+        *,
+        turns: int,
+        call_deadline_s: float,
+        budget: int | None,
+    ) -> None:
+        """Make a first environment, so that a mistake shows at the start.
+
+        Raises: RecipeError.
+        """
+        super().__init__(tokenizer, rewards, budget=budget)
+        self.turns = whole_number("turns", turns, least=1)
+        if not isinstance(call_deadline_s, int | float) or not call_deadline_s > 0:
+            raise RecipeError(
+                f"explorer.workflow.args.call_deadline_s is {call_deadline_s!r}; wanted seconds above 0."
+            )
+        self.call_deadline_s = float(call_deadline_s)
+        self.pool = pool
+        self.first = pool.check()
+        """The first environment, which is idle in the pool."""
+
+    def metrics(self) -> dict[str, float]:
+        """Counts since the last call; environments that are open now, and those that were not closed."""
+        pool = {"environments_open": float(self.pool.open), "environment_leaks": float(self.pool.leaks)}
+        return {**super().metrics(), **pool}
+
+    def close(self) -> None:
+        """Close the environments that no rollout has."""
+        self.pool.close()
+
+
+def pool_plan(settings: Mapping[str, Any] | None) -> PoolPlan:
+    """The plan of a pool from a recipe. Raises: RecipeError for an unknown field, or a value out of range."""
+    given = dict(settings or {})
+    known = PoolPlan.__slots__
+    for name in given:
+        if name not in known:
+            raise RecipeError(
+                f"explorer.workflow.args.pool.{name} is not known;{suggest(name, known)} Known: "
+                f"{', '.join(known)}."
+            )
+    plan = PoolPlan(**given)
+    whole_number("pool.size", plan.size, least=1)
+    whole_number("pool.warm", plan.warm, least=0)
+    return plan
+
+
+@contextmanager
+def in_reset(name: str) -> Iterator[None]:
+    """Say that an error came from `reset`. What may pass (a connection, a time-out) keeps its type."""
+    try:
+        yield
+    except (ConnectionError, TimeoutError):
+        raise
+    except Exception as err:
+        raise ResetFailed(f"'{name}' raised in reset: {type(err).__name__}: {err}") from err
+
+
+def with_observation(messages: Sequence[Message], text: str) -> list[dict[str, Any]]:
+    """The messages with `text` at the end of the last one, or after it where that is no user's."""
+    found = [dict(message) for message in messages]
+    if not text:
+        return found
+    if found and found[-1]["role"] == "user" and isinstance(found[-1]["content"], str):
+        return [*found[:-1], {**found[-1], "content": found[-1]["content"] + text}]
+    return [*found, {"role": "user", "content": text.lstrip()}]

@@ -1,0 +1,159 @@
+"""What workflows of many turns share: a recording model, the typed end of a rollout, and its reward.
+
+The last row of a rollout holds its outcome: the reward, its parts, and in `metadata` why it ended.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from numbers import Real
+from typing import Any, TypeAlias
+
+from explorers.conversations.model import Model
+from explorers.conversations.template import ChatTemplate
+from explorers.rewards.scoring import Rewards
+from explorers.workflows.single_turn import tokenizer_hash
+from rft_data.core.errors import BudgetSpent, ContextOverflow, RecipeError, RowError
+from rft_data.core.protocols import Engine, RolloutContext, Unscored
+from rft_data.core.rows import Experience, Task
+from rft_data.core.words import RolloutEnd
+
+WORLD = "world"
+"""Name of the part of the reward that the world itself gives."""
+ENVIRONMENT_STATE = "environment_state"
+"""Key of the metadata that has the environment's state."""
+WorldReward: TypeAlias = float | Unscored | tuple[float, Mapping[str, float]] | None
+"""A number, a number and its parts, why there is none, or None: the world gives no reward."""
+
+
+@dataclass(slots=True)
+class Course:
+    """How a rollout went."""
+
+    end: RolloutEnd = RolloutEnd.FINISHED
+    reward: WorldReward = None
+    turns: int = 0
+    counts: dict[str, int | Mapping[str, int]] = field(default_factory=dict)
+    """For the rows' metadata, and summed up in the metrics."""
+    state: Mapping[str, Any] = field(default_factory=dict)
+    """Of the environment at the end, for rewards that look at it."""
+
+    @contextmanager
+    def ended_by_limits(self) -> Iterator[None]:
+        """End the block where the conversation has no room, or the rollout no tokens, left."""
+        try:
+            yield
+        except ContextOverflow:
+            self.end = RolloutEnd.CONTEXT
+        except BudgetSpent:
+            self.end = RolloutEnd.BUDGET
+
+
+class RecordedWorkflow:
+    """Base of the workflows whose model records what it samples."""
+
+    def __init__(self, tokenizer: Any, rewards: Rewards, *, budget: int | None = None) -> None:
+        """`budget`: most tokens that one rollout may sample; None: no limit.
+
+        Raises: RecipeError for a budget below 1.
+        """
+        if budget is not None:
+            whole_number("budget", budget, least=1)
+        self._rewards = rewards
+        self._template = ChatTemplate(tokenizer)
+        self._tokenizer_hash = tokenizer_hash(tokenizer)
+        self._budget = budget
+        self._counts: Counter[str] = Counter()
+
+    def model(self, engine: Engine, ctx: RolloutContext) -> Model:
+        """The model of one rollout."""
+        return Model(
+            engine, self._template, ctx.sampling, tokenizer_hash=self._tokenizer_hash, budget=self._budget
+        )
+
+    async def outcome(self, task: Task, rows: Sequence[Experience], course: Course) -> list[Experience]:
+        """The rows of a rollout, with its outcome on the last one.
+
+        Raises: RowError when nothing was sampled.
+        """
+        if not rows:
+            raise RowError(f"nothing was sampled before the rollout ended ({course.end}); see its prompt.")
+        self._count(course)
+        last = rows[-1]
+        columns = with_world(await self._rewards.score(task, last.completion_text), course.reward)
+        if columns["reward"] is None and not columns["reward_parts"] and columns["unscored_reason"] is None:
+            columns["unscored_reason"] = (
+                f"the world gave no reward (its end: {course.end}), and the recipe has none"
+            )
+        state = {ENVIRONMENT_STATE: course.state} if course.state else {}
+        metadata = {**last.metadata, "end": str(course.end), "turns": course.turns, **course.counts, **state}
+        return [*rows[:-1], replace(last, metadata=metadata, **columns)]
+
+    def metrics(self) -> dict[str, float]:
+        """Counts since the last call."""
+        counts, self._counts = self._counts, Counter()
+        return {name: float(counts[name]) for name in sorted({"turns", *counts})}
+
+    def close(self) -> None:
+        """End what the workflow holds; idempotent."""
+
+    def _count(self, course: Course) -> None:
+        self._counts["turns"] += course.turns
+        if course.end is not RolloutEnd.FINISHED:
+            self._counts[f"rollouts_ended_by_{course.end}"] += 1
+        for name, value in course.counts.items():
+            if isinstance(value, Mapping):
+                self._counts.update({f"{name}_{kind}": count for kind, count in value.items()})
+            else:
+                self._counts[name] += value
+
+
+def with_world(columns: Mapping[str, Any], given: WorldReward) -> dict[str, Any]:
+    """The reward columns of a row, with the world's own reward added as the part `world`, of weight 1."""
+    checked = _checked(given)
+    if checked is None:
+        return dict(columns)
+    if isinstance(checked, Unscored):
+        reasons = [columns["unscored_reason"], _reason(checked)]
+        return {**columns, "reward": None, "unscored_reason": "; ".join(filter(None, reasons)) or None}
+    value, parts = checked
+    known = {**columns["reward_parts"], WORLD: value, **{f"{WORLD}.{name}": parts[name] for name in parts}}
+    alone = not columns["reward_parts"] and columns["unscored_reason"] is None and columns["reward"] is None
+    total = value if alone else None if columns["reward"] is None else columns["reward"] + value
+    return {**columns, "reward": total, "reward_parts": known}
+
+
+def whole_number(name: str, value: object, *, least: int) -> int:
+    """`value`, when it is a whole number of at least `least`. Raises: RecipeError when it is not."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise RecipeError(
+            f"explorer.workflow.args.{name} is {value!r}; wanted a whole number, {least} or more."
+        )
+    return value
+
+
+def _checked(given: object) -> tuple[float, Mapping[str, float]] | Unscored | None:
+    """What the world gave as its reward; anything but a reward becomes Unscored with a reason."""
+    if given is None or isinstance(given, Unscored):
+        return given
+    value, parts = given if isinstance(given, tuple) and len(given) == 2 else (given, {})
+    if (
+        isinstance(value, Real)
+        and math.isfinite(value)
+        and isinstance(parts, Mapping)
+        and all(map(_finite, parts.values()))
+    ):
+        return float(value), {str(name): float(part) for name, part in parts.items()}
+    return Unscored(f"gave {given!r:.200}; wanted a finite number, (number, parts), Unscored or None")
+
+
+def _finite(value: Any) -> bool:
+    return isinstance(value, Real) and math.isfinite(value)
+
+
+def _reason(unscored: Unscored) -> str:
+    return f"reward '{WORLD}': {unscored.reason}" if unscored.reason else ""

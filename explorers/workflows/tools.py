@@ -1,0 +1,113 @@
+"""A world as tools: the model calls the methods of a class until it answers without a call."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from explorers.conversations.model import Model
+from explorers.environments.calls import ToolCalls
+from explorers.environments.pool import EnvironmentPool, Lent
+from explorers.environments.tools import ToolClass
+from explorers.rewards.scoring import Rewards
+from explorers.workflows.pooled import PooledWorkflow, in_reset, pool_plan, with_observation
+from explorers.workflows.recorded import Course, WorldReward
+from rft_data.core.errors import RowError
+from rft_data.core.lookup import load
+from rft_data.core.protocols import Engine, RolloutContext, Unscored
+from rft_data.core.rows import Experience, Task
+from rft_data.core.words import RolloutEnd
+
+
+class ToolsWorkflow(PooledWorkflow):
+    """Offers the tools of a class to the model; each rollout has an instance to itself."""
+
+    def __init__(
+        self,
+        tokenizer: Any,
+        rewards: Rewards,
+        *,
+        tools: str,
+        args: Mapping[str, Any] | None = None,
+        turns: int = 8,
+        call_deadline_s: float = 30.0,
+        budget: int | None = None,
+        pool: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Load the class, check it and make a first instance.
+
+        Args:
+            tokenizer: the model's.
+            rewards: the recipe's, beside the class's own `reward`.
+            tools: import path of the class.
+            args: keyword arguments of the class.
+            turns: most turns of the model; the calls of the last are played too.
+            call_deadline_s: for one call of a tool.
+            budget: most tokens that one rollout may sample.
+            pool: fields of `PoolPlan`.
+
+        Raises: UnknownComponentError; RecipeError for a class that cannot be offered or made.
+        """
+        self._tools = ToolClass(load(tools, "tools"), dict(args or {}), tools)
+        super().__init__(
+            tokenizer,
+            rewards,
+            EnvironmentPool(tools, self._tools.make, pool_plan(pool), reusable=self._tools.resets),
+            turns=turns,
+            call_deadline_s=call_deadline_s,
+            budget=budget,
+        )
+
+    async def run(self, task: Task, engine: Engine, ctx: RolloutContext) -> list[Experience]:
+        """Play one rollout."""
+        model, course = self.model(engine, ctx), Course()
+        async with self.pool.lend() as lent:
+            prompt = await self._prompt(task, lent)
+            async with self.pool.turn():
+                calls = ToolCalls(self._tools, lent, self.call_deadline_s)
+                with course.ended_by_limits():
+                    await self._converse(model, prompt, calls, course)
+                course.reward = await self._reward(lent)
+        if calls.made:
+            course.counts["tool_calls"] = calls.made
+        if calls.failures:
+            course.counts["tool_failures"] = {str(kind): count for kind, count in calls.failures.items()}
+        return await self.outcome(task, model.rows(task, ctx), course)
+
+    async def _prompt(self, task: Task, lent: Lent[Any]) -> list[dict[str, Any]]:
+        """The task's messages, with what `reset` returned at the end of the last one."""
+        if not self._tools.resets:
+            return [dict(message) for message in task.messages]
+        with in_reset(self._tools.name):
+            observation = await self.pool.reset(
+                lent, lent.environment.reset, **self._tools.reset_arguments(task)
+            )
+        if observation is not None and not isinstance(observation, str):
+            raise RowError(
+                f"'{self._tools.name}'.reset returned a {type(observation).__name__}; wanted text or None."
+            )
+        return with_observation(task.messages, observation or "")
+
+    async def _converse(
+        self, model: Model, messages: list[dict[str, Any]], calls: ToolCalls, course: Course
+    ) -> None:
+        """Turns of the model and the answers of the tools."""
+        while course.turns < self.turns:
+            reply = await model.chat(messages, tools=self._tools.schemas)
+            course.turns += 1
+            if not reply.tool_calls:
+                return
+            messages += [dict(reply.message), *await calls.answer(reply.tool_calls)]
+        course.end = RolloutEnd.TURNS
+
+    async def _reward(self, lent: Lent[Any]) -> WorldReward:
+        """What the class's own reward says; an error there leaves the rollout unscored."""
+        if self._tools.reward is None:
+            return None
+        try:
+            given: WorldReward = await lent.call(
+                self.call_deadline_s, getattr(lent.environment, self._tools.reward)
+            )
+        except Exception as err:  # noqa: BLE001 - environments are user code
+            return Unscored(f"{self._tools.reward} raised {type(err).__name__}: {err}")
+        return given

@@ -1,0 +1,195 @@
+"""One environment per rollout: reused after good ones, closed after all others, none left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from explorers.environments.pool import EnvironmentPool, PoolPlan
+from explorers.environments.thread import LateCall
+from rft_data.core.errors import RecipeError
+
+
+class Room:
+    """Counts itself, and may be slow."""
+
+    def __init__(self, log: list[str], *, make_s: float = 0.0, close_s: float = 0.0) -> None:
+        time.sleep(make_s)
+        self.log = log
+        self.thread = threading.get_ident()
+        self._close_s = close_s
+        log.append("made")
+
+    def reset(self, seconds: float = 0.0) -> str:
+        assert threading.get_ident() == self.thread
+        time.sleep(seconds)
+        return "ready"
+
+    def close(self) -> None:
+        assert threading.get_ident() == self.thread
+        time.sleep(self._close_s)
+        self.log.append("closed")
+
+
+class AsyncRoom(Room):
+    """One whose methods are coroutines."""
+
+    async def reset(self, seconds: float = 0.0) -> str:  # type: ignore[override]
+        await asyncio.sleep(seconds)
+        return "ready"
+
+    async def close(self) -> None:  # type: ignore[override]
+        await asyncio.sleep(self._close_s)
+        self.log.append("closed")
+
+
+def pool_of(make: Callable[[], Any], *, reusable: bool = True, **plan: Any) -> EnvironmentPool[Any]:
+    return EnvironmentPool("room", make, PoolPlan(**plan), reusable=reusable)
+
+
+async def settled(pool: EnvironmentPool[Any], deadline_s: float = 5.0) -> int:
+    """Environments that are open once the closings are over."""
+    end = time.monotonic() + deadline_s
+    while pool.open and time.monotonic() < end:
+        await asyncio.sleep(0.005)
+    return pool.open
+
+
+async def played(pool: EnvironmentPool[Any], seconds: float = 0.0) -> None:
+    async with pool.lend() as lent:
+        assert await pool.reset(lent, lent.environment.reset, seconds) == "ready"
+        async with pool.turn():
+            await asyncio.sleep(0.001)
+
+
+@pytest.mark.parametrize("kind", [Room, AsyncRoom])
+def test_good_rollouts_share_environments_and_all_are_closed_at_the_end(kind: type[Room]) -> None:
+    log: list[str] = []
+    pool = pool_of(lambda: kind(log), size=4)
+
+    async def many() -> None:
+        await asyncio.gather(*(played(pool) for _ in range(40)))
+
+    asyncio.run(many())
+    assert 1 <= pool.made <= 4
+    assert pool.open == pool.made
+    pool.close()
+    assert (pool.open, pool.leaks, log.count("closed")) == (0, 0, pool.made)
+
+
+def test_an_environment_that_cannot_be_reset_serves_one_rollout() -> None:
+    log: list[str] = []
+    pool = pool_of(lambda: Room(log), reusable=False, size=2)
+
+    async def three() -> int:
+        for _ in range(3):
+            await played(pool)
+        return await settled(pool)
+
+    assert asyncio.run(three()) == 0
+    assert log.count("made") == log.count("closed") == 3
+
+
+@pytest.mark.parametrize("kind", [Room, AsyncRoom])
+def test_nothing_is_left_of_300_cancelled_rollouts(kind: type[Room]) -> None:
+    log: list[str] = []
+    pool = pool_of(lambda: kind(log, make_s=0.001), size=16, warm=4)
+
+    async def cancelled() -> int:
+        for _ in range(3):
+            rollouts = [asyncio.create_task(played(pool, 0.002)) for _ in range(100)]
+            await asyncio.sleep(0.02)
+            for rollout in rollouts:
+                rollout.cancel()
+            await asyncio.gather(*rollouts, return_exceptions=True)
+        await asyncio.wait_for(played(pool), 5)  # every place is free again
+        pool.close()
+        return await settled(pool)
+
+    assert asyncio.run(cancelled()) == 0
+    assert pool.leaks == 0
+    assert log.count("made") == log.count("closed") == pool.made > 3
+
+
+def test_a_failed_rollout_closes_its_environment() -> None:
+    log: list[str] = []
+    pool = pool_of(lambda: Room(log))
+
+    async def failed() -> int:
+        with pytest.raises(ZeroDivisionError):
+            async with pool.lend():
+                raise ZeroDivisionError
+        return await settled(pool)
+
+    assert asyncio.run(failed()) == 0
+    assert log == ["made", "closed"]
+
+
+def test_a_late_reset_is_an_error_at_its_deadline_and_its_environment_is_closed_when_it_returns() -> None:
+    log: list[str] = []
+    pool = pool_of(lambda: Room(log), start_deadline_s=0.05)
+
+    async def late() -> int:
+        started = time.monotonic()
+        with pytest.raises(LateCall, match=r"longer than 0\.05 s"):
+            await played(pool, 0.3)
+        assert time.monotonic() - started < 0.25
+        return await settled(pool)
+
+    assert asyncio.run(late()) == 0
+    assert (log, pool.leaks) == (["made", "closed"], 0)
+
+
+def test_resets_ahead_of_their_turn_take_no_time_of_the_players() -> None:
+    """With one player and two rooms warmed ahead, ten rollouts wait for one reset, not for ten."""
+    log: list[str] = []
+
+    async def ten(warm: int) -> float:
+        pool = pool_of(lambda: Room(log), size=1, warm=warm)
+        idle, last = 0.0, time.monotonic()
+
+        async def rollout() -> None:
+            nonlocal idle, last
+            async with pool.lend() as lent:
+                await pool.reset(lent, lent.environment.reset, 0.03)
+                async with pool.turn():
+                    idle += time.monotonic() - last
+                    await asyncio.sleep(0.03)
+                    last = time.monotonic()
+
+        await asyncio.gather(*(rollout() for _ in range(10)))
+        pool.close()
+        return idle
+
+    assert asyncio.run(ten(2)) < 0.5 * asyncio.run(ten(0))
+
+
+def test_an_environment_that_cannot_be_made_is_an_error_at_the_start() -> None:
+    def broken() -> Any:
+        raise FileNotFoundError("no such map")
+
+    with pytest.raises(RecipeError, match=r"'room' cannot be made \(FileNotFoundError: no such map\)"):
+        pool_of(broken).check()
+    with pytest.raises(RecipeError, match=r"\(took too long\)"):
+        pool_of(lambda: time.sleep(0.2), start_deadline_s=0.02).check()
+
+
+def test_a_close_that_raises_is_a_leak_and_frees_its_place() -> None:
+    class Stuck(Room):
+        def close(self) -> None:
+            raise OSError("busy")
+
+    pool = pool_of(lambda: Stuck([]), reusable=False, size=1)
+
+    async def two() -> None:
+        await played(pool)
+        await asyncio.wait_for(played(pool), 5)
+        await asyncio.sleep(0.05)
+
+    asyncio.run(two())
+    assert (pool.leaks, pool.open) == (2, 2)
