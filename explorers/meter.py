@@ -25,6 +25,8 @@ _COUNTS = (
     "rollouts_unscored",
     "groups_salvaged",
     "rows",
+    "turns_masked",
+    "turns_forked",
     "tokens",
 )
 _PHASES = ("playing", "generating", "rewarding", "loading")

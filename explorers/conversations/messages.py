@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from explorers.conversations.template import THINK_CLOSE, THINK_OPEN
 from rft_data.core.rows import Message, canonical_json
 from rft_data.exchange.formats.chat import chat
 
@@ -17,6 +18,13 @@ def one_form(messages: Sequence[Message]) -> list[dict[str, Any]]:
     return [dict(message) for message in chat([dict(message) for message in messages], "messages")]
 
 
+def with_system(messages: Sequence[Message], system: str | None) -> tuple[Message, ...]:
+    """The messages, after the system prompt if there is one and they have none of their own."""
+    if system is None or (messages and messages[0]["role"] in ("system", "developer")):
+        return tuple(messages)
+    return ({"role": "system", "content": system}, *messages)
+
+
 def key(message: Mapping[str, Any]) -> str:
     """What decides whether two messages are the same, as canonical JSON.
 
@@ -24,8 +32,17 @@ def key(message: Mapping[str, Any]) -> str:
     parts equals its text.
     """
     calls = [_call(call) for call in message.get("tool_calls") or ()]
-    parts = [message["role"], _text(message["content"]), calls, message.get("name")]
-    return canonical_json(parts)
+    text = _text(message["content"])
+    if message["role"] == "assistant" and isinstance(text, str):
+        text = unthought(text)
+    return canonical_json([message["role"], text, calls, message.get("name")])
+
+
+def unthought(text: str) -> str:
+    """A turn's text without a block of thinking at its beginning."""
+    if not text.lstrip().startswith(THINK_OPEN) or THINK_CLOSE not in text:
+        return text
+    return text.partition(THINK_CLOSE)[2].lstrip("\n")
 
 
 def _call(call: Mapping[str, Any]) -> list[Any]:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from explorers.conversations.drift import corrected
 from explorers.conversations.messages import key, one_form
 from explorers.conversations.parsing import parse, tool_names
 from explorers.conversations.replies import BudgetSpent, Reply
 from explorers.conversations.rows import branch_rows, experience, step_rows
+from explorers.conversations.shape import broken, form
 from explorers.conversations.template import ChatTemplate
 from explorers.conversations.turns import Turn, Turns
+from rft_data.core.errors import RowError
 from rft_data.core.protocols import Engine, RolloutContext, Sampling
 from rft_data.core.rows import Experience, Message, Task, canonical_json
-from rft_data.core.words import FinishReason
+from rft_data.core.words import HISTORY_DRIFT, Drift, FinishReason, TemplatePolicy
 
 
 class Model:
@@ -32,14 +36,19 @@ class Model:
         *,
         tokenizer_hash: str = "",
         budget: int | None = None,
+        policy: TemplatePolicy = TemplatePolicy.FORK,
     ) -> None:
-        """`budget`: most tokens that the whole rollout may sample; None: no limit."""
+        """`budget`: most tokens that the whole rollout may sample, None: no limit; `policy`: what is done
+        where the template renders history in another way than it was sampled."""
         self._engine = engine
         self._template = template
         self._sampling = sampling
         self._tokenizer_hash = tokenizer_hash
         self._budget = budget
+        self._policy = policy
         self._turns = Turns()
+        self.drift: Counter[Drift] = Counter()
+        """Chat calls by how their history differed from what was sampled."""
         self.sampled = 0
         """Tokens sampled so far."""
 
@@ -62,17 +71,9 @@ class Model:
         Raises: ContextOverflow, BudgetSpent: end the rollout, its rows so far count. RowError when the
             template cannot render the messages, and what the engine raises.
         """
+        sampling = self._next(max_tokens, stop)
         given, offered = one_form(messages), canonical_json(list(tools) if tools else None)
-        keys = [key(message) for message in given]
-        parent, known = self._turns.continued(keys, offered)
-        added = given[known:]
-        if parent is None:
-            context = self._template.prompt(added, tools)
-        else:
-            last = parent.reply.message if parent.reply else {}
-            context = self._template.between(last, added, tools, ended=parent.ended)
-        turn = Turn(parent, tuple(keys[known:]), tuple(added), context, offered)
-        return await self._sample(turn, self._next(max_tokens, stop), tools)
+        return await self._sample(self._begun(given, offered, tools), sampling, tools)
 
     async def complete(
         self, prompt: str | Sequence[int], *, max_tokens: int | None = None, stop: Sequence[str] = ()
@@ -98,12 +99,64 @@ class Model:
 
         They differ in `turn`. A turn that several branches share is trained in the first one only.
         """
-        constant = {"sampling": ctx.sampling.stored(), "tokenizer_hash": self._tokenizer_hash}
+        drifted = {str(kind): n for kind, n in sorted(self.drift.items()) if kind is not Drift.EXACT}
+        constant = {
+            "sampling": ctx.sampling.stored(),
+            "tokenizer_hash": self._tokenizer_hash,
+            "metadata": {HISTORY_DRIFT: drifted} if drifted else {},
+        }
         ends = (step_rows if step_wise else branch_rows)(self._turns)
         return [
             experience(last, trained, task, ctx, number, constant)
             for number, (last, trained) in enumerate(ends)
         ]
+
+    def _begun(self, given: list[dict[str, Any]], offered: str, tools: Sequence[Any] | None) -> Turn:
+        """The next turn of a conversation: what it continues, and the ids that its new messages add."""
+        keys = [key(message) for message in given]
+        parent, known, drift = self._followed(given, keys, offered)
+        history = [*(parent.conversation if parent else ()), *given[known:]]
+        if parent is not None and (why := self._broken(parent, history, offered)):
+            if self._policy is TemplatePolicy.REFUSE:
+                raise RowError(
+                    f"the chat template does not go on as it began ({why}), and the workflow's argument "
+                    "'template' is refuse; say fork or keep_thinking, or take another template."
+                )
+            parent, known, drift = None, 0, Drift.FORKED
+            keys = [key(message) for message in history]
+        self.drift[drift] += 1
+        if parent is None or parent.reply is None:
+            context, added = self._template.prompt(history, tools), history
+        else:
+            added = given[known:]
+            context = self._template.between(parent.reply.message, added, tools, ended=parent.ended)
+        return Turn(parent, tuple(keys[known:]), tuple(added), context, offered)
+
+    def _followed(
+        self, given: list[dict[str, Any]], keys: list[str], offered: str
+    ) -> tuple[Turn | None, int, Drift]:
+        """The turn that is continued, how many messages are known by then, and how the history differs."""
+        drift = Drift.EXACT
+        while True:
+            parent, known = self._turns.continued(keys, offered)
+            asked = self._turns.diverged(parent, keys[known:], offered)
+            if not any(corrected(turn, given[known + len(turn.keys)], self._template) for turn in asked):
+                break
+            drift = Drift.MASKED
+        recorded = parent is not None or any(
+            tuple(keys[: len(root.keys)]) == root.keys and len(keys) > len(root.keys)
+            for root in self._turns.roots
+        )
+        if recorded and any(message["role"] == "assistant" for message in given[known:]):
+            drift = Drift.FORKED
+        return parent, known, drift
+
+    def _broken(self, parent: Turn, history: list[dict[str, Any]], offered: str) -> str:
+        """Why the template would render the conversation up to `parent` in another way now; or nothing."""
+        if self._policy is TemplatePolicy.KEEP_THINKING:
+            return ""
+        last = len(parent.conversation) - 1
+        return broken(self._template, tuple(map(form, history)), last, offered != "null")
 
     async def _sample(self, turn: Turn, sampling: Sampling, tools: Sequence[Any] | None) -> Reply:
         prompt = [*(turn.parent.ids if turn.parent else ()), *turn.context]

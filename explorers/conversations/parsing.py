@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from explorers.conversations.replies import Reply, ToolCall
+from explorers.conversations.template import THINK_CLOSE, THINK_OPEN
 
 _HERMES = re.compile(r"<tool_call>(.*?)(?:</tool_call>|\Z)", re.DOTALL)
 _CODE = re.compile(r"\A\s*```tool_code\s*\n(.*?)(?:```\s*)?\Z", re.DOTALL)
 _PYTHON_TAG = "<|python_tag|>"
-_OPEN, _CLOSE = "<think>", "</think>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +57,8 @@ def parse(
         for n, call in enumerate(found)
     )
     block = text[: len(text) - len(answer)] if keep_thinking else ""
+    if block and thinking_open:
+        block = f"{THINK_OPEN}\n{block}"
     message: dict[str, Any] = {"role": "assistant", "content": block + content}
     if reasoning is not None and not keep_thinking:
         message["reasoning_content"] = reasoning
@@ -79,10 +81,10 @@ def _without(text: str, special: Sequence[str]) -> str:
 def _thinking(text: str, opened: bool) -> tuple[str | None, str]:
     """The thinking, None without, and the text after it; a block that is not closed is all thinking."""
     start = text.lstrip()
-    if not opened and not start.startswith(_OPEN):
+    if not opened and not start.startswith(THINK_OPEN):
         return None, text
-    inner = start.removeprefix(_OPEN)
-    thought, closed, answer = inner.partition(_CLOSE)
+    inner = start.removeprefix(THINK_OPEN)
+    thought, closed, answer = inner.partition(THINK_CLOSE)
     return thought.strip("\n"), answer.lstrip("\n") if closed else ""
 
 

@@ -10,20 +10,29 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rft_data.core.errors import RowError
+from rft_data.core.errors import RecipeError, RowError
 from rft_data.core.rows import Message
 
 MARK = "rft7content7mark"
 """Content of the synthetic turn; what follows it is what a template puts after a turn."""
 _ASK: Message = {"role": "user", "content": "u"}
-_THINK_OPEN, _THINK_CLOSE = "<think>", "</think>"
+THINK_OPEN, THINK_CLOSE = "<think>", "</think>"
 
 
 class ChatTemplate:
     """Renders prompts and what comes between turns."""
 
     def __init__(self, tokenizer: Any, arguments: Mapping[str, Any] | None = None) -> None:
-        """`arguments`: what the template takes beside messages and tools, for example `enable_thinking`."""
+        """`arguments`: what the template takes beside messages and tools (`enable_thinking`, ...).
+
+        Raises: RecipeError for a tokenizer without a chat template; RowError for a template that cannot
+            render a user's and an assistant's turn.
+        """
+        if tokenizer.chat_template is None:
+            raise RecipeError(
+                f"the tokenizer of '{tokenizer.name_or_path}' has no chat template; take an instruction-tuned"
+                " model, or put a chat_template.jinja into its folder."
+            )
         self.tokenizer = tokenizer
         self._arguments = dict(arguments or {})
         self._special = frozenset(tokenizer.all_special_ids)
@@ -119,7 +128,7 @@ class ChatTemplate:
     def opens_thinking(self, prompt_ids: Sequence[int]) -> bool:
         """Whether a prompt ends inside a block of thinking."""
         text: str = self.tokenizer.decode(list(prompt_ids[-8:]), skip_special_tokens=False)
-        return text.rstrip().endswith(_THINK_OPEN)
+        return text.rstrip().endswith(THINK_OPEN)
 
     def _renders_thinking(self) -> bool:
         thought = {**_turn(), "reasoning_content": "rft7thinking7mark"}

@@ -62,6 +62,15 @@ class Turn:
         return turns[::-1]
 
     @property
+    def conversation(self) -> list[dict[str, Any]]:
+        """All messages up to and with this turn."""
+        return [
+            message
+            for one in self.path
+            for message in (*one.messages, *([dict(one.reply.message)] if one.reply else []))
+        ]
+
+    @property
     def text(self) -> str:
         """All text up to the end of this turn, of completions."""
         return "".join(one.keys[0] + (one.reply.content if one.reply else "") for one in self.path)
@@ -124,6 +133,18 @@ class Turns:
             if len(prompt) - len(known) < len(best[1]) and prompt[: len(known)] == known:
                 best = (turn, prompt[len(known) :])
         return best
+
+    def diverged(self, parent: Turn | None, keys: Sequence[str], offered: str) -> list[Turn]:
+        """The turns after `parent` that were asked what `keys` begin with, and that nothing continues."""
+        return [
+            turn
+            for turn in self.siblings(parent)
+            if turn.reply is not None
+            and not turn.children
+            and turn.offered == offered
+            and len(keys) > len(turn.keys)
+            and tuple(keys[: len(turn.keys)]) == turn.keys
+        ]
 
     def begin(self, turn: Turn) -> None:
         """Add a turn that is about to be sampled."""

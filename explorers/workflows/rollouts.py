@@ -14,6 +14,7 @@ from explorers.meter import Meter
 from rft_data.core.errors import RftError, RowError
 from rft_data.core.protocols import Engine, RolloutContext, Workflow
 from rft_data.core.rows import Experience, Task, experience_id_of
+from rft_data.core.words import HISTORY_DRIFT, Drift
 
 log = logging.getLogger(__name__)
 
@@ -54,6 +55,9 @@ class Rollouts:
             return outcome
         self._meter.count("rollouts_arrived")
         self._meter.count("rows", len(outcome))
+        drifted = outcome[0].metadata.get(HISTORY_DRIFT)
+        for kind in (Drift.MASKED, Drift.FORKED):
+            self._meter.count(f"turns_{kind}", int(drifted.get(kind, 0)) if isinstance(drifted, dict) else 0)
         unscored = next((row.unscored_reason for row in outcome if row.unscored_reason), None)
         if unscored:
             self._meter.trouble("rollouts_unscored", unscored)

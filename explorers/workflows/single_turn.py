@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
+from explorers.conversations.messages import with_system
 from explorers.rewards.scoring import Rewards
 from rft_data.core.protocols import Completion, Engine, RolloutContext
 from rft_data.core.rows import Experience, Task, content_id, experience_id_of
@@ -13,16 +15,36 @@ from rft_data.core.rows import Experience, Task, content_id, experience_id_of
 class SingleTurn:
     """Renders the task's messages with the chat template, samples one answer and scores it."""
 
-    def __init__(self, tokenizer: Any, rewards: Rewards) -> None:
-        """`tokenizer`: the model's; it must have a chat template."""
+    def __init__(
+        self,
+        tokenizer: Any,
+        rewards: Rewards,
+        *,
+        system: str | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Ready to play.
+
+        Args:
+            tokenizer: the model's; it must have a chat template.
+            rewards: score the answer.
+            system: system prompt of the tasks that have none of their own.
+            chat_template_kwargs: what the template takes beside messages, for example `enable_thinking`.
+        """
+        self._system = system
+        self._template_arguments = dict(chat_template_kwargs or {})
         self._tokenizer = tokenizer
         self._rewards = rewards
         self._tokenizer_hash = tokenizer_hash(tokenizer)
 
     async def run(self, task: Task, engine: Engine, ctx: RolloutContext) -> list[Experience]:
         """Play one rollout."""
+        messages = with_system(task.messages, self._system)
         prompt_ids = self._tokenizer.apply_chat_template(
-            [dict(message) for message in task.messages], add_generation_prompt=True, return_dict=False
+            [dict(message) for message in messages],
+            add_generation_prompt=True,
+            return_dict=False,
+            **self._template_arguments,
         )
         completion = await engine.generate(prompt_ids, ctx.sampling)
         text = self._tokenizer.decode(completion.token_ids, skip_special_tokens=True)
@@ -38,8 +60,8 @@ class SingleTurn:
                 member=ctx.member,
                 explorer_id=ctx.explorer_id,
                 **_tokens(prompt_ids, completion),
-                messages=(*task.messages, {"role": "assistant", "content": text}),
-                prompt_messages=len(task.messages),
+                messages=(*messages, {"role": "assistant", "content": text}),
+                prompt_messages=len(messages),
                 completion_text=text,
                 finish_reason=completion.finish_reason,
                 **await self._rewards.score(task, text),

@@ -13,6 +13,7 @@ import typer
 
 from rft_data.cli.buffer import buffer_app
 from rft_data.cli.data import data_app
+from rft_data.cli.debug import debug_app
 from rft_data.cli.edge import edge, say
 from rft_data.cli.run_status import run_status_app
 
@@ -33,6 +34,7 @@ recipe_app = typer.Typer(help="Check recipes.", no_args_is_help=True)
 app.add_typer(recipe_app, name="recipe")
 app.add_typer(buffer_app, name="buffer")
 app.add_typer(data_app, name="data")
+app.add_typer(debug_app, name="debug")
 app.add_typer(run_status_app)
 
 

@@ -57,6 +57,32 @@ MEASURING_SOURCES: Final = (RowSource.EVAL, RowSource.PROBE)
 """Rows that are never trained on, exported or compared with."""
 
 
+class TemplatePolicy(StrEnum):
+    """What a conversation does where its chat template renders history in another way than it was sampled."""
+
+    FORK = "fork"
+    """Begin another row with the conversation as the template renders it: what the model will see in use."""
+    KEEP_THINKING = "keep_thinking"
+    """Go on with the row: the model sees what it sampled, thinking included."""
+    REFUSE = "refuse"
+    """Refuse to start, and fail a rollout that would need it."""
+
+
+class Drift(StrEnum):
+    """How the history that a caller has differs from what was sampled."""
+
+    EXACT = "exact"
+    """Not at all: what is new is appended."""
+    MASKED = "masked"
+    """By the end of a turn: the caller's text takes its place in the row, without loss."""
+    FORKED = "forked"
+    """By more, or the template renders it in another way: another row begins."""
+
+
+HISTORY_DRIFT: Final = "history_drift"
+"""Key of a row's metadata: how many chat calls of its rollout drifted, by `Drift`; left out when none did."""
+
+
 class PairSource(StrEnum):
     """Where a preference pair came from."""
 

@@ -20,6 +20,7 @@ from rft_data.core.errors import MissingFileError, RecipeError, ResumeError
 from rft_data.core.lookup import suggest
 from rft_data.core.masking import hide
 from rft_data.recipe.modes import MODES, DataRecipe, OperatorRecipe
+from rft_data.recipe.names import TRUNCATING
 from rft_data.recipe.recipe import Recipe, RunRecipe
 from rft_data.recipe.section import CHECK_ONLY, Loc
 from rft_data.recipe.yaml_text import MAX_DEPTH, parse_yaml
@@ -231,6 +232,11 @@ def _describe(path: Path, tree: object, model: type[BaseModel], problem: ErrorDe
     if problem["type"] == "extra_forbidden":
         close = suggest(str(loc[-1]), _known_fields(model, loc[:-1]))
         message = f"unknown key;{close}" if close else "unknown key"
+        if loc[-1] in TRUNCATING:
+            message = (
+                f"'{loc[-1]}' is refused: it samples from a cut-off distribution, whose logprobs the trainer "
+                "does not compute, so that importance ratios would be wrong; use 'temperature'"
+            )
     return f"{_place(path, tree, loc)} {_dotted(loc) or 'recipe'}: {message}"
 
 

@@ -29,6 +29,9 @@ SAMPLERS = ("fifo", "windowed", "ready_first", "fresh_first", "replay", "mix")
 ENGINE_OPTIONS = ("dtype", "device", "max_num_seqs")
 """Of the engine `transformers`."""
 
+TRUNCATING = ("top_p", "top_k", "min_p")
+"""Ways of sampling that cut the distribution off."""
+
 _REGISTERED = re.compile(r"""(?:OP_NAME\s*=\s*|register_module\()["'](\w+)["']""")
 """Where a file of Data-Juicer names an operator."""
 

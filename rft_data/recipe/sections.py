@@ -204,6 +204,12 @@ class ExplorerSection(Section):
     """Sampling temperature; the trainer computes logprobs at the same one."""
     max_tokens: int = Field(ge=1)
     """Longest completion, in tokens."""
+    min_tokens: int = Field(default=0, ge=0, exclude_if=lambda given: given == 0)
+    """No completion ends before it has so many tokens; they are sampled without end tokens."""
+    stop: list[Annotated[str, Field(min_length=1)]] = Field(
+        default_factory=list, exclude_if=lambda given: not given
+    )
+    """Texts that end a completion; the text itself is kept and trained on."""
     workflow: Component = Component(use="single_turn")
     """What is done with a task to get a rollout; the default asks once and takes the answer. A function, a
     class of tools or an environment of your own: docs/worlds.md."""
@@ -214,6 +220,12 @@ class ExplorerSection(Section):
     reward: list[RewardComponent] = Field(default_factory=list)
     """Components whose weighted sum is the reward of a rollout; the first says whether it passes. The reward
     that a workflow itself gives is a further part, `world`; with one, the list may be empty."""
+
+    @model_validator(mode="after")
+    def _ends(self) -> ExplorerSection:
+        if self.min_tokens > self.max_tokens:
+            raise ValueError(f"'min_tokens' {self.min_tokens} is above 'max_tokens' {self.max_tokens}")
+        return self
 
     @field_validator("workflow")
     @classmethod

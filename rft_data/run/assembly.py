@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from rft_data.core.protocols import Pipeline, RoleSpec
+from rft_data.core.protocols import Pipeline, RoleSpec, Sampling
 from rft_data.core.words import HubRole, RunPhase, Split
 from rft_data.loop.closing import GroupCloser
 from rft_data.loop.dispatch import Dispatcher
@@ -198,7 +198,9 @@ def _explorers(recipe: ExplorerRecipe, run: Run, model: Path) -> list[RoleSpec]:
         "run_id": recipe.name,
         "attempt": run.attempt,
         "group_size": section.group_size,
-        "sampling": {"max_tokens": section.max_tokens, "temperature": section.temperature},
+        "sampling": Sampling(
+            section.max_tokens, section.temperature, tuple(section.stop), section.min_tokens
+        ).stored(),
         "reward": [reward.model_dump() for reward in section.reward],
         "workflow": section.workflow.model_dump(),
         **(

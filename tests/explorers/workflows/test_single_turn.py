@@ -117,6 +117,25 @@ def test_greedy_rollouts_repeat(engine: TransformersEngine, tokenizer: Any) -> N
     assert dataclasses.replace(first, created_at=second.created_at) == second
 
 
+@pytest.mark.slow
+def test_system_prompt_and_arguments_of_the_template_reach_the_prompt(
+    engine: TransformersEngine, tokenizer: Any
+) -> None:
+    template = tokenizer.chat_template
+    rewards = Rewards({"format": 1.0}, {"format": AnswerFormat()})
+    ctx = RolloutContext("run", "g", 0, 0, "e0", "eval", Sampling(4, 0.0))
+    try:
+        tokenizer.chat_template = template + "{% if polite %}{{ 'please' }}{% endif %}"
+        workflow = SingleTurn(tokenizer, rewards, system="Be brief.", chat_template_kwargs={"polite": True})
+        (row,) = asyncio.run(workflow.run(TASKS[0], engine, ctx))
+    finally:
+        tokenizer.chat_template = template
+    assert row.messages[:2] == ({"role": "system", "content": "Be brief."}, *TASKS[0].messages)
+    assert row.prompt_messages == 2
+    prompt = tokenizer.decode(row.token_ids[: row.prompt_length])
+    assert prompt == "<|user|>Be brief.<|user|>0 + 0 =<|assistant|>please"
+
+
 def test_tokenizer_hash_ignores_padding_and_sees_the_template(model: Path) -> None:
     tokenizer = load_tokenizer(model)
     before = tokenizer_hash(tokenizer)

@@ -104,6 +104,13 @@ def test_all_problems_are_reported_at_once_with_their_place(tmp_path: Path) -> N
             "13:3 explorer.engine: .*'worker_cls' would replace the worker",
         ),
         ("group_size: 4", "group_size: 1", "give at least 2"),
+        (
+            "group_size: 4",
+            "group_size: 4\n  top_p: 0.9",
+            "15:3 explorer.top_p: 'top_p' is refused: .*cut-off",
+        ),
+        ("group_size: 4", "group_size: 4\n  min_tokens: 999", "explorer: 'min_tokens' 999 is above"),
+        ("group_size: 4", "group_size: 4\n  stop: ['']", "explorer.stop.0: String should have at least 1"),
         ("  build: {use: tiny_qwen2, hidden_size: 64}", "  path:", "exactly one of 'path' and 'build'"),
         (
             "selector: {use: shuffle}",
