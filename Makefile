@@ -9,6 +9,9 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check -c requirements/constraints.txt
 READY := $(VENV)/.ready-vllm-$(VLLM)
 
+# Compiled modules are kept: the tests start hundreds of processes, each of which would compile the package again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: setup quickstart test fast check bench mutants trinity
 
 setup: $(READY)
