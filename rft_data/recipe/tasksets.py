@@ -57,13 +57,16 @@ class Taskset(Section):
     metadata: list[str] = Field(default_factory=list, exclude_if=lambda given: not given)
     """Fields of the source that each task keeps under their names, for selectors and rewards that read them;
     a generator's are those of its `metadata`."""
+    workflow: str | None = Field(default=None, exclude_if=lambda given: given is None)
+    """Name of the workflow that plays its tasks, in `explorer.workflows`; left out: `explorer.workflow`."""
 
 
 class Experts(Section):
     """Worked solutions, stored as experiences of source `expert`."""
 
     use: str
-    """`package.module:function`, called as function(task) -> completion text."""
+    """`package.module:function`, called as function(task) -> completion text, or a list of chat messages that
+    goes on from the task's and ends with an assistant's: a solution of several turns."""
     limit: int = Field(ge=1)
     """At most this many training tasks of each taskset get one."""
     tasksets: list[str] = Field(min_length=1)

@@ -6,22 +6,19 @@ Heavy packages are imported inside the functions, so that reading a recipe costs
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rft_data.core.codec import from_table
 from rft_data.core.errors import MissingFileError, RecipeError
-from rft_data.core.lookup import load, need
-from rft_data.core.rows import Experience, Task, TaskKey, experience_id_of
-from rft_data.core.schema import EXPERIENCES
-from rft_data.core.words import FinishReason, RowSource, Split
-from rft_data.loop.expert_groups import experts_prefix
+from rft_data.core.lookup import need
+from rft_data.core.rows import Task
 from rft_data.recipe.modes import OperatorRecipe, ShapingRecipe
 from rft_data.recipe.recipe import TasksRecipe
 from rft_data.recipe.running import OperatorLimits
 from rft_data.recipe.sections import Model, Operators, SelectorSection
-from rft_data.recipe.tasksets import Experts, ReasoningGym, StoredExperts, Taskset
+from rft_data.recipe.tasksets import ReasoningGym, Taskset
 from rft_data.tasks.selectors import make_selector
 from rft_data.tasks.selectors.base import OpenSelector
 from rft_data.tasks.sources import jsonl_tasks, reasoning_gym_tasks
@@ -48,9 +45,6 @@ PROCESS_ENVIRONMENT = {
 }
 
 
-_COPIED = ("messages", "prompt_messages", "tools", "completion_text", "finish_reason", "payloads")
-"""Columns of a stored answer that its copy as a solution has too."""
-
 _SHAPE_NOTHING = ("_filter", "_deduplicator", "_selector", "_advantage_mapper")
 """Ends of names of operators that leave rewards alone."""
 
@@ -66,6 +60,11 @@ def prepare_process() -> None:
 
 def taskset_tasks(section: Taskset) -> list[Task]:
     """Read one taskset."""
+    tasks = _read_tasks(section)
+    return tasks if section.workflow is None else [replace(one, workflow=section.workflow) for one in tasks]
+
+
+def _read_tasks(section: Taskset) -> list[Task]:
     source = section.source
     if isinstance(source, ReasoningGym):
         return reasoning_gym_tasks(
@@ -87,79 +86,6 @@ def taskset_tasks(section: Taskset) -> list[Task]:
         heldout=section.heldout,
         metadata=section.metadata,
     )
-
-
-def expert_rows(section: Experts, member: int, tasks: Sequence[Task], run_id: str) -> list[Experience]:
-    """Solutions by one expert for the first `limit` training tasks of each taskset, by task id.
-
-    Args: member: the expert's place in the recipe; experts of one task form a group.
-    """
-    solve: Callable[[Task], str] = load(section.use, "expert")
-    rows = []
-    for task in expert_tasks(section, tasks):
-        group_id = f"{run_id}/expert-{task.task_id}"
-        solution = solve(task)
-        rows.append(
-            Experience(
-                experience_id=experience_id_of(run_id, task.key, 0, group_id, member),
-                source=RowSource.EXPERT,
-                run_id=run_id,
-                taskset=task.taskset,
-                task_id=task.task_id,
-                group_id=group_id,
-                member=member,
-                explorer_id=section.use,
-                messages=(*task.messages, {"role": "assistant", "content": solution}),
-                prompt_messages=len(task.messages),
-                completion_text=solution,
-                finish_reason=FinishReason.STOP,
-                reward=1.0,
-            )
-        )
-    return rows
-
-
-def copied_answers(section: StoredExperts, buffer: Buffer, run_id: str, heldout: float) -> list[Experience]:
-    """Stored answers as solutions of this run's experts, each a group of its own.
-
-    Args: heldout: share of prompts, by content hash, whose answers are left out.
-    Raises: TrainingError with the numbers that the buffer has when no row is left.
-    """
-    from trainers.offline.stored_rows import RowChoice, chosen_rows
-
-    choice = RowChoice(**section.model_dump(exclude={"use", "limit"}))
-    rows = []
-    for row in from_table(chosen_rows(buffer, choice, heldout).table, EXPERIENCES):
-        if row["run_id"] == run_id:  # copied already, by a start that was killed
-            continue
-        task, group_id = (
-            TaskKey(row["taskset"], row["task_id"]),
-            f"{experts_prefix(run_id)}{row['experience_id']}",
-        )
-        rows.append(
-            Experience(
-                experience_id=experience_id_of(run_id, task, 0, group_id, 0),
-                source=RowSource.EXPERT,
-                run_id=run_id,
-                taskset=task.taskset,
-                task_id=task.task_id,
-                group_id=group_id,
-                explorer_id=row["run_id"],
-                **{name: row[name] for name in _COPIED},
-                reward=1.0,
-                metadata={**row["metadata"], "copied_from": row["experience_id"]},
-            )
-        )
-    return rows[: section.limit]
-
-
-def expert_tasks(section: Experts, tasks: Sequence[Task]) -> list[Task]:
-    """The tasks an expert solves."""
-    chosen: list[Task] = []
-    for name in section.tasksets:
-        eligible = [task for task in tasks if task.split == Split.TRAIN and task.taskset == name]
-        chosen += sorted(eligible, key=lambda task: task.task_id)[: section.limit]
-    return chosen
 
 
 def model_folder(section: Model, run_dir: Path, seed: int) -> Path:

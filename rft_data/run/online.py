@@ -13,9 +13,9 @@ from pathlib import Path
 from rft_data.core.words import RunMilestone, RunPhase
 from rft_data.recipe.offline import AnyOfflineStage, RewardModelStage, SftStage
 from rft_data.recipe.tasksets import StoredExperts
-from rft_data.run.build import copied_answers, expert_rows
 from rft_data.run.control import RunControl
 from rft_data.run.evaluations import StepEvaluations, measure
+from rft_data.run.experts import copied_answers, expert_rows
 from rft_data.run.offline_stages import OfflineStages, stage_name
 from rft_data.run.online_stage import reinforce
 from rft_data.run.parts import OnlineParts, Started
