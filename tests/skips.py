@@ -11,6 +11,7 @@ NEEDS = {
     "could not import 'vllm'": "`make setup` installs it, on platforms that have a wheel of it",
     "could not import ": "`make setup` installs it",
     "no small file system": "be root on Linux, where `mount` may make a tmpfs",
+    "no sandbox ": "docs/sandbox.md says what each kind takes",
     "needs strace": "install strace, and allow ptrace",
 }
 """Beginning of a reason to what it takes; other reasons say it themselves."""

@@ -33,6 +33,8 @@ def _lines(status: RunStatus) -> Iterator[tuple[str, str]]:
         yield "process", f"{record.pid} on {record.host}, {times}{beat}"
         if record.phase and now.alive:
             yield "at", shown(record.phase, 100)
+        if record.sandbox:
+            yield "sandbox", shown(record.sandbox, 300)
     if status.groups is not None:
         yield "played", "{} of {} groups".format(*status.groups)
     else:

@@ -95,6 +95,10 @@ class EngineError(RftError, RuntimeError):
     """An engine was used in a way or at a time it does not allow, or has broken down."""
 
 
+class SandboxError(RftError, RuntimeError):
+    """Programs cannot be run safely here, or the process that runs them broke down."""
+
+
 class OperatorError(RftError, RuntimeError):
     """An operator broke its contract on a batch."""
 

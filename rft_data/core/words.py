@@ -240,6 +240,35 @@ class ToolFailure(StrEnum):
     """It took longer than its deadline, or an earlier call that did still runs."""
 
 
+# --- programs that a model wrote -----------------------------------------------------------------
+
+
+class SandboxKind(StrEnum):
+    """What keeps a program that a model wrote from the machine it runs on."""
+
+    BUBBLEWRAP = "bubblewrap"
+    """Namespaces of its own, through the command `bwrap`."""
+    LANDLOCK = "landlock"
+    """Landlock and seccomp, through the package sandlock."""
+    NONE = "none"
+    """Nothing but limits of resources: for programs that are trusted."""
+
+
+class ProgramEnd(StrEnum):
+    """How a program in a sandbox ended."""
+
+    EXITED = "exited"
+    """By itself, with a status."""
+    KILLED = "killed"
+    """By a signal: its own fault, or a limit of memory, processor time or file size."""
+    TIMEOUT = "timeout"
+    """It ran longer than it may."""
+    OUTPUT = "output"
+    """It wrote more to stdout or stderr than it may."""
+    DISK = "disk"
+    """Its working folder held more than it may."""
+
+
 # --- runs ------------------------------------------------------------------------------------------
 
 

@@ -217,6 +217,11 @@ class ExplorerSection(Section):
     """Further ones, by the name that a task gives in its field `workflow`."""
     limits: dict[str, object] = Field(default_factory=dict)
     """Deadlines, retries and spare rollouts: fields of `explorers.limits.Limits`."""
+    sandbox: Literal["auto", "bubblewrap", "landlock", "none"] = Field(
+        default="auto", exclude_if=lambda given: given == "auto"
+    )
+    """What keeps programs that the model wrote from this machine: the first that holds; `none` in so many
+    words: nothing. See docs/sandbox.md."""
     reward: list[RewardComponent] = Field(default_factory=list)
     """Components whose weighted sum is the reward of a rollout; the first says whether it passes. The reward
     that a workflow itself gives is a further part, `world`; with one, the list may be empty."""

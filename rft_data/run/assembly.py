@@ -42,6 +42,7 @@ from rft_data.run.parts import (
     Tasks,
     TrainParts,
 )
+from rft_data.run.programs import rewards_in_sandbox, workflow_in_sandbox
 from rft_data.run.roles import Roles
 from rft_data.run.task_setup import read_tasks, task_curator
 from rft_data.sampler.awaiting import Awaiting, Delayed
@@ -58,7 +59,7 @@ def online_parts(recipe: OnlineRecipe, run: Run) -> OnlineParts:
     """The parts of a run that explores and trains. Raises: RecipeError and other RftErrors."""
     with run.timed(RunPhase.CHECKS):
         pipeline = build.experience_pipeline(recipe, run.buffer)
-        checks.check_explorer(recipe.explorer)
+        checks.check_explorer(recipe.explorer, rewards_in_sandbox(recipe.explorer, run))
         checks.check_stages(recipe)
         if recipe.task_upkeep is not None:
             build.task_pipeline(recipe, recipe.task_upkeep.ops, "task_upkeep.ops", run.buffer)
@@ -87,7 +88,7 @@ def online_parts(recipe: OnlineRecipe, run: Run) -> OnlineParts:
 def explore_parts(recipe: ExploreRecipe, run: Run) -> ExploreParts:
     """The parts of a run that only explores. Raises: RecipeError and other RftErrors."""
     pipeline = build.experience_pipeline(recipe, run.buffer)
-    checks.check_explorer(recipe.explorer)
+    checks.check_explorer(recipe.explorer, rewards_in_sandbox(recipe.explorer, run))
     tasks = read_tasks(recipe, (Split.TRAIN,), run.buffer)
     selector = build.task_selector(recipe.selector, tasks.of(Split.TRAIN), recipe.seed)
     model = build.model_folder(recipe.model, run.directory, recipe.seed)
@@ -154,7 +155,7 @@ def evaluate_parts(recipe: EvalRecipe, run: Run) -> EvaluateParts:
 
     Raises: MissingFileError when a pattern names no model folder; other RftErrors.
     """
-    checks.check_explorer(recipe.explorer)
+    checks.check_explorer(recipe.explorer, rewards_in_sandbox(recipe.explorer, run))
     models = [folder for pattern in recipe.models for folder in build.model_folders(pattern)]
     tasks = read_tasks(recipe, (Split.HELDOUT,), run.buffer)
     engine_model = models[0]
@@ -201,10 +202,15 @@ def _explorers(recipe: ExplorerRecipe, run: Run, model: Path) -> list[RoleSpec]:
         "sampling": Sampling(
             section.max_tokens, section.temperature, tuple(section.stop), section.min_tokens
         ).stored(),
-        "reward": [reward.model_dump() for reward in section.reward],
-        "workflow": section.workflow.model_dump(),
+        "reward": rewards_in_sandbox(section, run),
+        "workflow": workflow_in_sandbox(section, run, section.workflow.model_dump()),
         **(
-            {"workflows": {name: one.model_dump() for name, one in section.workflows.items()}}
+            {
+                "workflows": {
+                    name: workflow_in_sandbox(section, run, one.model_dump())
+                    for name, one in section.workflows.items()
+                }
+            }
             if section.workflows
             else {}
         ),

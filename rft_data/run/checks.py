@@ -5,9 +5,9 @@ They build what can be built without a model.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from rft_data.buffer import Buffer
 from rft_data.core.errors import MissingFileError, RecipeError
@@ -46,18 +46,20 @@ def check_stages(recipe: TrainingRecipe) -> None:
     _check_rl_stage(recipe, recipe.rl)
 
 
-def check_explorer(section: ExplorerSection) -> None:
+def check_explorer(section: ExplorerSection, rewards: Sequence[Mapping[str, Any]]) -> None:
     """Build rewards and limits, so that a mistake shows before any work.
 
+    Args: rewards: those of the section, as `rewards_in_sandbox` gives them.
     Raises: RecipeError, UnknownComponentError.
     """
     from explorers.limits import recipe_limits
     from explorers.rewards.rules import is_trusted, make_reward
 
     recipe_limits(section.limits, section.group_size)
-    for reward in section.reward:
-        if ":" not in reward.use or is_trusted(reward.use):  # other people's code stays out of this process
-            make_reward(reward.use, reward.args)
+    for reward in rewards:
+        use = reward["use"]
+        if ":" not in use or is_trusted(use):  # other people's code stays out of this process
+            make_reward(use, reward["args"])
 
 
 def check_groups(recipe: TrainRecipe, run: Run) -> None:

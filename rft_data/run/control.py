@@ -47,11 +47,20 @@ _WHAT_STOPPING_MEANS = "finishing what is under way, then a checkpoint; ask agai
 class RunControl:
     """One start of a run, from `with` to its end; used by the process that conducts it."""
 
-    def __init__(self, run_dir: Path, *, attempt: int = 0) -> None:
-        """Nothing is written before `__enter__`. `attempt`: how often the run was started before."""
+    def __init__(self, run_dir: Path, *, attempt: int = 0, sandbox: str = "") -> None:
+        """Nothing is written before `__enter__`.
+
+        Args: attempt: how often the run was started before. sandbox: as in the record.
+        """
         self._dir = run_dir
         self._record = RunRecord(
-            os.getpid(), socket.gethostname(), attempt, time.time(), RunState.RUNNING, time.time()
+            os.getpid(),
+            socket.gethostname(),
+            attempt,
+            time.time(),
+            RunState.RUNNING,
+            time.time(),
+            sandbox=sandbox,
         )
         self._heard: dict[str, float] = {}
         self._phase = ""

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, cast
 
+from explorers.sandbox.probe import Choice
 from rft_data.buffer import Buffer
 from rft_data.core.errors import ResumeError
 from rft_data.core.files import make_folder, write_text
@@ -78,6 +79,8 @@ class Run:
         self.hash = content_id(self._saved)
         self.hub: tuple[str, str] | None = None
         """Address and token of the hub behind which the buffer is; None: this run owns it."""
+        self.sandbox: Choice | None = None
+        """Where programs of the model run; None before it is known, and where none run."""
         self.buffer = self._opened(recipe)
         try:
             self.attempt = self._attempt()

@@ -41,6 +41,9 @@ class RunRecord:
     """Why it stopped or failed, or empty."""
     exit_code: int | None = None
     """Of its process; None while it runs."""
+    sandbox: str = ""
+    """Of programs that the model wrote: the kind, the recipe's setting, and why others were rejected. Empty
+    where the run runs none."""
     heard: Mapping[str, float] = field(default_factory=dict)
     """When each role last answered or was at work."""
 

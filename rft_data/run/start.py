@@ -45,7 +45,8 @@ def run_recipe(recipe: RunRecipe) -> dict[str, object]:
                 return run.summary
             mode = _mode(recipe, run)
             run.begin()
-            control = RunControl(run.directory, attempt=run.attempt)
+            sandbox = "" if run.sandbox is None else str(run.sandbox)
+            control = RunControl(run.directory, attempt=run.attempt, sandbox=sandbox)
             try:
                 with control:
                     run.finish(mode(control))

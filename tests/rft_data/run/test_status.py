@@ -201,6 +201,15 @@ def test_status_of_a_run_that_ended_says_how(tmp_path: Path, error: BaseExceptio
     assert text_of(run_status(run_dir))["state"] == wanted[type(error)]
 
 
+def test_status_names_the_sandbox_that_was_chosen(tmp_path: Path) -> None:
+    (tmp_path / "recipe.json").write_text("{}")
+    why = "landlock, asked for auto (bubblewrap: the command bwrap is not installed)"
+    with RunControl(tmp_path, sandbox=why):
+        assert text_of(run_status(tmp_path))["sandbox"] == why
+    with RunControl(tmp_path):
+        assert "sandbox" not in text_of(run_status(tmp_path))
+
+
 def test_no_such_run_is_exit_2(tmp_path: Path) -> None:
     done = CliRunner().invoke(run_status_app, ["status", str(tmp_path)])
     assert (done.exit_code, "holds no run" in done.stderr) == (2, True)

@@ -1,0 +1,40 @@
+"""The sandbox of a run's explorers, for rewards and tools that run programs which the model wrote."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from explorers.rewards.rules import REWARDS
+from explorers.sandbox.probe import choose
+from rft_data.recipe.sections import ExplorerSection
+from rft_data.run.folder import Run
+
+PYTHON_TOOL = "explorers.sandbox.python_tool:PythonTool"
+
+
+def rewards_in_sandbox(section: ExplorerSection, run: Run) -> list[dict[str, Any]]:
+    """The rewards of a section as plans have them; those that run programs are told in which sandbox.
+
+    What was chosen, and why others were not, is noted in `run.sandbox`.
+    Raises: SandboxError if there is such a reward, and no sandbox holds here.
+    """
+    found = [reward.model_dump() for reward in section.reward]
+    for one in found:
+        if getattr(REWARDS.get(one["use"]), "runs_programs", False):
+            one["args"] = {**one["args"], "sandbox": _chosen(section, run)}
+    return found
+
+
+def workflow_in_sandbox(section: ExplorerSection, run: Run, workflow: dict[str, Any]) -> dict[str, Any]:
+    """The same for a workflow, whose tools may be PythonTool."""
+    args = workflow["args"]
+    if PYTHON_TOOL not in (workflow["use"], args.get("tools")):
+        return workflow
+    own = {**(args.get("args") or {}), "sandbox": _chosen(section, run)}
+    return {**workflow, "args": {**args, "args": own}}
+
+
+def _chosen(section: ExplorerSection, run: Run) -> str:
+    if run.sandbox is None:
+        run.sandbox = choose(section.sandbox)
+    return str(run.sandbox.kind)
