@@ -30,7 +30,7 @@ _CLOSE_S = 10.0
 class PoolPlan:
     """How many environments there are, and for how long to wait for one."""
 
-    size: int = 64
+    size: int = 1024
     """Environments that are played at a time; further rollouts wait."""
     warm: int = 0
     """Environments more that are reset ahead, for rollouts that wait for their turn."""

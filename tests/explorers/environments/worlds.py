@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium
 
@@ -15,11 +15,11 @@ from rft_data.core.protocols import Unscored
 class Desk:
     """Tools that behave and misbehave."""
 
-    made = 0
-    closed = 0
+    made: ClassVar[list[int]] = []
+    closed: ClassVar[list[int]] = []
 
     def __init__(self, start: int = 0) -> None:
-        type(self).made += 1
+        self.made.append(1)
         self._total = start
         self.threads = {threading.get_ident()}
 
@@ -48,6 +48,12 @@ class Desk:
         await asyncio.sleep(seconds)
         return "waited"
 
+    async def meet(self) -> str:
+        """Wait until another call of this tool waits too."""
+        self._waiting = getattr(self, "_waiting", None) or asyncio.Barrier(2)
+        await self._waiting.wait()
+        return "met"
+
     def block(self, seconds: float) -> str:
         """Wait without letting others run.
 
@@ -65,7 +71,7 @@ class Desk:
         return float(self._total)
 
     def close(self) -> None:
-        type(self).closed += 1
+        self.closed.append(1)
 
 
 class TrlCounter:

@@ -163,7 +163,7 @@ def test_tools_are_called_until_the_model_answers(tokenizer: Any) -> None:
     assert answers[:2] == ["2", "5"]
     assert "there is no tool 'subtract'" in answers[2]
     assert row.completion_text == "5"
-    assert {tool["function"]["name"] for tool in row.tools or ()} == {"add", "block", "fail", "wait"}
+    assert {tool["function"]["name"] for tool in row.tools or ()} == {"add", "block", "fail", "meet", "wait"}
     assert list(row.token_ids) == played[1].seen[2] + played[1].said[2]
     counts = played[2].metrics()
     assert (counts["turns"], counts["tool_calls"], counts["tool_failures_unknown"]) == (3.0, 3.0, 1.0)
@@ -196,12 +196,12 @@ def test_a_malformed_call_is_answered_and_the_rollout_goes_on(tokenizer: Any) ->
 
 def test_a_reset_that_raises_fails_its_rollout_and_a_connection_is_tried_again(tokenizer: Any) -> None:
     settings = {"use": f"{PLACE}:Unlucky"}
-    worlds.Unlucky.made = worlds.Unlucky.closed = 0
+    worlds.Unlucky.made.clear()
     outcome, _, _ = play(tokenizer, settings, task=replace(TASK, metadata={"raises": "broken"}))
     assert f"'{PLACE}:Unlucky' raised in reset: KeyError: 'the map'" in str(outcome)
     outcome, _, workflow = play(tokenizer, settings, task=replace(TASK, metadata={"raises": "down"}))
     assert isinstance(outcome, ConnectionError)
-    assert worlds.Unlucky.made == 1 + 2  # the second one was tried again, with another instance
+    assert len(worlds.Unlucky.made) == 1 + 2  # the second one was tried again, with another instance
     assert workflow.pool.leaks == 0
 
 
@@ -211,6 +211,33 @@ def test_what_reset_and_reward_do_wrong_is_typed(tokenizer: Any) -> None:
     (row,) = rows_of(play(tokenizer, {"use": f"{PLACE}:Spiteful"}, "5"))
     assert row.reward is None
     assert "reward raised ZeroDivisionError: no total" in (row.unscored_reason or "")
+
+
+def test_nothing_is_left_of_rollouts_that_are_cancelled_in_the_middle(tokenizer: Any) -> None:
+    """In `reset`, in a call that waits, in a call that blocks, and while the model speaks."""
+    workflow: Any = make_workflow({"use": f"{PLACE}:Desk"}, tokenizer, NONE)
+    worlds.Desk.closed.clear()
+
+    class Slow(Room):
+        async def generate(self, prompt_ids: Sequence[int], sampling: Sampling) -> Completion:
+            await asyncio.sleep(0.002)
+            return await super().generate(prompt_ids, sampling)
+
+    async def cancelled() -> None:
+        says = [call("wait", seconds=0.02), call("block", seconds=0.02), "5"] * 34
+        engine = Slow(tokenizer, [f"{text}<|im_end|>" for text in says] * 4)
+        rollouts = Rollouts(engine, workflow, Limits(), Meter())
+        for pause in (0.0, 0.004, 0.03):
+            playing = [asyncio.create_task(rollouts.play(TASK, replace(CTX, member=n))) for n in range(100)]
+            await asyncio.sleep(pause)
+            for one in playing:
+                one.cancel()
+            await asyncio.gather(*playing, return_exceptions=True)
+
+    asyncio.run(cancelled())
+    workflow.close()
+    assert (workflow.pool.open, workflow.pool.leaks) == (0, 0)
+    assert len(worlds.Desk.closed) == workflow.pool.made > 100
 
 
 # --- environments ----------------------------------------------------------------------------------
