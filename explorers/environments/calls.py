@@ -13,6 +13,7 @@ from explorers.conversations.replies import ToolCall
 from explorers.environments.pool import Lent
 from explorers.environments.thread import LateCall, StillBusy
 from explorers.environments.tools import ToolClass
+from rft_data.core.masking import masked
 from rft_data.core.words import ToolFailure
 
 _LONGEST = 100_000
@@ -67,7 +68,7 @@ class ToolCalls:
         except (LateCall, StillBusy) as err:
             raise _Refused(ToolFailure.LATE, f"{call.name}: {err}") from err
         except Exception as err:
-            raise _Refused(ToolFailure.RAISED, f"{type(err).__name__}: {err}") from err
+            raise _Refused(ToolFailure.RAISED, masked(f"{type(err).__name__}: {err}")) from err
 
 
 class _Refused(Exception):
