@@ -6,7 +6,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from explorers.conversations.shape import Form, broken
+from explorers.conversations.shape import Form, broken, synthetic, tool_definitions
 from explorers.conversations.template import ChatTemplate
 from rft_data.core.errors import RecipeError, RowError
 from rft_data.core.words import TemplatePolicy
@@ -65,6 +65,8 @@ class Certificate:
     """What a template does with all scenarios."""
 
     findings: tuple[Finding, ...]
+    shows_tools: bool
+    """Whether the definitions of tools are in the prompt."""
 
     @property
     def prefix_preserving(self) -> bool:
@@ -85,20 +87,36 @@ class Certificate:
         if not self.prefix_preserving:
             verdict = f"NOT prefix-preserving: it breaks at messages of {', '.join(self.breaking_roles)}"
         width = max(len(finding.scenario) for finding in self.findings)
-        return [verdict, *(f"  {one.scenario:{width}}  {_outcome(one)}" for one in self.findings)]
+        unseen = [] if self.shows_tools else ["it does not show the model which tools there are"]
+        return [verdict, *unseen, *(f"  {one.scenario:{width}}  {_outcome(one)}" for one in self.findings)]
 
 
 def certify(template: ChatTemplate) -> Certificate:
-    """Render every scenario turn by turn."""
-    return Certificate(tuple(_finding(template, name, forms) for name, forms in SCENARIOS.items()))
+    """Render every scenario turn by turn. Raises: RecipeError where there is no chat template."""
+    if template.tokenizer.chat_template is None:
+        raise RecipeError(
+            f"the tokenizer of '{template.tokenizer.name_or_path}' has no chat template; take an "
+            "instruction-tuned model, or put a chat_template.jinja into its folder."
+        )
+    ask, (tool,) = synthetic((_USER,), template), tool_definitions(())
+    shows_tools = tool["function"]["description"] in template.text(ask, [tool], opened=True)
+    findings = tuple(_finding(template, name, forms) for name, forms in SCENARIOS.items())
+    return Certificate(findings, shows_tools)
 
 
-def admit(template: ChatTemplate, policy: TemplatePolicy) -> Certificate:
+def admit(template: ChatTemplate, policy: TemplatePolicy, needed: Sequence[str] = ()) -> Certificate:
     """The certificate, written to the log, at the start of a run with conversations of many turns.
 
-    Raises: RecipeError when the template is not prefix-preserving and the policy is to refuse that.
+    Raises: RecipeError when the template cannot render a scenario of `needed`, and when it is not
+        prefix-preserving and the policy is to refuse that.
     """
     certificate = certify(template)
+    for finding in certificate.findings:
+        if finding.scenario in needed and finding.refused:
+            raise RecipeError(
+                f"the model's chat template cannot render the scenario '{finding.scenario}', which the "
+                f"workflow needs ({finding.refused}); take a template that can, or another workflow."
+            )
     if certificate.prefix_preserving:
         log.info("chat template: %s", certificate.lines[0])
         return certificate

@@ -142,6 +142,6 @@ def tool_definitions(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, An
     names = [call["function"]["name"] for message in messages for call in message.get("tool_calls", ())]
     parameters = {"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]}
     return [
-        {"type": "function", "function": {"name": name, "description": "a tool", "parameters": parameters}}
+        {"type": "function", "function": {"name": name, "description": "rft7tool", "parameters": parameters}}
         for name in (*names[:2], "tool")
     ]

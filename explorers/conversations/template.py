@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rft_data.core.errors import RecipeError, RowError
+from rft_data.core.errors import RowError
 from rft_data.core.rows import Message
 
 MARK = "rft7content7mark"
@@ -25,20 +25,15 @@ class ChatTemplate:
     def __init__(self, tokenizer: Any, arguments: Mapping[str, Any] | None = None) -> None:
         """`arguments`: what the template takes beside messages and tools (`enable_thinking`, ...).
 
-        Raises: RecipeError for a tokenizer without a chat template; RowError for a template that cannot
-            render a user's and an assistant's turn.
+        A tokenizer without a chat template can only complete texts.
+        Raises: RowError for a template that cannot render a user's and an assistant's turn.
         """
-        if tokenizer.chat_template is None:
-            raise RecipeError(
-                f"the tokenizer of '{tokenizer.name_or_path}' has no chat template; take an instruction-tuned"
-                " model, or put a chat_template.jinja into its folder."
-            )
         self.tokenizer = tokenizer
         self._arguments = dict(arguments or {})
         self._special = frozenset(tokenizer.all_special_ids)
         self.special_texts = sorted(tokenizer.all_special_tokens, key=len, reverse=True)
         """Texts of the special tokens, which are no part of what a turn says."""
-        self.renders_thinking = self._renders_thinking()
+        self.renders_thinking = tokenizer.chat_template is not None and self._renders_thinking()
         """Whether it knows `reasoning_content`; else thinking stays in the content."""
 
     # --- ids ---------------------------------------------------------------------------------------

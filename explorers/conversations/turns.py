@@ -86,14 +86,11 @@ class Turns:
 
     def __init__(self) -> None:
         self.roots: list[Turn] = []
+        self._begun: list[Turn] = []
 
     def __iter__(self) -> Iterator[Turn]:
-        """Every turn, parents first, in the order in which they were begun."""
-        waiting = self.roots[::-1]
-        while waiting:
-            turn = waiting.pop()
-            yield turn
-            waiting += turn.children[::-1]
+        """Every turn, in the order in which they were begun."""
+        return iter(self._begun)
 
     @property
     def leaves(self) -> list[Turn]:
@@ -149,7 +146,9 @@ class Turns:
     def begin(self, turn: Turn) -> None:
         """Add a turn that is about to be sampled."""
         self.siblings(turn.parent).append(turn)
+        self._begun.append(turn)
 
     def forget(self, turn: Turn) -> None:
         """Remove a turn that was not sampled."""
         self.siblings(turn.parent).remove(turn)
+        self._begun.remove(turn)

@@ -69,7 +69,8 @@ class EnvironmentWorkflow(PooledWorkflow):
             pattern: where in a reply the action stands; see `GymnasiumText`.
             invalid_reward: of a turn whose reply has no action; the environment takes no step then.
             shape: a word of `RowShape`.
-            limits: `turns` (20), `call_deadline_s` (30) for one step, `budget`, `pool`; as for tools.
+            limits: `turns` (20), `call_deadline_s` (30) for one step, `pool`, and those of a conversation, as
+                for tools.
 
         Raises: MissingExtraError, UnknownComponentError, RecipeError.
         """
@@ -91,7 +92,7 @@ class EnvironmentWorkflow(PooledWorkflow):
                 pool_plan(limits.pop("pool", None)),
                 reusable=True,
             ),
-            **{"turns": 20, "call_deadline_s": 30.0, "budget": None, **limits},
+            **{"turns": 20, "call_deadline_s": 30.0, **limits},
         )
 
     async def run(self, task: Task, engine: Engine, ctx: RolloutContext) -> list[Experience]:
@@ -119,7 +120,7 @@ class EnvironmentWorkflow(PooledWorkflow):
         self, task: Task, model: Model, lent: Lent[GymnasiumText], steps: _Steps, course: Course
     ) -> None:
         """Turns of the model and steps of the environment."""
-        first = with_observation(task.messages, f"\n\n{steps.shown.text}")
+        first = with_observation(self.prompt(task), f"\n\n{steps.shown.text}")
         messages = first
         while course.turns < self.turns:
             reply = await model.chat(messages)
@@ -130,7 +131,7 @@ class EnvironmentWorkflow(PooledWorkflow):
             if self._history:
                 messages = [*messages, dict(reply.message), {"role": "user", "content": said}]
             else:
-                messages = with_observation(task.messages, f"\n\n{said}")
+                messages = with_observation(self.prompt(task), f"\n\n{said}")
         course.end = RolloutEnd.TURNS
 
     async def _step(self, reply: str, lent: Lent[GymnasiumText], steps: _Steps) -> str:

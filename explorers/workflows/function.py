@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import replace
 from typing import Any
 
 from explorers.rewards.scoring import Rewards
@@ -19,6 +20,8 @@ Play = Callable[..., Coroutine[Any, Any, Any]]
 class FunctionWorkflow(RecordedWorkflow):
     """Plays a rollout by calling a coroutine function with the task and a model that records."""
 
+    always_chats = False
+
     def __init__(
         self,
         tokenizer: Any,
@@ -26,7 +29,7 @@ class FunctionWorkflow(RecordedWorkflow):
         *,
         play: str,
         args: Mapping[str, Any] | None = None,
-        budget: int | None = None,
+        **conversation: Any,
     ) -> None:
         """Load the function and check that it can be called.
 
@@ -35,11 +38,11 @@ class FunctionWorkflow(RecordedWorkflow):
             rewards: the recipe's, beside what the function returns.
             play: import path of the function.
             args: keyword arguments of the function beside the task and the model.
-            budget: most tokens that one rollout may sample.
+            conversation: `budget`, `template`, `chat_template_kwargs`, `system`; see `RecordedWorkflow`.
 
         Raises: UnknownComponentError; RecipeError for anything but such a function.
         """
-        super().__init__(tokenizer, rewards, budget=budget)
+        super().__init__(tokenizer, rewards, **conversation)
         self._args = dict(args or {})
         self._play = _playable(play, load(play, "function"), self._args)
 
@@ -47,7 +50,7 @@ class FunctionWorkflow(RecordedWorkflow):
         """Play one rollout. Where the function lets ContextOverflow or BudgetSpent pass, that is its end."""
         model, course = self.model(engine, ctx), Course()
         with course.ended_by_limits():
-            course.reward = await self._play(task, model, **self._args)
+            course.reward = await self._play(replace(task, messages=self.prompt(task)), model, **self._args)
         rows = model.rows(task, ctx)
         course.turns = sum(message.get("role") == "assistant" for row in rows for message in row.messages)
         return await self.outcome(task, rows, course)

@@ -29,13 +29,14 @@ class PooledWorkflow(RecordedWorkflow):
         *,
         turns: int,
         call_deadline_s: float,
-        budget: int | None,
+        **conversation: Any,
     ) -> None:
         """Make a first environment, so that a mistake shows at the start.
 
+        `conversation`: further arguments of `RecordedWorkflow`.
         Raises: RecipeError.
         """
-        super().__init__(tokenizer, rewards, budget=budget)
+        super().__init__(tokenizer, rewards, **conversation)
         self.turns = whole_number("turns", turns, least=1)
         if not isinstance(call_deadline_s, int | float) or not call_deadline_s > 0:
             raise RecipeError(

@@ -13,14 +13,16 @@ from dataclasses import dataclass, field, replace
 from numbers import Real
 from typing import Any, TypeAlias
 
+from explorers.conversations.certificate import admit
+from explorers.conversations.messages import with_system
 from explorers.conversations.model import Model
 from explorers.conversations.template import ChatTemplate
 from explorers.rewards.scoring import Rewards
 from explorers.workflows.single_turn import tokenizer_hash
 from rft_data.core.errors import BudgetSpent, ContextOverflow, RecipeError, RowError
 from rft_data.core.protocols import Engine, RolloutContext, Unscored
-from rft_data.core.rows import Experience, Task
-from rft_data.core.words import RolloutEnd
+from rft_data.core.rows import Experience, Message, Task
+from rft_data.core.words import RolloutEnd, TemplatePolicy
 
 WORLD = "world"
 """Name of the part of the reward that the world itself gives."""
@@ -56,15 +58,46 @@ class Course:
 class RecordedWorkflow:
     """Base of the workflows whose model records what it samples."""
 
-    def __init__(self, tokenizer: Any, rewards: Rewards, *, budget: int | None = None) -> None:
-        """`budget`: most tokens that one rollout may sample; None: no limit.
+    always_chats = True
+    """Whether it cannot do without a chat template."""
+    renders: tuple[str, ...] = ()
+    """Scenarios of the certificate that its template must be able to render."""
 
-        Raises: RecipeError for a budget below 1.
+    def __init__(
+        self,
+        tokenizer: Any,
+        rewards: Rewards,
+        *,
+        budget: int | None = None,
+        template: str = TemplatePolicy.FORK,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+        system: str | None = None,
+    ) -> None:
+        """Look at the chat template; what is wrong with it shows at the start.
+
+        Args:
+            tokenizer: the model's.
+            rewards: the recipe's.
+            budget: most tokens that one rollout may sample; None: no limit.
+            template: a word of `TemplatePolicy`.
+            chat_template_kwargs: what the template takes beside messages and tools (`enable_thinking`).
+            system: system prompt of the tasks that have none of their own.
+
+        Raises: RecipeError for a value out of range, and for a template that `template` refuses.
         """
         if budget is not None:
             whole_number("budget", budget, least=1)
+        if template not in set(TemplatePolicy):
+            raise RecipeError(
+                f"explorer.workflow.args.template is {template!r}; wanted one of: "
+                f"{', '.join(TemplatePolicy)}."
+            )
         self._rewards = rewards
-        self._template = ChatTemplate(tokenizer)
+        self._system = system
+        self._policy = TemplatePolicy(template)
+        self._template = ChatTemplate(tokenizer, chat_template_kwargs)
+        if self.always_chats or tokenizer.chat_template is not None:
+            admit(self._template, self._policy, self.renders)
         self._tokenizer_hash = tokenizer_hash(tokenizer)
         self._budget = budget
         self._counts: Counter[str] = Counter()
@@ -72,8 +105,17 @@ class RecordedWorkflow:
     def model(self, engine: Engine, ctx: RolloutContext) -> Model:
         """The model of one rollout."""
         return Model(
-            engine, self._template, ctx.sampling, tokenizer_hash=self._tokenizer_hash, budget=self._budget
+            engine,
+            self._template,
+            ctx.sampling,
+            tokenizer_hash=self._tokenizer_hash,
+            budget=self._budget,
+            policy=self._policy,
         )
+
+    def prompt(self, task: Task) -> tuple[Message, ...]:
+        """The task's messages, with the recipe's system prompt where they have none."""
+        return with_system(task.messages, self._system)
 
     async def outcome(self, task: Task, rows: Sequence[Experience], course: Course) -> list[Experience]:
         """The rows of a rollout, with its outcome on the last one.

@@ -22,6 +22,8 @@ from rft_data.core.words import RolloutEnd
 class ToolsWorkflow(PooledWorkflow):
     """Offers the tools of a class to the model; each rollout has an instance to itself."""
 
+    renders = ("tools",)
+
     def __init__(
         self,
         tokenizer: Any,
@@ -31,8 +33,8 @@ class ToolsWorkflow(PooledWorkflow):
         args: Mapping[str, Any] | None = None,
         turns: int = 8,
         call_deadline_s: float = 30.0,
-        budget: int | None = None,
         pool: Mapping[str, Any] | None = None,
+        **conversation: Any,
     ) -> None:
         """Load the class, check it and make a first instance.
 
@@ -43,8 +45,8 @@ class ToolsWorkflow(PooledWorkflow):
             args: keyword arguments of the class.
             turns: most turns of the model; the calls of the last are played too.
             call_deadline_s: for one call of a tool.
-            budget: most tokens that one rollout may sample.
             pool: fields of `PoolPlan`.
+            conversation: `budget`, `template`, `chat_template_kwargs`, `system`; see `RecordedWorkflow`.
 
         Raises: UnknownComponentError; RecipeError for a class that cannot be offered or made.
         """
@@ -55,7 +57,7 @@ class ToolsWorkflow(PooledWorkflow):
             EnvironmentPool(tools, self._tools.make, pool_plan(pool), reusable=self._tools.resets),
             turns=turns,
             call_deadline_s=call_deadline_s,
-            budget=budget,
+            **conversation,
         )
 
     async def run(self, task: Task, engine: Engine, ctx: RolloutContext) -> list[Experience]:
@@ -77,7 +79,7 @@ class ToolsWorkflow(PooledWorkflow):
     async def _prompt(self, task: Task, lent: Lent[Any]) -> list[dict[str, Any]]:
         """The task's messages, with what `reset` returned at the end of the last one."""
         if not self._tools.resets:
-            return [dict(message) for message in task.messages]
+            return [dict(message) for message in self.prompt(task)]
         with in_reset(self._tools.name):
             observation = await self.pool.reset(
                 lent, lent.environment.reset, **self._tools.reset_arguments(task)
@@ -86,7 +88,7 @@ class ToolsWorkflow(PooledWorkflow):
             raise RowError(
                 f"'{self._tools.name}'.reset returned a {type(observation).__name__}; wanted text or None."
             )
-        return with_observation(task.messages, observation or "")
+        return with_observation(self.prompt(task), observation or "")
 
     async def _converse(
         self, model: Model, messages: list[dict[str, Any]], calls: ToolCalls, course: Course

@@ -48,6 +48,8 @@ def test_predicted_rows(template_of, family: str, arguments: dict[str, Any], row
 def test_certificate_names_the_roles_and_the_reason(template_of) -> None:
     certificate = certify(template_of("qwen3"))
     assert certificate.breaking_roles == ("user",)
+    shown = [certify(template_of(family)).shows_tools for family in ("qwen3", "llama3", "gemma")]
+    assert shown == [True, True, False]
     assert certificate.lines[0] == "NOT prefix-preserving: it breaks at messages of user"
     assert "  thinking            3 rows of 3 turns (user message: the thinking of the turn is dropped)" in (
         certificate.lines
@@ -132,6 +134,8 @@ def test_refused_templates_end_the_start_and_name_the_way_out(template_of, sayin
         RecipeError, match=r"(?s)'template' is refuse.*thinking of the turn is dropped.*Say fork"
     ):
         admit(template_of("qwen3"), TemplatePolicy.REFUSE)
+    with pytest.raises(RecipeError, match="cannot render the scenario 'tools', which the workflow needs"):
+        admit(template_of("gemma"), TemplatePolicy.FORK, ["tools"])
     assert admit(template_of("gemma"), TemplatePolicy.REFUSE).prefix_preserving
     assert not admit(template_of("qwen3"), TemplatePolicy.FORK).prefix_preserving
     with pytest.raises(RowError, match="does not go on as it began"):

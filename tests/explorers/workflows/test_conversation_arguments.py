@@ -1,0 +1,77 @@
+"""What every workflow of many turns takes for its conversations: template, chat_template_kwargs, system."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+
+from explorers.workflows.make import make_workflow
+from rft_data.core.errors import RecipeError
+from tests.explorers.conversations.conftest import trained_tokenizer
+from tests.explorers.conversations.families import GEMMA, QWEN3, QWEN25
+from tests.explorers.workflows.test_worlds import NONE, PLACE, lake, play, rows_of
+
+SYSTEM = {"role": "system", "content": "Be brief."}
+
+
+@pytest.fixture(scope="module")
+def tokenizers() -> dict[str, Any]:
+    made = {}
+    for name, template in (("qwen2.5", QWEN25), ("qwen3", QWEN3), ("gemma", GEMMA)):
+        made[name] = copy.copy(trained_tokenizer())
+        made[name].chat_template = template
+    return made
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"use": f"{PLACE}:twice", "args": {"system": "Be brief."}},
+        {"use": f"{PLACE}:Desk", "args": {"system": "Be brief."}},
+        lake(system="Be brief."),
+    ],
+    ids=["function", "tools", "environment"],
+)
+def test_system_prompt_is_the_first_message(tokenizers: dict[str, Any], settings: dict[str, Any]) -> None:
+    (row,) = rows_of(play(tokenizers["qwen2.5"], settings, "5", "right", "right", "right"))
+    assert row.messages[0] == SYSTEM
+    assert "<|im_start|>system\nBe brief." in tokenizers["qwen2.5"].decode(row.token_ids)
+
+
+@pytest.mark.parametrize(("template", "rows"), [("fork", 2), ("keep_thinking", 1)])
+def test_policy_decides_how_many_rows_thinking_makes(
+    tokenizers: dict[str, Any], template: str, rows: int
+) -> None:
+    settings = {"use": f"{PLACE}:twice", "args": {"template": template}}
+    thought = "<think>\nhow?\n</think>\n\n4"
+    assert len(rows_of(play(tokenizers["qwen3"], settings, thought, "5"))) == rows
+
+
+def test_refused_template_ends_the_start(tokenizers: dict[str, Any]) -> None:
+    settings = {"use": f"{PLACE}:twice", "args": {"template": "refuse"}}
+    make_workflow(settings, tokenizers["qwen2.5"], NONE)
+    with pytest.raises(RecipeError, match=r"(?s)'template' is refuse.*Say fork"):
+        make_workflow(settings, tokenizers["qwen3"], NONE)
+    with pytest.raises(RecipeError, match="template is 'forked'; wanted one of: fork, keep"):
+        make_workflow({"use": f"{PLACE}:twice", "args": {"template": "forked"}}, tokenizers["qwen3"], NONE)
+
+
+def test_tools_need_a_template_that_can_render_their_answers(tokenizers: dict[str, Any]) -> None:
+    with pytest.raises(RecipeError, match=r"cannot render the scenario 'tools'.*roles must alternate"):
+        make_workflow({"use": f"{PLACE}:Desk"}, tokenizers["gemma"], NONE)
+
+
+def test_arguments_of_the_template_reach_it(tokenizers: dict[str, Any]) -> None:
+    settings = {"use": f"{PLACE}:twice", "args": {"chat_template_kwargs": {"enable_thinking": False}}}
+    row = rows_of(play(tokenizers["qwen3"], settings, "4", "5"))[0]
+    prompt = tokenizers["qwen3"].decode(row.token_ids[: row.prompt_length])
+    assert prompt.endswith("<|im_start|>assistant\n<think>\n\n</think>\n\n")
+
+
+def test_base_model_without_a_chat_template_can_still_complete() -> None:
+    bare = trained_tokenizer()
+    make_workflow({"use": f"{PLACE}:twice"}, bare, NONE)
+    with pytest.raises(RecipeError, match="has no chat template"):
+        make_workflow({"use": f"{PLACE}:Desk"}, bare, NONE)
