@@ -21,7 +21,8 @@ class Limits:
     """For one rollout, with its wait for the engine, its rewards and its retries. After it the rollout has
     failed."""
     retries: int = 1
-    """How often a rollout is retried after its workflow raised ConnectionError or TimeoutError."""
+    """How often a rollout is retried after its workflow raised ConnectionError or TimeoutError, and a reward
+    after a failure outside of the model (WORLD_FAILURES)."""
     extra: int = 0
     """Rollouts started per group beyond its size; the first that arrive are kept, the others cancelled."""
     min_members: int | None = None

@@ -10,8 +10,10 @@ from contextlib import contextmanager
 
 import numpy as np
 
+from explorers.rewards.unscored import stated_cause
 from rft_data.core.protocols import Completion, Engine, Sampling
-from rft_data.core.rows import WeightRef
+from rft_data.core.rows import Experience, WeightRef
+from rft_data.core.words import UnscoredCause
 
 log = logging.getLogger(__name__)
 
@@ -29,6 +31,8 @@ _COUNTS = (
     "turns_forked",
     "tokens",
 )
+RETRIED = "rewards_retried"
+"""Calls of rewards that were made again; reported where there were any, as the causes of failures are."""
 _PHASES = ("playing", "generating", "rewarding", "loading")
 _SAMPLE = 100_000
 
@@ -49,10 +53,17 @@ class Meter:
         """Add to one of the counts."""
         self._counts[name] += n
 
-    def trouble(self, name: str, why: str) -> None:
+    def trouble(self, name: str, why: str, cause: UnscoredCause) -> None:
         """Count a rollout that failed or was not scored; `take` logs the first reason of each name."""
         self._counts[name] += 1
+        self._counts[f"{name}/{cause}"] += 1
         self._reasons.setdefault(name, why)
+
+    def unscored(self, rows: Sequence[Experience]) -> None:
+        """Count a rollout, if one of its rows says why it has no reward."""
+        why = next((row.unscored_reason for row in rows if row.unscored_reason), None)
+        if why:
+            self.trouble("rollouts_unscored", why, stated_cause(why))
 
     def reward_took(self, seconds: float) -> None:
         """Note the time of one call of one reward."""
@@ -77,7 +88,8 @@ class Meter:
 
         `idle_s`: no rollout was under way; `bubble_ratio`: share of the time in which the engine sampled
         nothing; `rows_per_rollout`: rows of an arrived rollout (0 when none arrived); `reward_p50_s`,
-        `reward_p95_s`: seconds per call of a reward (0 without calls).
+        `reward_p95_s`: seconds per call of a reward (0 without calls); `rollouts_failed/CAUSE`,
+        `rollouts_unscored/CAUSE`, `rewards_retried`: only where there were any.
         """
         end = time.monotonic()
         for phase in _PHASES:
@@ -90,6 +102,7 @@ class Meter:
             log.warning("%d %s, the first: %s", self._counts[name], name.replace("_", " "), why)
         numbers = {
             **{name: float(self._counts[name]) for name in _COUNTS},
+            **{name: float(n) for name, n in self._counts.items() if name == RETRIED or "/" in name},
             **{f"{phase}_s": self._seconds[phase] for phase in _PHASES},
             "rows_per_rollout": self._counts["rows"] / max(1, self._counts["rollouts_arrived"]),
             "elapsed_s": elapsed,

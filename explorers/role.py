@@ -6,7 +6,7 @@ about versions.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -21,8 +21,8 @@ from explorers.workflows.make import close_workflow, make_workflows, workflow_me
 from explorers.workflows.rollouts import Rollouts
 from rft_data.core.errors import RecipeError
 from rft_data.core.lookup import load, lookup, need
-from rft_data.core.protocols import BufferClient, Engine, Workflow
-from rft_data.core.rows import Assignment, Played, Task, WeightRef
+from rft_data.core.protocols import BufferClient, Engine, Sampling, Workflow
+from rft_data.core.rows import Assignment, Experience, Played, Task, WeightRef
 
 ENGINES: Mapping[str, str] = {
     "transformers": "explorers.engines.transformers_engine:TransformersEngine",
@@ -79,9 +79,7 @@ class ExplorerRole:
         sampling = self._player.sampling
         if samples == 1:
             sampling = replace(sampling, temperature=0.0)
-        answers = await together(
-            [self._player.answer(task, label, n, sampling) for task in tasks for n in range(samples)]
-        )
+        answers = await together([self._answers(task, label, samples, sampling) for task in tasks])
         rows = [row for answer in answers for row in answer]
         stored: list[int] = []
         for first in range(0, len(rows), _EVALUATED):
@@ -120,6 +118,12 @@ class ExplorerRole:
         self._engine.close()
         self._appends.close()
 
+    async def _answers(
+        self, task: Task, label: str, samples: int, sampling: Sampling
+    ) -> Sequence[Experience]:
+        answers = await together([self._player.answer(task, label, n, sampling) for n in range(samples)])
+        return await self._player.scored(task, dict(enumerate(answers)))
+
     async def _play(self, assignment: Assignment) -> Played:
         with self._appends.playing():
             group = await self._player.play(assignment.ticket, assignment.task)
@@ -152,7 +156,7 @@ def explorer_role(buffer: BufferClient, *, plan: Mapping[str, Any]) -> ExplorerR
         undo.callback(engine.close)
         rollouts = Rollouts(MeteredEngine(engine, meter), workflow, limits, meter)
         role = ExplorerRole(
-            buffer, engine, GroupPlayer(rollouts, parts.groups, meter), rewards, workflow, meter
+            buffer, engine, GroupPlayer(rollouts, parts.groups, meter, rewards), rewards, workflow, meter
         )
         undo.pop_all()
     meter.take()  # the time of building all this is not idle time

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
         WeightRef,
         experience_id_of,
     )
+    from rft_data.core.trajectory import Trajectory
+    from rft_data.core.words import UnscoredCause
     from rft_data.exchange.formats import export, import_into
     from rft_data.reading.lineage import lineage, trained_on
     from rft_data.reading.query import query
@@ -76,6 +78,8 @@ _PLACES = {
     # parts of your own, named in a recipe by import path
     "Reward": "rft_data.core.protocols:Reward",
     "Unscored": "rft_data.core.protocols:Unscored",
+    "UnscoredCause": "rft_data.core.words:UnscoredCause",
+    "Trajectory": "rft_data.core.trajectory:Trajectory",
     "Workflow": "rft_data.core.protocols:Workflow",
     "RolloutContext": "rft_data.core.protocols:RolloutContext",
     "Engine": "rft_data.core.protocols:Engine",
@@ -112,7 +116,9 @@ __all__ = [
     "Task",
     "TaskKey",
     "TaskSelector",
+    "Trajectory",
     "Unscored",
+    "UnscoredCause",
     "WeightRef",
     "Workflow",
     "__version__",

@@ -52,6 +52,8 @@ _GROUPS: Mapping[str, tuple[str, Sequence[str]]] = {
         (
             "Reward",
             "Unscored",
+            "UnscoredCause",
+            "Trajectory",
             "Workflow",
             "RolloutContext",
             "Engine",

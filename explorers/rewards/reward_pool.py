@@ -15,10 +15,13 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
-from explorers.rewards.reward_process import ChildLost, RewardProcess, Scored, encode_call
+from explorers.rewards.contract import Judged, RewardKind
+from explorers.rewards.reward_calls import Scored, encode_call
+from explorers.rewards.reward_process import ChildLost, RewardProcess
 from rft_data.core.errors import RftError
 from rft_data.core.protocols import Unscored
 from rft_data.core.rows import Task
+from rft_data.core.words import UnscoredCause
 
 _AHEAD = 64
 """Most calls sent to a child at a time."""
@@ -74,6 +77,7 @@ class RewardPool:
         self._children: set[RewardProcess] = set()
         self._closed = False
         self._restarts = 0
+        self._kinds: Mapping[str, RewardKind] = {}
         ready: list[Future[None]] = [Future() for _ in range(processes)]
         self._threads = [threading.Thread(target=self._work, args=(one,), daemon=True) for one in ready]
         for thread in self._threads:
@@ -96,13 +100,18 @@ class RewardPool:
         with self._lock:
             return sorted(child.pid for child in self._children)
 
-    def submit(self, reward: str, task: Task, completion: str) -> Future[Scored]:
-        """Have one of the rewards judge a completion.
+    @property
+    def kinds(self) -> Mapping[str, RewardKind]:
+        """How each reward is called, by name."""
+        return self._kinds
+
+    def submit(self, reward: str, task: Task, judged: Judged) -> Future[Scored]:
+        """Have one of the rewards judge a completion, a rollout or a group.
 
         The future raises RftError only when a child cannot be started again or the pool is closed.
         """
         number = next(self._numbers)
-        call = _Call(number, encode_call(number, reward, task, completion))
+        call = _Call(number, encode_call(number, reward, task, judged))
         with self._lock:  # so that no call comes after the marks that `close` puts at the end
             if self._closed:
                 raise RftError(f"reward '{reward}' was asked for after the explorer was closed.")
@@ -165,7 +174,8 @@ class RewardPool:
                     return None
         except ChildLost as lost:
             if not self._closed:
-                unscored = Scored(Unscored(str(lost)), lost.seconds)
+                cause = UnscoredCause.TIMEOUT if lost.late else UnscoredCause.INFRASTRUCTURE
+                unscored = Scored((Unscored(str(lost), cause),), lost.seconds)
                 calls.popleft().future.set_result(pace.took(unscored))
         except Exception as err:  # noqa: BLE001 - any error goes to the waiting callers
             for call in calls:
@@ -182,6 +192,7 @@ class RewardPool:
             child = RewardProcess(self._components, self._memory_bytes)
             with self._lock:
                 self._restarts += again
+                self._kinds = child.kinds
                 if not self._closed:
                     self._children.add(child)
                     return child

@@ -1,4 +1,4 @@
-"""Rewards of one finished completion by rules, and all built-in ones by name in `REWARDS`.
+"""Rewards of one finished completion by rules: exact answers, a format, math-verify; and the one for later.
 
 A reward never raises for bad model output; it returns `Unscored` only when the task cannot be judged. A class
 with `trusted` may run in the explorer's own process; `scoring.py` decides where a reward runs.
@@ -7,19 +7,14 @@ with `trusted` may run in the explorer's own process; `scoring.py` decides where
 from __future__ import annotations
 
 import logging
-import math
 import re
 import threading
-from collections.abc import Mapping
-from numbers import Real
 from typing import Any, ClassVar
 
-from explorers.rewards.reward_model import RewardModel
-from rft_data.core.errors import RecipeError, RftError
-from rft_data.core.lookup import lookup, need
-from rft_data.core.masking import masked
-from rft_data.core.protocols import Reward, Unscored
+from rft_data.core.lookup import need
+from rft_data.core.protocols import Unscored
 from rft_data.core.rows import Task
+from rft_data.core.words import UnscoredCause
 
 _NUMBER = r"-?\d[\d,]*(?:\.\d+)?"
 _QUANTITY = re.compile(rf"[$€£]?\s*{_NUMBER}\s*(?:%|[A-Za-z][A-Za-z .]*)?")
@@ -33,8 +28,6 @@ _EXPLODES = re.compile(
 """Nested and huge powers, factorials and sums: evaluating them may take too long."""
 _LONGEST = 300
 _SECONDS = 2
-_SHOWN = 500
-"""Characters of a reward's error or value that a reason quotes."""
 
 
 class ExactAnswer:
@@ -119,59 +112,7 @@ class Later:
 
     def __call__(self, task: Task, completion: str) -> Unscored:
         """Whatever the task and the completion are."""
-        return Unscored("")
-
-
-REWARDS: Mapping[str, type[Reward]] = {
-    "exact_answer": ExactAnswer,
-    "answer_format": AnswerFormat,
-    "math_verify": MathVerify,
-    "reward_model": RewardModel,
-    "later": Later,
-}
-
-
-def is_trusted(use: str) -> bool:
-    """Whether a reward may run in the explorer's own process: only built-ins that say so."""
-    return bool(getattr(REWARDS.get(use), "trusted", False))
-
-
-def make_reward(use: str, args: Mapping[str, Any]) -> Reward:
-    """The built-in reward called `use`, or the class `package.module:Class`.
-
-    Raises: UnknownComponentError, RecipeError when it does not take `args` or cannot be built.
-    """
-    kind = lookup(use, REWARDS, "reward")
-    try:
-        reward: Reward = kind(**args)
-    except RftError:
-        raise
-    except Exception as err:  # a reward's constructor is user code
-        raise RecipeError(
-            f"reward '{use}' cannot be built with the arguments {dict(args)} ({type(err).__name__}: {err}); "
-            "correct its 'args' in the recipe."
-        ) from err
-    return reward
-
-
-def judged(reward: Reward, task: Task, completion: str) -> float | Unscored:
-    """The value of a reward. An exception, or any value but a finite number, becomes Unscored with a reason.
-
-    Raises: MemoryError; its process must end then.
-    """
-    try:
-        value = reward(task, completion)
-        if isinstance(value, Unscored):
-            return Unscored(masked(str(value.reason))[:_SHOWN])
-        if isinstance(value, Real) and math.isfinite(value):
-            return float(value)
-        return Unscored(
-            f"returned {masked(repr(value))[:_SHOWN]}; wanted a finite number or Unscored(reason)"
-        )
-    except MemoryError:
-        raise
-    except (Exception, SystemExit) as err:  # noqa: BLE001 - rewards are user code
-        return Unscored(f"raised {type(err).__name__}: {masked(str(err))[:_SHOWN]}")
+        return Unscored("", UnscoredCause.LATER)
 
 
 def after_last(marker: str, text: str) -> str | None:

@@ -1,97 +1,188 @@
-"""The reward of a recipe: weighted components, each computed here (trusted) or in a child process."""
+"""The reward of a recipe: its components, each computed here (trusted) or in a child process."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future
+from dataclasses import replace
 from typing import Any
 
 from explorers.limits import Limits
-from explorers.meter import Meter
+from explorers.meter import RETRIED, Meter
+from explorers.rewards.composition import Composition, RewardPart, is_open
+from explorers.rewards.contract import Judged, Outcome, RewardKind, Subject, group_size, judge, reward_kind
+from explorers.rewards.registry import built_in_kind, is_trusted, make_reward
+from explorers.rewards.reward_calls import Scored
+from explorers.rewards.reward_lane import RewardLane
 from explorers.rewards.reward_pool import RewardPool
-from explorers.rewards.reward_process import Scored
-from explorers.rewards.rules import is_trusted, judged, make_reward
+from explorers.rewards.unscored import asked_again
 from rft_data.core.errors import RecipeError
-from rft_data.core.protocols import Reward, Unscored
+from rft_data.core.protocols import Unscored
 from rft_data.core.rows import Task
+from rft_data.core.trajectory import Trajectory
+
+_BACKOFF_S = 0.2
+_RECIPE = "explorer.reward"
 
 
 class Rewards:
-    """Scores finished completions; the reward is the weighted sum of the parts, None if one is unscored.
+    """Scores finished rollouts; the reward is the weighted sum of the parts, None if one is unscored.
 
-    A task that names a reward of its own is scored by that component alone.
+    A task that names a reward of its own is scored by that component alone. A call that failed for a reason
+    outside of the model (`WORLD_FAILURES`) is made again, so often as `retries` says.
     """
 
     def __init__(
         self,
-        weights: Mapping[str, float],
-        local: Mapping[str, Reward],
+        composition: Composition | Mapping[str, float],
+        local: Mapping[str, Any],
         pool: RewardPool | None = None,
         meter: Meter | None = None,
+        *,
+        lane: RewardLane | None = None,
+        retries: int = 1,
     ) -> None:
-        """`weights`: of every component by name; those not in `local` are computed by `pool`."""
-        self._weights = weights
+        """`composition`: or the weights of plain components; those not in `local` are computed by children.
+
+        Raises: RecipeError when a reward takes what none may take.
+        """
+        self._composition = (
+            composition if isinstance(composition, Composition) else Composition.weighted(composition)
+        )
         self._local = local
-        self._pool = pool
+        self._kinds: dict[str, RewardKind] = {name: reward_kind(one, name) for name, one in local.items()}
+        self._pool, self._lane = pool, lane
         self._meter = meter or Meter()
+        self._retries = retries
+        self._learn_kinds()
 
     @property
     def restarts(self) -> int:
         """How often a child process of a reward had to be started again."""
-        return self._pool.restarts if self._pool else 0
+        return sum(children.restarts for children in (self._pool, self._lane) if children)
 
-    async def score(self, task: Task, completion: str) -> dict[str, Any]:
-        """The reward columns of an experience: `reward`, `reward_parts`, `unscored_reason`."""
+    @property
+    def composition(self) -> Composition:
+        """The components and how they make one number."""
+        return self._composition
+
+    def is_of_groups(self, part: RewardPart) -> bool:
+        """Whether a component looks at whole groups: it is computed when all rollouts are there."""
+        return self._kinds[part.name].subject is Subject.GROUP
+
+    def waits_for_group(self, task: Task) -> bool:
+        """Whether a component of this task's reward looks at whole groups."""
+        chosen = self._composition.chosen(task)
+        return not isinstance(chosen, Unscored) and any(map(self.is_of_groups, chosen))
+
+    async def score(self, task: Task, judged: str | Trajectory) -> dict[str, Any]:
+        """The reward columns of an experience: `reward`, `reward_parts`, `unscored_reason`.
+
+        Args: judged: the completion, or the whole rollout where rewards are to see more of it.
+        Components that look at whole groups are added when the group is there; the reward is open until then.
+        """
+        chosen = self._composition.chosen(task)
+        if isinstance(chosen, Unscored):
+            return self._composition.columns({task.reward or _RECIPE: chosen})
+        own = [part for part in chosen if not self.is_of_groups(part)]
         with self._meter.during("rewarding"):
-            parts = self._start(task, completion)
-            try:
-                scored = {
-                    name: part if isinstance(part, Scored) else await asyncio.wrap_future(part)
-                    for name, part in parts.items()
-                }
-            finally:
-                for part in parts.values():
-                    if isinstance(part, Future):
-                        part.cancel()  # the rollout was cancelled; no effect on a part that is done
-        for one in scored.values():
-            self._meter.reward_took(one.seconds)
-        return reward_columns(self._weights, {name: one.value for name, one in scored.items()})
+            found = await self._outcomes(own, task, judged)
+        return self._composition.columns(found, whole=len(own) == len(chosen))
+
+    async def ask(self, name: str, task: Task, judged: Judged) -> Scored:
+        """What one component says, asked again after a failure of the world."""
+        for retry in range(self._retries + 1):
+            if retry:
+                self._meter.count(RETRIED)
+                await asyncio.sleep(_BACKOFF_S * 2 ** (retry - 1))
+            scored = await self._asked(name, task, judged)
+            self._meter.reward_took(scored.seconds)
+            if not any(isinstance(one, Unscored) and asked_again(one.cause) for one in scored.outcomes):
+                break
+        return scored
 
     def score_all(self, pairs: Sequence[tuple[Task, str]]) -> list[dict[str, Any]]:
-        """The same for many completions at once, without an event loop."""
-        started = [self._start(task, completion) for task, completion in pairs]
-        return [
-            reward_columns(
-                self._weights,
-                {
-                    name: (part if isinstance(part, Scored) else part.result()).value
-                    for name, part in parts.items()
-                },
-            )
-            for parts in started
-        ]
+        """`score` for many completions at once, from outside of an event loop."""
+
+        async def all_at_once() -> list[dict[str, Any]]:
+            return await asyncio.gather(*(self.score(task, completion) for task, completion in pairs))
+
+        return asyncio.run(all_at_once())
 
     def close(self) -> None:
         """End the child processes; idempotent."""
-        if self._pool:
-            self._pool.close()
+        for children in (self._pool, self._lane):
+            if children:
+                children.close()
 
-    def _start(self, task: Task, completion: str) -> dict[str, Scored | Future[Scored]]:
-        """Start every component; those in children first, so that they run while the others do."""
-        names = list(self._weights) if task.reward is None else [task.reward]
-        if not self._weights.keys() >= set(names):
-            why = f"the task asks for it, and the recipe has only {sorted(self._weights)}"
-            return {str(task.reward): Scored(Unscored(why), 0.0)}
-        sent: dict[str, Scored | Future[Scored]] = {}
-        if self._pool:
-            away = [name for name in names if name not in self._local]
-            sent = {name: self._pool.submit(name, task, completion) for name in away}
-        return {
-            name: sent[name] if name in sent else _timed(self._local[name], task, completion)
-            for name in names
+    async def _outcomes(
+        self, parts: Sequence[RewardPart], task: Task, judged: str | Trajectory
+    ) -> dict[str, Outcome]:
+        """Every component's outcome, in order; components behind a gate run once what it reads is known."""
+        found: dict[str, Outcome] = {}
+        waiting = list(parts)
+        while waiting:
+            names = {part.name for part in waiting}
+            ready = [part for part in waiting if part.gate is None or part.gate.reward not in names]
+            waiting = [part for part in waiting if part not in ready]
+            running = [part for part in ready if is_open(part.gate, found)]
+            found.update(await self._together(running, task, judged))
+        return {part.name: found[part.name] for part in parts if part.name in found}
+
+    async def _together(
+        self, parts: Sequence[RewardPart], task: Task, judged: str | Trajectory
+    ) -> dict[str, Outcome]:
+        """Components that do not depend on each other; those in children run while the others do."""
+        away = {
+            part.name: asyncio.ensure_future(self.ask(part.name, task, judged))
+            for part in parts
+            if part.name not in self._local
         }
+        try:
+            if away:
+                await asyncio.sleep(0)  # sends them
+            here = [part.name for part in parts if part.name in self._local]
+            found = {name: (await self.ask(name, task, judged)).outcome for name in here}
+            found.update({name: (await asking).outcome for name, asking in away.items()})
+        finally:
+            for asking in away.values():
+                asking.cancel()  # the rollout was cancelled; no effect on one that is done
+        return found
+
+    async def _asked(self, name: str, task: Task, judged: Judged) -> Scored:
+        """What one component says, asked once."""
+        kind = self._kinds[name]
+        if kind.subject is Subject.COMPLETION and isinstance(judged, Trajectory):
+            judged = judged.completion
+        elif kind.subject is Subject.TRAJECTORY and isinstance(judged, str):
+            judged = _bare_trajectory(task, judged)
+        if name in self._local:
+            started = time.perf_counter()
+            outcomes = judge(self._local[name], kind, task, judged)
+            return Scored(outcomes, time.perf_counter() - started)
+        children = self._lane if kind.asynchronous else self._pool
+        if children is None:
+            raise RecipeError(f"reward '{name}' has no process to be computed in; make it with make_rewards.")
+        scored = await asyncio.wrap_future(children.submit(name, task, judged))
+        return _for_each(scored, group_size(judged) or 1)
+
+    def _learn_kinds(self) -> None:
+        """Learn how components in children are called, and check the gates.
+
+        Raises: RecipeError for a gate that would have to wait for the whole group.
+        """
+        if self._pool:
+            self._kinds.update(self._pool.kinds)
+        for part in self._composition.parts:
+            self._kinds.setdefault(part.name, built_in_kind(part.use) or RewardKind(Subject.COMPLETION, ()))
+        for part in self._composition.parts:
+            before = None if part.gate is None else self._kinds[part.gate.reward].subject
+            if before is Subject.GROUP and not self.is_of_groups(part):
+                raise RecipeError(
+                    f"reward '{part.name}' is of one rollout, and its only_if reads '{part.gate.reward}', "  # type: ignore[union-attr]
+                    "which is known only when the whole group is; turn the gate around."
+                )
 
 
 def make_rewards(
@@ -99,37 +190,75 @@ def make_rewards(
 ) -> Rewards:
     """The reward that a recipe describes, its children started.
 
-    Args: components: `{"use": name or import path, "weight": 1.0, "args": {}}` each.
+    Args: components: as `Composition.from_recipe` takes them.
     With no components the reward stays open: a workflow may have a reward of its own.
-    Raises: RecipeError for one named twice, and what building a reward raises.
+    Raises: RecipeError for a composition that cannot work, and what building a reward raises.
     """
-    names = [str(one["use"]) for one in components]
-    if len(set(names)) < len(names):
-        raise RecipeError(f"explorer.reward names {names}; wanted each reward once.")
-    weights = {str(one["use"]): float(one.get("weight", 1.0)) for one in components}
-    arguments = {str(one["use"]): dict(one.get("args") or {}) for one in components}
-    local = {name: make_reward(name, arguments[name]) for name in names if is_trusted(name)}
-    away = [{"use": name, "args": arguments[name]} for name in names if name not in local]
-    if not away:
-        return Rewards(weights, local, None, meter)
-    pool = RewardPool(
-        away,
+    composition = Composition.from_recipe(components)
+    local = {
+        part.name: make_reward(part.use, part.args) for part in composition.parts if is_trusted(part.use)
+    }
+    away = [part for part in composition.parts if part.name not in local]
+    known = {part.name: built_in_kind(part.use) for part in away}
+    together = [part for part in away if _runs_together(known[part.name])]
+    pool = _pool([part for part in away if part not in together], limits)
+    lane = None
+    try:
+        if pool is not None:
+            found = [part for part in away if part.name in pool.kinds]
+            own = [part for part in found if pool.kinds[part.name].asynchronous]
+            together += own
+            if len(own) == len(found):
+                pool.close()  # it has told what they are, and has nothing to do
+        if together:
+            lane = RewardLane(
+                list(map(_component, together)),
+                deadlines_s={part.name: _deadline_s(part, pool, limits) for part in together},
+                memory_bytes=limits.reward_memory_mb << 20,
+            )
+        return Rewards(composition, local, pool, meter, lane=lane, retries=limits.retries)
+    except BaseException:
+        for children in (pool, lane):
+            if children is not None:
+                children.close()
+        raise
+
+
+def _pool(parts: Sequence[RewardPart], limits: Limits) -> RewardPool | None:
+    if not parts:
+        return None
+    return RewardPool(
+        list(map(_component, parts)),
         processes=limits.reward_processes,
         deadline_s=limits.reward_deadline_s,
         memory_bytes=limits.reward_memory_mb << 20,
     )
-    return Rewards(weights, local, pool, meter)
 
 
-def reward_columns(weights: Mapping[str, float], values: Mapping[str, float | Unscored]) -> dict[str, Any]:
-    """`reward`, `reward_parts` and `unscored_reason` from the values of the components."""
-    parts = {name: value for name, value in values.items() if not isinstance(value, Unscored)}
-    unscored = {name: value.reason for name, value in values.items() if isinstance(value, Unscored)}
-    reasons = [f"reward '{name}': {reason}" for name, reason in unscored.items() if reason]
-    total = None if unscored or not values else sum(part * weights[name] for name, part in parts.items())
-    return {"reward": total, "reward_parts": parts, "unscored_reason": "; ".join(reasons) or None}
+def _component(part: RewardPart) -> dict[str, Any]:
+    return {"use": part.use, "args": dict(part.args), "name": part.name}
 
 
-def _timed(reward: Reward, task: Task, completion: str) -> Scored:
-    started = time.perf_counter()
-    return Scored(judged(reward, task, completion), time.perf_counter() - started)
+def _runs_together(kind: RewardKind | None) -> bool:
+    return kind is not None and kind.asynchronous
+
+
+def _deadline_s(part: RewardPart, pool: RewardPool | None, limits: Limits) -> float:
+    kind = pool.kinds.get(part.name) if pool else None
+    own = part.args.get("deadline_s") if kind is None else kind.deadline_s
+    return limits.reward_deadline_s if own is None else float(own)
+
+
+def _for_each(scored: Scored, members: int) -> Scored:
+    """One outcome for each rollout: a process that died says the same of all."""
+    if len(scored.outcomes) == members:
+        return scored
+    first = scored.outcome
+    why = first if isinstance(first, Unscored) else Unscored("gave another number of values than rollouts")
+    return replace(scored, outcomes=(why,) * members)
+
+
+def _bare_trajectory(task: Task, completion: str) -> Trajectory:
+    """A rollout of which nothing but its text is known."""
+    answer = {"role": "assistant", "content": completion}
+    return Trajectory(task, completion, (*task.messages, answer), len(task.messages))

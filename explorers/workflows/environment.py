@@ -10,9 +10,10 @@ from typing import Any
 from explorers.conversations.model import Model
 from explorers.environments.gymnasium_text import GymnasiumText, Shown, environment_maker
 from explorers.environments.pool import EnvironmentPool, Lent
+from explorers.rewards.composition import WORLD
 from explorers.rewards.scoring import Rewards
 from explorers.workflows.pooled import PooledWorkflow, in_reset, pool_plan, with_observation
-from explorers.workflows.recorded import WORLD, Course
+from explorers.workflows.recorded import Course
 from rft_data.core.errors import RecipeError
 from rft_data.core.protocols import Engine, RolloutContext
 from rft_data.core.rows import Experience, Task

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Coroutine, Sequence
+from collections.abc import Collection, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
 from explorers.meter import Meter
 from explorers.plan import GroupPlan
+from explorers.rewards.contract import error_cause
+from explorers.rewards.group_scoring import score_group, without_group
+from explorers.rewards.scoring import Rewards
+from explorers.rewards.unscored import reason_text
 from explorers.workflows.rollouts import Rollouts, described
-from rft_data.core.protocols import Group, RolloutContext, Sampling
+from rft_data.core.protocols import Group, RolloutContext, Sampling, Unscored
 from rft_data.core.rows import Experience, Task, Ticket, experience_id_of
 from rft_data.core.words import GroupOutcome, RowSource
 
@@ -20,8 +24,12 @@ T = TypeVar("T")
 class GroupPlayer:
     """Plays the rollouts of a ticket all at once, so that the engine can batch them."""
 
-    def __init__(self, rollouts: Rollouts, plan: GroupPlan, meter: Meter) -> None:
+    def __init__(
+        self, rollouts: Rollouts, plan: GroupPlan, meter: Meter, rewards: Rewards | None = None
+    ) -> None:
+        """`rewards`: needed where a reward looks at whole groups."""
         self._rollouts = rollouts
+        self._rewards = rewards
         self._plan = plan
         self._meter = meter
 
@@ -53,15 +61,34 @@ class GroupPlayer:
                         self._meter.count("rollouts_surplus")
         finally:
             await cancelled(members)
-        rows = tuple(row for member in sorted(arrived) for row in arrived[member])
-        if len(arrived) == self._plan.size:
-            return Group(ticket, task, rows, GroupOutcome.ARRIVED)
+        return await self._group(ticket, task, dict(sorted(arrived.items())), errors)
+
+    async def _group(
+        self, ticket: Ticket, task: Task, arrived: Mapping[int, list[Experience]], errors: Sequence[str]
+    ) -> Group:
+        """The outcome of a group, by the rollouts that arrived and the errors of those that failed."""
         whole = 0 in arrived or not self._plan.greedy_member
-        if whole and len(arrived) >= (self._plan.limits.min_members or self._plan.size):
-            self._meter.count("groups_salvaged")
-            return Group(ticket, task, rows, GroupOutcome.ARRIVED)
-        why = f"{len(errors)} of {started}: {errors[0]}"
-        return Group(ticket, task, rows, GroupOutcome.FAILED, why)
+        salvaged = whole and len(arrived) >= (self._plan.limits.min_members or self._plan.size)
+        if len(arrived) == self._plan.size or salvaged:
+            if len(arrived) < self._plan.size:
+                self._meter.count("groups_salvaged")
+            return Group(ticket, task, await self.scored(task, arrived), GroupOutcome.ARRIVED)
+        why = f"{len(errors)} of {self._plan.size + self._plan.limits.extra}: {errors[0]}"
+        rows = [row for member in arrived.values() for row in member]
+        if self._rewards is not None:
+            rows = without_group(self._rewards, task, rows)
+        return Group(ticket, task, tuple(rows), GroupOutcome.FAILED, why)
+
+    async def scored(self, task: Task, arrived: Mapping[int, Sequence[Experience]]) -> tuple[Experience, ...]:
+        """The rows of a task's rollouts, by member, with the rewards that look at all of them."""
+        if self._rewards is None or not self._rewards.waits_for_group(task):
+            return tuple(row for rows in arrived.values() for row in rows)
+        with self._meter.during("rewarding"):
+            members = await score_group(self._rewards, task, arrived, self._plan.limits.rollout_deadline_s)
+        for member, rows in members.items():
+            if not any(row.unscored_reason for row in arrived[member]):
+                self._meter.unscored(rows)
+        return tuple(row for rows in members.values() for row in rows)
 
     def _member_sampling(self, member: int) -> Sampling:
         if self._plan.greedy_member and member == 0:
@@ -102,7 +129,9 @@ class GroupPlayer:
                 explorer_id=self._plan.explorer_id,
                 messages=task.messages,
                 prompt_messages=len(task.messages),
-                unscored_reason=f"rollout failed: {described(outcome)}",
+                unscored_reason=reason_text(
+                    "rollout failed", Unscored(described(outcome), error_cause(outcome))
+                ),
             )
         ]
 

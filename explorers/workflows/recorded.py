@@ -17,17 +17,16 @@ from explorers.conversations.certificate import admit
 from explorers.conversations.messages import with_system
 from explorers.conversations.model import Model
 from explorers.conversations.template import ChatTemplate
+from explorers.rewards.composition import WORLD
 from explorers.rewards.scoring import Rewards
+from explorers.rewards.unscored import reason_text
 from explorers.workflows.single_turn import tokenizer_hash
 from rft_data.core.errors import BudgetSpent, ContextOverflow, RecipeError, RowError
 from rft_data.core.protocols import Engine, RolloutContext, Unscored
 from rft_data.core.rows import Experience, Message, Task
+from rft_data.core.trajectory import ENVIRONMENT_STATE, row_trajectory
 from rft_data.core.words import RolloutEnd, TemplatePolicy
 
-WORLD = "world"
-"""Name of the part of the reward that the world itself gives."""
-ENVIRONMENT_STATE = "environment_state"
-"""Key of the metadata that has the environment's state."""
 WorldReward: TypeAlias = float | Unscored | tuple[float, Mapping[str, float]] | None
 """A number, a number and its parts, why there is none, or None: the world gives no reward."""
 
@@ -126,14 +125,16 @@ class RecordedWorkflow:
             raise RowError(f"nothing was sampled before the rollout ended ({course.end}); see its prompt.")
         self._count(course)
         last = rows[-1]
-        columns = with_world(await self._rewards.score(task, last.completion_text), course.reward)
-        if columns["reward"] is None and not columns["reward_parts"] and columns["unscored_reason"] is None:
+        state = {ENVIRONMENT_STATE: course.state} if course.state else {}
+        metadata = {**last.metadata, "end": str(course.end), "turns": course.turns, **course.counts, **state}
+        last = replace(last, metadata=metadata)
+        scored = await self._rewards.score(task, row_trajectory(task, [last]))
+        columns = with_world(scored, course.reward)
+        if course.reward is None and not self._rewards.composition.parts:
             columns["unscored_reason"] = (
                 f"the world gave no reward (its end: {course.end}), and the recipe has none"
             )
-        state = {ENVIRONMENT_STATE: course.state} if course.state else {}
-        metadata = {**last.metadata, "end": str(course.end), "turns": course.turns, **course.counts, **state}
-        return [*rows[:-1], replace(last, metadata=metadata, **columns)]
+        return [*rows[:-1], replace(last, **columns)]
 
     def metrics(self) -> dict[str, float]:
         """Counts since the last call."""
@@ -160,7 +161,7 @@ def with_world(columns: Mapping[str, Any], given: WorldReward) -> dict[str, Any]
     if checked is None:
         return dict(columns)
     if isinstance(checked, Unscored):
-        reasons = [columns["unscored_reason"], _reason(checked)]
+        reasons = [columns["unscored_reason"], reason_text(f"reward '{WORLD}'", checked)]
         return {**columns, "reward": None, "unscored_reason": "; ".join(filter(None, reasons)) or None}
     value, parts = checked
     known = {**columns["reward_parts"], WORLD: value, **{f"{WORLD}.{name}": parts[name] for name in parts}}
@@ -195,7 +196,3 @@ def _checked(given: object) -> tuple[float, Mapping[str, float]] | Unscored | No
 
 def _finite(value: Any) -> bool:
     return isinstance(value, Real) and math.isfinite(value)
-
-
-def _reason(unscored: Unscored) -> str:
-    return f"reward '{WORLD}': {unscored.reason}" if unscored.reason else ""

@@ -11,6 +11,7 @@ import logging
 
 from explorers.limits import Limits
 from explorers.meter import Meter
+from explorers.rewards.contract import error_cause
 from rft_data.core.errors import RftError, RowError
 from rft_data.core.protocols import Engine, RolloutContext, Workflow
 from rft_data.core.rows import Experience, Task, experience_id_of
@@ -48,19 +49,17 @@ class Rollouts:
             self._meter.count("rollouts_cancelled")
             raise
         except RftError as err:
-            self._meter.trouble("rollouts_failed", described(err))
+            self._meter.trouble("rollouts_failed", described(err), error_cause(err))
             raise
         if isinstance(outcome, Exception):
-            self._meter.trouble("rollouts_failed", described(outcome))
+            self._meter.trouble("rollouts_failed", described(outcome), error_cause(outcome))
             return outcome
         self._meter.count("rollouts_arrived")
         self._meter.count("rows", len(outcome))
         drifted = outcome[0].metadata.get(HISTORY_DRIFT)
         for kind in (Drift.MASKED, Drift.FORKED):
             self._meter.count(f"turns_{kind}", int(drifted.get(kind, 0)) if isinstance(drifted, dict) else 0)
-        unscored = next((row.unscored_reason for row in outcome if row.unscored_reason), None)
-        if unscored:
-            self._meter.trouble("rollouts_unscored", unscored)
+        self._meter.unscored(outcome)
         return outcome
 
     async def _tried(self, task: Task, ctx: RolloutContext) -> list[Experience] | Exception:

@@ -10,6 +10,7 @@ from explorers.conversations.messages import with_system
 from explorers.rewards.scoring import Rewards
 from rft_data.core.protocols import Completion, Engine, RolloutContext
 from rft_data.core.rows import Experience, Task, content_id, experience_id_of
+from rft_data.core.trajectory import Trajectory
 
 
 class SingleTurn:
@@ -48,6 +49,17 @@ class SingleTurn:
         )
         completion = await engine.generate(prompt_ids, ctx.sampling)
         text = self._tokenizer.decode(completion.token_ids, skip_special_tokens=True)
+        tokens = _tokens(prompt_ids, completion)
+        rollout = Trajectory(
+            task=task,
+            completion=text,
+            messages=(*messages, {"role": "assistant", "content": text}),
+            prompt_messages=len(messages),
+            token_ids=tokens["token_ids"],
+            action_mask=tokens["action_mask"],
+            finish_reason=completion.finish_reason,
+            member=ctx.member,
+        )
         return [
             Experience(
                 experience_id=experience_id_of(ctx.run_id, task.key, ctx.attempt, ctx.group_id, ctx.member),
@@ -59,12 +71,12 @@ class SingleTurn:
                 attempt=ctx.attempt,
                 member=ctx.member,
                 explorer_id=ctx.explorer_id,
-                **_tokens(prompt_ids, completion),
-                messages=(*messages, {"role": "assistant", "content": text}),
-                prompt_messages=len(messages),
+                **tokens,
+                messages=rollout.messages,
+                prompt_messages=rollout.prompt_messages,
                 completion_text=text,
                 finish_reason=completion.finish_reason,
-                **await self._rewards.score(task, text),
+                **await self._rewards.score(task, rollout),
                 sampling=ctx.sampling.stored(),
                 tokenizer_hash=self._tokenizer_hash,
             )

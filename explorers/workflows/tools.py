@@ -9,6 +9,7 @@ from explorers.conversations.model import Model
 from explorers.environments.calls import ToolCalls
 from explorers.environments.pool import EnvironmentPool, Lent
 from explorers.environments.tools import ToolClass
+from explorers.rewards.contract import error_cause
 from explorers.rewards.scoring import Rewards
 from explorers.workflows.pooled import PooledWorkflow, in_reset, pool_plan, with_observation
 from explorers.workflows.recorded import Course, WorldReward
@@ -111,5 +112,5 @@ class ToolsWorkflow(PooledWorkflow):
                 self.call_deadline_s, getattr(lent.environment, self._tools.reward)
             )
         except Exception as err:  # noqa: BLE001 - environments are user code
-            return Unscored(f"{self._tools.reward} raised {type(err).__name__}: {err}")
+            return Unscored(f"{self._tools.reward} raised {type(err).__name__}: {err}", error_cause(err))
         return given

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from rft_data.core.text import shown
-from rft_data.core.words import RunState
+from rft_data.core.words import MetricRole, RunState
 from rft_data.run.status import Progress, RunStatus
 
 _BARS = "▁▂▃▄▅▆▇█"
@@ -77,11 +78,25 @@ def _steps(status: RunStatus) -> Iterator[tuple[str, str]]:
 def _numbers(progress: Progress) -> Iterator[tuple[str, str]]:
     if progress.reward:
         yield "reward", f"{_number(progress.reward[-1])}  {curve(progress.reward)}"
+    failures = _failures(progress.numbers)
+    if failures:
+        yield "no reward", f"last step: {failures}"
     for name in _HISTOGRAMS:
         found = _histogram(progress.numbers, name)
         if found:
             text = "  ".join(f"{lag}: {count:g}" for lag, count in found.items())
             yield name.replace("lag_in_", "lag, "), f"groups by optimizer steps  {text}"
+
+
+def _failures(numbers: Mapping[str, Mapping[str, float]]) -> str:
+    """Rollouts of all explorers that failed or were not scored, by cause; empty where there were none."""
+    found: Counter[str] = Counter()
+    for role, values in numbers.items():
+        if role.startswith(MetricRole.EXPLORER):
+            for name, said in (("rollouts_unscored", "unscored"), ("rollouts_failed", "failed")):
+                causes = [key for key in values if key.startswith(f"{name}/")]
+                found.update({f"{said} by {key.partition('/')[2]}": int(values[key]) for key in causes})
+    return "  ".join(f"{what} {count}" for what, count in sorted(found.items()))
 
 
 def _histogram(numbers: Mapping[str, Mapping[str, float]], name: str) -> dict[str, float]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from rft_data.core.rows import Experience, GroupResult, Lease, Task, TaskKey, Ticket, VersionSpan, WeightRef
-from rft_data.core.words import GroupOutcome, HubRole, RowSource
+from rft_data.core.words import GroupOutcome, HubRole, RowSource, UnscoredCause
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -87,13 +87,15 @@ class Unscored:
 
     reason: str
     """Why; empty when it comes later, as feedback."""
+    cause: UnscoredCause = UnscoredCause.REWARD
+    """What kind of failure it is. A failure of the world around the model is tried again."""
 
 
 class Reward(Protocol):
-    """Scores one finished completion."""
+    """Scores one finished completion; docs/rewards.md has what else a reward may take and return."""
 
-    def __call__(self, task: Task, completion: str) -> float | Unscored:
-        """Return a finite number or why there is none; must not raise for bad model output."""
+    def __call__(self, task: Task, completion: str) -> float | Mapping[str, float] | Unscored:
+        """Return a finite number, parts or why there is none; must not raise for bad model output."""
         ...
 
 

@@ -171,6 +171,25 @@ ADMITTED: Final = "admitted"
 """Key of a sampler's counts beside the states: the number of groups in all states together."""
 
 
+class UnscoredCause(StrEnum):
+    """Why a rollout has no reward. Only `reward` says anything about the task; none about the model."""
+
+    REWARD = "reward"
+    """The reward cannot judge this task, or its own code failed: asking again would change nothing."""
+    LATER = "later"
+    """The reward comes as feedback."""
+    INFRASTRUCTURE = "infrastructure"
+    """A process, a machine or a connection died."""
+    TIMEOUT = "timeout"
+    """A deadline passed."""
+    JUDGE = "judge"
+    """A judging model gave no usable verdict."""
+
+
+WORLD_FAILURES: Final = (UnscoredCause.INFRASTRUCTURE, UnscoredCause.TIMEOUT, UnscoredCause.JUDGE)
+"""Causes that lie in the world around the model: such a reward is asked for again, and counted by cause."""
+
+
 class Verdict(StrEnum):
     """The decision of an operator pipeline about a row."""
 

@@ -18,8 +18,8 @@ from rft_data.recipe.recipe import (
     TasksRecipe,
     check_replay,
     fits_algorithm,
-    unique_rewards,
 )
+from rft_data.recipe.rewards import RewardComponent, check_rewards
 from rft_data.recipe.running import (
     Component,
     Monitor,
@@ -31,7 +31,6 @@ from rft_data.recipe.sections import (
     ExplorerSection,
     Model,
     Operators,
-    RewardComponent,
     Sampler,
 )
 from rft_data.recipe.stages import RlStage
@@ -180,7 +179,7 @@ class EvalRecipe(RunRecipe, TasksRecipe):
 
     @model_validator(mode="after")
     def _rewards(self) -> EvalRecipe:
-        unique_rewards(self.explorer.reward)
+        check_rewards(self.explorer.reward, [one.name for one in self.tasks], groups=True)
         return self
 
 
@@ -198,7 +197,7 @@ class DataRecipe(TasksRecipe):
     def _coherent(self) -> DataRecipe:
         if self.rollouts and not self.reward:
             raise ValueError("'rollouts' are to be scored: give at least one 'reward'")
-        unique_rewards(self.reward)
+        check_rewards(self.reward, [one.name for one in self.tasks], groups=False)
         unknown = {rollouts.taskset for rollouts in self.rollouts} - {taskset.name for taskset in self.tasks}
         if unknown:
             raise ValueError(f"'rollouts' names tasksets {sorted(unknown)} that 'tasks' does not have")

@@ -10,6 +10,7 @@ from pydantic import Field, PrivateAttr, model_validator
 from rft_data.recipe.algorithms import Algorithm
 from rft_data.recipe.names import is_safe
 from rft_data.recipe.presets import NO_RATIO
+from rft_data.recipe.rewards import check_rewards
 from rft_data.recipe.running import (
     Component,
     Deadlines,
@@ -22,7 +23,6 @@ from rft_data.recipe.sections import (
     ExplorerSection,
     Model,
     Operators,
-    RewardComponent,
     SelectorSection,
 )
 from rft_data.recipe.stages import RlStage
@@ -157,7 +157,7 @@ class PlayingRecipe(RunRecipe, TasksRecipe):
 
     @model_validator(mode="after")
     def _rewards(self) -> Self:
-        unique_rewards(self.explorer.reward)
+        check_rewards(self.explorer.reward, [one.name for one in self.tasks], groups=True)
         return self
 
     @model_validator(mode="after")
@@ -172,13 +172,6 @@ class PlayingRecipe(RunRecipe, TasksRecipe):
                     f"taskset '{taskset.name}' does not keep that; name fields of its source in 'metadata'"
                 )
         return self
-
-
-def unique_rewards(components: list[RewardComponent]) -> None:
-    """Raises: ValueError when two components share a name, under which their parts are stored."""
-    names = [component.use for component in components]
-    if len(names) > len(set(names)):
-        raise ValueError(f"'reward' uses one component twice: {names}")
 
 
 def fits_algorithm(stage: RlStage, preset: Algorithm, group_size: int) -> None:

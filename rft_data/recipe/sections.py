@@ -17,7 +17,6 @@ from pydantic import (
 
 from explorers.engines.vllm_options import check_options
 from explorers.limits import recipe_limits
-from explorers.rewards.rules import REWARDS
 from rft_data.core.errors import RftError
 from rft_data.core.lookup import suggest
 from rft_data.core.words import SwapMode
@@ -28,6 +27,7 @@ from rft_data.recipe.names import (
     known_operator,
     known_option,
 )
+from rft_data.recipe.rewards import RewardComponent
 from rft_data.recipe.running import Component
 from rft_data.recipe.section import Section
 
@@ -175,22 +175,6 @@ class EngineSection(Section):
         return self
 
 
-class RewardComponent(Section):
-    """One part of the reward."""
-
-    use: str
-    """A built-in reward (docs/explorers.md), or `package.module:Class` of your own."""
-    weight: float = 1.0
-    """What its score is multiplied by in the sum that is the reward."""
-    args: dict[str, object] = Field(default_factory=dict)
-    """Keyword arguments the reward is made with."""
-
-    @field_validator("use")
-    @classmethod
-    def _known(cls, use: str) -> str:
-        return known_name("reward", use, REWARDS)
-
-
 class ExplorerSection(Section):
     """How tasks are played; see docs/explorers.md."""
 
@@ -265,7 +249,7 @@ class ExplorerSection(Section):
     @property
     def decided_by(self) -> str:
         """The part of the reward that says whether a rollout passes."""
-        return self.reward[0].use if self.reward else "world"
+        return self.reward[0].stored_as if self.reward else "world"
 
     @property
     def least_members(self) -> int:

@@ -128,7 +128,8 @@ def _score(row: Experience, task: Task, heldout: Heldout) -> float | None:
     """What a rollout passes by: its reward where the recipe has a threshold, else one component of it."""
     if heldout.threshold is not None:
         return row.reward
-    return row.reward_parts.get(task.reward or heldout.decided_by)
+    own = heldout.decided_in.get(task.taskset, heldout.decided_by)
+    return row.reward_parts.get(task.reward or own)
 
 
 def _check_scored(rows: Sequence[Experience], rollouts: Rollouts, heldout: Heldout) -> None:

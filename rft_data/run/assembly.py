@@ -25,6 +25,7 @@ from rft_data.recipe.modes import (
 )
 from rft_data.recipe.online import OnlineRecipe
 from rft_data.recipe.recipe import RunRecipe
+from rft_data.recipe.rewards import deciding
 from rft_data.recipe.sections import Evaluation
 from rft_data.run import build, checks
 from rft_data.run.accuracy import evaluation_tasks
@@ -241,6 +242,7 @@ def _heldout(recipe: ExplorerRecipe, section: Evaluation, tasks: Tasks, shaping:
         tasks=evaluation_tasks(tasks.all, section.limit),
         samples=section.samples,
         decided_by=recipe.explorer.decided_by,
+        decided_in=deciding(recipe.explorer.reward, [one.name for one in recipe.tasks]),
         threshold=section.threshold,
         shaping=shaping,
     )

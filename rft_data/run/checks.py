@@ -53,7 +53,7 @@ def check_explorer(section: ExplorerSection, rewards: Sequence[Mapping[str, Any]
     Raises: RecipeError, UnknownComponentError.
     """
     from explorers.limits import recipe_limits
-    from explorers.rewards.rules import is_trusted, make_reward
+    from explorers.rewards.registry import is_trusted, make_reward
 
     recipe_limits(section.limits, section.group_size)
     for reward in rewards:

@@ -70,6 +70,8 @@ class Heldout:
     """Least effective reward of a rollout that passes."""
     shaping: Pipeline | None = None
     """Operators that shape rewards; None: the recipe has none."""
+    decided_in: Mapping[str, str] = field(default_factory=dict)
+    """`decided_by` of tasksets that have another one, by name."""
 
 
 @dataclass(frozen=True)

@@ -75,7 +75,7 @@ def read_tasks(recipe: ExplorerRecipe, needed: Sequence[str], buffer: Buffer) ->
 
 def _check_known_code(explorer: ExplorerSection, tasks: Sequence[Task]) -> None:
     """Raises: RecipeError when a task asks for a workflow or reward the recipe lacks; data names no code."""
-    rewards = {component.use for component in explorer.reward}
+    rewards = {component.stored_as for component in explorer.reward}
     if lacking := sorted({task.reward for task in tasks if task.reward} - rewards):
         raise RecipeError(
             f"tasks ask for the rewards {lacking}, 'explorer.reward' has {sorted(rewards)}; add them there."

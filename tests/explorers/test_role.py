@@ -231,13 +231,13 @@ def test_a_reward_that_is_killed_costs_its_rollout_the_reward_and_nothing_else(
     make: Make, tmp_path: Path
 ) -> None:
     reward = [{"use": f"{TOYS}:SlowOnce", "args": {"note": str(tmp_path / "note")}}]
-    limits = {"reward_deadline_s": 1.0, "reward_processes": 1}
+    limits = {"reward_deadline_s": 1.0, "reward_processes": 1, "retries": 0}
     with Buffer(tmp_path / "buffer") as buffer:
         role = make(buffer, reward=reward, limits=limits)
         (played,) = explore(role, assigned(task("ok")))
         rows = to_experiences(buffer.take(played.seqs))
     assert (played.outcome, len(rows)) == ("arrived", 3)
-    reason = f"reward '{TOYS}:SlowOnce': took longer than 1 s and was stopped"
+    reason = f"timeout: reward '{TOYS}:SlowOnce': took longer than 1 s and was stopped"
     assert sorted((row.reward is None, row.unscored_reason or "") for row in rows) == [
         (False, ""),
         (False, ""),
@@ -245,6 +245,7 @@ def test_a_reward_that_is_killed_costs_its_rollout_the_reward_and_nothing_else(
     ]
     numbers = asyncio.run(role.metrics())
     assert (numbers["rollouts_unscored"], numbers["reward_restarts"]) == (1, 1)
+    assert numbers["rollouts_unscored/timeout"] == 1
     assert numbers["reward_p95_s"] >= 0.5
     assert asyncio.run(role.metrics())["rollouts_unscored"] == 0
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from explorers.rewards.registry import make_reward
 from explorers.rewards.reward_model import RewardModel
-from explorers.rewards.rules import make_reward
 from rft_data.core.errors import MissingFileError, RecipeError
 from rft_data.core.protocols import Unscored
 from rft_data.core.rows import Task

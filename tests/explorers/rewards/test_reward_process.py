@@ -14,11 +14,12 @@ from typing import Any
 
 import pytest
 
+from explorers.rewards.reward_calls import Scored
 from explorers.rewards.reward_pool import RewardPool
-from explorers.rewards.reward_process import Scored
 from rft_data.core.errors import RecipeError, RftError, UnknownComponentError
 from rft_data.core.protocols import Unscored
 from rft_data.core.rows import Task
+from rft_data.core.words import UnscoredCause
 from tests.processes import runs
 
 ACT = "tests.explorers.toys:Act"
@@ -98,22 +99,22 @@ def test_what_a_reward_prints_or_reads_never_reaches_the_channel(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("act", "reason"),
+    ("act", "reason", "cause"),
     [
-        ("hangs", "took longer than 2 s and was stopped"),
-        ("hangs_in_c", "took longer than 2 s and was stopped"),
-        ("crashes", "crashed its process (SIGSEGV)"),
-        ("vanishes", "ended its process (exit code 3)"),
-        ("leaks 4000", "needed more than the 2048 MiB of memory that its process may use"),
+        ("hangs", "took longer than 2 s and was stopped", "timeout"),
+        ("hangs_in_c", "took longer than 2 s and was stopped", "timeout"),
+        ("crashes", "crashed its process (SIGSEGV)", "infrastructure"),
+        ("vanishes", "ended its process (exit code 3)", "infrastructure"),
+        ("leaks 4000", "needed more than the 2048 MiB of memory that its process may use", "reward"),
     ],
 )
-def test_a_killed_reward_loses_one_reward_only(pool: RewardPool, act: str, reason: str) -> None:
+def test_a_killed_reward_loses_one_reward_only(pool: RewardPool, act: str, reason: str, cause: str) -> None:
     restarts = pool.restarts
     (before,) = ask(pool, "pid")
     first = ask(pool, *["good"] * 200)  # so quick that many are sent ahead from now on
     values = ask(pool, *["good"] * 20, act, *["good"] * 20, "pid")
     assert first == [0.5] * 200
-    assert values[20] == Unscored(reason)
+    assert values[20] == Unscored(reason, cause)
     assert values[:20] + values[21:41] == [0.5] * 40
     assert pool.restarts == restarts + 1
     assert values[41] != before
@@ -182,7 +183,9 @@ def test_calls_larger_than_any_pipe_arrive_whole(make: Make) -> None:
 def test_a_large_call_to_a_child_that_hangs_ends_at_its_deadline(pool: RewardPool) -> None:
     ask(pool, *["good"] * 100)
     hung, large = (pool.submit(ACT, TASK, text) for text in ("hangs", f"length {'x' * 3_000_000}"))
-    assert hung.result(timeout=60).value == Unscored("took longer than 2 s and was stopped")
+    assert hung.result(timeout=60).value == Unscored(
+        "took longer than 2 s and was stopped", UnscoredCause.TIMEOUT
+    )
     assert large.result(timeout=60).seconds < 60
 
 
@@ -255,7 +258,9 @@ def test_a_child_that_cannot_be_started_again_is_an_error_not_a_reason(
 ) -> None:
     pool = make()
     monkeypatch.setenv("RFT_TOY_REWARD", "away")
-    assert ask(pool, "vanishes") == [Unscored("ended its process (exit code 3)")]
+    assert ask(pool, "vanishes") == [
+        Unscored("ended its process (exit code 3)", UnscoredCause.INFRASTRUCTURE)
+    ]
     with pytest.raises(RecipeError, match="the model of the reward is away"):
         ask(pool, "good")
 

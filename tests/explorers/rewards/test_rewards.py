@@ -4,18 +4,13 @@ import threading
 
 import pytest
 
-from explorers.rewards.rules import (
-    REWARDS,
-    AnswerFormat,
-    ExactAnswer,
-    MathVerify,
-    is_trusted,
-    judged,
-    make_reward,
-)
+from explorers.rewards.contract import judge, reward_kind
+from explorers.rewards.registry import REWARDS, is_trusted, make_reward
+from explorers.rewards.rules import AnswerFormat, ExactAnswer, MathVerify
 from rft_data.core.errors import RecipeError, UnknownComponentError
 from rft_data.core.protocols import Unscored
 from rft_data.core.rows import Task
+from rft_data.core.words import UnscoredCause
 from tests.gsm8k import FULL, solutions
 
 
@@ -115,7 +110,7 @@ def test_math_verify_works_outside_the_main_thread() -> None:
 def test_every_reward_but_a_model_is_built_without_arguments() -> None:
     names = REWARDS.keys() - {"reward_model"}
     found = {name: make_reward(name, {})(task("2"), "#### 2") for name in names}
-    assert found == {**dict.fromkeys(names, 1.0), "later": Unscored("")}
+    assert found == {**dict.fromkeys(names, 1.0), "later": Unscored("", UnscoredCause.LATER)}
     with pytest.raises(RecipeError, match="missing 1 required positional argument: 'model'"):
         make_reward("reward_model", {})
 
@@ -146,7 +141,7 @@ def test_memory_that_runs_out_is_for_the_process_to_answer() -> None:
         raise MemoryError
 
     with pytest.raises(MemoryError):
-        judged(greedy, task("1"), "")
+        judge(greedy, reward_kind(greedy, "greedy"), task("1"), "")
 
 
 @pytest.mark.slow

@@ -275,7 +275,7 @@ def test_explain_shows_references_and_not_what_they_hold(
 ) -> None:
     monkeypatch.setenv("SECRET_KEY", "hush")
     recipe_of(tmp_path)
-    override = 'explorer.reward=[{use: exact_answer, args: {key: "${env:SECRET_KEY}"}}]'
+    override = 'explorer.reward=[{use: "my.judge:Judge", args: {key: "${env:SECRET_KEY}"}}]'
     lines = explain(tmp_path / "recipe.yaml", [override])
     assert 'explorer.reward.0.args.key = "${env:SECRET_KEY}"  # recipe' in lines
     assert "hush" not in "\n".join(lines)

@@ -110,6 +110,24 @@ def test_the_text_says_what_the_numbers_say(tmp_path: Path) -> None:
     assert "GiB free of" in lines["disk"]
 
 
+def test_rollouts_without_a_reward_are_shown_by_cause(tmp_path: Path) -> None:
+    run_dir = make_run(tmp_path)
+    with Buffer(run_dir / "buffer") as buffer, MetricsLog(buffer, "r1") as metrics:
+        record_steps(metrics, 0, 1)
+        assert "no reward" not in text_of(run_status(run_dir))
+        troubled = {
+            "rollouts_unscored": 3.0,
+            "rollouts_unscored/timeout": 2.0,
+            "rollouts_unscored/judge": 1.0,
+        }
+        metrics.record(
+            1, 2, {"explorer-0": troubled, "explorer-1": {**troubled, "rollouts_failed/infrastructure": 4.0}}
+        )
+        lines = text_of(run_status(run_dir))
+    wanted = "last step: failed by infrastructure 4  unscored by judge 2  unscored by timeout 4"
+    assert lines["no reward"] == wanted
+
+
 def test_books_that_do_not_balance_stand_out(tmp_path: Path) -> None:
     run_dir = make_run(tmp_path)
     with Buffer(run_dir / "buffer") as buffer, MetricsLog(buffer, "r1") as metrics:

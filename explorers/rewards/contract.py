@@ -1,0 +1,189 @@
+"""What a reward may take and return, told by its signature.
+
+`(task, completion)`, `(trajectory)` or `(group)`, each with or without `task`, as a function, a coroutine
+function or an object that is called like one.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from numbers import Real
+from typing import Any, TypeAlias
+
+from rft_data.core.errors import RecipeError
+from rft_data.core.masking import masked
+from rft_data.core.protocols import Unscored
+from rft_data.core.rows import Task
+from rft_data.core.trajectory import Trajectory
+from rft_data.core.words import UnscoredCause
+
+_SHOWN = 500
+"""Characters of a reward's error or value that a reason quotes."""
+_NAMED = (
+    inspect.Parameter.POSITIONAL_ONLY,
+    inspect.Parameter.POSITIONAL_OR_KEYWORD,
+    inspect.Parameter.KEYWORD_ONLY,
+)
+_TOTAL = "reward"
+"""The part that is the reward's value where it returns parts."""
+
+Judged: TypeAlias = str | Trajectory | Sequence[Trajectory]
+"""What a reward is asked about: a completion, a rollout or a group of rollouts."""
+
+
+class Subject(StrEnum):
+    """What a reward looks at."""
+
+    COMPLETION = "completion"
+    """The text of one rollout."""
+    TRAJECTORY = "trajectory"
+    """One rollout with its messages, tokens and tools."""
+    GROUP = "group"
+    """All rollouts of a task that were sampled together; it returns one value for each."""
+
+
+@dataclass(frozen=True, slots=True)
+class RewardKind:
+    """How a reward is called."""
+
+    subject: Subject
+    takes: tuple[str, ...]
+    """Its required parameters in order, as `task` and the words of `Subject`."""
+    asynchronous: bool = False
+    """Whether it is a coroutine function: many of its calls run at once in one process."""
+    deadline_s: float | None = None
+    """Seconds for one call, where an asynchronous reward has an attribute of this name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """The value of a reward for one rollout, and the parts it reported."""
+
+    value: float
+    parts: Mapping[str, float] = field(default_factory=dict)
+
+
+Outcome: TypeAlias = Score | Unscored
+
+
+def reward_kind(reward: Any, name: str) -> RewardKind:
+    """How to call a reward.
+
+    Raises: RecipeError when its parameters are none of those that a reward may have.
+    """
+    if not callable(reward):
+        raise RecipeError(f"reward '{name}' is a {type(reward).__name__}, which cannot be called; {_WANTED}.")
+    parameters = inspect.signature(reward).parameters.values()
+    needed = [one for one in parameters if one.default is one.empty and one.kind in _NAMED]
+    any_number = any(one.kind is one.VAR_POSITIONAL for one in parameters)
+    takes = ("task", "completion") if any_number and not needed else _takes(needed)
+    if takes is None:
+        found = ", ".join(one.name for one in needed)
+        raise RecipeError(f"reward '{name}' takes ({found}); {_WANTED}.")
+    subject = next(Subject(word) for word in takes if word != "task")
+    asynchronous = any(map(inspect.iscoroutinefunction, (reward, type(reward).__call__)))
+    deadline_s = getattr(reward, "deadline_s", None)
+    return RewardKind(subject, takes, asynchronous, None if deadline_s is None else float(deadline_s))
+
+
+_WANTED = (
+    "wanted (task, completion), (trajectory) or (group), the last two also after task; name or annotate "
+    "them so (rft_data.Trajectory, list[rft_data.Trajectory])"
+)
+
+
+def _takes(parameters: Sequence[inspect.Parameter]) -> tuple[str, ...] | None:
+    """What the parameters stand for; None when that is not to be told."""
+    if any(one.kind is one.KEYWORD_ONLY for one in parameters):
+        return None
+    words = tuple(map(_word, parameters))
+    if len(words) == 1:
+        return words if words[0] in set(Subject) else None
+    if len(words) != 2:
+        return None
+    if set(words) & {"trajectory", "group"}:
+        return words if words.count("task") == 1 else None
+    return ("completion", "task") if words == ("completion", "task") else ("task", "completion")
+
+
+def _word(parameter: inspect.Parameter) -> str:
+    """`task` or a word of `Subject`, by annotation, else by name."""
+    given = parameter.annotation
+    annotation = given if isinstance(given, str) else inspect.formatannotation(given)
+    if "Trajectory" in annotation:
+        return "group" if "[" in annotation else "trajectory"
+    return parameter.name
+
+
+def outcomes(value: Any, members: int | None) -> tuple[Outcome, ...]:
+    """What a reward returned, checked: one outcome, or one for each of `members` rollouts of a group."""
+    if members is None:
+        return (outcome(value),)
+    if isinstance(value, Unscored):
+        return (outcome(value),) * members
+    if isinstance(value, str | bytes | Mapping) or not hasattr(value, "__len__") or len(value) != members:
+        found = masked(repr(value))[:_SHOWN]
+        return (Unscored(f"returned {found}; wanted one value for each of the {members} rollouts"),) * members
+    return tuple(map(outcome, value))
+
+
+def outcome(value: Any) -> Outcome:
+    """What a reward returned for one rollout; anything but a value, parts or Unscored has a reason."""
+    if isinstance(value, Unscored):
+        known = value.cause in set(UnscoredCause)
+        cause = UnscoredCause(value.cause) if known else UnscoredCause.REWARD
+        return Unscored(masked(str(value.reason))[:_SHOWN], cause)
+    if _finite(value):
+        return Score(float(value))
+    if isinstance(value, Mapping) and value and all(map(_finite, value.values())):
+        parts = {str(name): float(part) for name, part in value.items()}
+        total = parts.pop(_TOTAL, None)
+        return Score(sum(parts.values()) if total is None else total, parts)
+    found = masked(repr(value))[:_SHOWN]
+    return Unscored(f"returned {found}; wanted a finite number or Unscored(reason)")
+
+
+def _finite(value: Any) -> bool:
+    return isinstance(value, Real) and math.isfinite(value)
+
+
+def raised(error: BaseException) -> Unscored:
+    """What an error of a reward's code means."""
+    return Unscored(f"raised {type(error).__name__}: {masked(str(error))[:_SHOWN]}", error_cause(error))
+
+
+def error_cause(error: BaseException) -> UnscoredCause:
+    """The cause that the type of an error shows."""
+    if isinstance(error, TimeoutError):
+        return UnscoredCause.TIMEOUT
+    return UnscoredCause.INFRASTRUCTURE if isinstance(error, ConnectionError) else UnscoredCause.REWARD
+
+
+def arguments(kind: RewardKind, task: Task, judged: Judged) -> list[Any]:
+    """The arguments of a call, in order."""
+    if isinstance(judged, Trajectory) and kind.subject is Subject.COMPLETION:
+        judged = judged.completion
+    return [task if word == "task" else judged for word in kind.takes]
+
+
+def judge(reward: Any, kind: RewardKind, task: Task, judged: Judged) -> tuple[Outcome, ...]:
+    """What a reward says, one outcome for each rollout. An exception becomes Unscored with a reason.
+
+    Raises: MemoryError; its process must end then.
+    """
+    members = group_size(judged)
+    try:
+        return outcomes(reward(*arguments(kind, task, judged)), members)
+    except MemoryError:
+        raise
+    except (Exception, SystemExit) as err:  # noqa: BLE001 - rewards are user code
+        return (raised(err),) * (members or 1)
+
+
+def group_size(judged: Judged) -> int | None:
+    """The number of rollouts of a group; None for a single rollout."""
+    return None if isinstance(judged, str | Trajectory) else len(judged)

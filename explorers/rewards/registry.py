@@ -1,0 +1,54 @@
+"""All built-in rewards by name, and how a reward is made from a name and its arguments."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+from explorers.rewards.contract import RewardKind, reward_kind
+from explorers.rewards.reward_model import RewardModel
+from explorers.rewards.rules import AnswerFormat, ExactAnswer, Later, MathVerify
+from rft_data.core.errors import RecipeError, RftError
+from rft_data.core.lookup import lookup
+
+REWARDS: Mapping[str, type] = {
+    "exact_answer": ExactAnswer,
+    "answer_format": AnswerFormat,
+    "math_verify": MathVerify,
+    "reward_model": RewardModel,
+    "later": Later,
+}
+
+
+def is_trusted(use: str) -> bool:
+    """Whether a reward may run in the explorer's own process: only built-ins that say so."""
+    return bool(getattr(REWARDS.get(use), "trusted", False))
+
+
+def make_reward(use: str, args: Mapping[str, Any]) -> Any:
+    """The built-in reward called `use`, or what `package.module:Name` leads to.
+
+    A class is made with `args`; a function is the reward itself, called with `args` besides.
+    Raises: UnknownComponentError, RecipeError when it does not take `args` or cannot be built.
+    """
+    kind = lookup(use, REWARDS, "reward")
+    try:
+        if inspect.isfunction(kind):
+            inspect.signature(kind).bind_partial(**args)
+            return functools.partial(kind, **args) if args else kind
+        return kind(**args)
+    except RftError:
+        raise
+    except Exception as err:  # a reward's constructor is user code
+        raise RecipeError(
+            f"reward '{use}' cannot be built with the arguments {dict(args)} ({type(err).__name__}: {err}); "
+            "correct its 'args' in the recipe."
+        ) from err
+
+
+def built_in_kind(use: str) -> RewardKind | None:
+    """How a built-in reward is called, told by its class alone; None for a reward of somebody's own."""
+    known = REWARDS.get(use)
+    return None if known is None else reward_kind(functools.partial(known.__call__, None), use)

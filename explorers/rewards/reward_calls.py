@@ -1,0 +1,122 @@
+"""Calls of rewards and their answers as lines of JSON, between an explorer and its reward processes."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+from explorers.rewards.contract import Judged, Outcome, RewardKind, Score, Subject
+from rft_data.core.protocols import Unscored
+from rft_data.core.rows import Task
+from rft_data.core.trajectory import Trajectory
+from rft_data.core.words import UnscoredCause
+
+_TASK_FIELDS = tuple(field.name for field in fields(Task))
+_ROLLOUT_FIELDS = tuple(field.name for field in fields(Trajectory) if field.name != "task")
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """What one call of a reward gave, and the seconds it took."""
+
+    outcomes: tuple[Outcome, ...]
+    """One, or one for each rollout of a group."""
+    seconds: float
+    spent: bool = False
+    """Whether its process has used up its memory and ends."""
+
+    @property
+    def outcome(self) -> Outcome:
+        """Of the only rollout, or the first."""
+        return self.outcomes[0]
+
+    @property
+    def value(self) -> float | Unscored:
+        """The value of the only rollout, or of the first."""
+        first = self.outcomes[0]
+        return first if isinstance(first, Unscored) else first.value
+
+
+def encode_line(message: Mapping[str, Any]) -> bytes:
+    """A message as one line."""
+    return json.dumps(message, default=_plain).encode() + b"\n"
+
+
+def encode_call(number: int, reward: str, task: Task, judged: Judged) -> bytes:
+    """One call as a line; numbers begin at 1."""
+    call = {"number": number, "reward": reward, "task": {name: getattr(task, name) for name in _TASK_FIELDS}}
+    if isinstance(judged, str):
+        call["completion"] = judged
+    elif isinstance(judged, Trajectory):
+        call["trajectory"] = _rollout(judged)
+    else:
+        call["group"] = [_rollout(one) for one in judged]
+    return encode_line(call)
+
+
+def decode_call(call: Mapping[str, Any]) -> tuple[Task, Judged]:
+    """The task and what is judged, as the reward gets them."""
+    task = Task(**{**call["task"], "messages": tuple(call["task"]["messages"])})
+    if "completion" in call:
+        return task, str(call["completion"])
+    if "trajectory" in call:
+        return task, Trajectory(task=task, **call["trajectory"])
+    return task, [Trajectory(task=task, **one) for one in call["group"]]
+
+
+def encode_outcomes(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
+    """Outcomes as JSON values."""
+    return [
+        {"unscored": one.reason, "cause": one.cause}
+        if isinstance(one, Unscored)
+        else {"value": one.value, "parts": dict(one.parts)}
+        for one in outcomes
+    ]
+
+
+def decode_answer(answer: Mapping[str, Any]) -> Scored | None:
+    """What an answer says; None when it has not the form of one."""
+    found, seconds = answer.get("outcomes"), answer.get("seconds")
+    if not isinstance(seconds, float) or not math.isfinite(seconds):
+        return None
+    outcomes = [_outcome(one) for one in found] if isinstance(found, list) else []
+    if not outcomes or None in outcomes:
+        return None
+    return Scored(tuple(one for one in outcomes if one is not None), seconds, spent="spent" in answer)
+
+
+def encode_kind(kind: RewardKind) -> dict[str, Any]:
+    """A kind as JSON values."""
+    return {"takes": kind.takes, "asynchronous": kind.asynchronous, "deadline_s": kind.deadline_s}
+
+
+def decode_kind(values: Mapping[str, Any]) -> RewardKind:
+    """The inverse of `encode_kind`."""
+    takes = tuple(values["takes"])
+    subject = next(Subject(word) for word in takes if word != "task")
+    return RewardKind(subject, takes, values["asynchronous"], values["deadline_s"])
+
+
+def _outcome(one: object) -> Outcome | None:
+    if not isinstance(one, Mapping):
+        return None
+    if isinstance(one.get("unscored"), str):
+        cause = one.get("cause")
+        return Unscored(one["unscored"], UnscoredCause(cause)) if cause in set(UnscoredCause) else None
+    value, parts = one.get("value"), one.get("parts")
+    numbers = [value, *parts.values()] if isinstance(parts, Mapping) else [None]
+    if not all(isinstance(number, float) and math.isfinite(number) for number in numbers):
+        return None
+    return Score(value, parts)  # type: ignore[arg-type]
+
+
+def _rollout(trajectory: Trajectory) -> dict[str, Any]:
+    return {name: getattr(trajectory, name) for name in _ROLLOUT_FIELDS}
+
+
+def _plain(value: Any) -> Any:
+    """Arrays as lists, other mappings as dicts."""
+    return value.tolist() if hasattr(value, "tolist") else dict(value)
