@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from explorers.rewards.rules import REWARDS
+from explorers.rewards.registry import REWARDS
 from explorers.sandbox.probe import choose
 from rft_data.recipe.sections import ExplorerSection
 from rft_data.run.folder import Run
