@@ -23,9 +23,9 @@ TRIMMED = {
         "experts.0.limit=32",
         "experts.1.limit=16",
         "explorer.max_tokens=24",
-        "stages.0.trl.num_train_epochs=1",
+        "experience_ops=[{grpo_advantage_mapper: {}}]",
     ],
-    "frozen_lake": [*SMALL, "explorer.workflow.args.turns=4"],
+    "frozen_lake": [*SMALL, "experts.0.limit=32", "explorer.workflow.args.turns=4"],
 }
 
 
@@ -59,10 +59,10 @@ def steps_of(name: str, folder: Path) -> tuple[dict[str, Any], list[dict[str, An
         f"buffer.uri={folder}/buffer",
         "explorer.engine.use=transformers",
         "explorer.group_size=4",
-        f"stages.{1 if name == 'calculator' else 0}.groups_per_step=2",
-        f"stages.{1 if name == 'calculator' else 0}.steps=2",
+        "stages.0.trl.num_train_epochs=1",
+        "stages.1.groups_per_step=2",
+        "stages.1.steps=2",
         "evaluation.limit=2",
-        "experience_ops=[{grpo_advantage_mapper: {}}]" if name == "calculator" else "seed=1",
         *TRIMMED[name],
     ]
     summary = run_recipe(load_recipe(ROOT / "recipes" / f"{name}.yaml", changes))
