@@ -140,16 +140,20 @@ class Model:
         while True:
             parent, known = self._turns.continued(keys, offered)
             asked = self._turns.diverged(parent, keys[known:], offered)
-            if not any(corrected(turn, given[known + len(turn.keys)], self._template) for turn in asked):
+            if not any(self._corrected(turn, given[known + len(turn.keys) :], offered) for turn in asked):
                 break
             drift = Drift.MASKED
-        recorded = parent is not None or any(
-            tuple(keys[: len(root.keys)]) == root.keys and len(keys) > len(root.keys)
-            for root in self._turns.roots
-        )
-        if recorded and any(message["role"] == "assistant" for message in given[known:]):
+        recorded = parent is not None or self._turns.diverged(None, keys, offered, ended=False)
+        if drift is Drift.EXACT and recorded and any(one["role"] == "assistant" for one in given[known:]):
             drift = Drift.FORKED
         return parent, known, drift
+
+    def _corrected(self, turn: Turn, said: list[dict[str, Any]], offered: str) -> bool:
+        """Put the caller's text into a turn, unless the template would begin another row after it anyway."""
+        *before, message = turn.conversation
+        if self._broken(turn, [*before, {**message, "content": said[0]["content"]}, *said[1:]], offered):
+            return False
+        return corrected(turn, said[0], self._template)
 
     def _broken(self, parent: Turn, history: list[dict[str, Any]], offered: str) -> str:
         """Why the template would render the conversation up to `parent` in another way now; or nothing."""

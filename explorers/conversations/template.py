@@ -7,14 +7,17 @@ a short synthetic conversation and tokenised alone, so no token merges over the 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rft_data.core.errors import RowError
+from rft_data.core.errors import RecipeError, RowError
 from rft_data.core.rows import Message
 
 MARK = "rft7content7mark"
 """Content of the synthetic turn; what follows it is what a template puts after a turn."""
+_OURS = ("messages", "tools", "add_generation_prompt")
+"""What a template is given by us."""
 _ASK: Message = {"role": "user", "content": "u"}
 THINK_OPEN, THINK_CLOSE = "<think>", "</think>"
 
@@ -26,10 +29,11 @@ class ChatTemplate:
         """`arguments`: what the template takes beside messages and tools (`enable_thinking`, ...).
 
         A tokenizer without a chat template can only complete texts.
-        Raises: RowError for a template that cannot render a user's and an assistant's turn.
+        Raises: RecipeError for an argument that the template does not use; RowError for a template that
+            cannot render a user's and an assistant's turn.
         """
         self.tokenizer = tokenizer
-        self._arguments = dict(arguments or {})
+        self._arguments = template_arguments(tokenizer, arguments)
         self._special = frozenset(tokenizer.all_special_ids)
         self.special_texts = sorted(tokenizer.all_special_tokens, key=len, reverse=True)
         """Texts of the special tokens, which are no part of what a turn says."""
@@ -128,6 +132,21 @@ class ChatTemplate:
     def _renders_thinking(self) -> bool:
         thought = {**_turn(), "reasoning_content": "rft7thinking7mark"}
         return "rft7thinking7mark" in self.text([_ASK, thought], None, opened=False)
+
+
+def template_arguments(tokenizer: Any, given: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The arguments of a chat template.
+
+    Raises: RecipeError for one that the template does not use: a template ignores what it does not know.
+    """
+    source = str(tokenizer.chat_template)
+    for name in given or {}:
+        if name in _OURS or not re.search(rf"\b{re.escape(name)}\b", source):
+            raise RecipeError(
+                f"the model's chat template takes no argument '{name}', so it would be ignored; remove it, "
+                "or correct its name."
+            )
+    return dict(given or {})
 
 
 def _turn() -> dict[str, Any]:

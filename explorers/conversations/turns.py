@@ -131,13 +131,15 @@ class Turns:
                 best = (turn, prompt[len(known) :])
         return best
 
-    def diverged(self, parent: Turn | None, keys: Sequence[str], offered: str) -> list[Turn]:
-        """The turns after `parent` that were asked what `keys` begin with, and that nothing continues."""
+    def diverged(
+        self, parent: Turn | None, keys: Sequence[str], offered: str, *, ended: bool = True
+    ) -> list[Turn]:
+        """The turns after `parent` that were asked what `keys` begin with; `ended`: only those at an end."""
         return [
             turn
             for turn in self.siblings(parent)
             if turn.reply is not None
-            and not turn.children
+            and not (ended and turn.children)
             and turn.offered == offered
             and len(keys) > len(turn.keys)
             and tuple(keys[: len(turn.keys)]) == turn.keys

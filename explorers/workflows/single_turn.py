@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from explorers.conversations.messages import with_system
+from explorers.conversations.template import template_arguments
 from explorers.rewards.scoring import Rewards
 from rft_data.core.protocols import Completion, Engine, RolloutContext
 from rft_data.core.rows import Experience, Task, content_id, experience_id_of
@@ -31,9 +32,11 @@ class SingleTurn:
             rewards: score the answer.
             system: system prompt of the tasks that have none of their own.
             chat_template_kwargs: what the template takes beside messages, for example `enable_thinking`.
+
+        Raises: RecipeError for an argument that the template does not use.
         """
         self._system = system
-        self._template_arguments = dict(chat_template_kwargs or {})
+        self._template_arguments = template_arguments(tokenizer, chat_template_kwargs)
         self._tokenizer = tokenizer
         self._rewards = rewards
         self._tokenizer_hash = tokenizer_hash(tokenizer)

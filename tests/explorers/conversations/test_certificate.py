@@ -163,5 +163,7 @@ def test_command_prints_the_certificate(template_of, tmp_path: Path) -> None:
     shown = CliRunner().invoke(app, ["debug", "template", str(tmp_path), "enable_thinking=false"])
     assert shown.exit_code == 0
     assert "NOT prefix-preserving: it breaks at messages of tool, user" in shown.output
+    swallowed = CliRunner().invoke(app, ["debug", "template", str(tmp_path), "enable_thinkin=false"])
+    assert (swallowed.exit_code, "takes no argument 'enable_thinkin'" in swallowed.output) == (2, True)
     wrong = CliRunner().invoke(app, ["debug", "template", str(tmp_path), "thinking"])
     assert (wrong.exit_code, "wanted name=value" in wrong.output) == (2, True)

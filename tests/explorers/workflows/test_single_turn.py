@@ -18,6 +18,7 @@ from explorers.rewards.scoring import Rewards
 from explorers.workflows.groups import together
 from explorers.workflows.rollouts import Rollouts
 from explorers.workflows.single_turn import SingleTurn, tokenizer_hash
+from rft_data.core.errors import RecipeError
 from rft_data.core.files import write_manifest
 from rft_data.core.protocols import RolloutContext, Sampling
 from rft_data.core.rows import Experience, Task, WeightRef, experience_id_of
@@ -126,6 +127,8 @@ def test_system_prompt_and_arguments_of_the_template_reach_the_prompt(
     ctx = RolloutContext("run", "g", 0, 0, "e0", "eval", Sampling(4, 0.0))
     try:
         tokenizer.chat_template = template + "{% if polite %}{{ 'please' }}{% endif %}"
+        with pytest.raises(RecipeError, match="takes no argument 'polit', so it would be ignored"):
+            SingleTurn(tokenizer, rewards, chat_template_kwargs={"polit": True})
         workflow = SingleTurn(tokenizer, rewards, system="Be brief.", chat_template_kwargs={"polite": True})
         (row,) = asyncio.run(workflow.run(TASKS[0], engine, ctx))
     finally:
