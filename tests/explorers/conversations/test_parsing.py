@@ -92,7 +92,8 @@ def test_special_tokens_are_no_part_of_what_is_said() -> None:
 
 FRAGMENTS = [
     "<tool_call>", "</tool_call>", "<think>", "</think>", "```tool_code\n", "```", "[", "]", "{", "}",
-    '"name"', ":", '"add"', "add(", ")", "a=", "1", ",", '"arguments"', "\\ud800", "\n", "<|python_tag|>", "lambda",
+    '"name"', ":",
+    '"add"', "add(", ")", "a=", "1", ",", '"arguments"', "\\ud800", "\n", "<|python_tag|>", "lambda",
     "-", "9" * 5000,
 ]  # fmt: skip
 
