@@ -18,10 +18,11 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from benchmarks.child import in_child
 from benchmarks.report import Bar, finish
 from benchmarks.trainer.case import SIZES, Size
-from benchmarks.trainer.child import in_child
 
+CHILD = "benchmarks.trainer.child"
 CONTENDERS = ("bare", "ours", "stock")
 PARTS = ("steps", "memory", "packing")
 SAME = 1e-3
@@ -38,7 +39,8 @@ def play_round(size: Size, folder: Path, threads: int, first: int) -> Round:
     order = [*CONTENDERS[first:], *CONTENDERS[:first]]
     steps = size.steps + 1
     found = {
-        name: in_child("turn", threads, contender=name, folder=str(folder), steps=steps) for name in order
+        name: in_child(CHILD, "turn", threads, contender=name, folder=str(folder), steps=steps)
+        for name in order
     }
     norms = {name: turn["grad_norms"][0] for name, turn in found.items()}
     if max(norms.values()) > (1 + SAME) * min(norms.values()):
@@ -101,14 +103,14 @@ def measure(size: Size, parts: Sequence[str], threads: int) -> dict[str, Any]:
     """The figures of one size; its model lives as long as this takes."""
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        found = in_child("prepare", threads, size=size.name, folder=str(folder))
+        found = in_child(CHILD, "prepare", threads, size=size.name, folder=str(folder))
         if {"steps", "memory"} & set(parts):
             rounds = [
                 play_round(size, folder, threads, number % len(CONTENDERS)) for number in range(size.rounds)
             ]
             found |= round_figures(rounds)
         if "packing" in parts and size.sft_rows:
-            found["packing"] = in_child("packing", threads, folder=str(folder), rows=size.sft_rows)
+            found["packing"] = in_child(CHILD, "packing", threads, folder=str(folder), rows=size.sft_rows)
     return found
 
 

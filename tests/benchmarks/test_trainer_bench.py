@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.child import in_child
 from benchmarks.trainer import __main__ as benchmark
 from benchmarks.trainer.case import COMPLETION_TOKENS, PROMPT_TOKENS, ROWS, SIZES, TOKENS, Case, write_case
-from benchmarks.trainer.child import in_child
 from benchmarks.trainer.contenders import bare, ours, stock
 from benchmarks.trainer.packing import obstacle, ragged
 
@@ -75,15 +75,15 @@ def test_contenders_that_do_something_else_are_told_apart(
     case: Case, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = {"bare": turn([1.0], 1), "ours": turn([1.0], 1, norm=1.1), "stock": turn([1.0], 1)}
-    monkeypatch.setattr(benchmark, "in_child", lambda what, threads, contender, **_: found[contender])
+    monkeypatch.setattr(benchmark, "in_child", lambda module, what, threads, contender, **_: found[contender])
     with pytest.raises(RuntimeError, match="do not do the same update"):
         benchmark.play_round(SIZES["tiny"], case.folder, 1, 0)
 
 
 @pytest.mark.slow
 def test_a_child_measures_a_contender_and_tells_why_it_failed(case: Case) -> None:
-    found = in_child("turn", 1, contender="bare", folder=str(case.folder), steps=2)
+    found = in_child(benchmark.CHILD, "turn", 1, contender="bare", folder=str(case.folder), steps=2)
     assert len(found["seconds"]) == len(found["processor_seconds"]) == 2
     assert found["peak_mb"] > 100
     with pytest.raises(RuntimeError, match="KeyError: 'nobody'"):
-        in_child("turn", 1, contender="nobody", folder=str(case.folder), steps=1)
+        in_child(benchmark.CHILD, "turn", 1, contender="nobody", folder=str(case.folder), steps=1)

@@ -1,0 +1,92 @@
+"""`python -m benchmarks.explorer [--quick] [--parts tokens,turns,worlds] [--threads N]`.
+
+`tokens`: tokens a second of the explorer against `LLM.generate` of vLLM, at several concurrencies, each
+contender in a process of its own, in turn; the median of ratios within rounds counts. `turns` and `worlds`:
+what the explorer does itself, around an engine that answers by script.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+from importlib import metadata
+from statistics import median
+
+from benchmarks.child import in_child
+from benchmarks.explorer import worlds
+from benchmarks.report import Bar, finish
+
+CHILD = "benchmarks.explorer.throughput"
+CONTENDERS = ("generate", "ours")
+BAR_AT = 64
+"""Concurrency at which the bar is."""
+SHAPE = {"hidden_size": 512, "num_layers": 8, "num_heads": 8, "intermediate_size": 1536}
+"""27 million parameters."""
+TINY = {"hidden_size": 64, "num_layers": 2, "num_heads": 2, "intermediate_size": 128}
+_BOUNDS = {
+    "multi_turn_overhead_ms": (2.0, True),
+    "history_tokenised_again": (0.0, True),
+    "rows_per_rollout": (1.0, True),
+    "slow_env_engine_idle": (0.05, True),
+    "env_leaks": (0.0, True),
+    "infra_zeros": (0.0, True),
+}
+
+
+def tokens(concurrencies: list[int], rounds: int, threads: int, quick: bool) -> dict[str, float]:
+    """Tokens a second of both contenders, and their ratio, at each concurrency."""
+    found: dict[str, float] = {}
+    length = 8 if quick else 48
+    with tempfile.TemporaryDirectory() as folder:
+        model = in_child(CHILD, "write_model", threads, folder=folder, shape=TINY if quick else SHAPE)
+        print(f"model of {model['parameters'] / 1e6:.1f} million parameters, completions of {length} tokens")
+        for concurrency in concurrencies:
+            given = {"folder": folder, "concurrency": concurrency, "tokens": length}
+            given["requests"] = max(8, concurrency)
+            rates: dict[str, list[float]] = {name: [] for name in CONTENDERS}
+            for turn in range(rounds):
+                for name in CONTENDERS if turn % 2 == 0 else reversed(CONTENDERS):
+                    run = in_child(CHILD, name, threads, **given)
+                    rates[name].append(run["tokens"] / run["seconds"])
+            ratios = [mine / theirs for mine, theirs in zip(rates["ours"], rates["generate"], strict=True)]
+            for name in CONTENDERS:
+                found[f"{name}_tokens_per_s_{concurrency}"] = median(rates[name])
+            found[f"tokens_per_s_vs_llm_generate_{concurrency}"] = median(ratios)
+            print(
+                f"{concurrency:>4} at once: {median(rates['ours']):9.0f} tokens/s, "
+                f"LLM.generate {median(rates['generate']):9.0f}, ratio {median(ratios):.3f}",
+                flush=True,
+            )
+    return found
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.explorer", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="small and few: does it run at all")
+    parser.add_argument("--parts", default="tokens,turns,worlds")
+    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
+    arguments = parser.parse_args(argv)
+    quick, parts = arguments.quick, arguments.parts.split(",")
+    figures: dict[str, float] = {}
+    if "tokens" in parts:
+        at = [BAR_AT] if quick else [1, 16, BAR_AT, 256]
+        figures |= tokens(at, 1 if quick else 3, arguments.threads, quick)
+    if "turns" in parts:
+        figures |= worlds.turns(16 if quick else 64, 8)
+    if "worlds" in parts:
+        figures |= worlds.slow_worlds(*((64, 0.2) if quick else (1000, 2.0)))
+        figures |= worlds.cancelled(24 if quick else 300)
+        figures |= worlds.deaths(10 if quick else 100, 0.1)
+    for name, value in figures.items():
+        print(f"{name:<44}{value:>12.4g}")
+    bars = [Bar(name, figures[name], *bound) for name, bound in _BOUNDS.items() if name in figures]
+    name = f"tokens_per_s_vs_llm_generate_{BAR_AT}"
+    if name in figures:
+        bars.insert(0, Bar(name, figures[name], 0.95))
+    finish(bars, {name: metadata.version(name) for name in ("rft-data", "gymnasium")}, figures)
+
+
+if __name__ == "__main__":
+    main()

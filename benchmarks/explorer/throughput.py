@@ -1,0 +1,148 @@
+"""`python -m benchmarks.explorer.throughput JSON FILE`: one contender's turn, in a process of its own.
+
+Both use vLLM with the same options and prompts, temperature 1, logprobs of the sampled tokens and completions
+of one length. `generate` is vLLM's own `LLM.generate`, started as it starts by itself. `ours` is the role of
+the explorer: templates, rows, rewards, checks and durable appends included.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.child import Tasks, answer
+from explorers.engines.vllm_options import engine_arguments
+from explorers.role import ExplorerRole, explorer_role
+from rft_data.buffer import Buffer
+from rft_data.core.files import write_manifest
+from rft_data.core.rows import Assignment, Played, Task, Ticket, WeightRef
+from rft_data.core.words import GroupOutcome
+
+GROUP = 8
+MODEL_LEN = 256
+
+
+def options(concurrency: int) -> dict[str, Any]:
+    """Of vLLM, for both."""
+    return {"max_num_seqs": concurrency, "enable_prefix_caching": True}
+
+
+def tasks(groups: int) -> list[Task]:
+    """Sums, a group each."""
+    return [_task(f"What is {17 * i + 3} + {29 * i + 8}?", 46 * i + 11) for i in range(groups)]
+
+
+def _task(text: str, answer: int) -> Task:
+    return Task("sums", ({"role": "user", "content": text},), str(answer))
+
+
+def write_model(folder: str, shape: Mapping[str, int]) -> dict[str, Any]:
+    """A published folder of random weights with its probe, as the explorer takes it."""
+    import torch
+
+    from rft_data.weights.probe import Probe
+    from trainers.models.tiny_model import build_tiny_model
+    from trainers.models.weights import load_model
+
+    path = build_tiny_model(Path(folder), seed=0, max_position_embeddings=MODEL_LEN, **shape)
+    model = load_model(path)
+    ids = list(range(5, 37))
+    with torch.no_grad():
+        logprobs = model(input_ids=torch.tensor([ids])).logits[0].log_softmax(-1)
+    scored = logprobs[:-1].gather(-1, torch.tensor(ids)[1:, None])[:, 0].numpy()
+    Probe((tuple(ids),), (np.concatenate([[0.0], scored]).astype(np.float32),)).save(path)
+    write_manifest(path, {"run_id": "bench", "version": 0, "step": 0})
+    return {"parameters": sum(p.numel() for p in model.parameters())}
+
+
+def generate(folder: str, concurrency: int, requests: int, tokens: int) -> dict[str, Any]:
+    """vLLM's own offline entry point."""
+    from transformers import AutoTokenizer
+    from vllm import LLM, SamplingParams
+
+    llm = LLM(**_same_options(folder, concurrency))
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+
+    def prompt(task: Task) -> dict[str, list[int]]:
+        said = [dict(message) for message in task.messages]
+        ids = tokenizer.apply_chat_template(said, add_generation_prompt=True, return_dict=False)
+        return {"prompt_token_ids": ids}
+
+    prompts = [prompt(task) for task in tasks(requests // GROUP) for _ in range(GROUP)]
+    settings = SamplingParams(
+        temperature=1.0, max_tokens=tokens, min_tokens=tokens, logprobs=0, detokenize=False
+    )
+    llm.generate(prompts[: max(GROUP, concurrency)], settings, use_tqdm=False)
+    started = time.perf_counter()
+    done = llm.generate(prompts, settings, use_tqdm=False)
+    seconds = time.perf_counter() - started
+    return {"seconds": seconds, "tokens": sum(len(one.outputs[0].token_ids) for one in done)}
+
+
+def _same_options(folder: str, concurrency: int) -> dict[str, Any]:
+    """What our engine gives vLLM beyond vLLM's defaults, without our worker."""
+    from vllm.engine.arg_utils import EngineArgs
+
+    given, plain = (
+        engine_arguments(Path(folder), 0, MODEL_LEN, options(concurrency)),
+        EngineArgs(model=folder),
+    )
+    names = [field.name for field in fields(EngineArgs) if field.name != "worker_extension_cls"]
+    changed = {name: getattr(given, name) for name in names if getattr(given, name) != getattr(plain, name)}
+    return {"model": folder, **changed}
+
+
+def ours(folder: str, concurrency: int, requests: int, tokens: int) -> dict[str, Any]:
+    """The explorer's role on a buffer."""
+    with tempfile.TemporaryDirectory() as place, Buffer(f"{place}/buffer") as buffer:
+        role = explorer_role(buffer, plan=_plan(folder, concurrency, tokens))
+        try:
+            asyncio.run(role.load_weights(WeightRef("bench", 0, 0, folder)))
+            asyncio.run(_explored(role, max(GROUP, min(concurrency, requests)), "warm"))
+            started = time.perf_counter()
+            played = asyncio.run(_explored(role, requests, "timed"))
+            seconds = time.perf_counter() - started
+            rows = buffer.take([seq for group in played for seq in group.seqs])
+        finally:
+            role.close()
+    return {"seconds": seconds, "tokens": sum(sum(mask) for mask in rows["action_mask"].to_pylist())}
+
+
+def _plan(folder: str, concurrency: int, tokens: int) -> dict[str, Any]:
+    engine = {"use": "vllm", "seed": 0, "max_model_len": MODEL_LEN, "options": options(concurrency)}
+    return {
+        "engine": engine,
+        "model": folder,
+        "workflow": {"use": "single_turn"},
+        "reward": [{"use": "exact_answer"}],
+        "run_id": "bench",
+        "attempt": 0,
+        "explorer_id": "explorer-0",
+        "group_size": GROUP,
+        "sampling": {"max_tokens": tokens, "min_tokens": tokens},
+        "limits": {},
+    }
+
+
+async def _explored(role: ExplorerRole, requests: int, name: str) -> list[Played]:
+    chosen = tasks(requests // GROUP)
+    found = await role.explore(
+        [Assignment(Ticket(f"{name}-{i}", i, 0), task) for i, task in enumerate(chosen)]
+    )
+    failed = [group.error for group in found if group.outcome != GroupOutcome.ARRIVED]
+    if failed:
+        raise RuntimeError(failed[0])
+    return found
+
+
+TASKS: Tasks = {"write_model": write_model, "generate": generate, "ours": ours}
+
+if __name__ == "__main__":
+    answer(TASKS)
