@@ -21,7 +21,7 @@ from rft_data.core.words import ProgramEnd
 
 LIMITS = SandboxLimits(seconds=5.0, memory_mb=96, processes=8, open_files=64, disk_mb=8, output_kb=64)
 SECRET = "RFT_HOSTILE_SECRET"  # noqa: S105 - the name of a variable
-_SECONDS = 0.5
+_ENDLESS_S = 0.5
 _HERE = Path(__file__).parent
 _CONTENT = "not yours"
 _SLEEP = "sleep 1000"
@@ -35,7 +35,11 @@ class Hostile:
     source: str
     ends: tuple[ProgramEnd, ...]
     language: str = "python"
-    seconds: float = _SECONDS
+
+    @property
+    def seconds(self) -> float:
+        """Little where it is to run out of time; much elsewhere, for a busy machine."""
+        return _ENDLESS_S if ProgramEnd.TIMEOUT in self.ends else LIMITS.seconds
 
 
 def hostile_programs() -> list[Hostile]:
@@ -129,7 +133,7 @@ def left_behind(hosts: Sequence[int]) -> list[str]:
     found = [f"left process {pid}" for host in hosts for pid in _below(host)]
     for host in hosts:
         for folder in Path(tempfile.gettempdir()).glob(f"{FOLDER_PREFIX}{host}-*"):
-            found += [f"left {folder}/{name}" for name in os.listdir(folder)]
+            found.append(f"left {folder}")
     return found + [f"left {path}" for path in _TRACES if Path(path).exists()]
 
 

@@ -7,6 +7,7 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
+from explorers.rewards.code_tests import CodeTests
 from explorers.rewards.contract import RewardKind, reward_kind
 from explorers.rewards.reward_model import RewardModel
 from explorers.rewards.rules import AnswerFormat, ExactAnswer, Later, MathVerify
@@ -17,6 +18,7 @@ REWARDS: Mapping[str, type] = {
     "exact_answer": ExactAnswer,
     "answer_format": AnswerFormat,
     "math_verify": MathVerify,
+    "code_tests": CodeTests,
     "reward_model": RewardModel,
     "later": Later,
 }

@@ -25,7 +25,13 @@ from explorers.sandbox.box import PROGRAM, Box, Folders, Running
 from explorers.sandbox.bubblewrap import Bubblewrap
 from explorers.sandbox.landlock import LandlockBox
 from explorers.sandbox.languages import NOBODY, find_interpreter
-from explorers.sandbox.leftovers import children_are_told, kill_children, over_quota, remove_folder
+from explorers.sandbox.leftovers import (
+    children_are_told,
+    kill_children,
+    over_quota,
+    remove_folder,
+    remove_stale,
+)
 from explorers.sandbox.limits import SandboxLimits
 from explorers.sandbox.program import Program, Ran
 from explorers.sandbox.watch import Watch
@@ -41,11 +47,11 @@ BOXES: Mapping[SandboxKind, type[Any]] = {
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER = 1, 4, 36
 _HUNG_UP = 1
 FOLDER_PREFIX = "rft-sandbox-"
-"""Of the name of a host's folder; then come its process id and a random word."""
+"""Of the name of a program's folder; then come its host's process id and a random word."""
 
 
 class Host:
-    """Runs programs in one kind of sandbox, with a folder for theirs."""
+    """Runs programs in one kind of sandbox."""
 
     def __init__(self, kind: SandboxKind, limits: SandboxLimits, parent: socket.socket) -> None:
         """Raises: SandboxError, MissingExtraError where this kind cannot be."""
@@ -56,30 +62,29 @@ class Host:
         self._bounds_disk = kind == SandboxKind.BUBBLEWRAP
         """Whether the working folder cannot grow beyond its limit by itself."""
         self._parent = parent
-        self._folder = Path(tempfile.mkdtemp(prefix=f"{FOLDER_PREFIX}{os.getpid()}-"))
         _inherit_orphans()
         if os.geteuid() == 0:
-            _become_nobody(self._folder)
+            _become_nobody()
+        remove_stale(FOLDER_PREFIX)
 
     def run(self, program: Program) -> Ran:
         """Run a program to its end. Raises: SandboxError; EOFError when the parent hung up."""
         interpreter = find_interpreter(program.language)
-        folders = Folders(self._folder / "given", self._folder / "work", interpreter.needs)
         began = time.monotonic()
-        for folder in (folders.given, folders.work):
-            folder.mkdir(mode=0o755)
         try:
+            root = Path(tempfile.mkdtemp(prefix=f"{FOLDER_PREFIX}{os.getpid()}-"))
+        except OSError as err:
+            raise SandboxError(f"a program has no working folder: {err}; name another with TMPDIR.") from err
+        folders = Folders(root / "given", root / "work", interpreter.needs)
+        try:
+            for folder in (folders.given, folders.work):
+                folder.mkdir(mode=0o755)
             (folders.given / PROGRAM).write_text(program.source, "utf-8", "surrogatepass")
             running = self._box.start([interpreter.path, *interpreter.arguments], folders)
             return self._watched(running, program, folders, began)
         finally:
             kill_children()
-            for folder in (folders.given, folders.work):
-                remove_folder(folder)
-
-    def close(self) -> None:
-        """Delete its folder."""
-        remove_folder(self._folder)
+            remove_folder(root)
 
     def _watched(self, running: Running, program: Program, folders: Folders, began: float) -> Ran:
         limits = self._limits
@@ -123,8 +128,6 @@ def main() -> None:
             _send(channel, _answer(host, Program(**json.loads(line))))
     except (EOFError, ConnectionError):  # the parent hung up while a program ran
         sys.exit(_HUNG_UP)
-    finally:
-        host.close()
 
 
 def _answer(host: Host, program: Program) -> dict[str, Any]:
@@ -148,9 +151,8 @@ def _inherit_orphans() -> None:
     library.prctl(_PR_SET_PDEATHSIG, 0, 0, 0, 0)
 
 
-def _become_nobody(folder: Path) -> None:
+def _become_nobody() -> None:
     """Give up root's rights for good."""
-    os.chown(folder, NOBODY, NOBODY)
     os.setgroups([])
     os.setresgid(NOBODY, NOBODY, NOBODY)
     os.setresuid(NOBODY, NOBODY, NOBODY)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import signal
+import tempfile
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -87,6 +88,15 @@ def remove_folder(folder: Path) -> None:
                     os.unlink(inner.path)
             os.rmdir(entry.path)
     os.rmdir(folder)
+
+
+def remove_stale(prefix: str) -> None:
+    """Delete folders named `prefix`, id, word, which hosts that were killed amid a program left."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{prefix}*-*"):
+        pid = folder.name.removeprefix(prefix).partition("-")[0]
+        with suppress(OSError):  # it is another user's, or another host deletes it too
+            if not Path(f"/proc/{pid}").exists() and folder.stat().st_uid == os.geteuid():
+                remove_folder(folder)
 
 
 def _children(task: str) -> set[int]:

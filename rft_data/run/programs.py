@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
 from explorers.rewards.registry import REWARDS
-from explorers.sandbox.probe import choose
+from explorers.sandbox.probe import Choice, choose
 from rft_data.recipe.sections import ExplorerSection
-from rft_data.run.folder import Run
+
+
+class Remembers(Protocol):
+    """What remembers where programs run: a run."""
+
+    sandbox: Choice | None
+
 
 PYTHON_TOOL = "explorers.sandbox.python_tool:PythonTool"
 
 
-def rewards_in_sandbox(section: ExplorerSection, run: Run) -> list[dict[str, Any]]:
+def rewards_in_sandbox(section: ExplorerSection, run: Remembers) -> list[dict[str, Any]]:
     """The rewards of a section as plans have them; those that run programs are told in which sandbox.
 
     What was chosen, and why others were not, is noted in `run.sandbox`.
@@ -25,7 +31,7 @@ def rewards_in_sandbox(section: ExplorerSection, run: Run) -> list[dict[str, Any
     return found
 
 
-def workflow_in_sandbox(section: ExplorerSection, run: Run, workflow: dict[str, Any]) -> dict[str, Any]:
+def workflow_in_sandbox(section: ExplorerSection, run: Remembers, workflow: dict[str, Any]) -> dict[str, Any]:
     """The same for a workflow, whose tools may be PythonTool."""
     args = workflow["args"]
     if PYTHON_TOOL not in (workflow["use"], args.get("tools")):
@@ -34,7 +40,7 @@ def workflow_in_sandbox(section: ExplorerSection, run: Run, workflow: dict[str, 
     return {**workflow, "args": {**args, "args": own}}
 
 
-def _chosen(section: ExplorerSection, run: Run) -> str:
+def _chosen(section: ExplorerSection, run: Remembers) -> str:
     if run.sandbox is None:
         run.sandbox = choose(section.sandbox)
     return str(run.sandbox.kind)

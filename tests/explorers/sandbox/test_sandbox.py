@@ -145,3 +145,20 @@ def test_an_unknown_language_names_the_known() -> None:
 
     with pytest.raises(UnknownComponentError, match="Built in: bash, lua, perl, python, ruby"):
         find_interpreter("cobol")
+
+
+def test_what_a_killed_host_left_is_deleted_by_the_next() -> None:
+    with Sandbox(SandboxKind.NONE) as sandbox, ThreadPoolExecutor(1) as threads:
+        running = threads.submit(sandbox.run, Program("python", "open('x', 'w')\nimport time; time.sleep(9)"))
+        _until(lambda: [pid for pid in sandbox.pids if _folders(pid)])
+        (host,) = sandbox.pids
+        os.kill(host, signal.SIGKILL)
+        with pytest.raises(SandboxError):
+            running.result()
+        assert _folders(host)
+        assert sandbox.run(Program("python", "print(1)")).stdout == "1\n"
+        assert not _folders(host)
+
+
+def _folders(host: int) -> list[Path]:
+    return list(Path(tempfile.gettempdir()).glob(f"rft-sandbox-{host}-*"))

@@ -44,6 +44,17 @@ def test_the_tool_is_told_and_the_run_remembers(
     assert started.sandbox is choice
 
 
+def test_the_code_reward_is_told_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    choice = Choice(SandboxKind.BUBBLEWRAP, "auto")
+    monkeypatch.setattr("rft_data.run.programs.choose", {"auto": choice}.__getitem__)
+    code = {"use": "code_tests", "args": {"score": "share"}}
+    of, started = section(reward=[code, {"use": "exact_answer"}]), run()
+    first, second = rewards_in_sandbox(of, started)
+    assert first["args"] == {"score": "share", "sandbox": "bubblewrap"}
+    assert "sandbox" not in second["args"]
+    assert started.sandbox is choice
+
+
 def test_none_in_so_many_words_is_taken() -> None:
     of, started = section(sandbox="none", workflow={"use": PYTHON_TOOL}), run()
     assert workflow_in_sandbox(of, started, of.workflow.model_dump())["args"]["args"]["sandbox"] == "none"
