@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import inspect
 import sys
+from collections import Counter
 from collections.abc import Mapping
+from contextlib import ExitStack
 from typing import Any
 
 from explorers.rewards.scoring import Rewards
@@ -30,33 +32,37 @@ _FUNCTION, _TOOLS, _ENVIRONMENT = ("function", "play"), ("tools", "tools"), ("en
 class ChosenWorkflow:
     """The recipe's workflow, and those that tasks name instead of it."""
 
-    def __init__(self, default: str, workflows: Mapping[str, Workflow]) -> None:
-        """`default`: which of `workflows` plays a task that names none."""
+    def __init__(self, use: str, default: Workflow, named: Mapping[str, Workflow]) -> None:
+        """`use`: the name of `default`, which a task may give too."""
         self._default = default
-        self._workflows = workflows
+        self._named = {use: default, **named}
 
     async def run(self, task: Task, engine: Engine, ctx: RolloutContext) -> list[Experience]:
         """Play one rollout. Raises: RowError when the task names a workflow that there is not."""
-        name = self._default if task.workflow is None else task.workflow
-        if name not in self._workflows:
+        if task.workflow is None:
+            return await self._default.run(task, engine, ctx)
+        if task.workflow not in self._named:
             raise RowError(
-                f"the task asks for the workflow '{name}', the recipe has {sorted(self._workflows)}; add it "
-                "to explorer.workflows."
+                f"the task asks for the workflow '{task.workflow}', the recipe has {sorted(self._named)}; "
+                "add it to explorer.workflows."
             )
-        return await self._workflows[name].run(task, engine, ctx)
+        return await self._named[task.workflow].run(task, engine, ctx)
 
     def metrics(self) -> dict[str, float]:
         """The sums of what the workflows count."""
-        found: dict[str, float] = {}
-        for workflow in self._workflows.values():
-            for name, value in workflow_metrics(workflow).items():
-                found[name] = found.get(name, 0.0) + value
-        return found
+        found: Counter[str] = Counter()
+        for workflow in self._all():
+            found.update(workflow_metrics(workflow))
+        return dict(found)
 
     def close(self) -> None:
         """Close all workflows."""
-        for workflow in self._workflows.values():
+        for workflow in self._all():
             close_workflow(workflow)
+
+    def _all(self) -> list[Workflow]:
+        others = [one for one in self._named.values() if one is not self._default]
+        return [self._default, *others]
 
 
 def make_workflows(
@@ -66,15 +72,15 @@ def make_workflows(
 
     Raises: UnknownComponentError, MissingExtraError, RecipeError; all that was made is closed first.
     """
-    made: dict[str, Workflow] = {}
-    try:
-        for name, one in ({str(settings["use"]): settings} | dict(others)).items():
-            made[name] = make_workflow(one, tokenizer, rewards)
-    except BaseException:
-        ChosenWorkflow("", made).close()
-        raise
-    default = str(settings["use"])
-    return made[default] if len(made) == 1 else ChosenWorkflow(default, made)
+    with ExitStack() as undo:
+        default = make_workflow(settings, tokenizer, rewards)
+        undo.callback(close_workflow, default)
+        named = {}
+        for name, one in others.items():
+            named[name] = make_workflow(one, tokenizer, rewards)
+            undo.callback(close_workflow, named[name])
+        undo.pop_all()
+    return ChosenWorkflow(str(settings["use"]), default, named) if named else default
 
 
 def make_workflow(settings: Mapping[str, Any], tokenizer: Any, rewards: Rewards) -> Workflow:

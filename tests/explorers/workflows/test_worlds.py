@@ -330,7 +330,21 @@ def test_tasks_choose_among_the_workflows_of_the_recipe(tokenizer: Any) -> None:
     assert len(asyncio.run(played(None, "5"))[0].messages) == 2
     assert asyncio.run(played("talk", "4", "5"))[0].reward == 1.0
     assert asyncio.run(played("lake", "left"))[0].metadata["end"] == "turns"
+    assert len(asyncio.run(played("single_turn", "5"))[0].messages) == 2
     with pytest.raises(RowError, match="the workflow 'os:system', the recipe has"):
         asyncio.run(played("os:system"))
     assert chosen.metrics()["turns"] == 3.0
     chosen.close()
+
+
+def test_a_named_workflow_does_not_take_the_place_of_the_recipes_own(tokenizer: Any) -> None:
+    own = {"use": "function", "args": {"play": f"{PLACE}:twice"}}
+    named = {"function": {"use": "function", "args": {"play": f"{PLACE}:given"}}}
+    chosen = make_workflows(own, named, tokenizer, NONE)
+
+    async def turns(name: str | None) -> int:
+        engine = Room(tokenizer, ["4<|im_end|>", "5<|im_end|>"])
+        task = replace(TASK, workflow=name, metadata={"returns": 1})
+        return (await chosen.run(task, engine, CTX))[-1].metadata["turns"]
+
+    assert [asyncio.run(turns(name)) for name in (None, "function")] == [2, 1]
