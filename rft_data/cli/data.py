@@ -1,4 +1,4 @@
-"""`rft data run | dry-run | readmit`: data recipes, and recipes tried on stored experiences.
+"""`rft data run | dry-run | readmit | rescore`: data recipes, and recipes tried on stored experiences.
 
 The commands for feedback of people (`feedback`, `label-studio`, `annotate`) are in `data_people.py`.
 """
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rft_data.cli.data_people import annotate, feedback_app, label_studio_app
+from rft_data.cli.data_rescore import rescore
 from rft_data.cli.edge import edge, show
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ data_app = typer.Typer(
     help="Data recipes, operators tried on stored experiences, people in the loop.", no_args_is_help=True
 )
 data_app.command("annotate")(annotate)
+data_app.command("rescore")(rescore)
 data_app.add_typer(feedback_app, name="feedback")
 data_app.add_typer(label_studio_app, name="label-studio")
 
@@ -107,6 +109,7 @@ def readmit(
     book: Annotated[
         str | None, typer.Option("--as", help="Run id that they get; else RUN-readmitted.")
     ] = None,
+    every: Annotated[bool, typer.Option("--all", help="Also groups that the run kept.")] = False,
     as_json: Json = False,
 ) -> None:
     """Judge a run's rejected groups again, by a recipe; those kept can be trained on (mode: train)."""
@@ -130,6 +133,7 @@ def readmit(
                 book or f"{run_id}-readmitted",
                 pipeline,
                 groups_per_batch=_groups_per_batch(loaded),
+                every=every,
             )
         show(found.as_json(), readmitted_text(found), as_json=as_json)
 

@@ -97,7 +97,13 @@ def export(
 
         with Buffer(buffer, read_only=True) as opened:
             done = export_tasks(
-                opened, file, kind, run_id=run_id, where=_filter(where), limit=limit, overwrite=overwrite
+                opened,
+                file,
+                kind,
+                run_id=run_id,
+                where=parsed_filter(where),
+                limit=limit,
+                overwrite=overwrite,
             )
         text = (
             f"{done.tasks} tasks in {done.tasks_file}\n"
@@ -119,7 +125,7 @@ def import_annotations(
 
         if not file.is_file():
             raise MissingFileError(f"there is no file {file}; export the project from Label Studio as JSON.")
-        with _owning(buffer) as opened:
+        with owning(buffer) as opened:
             done = take_in(opened, file)
         lines = [
             f"{done.annotations} annotations of {done.tasks} tasks: {done.feedback_new} new feedback, "
@@ -147,8 +153,8 @@ def annotate(
         from rft_data.exchange.feedback import storable
 
         storable(author, "--author")
-        with _owning(buffer) as opened:
-            subjects = (comparisons if pairwise else ratings)(opened, run_id, _filter(where))
+        with owning(buffer) as opened:
+            subjects = (comparisons if pairwise else ratings)(opened, run_id, parsed_filter(where))
             session = Session(opened, author, subjects)
             try:
                 with key_presses(sys.stdin.fileno()) as keys:
@@ -166,7 +172,7 @@ def _taking_feedback(uri: str) -> Buffer | HubClient:
     RFT_HUB_TOKEN has a token for feedback, or the run's secret; the secret itself is not sent.
     """
     if not uri.startswith("hub://"):
-        return _owning(uri)
+        return owning(uri)
     from rft_data.core.words import HubRole
     from rft_data.placement.hub.access import narrowed
     from rft_data.placement.hub.client import HUB_TOKEN, HubClient
@@ -174,7 +180,7 @@ def _taking_feedback(uri: str) -> Buffer | HubClient:
     return HubClient(uri, narrowed(os.environ.get(HUB_TOKEN, ""), HubRole.FEEDBACK, "rft data feedback"))
 
 
-def _owning(uri: str) -> Buffer:
+def owning(uri: str) -> Buffer:
     """Open a buffer that exists for writing; it is not created."""
     from rft_data.buffer import Buffer
 
@@ -182,7 +188,7 @@ def _owning(uri: str) -> Buffer:
     return Buffer(uri)
 
 
-def _filter(text: str | None) -> Filter | None:
+def parsed_filter(text: str | None) -> Filter | None:
     from rft_data.core.filters import parse_text
     from rft_data.core.schema import EXPERIENCES
 

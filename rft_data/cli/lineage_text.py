@@ -62,6 +62,8 @@ def _use(use: Use) -> str:
     text = f"step {use.step} by {who} (epoch {use.epoch}): {use.state}"
     if use.reason:
         text += f", {shown(use.reason)}"
+    if use.reward_version:
+        text += f", rewards {shown(use.reward_version)}"
     if use.checkpoint_step is not None:
         text += f", checkpoint {use.checkpoint_step}"
     return text if use.weights is None else f"{text} -> {_weights(use.weights)}"

@@ -104,7 +104,7 @@ def _advantage(values: Sequence[float]) -> str:
 def readmitted_text(found: Readmitted) -> str:
     """What was readmitted, and what to do with it."""
     lines = [
-        f"run '{shown(found.run_id)}': {found.rejected} rejected groups",
+        f"run '{shown(found.run_id)}': {found.rejected} groups to judge",
         f"  admitted now          {found.admitted:>9}  ({found.rows} rows) as run '{shown(found.book)}'",
         f"  admitted before       {found.already:>9}",
         f"  elsewhere             {found.elsewhere:>9}  (under another run id, or leased)",

@@ -20,6 +20,7 @@ from rft_data.core.errors import RecipeError
 from rft_data.core.filters import And, Compare, Filter, In, Or
 from rft_data.core.rows import Task, TaskKey
 from rft_data.core.words import LeaseEvent, LeaseState, Verdict, member
+from rft_data.reading.reward_versions import reward_version
 
 
 class ExperienceRow(TypedDict):
@@ -114,6 +115,8 @@ class Use:
     weights: Weights | None
     """The first published version whose weights contain the step, else the first issued. None until a
     checkpoint contains the step: a granted lease does not prove that the step was taken."""
+    reward_version: str = ""
+    """Feedback key of the rewards that its advantages were made of; empty: the stored reward."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,6 +331,7 @@ def _settled(buffer: Buffer, use: Use) -> Use:
         "",
         held[-1] if held else None,
         first if held else None,
+        reward_version(buffer, use.run_id),
     )
 
 

@@ -1,4 +1,4 @@
-"""Run operators over stored experiences again: dry runs of a recipe, and readmission of rejected groups.
+"""Judge stored experiences again: dry runs of a recipe's operators, readmission of groups, other rewards.
 
 Nothing here explores or trains.
 """
@@ -6,6 +6,8 @@ Nothing here explores or trains.
 from rft_data.run.rejudge.compare import Difference, Example
 from rft_data.run.rejudge.dry_run import DryRun, Replay, dry_run
 from rft_data.run.rejudge.readmit import Readmitted, check_not_running, readmit
+from rft_data.run.rejudge.reward_version import Rescored, Version, in_shard, rescore, version_name
+from rft_data.run.rejudge.score_lines import ScoreLines
 from rft_data.run.rejudge.stored_verdicts import StoredVerdicts
 from rft_data.run.rejudge.tally import OperatorTally, Reason
 
@@ -17,8 +19,14 @@ __all__ = [
     "Readmitted",
     "Reason",
     "Replay",
+    "Rescored",
+    "ScoreLines",
     "StoredVerdicts",
+    "Version",
     "check_not_running",
     "dry_run",
+    "in_shard",
     "readmit",
+    "rescore",
+    "version_name",
 ]

@@ -59,7 +59,7 @@ class Readmitted:
     """The run id that readmitted groups have: `explored_by` of a `mode: train` recipe."""
     pipeline_hash: str
     rejected: int
-    """The run's dropped groups; the sum of the counts below."""
+    """The run's dropped groups, or all its groups; the sum of the counts below."""
     admitted: int
     """Kept now, and stored under `book`."""
     already: int
@@ -97,10 +97,17 @@ def check_not_running(buffer: Buffer, run_id: str) -> None:
 
 
 def readmit(
-    buffer: Buffer, run_id: str, book: str, pipeline: Pipeline, *, groups_per_batch: int
+    buffer: Buffer,
+    run_id: str,
+    book: str,
+    pipeline: Pipeline,
+    *,
+    groups_per_batch: int,
+    every: bool = False,
 ) -> Readmitted:
     """Judge the run's dropped groups again; store the verdicts, and the kept groups under run id `book`.
 
+    With `every` also those that the run kept, for example by another version of the reward.
     Groups that were leased, that are stored under another run id, or that are retired are left out, so
     nothing is trained twice. A kept group keeps its id. Another call adds only what has changed since (by new
     feedback), and completes a call that was killed.
@@ -108,7 +115,7 @@ def readmit(
         that other operators kept, or is being trained on; OperatorError; IntegrityError if a stored row is
         damaged.
     """
-    found = _Found(buffer, run_id, book)
+    found = _Found(buffer, run_id, book, every=every)
     _check_judged_alike(buffer, found.entered, pipeline.pipeline_hash, book)
     whole = _whole(buffer, run_id, found.open)
     kept, by = _judge(buffer, whole, found.open, pipeline, groups_per_batch)
@@ -129,12 +136,12 @@ def readmit(
 
 
 class _Found:
-    """The run's dropped groups, each in one of: already readmitted, elsewhere, set aside, open."""
+    """The run's groups to judge, each in one of: already readmitted, elsewhere, set aside, open."""
 
-    def __init__(self, buffer: Buffer, run_id: str, book: str) -> None:
+    def __init__(self, buffer: Buffer, run_id: str, book: str, *, every: bool) -> None:
         _check_book(buffer, run_id, book)
-        every = buffer.read("groups").to_pylist()
-        mine = {row["group_id"]: row for row in every if row["run_id"] == run_id}
+        rows = buffer.read("groups").to_pylist()
+        mine = {row["group_id"]: row for row in rows if row["run_id"] == run_id}
         if not mine:
             raise RecipeError(
                 f"buffer {buffer.location} has no group of a run '{run_id}'; see `rft buffer info`."
@@ -142,12 +149,12 @@ class _Found:
         self.rejected = {
             name: row
             for name, row in mine.items()
-            if row["outcome"] == GroupOutcome.ARRIVED and not row["seqs"]
+            if row["outcome"] == GroupOutcome.ARRIVED and (every or not row["seqs"])
         }
-        self.entered = [row for row in every if row["run_id"] == book]
+        self.entered = [row for row in rows if row["run_id"] == book]
         left = set(self.rejected)
         self.already = left & {row["group_id"] for row in self.entered}
-        others = {row["group_id"] for row in every if row["run_id"] not in (run_id, book)}
+        others = {row["group_id"] for row in rows if row["run_id"] not in (run_id, book)}
         self.elsewhere = (left - self.already) & (others | _leased(buffer, book))
         self.set_aside = (left - self.already - self.elsewhere) & _retired(buffer, run_id)
         gone = self.already | self.elsewhere | self.set_aside

@@ -8,6 +8,7 @@ from typer.testing import CliRunner
 
 from rft_data.buffer import Buffer
 from rft_data.cli.app import app
+from rft_data.core.rows import Task
 from rft_data.exchange.feedback import feedback_about, fold
 from tests.rft_data.run.rejudge.explored import explore
 
@@ -94,6 +95,55 @@ def test_feedback_then_readmission_then_nothing_new(house: Path) -> None:
     assert (value["rejected"], value["admitted"], value["rows"]) == (2, 2, 4)
     again = json.loads(rft(*readmit))
     assert (again["admitted"], again["already"]) == (0, 2)
+
+
+EXPLORING = """\
+recipe: 1
+name: exploring
+mode: eval
+run_dir: {root}/exploring
+buffer: {{uri: {root}/buffer}}
+models: [{root}/model]
+tasks: [{{name: arith, source: {{use: jsonl, path: tasks.jsonl}}, heldout: 1.0}}]
+explorer:
+  engine: {{use: transformers}}
+  group_size: 2
+  max_tokens: 8
+  reward: [{{use: exact_answer, args: {{marker: group}}}}]
+evaluation: {{limit: 1}}
+"""
+
+
+@pytest.mark.slow
+def test_rescore_then_readmit_by_the_new_version(house: Path) -> None:
+    tasks = [Task("arith", ({"role": "user", "content": f"question {n}"},), answer=f"{n}") for n in range(2)]
+    with Buffer(house / "buffer") as buffer:
+        buffer.add_tasks(tasks)
+        explore(buffer, [[0.0, 0.0], [0.0, 0.0]], run_id="other", tasks=tasks)
+    (house / "exploring.yaml").write_text(EXPLORING.format(root=house))
+    common = ("--run", "other", "--as", "exact")
+    text = rft("rescore", house / "exploring.yaml", *common, "--shard", "1/1")
+    assert "scored now                    4  (4 other than the stored reward)" in text
+    value = json.loads(rft("rescore", house / "exploring.yaml", *common, "--json"))
+    assert (value["before"], value["scored"], value["key"]) == (4, 0, "reward@exact")
+    out = house / "scores.jsonl"
+    rft("rescore", house / "exploring.yaml", "--run", "other", "--as", "more", "--out", out)
+    assert len(out.read_text().splitlines()) == 4
+    join = "  - feedback_mapper: {key: reward@exact, how: mean, replace: true}\n"
+    (house / "new.yaml").write_text(RECIPE.format(root=house, operators=join + LENIENT.partition("\n")[2]))
+    readmitted = json.loads(rft("readmit", house / "new.yaml", "--run", "other", "--all", "--json"))
+    assert (readmitted["rejected"], readmitted["admitted"], readmitted["book"]) == (2, 2, "other-readmitted")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "what"),
+    [
+        (["--shard", "3/2"], "--shard is '3/2'; wanted a number and a count"),
+        ([], "has no 'explorer.reward' to score by"),
+    ],
+)
+def test_mistakes_of_a_rescoring(house: Path, arguments: list[str], what: str) -> None:
+    assert what in rft("rescore", house / "strict.yaml", *arguments, code=2)
 
 
 @pytest.mark.slow

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from ops.runtime.pipeline import OperatorPipeline
 from rft_data.buffer import Buffer
-from rft_data.core.rows import GroupResult, Played, TaskKey, Ticket, experience_id_of
+from rft_data.core.rows import GroupResult, Played, Task, TaskKey, Ticket, experience_id_of
 from rft_data.loop.closing import GroupCloser
 from tests.rft_data.conftest import make_experience
 
@@ -23,11 +23,13 @@ def explore(
     rewards: Sequence[Sequence[float | None]],
     operators: Sequence[dict] = STRICT,
     run_id: str = "run",
+    tasks: Sequence[Task] = (),
 ) -> list[GroupResult]:
     """One group for each list of rewards, stored, judged and closed; version 3 sampled it."""
     rows, played = [], []
     for ordinal, group in enumerate(rewards):
-        group_id, task = f"{run_id}/0-{ordinal:08d}", TaskKey("arith", f"t{ordinal}")
+        group_id = f"{run_id}/0-{ordinal:08d}"
+        task = tasks[ordinal].key if tasks else TaskKey("arith", f"t{ordinal}")
         rows += [
             make_experience(
                 experience_id=experience_id_of(run_id, task, 0, group_id, member),
