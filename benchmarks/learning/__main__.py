@@ -1,7 +1,8 @@
-"""`python -m benchmarks.learning [--minutes M] [--only ALGORITHM,SEED] [--root DIR] [--list] [--quick]`.
+"""`python -m benchmarks.learning [--minutes M] [--only ALGORITHM,SEED,VARIANT] [--list] [--quick] ...`.
 
-Trains every online algorithm on sums for a fixed budget and prints held-out accuracy before
-and after. A finished cell is a line in the records; a cell that was stopped goes on from its last checkpoint;
+Trains every online algorithm on sums for a fixed budget and prints held-out accuracy before and after; GRPO
+also with rewards that mean nothing, and algorithms that differ only off policy with rollouts of older
+weights. A finished cell is a line in the records; a cell that was stopped goes on from its last checkpoint (`--root`);
 one that fails is told and the next has its turn.
 """
 
@@ -11,8 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.grid import ENGINES, options, played, seeds_asked_for, versions
-from benchmarks.learning.cells import Cell, Scale, play
-from benchmarks.learning.verdicts import bar, table
+from benchmarks.learning.cells import Cell, Scale, Variant, play
+from benchmarks.learning.verdicts import bars, table
 from benchmarks.report import finish
 from benchmarks.selectors.records import bars_of_all
 from rft_data.recipe.algorithms import ALGORITHMS
@@ -21,9 +22,21 @@ RECORDS = Path(__file__).parent / "records" / "learning.jsonl"
 SEEDS = 2
 
 
+CONTROL = "grpo"
+"""The algorithm of the negative control."""
+OFF_POLICY = (
+    "grpo", "gspo", "sapo", "dapo", "cispo", "vespo", "m2po", "dual_clip", "decoupled_ppo", "loglinear_ppo",
+    "sequence_masking", "importance_sampling", "rloo", "rec", "topr", "opmd", "sppo", "ppo", "a2c",
+)  # fmt: skip
+"""Algorithms of which at least two make the same update while every step is on-policy."""
+
+
 def cells(scale: Scale, engine: str, seeds: int = SEEDS) -> list[Cell]:
-    """The grid, seed by seed."""
-    return [Cell(name, seed, engine, scale) for seed in range(seeds) for name in ALGORITHMS]
+    """The grid, seed by seed, the control first."""
+    named = [(CONTROL, Variant.SHUFFLED)]
+    named += [(name, Variant.PLAIN) for name in ALGORITHMS]
+    named += [(name, Variant.STALE) for name in OFF_POLICY]
+    return [Cell(name, seed, engine, scale, variant) for seed in range(seeds) for name, variant in named]
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -39,8 +52,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     whole = cells(scale, arguments.engine)
     rows = done.records.found(whole)
     print(table(rows, list(ALGORITHMS)))
-    bars = bars_of_all([bar(rows, list(ALGORITHMS))], done.records.missing(whole)) + done.bars
-    finish(bars, versions(), {"cells": len(rows), "failed": done.failed})
+    of_variants = bars(rows, {Variant.PLAIN: list(ALGORITHMS), Variant.STALE: OFF_POLICY}, CONTROL)
+    kept = bars_of_all(of_variants, done.records.missing(whole)) + done.bars
+    finish(kept, versions(), {"cells": len(rows), "failed": done.failed})
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """One run of the grid: GRPO on sums with another algorithm in its place, and what came of it.
 
 A cell changes nothing but the algorithm's name and what that algorithm cannot do without; the rest follows
-from its preset. All cells of a seed start from one supervised model.
+from its preset. All cells of a seed start from one supervised model. Two variants change more: the negative
+control has rewards that mean nothing, and in the stale grid steps train on rollouts of older weights.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import json
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from enum import StrEnum
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -32,6 +34,21 @@ EXPERTS = {
 """Solutions that show their work, which the supervised model seldom does."""
 EXPERIENCE_OPS = [{"reward_range_filter": {"min_reward": 0.0, "max_reward": 1.0}}]
 """The preset appends its own."""
+
+
+class Variant(StrEnum):
+    """What else a cell changes."""
+
+    PLAIN = "plain"
+    """Nothing."""
+    SHUFFLED = "shuffled"
+    """The rewards of each group are dealt to its answers by chance: nothing can be learned."""
+    STALE = "stale"
+    """Weights are published every fourth step, so up to three of four steps train on older rollouts."""
+
+
+SHUFFLE = {"benchmarks.learning.control:ShuffledRewardsMapper": {}}
+STALE_SYNC = {"every": 4, "max_staleness": 4}
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,16 +79,18 @@ class Cell:
     seed: int
     engine: str = "vllm"
     scale: Scale = Scale()
+    variant: Variant = Variant.PLAIN
 
     @property
     def name(self) -> str:
         """Of its folder."""
-        return f"{self.algorithm}-{self.seed}-{self.engine}-{self.scale.name}"
+        variant = "" if self.variant == Variant.PLAIN else f"-{self.variant}"
+        return f"{self.algorithm}-{self.seed}-{self.engine}-{self.scale.name}{variant}"
 
     @property
     def label(self) -> str:
         """As `--only` takes it."""
-        return f"{self.algorithm},{self.seed}"
+        return f"{self.algorithm},{self.seed},{self.variant}"
 
     @property
     def command(self) -> str:
@@ -91,7 +110,10 @@ class Cell:
         The trainer around that code is the same for all.
         """
         recipe = load_recipe(RECIPE, self.changes(Path("model"), Path("teacher"), Path("root")))
-        code = code_version(sorted({__name__, *preset_modules(self.preset)}), within=())
+        modules = {__name__, *preset_modules(self.preset)}
+        if self.variant == Variant.SHUFFLED:
+            modules.add("benchmarks.learning.control")
+        code = code_version(sorted(modules), within=())
         return content_id(asdict(self.scale), recipe.saved(), EXPERTS, code)
 
     def changes(self, model: Path, teacher: Path, root: Path) -> list[str]:
@@ -120,10 +142,14 @@ class Cell:
             "experts": [EXPERTS] if "experts" in preset.needs else [],
             "explorer.engine.use": self.engine,
             "explorer.group_size": preset.group_size,
-            "experience_ops": EXPERIENCE_OPS,
+            "experience_ops": [*EXPERIENCE_OPS, *([SHUFFLE] if self.variant == Variant.SHUFFLED else [])],
             "stages": [{**stage, **({"teacher": str(teacher)} if "teacher" in preset.needs else {})}],
             "evaluation.limit": self.scale.heldout,
         }
+        if self.variant == Variant.SHUFFLED:
+            changes["allow_unsafe_ops"] = True  # the operator is ours, and no built-in
+        if self.variant == Variant.STALE:
+            changes["sync"] = STALE_SYNC
         if self.scale.prepared:
             changes["model"] = {"path": str(model)}
         return [f"{key}={json.dumps(value)}" for key, value in changes.items()]
@@ -166,6 +192,7 @@ def play(cell: Cell, root: Path) -> dict[str, Any]:
     return {
         "algorithm": cell.algorithm,
         "seed": cell.seed,
+        "variant": cell.variant,
         "engine": cell.engine,
         "scale": cell.scale.name,
         "start": accuracy["start"],

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import product
 from statistics import mean
 from typing import Any
 
+from benchmarks.learning.cells import Variant
 from benchmarks.report import Bar
 
 Rows = Sequence[Mapping[str, Any]]
@@ -23,25 +25,38 @@ def noise(rows: Rows) -> float:
 
 def learned(rows: Rows) -> bool:
     """Whether the mean gain over seeds is more than noise; False for no rows."""
-    return bool(rows) and mean(row["end"] - row["start"] for row in rows) > noise(rows)
+    return bool(rows) and gained(rows) > noise(rows)
 
 
-def bar(rows: Rows, algorithms: Sequence[str]) -> Bar:
-    """The share of the algorithms that learn."""
-    fine = [name for name in algorithms if learned(_of(rows, name))]
-    return Bar("algorithms_that_learn", len(fine) / len(algorithms), 1.0)
+def bars(rows: Rows, algorithms: Mapping[Variant, Sequence[str]], control: str) -> list[Bar]:
+    """The shares of the algorithms that learn, by variant, and the gain of the control in units of noise."""
+    names = {Variant.PLAIN: "algorithms_that_learn", Variant.STALE: "stale_algorithms_that_learn"}
+    shares = [
+        Bar(names[variant], mean(learned(_of(rows, name, variant)) for name in known), 1.0)
+        for variant, known in algorithms.items()
+    ]
+    found = _of(rows, control, Variant.SHUFFLED)
+    gain = gained(found) / noise(found) if found else None
+    return [*shares, Bar("control_gain_in_noise", gain, 1.0, ceiling=True)]
+
+
+def gained(rows: Rows) -> float:
+    """The mean gain over seeds."""
+    return mean(row["end"] - row["start"] for row in rows)
 
 
 def table(rows: Rows, algorithms: Sequence[str]) -> str:
-    """A Markdown table, one line an algorithm, seeds in order."""
+    """A Markdown table, one line an algorithm and variant, seeds in order; plain ones also if missing."""
     lines = ["| algorithm | start | end | mean gain ± noise | seeds | learned |", "|---|---|---|---|---|---|"]
-    for name in algorithms:
-        found = sorted(_of(rows, name), key=lambda row: row["seed"])
+    for variant, algorithm in product(Variant, algorithms):
+        found = sorted(_of(rows, algorithm, variant), key=lambda row: row["seed"])
+        name = algorithm if variant == Variant.PLAIN else f"{algorithm} {variant}"
         if not found:
-            lines.append(f"| `{name}` | | | | | not measured |")
+            if variant == Variant.PLAIN:
+                lines.append(f"| `{name}` | | | | | not measured |")
             continue
         starts, ends = (", ".join(f"{row[at]:.1%}" for row in found) for at in ("start", "end"))
-        gain = mean(row["end"] - row["start"] for row in found)
+        gain = gained(found)
         seeds = ", ".join(str(row["seed"]) for row in found)
         verdict = "yes" if learned(found) else "no"
         cells = (f"`{name}`", starts, ends, f"{100 * gain:+.1f} ± {100 * noise(found):.1f}", seeds, verdict)
@@ -49,5 +64,5 @@ def table(rows: Rows, algorithms: Sequence[str]) -> str:
     return "\n".join(lines)
 
 
-def _of(rows: Rows, name: str) -> Rows:
-    return [row for row in rows if row["algorithm"] == name]
+def _of(rows: Rows, name: str, variant: Variant) -> Rows:
+    return [row for row in rows if (row["algorithm"], row["variant"]) == (name, variant)]

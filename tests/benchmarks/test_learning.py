@@ -5,11 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import pytest
 
-from benchmarks.learning.__main__ import cells, main
-from benchmarks.learning.cells import RECIPE, Cell, Scale, preset_modules
-from benchmarks.learning.verdicts import bar, learned, noise, table
+from benchmarks.learning.__main__ import OFF_POLICY, cells, main
+from benchmarks.learning.cells import RECIPE, Cell, Scale, Variant, preset_modules
+from benchmarks.learning.verdicts import bars, learned, noise, table
 from benchmarks.selectors.records import Records
 from rft_data.recipe import load_recipe
 from rft_data.recipe.algorithms import ALGORITHMS
@@ -61,9 +63,18 @@ def test_a_cell_is_named_by_its_recipe_and_its_presets_code() -> None:
     }
 
 
-def rows_of(name: str, pairs: list[tuple[float, float]], heldout: int = 450) -> list[dict[str, Any]]:
+def rows_of(
+    name: str, pairs: list[tuple[float, float]], heldout: int = 450, variant: str = "plain"
+) -> list[dict[str, Any]]:
     return [
-        {"algorithm": name, "seed": seed, "start": start, "end": end, "heldout": heldout}
+        {
+            "algorithm": name,
+            "seed": seed,
+            "variant": variant,
+            "start": start,
+            "end": end,
+            "heldout": heldout,
+        }
         for seed, (start, end) in enumerate(pairs)
     ]
 
@@ -81,21 +92,66 @@ def test_learning_is_more_than_the_noise_of_held_out_answers() -> None:
 def test_the_bar_counts_algorithms_that_learn() -> None:
     rows = [*rows_of("grpo", [(0.3, 0.6)]), *rows_of("ppo", [(0.3, 0.3)]), *rows_of("opmd", [(0.3, 0.2)])]
     names = ["grpo", "ppo", "opmd", "rec"]
-    assert bar(rows, names).value == 0.25
+    rows += rows_of("ppo", [(0.3, 0.6)], variant="stale")
+    rows += rows_of("grpo", [(0.3, 0.31), (0.3, 0.29)], variant="shuffled")
+    plain, stale, control = bars(rows, {Variant.PLAIN: names, Variant.STALE: ["ppo", "grpo"]}, "grpo")
+    assert (plain.name, plain.value) == ("algorithms_that_learn", 0.25)
+    assert (stale.name, stale.value) == ("stale_algorithms_that_learn", 0.5)
+    assert control.value == pytest.approx(0.0)
+    assert control.holds
+    learns = rows_of("grpo", [(0.3, 0.6)], variant="shuffled")
+    assert not bars(learns, {Variant.PLAIN: names}, "grpo")[1].holds
     lines = table(rows, names).splitlines()
     assert lines[2] == "| `grpo` | 30.0% | 60.0% | +30.0 ± 6.3 | 0 | yes |"
     assert lines[3].endswith("| no |")
     assert lines[4].endswith("| no |")
     assert lines[5].endswith("| not measured |")
+    assert [line.split("|")[1] for line in lines[6:]] == [" `grpo shuffled` ", " `ppo stale` "]
 
 
 def test_cells_go_seed_by_seed_and_recorded_ones_are_not_missing(tmp_path: Path) -> None:
     grid = cells(Scale.tiny(), "transformers")
-    assert [cell.seed for cell in grid] == [0] * len(ALGORITHMS) + [1] * len(ALGORITHMS)
+    each = 1 + len(ALGORITHMS) + len(OFF_POLICY)
+    assert [cell.seed for cell in grid] == [0] * each + [1] * each
+    assert len({cell.recipe_hash for cell in grid}) == 2 * each
     records = Records(tmp_path / "r.jsonl")
     records.append({"recipe_hash": grid[0].recipe_hash})
     records.append({"recipe_hash": "of older code"})
     assert records.missing(grid[:3]) == grid[1:3]
+
+
+def test_the_variants_change_rewards_or_the_age_of_rollouts(tmp_path: Path) -> None:
+    def of(variant: Variant) -> Any:
+        changes = Cell("dapo", 0, variant=variant).changes(tmp_path / "m", tmp_path / "t", tmp_path)
+        return load_recipe(RECIPE, changes)
+
+    plain, shuffled, stale = (of(variant) for variant in Variant)
+    assert [next(iter(op)) for op in shuffled.experience_ops] == [
+        "reward_range_filter",
+        "benchmarks.learning.control:ShuffledRewardsMapper",
+        *(next(iter(op)) for op in plain.experience_ops[1:]),
+    ]
+    assert (plain.sync.max_staleness, stale.sync.max_staleness, stale.sync.every) == (0, 4, 4)
+
+
+def test_shuffled_rewards_are_those_of_the_group_in_another_order() -> None:
+    from benchmarks.learning.control import ShuffledRewardsMapper
+
+    rewards = [float(i % 7) for i in range(64)]
+    table = pa.table(
+        {
+            "group_id": [f"g{i % 2}" for i in range(64)],
+            "reward": pa.array(rewards, pa.float32()),
+            "experience_id": [f"row {i}" for i in range(64)],
+        }
+    )
+    dealt = ShuffledRewardsMapper().process_table(table)["shaped_reward"].to_pylist()
+    assert dealt != rewards
+    for group in (0, 1):
+        assert sorted(dealt[group::2]) == sorted(rewards[group::2])
+    assert abs(np.corrcoef(dealt, rewards)[0, 1]) < 0.25
+    backwards = ShuffledRewardsMapper().process_table(table.take(list(range(63, -1, -1))))
+    assert sorted(backwards["shaped_reward"].to_pylist()) == sorted(rewards)
 
 
 @pytest.mark.slow
@@ -103,13 +159,15 @@ def test_cells_go_seed_by_seed_and_recorded_ones_are_not_missing(tmp_path: Path)
 def test_a_tiny_cell_runs_is_recorded_and_is_not_run_again(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    arguments = ["--quick", "--engine", "transformers", "--only", "opmd,0"]
+    arguments = ["--quick", "--engine", "transformers", "--only", "opmd,0,plain"]
     arguments += ["--records", str(tmp_path / "r.jsonl"), "--root", str(tmp_path / "runs")]
     main([*arguments, "--minutes", "1"])
     assert "not started" in capsys.readouterr().out
     main(arguments)
     (record,) = Records(tmp_path / "r.jsonl").rows()
     assert (record["algorithm"], record["steps"], record["trained_rows"]) == ("opmd", 2, 32)
-    assert record["command"] == "python -m benchmarks.learning --engine transformers --quick --only opmd,0"
+    assert (
+        record["command"] == "python -m benchmarks.learning --engine transformers --quick --only opmd,0,plain"
+    )
     main([*arguments, "--list"])
     assert capsys.readouterr().out.splitlines()[-1].startswith("{"), "nothing is listed after the report"
