@@ -2,8 +2,8 @@
 
 Trains every online algorithm on sums for a fixed budget and prints held-out accuracy before and after; GRPO
 also with rewards that mean nothing, and algorithms that differ only off policy with rollouts of older
-weights. A finished cell is a line in the records; a cell that was stopped goes on from its last checkpoint (`--root`);
-one that fails is told and the next has its turn.
+weights. A finished cell is a line in the records; with `--root` a cell that was stopped goes on from its last
+checkpoint; one that fails is told and the next has its turn.
 """
 
 from __future__ import annotations
