@@ -169,6 +169,8 @@ class Model:
             completion = await self._engine.generate(prompt, sampling)
             self.sampled += len(completion.token_ids)
             turn.take(completion)
+            stopped = completion.finish_reason == FinishReason.STOP
+            turn.ended = stopped and self._template.has_ended(turn.sampled, sampling.stop)
             turn.reply = self._reply(turn, prompt, completion.finish_reason, tools)
             turn.reply_key = key(turn.reply.message)
         finally:
@@ -186,11 +188,15 @@ class Model:
                 f"the rollout has sampled {self.sampled} tokens of a budget of {self._budget}, and the turn "
                 f"may sample {wanted}; end it, or raise the budget."
             )
-        return replace(self._sampling, max_tokens=wanted, stop=(*self._sampling.stop, *stop))
+        return replace(
+            self._sampling,
+            max_tokens=wanted,
+            min_tokens=min(wanted, self._sampling.min_tokens),
+            stop=(*self._sampling.stop, *stop),
+        )
 
     def _reply(self, turn: Turn, prompt: list[int], finish: str, tools: Sequence[Any] | None) -> Reply:
         template = self._template
-        turn.ended = template.has_ended(turn.sampled, stopped=finish == FinishReason.STOP)
         said = turn.sampled[:-1] if turn.ended else turn.sampled
         return parse(
             template.tokenizer.decode(said, skip_special_tokens=False),

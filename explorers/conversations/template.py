@@ -37,6 +37,7 @@ class ChatTemplate:
         self._special = frozenset(tokenizer.all_special_ids)
         self.special_texts = sorted(tokenizer.all_special_tokens, key=len, reverse=True)
         """Texts of the special tokens, which are no part of what a turn says."""
+        self._end = self._end_token()
         self.renders_thinking = tokenizer.chat_template is not None and self._renders_thinking()
         """Whether it knows `reasoning_content`; else thinking stays in the content."""
 
@@ -70,9 +71,12 @@ class ChatTemplate:
         found: list[int] = self.tokenizer(text, add_special_tokens=False)["input_ids"]
         return found
 
-    def has_ended(self, token_ids: Sequence[int], *, stopped: bool) -> bool:
-        """Whether a sampled turn has its end token; `stopped`: a stop token ended it."""
-        return bool(stopped and token_ids and token_ids[-1] in self._special)
+    def has_ended(self, token_ids: Sequence[int], stop: Sequence[str]) -> bool:
+        """Whether a turn that was not cut off has its end token; else one of the texts `stop` ended it."""
+        if not token_ids or token_ids[-1] not in self._special:
+            return False
+        last: str = self.tokenizer.decode([token_ids[-1]], skip_special_tokens=False)
+        return last == self._end or not any(last in text for text in stop)
 
     # --- texts -------------------------------------------------------------------------------------
 
@@ -128,6 +132,14 @@ class ChatTemplate:
         """Whether a prompt ends inside a block of thinking."""
         text: str = self.tokenizer.decode(list(prompt_ids[-8:]), skip_special_tokens=False)
         return text.rstrip().endswith(THINK_OPEN)
+
+    def _end_token(self) -> str:
+        """The text of the special token that ends a turn; empty when there is none."""
+        if self.tokenizer.chat_template is None:
+            return ""
+        ids = self.ids(self.ending())
+        text: str = self.tokenizer.decode(ids[:1], skip_special_tokens=False)
+        return text if ids and ids[0] in self._special else ""
 
     def _renders_thinking(self) -> bool:
         thought = {**_turn(), "reasoning_content": "rft7thinking7mark"}

@@ -78,7 +78,12 @@ class Turn:
     @property
     def ids(self) -> list[int]:
         """All ids up to the end of this turn."""
-        return [token for turn in self.path for token in (*turn.context, *turn.sampled, *turn.replaced)]
+        ids: list[int] = []
+        for turn in self.path:
+            ids += turn.context
+            ids += turn.sampled
+            ids += turn.replaced
+        return ids
 
 
 class Turns:

@@ -12,7 +12,6 @@ import itertools
 import os
 import threading
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,14 @@ import numpy.typing as npt
 from explorers.engines.isolation import RandomStream, process_state_kept
 from explorers.engines.proof import Proof, check_room, end_token_ids, probe_tolerance
 from explorers.engines.swap import Segments, WeightSwap, checked_mode
-from explorers.engines.vllm_options import engine_arguments, needed_options, started
+from explorers.engines.vllm_options import (
+    SCORING,
+    engine_arguments,
+    give_tokenizer,
+    needed_options,
+    request_parameters,
+    started,
+)
 from explorers.transports import make_transport
 from explorers.transports.arrival import Source
 from rft_data.core.errors import EngineError
@@ -110,17 +116,10 @@ class VllmEngine:
         """
         version = await self._swap.admitted()
         check_room(prompt_ids, self._max_model_len)
-        parameters: dict[str, Any] = {
-            "max_tokens": sampling.max_tokens,
-            "temperature": sampling.temperature,
-            "logprobs": 0,
-            "stop_token_ids": self._end_ids,
-            "min_tokens": sampling.min_tokens,
-        }
         if sampling.stop:
-            self._llm.output_processor.tokenizer = self._tokenizer
-            parameters |= {"stop": list(sampling.stop), "detokenize": True}
+            give_tokenizer(self._llm, self._model_path)
         future = asyncio.get_running_loop().create_future()
+        parameters = request_parameters(sampling, self._end_ids)
         flight = _Flight(list(prompt_ids), parameters, Segments(version), future)
         self._start(flight, version)
         if self._stepper is None or self._stepper.done():
@@ -160,11 +159,6 @@ class VllmEngine:
                 _shut_down(self._llm)
             self._llm = None
 
-    @cached_property
-    def _tokenizer(self) -> Any:
-        """What stop strings are found with; vLLM itself is started without one."""
-        return need("transformers", "train", "stop strings").AutoTokenizer.from_pretrained(self._model_path)
-
     def _check_open(self) -> None:
         if self._llm is None:
             raise EngineError("the engine was closed; make a new one.")
@@ -179,11 +173,7 @@ class VllmEngine:
         from vllm.inputs import TokensPrompt
         from vllm.sampling_params import RequestOutputKind
 
-        params = SamplingParams(
-            output_kind=RequestOutputKind.FINAL_ONLY,
-            skip_special_tokens=False,
-            **{"detokenize": False, **parameters},
-        )
+        params = SamplingParams(output_kind=RequestOutputKind.FINAL_ONLY, **parameters)
         prompt = TokensPrompt(prompt_token_ids=list(prompt_ids), cache_salt=salt)
         request_id = str(next(self._ids))
         with _ONE_AT_A_TIME:
@@ -265,7 +255,7 @@ class VllmEngine:
         Requests in flight are stepped too; those that finish are answered by `go_on`.
         """
         salt = f"probe{next(self._ids)}"
-        ids = [self._add(row, {"max_tokens": 1, "prompt_logprobs": 0}, salt) for row in sequences]
+        ids = [self._add(row, SCORING, salt) for row in sequences]
         found: dict[str, Any] = {}
         while len(found) < len(ids):
             try:

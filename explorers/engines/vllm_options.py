@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from rft_data.core.errors import EngineError, RecipeError
-from rft_data.core.lookup import suggest
+from rft_data.core.lookup import need, suggest
+from rft_data.core.protocols import Sampling
 
 _DEFAULTS: Mapping[str, Any] = {
     "generation_config": "vllm",  # else vLLM adds sampling defaults of the model folder
@@ -88,6 +89,31 @@ def needed_options(
                 f"needs {value!r}; remove the option."
             )
     return needed
+
+
+SCORING: Mapping[str, Any] = {"max_tokens": 1, "prompt_logprobs": 0, "detokenize": False}
+"""Fields of `SamplingParams` for the logprobs of a prompt."""
+
+
+def request_parameters(sampling: Sampling, end_ids: Sequence[int]) -> dict[str, Any]:
+    """Fields of `SamplingParams` for one completion; text is made only to find stop strings in it."""
+    return {
+        "max_tokens": sampling.max_tokens,
+        "min_tokens": sampling.min_tokens,
+        "temperature": sampling.temperature,
+        "logprobs": 0,
+        "stop_token_ids": end_ids,
+        "detokenize": bool(sampling.stop),
+        "skip_special_tokens": False,
+        **({"stop": list(sampling.stop)} if sampling.stop else {}),
+    }
+
+
+def give_tokenizer(llm: Any, model_path: Path) -> None:
+    """Give a running `LLMEngine` what it finds stop strings with; it is started without a tokenizer."""
+    if llm.output_processor.tokenizer is None:
+        transformers = need("transformers", "train", "stop strings")
+        llm.output_processor.tokenizer = transformers.AutoTokenizer.from_pretrained(model_path)
 
 
 def started(arguments: object, model_path: Path, options: Mapping[str, object]) -> Any:

@@ -173,3 +173,26 @@ def test_plain_completions_go_on_with_their_row(template_of, saying) -> None:
     (row,) = model.rows(TASK, CONTEXT)
     check(row, engine, [0, 1])
     assert engine.seen[1] == engine.seen[0] + engine.said[0] + model._template.ids(" there")
+
+
+@pytest.mark.parametrize(
+    ("said", "stop", "between"),
+    [
+        ("fine.<|im_end|>", (), "\n<|im_start|>user"),
+        ("fine.<|im_end|>", ("<|im_end|>",), "\n<|im_start|>user"),
+        ("fine.", ("fine.",), "<|im_end|>\n<|im_start|>user"),
+        ("fine.<|im_start|>", ("<|im_start|>",), "<|im_end|>\n<|im_start|>user"),
+    ],
+)
+def test_turn_ended_by_a_stop_string_gets_its_end_token(template_of, saying, said, stop, between) -> None:
+    template = template_of("qwen2.5")
+    engine, model = saying(template, said, "42<|im_end|>")
+
+    async def play() -> None:
+        first = await model.chat([USER], stop=stop)
+        await model.chat([USER, first.message, MORE])
+
+    asyncio.run(play())
+    check(model.rows(TASK, CONTEXT)[0], engine, [0, 1])
+    assert template.tokenizer.decode(engine.seen[1]).partition(said)[2].startswith(between)
+    assert [one.stop for one in engine.sampling] == [stop, ()]

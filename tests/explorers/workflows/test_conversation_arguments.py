@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 from typing import Any
 
 import pytest
 
+from explorers.limits import Limits
+from explorers.meter import Meter
 from explorers.workflows.make import make_workflow
+from explorers.workflows.rollouts import Rollouts
 from rft_data.core.errors import RecipeError
-from tests.explorers.conversations.conftest import trained_tokenizer
+from tests.explorers.conversations.conftest import SayingEngine, trained_tokenizer
 from tests.explorers.conversations.families import GEMMA, QWEN3, QWEN25
-from tests.explorers.workflows.test_worlds import NONE, PLACE, lake, play, rows_of
+from tests.explorers.workflows.test_worlds import CTX, NONE, PLACE, TASK, lake, play, rows_of
 
 SYSTEM = {"role": "system", "content": "Be brief."}
 
@@ -75,3 +79,15 @@ def test_base_model_without_a_chat_template_can_still_complete() -> None:
     make_workflow({"use": f"{PLACE}:twice"}, bare, NONE)
     with pytest.raises(RecipeError, match="has no chat template"):
         make_workflow({"use": f"{PLACE}:Desk"}, bare, NONE)
+
+
+def test_rows_and_drift_are_counted(tokenizers: dict[str, Any]) -> None:
+    thought = "<think>\nhow?\n</think>\n\n4<|im_end|>"
+    meter = Meter()
+    for name, first in (("qwen3", thought), ("qwen2.5", "4<|im_end|>")):
+        workflow = make_workflow({"use": f"{PLACE}:twice"}, tokenizers[name], NONE)
+        engine = SayingEngine(tokenizers[name], [first, "5<|im_end|>"])
+        asyncio.run(Rollouts(engine, workflow, Limits(), meter).play(TASK, CTX))
+    counted = meter.take()
+    assert (counted["rows"], counted["rows_per_rollout"]) == (3, 1.5)
+    assert (counted["turns_forked"], counted["turns_masked"]) == (1, 0)
