@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -96,10 +97,24 @@ class Bench(Published):
 
     make: Callable[..., Engine] = field(kw_only=True)
     engine: Engine = field(init=False)
+    kept: dict[str, Engine] = field(default_factory=dict)
+    """Further engines by their settings; a test that ends or breaks one takes a `fresh` one instead."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.engine = self.fresh()
+
+    def shared(self, **changes: Any) -> Engine:
+        """An engine of these settings that tests share one after the other, with any weights."""
+        key = json.dumps(changes, sort_keys=True)
+        if key not in self.kept:
+            self.kept[key] = self.fresh(**changes)
+        return self.kept[key]
+
+    def close(self) -> None:
+        """End all engines but fresh ones."""
+        for engine in (self.engine, *self.kept.values()):
+            engine.close()
 
     def fresh(self, **changes: Any) -> Engine:
         """Another engine on the same model, with nothing loaded."""
@@ -129,7 +144,18 @@ def bench(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     kind, tied = request.param
     bench = Bench(tmp_path_factory.mktemp(kind), tied, make=_engine_class(kind))
     yield bench
-    bench.engine.close()
+    bench.close()
+
+
+ONE_MODEL = pytest.mark.parametrize(
+    "bench",
+    [
+        pytest.param(("transformers", True), id="transformers"),
+        pytest.param(("vllm", True), id="vllm", marks=pytest.mark.slow),
+    ],
+    indirect=True,
+)
+"""For claims that have nothing to do with how the model is built."""
 
 
 @pytest.fixture

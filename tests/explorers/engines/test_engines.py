@@ -28,6 +28,7 @@ from rft_data.core.protocols import Completion, Engine, Sampling
 from rft_data.core.rows import WeightRef
 from rft_data.recipe.names import ENGINE_OPTIONS
 from rft_data.weights.probe import PROBE_FILE
+from tests.explorers.conftest import ONE_MODEL
 
 VOCABULARY, END = 96, 1
 PROMPTS = [[2 + (7 * i + 3 * j) % (VOCABULARY - 2) for j in range(3 + i % 11)] for i in range(40)]
@@ -139,6 +140,7 @@ def test_many_requests_at_once_are_all_answered(bench: Any) -> None:
 
 
 @pytest.mark.slow
+@ONE_MODEL
 def test_the_same_seed_and_step_sample_the_same_whatever_the_process_drew(bench: Any) -> None:
     drawn = []
     for disturbance in (0, 1):
@@ -153,6 +155,7 @@ def test_the_same_seed_and_step_sample_the_same_whatever_the_process_drew(bench:
     assert drawn[0] != drawn[1]
 
 
+@ONE_MODEL
 def test_an_engine_leaves_the_process_as_it_was(bench: Any) -> None:
     threads, seeds = torch.set_num_threads, (random.getstate(), torch.get_rng_state())
     engine = bench.fresh()
@@ -164,6 +167,7 @@ def test_an_engine_leaves_the_process_as_it_was(bench: Any) -> None:
     assert torch.equal(torch.get_rng_state(), seeds[1])
 
 
+@ONE_MODEL
 def test_nothing_is_served_before_proof(bench: Any) -> None:
     engine = bench.fresh()
     with pytest.raises(ParityError, match="load_weights"):
@@ -173,6 +177,7 @@ def test_nothing_is_served_before_proof(bench: Any) -> None:
     engine.close()
 
 
+@ONE_MODEL
 def test_closing_one_engine_leaves_the_other_serving(bench: Any) -> None:
     bench.engine.load_weights(bench.ref("a"))
     other = bench.fresh()
@@ -343,6 +348,7 @@ def test_a_cancelled_request_leaves_the_engine_ready(bench: Any) -> None:
     bench.engine.load_weights(bench.ref("b"))
 
 
+@ONE_MODEL
 def test_a_failure_inside_reaches_every_caller_and_ends_the_engine(bench: Any) -> None:
     engine = bench.fresh()
     engine.load_weights(bench.ref("a"))
@@ -379,6 +385,7 @@ def test_a_prompt_without_room_is_an_error_of_that_row(bench: Any) -> None:
         assert completion.finish_reason == "stop" or len(completion.token_ids) == 8
 
 
+@ONE_MODEL
 def test_an_unknown_option_is_refused_with_the_likely_one(bench: Any) -> None:
     with pytest.raises(RecipeError, match="did you mean 'dtype'"):
         bench.fresh(options={"dtyp": "float32"})

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,21 +18,13 @@ from explorers.engines.swap import Segments
 from rft_data.core.errors import EngineError, IntegrityError, ParityError, RecipeError
 from rft_data.core.protocols import Completion, Engine, Sampling
 from rft_data.core.rows import WeightRef
+from tests.explorers.conftest import ONE_MODEL
 
 VOCABULARY = 96
 PROMPTS = [[2 + (7 * i + 3 * j) % (VOCABULARY - 2) for j in range(3 + i % 11)] for i in range(32)]
 LONG = Sampling(100, 0.9)
 MODES = ("drain", "continue", "recompute")
 EXACT = 1e-4
-ONE_MODEL = pytest.mark.parametrize(
-    "bench",
-    [
-        pytest.param(("transformers", True), id="transformers"),
-        pytest.param(("vllm", True), id="vllm", marks=pytest.mark.slow),
-    ],
-    indirect=True,
-)
-"""For claims that have nothing to do with how the model is built."""
 
 
 def stored(ref: WeightRef) -> Any:
@@ -103,24 +95,10 @@ async def play_and_swap(
     return await asyncio.gather(*running), await asyncio.gather(*after), proven
 
 
-@pytest.fixture
-def engine_of(bench: Any, request: pytest.FixtureRequest) -> Callable[..., Engine]:
-    """Engines on the bench's model, ended with the test."""
-
-    def make(**changes: Any) -> Engine:
-        engine = bench.fresh(**changes)
-        request.addfinalizer(engine.close)
-        return engine
-
-    return make
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES)
-def test_every_token_has_the_logprob_of_its_version(
-    bench: Any, engine_of: Callable[..., Engine], mode: str
-) -> None:
-    engine = engine_of(swap=mode)
+def test_every_token_has_the_logprob_of_its_version(bench: Any, mode: str) -> None:
+    engine = bench.shared(swap=mode)
     refs = [bench.ref(name) for name in "abab"]
     engine.load_weights(refs[0])
     completions, _, proven = asyncio.run(play_and_swap(engine, refs[1:]))
@@ -140,9 +118,9 @@ def test_every_token_has_the_logprob_of_its_version(
 
 @pytest.mark.slow
 @ONE_MODEL
-def test_a_stale_cache_is_kept_only_by_continue(bench: Any, engine_of: Callable[..., Engine]) -> None:
+def test_a_stale_cache_is_kept_only_by_continue(bench: Any) -> None:
     """The two references differ by far more than the tolerance, so the test above can tell them apart."""
-    engine = engine_of(swap="continue")
+    engine = bench.shared(swap="continue")
     refs = [bench.ref("a"), bench.ref("b")]
     engine.load_weights(refs[0])
     completions, _, _ = asyncio.run(play_and_swap(engine, refs[1:], steps=12))
@@ -151,10 +129,8 @@ def test_a_stale_cache_is_kept_only_by_continue(bench: Any, engine_of: Callable[
 
 @pytest.mark.slow
 @ONE_MODEL
-def test_calls_that_come_while_draining_wait_for_the_new_version(
-    bench: Any, engine_of: Callable[..., Engine]
-) -> None:
-    engine = engine_of(swap="drain")
+def test_calls_that_come_while_draining_wait_for_the_new_version(bench: Any) -> None:
+    engine = bench.shared(swap="drain")
     refs = [bench.ref("a"), bench.ref("b")]
     engine.load_weights(refs[0])
 
@@ -178,10 +154,8 @@ def test_calls_that_come_while_draining_wait_for_the_new_version(
 @pytest.mark.slow
 @ONE_MODEL
 @pytest.mark.parametrize("mode", ["continue", "recompute"])
-def test_calls_that_come_during_swaps_are_answered_too(
-    bench: Any, engine_of: Callable[..., Engine], mode: str
-) -> None:
-    engine = engine_of(swap=mode, options={"max_num_seqs": 8})
+def test_calls_that_come_during_swaps_are_answered_too(bench: Any, mode: str) -> None:
+    engine = bench.shared(swap=mode, options={"max_num_seqs": 8})
     refs = [bench.ref(name) for name in "abab"]
     engine.load_weights(refs[0])
     completions, late, _ = asyncio.run(
@@ -196,10 +170,8 @@ def test_calls_that_come_during_swaps_are_answered_too(
 
 @ONE_MODEL
 @pytest.mark.parametrize("mode", MODES)
-def test_a_prompt_longer_than_a_cache_block_is_not_answered_from_older_weights(
-    bench: Any, engine_of: Callable[..., Engine], mode: str
-) -> None:
-    engine = engine_of(swap=mode, max_model_len=256)
+def test_a_prompt_longer_than_a_cache_block_is_not_answered_from_older_weights(bench: Any, mode: str) -> None:
+    engine = bench.shared(swap=mode, max_model_len=256)
     prompt = [2 + i % (VOCABULARY - 2) for i in range(200)]
     refs = [bench.ref("a"), bench.ref("b")]
     engine.load_weights(refs[0])
@@ -220,9 +192,9 @@ def test_a_prompt_longer_than_a_cache_block_is_not_answered_from_older_weights(
 @ONE_MODEL
 @pytest.mark.parametrize("mode", ["continue", "recompute"])
 def test_weights_that_fail_their_proof_fail_what_is_in_flight_until_a_good_load(
-    bench: Any, engine_of: Callable[..., Engine], mode: str
+    bench: Any, mode: str
 ) -> None:
-    engine = engine_of(swap=mode)
+    engine = bench.shared(swap=mode)
     engine.load_weights(bench.ref("a"))
     wrong = bench.ref("b", probed="a")
 
@@ -253,9 +225,9 @@ def test_weights_that_fail_their_proof_fail_what_is_in_flight_until_a_good_load(
 @pytest.mark.slow
 @ONE_MODEL
 def test_a_load_that_breaks_half_way_under_requests_is_mended_by_the_next(
-    bench: Any, engine_of: Callable[..., Engine], monkeypatch: pytest.MonkeyPatch
+    bench: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine = engine_of(swap="continue")
+    engine = bench.shared(swap="continue")
     engine.load_weights(bench.ref("a"))
     apply = engine.apply  # type: ignore[attr-defined]
 
@@ -290,10 +262,8 @@ def test_a_load_that_breaks_half_way_under_requests_is_mended_by_the_next(
 @pytest.mark.slow
 @ONE_MODEL
 @pytest.mark.parametrize("mode", ["drain", "continue"])
-def test_a_damaged_directory_disturbs_nothing(
-    bench: Any, engine_of: Callable[..., Engine], mode: str
-) -> None:
-    engine = engine_of(swap=mode)
+def test_a_damaged_directory_disturbs_nothing(bench: Any, mode: str) -> None:
+    engine = bench.shared(swap=mode)
     good, damaged = bench.ref("a"), bench.ref("b")
     engine.load_weights(good)
     file = Path(damaged.path) / "model.safetensors"
@@ -312,10 +282,8 @@ def test_a_damaged_directory_disturbs_nothing(
 
 
 @ONE_MODEL
-def test_swaps_asked_for_together_are_made_one_after_the_other(
-    bench: Any, engine_of: Callable[..., Engine]
-) -> None:
-    engine = engine_of(swap="recompute")
+def test_swaps_asked_for_together_are_made_one_after_the_other(bench: Any) -> None:
+    engine = bench.shared(swap="recompute")
     refs = [bench.ref(name) for name in "aba"]
 
     async def play() -> list[float]:
@@ -329,10 +297,8 @@ def test_swaps_asked_for_together_are_made_one_after_the_other(
 
 @pytest.mark.slow
 @ONE_MODEL
-def test_a_swap_given_up_while_draining_lets_requests_pass_again(
-    bench: Any, engine_of: Callable[..., Engine]
-) -> None:
-    engine = engine_of(swap="drain")
+def test_a_swap_given_up_while_draining_lets_requests_pass_again(bench: Any) -> None:
+    engine = bench.shared(swap="drain")
     refs = [bench.ref("a"), bench.ref("b")]
     engine.load_weights(refs[0])
 
