@@ -6,7 +6,10 @@ What it cannot hide: names, sizes and times of files whose path the program know
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import IO, Any
 
 from explorers.sandbox.box import PROGRAM, VARIABLES, Folders, limited
@@ -23,6 +26,10 @@ _REFUSED = (
     *("listen", "memfd_create", "memfd_secret", "ptrace", "userfaultfd", "io_uring_setup", "bpf"),
 )
 """System calls refused beyond sandlock's own list."""
+
+
+_WAIT_S = 5.0
+"""For the end of a program that was killed, or has ended."""
 
 
 class LandlockBox:
@@ -72,11 +79,13 @@ class Confined:
 
     def kill(self) -> None:
         """See `Running`."""
-        self._process.kill()
+        self._process.kill()  # its process group, which it may have left
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)
 
     def wait(self) -> int:
         """See `Running`."""
-        result = self._process.wait()
+        result = self._process.wait(_WAIT_S)
         if result.exit_code >= 0:
             return int(result.exit_code)
         return -int(result.signal) if result.signal > 0 else -9
