@@ -9,6 +9,12 @@ from typing import Any
 
 from explorers.rewards.code_tests import CodeTests
 from explorers.rewards.contract import RewardKind, reward_kind
+from explorers.rewards.countdown import Countdown
+from explorers.rewards.json_schema import JsonSchema
+from explorers.rewards.multiple_choice import MultipleChoice
+from explorers.rewards.number import Number
+from explorers.rewards.reasoning_gym_score import ReasoningGymScore
+from explorers.rewards.regex import Regex
 from explorers.rewards.reward_model import RewardModel
 from explorers.rewards.rules import AnswerFormat, ExactAnswer, Later, MathVerify
 from rft_data.core.errors import RecipeError, RftError
@@ -19,6 +25,12 @@ REWARDS: Mapping[str, type] = {
     "answer_format": AnswerFormat,
     "math_verify": MathVerify,
     "code_tests": CodeTests,
+    "multiple_choice": MultipleChoice,
+    "number": Number,
+    "regex": Regex,
+    "json_schema": JsonSchema,
+    "countdown": Countdown,
+    "reasoning_gym": ReasoningGymScore,
     "reward_model": RewardModel,
     "later": Later,
 }
