@@ -5,17 +5,21 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from explorers.rewards.code_tests import CodeTests
 from explorers.rewards.contract import RewardKind, reward_kind
 from explorers.rewards.countdown import Countdown
+from explorers.rewards.group_ranking import GroupRanking
 from explorers.rewards.json_schema import JsonSchema
+from explorers.rewards.llm_judge import LlmJudge
 from explorers.rewards.multiple_choice import MultipleChoice
 from explorers.rewards.number import Number
 from explorers.rewards.reasoning_gym_score import ReasoningGymScore
 from explorers.rewards.regex import Regex
 from explorers.rewards.reward_model import RewardModel
+from explorers.rewards.rubric import Rubric
 from explorers.rewards.rules import AnswerFormat, ExactAnswer, Later, MathVerify
 from rft_data.core.errors import RecipeError, RftError
 from rft_data.core.lookup import lookup
@@ -32,6 +36,9 @@ REWARDS: Mapping[str, type] = {
     "countdown": Countdown,
     "reasoning_gym": ReasoningGymScore,
     "reward_model": RewardModel,
+    "llm_judge": LlmJudge,
+    "rubric": Rubric,
+    "group_ranking": GroupRanking,
     "later": Later,
 }
 
@@ -65,4 +72,7 @@ def make_reward(use: str, args: Mapping[str, Any]) -> Any:
 def built_in_kind(use: str) -> RewardKind | None:
     """How a built-in reward is called, told by its class alone; None for a reward of somebody's own."""
     known = REWARDS.get(use)
-    return None if known is None else reward_kind(functools.partial(known.__call__, None), use)
+    if known is None:
+        return None
+    kind = reward_kind(functools.partial(known.__call__, None), use)
+    return replace(kind, deadline_s=getattr(known, "deadline_s", None))

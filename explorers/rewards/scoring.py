@@ -244,8 +244,12 @@ def _runs_together(kind: RewardKind | None) -> bool:
 
 
 def _deadline_s(part: RewardPart, pool: RewardPool | None, limits: Limits) -> float:
-    kind = pool.kinds.get(part.name) if pool else None
-    own = part.args.get("deadline_s") if kind is None else kind.deadline_s
+    """Seconds for one call: the reward's own where it has one, else those of the recipe's limits."""
+    told = pool.kinds.get(part.name) if pool else None
+    kind = told or built_in_kind(part.use)
+    own = None if kind is None else kind.deadline_s
+    if told is None:  # a built-in, which takes its deadline as an argument
+        own = part.args.get("deadline_s", own)
     return limits.reward_deadline_s if own is None else float(own)
 
 

@@ -57,7 +57,7 @@ class JudgeClient:
             raise ValueError(f"sampling sets {own}, which are the operator's own; leave them out")
         self._base_url = base_url.rstrip("/")
         self._model, self._sampling = model, dict(sampling)
-        self._cache, self._api_key_env = cache, api_key_env
+        self.cache, self._api_key_env = cache, api_key_env
         self._key: str | None = None
         self._failed: dict[str, tuple[float, str]] = {}
         self.spending = Spending(limits)
@@ -68,14 +68,13 @@ class JudgeClient:
         Raises: OperatorError when the key's environment variable is not set, or holds no key;
             MissingExtraError.
         """
-        url = f"{self._base_url}/chat/completions"
-        keys = [content_id(url, self._model, prompt, self._sampling) for prompt in prompts]
+        keys = [self.content_key(prompt) for prompt in prompts]
         asked = dict(zip(keys, prompts, strict=True))
-        replies = {key: Reply(text) for key, text in self._cache.find(list(asked)).items()}
+        replies = {key: Reply(text) for key, text in self.cache.find(list(asked)).items()}
         replies.update(self._lately_failed())
         missing = {key: prompt for key, prompt in asked.items() if key not in replies}
         if missing:
-            self._read_key()
+            self.read_key()
             # A thread of its own: the caller's may have a running event loop.
             with ThreadPoolExecutor(1, "judge") as thread:
                 replies.update(thread.submit(asyncio.run, self._ask_missing(missing)).result())
@@ -90,7 +89,27 @@ class JudgeClient:
         self._failed = {key: seen for key, seen in self._failed.items() if seen[0] > oldest}
         return {key: Reply("", error) for key, (_, error) in self._failed.items()}
 
-    def _read_key(self) -> None:
+    def content_key(self, prompt: str) -> str:
+        """What a reply is stored under: a hash of endpoint, model, prompt and sampling."""
+        url = f"{self._base_url}/chat/completions"
+        return content_id(url, self._model, prompt, self._sampling)
+
+    def open_endpoint(self) -> JudgeEndpoint:
+        """Connections for calls in the running event loop; `read_key` comes first.
+
+        Raises: MissingExtraError.
+        """
+        endpoints = need("ops.judge.judge_endpoint", "ops", "asking a judge")
+        opened: JudgeEndpoint = endpoints.JudgeEndpoint(
+            self._base_url, self._model, self._sampling, self._key, self.spending
+        )
+        return opened
+
+    def read_key(self) -> None:
+        """Read the key from the environment, where one is wanted.
+
+        Raises: OperatorError when its variable is not set, or holds no key.
+        """
         if self._api_key_env is None:
             return
         # files that keys are read from end in a line break
@@ -108,13 +127,10 @@ class JudgeClient:
         self._key = key
 
     async def _ask_missing(self, missing: Mapping[str, str]) -> dict[str, Reply]:
-        endpoints = need("ops.judge.judge_endpoint", "ops", "asking a judge")
         slots = asyncio.Semaphore(self.spending.limits.concurrency)
         end = asyncio.get_running_loop().time() + self.spending.limits.deadline_s
-        async with endpoints.JudgeEndpoint(
-            self._base_url, self._model, self._sampling, self._key, self.spending
-        ) as endpoint:
-            with self._cache.adding() as add:
+        async with self.open_endpoint() as endpoint:
+            with self.cache.adding() as add:
                 found = await asyncio.gather(
                     *(
                         self._ask(endpoint, slots, end, prompt, partial(add, key))

@@ -52,9 +52,10 @@ class PromptMaker:
         if self.wants_answer:
             values["answer"] = self._reference_answers(table, store)
         rows = zip(*values.values(), strict=True)
-        return [self._filled(dict(zip(values, row, strict=True))) for row in rows]
+        return [self.filled(dict(zip(values, row, strict=True))) for row in rows]
 
-    def _filled(self, values: Mapping[str, str | None]) -> str | None:
+    def filled(self, values: Mapping[str, str | None]) -> str | None:
+        """The template with values by place; None where `answer` is one of them and None."""
         if values.get("answer", "") is None:
             return None
         return _PLACE.sub(lambda found: values[found[1]] or "", self._template)
@@ -81,7 +82,7 @@ def _row_prompts(table: pa.Table) -> list[str | None]:
             else [None] * table.num_rows
         )
         return [
-            _spoken(json.loads(messages)[:count])
+            spoken(json.loads(messages)[:count])
             for messages, count in zip(table["messages"].to_pylist(), counts, strict=True)
         ]
     if "prompt" in table.column_names:
@@ -93,7 +94,7 @@ def _row_prompts(table: pa.Table) -> list[str | None]:
     )
 
 
-def _spoken(messages: Sequence[Mapping[str, Any]]) -> str:
+def spoken(messages: Sequence[Mapping[str, Any]]) -> str:
     """A conversation as text: one message as it is, several with their roles."""
     texts = [_text(message.get("content")) for message in messages]
     if len(texts) == 1:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -69,13 +69,21 @@ class ScoreReader:
 
 def _under_key(reply: str, key: str) -> Any:
     """The value under `key` in the last JSON object of a reply that has it; None when none has."""
-    found, place = None, reply.find("{")
+    found = None
+    for value in json_objects(reply):
+        if key in value and not isinstance(value[key], bool):
+            found = value[key]
+    return found
+
+
+def json_objects(reply: str) -> Iterator[Mapping[str, Any]]:
+    """The JSON objects of a reply, in order; objects within objects are not looked at."""
+    place = reply.find("{")
     while 0 <= place < _LONGEST_JSON:
         try:
             value, end = _DECODER.raw_decode(reply, place)
         except (ValueError, RecursionError):
             value, end = None, place + 1
-        if isinstance(value, dict) and key in value and not isinstance(value[key], bool):
-            found = value[key]
+        if isinstance(value, dict):
+            yield value
         place = reply.find("{", end)
-    return found

@@ -55,9 +55,7 @@ class RewardComponent(Section):
             try:
                 inspect.signature(REWARDS[self.use]).bind(**self.args)
             except TypeError as err:
-                raise ValueError(
-                    f"reward '{self.use}' does not take the arguments {self.args}: {err}"
-                ) from err
+                raise ValueError(f"reward '{self.use}' cannot be made: {err}") from err
         return self
 
     @property
