@@ -87,6 +87,27 @@ def test_all_problems_are_reported_at_once_with_their_place(tmp_path: Path) -> N
         ("group_size: 4", "group_size: '4'", "14:3 explorer.group_size: Input should be a valid integer"),
         ("reward: [{use: exact_answer}]", "reward: [{use: later}, {use: later}]", "uses one component twice"),
         (
+            "{use: exact_answer}",
+            "{use: exact_answer, args: {mark: x}}",
+            "made: got an unexpected .*'mark'",
+        ),
+        (
+            "{use: exact_answer}",
+            "{use: reward_model}",
+            "made: missing a required argument: 'model'",
+        ),
+        ("{use: exact_answer}", "{use: number, min: 1, max: 0}", "min 1 above max 0"),
+        (
+            "{use: exact_answer}",
+            "{use: number, tasksets: [nowhere]}",
+            "for tasksets .'nowhere'.; there are",
+        ),
+        (
+            "{use: exact_answer}",
+            "{use: number, only_if: {reward: exact_answer, at_least: 1}}, {use: exact_answer}",
+            "only_if.reward 'exact_answer', which is no component before it",
+        ),
+        (
             "mode: online",
             "mode: onlin",
             "3:1 mode: found 'onlin'; one of online, explore, train, offline, eval, data is needed",
@@ -262,3 +283,18 @@ def test_operators_over_the_batch_are_refused_where_groups_are_judged_one_by_one
             recipe = load_recipe(write(tmp_path, fine))
             assert isinstance(recipe, PlayingRecipe)
             experience_pipeline(recipe, buffer).close()
+
+
+def test_two_components_of_one_kind_have_names_and_plain_ones_change_no_recipe(tmp_path: Path) -> None:
+    two = "reward: [{use: number}, {use: number, name: near, max: 1}]"
+    recipe = load_recipe(write(tmp_path, GOOD.replace("reward: [{use: exact_answer}]", two)))
+    first, second = recipe.explorer.reward
+    assert (first.stored_as, second.stored_as) == ("number", "near")
+    assert first.model_dump() == {"use": "number", "weight": 1.0, "args": {}}
+
+
+def test_an_argument_that_is_refused_is_named_and_not_shown(tmp_path: Path) -> None:
+    refused = "{use: exact_answer, args: {key: hush}}"
+    with pytest.raises(RecipeError, match="unexpected keyword argument 'key'") as caught:
+        load_recipe(write(tmp_path, GOOD.replace("{use: exact_answer}", refused)))
+    assert "hush" not in str(caught.value)
