@@ -28,12 +28,14 @@ def corrected(turn: Turn, said: Mapping[str, Any], template: ChatTemplate) -> bo
     start = raw.rfind(old) if old else -1
     if said["role"] != "assistant" or not isinstance(new, str) or start < 0:
         return False
+    message = {**turn.reply.message, "content": new}
+    if key(message) != key(said):  # more than the text differs: it would not be found again
+        return False
     wanted = raw[:start] + new
     for kept in range(len(sampled), max(0, len(sampled) - SHORT - 1), -1):
         if wanted.startswith(_text(template, sampled[:kept])):
             rest = wanted[len(_text(template, sampled[:kept])) :]
             turn.replace(kept, template.ids(rest) if rest else [])
-            message = {**turn.reply.message, "content": new}
             turn.reply = replace(turn.reply, content=new, message=message)
             turn.reply_key = key(message)
             return True

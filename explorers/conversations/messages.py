@@ -28,14 +28,14 @@ def with_system(messages: Sequence[Message], system: str | None) -> tuple[Messag
 def key(message: Mapping[str, Any]) -> str:
     """What decides whether two messages are the same, as canonical JSON.
 
-    Thinking and the ids of calls do not count: many agent programs drop or renumber them. A list of text
-    parts equals its text.
+    Thinking, the ids of calls and an assistant's name do not count: many agent programs drop, renumber or add
+    them. A list of text parts equals its text.
     """
     calls = [_call(call) for call in message.get("tool_calls") or ()]
-    text = _text(message["content"])
-    if message["role"] == "assistant" and isinstance(text, str):
-        text = unthought(text)
-    return canonical_json([message["role"], text, calls, message.get("name")])
+    text, name = _text(message["content"]), message.get("name")
+    if message["role"] == "assistant":
+        text, name = unthought(text) if isinstance(text, str) else text, None
+    return canonical_json([message["role"], text, calls, name])
 
 
 def unthought(text: str) -> str:

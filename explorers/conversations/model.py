@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from dataclasses import replace
 from typing import Any
 
@@ -51,6 +52,7 @@ class Model:
         """Chat calls by how their history differed from what was sampled."""
         self.sampled = 0
         """Tokens sampled so far."""
+        self._asked = 0  # tokens that the turns under way may sample
 
     async def chat(
         self,
@@ -94,6 +96,11 @@ class Model:
         turn = Turn(parent, (said,), ({"role": "user", "content": said},), context, offered="")
         return await self._sample(turn, self._next(max_tokens, stop), None)
 
+    @property
+    def turns(self) -> int:
+        """Turns sampled so far."""
+        return len(list(self._turns))
+
     def rows(self, task: Task, ctx: RolloutContext, *, step_wise: bool = False) -> list[Experience]:
         """The rows of what was sampled so far, without a reward: one for each branch, or for each turn.
 
@@ -130,7 +137,7 @@ class Model:
         else:
             added = given[known:]
             context = self._template.between(parent.reply.message, added, tools, ended=parent.ended)
-        return Turn(parent, tuple(keys[known:]), tuple(added), context, offered)
+        return Turn(parent, tuple(keys[known:]), tuple(deepcopy(added)), context, offered)
 
     def _followed(
         self, given: list[dict[str, Any]], keys: list[str], offered: str
@@ -165,6 +172,7 @@ class Model:
     async def _sample(self, turn: Turn, sampling: Sampling, tools: Sequence[Any] | None) -> Reply:
         prompt = [*(turn.parent.ids if turn.parent else ()), *turn.context]
         self._turns.begin(turn)
+        self._asked += sampling.max_tokens
         try:
             completion = await self._engine.generate(prompt, sampling)
             self.sampled += len(completion.token_ids)
@@ -174,26 +182,26 @@ class Model:
             turn.reply = self._reply(turn, prompt, completion.finish_reason, tools)
             turn.reply_key = key(turn.reply.message)
         finally:
+            self._asked -= sampling.max_tokens
             if turn.reply is None:
                 self._turns.forget(turn)
-        return turn.reply
+        return deepcopy(turn.reply)  # a caller may change what it gets, and a tool its arguments
 
     def _next(self, max_tokens: int | None, stop: Sequence[str]) -> Sampling:
         """How the next turn is sampled. Raises: BudgetSpent when the rollout may sample no more."""
-        wanted = self._sampling.max_tokens if max_tokens is None else max_tokens
+        most = self._sampling.max_tokens if max_tokens is None else max_tokens
+        if most < 1:
+            raise ValueError(f"max_tokens is {most}; wanted 1 or more.")
         if self._budget is not None:
-            wanted = min(wanted, self._budget - self.sampled)
-        if wanted < 1:
+            most = min(most, self._budget - self.sampled - self._asked)
+        if most < 1:
             raise BudgetSpent(
-                f"the rollout has sampled {self.sampled} tokens of a budget of {self._budget}, and the turn "
-                f"may sample {wanted}; end it, or raise the budget."
+                f"the rollout has sampled {self.sampled} tokens of a budget of {self._budget}, and turns "
+                f"under way may sample {self._asked}; end it, or raise the budget."
             )
-        return replace(
-            self._sampling,
-            max_tokens=wanted,
-            min_tokens=min(wanted, self._sampling.min_tokens),
-            stop=(*self._sampling.stop, *stop),
-        )
+        least = min(self._sampling.min_tokens, most)
+        stops = (*self._sampling.stop, *stop)
+        return replace(self._sampling, max_tokens=most, min_tokens=least, stop=stops)
 
     def _reply(self, turn: Turn, prompt: list[int], finish: str, tools: Sequence[Any] | None) -> Reply:
         template = self._template

@@ -8,6 +8,7 @@ What looks like a call and is none is reported with `arguments` None, never rais
 from __future__ import annotations
 
 import ast
+import copy
 import json
 import re
 from collections.abc import Collection, Sequence
@@ -174,5 +175,5 @@ def _called(node: ast.Call) -> str:
 
 
 def _sent(call: ToolCall) -> dict[str, Any]:
-    function = {"name": call.name, "arguments": dict(call.arguments or {})}
+    function = {"name": call.name, "arguments": copy.deepcopy(call.arguments or {})}
     return {"id": call.id, "type": "function", "function": function}

@@ -94,13 +94,13 @@ class Turns:
         self._begun: list[Turn] = []
 
     def __iter__(self) -> Iterator[Turn]:
-        """Every turn, in the order in which they were begun."""
-        return iter(self._begun)
+        """Every turn that has been sampled, in the order in which they were begun."""
+        return (turn for turn in self._begun if turn.reply is not None)
 
     @property
     def leaves(self) -> list[Turn]:
-        """The turns that nothing continues."""
-        return [turn for turn in self if not turn.children]
+        """The turns that no sampled turn continues."""
+        return [turn for turn in self if all(child.reply is None for child in turn.children)]
 
     def siblings(self, parent: Turn | None) -> list[Turn]:
         """The turns that begin after `parent`; the roots for None."""

@@ -131,3 +131,16 @@ def test_cancelled_turn_leaves_no_row(template_of, saying) -> None:
     asyncio.run(play())
     (row,) = model.rows(TASK, CONTEXT)
     check(row, engine, [0])
+
+
+def test_a_name_that_the_caller_gives_to_a_turn_is_no_difference(template_of, saying) -> None:
+    engine, model = saying(template_of("qwen2.5"), "fine.<|im_end|>", "42<|im_end|>")
+
+    async def play() -> None:
+        reply = await model.chat([USER])
+        await model.chat([USER, {**reply.message, "name": "helper"}, MORE])
+
+    asyncio.run(play())
+    (row,) = model.rows(TASK, CONTEXT)
+    check(row, engine, [0, 1])
+    assert row.metadata == {}

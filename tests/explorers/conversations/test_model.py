@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
-from explorers.conversations.replies import BudgetSpent
+from explorers.conversations.model import Model
+from explorers.conversations.replies import BudgetSpent, ContextOverflow, Reply
+from explorers.conversations.template import ChatTemplate
+from rft_data.core.protocols import Completion, Sampling
 from rft_data.core.rows import Experience
-from tests.explorers.conversations.conftest import CONTEXT, TASK
+from tests.explorers.conversations.conftest import CONTEXT, TASK, SayingEngine
 
 USER = {"role": "user", "content": "hello there"}
 SYSTEM = {"role": "system", "content": "fine."}
@@ -196,3 +200,85 @@ def test_turn_ended_by_a_stop_string_gets_its_end_token(template_of, saying, sai
     check(model.rows(TASK, CONTEXT)[0], engine, [0, 1])
     assert template.tokenizer.decode(engine.seen[1]).partition(said)[2].startswith(between)
     assert [one.stop for one in engine.sampling] == [stop, ()]
+
+
+class Waiting(SayingEngine):
+    """Takes its time; a prompt that comes after `room` others overflows."""
+
+    room = 9
+
+    async def generate(self, prompt_ids: Sequence[int], sampling: Sampling) -> Completion:
+        if len(self.seen) >= self.room:
+            raise ContextOverflow("no room")
+        given = await super().generate(prompt_ids, sampling)
+        await asyncio.sleep(0.01)
+        return given
+
+
+def waiting(template: ChatTemplate, *texts: str, **changes: Any) -> tuple[Waiting, Model]:
+    engine = Waiting(template.tokenizer, texts)
+    return engine, Model(engine, template, Sampling(64), **changes)
+
+
+@pytest.mark.parametrize("step_wise", [True, False])
+def test_a_turn_under_way_is_no_row_yet(template_of, step_wise: bool) -> None:
+    engine, model = waiting(template_of("qwen2.5"), "fine.<|im_end|>", "12<|im_end|>")
+    engine.room = 2
+
+    async def play() -> list[Experience]:
+        reply = await model.chat([USER])
+        history = [USER, reply.message, MORE]
+        with pytest.raises(ContextOverflow):
+            await asyncio.gather(model.chat(history), model.chat([*history, reply.message, MORE]))
+        return model.rows(TASK, CONTEXT, step_wise=step_wise)
+
+    (row,) = asyncio.run(play())
+    check(row, engine, [0])
+    assert row.messages == [USER, {"role": "assistant", "content": "fine."}]
+
+
+def test_calls_at_the_same_time_share_the_budget(template_of) -> None:
+    texts = ["12 + 30 = 42. the answer"] * 4
+    engine, model = waiting(template_of("qwen2.5"), *texts, budget=100)
+
+    async def play() -> list[Any]:
+        calls = [model.chat([USER], max_tokens=most) for most in (40, 40, 40, 40)]
+        return await asyncio.gather(*calls, return_exceptions=True)
+
+    found = asyncio.run(play())
+    assert [sampling.max_tokens for sampling in engine.sampling] == [40, 40, 20]
+    assert [type(one) for one in found] == [Reply, Reply, Reply, BudgetSpent]
+    assert model.sampled == sum(map(len, engine.said))
+
+
+def test_the_end_of_a_budget_bounds_min_tokens_too(template_of) -> None:
+    template = template_of("qwen2.5")
+    engine = SayingEngine(template.tokenizer, ["12"])
+    model = Model(engine, template, Sampling(64, min_tokens=8), budget=3)
+    asyncio.run(model.chat([USER]))
+    assert (engine.sampling[0].max_tokens, engine.sampling[0].min_tokens) == (3, 3)
+
+
+def test_a_call_for_no_tokens_is_a_mistake_and_no_spent_budget(template_of, saying) -> None:
+    _, model = saying(template_of("qwen2.5"), "12")
+    with pytest.raises(ValueError, match="max_tokens is 0"):
+        asyncio.run(model.chat([USER], max_tokens=0))
+
+
+def test_what_a_caller_does_to_its_messages_changes_no_row(template_of, saying) -> None:
+    engine, model = saying(template_of("qwen2.5"), CALL, "42<|im_end|>")
+    user = {"role": "user", "content": "hello there"}
+
+    async def play() -> None:
+        reply = await model.chat([user], tools=TOOLS)
+        reply.tool_calls[0].arguments["a"] = 13  # type: ignore[index]
+        history = [user, reply.message, {"role": "tool", "content": "42"}]
+        await model.chat(history, tools=TOOLS)
+        reply.message["tool_calls"][0]["function"]["arguments"].clear()
+        user["content"] = "changed"
+
+    asyncio.run(play())
+    (row,) = model.rows(TASK, CONTEXT)
+    check(row, engine, [0, 1])
+    assert row.messages[0] == USER
+    assert row.messages[1]["tool_calls"][0]["function"]["arguments"] == {"a": 12, "b": 30}
