@@ -48,7 +48,7 @@ class ToolCalls:
         except _Refused as err:
             self.failures[err.failure] += 1
             content = json.dumps({"error": str(err)})
-        return {**message, "content": content[:_LONGEST]}
+        return {**message, "content": _storable(content[:_LONGEST])}
 
     async def _play(self, call: ToolCall, turn: asyncio.Lock) -> Any:
         """The value of one call. Raises: _Refused."""
@@ -77,6 +77,11 @@ class _Refused(Exception):
     def __init__(self, failure: ToolFailure, why: str) -> None:
         super().__init__(why)
         self.failure = failure
+
+
+def _storable(text: str) -> str:
+    """The text with `?` for what is no character: half of a pair, as names of files may have."""
+    return text.encode(errors="replace").decode()
 
 
 def _text(value: Any) -> str:

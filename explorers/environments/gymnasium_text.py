@@ -6,6 +6,7 @@ import inspect
 import json
 import re
 from collections.abc import Callable, Mapping
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,7 +61,7 @@ class GymnasiumText:
         All rollouts of a group begin in the same state.
         """
         seed = task.metadata.get("seed", int(task.task_id[:8], 16))
-        observation, _ = self._env.reset(seed=seed, options=task.metadata.get("options"))
+        observation, _ = self._env.reset(seed=seed, options=deepcopy(task.metadata.get("options")))
         return self._shown(observation)
 
     def action(self, reply: str) -> Any:

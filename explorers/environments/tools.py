@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from typing import Any
 
 from rft_data.core.errors import RecipeError
@@ -87,8 +88,9 @@ class ToolClass:
         """What `reset` is called with: `task` where it has a parameter of this name, else the task's fields.
 
         The fields are `prompt`, `answer` and those of the metadata; a `reset` without `**kwargs` gets those
-        that it names.
+        that it names. They are copies, which the class may change.
         """
+        task = deepcopy(task)
         parameters = _parameters(self._kind, "reset")
         if any(one.name == "task" and one.annotation in _TASK for one in parameters):
             return {"task": task}

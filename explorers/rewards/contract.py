@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from numbers import Real
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeGuard
 
 from rft_data.core.errors import RecipeError
 from rft_data.core.masking import masked
@@ -137,9 +137,9 @@ def outcome(value: Any) -> Outcome:
         known = value.cause in set(UnscoredCause)
         cause = UnscoredCause(value.cause) if known else UnscoredCause.REWARD
         return Unscored(masked(str(value.reason))[:_SHOWN], cause)
-    if _finite(value):
+    if is_finite(value):
         return Score(float(value))
-    if isinstance(value, Mapping) and value and all(map(_finite, value.values())):
+    if isinstance(value, Mapping) and value and all(map(is_finite, value.values())):
         parts = {str(name): float(part) for name, part in value.items()}
         total = parts.pop(_TOTAL, None)
         return Score(sum(parts.values()) if total is None else total, parts)
@@ -147,8 +147,12 @@ def outcome(value: Any) -> Outcome:
     return Unscored(f"returned {found}; wanted a finite number or Unscored(reason)")
 
 
-def _finite(value: Any) -> bool:
-    return isinstance(value, Real) and math.isfinite(value)
+def is_finite(value: Any) -> TypeGuard[float]:
+    """Whether a value is a number that a row can hold; an integer may be too large for that."""
+    try:
+        return isinstance(value, Real) and math.isfinite(value)
+    except OverflowError:
+        return False
 
 
 def raised(error: BaseException) -> Unscored:

@@ -11,11 +11,12 @@ from explorers.conversations.model import Model
 from explorers.environments.gymnasium_text import GymnasiumText, Shown, environment_maker
 from explorers.environments.pool import EnvironmentPool, Lent
 from explorers.rewards.composition import WORLD
+from explorers.rewards.contract import is_finite
 from explorers.rewards.scoring import Rewards
 from explorers.workflows.pooled import PooledWorkflow, in_reset, pool_plan, with_observation
 from explorers.workflows.recorded import Course
 from rft_data.core.errors import RecipeError
-from rft_data.core.protocols import Engine, RolloutContext
+from rft_data.core.protocols import Engine, RolloutContext, Unscored
 from rft_data.core.rows import Experience, Task
 from rft_data.core.words import RolloutEnd
 
@@ -109,12 +110,13 @@ class EnvironmentWorkflow(PooledWorkflow):
             course.counts["invalid_actions"] = steps.invalid
         course.state = {"text": steps.shown.text, "done": steps.shown.done}
         rows = model.rows(task, ctx, step_wise=self._step_wise)
+        course.reward = _unscored(steps.rewards)
         if not self._step_wise:
-            course.reward = sum(steps.rewards)
+            course.reward = course.reward or sum(steps.rewards)
             rows = [replace(row, environment=steps.states[0]) for row in rows]
         elif rows:
-            course.reward = steps.rewards[-1]
-            rows = _with_steps(rows, steps)
+            rows = _with_steps(rows, steps, scored=course.reward is None)
+            course.reward = course.reward or steps.rewards[-1]
         return await self.outcome(task, rows, course)
 
     async def _play(
@@ -149,11 +151,19 @@ class EnvironmentWorkflow(PooledWorkflow):
         return steps.shown.text
 
 
-def _with_steps(rows: Sequence[Experience], steps: _Steps) -> list[Experience]:
-    """Rows of single steps with their states, and all but the last with their rewards."""
+def _unscored(rewards: Sequence[float]) -> Unscored | None:
+    """Why the steps' rewards are none, if one of them is no number."""
+    wrong = [f"step {n} gave {one}" for n, one in enumerate(rewards, 1) if not is_finite(one)]
+    return Unscored(f"{wrong[0]}; wanted a finite number") if wrong else None
+
+
+def _with_steps(rows: Sequence[Experience], steps: _Steps, *, scored: bool) -> list[Experience]:
+    """Rows of single steps with their states; `scored`: all but the last with their rewards."""
     keyed = [replace(row, environment=state) for row, state in zip(rows, steps.states, strict=True)]
-    scored = [
+    if not scored:
+        return keyed
+    before = [
         replace(row, reward=reward, reward_parts={WORLD: reward})
         for row, reward in zip(keyed[:-1], steps.rewards, strict=False)
     ]
-    return [*scored, keyed[-1]]
+    return [*before, keyed[-1]]

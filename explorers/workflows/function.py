@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Coroutine, Mapping
+from copy import deepcopy
 from dataclasses import replace
 from typing import Any
 
@@ -50,10 +51,10 @@ class FunctionWorkflow(RecordedWorkflow):
         """Play one rollout. Where the function lets ContextOverflow or BudgetSpent pass, that is its end."""
         model, course = self.model(engine, ctx), Course()
         with course.ended_by_limits():
-            course.reward = await self._play(replace(task, messages=self.prompt(task)), model, **self._args)
-        rows = model.rows(task, ctx)
-        course.turns = sum(message.get("role") == "assistant" for row in rows for message in row.messages)
-        return await self.outcome(task, rows, course)
+            given = deepcopy(replace(task, messages=self.prompt(task)))  # the function may change it
+            course.reward = await self._play(given, model, **self._args)
+        course.turns = model.turns
+        return await self.outcome(task, model.rows(task, ctx), course)
 
 
 def _playable(name: str, play: Any, args: Mapping[str, Any]) -> Play:

@@ -131,7 +131,18 @@ def _player(name: str, kind: Any) -> tuple[str, str] | None:
             f"workflow '{name}' is a {type(kind).__name__}; wanted a workflow class, a coroutine function, a "
             "class with tools or a subclass of gymnasium.Env."
         )
-    if hasattr(kind, "run"):
+    if _is_workflow(kind):
         return None
     gymnasium = sys.modules.get("gymnasium")
     return _ENVIRONMENT if gymnasium is not None and issubclass(kind, gymnasium.Env) else _TOOLS
+
+
+def _is_workflow(kind: type) -> bool:
+    """Whether its `run` takes a task, an engine and a context; a tool may have that name too."""
+    if not hasattr(kind, "run"):
+        return False
+    try:
+        inspect.signature(kind.run).bind(None, "task", "engine", "context")
+    except TypeError:
+        return False
+    return True

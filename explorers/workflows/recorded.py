@@ -5,12 +5,10 @@ The last row of a rollout holds its outcome: the reward, its parts, and in `meta
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from numbers import Real
 from typing import Any, TypeAlias
 
 from explorers.conversations.certificate import admit
@@ -18,6 +16,7 @@ from explorers.conversations.messages import with_system
 from explorers.conversations.model import Model
 from explorers.conversations.template import ChatTemplate
 from explorers.rewards.composition import WORLD
+from explorers.rewards.contract import is_finite
 from explorers.rewards.scoring import Rewards
 from explorers.rewards.unscored import reason_text
 from explorers.workflows.single_turn import tokenizer_hash
@@ -167,7 +166,10 @@ def with_world(columns: Mapping[str, Any], given: WorldReward) -> dict[str, Any]
     known = {**columns["reward_parts"], WORLD: value, **{f"{WORLD}.{name}": parts[name] for name in parts}}
     alone = not columns["reward_parts"] and columns["unscored_reason"] is None and columns["reward"] is None
     total = value if alone else None if columns["reward"] is None else columns["reward"] + value
-    return {**columns, "reward": total, "reward_parts": known}
+    found = {**columns, "reward": total, "reward_parts": known}
+    if total is not None and not is_finite(total):
+        found |= {"reward": None, "unscored_reason": f"the sum of the rewards is {total}"}
+    return found
 
 
 def whole_number(name: str, value: object, *, least: int) -> int:
@@ -184,15 +186,6 @@ def _checked(given: object) -> tuple[float, Mapping[str, float]] | Unscored | No
     if given is None or isinstance(given, Unscored):
         return given
     value, parts = given if isinstance(given, tuple) and len(given) == 2 else (given, {})
-    if (
-        isinstance(value, Real)
-        and math.isfinite(value)
-        and isinstance(parts, Mapping)
-        and all(map(_finite, parts.values()))
-    ):
+    if is_finite(value) and isinstance(parts, Mapping) and all(map(is_finite, parts.values())):
         return float(value), {str(name): float(part) for name, part in parts.items()}
     return Unscored(f"gave {given!r:.200}; wanted a finite number, (number, parts), Unscored or None")
-
-
-def _finite(value: Any) -> bool:
-    return isinstance(value, Real) and math.isfinite(value)

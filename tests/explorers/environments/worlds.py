@@ -168,6 +168,30 @@ async def given(task: Any, model: Any) -> Any:
     return (said[0], said[1]) if isinstance(said, list) else float("nan") if said == "nan" else said
 
 
+async def huge(task: Any, model: Any) -> Any:
+    await model.chat(task.messages)
+    return 10**400
+
+
+async def careless(task: Any, model: Any) -> float:
+    """Changes what it was given."""
+    messages = list(task.messages)
+    messages[0]["content"] += " (at once)"
+    await model.chat(messages)
+    task.metadata["options"].clear()
+    return 1.0
+
+
+async def twice_at_once(task: Any, model: Any) -> float:
+    """Asks after an example, and goes on in two ways."""
+    shown = [*task.messages, {"role": "assistant", "content": "4"}, {"role": "user", "content": "No."}]
+    first = await model.chat(shown)
+    asked = [*shown, first.message]
+    ways = [[*asked, {"role": "user", "content": word}] for word in ("Why?", "How?")]
+    await asyncio.gather(*map(model.chat, ways))
+    return 1.0
+
+
 async def away(task: Any, model: Any) -> Any:
     await model.chat(task.messages)
     return Unscored("the judge is away")
@@ -183,6 +207,26 @@ async def alone(task: Any) -> float:
 
 def plain(task: Any, model: Any) -> float:
     return 1.0
+
+
+class Shelf:
+    """Tools that are hard on what they are given, and give what no row can hold."""
+
+    def reset(self, options: list[int]) -> None:
+        options.clear()
+
+    def sort(self, numbers: list[int]) -> str:
+        """Sort numbers.
+
+        Args:
+            numbers: what is sorted.
+        """
+        numbers.sort()
+        return "sorted"
+
+    def run(self) -> str:
+        """Give half of a character."""
+        return "half \ud83d of it"
 
 
 class Unlucky(Desk):
@@ -230,3 +274,11 @@ class Lake(gymnasium.Env):
         self._place = max(0, self._place + (1 if action == 1 else -1))
         home = self._place == self._length - 1
         return self._place, float(home), home, False, {}
+
+
+class Pit(Lake):
+    """One whose first reward is no number."""
+
+    def step(self, action: int) -> tuple[int, float, bool, bool, dict[str, Any]]:
+        place, reward, *rest = super().step(action)
+        return place, reward if place == 2 else float("nan"), *rest  # type: ignore[return-value]
