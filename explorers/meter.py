@@ -10,6 +10,7 @@ from contextlib import contextmanager
 
 import numpy as np
 
+from explorers.ledger import Ledger, new_request
 from explorers.rewards.unscored import stated_cause
 from rft_data.core.protocols import Completion, Engine, Sampling
 from rft_data.core.rows import Experience, WeightRef
@@ -45,6 +46,7 @@ class Meter:
     """
 
     def __init__(self) -> None:
+        self.ledger = Ledger()
         self._inside: Counter[str] = Counter()
         self._entered: dict[str, float] = {}
         self._restart(time.monotonic())
@@ -89,7 +91,7 @@ class Meter:
         `idle_s`: no rollout was under way; `bubble_ratio`: share of the time in which the engine sampled
         nothing; `rows_per_rollout`: rows of an arrived rollout (0 when none arrived); `reward_p50_s`,
         `reward_p95_s`: seconds per call of a reward (0 without calls); `rollouts_failed/CAUSE`,
-        `rollouts_unscored/CAUSE`, `rewards_retried`: only where there were any.
+        `rollouts_unscored/CAUSE`, `rewards_retried`: only where there were any; and what `Ledger.take` gives.
         """
         end = time.monotonic()
         for phase in _PHASES:
@@ -110,6 +112,7 @@ class Meter:
             "bubble_ratio": min(1.0, max(0.0, 1.0 - self._seconds["generating"] / elapsed)),
             "reward_p50_s": float(p50),
             "reward_p95_s": float(p95),
+            **self.ledger.take(),
         }
         self._restart(end)
         return numbers
@@ -136,9 +139,14 @@ class MeteredEngine:
 
     async def generate(self, prompt_ids: Sequence[int], sampling: Sampling) -> Completion:
         """`Engine.generate`."""
-        with self._meter.during("generating"):
-            completion = await self._engine.generate(prompt_ids, sampling)
-        self._meter.count("tokens", len(completion.token_ids))
+        request = new_request()
+        try:
+            with self._meter.during("generating"):
+                completion = await self._engine.generate(prompt_ids, sampling)
+            request.tokens = len(completion.token_ids)
+        finally:
+            self._meter.count("tokens", request.tokens)
+            self._meter.ledger.sampled(request.tokens)
         return completion
 
     def load_weights(self, ref: WeightRef) -> float:

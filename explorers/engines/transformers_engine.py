@@ -21,6 +21,7 @@ from explorers.engines.isolation import RandomStream, process_state_kept
 from explorers.engines.proof import TIED_HEAD, Proof, check_room, end_token_ids, probe_tolerance
 from explorers.engines.stopping import StopTexts
 from explorers.engines.swap import Segments, WeightSwap, checked_mode
+from explorers.ledger import note_unfinished
 from explorers.transports import make_transport
 from explorers.transports.arrival import Source, Transport
 from explorers.transports.tensor_sources import open_source
@@ -111,7 +112,11 @@ class TransformersEngine:
         self._queue.append(request)
         if self._decoder is None or self._decoder.done():
             self._decoder = asyncio.create_task(self._decode_queue())
-        await request.future
+        try:
+            await request.future
+        except BaseException:
+            note_unfinished(len(request.token_ids))
+            raise
         return Completion(
             token_ids=request.token_ids,
             logprobs=request.logprobs,

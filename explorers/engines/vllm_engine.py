@@ -29,6 +29,7 @@ from explorers.engines.vllm_options import (
     request_parameters,
     started,
 )
+from explorers.ledger import note_unfinished
 from explorers.transports import make_transport
 from explorers.transports.arrival import Source
 from rft_data.core.errors import EngineError
@@ -127,6 +128,7 @@ class VllmEngine:
         try:
             output = (await future).outputs[0]
         except asyncio.CancelledError:
+            note_unfinished(self._tokens_so_far(flight))
             self._abort([flight])
             raise
         return Completion(
@@ -286,6 +288,13 @@ class VllmEngine:
         """Tokens sampled so far, by request."""
         states = self._llm.output_processor.request_states.values()
         return {state.external_req_id: state.detokenizer.num_output_tokens() for state in states}
+
+    def _tokens_so_far(self, flight: _Flight) -> int:
+        """Tokens of a request whose caller was cancelled, perhaps while the answer was on its way to it."""
+        future = flight.future
+        if future.done() and not future.cancelled() and future.exception() is None:
+            return len(future.result().outputs[0].token_ids)
+        return 0 if self._llm is None else self._sampled_tokens().get(flight.request_id, 0)
 
     def _start_over(self, flights: Sequence[_Flight], version: int) -> None:
         """Restart requests without a token yet, so that they have no cache of the old weights."""

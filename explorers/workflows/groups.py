@@ -7,6 +7,7 @@ from collections.abc import Collection, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
+from explorers.ledger import Cost
 from explorers.meter import Meter
 from explorers.plan import GroupPlan
 from explorers.rewards.contract import error_cause
@@ -14,11 +15,14 @@ from explorers.rewards.group_scoring import score_group, without_group
 from explorers.rewards.scoring import Rewards
 from explorers.rewards.unscored import reason_text
 from explorers.workflows.rollouts import Rollouts, described
+from rft_data.core.errors import RftError
 from rft_data.core.protocols import Group, RolloutContext, Sampling, Unscored
 from rft_data.core.rows import Experience, Task, Ticket, experience_id_of
-from rft_data.core.words import GroupOutcome, RowSource
+from rft_data.core.words import BurnCause, GroupOutcome, RowSource
 
 T = TypeVar("T")
+Member = asyncio.Task[list[Experience] | Exception]
+"""A rollout of a group at play."""
 
 
 class GroupPlayer:
@@ -44,7 +48,25 @@ class GroupPlayer:
             self._context(ticket.group_id, n, RowSource.ROLLOUT, self._member_sampling(n))
             for n in range(started)
         ]
-        members = {asyncio.create_task(self._rollouts.play(task, ctx)): ctx.member for ctx in contexts}
+        costs = [Cost() for _ in contexts]
+        members = {
+            asyncio.create_task(self._counted(task, ctx, costs[ctx.member])): ctx.member for ctx in contexts
+        }
+        group: Group | None = None
+        try:
+            arrived, errors = await self._arrivals(members)
+            group = await self._group(ticket, task, arrived, errors)
+            return group
+        finally:
+            kept = {row.member for row in group.experiences} if group is not None else None
+            for one, member in members.items():
+                fate = _fate(one, member, kept)
+                if fate is None and group is not None and group.outcome == GroupOutcome.FAILED:
+                    fate = BurnCause.GROUP_FAILED
+                self._meter.ledger.close(costs[member], fate, compared=group is not None)
+
+    async def _arrivals(self, members: Mapping[Member, int]) -> tuple[dict[int, list[Experience]], list[str]]:
+        """The rows of the members that are kept, in order, and the errors of those that failed."""
         arrived: dict[int, list[Experience]] = {}
         errors: list[str] = []
         waiting = set(members)
@@ -61,7 +83,15 @@ class GroupPlayer:
                         self._meter.count("rollouts_surplus")
         finally:
             await cancelled(members)
-        return await self._group(ticket, task, dict(sorted(arrived.items())), errors)
+        return dict(sorted(arrived.items())), errors
+
+    async def _counted(self, task: Task, ctx: RolloutContext, cost: Cost) -> list[Experience] | Exception:
+        """Play a rollout and count what it costs."""
+        cost.begin()
+        try:
+            return await self._rollouts.play(task, ctx)
+        finally:
+            cost.end()
 
     async def _group(
         self, ticket: Ticket, task: Task, arrived: Mapping[int, list[Experience]], errors: Sequence[str]
@@ -111,7 +141,7 @@ class GroupPlayer:
         A rollout that fails gives a row without tokens whose `unscored_reason` says why.
         """
         group_id = f"{label}-{task.task_id}"
-        outcome = await self._rollouts.play(task, self._context(group_id, member, RowSource.EVAL, sampling))
+        outcome = await self._evaluated(task, self._context(group_id, member, RowSource.EVAL, sampling))
         if not isinstance(outcome, Exception):
             return outcome
         return [
@@ -135,6 +165,19 @@ class GroupPlayer:
             )
         ]
 
+    async def _evaluated(self, task: Task, ctx: RolloutContext) -> list[Experience] | Exception:
+        cost = Cost()
+        fate: BurnCause | None = BurnCause.CANCELLED
+        try:
+            outcome = await self._counted(task, ctx, cost)
+            fate = _failure(outcome) if isinstance(outcome, Exception) else None
+            return outcome
+        except RftError:
+            fate = BurnCause.FAILED
+            raise
+        finally:
+            self._meter.ledger.close(cost, fate, compared=False)
+
     def _context(self, group_id: str, member: int, source: RowSource, sampling: Sampling) -> RolloutContext:
         return RolloutContext(
             run_id=self._plan.run_id,
@@ -145,6 +188,24 @@ class GroupPlayer:
             source=source,
             sampling=sampling,
         )
+
+
+def _fate(one: Member, member: int, kept: Collection[int] | None) -> BurnCause | None:
+    """Why a rollout was for nothing; None where it is in its group. `kept`: None when there is no group."""
+    if not one.done() or one.cancelled():
+        return BurnCause.CANCELLED
+    if one.exception() is not None:
+        return BurnCause.FAILED
+    outcome = one.result()
+    if isinstance(outcome, Exception):
+        return _failure(outcome)
+    if kept is None:
+        return BurnCause.CANCELLED
+    return None if member in kept else BurnCause.SURPLUS
+
+
+def _failure(error: Exception) -> BurnCause:
+    return BurnCause.TIMEOUT if isinstance(error, TimeoutError) else BurnCause.FAILED
 
 
 async def together(work: Sequence[Coroutine[object, object, T]]) -> list[T]:

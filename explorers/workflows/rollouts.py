@@ -72,6 +72,7 @@ class Rollouts:
             if not isinstance(outcome, TRANSIENT) or now() >= end:
                 break
             self._meter.count("rollouts_retried")
+            self._meter.ledger.retried()
             await asyncio.sleep(min(_BACKOFF_S * 2**retry, max(0.0, end - now())))
             outcome = await self._attempt(task, ctx, end)
         return outcome

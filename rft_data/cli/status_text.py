@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
 from rft_data.core.text import shown
@@ -81,6 +81,9 @@ def _numbers(progress: Progress) -> Iterator[tuple[str, str]]:
     failures = _failures(progress.numbers)
     if failures:
         yield "no reward", f"last step: {failures}"
+    burned = _burned(progress.numbers)
+    if burned:
+        yield "burned", f"last step: {burned}"
     for name in _HISTOGRAMS:
         found = _histogram(progress.numbers, name)
         if found:
@@ -97,6 +100,29 @@ def _failures(numbers: Mapping[str, Mapping[str, float]]) -> str:
                 causes = [key for key in values if key.startswith(f"{name}/")]
                 found.update({f"{said} by {key.partition('/')[2]}": int(values[key]) for key in causes})
     return "  ".join(f"{what} {count}" for what, count in sorted(found.items()))
+
+
+def _burned(numbers: Mapping[str, Mapping[str, float]]) -> str:
+    """Tokens and rollout seconds that were for nothing, by cause; empty where there were none."""
+    tokens, seconds, ratios = Counter[str](), defaultdict[str, float](float), []
+    for role, values in numbers.items():
+        for key, value in values.items():
+            name, _, cause = key.partition("/")
+            if name == "burned_tokens":
+                tokens[cause] += int(value)
+            elif name == "burned_s":
+                seconds[cause] += value
+            elif name == "kept_length_ratio":
+                ratios.append(f"{shown(role)} {value:.2f}")
+    if not tokens and not seconds:
+        return ""
+    causes = [
+        f"{shown(cause)} {tokens[cause]} tokens"
+        + (f" in {duration(seconds[cause])}" if cause in seconds else "")
+        for cause in sorted({*tokens, *seconds})
+    ]
+    lengths = f"  kept lengths / all: {', '.join(ratios)}" if ratios else ""
+    return "  ".join(causes) + lengths
 
 
 def _histogram(numbers: Mapping[str, Mapping[str, float]], name: str) -> dict[str, float]:

@@ -267,6 +267,8 @@ class GroupResult:
     """Rows of the group that training may use: all its rows when kept, () when an operator dropped it."""
     dropped_by: str = ""
     """The operator that dropped the whole group; empty when it was kept."""
+    tokens: int = field(default=0, compare=False)
+    """Sampled tokens of its rows. Not stored: 0 in a group that an earlier start of the run closed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -203,6 +203,25 @@ class Verdict(StrEnum):
     """An operator failed on it."""
 
 
+class BurnCause(StrEnum):
+    """Why what a rollout cost was for nothing: parts of the metrics `burned_tokens` and `burned_s`."""
+
+    CANCELLED = "cancelled"
+    """It was not finished when its group was complete, had failed or was given up."""
+    SURPLUS = "surplus"
+    """It arrived when its group was complete."""
+    FAILED = "failed"
+    """Its workflow, or the engine, raised."""
+    TIMEOUT = "timeout"
+    """It was not finished at its deadline, or its workflow raised TimeoutError."""
+    RETRIED = "retried"
+    """An attempt failed, and the rollout was played again."""
+    GROUP_FAILED = "group_failed"
+    """It arrived in a group that failed."""
+    STALE = "stale"
+    """It arrived, and its group grew too old to be trained on."""
+
+
 # --- leases ----------------------------------------------------------------------------------------
 
 

@@ -11,6 +11,7 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypedDict, cast
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -56,6 +57,8 @@ class _JudgedRow(TypedDict):
     """The effective one."""
     verdict: Verdict
     dropped_by: str
+    tokens: int
+    """Sampled ones."""
 
 
 @dataclass(frozen=True)
@@ -167,7 +170,8 @@ def group_results(played: Sequence[Played], rows: pa.Table, annotations: pa.Tabl
     rewards = effective_rewards(
         pa.table({"reward": rows["reward"], "shaped_reward": annotations["shaped_reward"]})
     )
-    rows = rows.select(names).append_column("reward", rewards)
+    sampled = sampled_tokens(rows["action_mask"])
+    rows = rows.select(names).append_column("reward", rewards).append_column("tokens", sampled)
     judged: dict[str, list[_JudgedRow]] = {}
     for row, verdict in zip(rows.to_pylist(), verdicts, strict=True):
         judged.setdefault(row["group_id"], []).append(cast("_JudgedRow", {**row, **verdict}))
@@ -186,7 +190,15 @@ def _result(group: Played, mine: Sequence[_JudgedRow]) -> GroupResult:
         version_min=min((row["version_min"] for row in mine), default=group.ticket.version),
         seqs=tuple(kept) if whole and group.outcome == GroupOutcome.ARRIVED else (),
         dropped_by="" if kept or not mine else mine[0]["dropped_by"],
+        tokens=sum(row["tokens"] for row in mine),
     )
+
+
+def sampled_tokens(masks: pa.ChunkedArray) -> pa.Array:
+    """Sampled tokens of each row, from the column `action_mask`; 0 for a row without one."""
+    column = masks.combine_chunks()
+    owners, taken = pc.list_parent_indices(column).to_numpy(), pc.list_flatten(column).to_numpy()
+    return pa.array(np.bincount(owners, taken, minlength=len(column)), pa.int64(), safe=False)
 
 
 def group_row(group: Played, result: GroupResult, named: Mapping[str, object]) -> dict[str, object]:

@@ -8,6 +8,7 @@ from statistics import fmean
 
 from rft_data.core.facts import lag_histograms
 from rft_data.core.rows import GroupResult
+from rft_data.core.words import BurnCause
 from rft_data.sampler.policy import Candidate
 
 
@@ -22,6 +23,7 @@ class Gauges:
         """Groups trained for the first time, by lag in flight and in queue."""
         self._reused_ages: list[int] = []
         """Of groups trained again, in optimizer steps."""
+        self._stale_tokens = 0
         self._uses = 0
         """Groups trained since the last reading, for the first time or again."""
 
@@ -30,6 +32,10 @@ class Gauges:
         self._dispatched[result.task.taskset] += 1
         if result.dropped_by and not result.seqs:
             self._dropped[result.dropped_by] += 1
+
+    def expired(self, candidates: Iterable[Candidate]) -> None:
+        """Count the tokens of groups that grew too old before they were trained."""
+        self._stale_tokens += sum(candidate.result.tokens for candidate in candidates)
 
     def trained(self, candidates: Iterable[Candidate]) -> None:
         """Count groups that were trained for the first time."""
@@ -49,7 +55,9 @@ class Gauges:
 
         Of a first use `lag_in_flight/N` until arrival, `lag_in_queue/N` after it, `lag/N` both, `lag_mean`,
         `lag_max`; where groups were trained again, `reused_share` of all, `reused_age_mean` and
-        `reused_age_max`; `dropped/OPERATOR`, `dispatched/TASKSET` and `trained/TASKSET` in groups.
+        `reused_age_max`; `burned_tokens/stale`, sampled tokens of groups that became stale since the last
+        reading, where there were any (without groups that an earlier start closed); `dropped/OPERATOR`,
+        `dispatched/TASKSET` and `trained/TASKSET` in groups.
         """
         pairs = list(self._lags.elements())
         self._lags.clear()
@@ -59,6 +67,9 @@ class Gauges:
             found["reused_share"] = len(ages) / self._uses
             found["reused_age_mean"], found["reused_age_max"] = fmean(ages), float(max(ages))
         self._reused_ages, self._uses = [], 0
+        if self._stale_tokens:
+            found[f"burned_tokens/{BurnCause.STALE}"] = float(self._stale_tokens)
+        self._stale_tokens = 0
         for name, counts in (
             ("dropped", self._dropped),
             ("dispatched", self._dispatched),

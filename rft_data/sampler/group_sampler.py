@@ -258,6 +258,7 @@ class GroupSampler:
         while late := self._groups.untrained.older_than(step - self._max_staleness):
             self._ledger.retire(self._consumer, sorted(c.group_id for c in late), GroupState.STALE)
             self._groups.expire(late)
+            self._gauges.expired(late)
         window = self._policy.reuse_window
         bound = self._max_staleness if window is None else window
         while late := self._groups.reusable.older_than(step - bound):

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+from explorers.ledger import note_unfinished
 from rft_data.core.errors import EngineError, ParityError
 from rft_data.core.protocols import Completion, Engine, RolloutContext, Sampling, Unscored
 from rft_data.core.rows import Experience, Task, WeightRef, experience_id_of
@@ -23,6 +24,8 @@ class ScriptedEngine:
     """Serves any weights at once; a prompt that starts with HANG is never answered."""
 
     HANG = 99
+    HUNG = 2
+    """Tokens that it had sampled for a request when that was cancelled."""
 
     def __init__(self, model: Path, *, tokens: int = 3) -> None:
         self._tokens = tokens
@@ -42,6 +45,7 @@ class ScriptedEngine:
             await (asyncio.Event().wait() if prompt_ids[0] == self.HANG else asyncio.sleep(0))
         except asyncio.CancelledError:
             self.aborted += 1
+            note_unfinished(self.HUNG)
             raise
         n = min(self._tokens, sampling.max_tokens)
         return Completion([7] * n, [-0.5] * n, "stop", [(version, 0, n)])

@@ -15,6 +15,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from explorers.engines import transformers_engine
+from explorers.meter import Meter, MeteredEngine
 from rft_data.core.errors import (
     EngineError,
     IntegrityError,
@@ -137,6 +138,22 @@ def test_many_requests_at_once_are_all_answered(bench: Any) -> None:
     completions = sample(bench.engine, prompts, Sampling(4))
     worst = max(largest_error(bench, "a", prompts[i], completions[i]) for i in range(0, 600, 50))
     assert worst <= 1e-4
+
+
+def test_the_tokens_of_a_cancelled_request_are_those_that_were_sampled(bench: Any) -> None:
+    bench.engine.load_weights(bench.ref("a"))
+    meter = Meter()
+    engine = MeteredEngine(bench.engine, meter)
+
+    async def play() -> None:
+        long = asyncio.create_task(engine.generate(PROMPTS[0], Sampling(100, min_tokens=100)))
+        await engine.generate(PROMPTS[1], Sampling(10, min_tokens=10))
+        long.cancel()
+        await asyncio.gather(long, return_exceptions=True)
+        assert long.cancelled()
+
+    asyncio.run(play())
+    assert 20 <= meter.take()["tokens"] <= 22  # both advance together, until the shorter one's caller acts
 
 
 @pytest.mark.slow

@@ -232,6 +232,64 @@ def test_an_engine_without_proven_weights_serves_nothing() -> None:
         house.play(task("ok"))
 
 
+def burned(numbers: dict[str, float]) -> dict[str, float]:
+    """Tokens by cause."""
+    return {key.partition("/")[2]: n for key, n in numbers.items() if key.startswith("burned_tokens/")}
+
+
+def test_tokens_that_were_for_nothing_are_counted_by_cause() -> None:
+    house = House(extra=2, rollout_deadline_s=30.0)
+    house.play(task("steps", "fail", "ok", "ok", "hang"))
+    assert burned(house.numbers) == {"cancelled": house.engine.HUNG}  # two rows of `steps`, one of each `ok`
+    assert (house.numbers["tokens"], house.numbers["kept_tokens"]) == (3 * 4 + 2, 3 * 4)
+    assert house.numbers["burned_s/cancelled"] > 0
+    assert house.numbers["burned_s/failed"] >= 0
+    house.play(task("ok"))
+    assert burned(house.numbers) == {"surplus": 6}
+
+
+def test_a_hung_request_counts_as_timed_out_and_its_good_fellows_as_a_failed_group() -> None:
+    house = House(rollout_deadline_s=0.1)
+    house.play(task("ok", "hang", "ok"))
+    assert burned(house.numbers) == {"timeout": house.engine.HUNG, "group_failed": 6}
+    assert house.numbers["burned_s/timeout"] >= 0.1
+    assert house.numbers["kept_tokens"] == 0
+    assert "kept_length_ratio" not in house.numbers
+
+
+def test_what_an_attempt_had_sampled_before_a_retry_is_counted() -> None:
+    house = House(group_size=1, retries=1)
+    play = house.workflow.run
+
+    async def late_failure(one: Task, engine: Any, ctx: Any) -> list[Experience]:
+        rows = await play(one, engine, ctx)
+        if house.workflow.tries[ctx.group_id, ctx.member] == 1:
+            raise ConnectionError("the environment is away")
+        return rows
+
+    house.workflow.run = late_failure  # type: ignore[method-assign]
+    house.play(task("ok"))
+    assert (burned(house.numbers), house.numbers["kept_tokens"]) == ({"retried": 3}, 3)
+
+
+def test_an_evaluation_that_fails_is_counted_and_changes_no_length() -> None:
+    house = House(rollout_deadline_s=0.1)
+    run(house.player.answer(task("hang"), "end", 0, GREEDY))
+    run(house.player.answer(task("ok"), "end", 0, GREEDY))
+    numbers = house.meter.take()
+    assert (burned(numbers), numbers["kept_tokens"]) == ({"timeout": house.engine.HUNG}, 3)
+    assert "kept_length_ratio" not in numbers
+
+
+def test_an_engine_that_breaks_down_leaves_no_rollout_out_of_the_ledger() -> None:
+    house = House()
+    with pytest.raises(EngineError, match="the engine is gone"):
+        house.play(task("hang"), task("ok", "broken", name="u"))
+    assert sum(burned(house.numbers).values()) == house.numbers["tokens"]
+    assert house.numbers["burned_s/failed"] >= 0
+    assert house.numbers["kept_tokens"] == 0
+
+
 def test_a_failed_answer_is_a_row_with_the_reason() -> None:
     house = House()
     (good,) = run(house.player.answer(task("ok"), "end", 0, GREEDY))
@@ -271,6 +329,8 @@ def test_every_rollout_is_accounted_for_and_every_group_is_whole_or_failed(
     started = len(scripts) * (group_size + extra)
     ended = sum(numbers[f"rollouts_{name}"] for name in ("arrived", "failed", "cancelled"))
     assert numbers["rollouts_started"] == ended == started
+    fates = [value for key, value in numbers.items() if key.startswith("burned_tokens/")]
+    assert numbers["tokens"] == numbers["kept_tokens"] + sum(fates)
     kept = sum(len({row.member for row in group.experiences}) for group in groups)
     assert numbers["rollouts_arrived"] == kept + numbers["rollouts_surplus"]
 

@@ -179,6 +179,7 @@ def test_a_group_of_which_the_door_refused_a_row_is_cancelled(buffer: Buffer) ->
     group = Played(Ticket("run/g0", 0, 3), TaskKey("arith", "t"), "arrived", (0,), rows=2)
     [result] = group_results([group], done.rows, verdicts())
     assert (result.outcome, result.seqs) == ("cancelled", ())
+    assert result.tokens == sum(members[0].action_mask)
 
 
 def test_a_retired_group_is_never_granted(buffer: Buffer) -> None:

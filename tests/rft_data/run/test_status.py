@@ -128,6 +128,21 @@ def test_rollouts_without_a_reward_are_shown_by_cause(tmp_path: Path) -> None:
     assert lines["no reward"] == wanted
 
 
+def test_tokens_that_were_for_nothing_are_shown_by_cause(tmp_path: Path) -> None:
+    run_dir = make_run(tmp_path)
+    with Buffer(run_dir / "buffer") as buffer, MetricsLog(buffer, "r1") as metrics:
+        record_steps(metrics, 0, 1)
+        assert "burned" not in text_of(run_status(run_dir))
+        lost = {"burned_tokens/cancelled": 30.0, "burned_s/cancelled": 2.0, "kept_length_ratio": 0.7}
+        sampler = {"burned_tokens/stale": 12.0}
+        metrics.record(1, 2, {"explorer-0": lost, "explorer-1": {**lost}, "sampler": sampler})
+        lines = text_of(run_status(run_dir))
+    wanted = (
+        "cancelled 60 tokens in 4 s  stale 12 tokens  kept lengths / all: explorer-0 0.70, explorer-1 0.70"
+    )
+    assert lines["burned"] == f"last step: {wanted}"
+
+
 def test_books_that_do_not_balance_stand_out(tmp_path: Path) -> None:
     run_dir = make_run(tmp_path)
     with Buffer(run_dir / "buffer") as buffer, MetricsLog(buffer, "r1") as metrics:

@@ -1,5 +1,7 @@
 """The book of a sampler beyond what any policy decides: restarts, retirements, rounds, gauges, making one."""
 
+import dataclasses
+
 import pytest
 
 from rft_data.core.errors import ConflictError, RecipeError, UnknownComponentError
@@ -164,6 +166,17 @@ def test_a_sweep_whose_answer_was_lost_is_done_again() -> None:
     assert house.sampler.conservation()["ready"] == 2
     assert house.lease(1) is None
     assert house.sampler.conservation()["stale"] == 2
+
+
+def test_tokens_of_groups_that_became_stale_are_counted_once() -> None:
+    house = House("fifo", groups=2, bound=0)
+    for ticket in house.sampler.admit(2, 0):
+        house.sampler.close(dataclasses.replace(result(ticket), tokens=70))
+    assert "burned_tokens/stale" not in house.sampler.metrics()
+    house.versions.issue(1)
+    assert house.lease(1) is None
+    assert house.sampler.metrics()["burned_tokens/stale"] == 140
+    assert "burned_tokens/stale" not in house.sampler.metrics()
 
 
 def test_a_lease_is_settled_or_released_once() -> None:
