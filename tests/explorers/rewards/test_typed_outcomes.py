@@ -27,6 +27,7 @@ from explorers.workflows.rollouts import Rollouts
 from rft_data.core import codec, schema
 from rft_data.core.protocols import Engine, Group, RolloutContext, Sampling, Unscored
 from rft_data.core.rows import Experience, Task, Ticket, WeightRef, experience_id_of
+from rft_data.core.trajectory import Trajectory
 from rft_data.core.words import UnscoredCause
 from tests.explorers.toys import ScriptedEngine
 
@@ -193,3 +194,46 @@ def test_what_no_retry_can_change_is_asked_once() -> None:
     _, numbers = explore(reward_deaths=9, cause="reward", retries=5)
     assert "rewards_retried" not in numbers
     assert numbers["rollouts_unscored/reward"] == numbers["rollouts_unscored"] > 0
+
+
+def longest(group: list[Trajectory]) -> list[float]:
+    """1.0 for the rollouts that earn the most of those that are shown."""
+    most = max(worth(one.completion) for one in group)
+    return [float(worth(one.completion) == most) for one in group]
+
+
+def comparing_player(**limits: Any) -> GroupPlayer:
+    """Every tenth rollout dies with its environment, for good."""
+    meter, bounds = Meter(), Limits(retries=0, **limits)
+    rewards = Rewards({"grade": 1.0, "best": 10.0}, {"grade": Grader(0, ""), "best": longest}, None, meter)
+    engine = ScriptedEngine(Path())
+    engine.load_weights(WeightRef("run", 1, 0, ""))
+    rollouts = Rollouts(MeteredEngine(engine, meter), Play(rewards, 9), bounds, meter)
+    return GroupPlayer(rollouts, GroupPlan("run", 0, "e0", SIZE, Sampling(8), bounds), meter, rewards)
+
+
+def play_with_death(player: GroupPlayer) -> Group:
+    """A group in which a rollout dies."""
+    number = next(n for n in range(99) if any(dies(f"g{n}/{member}") for member in range(SIZE)))
+    task = Task("t", ({"role": "user", "content": "?"},))
+    return asyncio.run(player.play(Ticket(f"g{number}", number, 1), task))
+
+
+def test_a_reward_of_the_group_compares_the_rollouts_that_are_there() -> None:
+    group = play_with_death(comparing_player(min_members=2))
+    assert group.outcome == "arrived"
+    shown = [row for row in group.experiences if not dies(row.completion_text)]
+    most = max(worth(row.completion_text) for row in shown)
+    for row in shown:
+        best = float(worth(row.completion_text) == most)
+        assert row.reward == worth(row.completion_text) + 10.0 * best
+        assert row.reward_parts == {"grade": worth(row.completion_text), "best": best}
+    assert len(shown) == len(group.experiences) < SIZE
+
+
+def test_the_rows_of_a_group_that_failed_say_why_nobody_compared_them() -> None:
+    group = play_with_death(comparing_player())
+    assert group.outcome == "failed"
+    assert {row.reward for row in group.experiences} == {None}
+    (why,) = {row.unscored_reason for row in group.experiences}
+    assert why == "the reward: it compares the rollouts of a group, and the group failed"
