@@ -19,6 +19,7 @@ from explorers.rewards.number import Number
 from explorers.rewards.reasoning_gym_score import ReasoningGymScore
 from explorers.rewards.regex import Regex
 from explorers.rewards.reward_model import RewardModel
+from explorers.rewards.reward_server import RewardServer
 from explorers.rewards.rubric import Rubric
 from explorers.rewards.rules import AnswerFormat, ExactAnswer, Later, MathVerify
 from rft_data.core.errors import RecipeError, RftError
@@ -36,6 +37,7 @@ REWARDS: Mapping[str, type] = {
     "countdown": Countdown,
     "reasoning_gym": ReasoningGymScore,
     "reward_model": RewardModel,
+    "reward_server": RewardServer,
     "llm_judge": LlmJudge,
     "rubric": Rubric,
     "group_ranking": GroupRanking,

@@ -1,0 +1,104 @@
+"""The reward `reward_server`: the score of a reward model that runs behind an HTTP server of its own.
+
+One POST holds several conversations, `{"conversations": [[{"role", "content"}, ...], ...]}`; the answer is
+`{"rewards": [number, ...]}`, one for each.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rft_data.core.errors import RecipeError
+from rft_data.core.lookup import need
+from rft_data.core.protocols import Unscored
+from rft_data.core.rows import Message, Task
+from rft_data.core.text import shown
+from rft_data.core.words import UnscoredCause
+
+_TOGETHER_S = 0.01
+"""How long the first conversation of a request waits for others."""
+
+
+class RewardServer:
+    """The server's score of the task's messages and the completion; it has no fixed range."""
+
+    deadline_s = 60.0
+
+    def __init__(
+        self, url: str, batch: int = 32, api_key_env: str | None = None, deadline_s: float = 60.0
+    ) -> None:
+        """Nothing is asked yet.
+
+        Args:
+            url: where conversations are posted. batch: most of them in one request.
+            api_key_env: NAME of the variable whose value is sent as the bearer token; None: none is sent.
+            deadline_s: for one completion.
+        Raises: ValueError for another url or a batch below 1; RecipeError without the key; MissingExtraError.
+        """
+        if not url.startswith(("http://", "https://")) or batch < 1:
+            raise ValueError(
+                f"url is {url!r} and batch {batch}; wanted http://... or https://..., and 1 or more"
+            )
+        key = None if api_key_env is None else os.environ.get(api_key_env, "").strip()
+        if key == "":
+            raise RecipeError(
+                f"reward_server's key is to be in the variable '{api_key_env}', which is not set."
+            )
+        self._url, self._batch, self.deadline_s = url, batch, deadline_s
+        self._headers = {} if key is None else {"Authorization": f"Bearer {key}"}
+        self._httpx = need("httpx2", "ops", "the reward reward_server")
+        self._client: Any = None
+        self._waiting: list[tuple[Sequence[Message], asyncio.Future[float | Unscored]]] = []
+        self._sending: set[asyncio.Task[None]] = set()
+
+    async def __call__(self, task: Task, completion: str) -> float | Unscored:
+        """Unscored, as a failure of the infrastructure, when the server gives no number for it."""
+        messages = [*map(dict, task.messages), {"role": "assistant", "content": completion}]
+        answer: asyncio.Future[float | Unscored] = asyncio.get_running_loop().create_future()
+        self._waiting.append((messages, answer))
+        if len(self._waiting) == 1:
+            sending = asyncio.create_task(self._send_soon())
+            self._sending.add(sending)
+            sending.add_done_callback(self._sending.discard)
+        return await answer
+
+    async def _send_soon(self) -> None:
+        """Send what is waiting by then, in requests that run beside each other."""
+        await asyncio.sleep(_TOGETHER_S)
+        waiting, self._waiting = [one for one in self._waiting if not one[1].done()], []
+        parts = [waiting[start : start + self._batch] for start in range(0, len(waiting), self._batch)]
+        await asyncio.gather(*map(self._send, parts))
+
+    async def _send(self, part: Sequence[tuple[Sequence[Message], asyncio.Future[float | Unscored]]]) -> None:
+        found = await self._rewards([messages for messages, _ in part])
+        for place, (_, answer) in enumerate(part):
+            if not answer.done():
+                answer.set_result(found if isinstance(found, Unscored) else found[place])
+
+    async def _rewards(self, conversations: Sequence[Sequence[Message]]) -> list[float] | Unscored:
+        if self._client is None:
+            self._client = self._httpx.AsyncClient(timeout=self.deadline_s, headers=self._headers)
+        try:
+            answer = await self._client.post(self._url, json={"conversations": conversations})
+            rewards = _numbers(answer.json(), len(conversations)) if answer.status_code == 200 else None
+        except (self._httpx.HTTPError, ValueError) as err:
+            return Unscored(
+                f"the reward server failed: {type(err).__name__}: {err}", UnscoredCause.INFRASTRUCTURE
+            )
+        if rewards is None:
+            said = f"status {answer.status_code}, {shown(answer.text)}"
+            return Unscored(f"the reward server gave no rewards: {said}", UnscoredCause.INFRASTRUCTURE)
+        return rewards
+
+
+def _numbers(answer: Any, wanted: int) -> list[float] | None:
+    """The rewards of an answer; None when they are not as many finite numbers as wanted."""
+    rewards = answer.get("rewards") if isinstance(answer, Mapping) else None
+    if not isinstance(rewards, list) or len(rewards) != wanted:
+        return None
+    good = all(isinstance(one, int | float) and math.isfinite(one) for one in rewards)
+    return [float(one) for one in rewards] if good else None
