@@ -66,7 +66,7 @@ class ToolCalls:
             async with turn:
                 return await self._lent.call(self._deadline_s, method, **call.arguments)
         except (LateCall, StillBusy) as err:
-            raise _Refused(ToolFailure.LATE, f"{call.name}: {err}") from err
+            raise _Refused(ToolFailure.LATE, str(err)) from err
         except Exception as err:
             raise _Refused(ToolFailure.RAISED, masked(f"{type(err).__name__}: {err}")) from err
 

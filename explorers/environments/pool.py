@@ -57,9 +57,10 @@ class Lent(Generic[E]):
 
         Raises: LateCall, StillBusy, and what the method raises.
         """
+        what = getattr(method, "__name__", "the call")
         if inspect.iscoroutinefunction(method):
-            return await within(deadline_s, method(*args, **kwargs))
-        return await self.thread.call(deadline_s, partial(method, *args, **kwargs))
+            return await within(deadline_s, method(*args, **kwargs), what)
+        return await self.thread.call(deadline_s, partial(method, *args, **kwargs), what)
 
     def make(self, make: Callable[[], E]) -> None:
         """Make the environment; to be run in its thread."""
@@ -98,7 +99,7 @@ class EnvironmentPool(Generic[E]):
         try:
             lent.thread.start(partial(self._made, lent)).result(self._plan.start_deadline_s)
         except Exception as err:
-            lent.thread.end()
+            self._end(lent)  # which closes one that is made too late
             late = isinstance(err, TimeoutError)
             why = "took too long" if late else f"{type(err).__name__}: {err}"
             raise RecipeError(
@@ -120,7 +121,8 @@ class EnvironmentPool(Generic[E]):
         try:
             lent = self._idle.pop() if self._idle else Lent(self._name)
             if lent.made is None:
-                await lent.thread.call(self._plan.start_deadline_s, partial(self._made, lent))
+                making = partial(self._made, lent)
+                await lent.thread.call(self._plan.start_deadline_s, making, f"making '{self._name}'")
             yield lent
             good = True
         finally:
@@ -149,9 +151,13 @@ class EnvironmentPool(Generic[E]):
         """
         self._closed = True
         idle, self._idle = self._idle, []
-        for lent in idle:
-            self._end(lent, partial(_run_close, lent) if _closes_async(lent) else None)
-        wait(list(self._ending), timeout=_CLOSE_S)
+        mine = [self._end(lent, partial(_run_close, lent) if _closes_async(lent) else None) for lent in idle]
+        wait([*mine, *self._ending], timeout=_CLOSE_S)
+        for ending in mine:
+            if not ending.done():
+                self._leaked(TimeoutError(f"close took longer than {_CLOSE_S:g} s"))
+            elif error := ending.exception():
+                self._leaked(error)
 
     def _made(self, lent: Lent[E]) -> None:
         lent.make(self._make)
@@ -170,9 +176,9 @@ class EnvironmentPool(Generic[E]):
 
     async def _close(self, lent: Lent[E]) -> None:
         try:
-            await within(_CLOSE_S, asyncio.shield(asyncio.wrap_future(self._end(lent))))
+            await within(_CLOSE_S, asyncio.shield(asyncio.wrap_future(self._end(lent))), "close")
             if _closes_async(lent):
-                await within(_CLOSE_S, _close_of(lent)())
+                await within(_CLOSE_S, _close_of(lent)(), "close")
                 self._count(-1)
         except Exception as err:  # noqa: BLE001 - environments are user code
             self._leaked(err)
@@ -194,7 +200,7 @@ class EnvironmentPool(Generic[E]):
         lent.thread.end()
         return ending
 
-    def _leaked(self, error: Exception) -> None:
+    def _leaked(self, error: BaseException) -> None:
         self.leaks += 1
         if self.leaks == 1:
             log.warning(

@@ -34,8 +34,8 @@ class EnvironmentThread:
         self._last: Future[Any] | None = None
         threading.Thread(target=self._serve, name=name, daemon=True).start()
 
-    async def call(self, deadline_s: float, function: Callable[[], Any]) -> Any:
-        """Run a function in the thread.
+    async def call(self, deadline_s: float, function: Callable[[], Any], what: str) -> Any:
+        """Run a function in the thread; `what` it is, for messages.
 
         Raises: LateCall past the deadline, StillBusy while an earlier call runs on, and what the function
             raises.
@@ -43,7 +43,7 @@ class EnvironmentThread:
         if self.busy:
             raise StillBusy("an earlier call has passed its deadline and has not returned yet")
         future = self._last = self.start(function)
-        return await within(deadline_s, asyncio.wrap_future(future))
+        return await within(deadline_s, asyncio.wrap_future(future), what)
 
     @property
     def busy(self) -> bool:
@@ -73,7 +73,7 @@ class EnvironmentThread:
                 future.set_exception(RuntimeError(f"raised {type(err).__name__}: {err}"))
 
 
-async def within(deadline_s: float, work: Any) -> Any:
+async def within(deadline_s: float, work: Any, what: str) -> Any:
     """Await `work`. Raises: LateCall past the deadline, which a TimeoutError of its own is not."""
     try:
         async with asyncio.timeout(deadline_s) as limit:
@@ -81,7 +81,7 @@ async def within(deadline_s: float, work: Any) -> Any:
     except TimeoutError as err:
         if not limit.expired():
             raise
-        raise LateCall(f"took longer than {deadline_s:g} s") from err
+        raise LateCall(f"{what} took longer than {deadline_s:g} s") from err
 
 
 def _carried(error: Exception) -> Exception:

@@ -52,10 +52,10 @@ def pool_of(make: Callable[[], Any], *, reusable: bool = True, **plan: Any) -> E
     return EnvironmentPool("room", make, PoolPlan(**plan), reusable=reusable)
 
 
-async def settled(pool: EnvironmentPool[Any], deadline_s: float = 5.0) -> int:
-    """Environments that are open once the closings are over."""
-    end = time.monotonic() + deadline_s
-    while pool.open and time.monotonic() < end:
+async def settled(pool: EnvironmentPool[Any], least: int = 0) -> int:
+    """Environments that are open once the closings are over, and so many were made."""
+    end = time.monotonic() + 5
+    while (pool.open or pool.made < least) and time.monotonic() < end:
         await asyncio.sleep(0.005)
     return pool.open
 
@@ -135,7 +135,7 @@ def test_a_late_reset_is_an_error_at_its_deadline_and_its_environment_is_closed_
     pool = pool_of(lambda: Room(log), start_deadline_s=0.05)
 
     async def late() -> int:
-        with pytest.raises(LateCall, match=r"longer than 0\.05 s"):
+        with pytest.raises(LateCall, match=r"reset took longer than 0\.05 s"):
             await played(pool, 0.5)
         assert log == ["made"]  # the reset has not returned yet
         return await settled(pool)
@@ -181,6 +181,12 @@ def test_an_environment_that_cannot_be_made_is_an_error_at_the_start() -> None:
         pool_of(broken).check()
     with pytest.raises(RecipeError, match=r"\(took too long\)"):
         pool_of(lambda: time.sleep(0.2), start_deadline_s=0.02).check()
+    log: list[str] = []
+    late = pool_of(lambda: Room(log, make_s=0.1), start_deadline_s=0.02)
+    with pytest.raises(RecipeError, match=r"\(took too long\)"):
+        late.check()
+    assert asyncio.run(settled(late, least=1)) == 0
+    assert log == ["made", "closed"]
 
 
 def test_a_close_that_raises_is_a_leak_and_frees_its_place() -> None:
@@ -197,3 +203,7 @@ def test_a_close_that_raises_is_a_leak_and_frees_its_place() -> None:
 
     asyncio.run(two())
     assert (pool.leaks, pool.open) == (2, 2)
+    idle = pool_of(lambda: Stuck([]))
+    asyncio.run(played(idle))
+    idle.close()
+    assert (idle.leaks, idle.open) == (1, 1)

@@ -117,7 +117,7 @@ def test_calls_that_cannot_be_played_are_answered_and_counted() -> None:
     assert errors[2:4] == [f'add: number is {said}; wanted "integer"' for said in ('"1"', "true")]
     assert errors[4] == "add: missing a required argument: 'number'"
     assert errors[5] == "add: got an unexpected keyword argument 'base'"
-    assert errors[6:] == ["ZeroDivisionError: no such sum", "wait: took longer than 0.05 s"]
+    assert errors[6:] == ["ZeroDivisionError: no such sum", "wait took longer than 0.05 s"]
     assert messages[-1]["content"] == "5"
     assert calls.failures == {
         ToolFailure.UNKNOWN: 1,
@@ -139,6 +139,6 @@ def test_a_tool_that_blocks_is_late_and_its_instance_takes_no_call_until_it_retu
         return [one["content"] for one in said]
 
     late, refused, played = asyncio.run(blocked())
-    assert "block: took longer than 0.05 s" in late
+    assert "block took longer than 0.05 s" in late
     assert "has not returned yet" in refused
     assert played == "2"
