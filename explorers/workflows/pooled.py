@@ -38,11 +38,7 @@ class PooledWorkflow(RecordedWorkflow):
         """
         super().__init__(tokenizer, rewards, **conversation)
         self.turns = whole_number("turns", turns, least=1)
-        if not isinstance(call_deadline_s, int | float) or not call_deadline_s > 0:
-            raise RecipeError(
-                f"explorer.workflow.args.call_deadline_s is {call_deadline_s!r}; wanted seconds above 0."
-            )
-        self.call_deadline_s = float(call_deadline_s)
+        self.call_deadline_s = _seconds("call_deadline_s", call_deadline_s)
         self.pool = pool
         self.first = pool.check()
         """The first environment, which is idle in the pool."""
@@ -70,7 +66,15 @@ def pool_plan(settings: Mapping[str, Any] | None) -> PoolPlan:
     plan = PoolPlan(**given)
     whole_number("pool.size", plan.size, least=1)
     whole_number("pool.warm", plan.warm, least=0)
+    _seconds("pool.start_deadline_s", plan.start_deadline_s)
     return plan
+
+
+def _seconds(name: str, value: object) -> float:
+    """`value`, when it is a number of seconds above 0. Raises: RecipeError when it is not."""
+    if not isinstance(value, int | float) or isinstance(value, bool) or not value > 0:
+        raise RecipeError(f"explorer.workflow.args.{name} is {value!r}; wanted seconds above 0.")
+    return float(value)
 
 
 @contextmanager

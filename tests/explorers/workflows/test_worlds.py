@@ -301,6 +301,7 @@ def test_an_environment_by_its_id_is_played_at_most_so_many_turns(tokenizer: Any
         ({"use": f"{PLACE}:Desk", "args": {"turns": 0}}, "args.turns is 0"),
         ({"use": f"{PLACE}:Desk", "args": {"pool": {"sise": 1}}}, "did you mean 'size'"),
         ({"use": f"{PLACE}:Desk", "args": {"call_deadline_s": -1}}, "wanted seconds above 0"),
+        ({"use": f"{PLACE}:Desk", "args": {"pool": {"start_deadline_s": "1"}}}, "start_deadline_s is '1'"),
         ({"use": f"{PLACE}:PLACE"}, "has no 'PLACE'"),
         (lake(shape="steps"), "wanted one of: conversation, step_wise, step_wise_fresh"),
         (lake(actions={"jump": 7}), r"'actions' has \{'jump': 7\}"),
