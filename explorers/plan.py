@@ -31,7 +31,7 @@ class ExplorerPlan:
     """The parts of one explorer."""
 
     engine: Mapping[str, object]
-    """`use` (a name in `explorers.role.ENGINES`, or an import path) and the arguments of its class."""
+    """`use` (a name in ENGINES of `explorers.engines.make`, or an import path) and its class's arguments."""
     model: str
     """Hugging Face folder. Its architecture and tokenizer count; its weights are never served."""
     groups: GroupPlan

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
+from explorers.engines.make import LiveEngine, make_engine
 from explorers.meter import Meter, MeteredEngine
 from explorers.plan import ExplorerPlan
 from explorers.rewards.scoring import Rewards, make_rewards
@@ -19,27 +19,12 @@ from explorers.shared_appends import SharedAppends
 from explorers.workflows.groups import GroupPlayer, together
 from explorers.workflows.make import close_workflow, make_workflows, workflow_metrics
 from explorers.workflows.rollouts import Rollouts
-from rft_data.core.errors import RecipeError
-from rft_data.core.lookup import load, lookup, need
-from rft_data.core.protocols import BufferClient, Engine, Sampling, Workflow
+from rft_data.core.lookup import need
+from rft_data.core.protocols import BufferClient, Sampling, Workflow
 from rft_data.core.rows import Assignment, Experience, Played, Task, WeightRef
-
-ENGINES: Mapping[str, str] = {
-    "transformers": "explorers.engines.transformers_engine:TransformersEngine",
-    "vllm": "explorers.engines.vllm_engine:VllmEngine",
-}
-"""Engine name to import path; an engine's library is imported only when a recipe names the engine."""
 
 _EVALUATED = 512
 """Largest number of rows of an evaluation in one append."""
-
-
-class LiveEngine(Engine, Protocol):
-    """An engine whose weights can be swapped while requests are in flight."""
-
-    async def swap_weights(self, ref: WeightRef) -> float:
-        """`load_weights`, with requests in flight; see `explorers.engines.swap`."""
-        ...
 
 
 class ExplorerRole:
@@ -161,22 +146,6 @@ def explorer_role(buffer: BufferClient, *, plan: Mapping[str, Any]) -> ExplorerR
         undo.pop_all()
     meter.take()  # the time of building all this is not idle time
     return role
-
-
-def make_engine(settings: Mapping[str, Any], model: str) -> LiveEngine:
-    """Make the engine that `settings["use"]` names.
-
-    Raises: UnknownComponentError; MissingExtraError when its package is not installed; RecipeError for
-        arguments it does not take.
-    """
-    name = str(settings["use"])
-    kind = load(name if ":" in name else lookup(name, ENGINES, "engine"), "engine")
-    arguments = {key: value for key, value in settings.items() if key != "use"}
-    try:
-        built: LiveEngine = kind(Path(model), **arguments)
-    except TypeError as err:
-        raise RecipeError(f"explorer.engine '{name}' does not take {sorted(arguments)}: {err}.") from err
-    return built
 
 
 def load_tokenizer(model: str) -> Any:

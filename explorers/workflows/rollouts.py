@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
+from explorers.engines.conversation import conversation
 from explorers.limits import Limits
 from explorers.meter import Meter
 from explorers.rewards.contract import error_cause
@@ -43,7 +44,7 @@ class Rollouts:
         """
         self._meter.count("rollouts_started")
         try:
-            with self._meter.during("playing"):
+            with self._meter.during("playing"), conversation():
                 outcome = await self._tried(task, ctx)
         except asyncio.CancelledError:
             self._meter.count("rollouts_cancelled")

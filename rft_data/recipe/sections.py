@@ -34,7 +34,7 @@ from rft_data.recipe.section import Section
 if TYPE_CHECKING:
     pass
 
-ENGINES = ("transformers", "vllm")
+ENGINES = ("transformers", "vllm", "routed")
 """Engines of ours; an engine of one's own is an import path."""
 
 Operators = list[Annotated[dict[str, dict[str, object] | None], AfterValidator(known_operator)]]
@@ -140,7 +140,8 @@ class EngineSection(Section):
     """What samples completions."""
 
     use: str
-    """`vllm`; `transformers`, which is slower and needs no vLLM; or your own, by import path."""
+    """`vllm`; `transformers`, which is slower and needs no vLLM; `routed`, several engines as one (options
+    `engines` and `repin_above`, docs/explorers.md); or your own, by import path."""
     max_model_len: int = Field(default=256, ge=16)
     """Longest prompt and completion together, in tokens."""
     swap: SwapMode = "drain"

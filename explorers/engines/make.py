@@ -1,0 +1,43 @@
+"""Makes the engine that a recipe names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from rft_data.core.errors import RecipeError
+from rft_data.core.lookup import load, lookup
+from rft_data.core.protocols import Engine
+from rft_data.core.rows import WeightRef
+
+ENGINES: Mapping[str, str] = {
+    "transformers": "explorers.engines.transformers_engine:TransformersEngine",
+    "vllm": "explorers.engines.vllm_engine:VllmEngine",
+    "routed": "explorers.engines.routing:RoutedEngine",
+}
+"""Engine name to import path; an engine's library is imported only when a recipe names the engine."""
+
+
+class LiveEngine(Engine, Protocol):
+    """An engine whose weights can be swapped while requests are in flight."""
+
+    async def swap_weights(self, ref: WeightRef) -> float:
+        """`load_weights`, with requests in flight; see `explorers.engines.swap`."""
+        ...
+
+
+def make_engine(settings: Mapping[str, Any], model: str) -> LiveEngine:
+    """Make the engine that `settings["use"]` names.
+
+    Raises: UnknownComponentError; MissingExtraError when its package is not installed; RecipeError for
+        arguments it does not take.
+    """
+    name = str(settings["use"])
+    kind = load(name if ":" in name else lookup(name, ENGINES, "engine"), "engine")
+    arguments = {key: value for key, value in settings.items() if key != "use"}
+    try:
+        built: LiveEngine = kind(Path(model), **arguments)
+    except TypeError as err:
+        raise RecipeError(f"explorer.engine '{name}' does not take {sorted(arguments)}: {err}.") from err
+    return built
