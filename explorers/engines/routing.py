@@ -45,7 +45,7 @@ class RoutedEngine:
 
         Raises: RecipeError for other options, and what the engines raise; those started by then are closed.
         """
-        engines, self._repin_above = _checked(options)
+        engines, self._repin_above = checked_engines(options)
         self.engines: list[LiveEngine] = []
         self._load: list[int] = []
         self._pins: dict[Conversation, int] = {}
@@ -127,8 +127,8 @@ class RoutedEngine:
         self._load[self._pins.pop(one)] -= 1
 
 
-def _checked(options: Mapping[str, Any]) -> tuple[Sequence[Mapping[str, Any]], int]:
-    """`engines` and `repin_above` of the options."""
+def checked_engines(options: Mapping[str, Any]) -> tuple[Sequence[Mapping[str, Any]], int]:
+    """`engines` and `repin_above` of the options. Raises: RecipeError."""
     engines, above = options.get("engines"), options.get("repin_above", _REPIN_ABOVE)
     named = isinstance(engines, list) and all(isinstance(one, dict) and "use" in one for one in engines)
     if not engines or not named or any(one.keys() - {"use", "options"} for one in engines):

@@ -15,6 +15,7 @@ from pydantic import (
     model_validator,
 )
 
+from explorers.engines.routing import checked_engines
 from explorers.engines.vllm_options import check_options
 from explorers.limits import recipe_limits
 from rft_data.core.errors import RftError
@@ -173,6 +174,9 @@ class EngineSection(Section):
     def _safe(self) -> EngineSection:
         if self.use == "vllm":
             check_options(self.options)
+        if self.use == "routed":
+            for one in checked_engines(self.options)[0]:
+                EngineSection(use=str(one["use"]), options=one.get("options", {}))
         return self
 
 

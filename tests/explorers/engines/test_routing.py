@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from explorers.engines.conversation import conversation, present
 from explorers.engines.make import ENGINES, make_engine
@@ -184,6 +185,24 @@ def test_two_real_engines_sample_from_the_weights_that_both_were_given(tied: Any
 
 def test_a_recipe_may_name_the_engines_that_can_be_made() -> None:
     assert set(sections.ENGINES) == set(ENGINES)
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({}, "wanted a list of engines"),
+        ({"engines": [{"use": "vlm"}]}, "engine 'vlm' is not known; did you mean 'vllm'"),
+        ({"engines": [{"use": "transformers", "options": {"devise": "cpu"}}]}, "has no option 'devise'"),
+        (
+            {"engines": [{"use": "vllm", "options": {"trust_remote_code": True}}]},
+            "'trust_remote_code' would run code from model repositories",
+        ),
+    ],
+)
+def test_a_recipe_with_wrong_engines_is_refused_when_it_is_read(options: dict, match: str) -> None:
+    with pytest.raises((RecipeError, ValidationError), match=match):
+        sections.EngineSection(use="routed", options=options)
+    sections.EngineSection(use="routed", options={"engines": [{"use": "transformers"}]})
 
 
 @pytest.mark.parametrize(
