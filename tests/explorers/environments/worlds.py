@@ -282,3 +282,11 @@ class Pit(Lake):
     def step(self, action: int) -> tuple[int, float, bool, bool, dict[str, Any]]:
         place, reward, *rest = super().step(action)
         return place, reward if place == 2 else float("nan"), *rest  # type: ignore[return-value]
+
+
+class Toll(Lake):
+    """One in which every step costs a half."""
+
+    def step(self, action: int) -> tuple[int, float, bool, bool, dict[str, Any]]:
+        place, reward, *rest = super().step(action)
+        return place, reward - 0.5, *rest  # type: ignore[return-value]

@@ -61,11 +61,3 @@ def test_a_sum_of_rewards_that_is_too_large_is_unscored() -> None:
     columns = {"reward": 1.7e308, "reward_parts": {"exact": 1.7e308}, "unscored_reason": None}
     found = with_world(columns, 1e308)
     assert (found["reward"], found["unscored_reason"]) == (None, "the sum of the rewards is inf")
-
-
-def test_steps_without_a_number_leave_the_whole_rollout_unscored(tokenizer: Any) -> None:
-    settings = {"use": f"{PLACE}:Pit", "args": {"shape": "step_wise"}}
-    one, two = rows_of(play(tokenizer, settings, "1", "1"))
-    assert (one.reward, one.reward_parts) == (None, {})
-    assert (two.reward, two.reward_parts) == (None, {})
-    assert two.unscored_reason == "reward 'world': step 1 gave nan; wanted a finite number"

@@ -1,0 +1,39 @@
+"""The rewards of an environment's steps: a row each, or their sum; none of them where one is no number."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.explorers.conversations.conftest import trained_tokenizer
+from tests.explorers.conversations.families import QWEN25
+from tests.explorers.workflows.test_worlds import PLACE, play, rows_of
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Any:
+    made = trained_tokenizer()
+    made.chat_template = QWEN25
+    return made
+
+
+@pytest.mark.parametrize(
+    ("shape", "rewards"),
+    [("conversation", [-0.5]), ("step_wise", [-0.5, -0.5, 0.5]), ("step_wise_fresh", [-0.5, -0.5, 0.5])],
+)
+def test_each_step_has_its_own_reward_and_a_conversation_their_sum(
+    tokenizer: Any, shape: str, rewards: list[float]
+) -> None:
+    settings = {"use": f"{PLACE}:Toll", "args": {"shape": shape}}
+    rows = rows_of(play(tokenizer, settings, "0", "1", "1"))
+    assert [row.reward for row in rows] == rewards
+    assert [row.reward_parts for row in rows] == [{"world": reward} for reward in rewards]
+
+
+def test_steps_without_a_number_leave_the_whole_rollout_unscored(tokenizer: Any) -> None:
+    settings = {"use": f"{PLACE}:Pit", "args": {"shape": "step_wise"}}
+    one, two = rows_of(play(tokenizer, settings, "1", "1"))
+    assert (one.reward, one.reward_parts) == (None, {})
+    assert (two.reward, two.reward_parts) == (None, {})
+    assert two.unscored_reason == "reward 'world': step 1 gave nan; wanted a finite number"
