@@ -115,9 +115,12 @@ class EnvironmentWorkflow(PooledWorkflow):
             course.reward = course.reward or sum(steps.rewards)
             rows = [replace(row, environment=steps.states[0]) for row in rows]
         elif rows:
-            rows = _with_steps(rows, steps, scored=course.reward is None)
+            rows = _with_steps(rows, steps)
             course.reward = course.reward or steps.rewards[-1]
-        return await self.outcome(task, rows, course)
+        *before, last = await self.outcome(task, rows, course)
+        if last.unscored_reason is not None:  # else its steps would count, and the last one as a zero
+            before = [replace(row, reward=None, reward_parts={}) for row in before]
+        return [*before, last]
 
     async def _play(
         self, task: Task, model: Model, lent: Lent[GymnasiumText], steps: _Steps, course: Course
@@ -157,11 +160,9 @@ def _unscored(rewards: Sequence[float]) -> Unscored | None:
     return Unscored(f"{wrong[0]}; wanted a finite number") if wrong else None
 
 
-def _with_steps(rows: Sequence[Experience], steps: _Steps, *, scored: bool) -> list[Experience]:
-    """Rows of single steps with their states; `scored`: all but the last with their rewards."""
+def _with_steps(rows: Sequence[Experience], steps: _Steps) -> list[Experience]:
+    """Rows of single steps with their states, and all but the last with their rewards."""
     keyed = [replace(row, environment=state) for row, state in zip(rows, steps.states, strict=True)]
-    if not scored:
-        return keyed
     before = [
         replace(row, reward=reward, reward_parts={WORLD: reward})
         for row, reward in zip(keyed[:-1], steps.rewards, strict=False)

@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from explorers.rewards.scoring import Rewards
+from rft_data.core.protocols import Unscored
 from tests.explorers.conversations.conftest import trained_tokenizer
 from tests.explorers.conversations.families import QWEN25
 from tests.explorers.workflows.test_worlds import PLACE, play, rows_of
@@ -37,3 +39,14 @@ def test_steps_without_a_number_leave_the_whole_rollout_unscored(tokenizer: Any)
     assert (one.reward, one.reward_parts) == (None, {})
     assert (two.reward, two.reward_parts) == (None, {})
     assert two.unscored_reason == "reward 'world': step 1 gave nan; wanted a finite number"
+
+
+def test_steps_of_a_rollout_that_a_reward_could_not_score_have_none(tokenizer: Any) -> None:
+    def broken(task: Any, completion: str) -> Unscored:
+        return Unscored("the judge is away")
+
+    settings = {"use": f"{PLACE}:Toll", "args": {"shape": "step_wise"}}
+    rewards = Rewards({"broken": 1.0}, {"broken": broken})
+    rows = rows_of(play(tokenizer, settings, "0", "1", "1", rewards=rewards))
+    assert [row.reward for row in rows] == [None] * 3
+    assert rows[-1].unscored_reason == "reward 'broken': the judge is away"
