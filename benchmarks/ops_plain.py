@@ -89,6 +89,11 @@ def grpo(table: pa.Table) -> pa.Table:
     return _with(table, centred / (_std(codes, count, rewards, 1) + 1e-4)[codes])
 
 
+def reward_itself(table: pa.Table) -> pa.Table:
+    """reward_advantage_mapper"""
+    return _with(table, _rewards(table))
+
+
 def rloo(table: pa.Table) -> pa.Table:
     """rloo_advantage_mapper"""
     codes, count = _groups(table)
@@ -303,6 +308,7 @@ RULES: Mapping[str, Rule] = {
     "reward_shaping_mapper": reward_shaping,
     "preference_pair_mapper": preference_pair,
     "grpo_advantage_mapper": grpo,
+    "reward_advantage_mapper": reward_itself,
     "rloo_advantage_mapper": rloo,
     "reinforce_baseline_advantage_mapper": reinforce_baseline,
     "remax_advantage_mapper": remax,

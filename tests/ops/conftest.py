@@ -1,6 +1,6 @@
 """Experience tables, and operators that break on purpose."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from types import ModuleType
 
 import numpy as np
@@ -11,15 +11,13 @@ from ops.base import ArrowFilter, ArrowMapper, Judgement, append_or_replace
 from ops.runtime.hygiene import registry
 from rft_data.core import codec, schema
 from rft_data.core.rows import Experience
+from tests.rays import ray_of
 
 
-@pytest.fixture(scope="package")
-def ray_core() -> Iterator[ModuleType]:
+@pytest.fixture
+def ray_core() -> ModuleType:
     """Ray with one core of this machine; the tests of operators share it, since it takes seconds to start."""
-    ray = pytest.importorskip("ray")
-    ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False)
-    yield ray
-    ray.shutdown()
+    return ray_of(num_cpus=1, log_to_driver=False)
 
 
 def _experience(number: int, group: str, reward: float | None, text: str) -> Experience:

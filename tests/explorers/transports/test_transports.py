@@ -36,6 +36,7 @@ from rft_data.core.lookup import load
 from rft_data.core.rows import WeightRef
 from rft_data.weights.probe import PROBE_FILE
 from tests.explorers.engines.test_adapter_versions import adapter_ref
+from tests.rays import ray_for
 
 
 def same_as_published(arrived: Arrived, ref: WeightRef) -> bool:
@@ -242,16 +243,8 @@ def test_an_engine_serves_what_shared_memory_brought(tied: Any, memory: Path) ->
 
 @pytest.fixture(scope="module")
 def ray() -> Iterator[Any]:
-    ray = pytest.importorskip("ray")
-    ray.init(
-        address="local",
-        num_cpus=2,
-        include_dashboard=False,
-        object_store_memory=128 << 20,
-        log_to_driver=False,
-    )
-    yield ray
-    ray.shutdown()
+    with ray_for(num_cpus=2, object_store_memory=128 << 20, log_to_driver=False) as started:
+        yield started
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from rft_data.core.protocols import RoleSpec
+from tests.rays import ray_for
 
 HERE = Path(__file__).parent
 
@@ -36,7 +37,5 @@ def toys() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[None]:
     """A Ray cluster of two CPUs."""
-    ray = pytest.importorskip("ray")
-    ray.init(address="local", num_cpus=2, include_dashboard=False, object_store_memory=256 << 20)
-    yield
-    ray.shutdown()
+    with ray_for(num_cpus=2, object_store_memory=256 << 20):
+        yield

@@ -10,6 +10,7 @@ from rft_data.buffer import Buffer
 from rft_data.core.errors import BusyError, ConflictError, RftError
 from rft_data.placement.hub import HubClient
 from rft_data.placement.hub import actor as hub_actor
+from tests.rays import ray_for
 from tests.rft_data.conftest import make_experience
 from tests.rft_data.placement.hub.conftest import REPO, wait_for
 
@@ -20,11 +21,8 @@ PER_CALL = 5
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[None]:
     environment = {"env_vars": {"PYTHONPATH": str(REPO), "OMP_NUM_THREADS": "1"}}
-    ray.init(
-        address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, runtime_env=environment
-    )
-    yield
-    ray.shutdown()
+    with ray_for(num_cpus=2, log_to_driver=False, runtime_env=environment):
+        yield
 
 
 def send(name: str, first: int, last: int) -> dict[int, int]:
