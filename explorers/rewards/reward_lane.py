@@ -63,6 +63,7 @@ class RewardLane:
         self._loop = asyncio.new_event_loop()
         self._slots = asyncio.Semaphore(_TOGETHER)
         self._starting = asyncio.Lock()
+        self._lock = threading.Lock()
         self._closed = False
         self._thread = threading.Thread(target=self._loop.run_forever, name="reward-lane", daemon=True)
         self._thread.start()
@@ -82,13 +83,15 @@ class RewardLane:
 
         The future raises RftError only when the child cannot be started again or the lane is closed.
         """
-        if self._closed:
-            raise RftError(f"reward '{reward}' was asked for after the explorer was closed.")
-        return asyncio.run_coroutine_threadsafe(self._call(reward, task, judged), self._loop)
+        with self._lock:  # so that no call comes after those that `close` waits for
+            if self._closed:
+                raise RftError(f"reward '{reward}' was asked for after the explorer was closed.")
+            return asyncio.run_coroutine_threadsafe(self._call(reward, task, judged), self._loop)
 
     def close(self) -> None:
         """End the child at once; idempotent. Calls under way fail with RftError."""
-        self._closed = True
+        with self._lock:
+            self._closed = True
         if not self._loop.is_running():
             return
         with suppress(TimeoutError):
@@ -154,11 +157,15 @@ class RewardLane:
         child.process.close()
 
     async def _stop(self) -> None:
+        """Give the child up, and wait until every call has told whoever asked."""
         child = self._child
         if child is not None:
             if child.reading is not None:
                 child.reading.cancel()
             self._lose(child, "")
+        calls = asyncio.all_tasks() - {asyncio.current_task()}
+        if calls:
+            await asyncio.wait(calls)
 
 
 def _answer(line: bytes) -> tuple[int, Scored | None]:

@@ -26,9 +26,9 @@ from explorers.sandbox.bubblewrap import Bubblewrap
 from explorers.sandbox.landlock import LandlockBox
 from explorers.sandbox.languages import NOBODY, find_interpreter
 from explorers.sandbox.leftovers import (
+    DiskQuota,
     children_are_told,
     kill_children,
-    over_quota,
     remove_folder,
     remove_stale,
 )
@@ -88,6 +88,7 @@ class Host:
 
     def _watched(self, running: Running, program: Program, folders: Folders, began: float) -> Ran:
         limits = self._limits
+        quota = DiskQuota(folders.work, limits.disk_mb << 20)
         watch = Watch(running, program.stdin.encode("utf-8", "surrogatepass"), limits.output_kb << 10)
         seconds = limits.seconds if program.seconds is None else min(program.seconds, limits.seconds)
         ended = os.pidfd_open(running.pid)
@@ -96,7 +97,7 @@ class Host:
                 ended,
                 self._parent.fileno(),
                 began + seconds,
-                lambda: not self._bounds_disk and over_quota(folders.work, limits.disk_mb << 20),
+                lambda: not self._bounds_disk and quota.is_over(),
             )
             if why is not None:
                 running.kill()

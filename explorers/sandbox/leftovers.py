@@ -17,6 +17,8 @@ _DEEPEST = 64
 _ENTRY_BYTES = 4096
 """The least that an entry of a folder counts."""
 _KILL_S = 5.0
+_HIDDEN_S = 1.0
+"""How long a process may be closed to us: one that is being started in a sandbox is, for a moment."""
 
 
 def children() -> set[int]:
@@ -50,13 +52,33 @@ def kill_children() -> None:
             time.sleep(0.001)
 
 
-def over_quota(folder: Path, most_bytes: int) -> bool:
-    """Whether a program keeps more on the disk than it may, or hides what it keeps.
+class DiskQuota:
+    """How much a program keeps on the disk, looked at again and again while it runs."""
 
-    Counted are the folder's files, and files that were deleted and are still open.
-    """
-    left = most_bytes - _open_and_deleted(most_bytes)
-    waiting = [(folder, 0)]
+    def __init__(self, folder: Path, most_bytes: int) -> None:
+        """`folder`: where it may write."""
+        self._folder = folder
+        self._most = most_bytes
+        self._hidden_since: float | None = None
+
+    def is_over(self) -> bool:
+        """Whether it keeps more than it may, or hides what it keeps for longer than a start can take.
+
+        Counted are the folder's files, and files that were deleted and are still open.
+        """
+        held = _open_and_deleted(self._most)
+        if held is None:
+            self._hidden_since = self._hidden_since or time.monotonic()
+            if time.monotonic() - self._hidden_since > _HIDDEN_S:
+                return True
+        else:
+            self._hidden_since = None
+        return _is_larger(self._folder, self._most - (held or 0))
+
+
+def _is_larger(folder: Path, most_bytes: int) -> bool:
+    """Whether a folder's entries take more room, or lie deeper than _DEEPEST."""
+    left, waiting = most_bytes, [(folder, 0)]
     while waiting and left >= 0:
         one, depth = waiting.pop()
         if depth > _DEEPEST:
@@ -120,8 +142,8 @@ def _entries(folder: Path) -> list[os.DirEntry[str]]:
             return list(found)
 
 
-def _open_and_deleted(enough: int) -> int:
-    """Bytes of deleted files that descendants hold open; more than `enough` where one hides them."""
+def _open_and_deleted(enough: int) -> int | None:
+    """Bytes of deleted files that descendants hold open, up to about `enough`; None if one hides them."""
     waiting, total = list(children()), 0
     while waiting and total <= enough:
         pid = waiting.pop()
@@ -136,7 +158,7 @@ def _open_and_deleted(enough: int) -> int:
             continue
         except PermissionError:
             if _is_alive(pid):
-                return enough + 1
+                return None
     return total
 
 

@@ -103,12 +103,12 @@ def test_close_ends_the_child_and_what_it_was_asked() -> None:
     assert made._lane is not None
     child = made._lane._child
     assert child is not None
-    asked = made._lane.submit(f"{TOYS}:Troubled", TASK, "waits")
-    time.sleep(0.1)
+    asked = [made._lane.submit(f"{TOYS}:Troubled", TASK, "waits") for _ in range(300)]
     made.close()
     made.close()
-    with pytest.raises(RftError, match="closed"):
-        asked.result(timeout=20)
+    for one in asked:
+        with pytest.raises(RftError, match="closed"):
+            one.result(timeout=20)
     with pytest.raises(RftError, match="closed"):
         made._lane.submit(f"{TOYS}:Troubled", TASK, "fine")
     assert not runs(child.process.pid)
