@@ -55,7 +55,8 @@ def test_cells_of_a_seed_differ_in_what_their_preset_needs_and_nothing_else(tmp_
 
 def test_a_cell_is_named_by_its_recipe_and_its_presets_code() -> None:
     one, seed, other = Cell("grpo", 0), Cell("grpo", 1), Cell("rloo", 0)
-    assert len({cell.recipe_hash for cell in (one, seed, other)}) == 3
+    stale, shuffled = Cell("grpo", 0, variant=Variant.STALE), Cell("grpo", 0, variant=Variant.SHUFFLED)
+    assert len({cell.recipe_hash for cell in (one, seed, other, stale, shuffled)}) == 5
     assert one.recipe_hash == Cell("grpo", 0).recipe_hash
     assert preset_modules(ALGORITHMS["opmd"]) == {
         "ops.advantages.opmd_advantage_mapper",
@@ -113,7 +114,7 @@ def test_cells_go_seed_by_seed_and_recorded_ones_are_not_missing(tmp_path: Path)
     grid = cells(Scale.tiny(), "transformers")
     each = 1 + len(ALGORITHMS) + len(OFF_POLICY)
     assert [cell.seed for cell in grid] == [0] * each + [1] * each
-    assert len({cell.recipe_hash for cell in grid}) == 2 * each
+    assert len({cell.name for cell in grid}) == 2 * each
     records = Records(tmp_path / "r.jsonl")
     records.append({"recipe_hash": grid[0].recipe_hash})
     records.append({"recipe_hash": "of older code"})
