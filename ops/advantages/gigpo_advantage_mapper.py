@@ -30,7 +30,7 @@ class GigpoAdvantageMapper(ArrowMapper, Pipeline):
     Standardised is (x - mean) / (std + eps), std with ddof=1, or x - mean with scale="none" (both are
     the paper's). An anchor group of one turn, or a turn without a state, has A_S = 0.0; a group of one
     rollout A_E = 0.0. r is `shaped_reward` where set, else `reward`; a turn without one counts 0.0
-    (sparse rewards), a rollout without any takes no part and its rows get nulls.
+    (sparse rewards), a rollout whose last turn has none takes no part and its rows get nulls.
     Raises ValueError for a reward that is not finite, or a turn that is there twice.
     """
 
@@ -64,7 +64,7 @@ class GigpoAdvantageMapper(ArrowMapper, Pipeline):
         groups = Groups.of(table, GROUP_KEY)
         rollouts = Rollouts.of(table, groups)
         rewards = effective_rewards(table)
-        scored = np.bincount(rollouts.codes, ~np.isnan(rewards)) > 0
+        scored = ~np.isnan(rewards[rollouts.last])
         rewards = np.where(np.isnan(rewards), 0.0, rewards)
         total = np.where(scored, np.bincount(rollouts.codes, rewards), np.nan)
         episode = self._standardised(total, Groups(rollouts.group, groups.count))[rollouts.codes]

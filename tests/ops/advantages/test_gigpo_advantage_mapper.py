@@ -33,9 +33,9 @@ def normalised(value, values, scale):
 
 
 def reference(rollouts, omega, gamma, scale):
-    """(member, turn) to advantage; None for a rollout without a reward."""
+    """(member, turn) to advantage; None for a rollout whose last turn has no reward."""
     returns, to_go, anchors = defaultdict(list), {}, defaultdict(list)
-    scored = [any(reward is not None for _, reward in steps) for _, steps in rollouts]
+    scored = [steps[-1][1] is not None for _, steps in rollouts]
     for member, (group, steps) in enumerate(rollouts):
         if not scored[member]:
             continue
