@@ -1,13 +1,15 @@
 """`python -m benchmarks.explorer.throughput JSON FILE`: one contender's turn, in a process of its own.
 
 Both use vLLM with the same options and prompts, temperature 1, logprobs of the sampled tokens and completions
-of one length. `generate` is vLLM's own `LLM.generate`, started as it starts by itself. `ours` is the role of
-the explorer: templates, rows, rewards, checks and durable appends included.
+of one length. `generate` is vLLM's own `LLM.generate`, with its engine in this process as ours has it (one in
+a further process is many times slower on two cores). `ours` is the role of the explorer: templates, rows,
+rewards, checks and durable appends included.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import tempfile
 import time
 from collections.abc import Mapping
@@ -64,6 +66,7 @@ def write_model(folder: str, shape: Mapping[str, int]) -> dict[str, Any]:
 
 def generate(folder: str, concurrency: int, requests: int, tokens: int) -> dict[str, Any]:
     """vLLM's own offline entry point."""
+    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     from transformers import AutoTokenizer
     from vllm import LLM, SamplingParams
 
