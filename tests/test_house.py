@@ -53,7 +53,7 @@ def _defined(module: str) -> set[str]:
     found: set[str] = set()
     body = syntax_tree(module).body
     for node in [*body, *(node for block in body if isinstance(block, ast.If) for node in block.body)]:
-        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             found.add(node.name)
         elif isinstance(node, ast.Import | ast.ImportFrom):
             found |= {alias.asname or alias.name for alias in node.names}

@@ -63,6 +63,8 @@ class TrainerRole:
         batch = with_ids(
             self._buffer.leased(lease, self._pipeline_hash), self._buffer, self._trainer.tokenizer
         )
+        if self._trainer.images is not None:
+            batch = self._trainer.images.loaded(batch, self._buffer)
         loaded = time.perf_counter()
         report = self._trainer.train_on(batch, checkpoint=checkpoint)
         seconds = {"load_s": loaded - started, "step_s": time.perf_counter() - loaded}

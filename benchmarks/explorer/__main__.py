@@ -1,4 +1,4 @@
-"""`python -m benchmarks.explorer [--quick] [--parts tokens,turns,worlds] [--threads N]`.
+"""`python -m benchmarks.explorer [--quick] [--parts tokens,turns,worlds] [--at 1,16,64,256] [--rounds 3]`.
 
 `tokens`: tokens a second of the explorer against `LLM.generate` of vLLM, at several concurrencies, each
 contender in a process of its own, in turn; the median of ratios within rounds counts. `turns` and `worlds`:
@@ -66,13 +66,15 @@ def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.explorer", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="small and few: does it run at all")
     parser.add_argument("--parts", default="tokens,turns,worlds")
+    parser.add_argument("--at", default="1,16,64,256", help="concurrencies of `tokens`; the bar is at 64")
+    parser.add_argument("--rounds", type=int, default=3, help="of `tokens`")
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     arguments = parser.parse_args(argv)
     quick, parts = arguments.quick, arguments.parts.split(",")
     figures: dict[str, float] = {}
     if "tokens" in parts:
-        at = [BAR_AT] if quick else [1, 16, BAR_AT, 256]
-        figures |= tokens(at, 1 if quick else 3, arguments.threads, quick)
+        at = [BAR_AT] if quick else [int(one) for one in arguments.at.split(",")]
+        figures |= tokens(at, 1 if quick else arguments.rounds, arguments.threads, quick)
     if "turns" in parts:
         figures |= worlds.turns(16 if quick else 64, 8)
     if "worlds" in parts:

@@ -38,7 +38,7 @@ from rft_data.loop.fleet import Fleet
 from rft_data.loop.online import Schedule
 from rft_data.placement.hub import HubServer
 from rft_data.placement.local import LocalPlacement
-from rft_data.recipe.load import load_run_recipe
+from rft_data.recipe.load import load_recipe
 from rft_data.recipe.recipe import RunRecipe
 from rft_data.run.control import RunControl
 from rft_data.run.folder import Run
@@ -163,9 +163,8 @@ def conduct(folder: Path, steps: int, step_s: float = 1.7) -> dict[str, list[flo
         f"run_dir={folder}",
         f"buffer.uri={folder}/buffer",
         f"stages.0.steps={steps}",
-        "model.path=none",
     ]
-    recipe = load_run_recipe(RECIPE, changes, modes=["online"])
+    recipe = load_recipe(RECIPE, changes)  # whose model is never loaded
     with ExitStack() as opened:
         run = Run(recipe)
         opened.callback(run.close)

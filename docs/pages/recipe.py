@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import ast
 import inspect
 import json
 import re
-import textwrap
 import types
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -14,6 +12,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
+from rft_data.recipe.field_docs import field_docs
 from rft_data.recipe.modes import MODES
 from rft_data.recipe.running import Component
 from rft_data.recipe.section import Section
@@ -27,8 +26,11 @@ Every key of a recipe: its type, its default and what it does. Written by `pytho
 `rft_data/recipe/`; a test keeps it current.
 
 ```
+rft recipe list                          # the shipped recipes, by name; show NAME, copy NAME, diff A B
+rft recipe new FILE                      # asks for goal, data and model, and writes a commented recipe
+rft recipe schema                        # the JSON Schema, for editors; `rft recipe copy` writes it too
 rft recipe validate RECIPE               # every problem at once, with file, line and column
-rft recipe explain RECIPE                # every value, and whether the recipe, a preset or a default set it
+rft recipe explain RECIPE                # what a run would come to, and every value with what set it
 rft run RECIPE seed=1 stages.1.steps=20  # any key can be set here; a number names an entry of a list
 ```
 
@@ -71,7 +73,7 @@ def page() -> str:
     for place in found.values():
         lines += ["", f"## {place.title}", "", *_about(place)]
         lines += ["", "| key | type | default | meaning |", "|---|---|---|---|"]
-        docs = docstrings(place.section)
+        docs = field_docs(place.section)
         for name, info in place.section.model_fields.items():
             lines.append(_row(f"`{name}`", _type(info, found), _default(info), docs[name]))
     return "\n".join(lines) + "\n"
@@ -84,26 +86,6 @@ def places() -> dict[type[Section], Place]:
         for name, info in mode.model_fields.items():
             _walk(info.annotation, name, found)
     return found
-
-
-def docstrings(section: type[Section]) -> Mapping[str, str]:
-    """What stands under each field, inherited ones included; "" where nothing does."""
-    found = dict.fromkeys(section.model_fields, "")
-    for base in reversed(section.__mro__):
-        if issubclass(base, Section) and base is not Section:
-            found.update(_written(base))
-    return found
-
-
-def _written(section: type[Section]) -> Iterator[tuple[str, str]]:
-    tree = ast.parse(textwrap.dedent(inspect.getsource(section))).body[0]
-    assert isinstance(tree, ast.ClassDef)  # noqa: S101 - for mypy
-    for statement, after in zip(tree.body, [*tree.body[1:], None], strict=True):
-        if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
-            said = after.value if isinstance(after, ast.Expr) else None
-            text = said.value if isinstance(said, ast.Constant) else ""
-            if statement.target.id in section.model_fields:
-                yield statement.target.id, " ".join(str(text).split())
 
 
 def _walk(annotation: Any, path: str, found: dict[type[Section], Place]) -> None:
@@ -127,7 +109,7 @@ def _top_level(found: Mapping[type[Section], Place]) -> Iterator[str]:
     """One row for each key and each way in which modes define it."""
     rows: dict[tuple[str, str, str, str], list[str]] = {}
     for mode, recipe in MODES.items():
-        docs = docstrings(recipe)
+        docs = field_docs(recipe)
         for name, info in recipe.model_fields.items():
             rows.setdefault((name, _type(info, found), _default(info), docs[name]), []).append(mode)
     names = list(dict.fromkeys(name for name, *_ in rows))

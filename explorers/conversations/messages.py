@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from explorers.conversations.template import THINK_CLOSE, THINK_OPEN
+from rft_data.core.chat import chat
 from rft_data.core.rows import Message, canonical_json
-from rft_data.exchange.formats.chat import chat
 
 
 def one_form(messages: Sequence[Message]) -> list[dict[str, Any]]:
@@ -16,13 +16,6 @@ def one_form(messages: Sequence[Message]) -> list[dict[str, Any]]:
     Raises: RowError for what is no message.
     """
     return [dict(message) for message in chat([dict(message) for message in messages], "messages")]
-
-
-def with_system(messages: Sequence[Message], system: str | None) -> tuple[Message, ...]:
-    """The messages, after the system prompt if there is one and they have none of their own."""
-    if system is None or (messages and messages[0]["role"] in ("system", "developer")):
-        return tuple(messages)
-    return ({"role": "system", "content": system}, *messages)
 
 
 def key(message: Mapping[str, Any]) -> str:

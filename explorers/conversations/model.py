@@ -1,33 +1,28 @@
-"""The model as a workflow sees it: messages in, a reply out, and every token recorded."""
+"""The model of an engine that serves weights: messages in, a reply out, and every token recorded."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from copy import deepcopy
-from dataclasses import replace
 from typing import Any
 
 from explorers.conversations.drift import corrected
-from explorers.conversations.messages import key, one_form
+from explorers.conversations.messages import key
 from explorers.conversations.parsing import parse, tool_names
-from explorers.conversations.replies import BudgetSpent, Reply
-from explorers.conversations.rows import branch_rows, experience, step_rows
+from explorers.conversations.recording import RecordingModel
+from explorers.conversations.replies import Reply
 from explorers.conversations.shape import broken, form
 from explorers.conversations.template import ChatTemplate
-from explorers.conversations.turns import Turn, Turns
+from explorers.conversations.turns import Turn
+from explorers.engines.images import shown
 from rft_data.core.errors import RowError
-from rft_data.core.protocols import Engine, RolloutContext, Sampling
-from rft_data.core.rows import Experience, Message, Task, canonical_json
-from rft_data.core.words import HISTORY_DRIFT, Drift, FinishReason, TemplatePolicy
+from rft_data.core.images import image_ids
+from rft_data.core.protocols import Engine, Sampling
+from rft_data.core.words import Drift, FinishReason, TemplatePolicy
 
 
-class Model:
-    """One rollout's model. A call continues the recorded conversation whose messages begin its own.
-
-    Then only what the new messages add is rendered, and appended to the recorded ids. Calls may run at the
-    same time, go back to an earlier turn, or ask the same again: each is a branch, and each branch is a row.
-    """
+class Model(RecordingModel):
+    """A model whose token ids are known: what new messages add is rendered alone, and appended to the ids."""
 
     def __init__(
         self,
@@ -41,41 +36,10 @@ class Model:
     ) -> None:
         """`budget`: most tokens that the whole rollout may sample, None: no limit; `policy`: what is done
         where the template renders history in another way than it was sampled."""
+        super().__init__(sampling, tokenizer_hash, budget)
         self._engine = engine
         self._template = template
-        self._sampling = sampling
-        self._tokenizer_hash = tokenizer_hash
-        self._budget = budget
         self._policy = policy
-        self._turns = Turns()
-        self.drift: Counter[Drift] = Counter()
-        """Chat calls by how their history differed from what was sampled."""
-        self.sampled = 0
-        """Tokens sampled so far."""
-        self._asked = 0  # tokens that the turns under way may sample
-
-    async def chat(
-        self,
-        messages: Sequence[Message],
-        *,
-        tools: Sequence[Mapping[str, Any]] | None = None,
-        max_tokens: int | None = None,
-        stop: Sequence[str] = (),
-    ) -> Reply:
-        """Sample the next turn of a conversation.
-
-        Args:
-            messages: the whole conversation, as the caller has it.
-            tools: definitions of tools, in OpenAI's form.
-            max_tokens: most tokens of this turn; None: as the recipe says.
-            stop: texts that end the turn, beside those of the recipe.
-
-        Raises: ContextOverflow, BudgetSpent: end the rollout, its rows so far count. RowError when the
-            template cannot render the messages, and what the engine raises.
-        """
-        sampling = self._next(max_tokens, stop)
-        given, offered = one_form(messages), canonical_json(list(tools) if tools else None)
-        return await self._sample(self._begun(given, offered, tools), sampling, tools)
 
     async def complete(
         self, prompt: str | Sequence[int], *, max_tokens: int | None = None, stop: Sequence[str] = ()
@@ -94,29 +58,7 @@ class Model:
             context = list(added)
         said = added if isinstance(added, str) else self._template.tokenizer.decode(context)
         turn = Turn(parent, (said,), ({"role": "user", "content": said},), context, offered="")
-        return await self._sample(turn, self._next(max_tokens, stop), None)
-
-    @property
-    def turns(self) -> int:
-        """Turns sampled so far."""
-        return len(list(self._turns))
-
-    def rows(self, task: Task, ctx: RolloutContext, *, step_wise: bool = False) -> list[Experience]:
-        """The rows of what was sampled so far, without a reward: one for each branch, or for each turn.
-
-        They differ in `turn`. A turn that several branches share is trained in the first one only.
-        """
-        drifted = {str(kind): n for kind, n in sorted(self.drift.items()) if kind is not Drift.EXACT}
-        constant = {
-            "sampling": ctx.sampling.stored(),
-            "tokenizer_hash": self._tokenizer_hash,
-            "metadata": {HISTORY_DRIFT: drifted} if drifted else {},
-        }
-        ends = (step_rows if step_wise else branch_rows)(self._turns)
-        return [
-            experience(last, trained, task, ctx, number, constant)
-            for number, (last, trained) in enumerate(ends)
-        ]
+        return await self._recorded(turn, [], self._next(max_tokens, stop), None)
 
     def _begun(self, given: list[dict[str, Any]], offered: str, tools: Sequence[Any] | None) -> Turn:
         """The next turn of a conversation: what it continues, and the ids that its new messages add."""
@@ -169,39 +111,17 @@ class Model:
         last = len(parent.conversation) - 1
         return broken(self._template, tuple(map(form, history)), last, offered != "null")
 
-    async def _sample(self, turn: Turn, sampling: Sampling, tools: Sequence[Any] | None) -> Reply:
-        prompt = [*(turn.parent.ids if turn.parent else ()), *turn.context]
-        self._turns.begin(turn)
-        self._asked += sampling.max_tokens
-        try:
-            completion = await self._engine.generate(prompt, sampling)
-            self.sampled += len(completion.token_ids)
-            turn.take(completion)
-            stopped = completion.finish_reason == FinishReason.STOP
-            turn.ended = stopped and self._template.has_ended(turn.sampled, sampling.stop)
-            turn.reply = self._reply(turn, prompt, completion.finish_reason, tools)
-            turn.reply_key = key(turn.reply.message)
-        finally:
-            self._asked -= sampling.max_tokens
-            if turn.reply is None:
-                self._turns.forget(turn)
-        return deepcopy(turn.reply)  # a caller may change what it gets, and a tool its arguments
-
-    def _next(self, max_tokens: int | None, stop: Sequence[str]) -> Sampling:
-        """How the next turn is sampled. Raises: BudgetSpent when the rollout may sample no more."""
-        most = self._sampling.max_tokens if max_tokens is None else max_tokens
-        if most < 1:
-            raise ValueError(f"max_tokens is {most}; wanted 1 or more.")
-        if self._budget is not None:
-            most = min(most, self._budget - self.sampled - self._asked)
-        if most < 1:
-            raise BudgetSpent(
-                f"the rollout has sampled {self.sampled} tokens of a budget of {self._budget}, and turns "
-                f"under way may sample {self._asked}; end it, or raise the budget."
-            )
-        least = min(self._sampling.min_tokens, most)
-        stops = (*self._sampling.stop, *stop)
-        return replace(self._sampling, max_tokens=most, min_tokens=least, stop=stops)
+    async def _sample(
+        self, turn: Turn, given: list[dict[str, Any]], sampling: Sampling, tools: Sequence[Any] | None
+    ) -> Reply:
+        prompt = [*(turn.parent.asked_ids if turn.parent else ()), *turn.context]
+        images = image_ids(message for one in turn.path for message in one.messages)
+        completion = await self._engine.generate(prompt, sampling, **shown(images))
+        self.sampled += len(completion.token_ids)
+        turn.take(completion)
+        stopped = completion.finish_reason == FinishReason.STOP
+        turn.ended = stopped and self._template.has_ended(turn.sampled, sampling.stop)
+        return self._reply(turn, prompt, completion.finish_reason, tools)
 
     def _reply(self, turn: Turn, prompt: list[int], finish: str, tools: Sequence[Any] | None) -> Reply:
         template = self._template

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from explorers.conversations.turns import Turn, Turns
+from rft_data.core.images import PROCESSOR, image_ids
 from rft_data.core.protocols import RolloutContext
 from rft_data.core.rows import Experience, Task, VersionSpan, experience_id_of
 
@@ -69,17 +70,13 @@ def experience(
         tokens.add(one, trained=one in trained)
         messages += [*one.messages, dict(one.reply.message) if one.reply else {}]
     versions = [version for version, _, _ in tokens.spans]
+    images = image_ids(messages)
+    if images:
+        processor = next((one.processor for one in last.path if one.processor), "")
+        metadata = {**constant["metadata"], PROCESSOR: processor}
+        constant = {**constant, "payloads": images, "metadata": metadata}
     return Experience(
-        experience_id=experience_id_of(ctx.run_id, task.key, ctx.attempt, ctx.group_id, ctx.member, turn),
-        source=ctx.source,
-        run_id=ctx.run_id,
-        taskset=task.taskset,
-        task_id=task.task_id,
-        group_id=ctx.group_id,
-        attempt=ctx.attempt,
-        member=ctx.member,
-        turn=turn,
-        explorer_id=ctx.explorer_id,
+        **row_names(task, ctx, turn),
         token_ids=tokens.ids,
         prompt_length=tokens.mask.index(1) if 1 in tokens.mask else len(tokens.ids),
         action_mask=tokens.mask,
@@ -94,3 +91,19 @@ def experience(
         finish_reason=last.reply.finish_reason if last.reply else "",
         **constant,
     )
+
+
+def row_names(task: Task, ctx: RolloutContext, turn: int = 0) -> dict[str, Any]:
+    """The columns that say which rollout of which task a row is, and which of its turns."""
+    return {
+        "experience_id": experience_id_of(ctx.run_id, task.key, ctx.attempt, ctx.group_id, ctx.member, turn),
+        "source": ctx.source,
+        "run_id": ctx.run_id,
+        "taskset": task.taskset,
+        "task_id": task.task_id,
+        "group_id": ctx.group_id,
+        "attempt": ctx.attempt,
+        "member": ctx.member,
+        "turn": turn,
+        "explorer_id": ctx.explorer_id,
+    }

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rft_data.core.errors import RecipeError, RowError
+from rft_data.core.images import for_template
 from rft_data.core.rows import Message
 
 MARK = "rft7content7mark"
@@ -89,7 +90,7 @@ class ChatTemplate:
 
         try:
             rendered: str = self.tokenizer.apply_chat_template(
-                [dict(message) for message in messages],
+                for_template(messages),
                 tools=list(tools) if tools else None,
                 tokenize=False,
                 add_generation_prompt=opened,
@@ -159,6 +160,15 @@ def template_arguments(tokenizer: Any, given: Mapping[str, Any] | None) -> dict[
                 "or correct its name."
             )
     return dict(given or {})
+
+
+def no_template(given: Mapping[str, Any] | None) -> None:
+    """Raises: RecipeError for arguments of a chat template where the endpoint renders the messages."""
+    if given:
+        raise RecipeError(
+            f"'chat_template_kwargs' {dict(given)} are of a template that is rendered here, and the engine "
+            "'openai' sends messages; an endpoint that takes them has them in 'request' of its options."
+        )
 
 
 def _turn() -> dict[str, Any]:

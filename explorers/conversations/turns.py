@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from explorers.conversations.replies import Reply
+from rft_data.core.errors import EngineError
 from rft_data.core.protocols import Completion
 from rft_data.core.rows import VersionSpan
 
@@ -38,9 +39,21 @@ class Turn:
     children: list[Turn] = field(default_factory=list)
     replaced: list[int] = field(default_factory=list)
     """Ids that the caller put in the place of the sampled ones from the divergence on; they have no loss."""
+    asked: list[int] | None = None
+    """`context` with one placeholder for each image, as the engine is asked; None: without images."""
+    processor: str = ""
+    """Hash of what made tensors of the images."""
 
     def take(self, completion: Completion) -> None:
-        """Keep what was sampled."""
+        """Keep what was sampled, and the context as the model saw it."""
+        if completion.prompt_ids is not None:
+            before = [] if self.parent is None else self.parent.ids
+            if list(completion.prompt_ids[: len(before)]) != before:
+                raise EngineError(
+                    "the engine put other places for the images of an earlier turn than before."
+                )
+            self.asked, self.context = self.context, list(completion.prompt_ids[len(before) :])
+            self.processor = completion.processor
         self.sampled = list(completion.token_ids)
         self.logprobs = list(completion.logprobs)
         self.spans = list(completion.version_spans)
@@ -81,6 +94,16 @@ class Turn:
         ids: list[int] = []
         for turn in self.path:
             ids += turn.context
+            ids += turn.sampled
+            ids += turn.replaced
+        return ids
+
+    @property
+    def asked_ids(self) -> list[int]:
+        """`ids` with one placeholder for each image."""
+        ids: list[int] = []
+        for turn in self.path:
+            ids += turn.context if turn.asked is None else turn.asked
             ids += turn.sampled
             ids += turn.replaced
         return ids

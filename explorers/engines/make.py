@@ -15,6 +15,7 @@ ENGINES: Mapping[str, str] = {
     "transformers": "explorers.engines.transformers_engine:TransformersEngine",
     "vllm": "explorers.engines.vllm_engine:VllmEngine",
     "routed": "explorers.engines.routing:RoutedEngine",
+    "openai": "explorers.engines.openai_engine:OpenaiEngine",
 }
 """Engine name to import path; an engine's library is imported only when a recipe names the engine."""
 
@@ -33,11 +34,26 @@ def make_engine(settings: Mapping[str, Any], model: str) -> LiveEngine:
     Raises: UnknownComponentError; MissingExtraError when its package is not installed; RecipeError for
         arguments it does not take.
     """
-    name = str(settings["use"])
-    kind = load(name if ":" in name else lookup(name, ENGINES, "engine"), "engine")
+    name, kind = str(settings["use"]), _kind(settings)
     arguments = {key: value for key, value in settings.items() if key != "use"}
     try:
         built: LiveEngine = kind(Path(model), **arguments)
     except TypeError as err:
         raise RecipeError(f"explorer.engine '{name}' does not take {sorted(arguments)}: {err}.") from err
     return built
+
+
+def takes_messages(settings: Mapping[str, Any]) -> bool:
+    """Whether the engine that `settings["use"]` names is a `ChatEngine`. Raises: UnknownComponentError."""
+    return hasattr(_kind(settings), "chat")
+
+
+def engine_metrics(engine: Engine) -> dict[str, float]:
+    """What an engine counts; nothing where it has no `metrics`."""
+    found: dict[str, float] = engine.metrics() if hasattr(engine, "metrics") else {}
+    return found
+
+
+def _kind(settings: Mapping[str, Any]) -> Any:
+    name = str(settings["use"])
+    return load(name if ":" in name else lookup(name, ENGINES, "engine"), "engine")

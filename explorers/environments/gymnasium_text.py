@@ -2,35 +2,22 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from copy import deepcopy
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from explorers.environments.text_environment import WHOLE, Shown, any_of, compiled, last_match, seed_of
 from rft_data.core.errors import RecipeError
-from rft_data.core.lookup import load, need
 from rft_data.core.rows import Task, content_id
 
 _HIGHLIGHT = re.compile(r"\x1b\[\d+m(.)\x1b\[0m")
 _ESCAPE = re.compile(r"\x1b\[[\d;]*m")
 _INTEGER = r"-?\d+"
 _SPACES = ("Discrete", "Text", "MultiDiscrete", "MultiBinary", "Box")
-
-
-@dataclass(frozen=True, slots=True)
-class Shown:
-    """What an environment says after a reset or a step."""
-
-    text: str
-    state: str
-    """Key of the state: equal for equal observations."""
-    reward: float = 0.0
-    done: bool = False
 
 
 class GymnasiumText:
@@ -53,26 +40,18 @@ class GymnasiumText:
         self._kind = type(self._space).__name__
         self._actions = {word.lower(): action for word, action in (actions or {}).items()}
         _check(self._space, self._actions)
-        self._pattern = self._compiled(pattern)
+        self._pattern = compiled(self._rule() if pattern is None else pattern)
 
     def reset(self, task: Task) -> Shown:
-        """Begin anew for a task: `metadata["seed"]`, else one made from its id; `metadata["options"]`.
-
-        All rollouts of a group begin in the same state.
-        """
-        seed = task.metadata.get("seed", int(task.task_id[:8], 16))
-        observation, _ = self._env.reset(seed=seed, options=deepcopy(task.metadata.get("options")))
+        """Begin anew for a task, with its seed and `metadata["options"]`."""
+        options = deepcopy(task.metadata.get("options"))
+        observation, _ = self._env.reset(seed=seed_of(task), options=options)
         return self._shown(observation)
 
     def action(self, reply: str) -> Any:
         """The action that a reply means; None when it means none that the environment takes."""
-        found = None
-        for found in self._pattern.finditer(reply):  # noqa: B007 - only the last one counts
-            pass
-        if found is None:
-            return None
-        text = found[1] if self._pattern.groups else found[0]
-        action = self._read(text if text is not None else "")
+        text = last_match(self._pattern, reply)
+        action = None if text is None else self._read(text)
         return action if action is not None and self._space.contains(action) else None
 
     def step(self, action: Any) -> Shown:
@@ -92,27 +71,19 @@ class GymnasiumText:
         return f"an action of {self._space}"
 
     def _shown(self, observation: Any, reward: float = 0.0, done: bool = False) -> Shown:
-        plain = _plain(observation)
+        value = _plain(observation)
         if isinstance(observation, str):
             text = observation
         elif self._env.render_mode == "ansi":
             text = _ESCAPE.sub("", _HIGHLIGHT.sub(r"[\1]", str(self._env.render()))).strip("\n")
         else:
-            text = json.dumps(plain)
-        return Shown(text, content_id(plain), reward, done)
+            text = json.dumps(value)
+        return Shown(text, content_id(value), reward, done)
 
-    def _compiled(self, pattern: str | None) -> re.Pattern[str]:
-        if pattern is None and self._actions:
-            words = "|".join(map(re.escape, sorted(self._actions, key=len, reverse=True)))
-            pattern = rf"(?<!\w)(?:{words})(?!\w)"
-        elif pattern is None:
-            pattern = _INTEGER if self._kind == "Discrete" else r"(?s)\A\s*(.*?)\s*\Z"
-        try:
-            return re.compile(pattern, re.IGNORECASE)
-        except re.error as err:
-            raise RecipeError(
-                f"the pattern {pattern!r} of an environment's actions is wrong: {err}."
-            ) from err
+    def _rule(self) -> str:
+        if self._actions:
+            return any_of(self._actions)
+        return _INTEGER if self._kind == "Discrete" else WHOLE
 
     def _read(self, text: str) -> Any:
         """The value that a text stands for; None when it stands for none."""
@@ -125,22 +96,6 @@ class GymnasiumText:
             return int(value) if self._kind == "Discrete" else np.asarray(value, dtype=self._space.dtype)
         except (ValueError, TypeError, OverflowError, RecursionError):
             return None
-
-
-def environment_maker(name: str, args: Mapping[str, Any]) -> Callable[[], Any]:
-    """What makes environments: an id that Gymnasium knows, or the import path of a class of its kind.
-
-    Raises: MissingExtraError, UnknownComponentError; RecipeError for what is no environment.
-    """
-    gymnasium = need("gymnasium", "envs", f"the environment '{name}'")
-    if ":" not in name:
-        return lambda: gymnasium.make(name, **args)
-    kind = load(name, "environment")
-    if not (inspect.isclass(kind) and issubclass(kind, gymnasium.Env)):
-        raise RecipeError(
-            f"environment '{name}' is not a subclass of gymnasium.Env; give one, or an id (FrozenLake-v1)."
-        )
-    return lambda: kind(**args)
 
 
 def _check(space: Any, actions: Mapping[str, int]) -> None:

@@ -38,14 +38,14 @@ class JudgePanel:
         Args:
             judges: `{"base_url", "model"}` each, and `api_key_env`: NAME of the variable that holds the key.
             sampling: further fields of requests (default: temperature 0, max_tokens 1024).
-            limits: fields of `ops.judge.judge_call.CallLimits`. cache: path of a SQLite file for replies.
+            limits: fields of `ops.endpoint.calls.CallLimits`. cache: path of a SQLite file for replies.
         Raises: ValueError for no judge or an unknown key; OperatorError without a key; MissingExtraError.
         """
         if not judges or any(set(judge) - _KNOWN for judge in judges):
             raise ValueError(f"judges are {[sorted(one) for one in judges]}; wanted {sorted(_KNOWN)} in each")
         asker = need("ops.judge.judge_asker", "ops", "a judge's reward")
         client = need("ops.judge.judge_client", "ops", "a judge's reward").JudgeClient
-        call = need("ops.judge.judge_call", "ops", "a judge's reward")
+        call = need("ops.endpoint.calls", "ops", "a judge's reward")
         replies = need("ops.judge.judge_cache", "ops", "a judge's reward").JudgeCache(cache)
         self._askers = [
             asker.JudgeAsker(

@@ -1,66 +1,67 @@
-"""The reward `reward_model`: the score of a trained reward model.
-
-The conversation is rendered with the model's chat template, as the stage `reward_model` trained it.
-"""
+"""The reward `reward_model`: the score of a trained reward model, for many rollouts in one forward pass."""
 
 from __future__ import annotations
 
-from pathlib import Path
+import asyncio
+from collections.abc import Sequence
 
-from rft_data.core.errors import MissingFileError, RecipeError
-from rft_data.core.lookup import need
+from explorers.rewards.conversation_scorer import Conversation, ConversationScorer
 from rft_data.core.protocols import Unscored
 from rft_data.core.rows import Task
+from rft_data.core.words import UnscoredCause
 
-_KIND = "ForSequenceClassification"
+_TOGETHER_S = 0.005
+"""How long the first conversation of an idle model waits for others."""
 
 
 class RewardModel:
     """The model's one score of the task's messages and the completion; it has no fixed range."""
 
-    def __init__(self, model: str, device: str = "cpu") -> None:
-        """Load it, in float32; a process that computes rewards holds a copy of its own.
+    deadline_s = 60.0
+
+    def __init__(self, model: str, device: str = "cpu", batch: int = 32, deadline_s: float = 60.0) -> None:
+        """Load it, in float32; an explorer has one copy.
 
         Args:
             model: folder of a sequence classifier with one label, for example the stage's.
             device: torch's name, for example `cuda:1`; engines do not make room for it.
-        Raises: MissingFileError when there is no model in the folder; RecipeError when it is no reward model
-            (transformers would give it a random score), or has no chat template.
+            batch: most conversations that are scored in one forward pass.
+            deadline_s: for one completion, what it waits for others included.
+        Raises: what `ConversationScorer` raises; ValueError for a batch below 1.
         """
-        folder = Path(model)
-        if not (folder / "config.json").is_file():
-            raise MissingFileError(
-                f"reward model '{folder.absolute()}' has no config.json, so it is no model; give the "
-                "folder of a reward_model stage, as a path that every explorer can read."
-            )
-        need("transformers", "train", "the reward reward_model")
-        import torch
-        from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
+        if batch < 1:
+            raise ValueError(f"batch is {batch}; wanted 1 or more")
+        self._scorer = ConversationScorer(model, device, batch)
+        self._batch, self.deadline_s = batch, deadline_s
+        self._waiting: list[tuple[Conversation, asyncio.Future[float | Unscored]]] = []
+        self._scoring: asyncio.Task[None] | None = None
 
-        config = AutoConfig.from_pretrained(folder)
-        kinds = config.architectures or ()
-        if config.num_labels != 1 or not any(kind.endswith(_KIND) for kind in kinds):
-            raise RecipeError(
-                f"'{folder}' is a {', '.join(kinds) or 'model of no named class'} with {config.num_labels} "
-                "labels, not a reward model; wanted a sequence classifier with one."
-            )
-        self._tokenizer = AutoTokenizer.from_pretrained(folder)
-        if self._tokenizer.chat_template is None:
-            raise RecipeError(f"the tokenizer of reward model '{folder}' has no chat template; give it one.")
-        loaded = AutoModelForSequenceClassification.from_pretrained(folder, dtype=torch.float32)
-        self._model = loaded.to(device).eval()
-        self._longest = getattr(config.get_text_config(), "max_position_embeddings", None)
-
-    def __call__(self, task: Task, completion: str) -> float | Unscored:
-        """Unscored when the conversation is longer than the model can read."""
-        import torch
-
+    async def __call__(self, task: Task, completion: str) -> float | Unscored:
+        """Unscored when the conversation is too long, and, as a judge's failure, when the model fails."""
         messages = [*map(dict, task.messages), {"role": "assistant", "content": completion}]
-        ids = self._tokenizer.apply_chat_template(messages, return_dict=False)
-        if self._longest is not None and len(ids) > self._longest:
-            return Unscored(
-                f"the conversation has {len(ids)} tokens and the reward model reads {self._longest}"
-            )
-        with torch.inference_mode():
-            given = torch.tensor([ids], device=self._model.device)
-            return float(self._model(input_ids=given, use_cache=False).logits[0, 0])
+        answer: asyncio.Future[float | Unscored] = asyncio.get_running_loop().create_future()
+        self._waiting.append((messages, answer))
+        if self._scoring is None or self._scoring.done():
+            self._scoring = asyncio.create_task(self._score_waiting())
+        return await answer
+
+    async def _score_waiting(self) -> None:
+        """Score what waits, a batch after the other, until nothing does; more may come meanwhile."""
+        await asyncio.sleep(_TOGETHER_S)
+        while self._waiting:
+            self._waiting = [one for one in self._waiting if not one[1].done()]  # the others were cancelled
+            part, self._waiting = self._waiting[: self._batch], self._waiting[self._batch :]
+            found = await asyncio.to_thread(self._scores, [messages for messages, _ in part])
+            for (_, answer), score in zip(part, found, strict=True):
+                if not answer.done():
+                    answer.set_result(score)
+
+    def _scores(self, conversations: Sequence[Conversation]) -> list[float | Unscored]:
+        """Their scores; when a batch fails its halves are tried: one bad conversation costs no other."""
+        try:
+            return self._scorer.scores(conversations)
+        except Exception as err:  # noqa: BLE001 - the model, its template and its device are the user's
+            if len(conversations) > 1:
+                half = len(conversations) // 2
+                return self._scores(conversations[:half]) + self._scores(conversations[half:])
+            return [Unscored(f"the reward model failed: {type(err).__name__}: {err}", UnscoredCause.JUDGE)]

@@ -1,17 +1,21 @@
 """The reward `reward_server`: the score of a reward model that runs behind an HTTP server of its own.
 
 One POST holds several conversations, `{"conversations": [[{"role", "content"}, ...], ...]}`; the answer is
-`{"rewards": [number, ...]}`, one for each.
+`{"rewards": [number, ...]}`, one for each, or `{"unscored": reason, "cause": cause}` in a number's place.
+`rft reward-server` is such a server.
 """
 
 from __future__ import annotations
 
 import asyncio
-import math
 import os
+import random
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from explorers.rewards.contract import is_finite
+from ops.endpoint.calls import without_key
 from rft_data.core.errors import RecipeError
 from rft_data.core.lookup import need
 from rft_data.core.protocols import Unscored
@@ -21,6 +25,8 @@ from rft_data.core.words import UnscoredCause
 
 _TOGETHER_S = 0.01
 """How long the first conversation of a request waits for others."""
+_TOO_MANY = 429
+_LONGEST_WAIT_S = 10.0
 
 
 class RewardServer:
@@ -49,6 +55,7 @@ class RewardServer:
                 f"reward_server's key is to be in the variable '{api_key_env}', which is not set."
             )
         self._url, self._batch, self.deadline_s = url, batch, deadline_s
+        self._key = key
         self._headers = {} if key is None else {"Authorization": f"Bearer {key}"}
         self._httpx = need("httpx2", "ops", "the reward reward_server")
         self._client: Any = None
@@ -79,26 +86,49 @@ class RewardServer:
             if not answer.done():
                 answer.set_result(found if isinstance(found, Unscored) else found[place])
 
-    async def _rewards(self, conversations: Sequence[Sequence[Message]]) -> list[float] | Unscored:
+    async def _post(self, asked: Mapping[str, Any]) -> Any:
+        """The answer to a request, made again while the server has too much to do and there is time left."""
+        end = time.monotonic() + self.deadline_s
+        while True:
+            answer = await self._client.post(self._url, json=asked)
+            wait_s = _retry_after_s(answer.headers.get("Retry-After", ""))
+            if answer.status_code != _TOO_MANY or time.monotonic() + wait_s > end:
+                return answer
+            await asyncio.sleep(wait_s)
+
+    async def _rewards(self, conversations: Sequence[Sequence[Message]]) -> list[float | Unscored] | Unscored:
         if self._client is None:
             self._client = self._httpx.AsyncClient(timeout=self.deadline_s, headers=self._headers)
         try:
-            answer = await self._client.post(self._url, json={"conversations": conversations})
-            rewards = _numbers(answer.json(), len(conversations)) if answer.status_code == 200 else None
+            answer = await self._post({"conversations": conversations})
+            rewards = _rewards(answer.json(), len(conversations)) if answer.status_code == 200 else None
         except (self._httpx.HTTPError, ValueError) as err:
             return Unscored(
                 f"the reward server failed: {type(err).__name__}: {err}", UnscoredCause.INFRASTRUCTURE
             )
         if rewards is None:
-            said = f"status {answer.status_code}, {shown(answer.text)}"
+            said = f"status {answer.status_code}, {shown(without_key(answer.text, self._key))}"
             return Unscored(f"the reward server gave no rewards: {said}", UnscoredCause.INFRASTRUCTURE)
         return rewards
 
 
-def _numbers(answer: Any, wanted: int) -> list[float] | None:
-    """The rewards of an answer; None when they are not as many finite numbers as wanted."""
+def _rewards(answer: Any, wanted: int) -> list[float | Unscored] | None:
+    """The rewards of an answer; None when they are not as many finite numbers, or reasons, as wanted."""
     rewards = answer.get("rewards") if isinstance(answer, Mapping) else None
     if not isinstance(rewards, list) or len(rewards) != wanted:
         return None
-    good = all(isinstance(one, int | float) and math.isfinite(one) for one in rewards)
-    return [float(one) for one in rewards] if good else None
+    found = [_reward(one) for one in rewards]
+    return None if None in found else [one for one in found if one is not None]
+
+
+def _reward(told: Any) -> float | Unscored | None:
+    if isinstance(told, Mapping) and isinstance(told.get("unscored"), str):
+        cause = told.get("cause")
+        return Unscored(told["unscored"], UnscoredCause(cause)) if cause in list(UnscoredCause) else None
+    return float(told) if is_finite(told) else None
+
+
+def _retry_after_s(header: str) -> float:
+    """Seconds to wait, with some spread so that clients do not come back together."""
+    asked = float(header) if header.isdecimal() else 1.0
+    return min(asked, _LONGEST_WAIT_S) * random.uniform(1.0, 1.5)  # noqa: S311 - no secret depends on it

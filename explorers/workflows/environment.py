@@ -1,19 +1,21 @@
-"""A world as an environment of Gymnasium: it shows a text, the model's reply is an action, and so on."""
+"""A world as an environment: it shows a text, the model's reply is an action, and so on."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from functools import partial
 from typing import Any
 
-from explorers.conversations.model import Model
-from explorers.environments.gymnasium_text import GymnasiumText, Shown, environment_maker
+from explorers.conversations.recording import RecordingModel
+from explorers.environments.making import environment_maker
 from explorers.environments.pool import EnvironmentPool, Lent
+from explorers.environments.text_environment import Shown, TextEnvironment
 from explorers.rewards.composition import WORLD
 from explorers.rewards.contract import is_finite
 from explorers.rewards.scoring import Rewards
-from explorers.workflows.pooled import PooledWorkflow, in_reset, pool_plan, with_observation
+from explorers.workflows.pooled import PooledWorkflow, in_reset, with_observation
 from explorers.workflows.recorded import Course
 from rft_data.core.errors import RecipeError
 from rft_data.core.protocols import Engine, RolloutContext, Unscored
@@ -40,7 +42,9 @@ class _Steps:
     states: list[str] = field(default_factory=list)
     """Of the environment before each turn."""
     rewards: list[float] = field(default_factory=list)
-    """Of each turn."""
+    """Of each turn; 0 where the environment gave none."""
+    scored: bool = False
+    """Whether the environment gave any."""
     invalid: int = 0
 
 
@@ -54,7 +58,7 @@ class EnvironmentWorkflow(PooledWorkflow):
         *,
         environment: str,
         args: Mapping[str, Any] | None = None,
-        actions: Mapping[str, int] | None = None,
+        actions: Mapping[str, Any] | None = None,
         pattern: str | None = None,
         invalid_reward: float = 0.0,
         shape: str = RowShape.CONVERSATION,
@@ -65,37 +69,24 @@ class EnvironmentWorkflow(PooledWorkflow):
         Args:
             tokenizer: the model's.
             rewards: the recipe's, beside the sum of the environment's rewards.
-            environment: an id that Gymnasium knows, or the import path of a subclass of `gymnasium.Env`.
+            environment: an id of Gymnasium, or the path of a `gymnasium.Env` or of a client of OpenEnv.
             args: keyword arguments of the environment.
-            actions: words of a reply and the actions that they stand for; see `GymnasiumText`.
-            pattern: where in a reply the action stands; see `GymnasiumText`.
+            actions: words of a reply and the actions that they stand for.
+            pattern: where in a reply the action stands; see `GymnasiumText` and `OpenEnvText`.
             invalid_reward: of a turn whose reply has no action; the environment takes no step then.
             shape: a word of `RowShape`.
-            limits: `turns` (20), `call_deadline_s` (30) for one step, `pool`, and those of a conversation, as
-                for tools.
+            limits: `turns` (20), `call_deadline_s` (30), and further arguments of `PooledWorkflow`.
 
         Raises: MissingExtraError, UnknownComponentError, RecipeError.
         """
-        if shape not in set(RowShape):
-            raise RecipeError(
-                f"explorer.workflow.args.shape is {shape!r}; wanted one of: {', '.join(RowShape)}."
-            )
-        make = environment_maker(environment, dict(args or {}))
+        _check_shape(shape)
         self._name = environment
         self._invalid_reward = float(invalid_reward)
         self._step_wise = shape != RowShape.CONVERSATION
         self._history = shape != RowShape.STEP_WISE_FRESH
-        super().__init__(
-            tokenizer,
-            rewards,
-            EnvironmentPool(
-                environment,
-                lambda: GymnasiumText(make(), actions, pattern),
-                pool_plan(limits.pop("pool", None)),
-                reusable=True,
-            ),
-            **{"turns": 20, "call_deadline_s": 30.0, **limits},
-        )
+        make = environment_maker(environment, dict(args or {}), actions, pattern)
+        pooled = partial(EnvironmentPool, environment, make, reusable=True)
+        super().__init__(tokenizer, rewards, pooled, **{"turns": 20, "call_deadline_s": 30.0, **limits})
 
     async def run(self, task: Task, engine: Engine, ctx: RolloutContext) -> list[Experience]:
         """Play one rollout."""
@@ -110,20 +101,18 @@ class EnvironmentWorkflow(PooledWorkflow):
             course.counts["invalid_actions"] = steps.invalid
         course.state = {"text": steps.shown.text, "done": steps.shown.done}
         rows = model.rows(task, ctx, step_wise=self._step_wise)
-        course.reward = _unscored(steps.rewards)
+        course.reward = _reward(steps, step_wise=self._step_wise)
         if not self._step_wise:
-            course.reward = course.reward or sum(steps.rewards)
             rows = [replace(row, environment=steps.states[0]) for row in rows]
         elif rows:
             rows = _with_steps(rows, steps)
-            course.reward = course.reward or steps.rewards[-1]
         *before, last = await self.outcome(task, rows, course)
         if last.unscored_reason is not None:  # else its steps would count, and the last one as a zero
             before = [replace(row, reward=None, reward_parts={}) for row in before]
         return [*before, last]
 
     async def _play(
-        self, task: Task, model: Model, lent: Lent[GymnasiumText], steps: _Steps, course: Course
+        self, task: Task, model: RecordingModel, lent: Lent[TextEnvironment], steps: _Steps, course: Course
     ) -> None:
         """Turns of the model and steps of the environment."""
         first = with_observation(self.prompt(task), f"\n\n{steps.shown.text}")
@@ -140,7 +129,7 @@ class EnvironmentWorkflow(PooledWorkflow):
                 messages = with_observation(self.prompt(task), f"\n\n{said}")
         course.end = RolloutEnd.TURNS
 
-    async def _step(self, reply: str, lent: Lent[GymnasiumText], steps: _Steps) -> str:
+    async def _step(self, reply: str, lent: Lent[TextEnvironment], steps: _Steps) -> str:
         """Do what a reply says; returns what the model is shown next."""
         env = lent.environment
         steps.states.append(steps.shown.state)
@@ -150,14 +139,24 @@ class EnvironmentWorkflow(PooledWorkflow):
             steps.rewards.append(self._invalid_reward)
             return f"That is no action; wanted {env.wanted}.\n{steps.shown.text}"
         steps.shown = await lent.call(self.call_deadline_s, env.step, action)
-        steps.rewards.append(steps.shown.reward)
+        steps.scored = steps.scored or steps.shown.reward is not None
+        steps.rewards.append(0.0 if steps.shown.reward is None else steps.shown.reward)
         return steps.shown.text
 
 
-def _unscored(rewards: Sequence[float]) -> Unscored | None:
-    """Why the steps' rewards are none, if one of them is no number."""
-    wrong = [f"step {n} gave {one}" for n, one in enumerate(rewards, 1) if not is_finite(one)]
-    return Unscored(f"{wrong[0]}; wanted a finite number") if wrong else None
+def _check_shape(shape: str) -> None:
+    if shape not in set(RowShape):
+        raise RecipeError(f"explorer.workflow.args.shape is {shape!r}; wanted one of: {', '.join(RowShape)}.")
+
+
+def _reward(steps: _Steps, *, step_wise: bool) -> float | Unscored | None:
+    """The reward of the last row: the last step's, or the sum; None where the environment has none."""
+    wrong = [f"step {n} gave {reward}" for n, reward in enumerate(steps.rewards, 1) if not is_finite(reward)]
+    if wrong:
+        return Unscored(f"{wrong[0]}; wanted a finite number")
+    if not steps.rewards or (steps.shown.done and not steps.scored):
+        return None
+    return steps.rewards[-1] if step_wise else sum(steps.rewards)
 
 
 def _with_steps(rows: Sequence[Experience], steps: _Steps) -> list[Experience]:

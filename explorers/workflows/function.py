@@ -39,7 +39,7 @@ class FunctionWorkflow(RecordedWorkflow):
             rewards: the recipe's, beside what the function returns.
             play: import path of the function.
             args: keyword arguments of the function beside the task and the model.
-            conversation: `budget`, `template`, `chat_template_kwargs`, `system`; see `RecordedWorkflow`.
+            conversation: further arguments of `RecordedWorkflow`.
 
         Raises: UnknownComponentError; RecipeError for anything but such a function.
         """

@@ -7,6 +7,7 @@ from collections.abc import Collection, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
+from explorers.conversations.rows import row_names
 from explorers.ledger import Cost
 from explorers.meter import Meter
 from explorers.plan import GroupPlan
@@ -17,7 +18,7 @@ from explorers.rewards.unscored import reason_text
 from explorers.workflows.rollouts import Rollouts, described
 from rft_data.core.errors import RftError
 from rft_data.core.protocols import Group, RolloutContext, Sampling, Unscored
-from rft_data.core.rows import Experience, Task, Ticket, experience_id_of
+from rft_data.core.rows import Experience, Task, Ticket
 from rft_data.core.words import BurnCause, GroupOutcome, RowSource
 
 T = TypeVar("T")
@@ -140,23 +141,13 @@ class GroupPlayer:
 
         A rollout that fails gives a row without tokens whose `unscored_reason` says why.
         """
-        group_id = f"{label}-{task.task_id}"
-        outcome = await self._evaluated(task, self._context(group_id, member, RowSource.EVAL, sampling))
+        ctx = self._context(f"{label}-{task.task_id}", member, RowSource.EVAL, sampling)
+        outcome = await self._evaluated(task, ctx)
         if not isinstance(outcome, Exception):
             return outcome
         return [
             Experience(
-                experience_id=experience_id_of(
-                    self._plan.run_id, task.key, self._plan.attempt, group_id, member
-                ),
-                source=RowSource.EVAL,
-                run_id=self._plan.run_id,
-                taskset=task.taskset,
-                task_id=task.task_id,
-                group_id=group_id,
-                attempt=self._plan.attempt,
-                member=member,
-                explorer_id=self._plan.explorer_id,
+                **row_names(task, ctx),
                 messages=task.messages,
                 prompt_messages=len(task.messages),
                 unscored_reason=reason_text(

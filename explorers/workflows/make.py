@@ -3,29 +3,33 @@
 from __future__ import annotations
 
 import inspect
-import sys
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import Any
 
+from explorers.environments.making import text_player
 from explorers.rewards.scoring import Rewards
 from explorers.workflows.environment import EnvironmentWorkflow
 from explorers.workflows.function import FunctionWorkflow
 from explorers.workflows.single_turn import SingleTurn
 from explorers.workflows.tools import ToolsWorkflow
+from explorers.workflows.verifiers import VerifiersWorkflow
 from rft_data.core.errors import RecipeError, RftError, RowError
 from rft_data.core.lookup import lookup
 from rft_data.core.protocols import Engine, RolloutContext, Workflow
 from rft_data.core.rows import Experience, Task
+from rft_data.tasks.verifiers_environment import MAKER
 
 WORKFLOWS: Mapping[str, Any] = {
     "single_turn": SingleTurn,
     "function": FunctionWorkflow,
     "tools": ToolsWorkflow,
     "environment": EnvironmentWorkflow,
+    "verifiers": VerifiersWorkflow,
 }
 _FUNCTION, _TOOLS, _ENVIRONMENT = ("function", "play"), ("tools", "tools"), ("environment", "environment")
+_VERIFIERS = ("verifiers", "environment")
 """Built-ins that play something of the user's, and the argument that names it."""
 
 
@@ -86,8 +90,8 @@ def make_workflows(
 def make_workflow(settings: Mapping[str, Any], tokenizer: Any, rewards: Rewards) -> Workflow:
     """Make the workflow that `settings["use"]` names, as `Class(tokenizer, rewards, **args)`.
 
-    An import path may also lead to a coroutine function, a class with tools or a `gymnasium.Env`: the
-    built-in workflow for that plays it.
+    An import path may also lead to a coroutine function, a class with tools, a `gymnasium.Env` or a client of
+    OpenEnv: the built-in workflow for that plays it.
     Raises: UnknownComponentError; RecipeError when it cannot be built with `args`.
     """
     name, args = str(settings["use"]), dict(settings.get("args") or {})
@@ -125,16 +129,15 @@ def _player(name: str, kind: Any) -> tuple[str, str] | None:
     Raises: RecipeError for a function that is no coroutine function.
     """
     if inspect.isfunction(kind):
-        return _FUNCTION
+        return _VERIFIERS if kind.__name__ == MAKER else _FUNCTION
     if not inspect.isclass(kind):
         raise RecipeError(
             f"workflow '{name}' is a {type(kind).__name__}; wanted a workflow class, a coroutine function, a "
-            "class with tools or a subclass of gymnasium.Env."
+            "class with tools, a subclass of gymnasium.Env or a client of OpenEnv."
         )
     if _is_workflow(kind):
         return None
-    gymnasium = sys.modules.get("gymnasium")
-    return _ENVIRONMENT if gymnasium is not None and issubclass(kind, gymnasium.Env) else _TOOLS
+    return _TOOLS if text_player(kind) is None else _ENVIRONMENT
 
 
 def _is_workflow(kind: type) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -25,22 +25,31 @@ class PooledWorkflow(RecordedWorkflow):
         self,
         tokenizer: Any,
         rewards: Rewards,
-        pool: EnvironmentPool[Any],
+        pooled: Callable[[PoolPlan], EnvironmentPool[Any]],
         *,
         turns: int,
         call_deadline_s: float,
+        pool: Mapping[str, Any] | None = None,
         **conversation: Any,
     ) -> None:
         """Make a first environment, so that a mistake shows at the start.
 
-        `conversation`: further arguments of `RecordedWorkflow`.
+        Args:
+            tokenizer: the model's.
+            rewards: the recipe's.
+            pooled: makes the pool.
+            turns: most turns of the model.
+            call_deadline_s: for one call of an environment.
+            pool: fields of `PoolPlan`.
+            conversation: further arguments of `RecordedWorkflow`.
+
         Raises: RecipeError.
         """
         super().__init__(tokenizer, rewards, **conversation)
         self.turns = whole_number("turns", turns, least=1)
         self.call_deadline_s = _seconds("call_deadline_s", call_deadline_s)
-        self.pool = pool
-        self.first = pool.check()
+        self.pool = pooled(_plan(pool))
+        self.first = self.pool.check()
         """The first environment, which is idle in the pool."""
 
     def metrics(self) -> dict[str, float]:
@@ -53,7 +62,7 @@ class PooledWorkflow(RecordedWorkflow):
         self.pool.close()
 
 
-def pool_plan(settings: Mapping[str, Any] | None) -> PoolPlan:
+def _plan(settings: Mapping[str, Any] | None) -> PoolPlan:
     """The plan of a pool from a recipe. Raises: RecipeError for an unknown field, or a value out of range."""
     given = dict(settings or {})
     known = PoolPlan.__slots__

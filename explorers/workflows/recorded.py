@@ -12,9 +12,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 from explorers.conversations.certificate import admit
-from explorers.conversations.messages import with_system
+from explorers.conversations.endpoint_model import EndpointModel, chat_engine
 from explorers.conversations.model import Model
-from explorers.conversations.template import ChatTemplate
+from explorers.conversations.opening import Opening
+from explorers.conversations.recording import RecordingModel
+from explorers.conversations.template import ChatTemplate, no_template
 from explorers.rewards.composition import WORLD
 from explorers.rewards.contract import is_finite
 from explorers.rewards.scoring import Rewards
@@ -70,16 +72,18 @@ class RecordedWorkflow:
         template: str = TemplatePolicy.FORK,
         chat_template_kwargs: Mapping[str, Any] | None = None,
         system: str | None = None,
+        examples: Sequence[Any] | None = None,
     ) -> None:
         """Look at the chat template; what is wrong with it shows at the start.
 
         Args:
-            tokenizer: the model's.
+            tokenizer: the model's; None where an endpoint renders the messages.
             rewards: the recipe's.
             budget: most tokens that one rollout may sample; None: no limit.
             template: a word of `TemplatePolicy`.
             chat_template_kwargs: what the template takes beside messages and tools (`enable_thinking`).
             system: system prompt of the tasks that have none of their own.
+            examples: solved examples that come before the task; see `Opening`.
 
         Raises: RecipeError for a value out of range, and for a template that `template` refuses.
         """
@@ -91,17 +95,16 @@ class RecordedWorkflow:
                 f"{', '.join(TemplatePolicy)}."
             )
         self._rewards = rewards
-        self._system = system
+        self._opening = Opening(system, examples)
         self._policy = TemplatePolicy(template)
-        self._template = ChatTemplate(tokenizer, chat_template_kwargs)
-        if self.always_chats or tokenizer.chat_template is not None:
-            admit(self._template, self._policy, self.renders)
-        self._tokenizer_hash = tokenizer_hash(tokenizer)
+        self._template, self._tokenizer_hash = self._certified(tokenizer, chat_template_kwargs)
         self._budget = budget
         self._counts: Counter[str] = Counter()
 
-    def model(self, engine: Engine, ctx: RolloutContext) -> Model:
+    def model(self, engine: Engine, ctx: RolloutContext) -> RecordingModel:
         """The model of one rollout."""
+        if self._template is None:
+            return EndpointModel(chat_engine(engine), ctx.sampling, budget=self._budget)
         return Model(
             engine,
             self._template,
@@ -111,9 +114,21 @@ class RecordedWorkflow:
             policy=self._policy,
         )
 
+    def _certified(
+        self, tokenizer: Any, arguments: Mapping[str, Any] | None
+    ) -> tuple[ChatTemplate | None, str]:
+        """The chat template and the hash of its tokenizer; none without a tokenizer."""
+        if tokenizer is None:
+            no_template(arguments)
+            return None, ""
+        template = ChatTemplate(tokenizer, arguments)
+        if self.always_chats or tokenizer.chat_template is not None:
+            admit(template, self._policy, self.renders)
+        return template, tokenizer_hash(tokenizer)
+
     def prompt(self, task: Task) -> tuple[Message, ...]:
-        """The task's messages, with the recipe's system prompt where they have none."""
-        return with_system(task.messages, self._system)
+        """The task's messages, after the recipe's system prompt (where they have none) and examples."""
+        return self._opening.before(task.messages)
 
     async def outcome(self, task: Task, rows: Sequence[Experience], course: Course) -> list[Experience]:
         """The rows of a rollout, with its outcome on the last one.

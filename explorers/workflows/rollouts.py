@@ -97,10 +97,9 @@ class Rollouts:
 
     async def _stop(self, running: asyncio.Task[object]) -> None:
         """Cancel an attempt that is not done, and wait _CANCEL_S for its end."""
-        if running.done():
-            return
-        running.cancel()
-        await asyncio.wait({running}, timeout=_CANCEL_S)
+        if not running.done():
+            running.cancel()
+            await asyncio.wait({running}, timeout=_CANCEL_S)
         if running.done():
             if not running.cancelled():
                 running.exception()  # read, so that asyncio logs no warning

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from explorers.conversations.messages import with_system
-from explorers.conversations.template import template_arguments
+from explorers.conversations.endpoint_model import EndpointModel, chat_engine
+from explorers.conversations.opening import Opening
+from explorers.conversations.rows import row_names
+from explorers.conversations.template import no_template, template_arguments
+from explorers.engines.images import shown
 from explorers.rewards.scoring import Rewards
+from rft_data.core.images import PROCESSOR, for_template, image_ids
 from rft_data.core.protocols import Completion, Engine, RolloutContext
-from rft_data.core.rows import Experience, Task, content_id, experience_id_of
-from rft_data.core.trajectory import Trajectory
+from rft_data.core.rows import Experience, Message, Task, content_id
+from rft_data.core.trajectory import Trajectory, row_trajectory
 
 
 class SingleTurn:
@@ -23,36 +28,44 @@ class SingleTurn:
         rewards: Rewards,
         *,
         system: str | None = None,
+        examples: Sequence[Any] | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
     ) -> None:
         """Ready to play.
 
         Args:
-            tokenizer: the model's; it must have a chat template.
+            tokenizer: the model's, with a chat template; None where an endpoint renders the messages.
             rewards: score the answer.
             system: system prompt of the tasks that have none of their own.
+            examples: solved examples that come before the task; see `Opening`.
             chat_template_kwargs: what the template takes beside messages, for example `enable_thinking`.
 
-        Raises: RecipeError for an argument that the template does not use.
+        Raises: RecipeError for an argument that the template does not use, and for wrong examples.
         """
-        self._system = system
-        self._template_arguments = template_arguments(tokenizer, chat_template_kwargs)
+        self._opening = Opening(system, examples)
         self._tokenizer = tokenizer
         self._rewards = rewards
+        if tokenizer is None:
+            no_template(chat_template_kwargs)
+            return
+        self._template_arguments = template_arguments(tokenizer, chat_template_kwargs)
         self._tokenizer_hash = tokenizer_hash(tokenizer)
 
     async def run(self, task: Task, engine: Engine, ctx: RolloutContext) -> list[Experience]:
         """Play one rollout."""
-        messages = with_system(task.messages, self._system)
+        messages = self._opening.before(task.messages)
+        if self._tokenizer is None:
+            return await self._answered(task, messages, engine, ctx)
+        images = image_ids(messages)
         prompt_ids = self._tokenizer.apply_chat_template(
-            [dict(message) for message in messages],
+            for_template(messages),
             add_generation_prompt=True,
             return_dict=False,
             **self._template_arguments,
         )
-        completion = await engine.generate(prompt_ids, ctx.sampling)
+        completion = await engine.generate(prompt_ids, ctx.sampling, **shown(images))
         text = self._tokenizer.decode(completion.token_ids, skip_special_tokens=True)
-        tokens = _tokens(prompt_ids, completion)
+        tokens = _tokens(completion.prompt_ids or prompt_ids, completion)
         rollout = Trajectory(
             task=task,
             completion=text,
@@ -65,15 +78,7 @@ class SingleTurn:
         )
         return [
             Experience(
-                experience_id=experience_id_of(ctx.run_id, task.key, ctx.attempt, ctx.group_id, ctx.member),
-                source=ctx.source,
-                run_id=ctx.run_id,
-                taskset=task.taskset,
-                task_id=task.task_id,
-                group_id=ctx.group_id,
-                attempt=ctx.attempt,
-                member=ctx.member,
-                explorer_id=ctx.explorer_id,
+                **row_names(task, ctx),
                 **tokens,
                 messages=rollout.messages,
                 prompt_messages=rollout.prompt_messages,
@@ -82,8 +87,19 @@ class SingleTurn:
                 **await self._rewards.score(task, rollout),
                 sampling=ctx.sampling.stored(),
                 tokenizer_hash=self._tokenizer_hash,
+                payloads=images,
+                metadata={PROCESSOR: completion.processor} if images else {},
             )
         ]
+
+    async def _answered(
+        self, task: Task, messages: Sequence[Message], engine: Engine, ctx: RolloutContext
+    ) -> list[Experience]:
+        """The same on an engine that takes messages."""
+        model = EndpointModel(chat_engine(engine), ctx.sampling)
+        await model.chat(messages)
+        [row] = model.rows(task, ctx)
+        return [replace(row, **await self._rewards.score(task, row_trajectory(task, [row])))]
 
 
 def tokenizer_hash(tokenizer: Any) -> str:
@@ -97,7 +113,7 @@ def tokenizer_hash(tokenizer: Any) -> str:
     return content_id(core, tokenizer.chat_template)
 
 
-def _tokens(prompt_ids: list[int], completion: Completion) -> dict[str, Any]:
+def _tokens(prompt_ids: Sequence[int], completion: Completion) -> dict[str, Any]:
     """The token columns of an experience; positions count from the start of the prompt."""
     start, sampled = len(prompt_ids), len(completion.token_ids)
     versions = [version for version, _, _ in completion.version_spans]

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
-from explorers.conversations.model import Model
+from explorers.conversations.recording import RecordingModel
 from explorers.environments.calls import ToolCalls
 from explorers.environments.pool import EnvironmentPool, Lent
 from explorers.environments.tools import ToolClass
 from explorers.rewards.contract import error_cause
 from explorers.rewards.scoring import Rewards
-from explorers.workflows.pooled import PooledWorkflow, in_reset, pool_plan, with_observation
+from explorers.workflows.pooled import PooledWorkflow, in_reset, with_observation
 from explorers.workflows.recorded import Course, WorldReward
 from rft_data.core.errors import RowError
 from rft_data.core.lookup import load
@@ -34,8 +35,7 @@ class ToolsWorkflow(PooledWorkflow):
         args: Mapping[str, Any] | None = None,
         turns: int = 8,
         call_deadline_s: float = 30.0,
-        pool: Mapping[str, Any] | None = None,
-        **conversation: Any,
+        **limits: Any,
     ) -> None:
         """Load the class, check it and make a first instance.
 
@@ -46,8 +46,7 @@ class ToolsWorkflow(PooledWorkflow):
             args: keyword arguments of the class.
             turns: most turns of the model; the calls of the last are played too.
             call_deadline_s: for one call of a tool.
-            pool: fields of `PoolPlan`.
-            conversation: `budget`, `template`, `chat_template_kwargs`, `system`; see `RecordedWorkflow`.
+            limits: `pool` of `PooledWorkflow`, and the arguments of `RecordedWorkflow`.
 
         Raises: UnknownComponentError; RecipeError for a class that cannot be offered or made.
         """
@@ -55,10 +54,10 @@ class ToolsWorkflow(PooledWorkflow):
         super().__init__(
             tokenizer,
             rewards,
-            EnvironmentPool(tools, self._tools.make, pool_plan(pool), reusable=self._tools.resets),
+            partial(EnvironmentPool, tools, self._tools.make, reusable=self._tools.resets),
             turns=turns,
             call_deadline_s=call_deadline_s,
-            **conversation,
+            **limits,
         )
 
     async def run(self, task: Task, engine: Engine, ctx: RolloutContext) -> list[Experience]:
@@ -92,7 +91,7 @@ class ToolsWorkflow(PooledWorkflow):
         return with_observation(self.prompt(task), observation or "")
 
     async def _converse(
-        self, model: Model, messages: list[dict[str, Any]], calls: ToolCalls, course: Course
+        self, model: RecordingModel, messages: list[dict[str, Any]], calls: ToolCalls, course: Course
     ) -> None:
         """Turns of the model and the answers of the tools."""
         while course.turns < self.turns:

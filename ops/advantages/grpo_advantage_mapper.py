@@ -29,7 +29,7 @@ class GrpoAdvantageMapper(ArrowMapper, Pipeline):
     """
 
     group_key = GROUP_KEY
-    required_columns = (GROUP_KEY, "reward")
+    required_columns: tuple[str, ...] = (GROUP_KEY, "reward")
     optional_columns = ADVANTAGE_COLUMNS
 
     def __init__(self, scale: Scale = "group", eps: float = 1e-4, *args: object, **kwargs: object) -> None:

@@ -8,7 +8,7 @@ from data_juicer.ops.base_op import OPERATORS, Pipeline
 
 from ops.advantages.column import ADVANTAGE_COLUMNS, with_advantage
 from ops.base import GROUP_KEY, ArrowMapper
-from ops.rewards.effective import Outcomes, correct_rows
+from ops.rewards.effective import Outcomes, in_stored_precision
 
 
 @OPERATORS.register_module("maxrl_advantage_mapper")
@@ -35,7 +35,7 @@ class MaxrlAdvantageMapper(ArrowMapper, Pipeline):
         """Add the advantage, computed in fp64."""
         found = Outcomes.of(table)
         known = ~np.isnan(found.rewards)
-        success = np.where(known, correct_rows(table, self.correct)[found.last], np.nan)
+        success = np.where(known, found.rewards >= in_stored_precision(table, self.correct), np.nan)
         rate = found.groups.moments(success).mean[found.groups.codes]
         advantage = np.where(rate > 0, (success - rate) / np.where(rate > 0, rate, 1.0), 0.0)
         return with_advantage(table, np.where(known, advantage, np.nan)[found.rows])

@@ -11,7 +11,7 @@ from data_juicer.ops.base_op import OPERATORS, Pipeline
 
 from ops.advantages.column import ADVANTAGE_COLUMNS, with_advantage
 from ops.base import GROUP_KEY, ArrowMapper
-from ops.rewards.effective import Outcomes, correct_rows
+from ops.rewards.effective import Outcomes, in_stored_precision
 
 Array = npt.NDArray[np.float64]
 
@@ -44,7 +44,7 @@ class PassAtKAdvantageMapper(ArrowMapper, Pipeline):
         """Add the advantage, computed in fp64."""
         found = Outcomes.of(table)
         groups, known = found.groups, ~np.isnan(found.rewards)
-        correct = correct_rows(table, self.correct)[found.last]
+        correct = found.rewards >= in_stored_precision(table, self.correct)
         size = np.bincount(groups.codes, known, groups.count)
         wrong = np.bincount(groups.codes, known & ~correct, groups.count)
         fail = _share_of_choices(wrong, size, self.k)

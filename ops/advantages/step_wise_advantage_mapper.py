@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from typing import Literal, get_args
 
-import pyarrow as pa
-from data_juicer.ops.base_op import OPERATORS, Pipeline
+from data_juicer.ops.base_op import OPERATORS
 
-from ops.advantages.column import ADVANTAGE_COLUMNS, standardised, with_advantage
-from ops.base import GROUP_KEY, ArrowMapper
-from ops.rewards.effective import Outcomes
+from ops.advantages.grpo_advantage_mapper import GrpoAdvantageMapper
+from ops.base import GROUP_KEY
 
 Scale = Literal["group", "none"]
 
 
 @OPERATORS.register_module("step_wise_advantage_mapper")
-class StepWiseAdvantageMapper(ArrowMapper, Pipeline):
+class StepWiseAdvantageMapper(GrpoAdvantageMapper):
     """Writes `advantage`: GRPO's (arXiv:2402.03300) over the last turns of the rollouts, given to every turn.
 
     Outcome supervision for workflows that store one row a turn: mean and std (ddof=1) count each
@@ -26,20 +24,10 @@ class StepWiseAdvantageMapper(ArrowMapper, Pipeline):
     twice.
     """
 
-    group_key = GROUP_KEY
     required_columns = (GROUP_KEY, "reward", "member", "turn")
-    optional_columns = ADVANTAGE_COLUMNS
 
     def __init__(self, scale: Scale = "group", eps: float = 1e-4, *args: object, **kwargs: object) -> None:
         """scale: divide by the group's std or not; eps: added to the std, in units of reward (>= 0)."""
-        super().__init__(*args, **kwargs)
         if scale not in get_args(Scale) or not eps >= 0:
             raise ValueError(f"scale is {scale!r} and eps {eps}; wanted scale group or none and eps >= 0")
-        self.scale = scale
-        self.eps = eps
-
-    def process_table(self, table: pa.Table) -> pa.Table:
-        """Add the advantage, computed in fp64."""
-        found = Outcomes.of(table)
-        advantage = standardised(found.rewards, found.groups, scaled=self.scale == "group", eps=self.eps)
-        return with_advantage(table, advantage[found.rows])
+        super().__init__(scale, eps, *args, **kwargs)

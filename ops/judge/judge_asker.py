@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Callable
 from functools import partial
 
-from ops.judge.judge_call import Reply
 from ops.judge.judge_client import JudgeClient
 from ops.judge.judge_endpoint import JudgeEndpoint
+from ops.judge.judge_reply import Reply
 
 
 class JudgeAsker:
@@ -40,7 +40,7 @@ class JudgeAsker:
         async with self._slots:
             if self._endpoint is None:
                 self._endpoint = self._client.open_endpoint()
-            reply, tokens = await self._endpoint.ask(prompt)
+            reply, tokens = await self._endpoint.reply(prompt)
         if not reply.error and usable(reply.text):
             with self._client.cache.adding() as add:
                 add(key, reply.text, tokens)

@@ -7,15 +7,16 @@ calls.
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from ops.endpoint.calls import CallLimits, Spending, without_key
+from ops.endpoint.key import endpoint_key
 from ops.judge.judge_cache import JudgeCache
-from ops.judge.judge_call import CallLimits, Reply, Spending, without_key
+from ops.judge.judge_reply import Reply
 from rft_data.core.errors import OperatorError
 from rft_data.core.lookup import need
 from rft_data.core.rows import content_id
@@ -110,21 +111,7 @@ class JudgeClient:
 
         Raises: OperatorError when its variable is not set, or holds no key.
         """
-        if self._api_key_env is None:
-            return
-        # files that keys are read from end in a line break
-        key = os.environ.get(self._api_key_env, "").strip()
-        if not key:
-            raise OperatorError(
-                f"the judge's key is to be in the environment variable '{self._api_key_env}', which is not "
-                "set; set it, or take 'api_key_env' out of the recipe."
-            )
-        if not (key.isascii() and key.isprintable()):
-            raise OperatorError(
-                f"the judge's key in the environment variable '{self._api_key_env}' has characters that no "
-                "key has; wanted printable ASCII. Set it anew."
-            )
-        self._key = key
+        self._key = endpoint_key(self._api_key_env, "the judge's key", OperatorError)
 
     async def _ask_missing(self, missing: Mapping[str, str]) -> dict[str, Reply]:
         slots = asyncio.Semaphore(self.spending.limits.concurrency)
@@ -153,7 +140,7 @@ class JudgeClient:
     ) -> Reply:
         try:
             async with asyncio.timeout_at(end), slots:
-                reply, tokens = await endpoint.ask(prompt)
+                reply, tokens = await endpoint.reply(prompt)
         except TimeoutError:
             return Reply("", f"no reply within the batch's {self.spending.limits.deadline_s:g} s")
         if not reply.error:

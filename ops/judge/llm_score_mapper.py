@@ -10,10 +10,11 @@ import pyarrow as pa
 from data_juicer.ops.base_op import OPERATORS, Mapper
 
 from ops.base import ArrowMapper, append_or_replace
+from ops.endpoint.calls import CallLimits
 from ops.judge.judge_cache import JudgeCache
-from ops.judge.judge_call import CallLimits, Reply
 from ops.judge.judge_client import JudgeClient
 from ops.judge.judge_prompts import DEFAULT_TEMPLATE, PLACES, PromptMaker
+from ops.judge.judge_reply import Reply
 from ops.judge.judge_scores import ScoreReader
 from ops.lance.store import operator_store
 from ops.rewards.effective import effective_rewards, with_shaped_reward
@@ -62,7 +63,7 @@ class LlmScoreMapper(ArrowMapper, Mapper):
         base_url: up to and with /v1. template: with {prompt}, {completion} and {answer} in it.
         score: how to read a reply, arguments of `ops.judge.judge_scores.ScoreReader`.
         sampling: further fields of the request (default: temperature 0, max_tokens 256).
-        limits: arguments of `ops.judge.judge_call.CallLimits`. cache: path of the SQLite file; None: none.
+        limits: arguments of `ops.endpoint.calls.CallLimits`. cache: path of the SQLite file; None: none.
         api_key_env: NAME of the environment variable with the key. buffer: uri of the store with the tasks,
         when {answer} is wanted outside of a run and the rows have no column `answer`.
         """

@@ -12,8 +12,8 @@ from dataclasses import replace
 
 import numpy as np
 
+from ops.endpoint.calls import CallLimits
 from ops.judge.judge_cache import JudgeCache
-from ops.judge.judge_call import CallLimits
 from ops.judge.judge_client import JudgeClient
 from rft_data.core.errors import OperatorError
 from rft_data.core.rows import Experience, Task

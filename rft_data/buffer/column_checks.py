@@ -15,7 +15,7 @@ from pydantic_core import from_json
 
 from rft_data.core.codec import one_array
 from rft_data.core.schema import INCOMING, is_json
-from rft_data.core.words import RowSource
+from rft_data.core.words import ENDPOINT, RowSource
 
 SOURCES = tuple(sorted(RowSource))
 MAX_TEXT_BYTES = 8 << 20
@@ -129,6 +129,7 @@ def check_tokens(table: pa.Table, found: Findings) -> None:
     present = {name: np.asarray(column.is_valid()) for name, column in lists.items()}
     sizes = {name: np.asarray(pc.list_value_length(column).fill_null(0)) for name, column in lists.items()}
     rollout = np.asarray(pc.equal(one_array(table.column("source")), RowSource.ROLLOUT).fill_null(False))
+    rollout = rollout & ~_from_endpoint(table, present["token_ids"])
     for name in ("token_ids", "action_mask", "logprobs"):
         found.refuse(
             rollout & ~present[name],
@@ -149,6 +150,15 @@ def check_tokens(table: pa.Table, found: Findings) -> None:
         if not _sound(name, column.flatten()):
             found.refuse(_rows_with(column, _bad_values(name, column)), _VALUE_REASONS[name])
     _versions(table, found, rollout, total)
+
+
+def _from_endpoint(table: pa.Table, ids: Mask) -> Mask:
+    """Whether each row has no token ids and says that an endpoint sampled it, which gives none."""
+    if ids.all():
+        return np.zeros(len(ids), bool)
+    marked = pc.match_substring(one_array(table.column("sampling")), f'"{ENDPOINT}":')
+    found: Mask = ~ids & np.asarray(marked.fill_null(False))
+    return found
 
 
 _VALUE_REASONS = {

@@ -4,33 +4,49 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
 
 from rft_data.buffer.faults import storage_errors
 from rft_data.core.schema import TABLES
 
 if TYPE_CHECKING:
-    from lancedb.table import LanceTable
+    import lance
+
+FORMAT: Final = "2.2"
+"""Of Lance's data files."""
+_KEY_MARK = {b"lance-schema:unenforced-primary-key:position": b"1"}
+"""Without it concurrent merges duplicate rows silently."""
 
 
-def half_made(folder: Path | None) -> bool:
-    """Whether a table's creation was interrupted: it has neither a version nor data.
-
-    No folder: the table is on an object store.
-    """
-    if folder is None:
-        return False
+def half_made(folder: Path) -> bool:
+    """Whether a table's creation was interrupted: it has neither a version nor data."""
     return not any((folder / "_versions").glob("*.manifest")) and not any((folder / "data").glob("*"))
 
 
-def create(db: Any, location: str, name: str, folder: Path | None) -> Any:
-    """Create an empty table of the buffer at `location`."""
+def create(uri: str, name: str) -> None:
+    """Create the empty table `name` of a buffer at `uri`, a folder or a place on an object store."""
     schema, key = TABLES[name]
-    if folder is not None and half_made(folder):
-        shutil.rmtree(folder, ignore_errors=True)
-    with storage_errors(location, name):
-        # folders and object stores have tables of this kind only
-        table = cast("LanceTable", db.create_table(name, schema=schema))
-        if key is not None:
-            table.set_unenforced_primary_key(key)  # without it concurrent merges duplicate rows silently
-    return table
+    if "://" not in uri and half_made(Path(uri)):
+        shutil.rmtree(uri, ignore_errors=True)
+    with storage_errors(str(Path(uri).parent), name):
+        create_with(uri, key, schema.empty_table())
+
+
+def create_with(uri: str, key: str | None, rows: pa.Table) -> lance.LanceDataset:
+    """A new table with these rows, in one commit."""
+    import lance
+
+    schema = rows.schema
+    if key is not None:
+        at = schema.get_field_index(key)
+        field = schema.field(at)
+        schema = schema.set(at, field.with_metadata({**(field.metadata or {}), **_KEY_MARK}))
+    return lance.write_dataset(
+        rows.cast(schema),
+        uri,
+        enable_v2_manifest_paths=True,
+        data_storage_version=FORMAT,
+        enable_stable_row_ids=True,
+    )

@@ -9,15 +9,16 @@ from __future__ import annotations
 import os
 import threading
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import timedelta
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from rft_data.buffer.creation import create, half_made
+from rft_data.buffer.creation import FORMAT, create, half_made
 from rft_data.buffer.durability import Barrier, Durability
 from rft_data.buffer.faults import damage_named, overtaken, some_columns, storage_errors, stored_beside
 from rft_data.buffer.growth import Growth
@@ -31,7 +32,7 @@ from rft_data.core.schema import TABLES
 _CACHES: dict[str, Any] = {"metadata_cache_size_bytes": 32 << 20, "index_cache_size_bytes": 32 << 20}
 """Lance's metadata cache grows with every version otherwise (1 GB after 5,000 appends, measured)."""
 
-_STORAGE_OPTIONS = {"new_table_enable_stable_row_ids": "true", "new_table_data_storage_version": "2.2"}
+_STORAGE_OPTIONS = {"new_table_enable_stable_row_ids": "true", "new_table_data_storage_version": FORMAT}
 
 
 class Store:
@@ -45,24 +46,18 @@ class Store:
 
         Raises: MissingFileError, BusyError or IntegrityError (see `LocalFolder` and `ObjectPrefix`).
         """
-        import lancedb  # 1.5 s: not paid by `rft --help` or `rft recipe validate`
+        import lance  # 0.4 s: not paid by `rft --help` or `rft recipe validate`
 
         self.read_only = read_only
         self.local = None if "://" in location else Path(location).resolve()
         """The folder; resolved, so that a later chdir or rename does not redirect a writer."""
         self.location = location.rstrip("/") if self.local is None else str(self.local)
-        self._barrier: Barrier | None = None
-        if durability == "power" and self.local is not None and not read_only:
-            self._barrier = Barrier(self.local)
+        power = durability == "power" and not read_only
+        self._barrier = Barrier(self.local) if power and self.local is not None else None
         self._folder: LocalFolder | ObjectPrefix | None = None
         if self.local is not None:
             self._folder = LocalFolder(self.local, read_only=read_only)
-        self._db = lancedb.connect(
-            self.location,
-            session=lancedb.Session(**_CACHES),
-            storage_options=_STORAGE_OPTIONS,
-            read_consistency_interval=timedelta(0),  # else a reader never sees another process's commits
-        )
+        self._session = lance.Session(**_CACHES)
         self._tables: dict[str, Any] = {}
         self._heads: dict[str, Any] = {}
         self._locks = {name: threading.RLock() for name in TABLES}
@@ -79,7 +74,7 @@ class Store:
     def _fence(self) -> None:
         """Restore every table, so that commits of a former owner fail: they build on an older version."""
         try:
-            for name in [known for known in self._db.list_tables().tables if known in TABLES]:
+            for name in self._stored(TABLES):
                 take_over(self.head(name), self.uri(name))
                 self.forget(name)
                 self.sync(name)
@@ -100,26 +95,39 @@ class Store:
         """Location of a table's files."""
         return f"{self.location}/{name}.lance"
 
+    @cached_property
+    def _db(self) -> Any:
+        """LanceDB, for searches and object stores; all else is done by Lance itself, without this import."""
+        import lancedb  # 1 s
+
+        return lancedb.connect(
+            self.location,
+            session=lancedb.Session(**_CACHES),
+            storage_options=_STORAGE_OPTIONS,
+            read_consistency_interval=timedelta(0),  # else a reader never sees another process's commits
+        )
+
     def table(self, name: str) -> Any:
         """The LanceDB table, created empty if this store may write; None if absent and read-only."""
         with self._locks[name]:
-            if name not in self._tables:
-                if name in self._db.list_tables().tables and not half_made(self._folder_of(name)):
-                    with damage_named(self.location, name):
-                        self._tables[name] = some_columns(self._db.open_table(name))
-                elif self.read_only:
-                    return None
-                else:
-                    self._tables[name] = self._create(name)
-            return self._tables[name]
+            if name not in self._tables and self._made(name):
+                with damage_named(self.location, name):
+                    self._tables[name] = some_columns(self._db.open_table(name))
+            return self._tables.get(name)
 
-    def _create(self, name: str) -> Any:
-        made = create(self._db, self.location, name, self._folder_of(name))
-        self.sync(name)
-        return made
+    def _made(self, name: str) -> bool:
+        """Whether a table is there; it is created if this store may write."""
+        with self._locks[name]:
+            there = name in self._heads or bool(self._stored([name]))
+            if not there and not self.read_only:
+                create(self.uri(name), name)
+                self.sync(name)
+            return there or not self.read_only
 
-    def _folder_of(self, name: str) -> Path | None:
-        return None if self.local is None else self.local / f"{name}.lance"
+    def _stored(self, names: Iterable[str]) -> list[str]:
+        if self.local is None:
+            return sorted(set(names) & set(self._db.list_tables().tables))
+        return [name for name in names if not half_made(self.local / f"{name}.lance")]
 
     def sync(self, name: str) -> None:
         """Under `power`, force all of a table to disk; not needed after an append that succeeded."""
@@ -132,9 +140,9 @@ class Store:
 
         with self._locks[name]:
             if name not in self._heads:
-                self.table(name)
+                self._made(name)
                 with damage_named(self.location, name):
-                    opened = lance.dataset(self.uri(name), **_CACHES)
+                    opened = some_columns(lance.dataset(self.uri(name), session=self._session))
                 if isinstance(self._folder, ObjectPrefix) and not self.read_only:
                     self._folder.check_owner(self._db)  # after opening: a later takeover then conflicts
                 self._heads[name] = opened
@@ -159,7 +167,7 @@ class Store:
             head = self.head(name)
             failpoint("store.write")
             fragments = lance.fragment.write_fragments(
-                rows, head, mode="append", data_storage_version="2.2", enable_stable_row_ids=True
+                rows, head, mode="append", data_storage_version=FORMAT, enable_stable_row_ids=True
             )
             if self._barrier is not None:
                 self._barrier.data(name, fragments)
@@ -224,9 +232,8 @@ class Store:
 
     def count(self, name: str) -> int:
         """Rows in a table; 0 when it does not exist yet."""
-        table = self.table(name)
-        with damage_named(self.location, name):
-            return 0 if table is None else int(table.count_rows())
+        with self._locks[name], damage_named(self.location, name):
+            return int(self._newest(name).count_rows()) if self._made(name) else 0
 
     def scan(
         self,
@@ -239,18 +246,18 @@ class Store:
         names, empty = self._shape(name, columns)
         if limit is not None and limit < 1:
             return empty
-        query = self._query(name, names, where, limit)
         with damage_named(self.location, name):
-            return empty if query is None else query.to_arrow().select(names)
+            scanner = self._scanner(name, names, where, limit=limit)
+            return empty if scanner is None else scanner.to_table().select(names)
 
     def batches(
         self, name: str, columns: Sequence[str] | None = None, where: Filter | None = None
     ) -> Iterator[pa.RecordBatch]:
         """Like `scan`, in batches, so that memory is bounded."""
         names, _ = self._shape(name, columns)
-        query = self._query(name, names, where, None)
         with damage_named(self.location, name):
-            for batch in () if query is None else query.to_batches(1024):
+            scanner = self._scanner(name, names, where, batch_size=1024)
+            for batch in () if scanner is None else scanner.to_batches():
                 yield batch.select(names)
 
     def _shape(self, name: str, columns: Sequence[str] | None) -> tuple[list[str], pa.Table]:
@@ -258,14 +265,12 @@ class Store:
         names = list(columns) if columns is not None else schema.names
         return names, pa.schema([schema.field(n) for n in names]).empty_table()
 
-    def _query(self, name: str, names: list[str], where: Filter | None, limit: int | None) -> Any:
-        table = self.table(name)
-        if table is None:
+    def _scanner(self, name: str, names: list[str], where: Filter | None, **options: Any) -> Any:
+        """A scan by Lance itself, which takes a third of the CPU time of LanceDB's query, measured."""
+        if not self._made(name):
             return None
-        query = table.search().select(names)
-        if where is not None:
-            query = query.where(to_sql(where, TABLES[name][0]))
-        return query if limit is None else query.limit(limit)
+        chosen = None if where is None else to_sql(where, TABLES[name][0])
+        return self._newest(name).scanner(names, chosen, **options)
 
     def tail(self, name: str, n: int, columns: Sequence[str] | None = None) -> pa.Table:
         """The last n rows written, oldest first; by offset, which needs no index."""
@@ -273,13 +278,12 @@ class Store:
         if (total := self.count(name)) == 0 or n == 0:
             return empty
         with damage_named(self.location, name):
-            rows: pa.Table = self.table(name).take_offsets(list(range(max(0, total - n), total))).to_arrow()
-        return rows.select(names)
+            return self._newest(name).take(list(range(max(0, total - n), total)), names)
 
     def take(self, name: str, row_ids: Sequence[int], columns: Sequence[str] | None = None) -> pa.Table:
         """Rows by stable row id, in the order asked; a row that is not stored is left out."""
         names, empty = self._shape(name, columns)
-        if not len(row_ids) or self.table(name) is None:
+        if not len(row_ids) or not self._made(name):
             return empty
         with damage_named(self.location, name):
             # half the CPU time of LanceDB's `take_row_ids`, measured; Lance's own `take` knows no row ids
@@ -289,6 +293,7 @@ class Store:
         """The newest version of a table as a Lance dataset, also where another process writes to it."""
         with self._locks[name]:
             head = self.head(name)
-            if self.read_only and (latest := head.latest_version) != head.version:
+            others = self.read_only or self._closed  # write to it
+            if others and (latest := head.latest_version) != head.version:
                 head = self._heads[name] = head.checkout_version(latest)  # `head` may be in use by a thread
             return head

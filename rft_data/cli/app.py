@@ -12,13 +12,18 @@ from typing import Annotated
 import typer
 
 from rft_data.cli.buffer import buffer_app
+from rft_data.cli.completion import run_folders
 from rft_data.cli.data import data_app
 from rft_data.cli.debug import debug_app
-from rft_data.cli.edge import edge, say
+from rft_data.cli.doctor import doctor
+from rft_data.cli.edge import edge, say, speak
+from rft_data.cli.ops import ops_app
+from rft_data.cli.recipe import recipe_app
+from rft_data.cli.recipe_path import Overrides, RecipePath
+from rft_data.cli.reward_server import reward_server
 from rft_data.cli.run_status import run_status_app
+from rft_data.core.version import __version__
 
-RecipePath = Annotated[Path, typer.Argument(help="A recipe file, for example recipes/quickstart.yaml.")]
-Overrides = Annotated[list[str] | None, typer.Argument(help="Changes to the recipe: key.path=value ...")]
 Fresh = Annotated[
     bool, typer.Option("--fresh", help="Move an earlier run of this name aside and start over.")
 ]
@@ -27,15 +32,31 @@ app = typer.Typer(
     name="rft",
     help="Reinforcement fine-tuning built around its data.",
     no_args_is_help=True,
+    invoke_without_command=True,
     pretty_exceptions_enable=False,
-    add_completion=False,
 )
-recipe_app = typer.Typer(help="Check recipes.", no_args_is_help=True)
 app.add_typer(recipe_app, name="recipe")
 app.add_typer(buffer_app, name="buffer")
 app.add_typer(data_app, name="data")
+app.add_typer(ops_app, name="ops")
 app.add_typer(debug_app, name="debug")
 app.add_typer(run_status_app)
+app.command()(doctor)
+app.command("reward-server")(reward_server)
+
+
+@app.callback()
+def _root(
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Say on stderr only what is wrong.")] = False,
+    verbose: Annotated[
+        bool, typer.Option("-v", "--verbose", help="Also what libraries log, and tracebacks of errors.")
+    ] = False,
+) -> None:
+    speak(quiet=quiet, verbose=verbose)
+    if version:
+        say(f"rft-data {__version__}")
+        raise typer.Exit
 
 
 @app.command()
@@ -51,8 +72,22 @@ def train(recipe: RecipePath, overrides: Overrides = None, fresh: Fresh = False)
 
 
 @app.command()
+def explore(recipe: RecipePath, overrides: Overrides = None, fresh: Fresh = False) -> None:
+    """`rft run`, for recipes of mode explore: play and store groups with a fixed policy."""
+    _run("explore", ("explore",), recipe, overrides or [], fresh=fresh)
+
+
+@app.command("eval")
+def eval_(recipe: RecipePath, overrides: Overrides = None, fresh: Fresh = False) -> None:
+    """`rft run`, for recipes of mode eval: measure models on held-out tasks."""
+    _run("eval", ("eval",), recipe, overrides or [], fresh=fresh)
+
+
+@app.command()
 def resume(
-    run_dir: Annotated[Path, typer.Argument(help="Folder of a run, for example runs/quickstart.")],
+    run_dir: Annotated[
+        Path, typer.Argument(help="Folder of a run, for example runs/quickstart.", autocompletion=run_folders)
+    ],
 ) -> None:
     """Continue a run from its own stored recipe."""
     with edge(again=f"Continue with: rft resume {run_dir}"):
@@ -64,23 +99,16 @@ def resume(
             say(run_to_end(loaded, f"resume {run_dir}"))
 
 
-@recipe_app.command()
-def validate(recipe: RecipePath, overrides: Overrides = None) -> None:
-    """Check a recipe without running it or importing what it names; every problem with file and line."""
+@app.command()
+def init(
+    folder: Annotated[Path, typer.Argument(help="The project's folder; its name names the run.")],
+) -> None:
+    """Start a project: a recipe, data, a reward of your own with its test, and a README."""
     with edge():
-        from rft_data.recipe.load import check_recipe
+        from rft_data.recipe.project import write_project
 
-        loaded = check_recipe(recipe, overrides or [])
-        say(f"{recipe}: valid ({loaded.mode} recipe '{loaded.name}')")
-
-
-@recipe_app.command()
-def explain(recipe: RecipePath, overrides: Overrides = None) -> None:
-    """Every value a run would have, and whether the recipe, its algorithm's preset or a default set it."""
-    with edge():
-        from rft_data.recipe.explain import explain as explained
-
-        say("\n".join(explained(recipe, overrides or [])))
+        for written in write_project(folder):
+            say(str(written))
 
 
 def _run(command: str, modes: Sequence[str], path: Path, overrides: Sequence[str], *, fresh: bool) -> None:

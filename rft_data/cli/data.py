@@ -14,6 +14,7 @@ import typer
 from rft_data.cli.data_people import annotate, feedback_app, label_studio_app
 from rft_data.cli.data_rescore import rescore
 from rft_data.cli.edge import edge, show
+from rft_data.cli.recipe_path import Overrides, RecipePath
 
 if TYPE_CHECKING:
     from ops.runtime.pipeline import OperatorPipeline
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
     from rft_data.recipe.modes import OperatorRecipe
     from rft_data.run.rejudge import StoredVerdicts
 
-RecipePath = Annotated[Path, typer.Argument(help="A recipe file, for example recipes/quickstart.yaml.")]
-Overrides = Annotated[list[str] | None, typer.Argument(help="Changes to the recipe: key.path=value ...")]
 BufferUri = Annotated[str | None, typer.Option("--buffer", help="The buffer; else the recipe's own.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 

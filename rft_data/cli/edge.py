@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import logging
+import traceback
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import typer
 
@@ -16,6 +18,23 @@ from rft_data.core.masking import masked, masked_streams
 from rft_data.core.text import for_terminal
 
 INTERRUPTED = 130
+_NOISY = ("httpx", "httpx2", "openai", "datasets", "filelock", "fsspec", "matplotlib")
+_ABOUT_GPUS = ("torch._library.triton", "vllm.triton_utils", "vllm.triton_utils.importing")
+
+
+@dataclass
+class _Verbosity:
+    quiet: bool = False
+    verbose: bool = False
+
+
+_said = _Verbosity()
+"""What `rft -q` and `rft -v` asked of this process."""
+
+
+def speak(*, quiet: bool = False, verbose: bool = False) -> None:
+    """How much is said on stderr. Args: quiet: warnings only; verbose: also libraries, and tracebacks."""
+    _said.quiet, _said.verbose = quiet, verbose
 
 
 @contextmanager
@@ -26,26 +45,34 @@ def edge(*, again: str = "") -> Iterator[None]:
 
 
 def _edge(again: str) -> Iterator[None]:
-    log_to_stderr()
-    for noisy in ("httpx", "httpx2", "openai", "datasets", "filelock", "fsspec", "matplotlib"):
-        logging.getLogger(noisy).setLevel(logging.WARNING)
-    for about_gpus in ("torch._library.triton", "vllm.triton_utils", "vllm.triton_utils.importing"):
-        logging.getLogger(about_gpus).setLevel(logging.ERROR)
-    warnings.filterwarnings("ignore", category=FutureWarning)
+    log_to_stderr(logging.WARNING if _said.quiet else logging.INFO)
+    if not _said.verbose:
+        for noisy in _NOISY:
+            logging.getLogger(noisy).setLevel(logging.WARNING)
+        for about_gpus in _ABOUT_GPUS:
+            logging.getLogger(about_gpus).setLevel(logging.ERROR)
+        warnings.filterwarnings("ignore", category=FutureWarning)
     try:
         yield
     except Stopped as err:
         say(f"{err}. {again}".strip(), err=True)
         raise typer.Exit(err.exit_code) from err
     except RftError as err:
-        say(f"error: {err}", err=True)
+        _failed(err)
         raise typer.Exit(err.exit_code) from err
     except OSError as err:
-        say(f"error: {err}", err=True)
+        _failed(err)
         raise typer.Exit(1) from err
     except KeyboardInterrupt as err:
         say(f"stopped. {again}".strip(), err=True)
         raise typer.Exit(INTERRUPTED) from err
+
+
+def _failed(err: Exception) -> None:
+    """Say what failed; with `rft -v` also where in the code."""
+    if _said.verbose:
+        say("".join(traceback.format_exception(err)), err=True)
+    say(f"error: {err}", err=True)
 
 
 def say(text: str, *, err: bool = False, end: str = "\n") -> None:

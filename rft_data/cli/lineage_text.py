@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from rft_data.core.text import escaped, shown
-from rft_data.core.words import Verdict
+from rft_data.core.words import ENDPOINT, Verdict
 
 if TYPE_CHECKING:  # these open LanceDB, which who only wants to escape a line never needs
     from rft_data.core.rows import Task
@@ -29,7 +30,7 @@ def _lineage_lines(line: Lineage) -> Iterator[str]:
     yield f"  group     {escaped(row['group_id'])}, {place}"
     yield f"  text      {shown(row['completion_text'])}"
     yield f"  reward    {_reward(row['reward'], row['unscored_reason'])}  {escaped(str(row['reward_parts']))}"
-    yield f"  sampled   {', '.join(map(_weights, line.sampled_by)) or 'by no recorded version'}"
+    yield f"  sampled   {', '.join(map(_weights, line.sampled_by)) or _elsewhere(row['sampling'])}"
     yield "judged      " + ("; ".join(map(_judgement, line.judgements)) or "by no operator")
     yield "used        " + ("" if line.uses or line.stages else "in no lease, by no stage")
     yield from (f"  {_use(use)}" for use in line.uses)
@@ -67,6 +68,14 @@ def _use(use: Use) -> str:
     if use.checkpoint_step is not None:
         text += f", checkpoint {use.checkpoint_step}"
     return text if use.weights is None else f"{text} -> {_weights(use.weights)}"
+
+
+def _elsewhere(sampling: str) -> str:
+    """Who sampled a row that no version did."""
+    endpoint = json.loads(sampling).get(ENDPOINT)
+    if not isinstance(endpoint, dict):
+        return "by no recorded version"
+    return escaped(f"by {endpoint.get('model')} at {endpoint.get('base_url')}")
 
 
 def _weights(weights: Weights) -> str:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
+from rft_data.cli.completion import run_folders
 from rft_data.cli.edge import edge, say
 
 if TYPE_CHECKING:
@@ -19,7 +20,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-RunDir = Annotated[Path, typer.Argument(help="Folder of a run, for example runs/quickstart.")]
+RunDir = Annotated[
+    Path, typer.Argument(help="Folder of a run, for example runs/quickstart.", autocompletion=run_folders)
+]
 _HOME_AND_CLEAR = "\x1b[H\x1b[2J"
 _TRIES, _PAUSE_S = 5, 0.3
 

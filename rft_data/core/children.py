@@ -19,6 +19,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from importlib.abc import MetaPathFinder
 from pathlib import Path
 from typing import IO
 
@@ -226,6 +227,17 @@ def connected() -> socket.socket:
     end = socket.socket(fileno=int(sys.argv[1]))
     end.set_inheritable(False)
     return end
+
+
+class _NoPandas(MetaPathFinder):
+    def find_spec(self, fullname: str, path: object, target: object = None) -> None:
+        if fullname == "pandas":
+            raise ModuleNotFoundError("this process does without pandas", name=fullname)
+
+
+def without_pandas() -> None:
+    """Let this process do without pandas, which `import lance` imports: 0.17 of its 0.4 s, measured."""
+    sys.meta_path.insert(0, _NoPandas())
 
 
 def limit_memory(more_bytes: int) -> None:

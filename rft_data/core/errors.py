@@ -95,6 +95,10 @@ class EngineError(RftError, RuntimeError):
     """An engine was used in a way or at a time it does not allow, or has broken down."""
 
 
+class EndpointError(RftError, RuntimeError):
+    """An endpoint would refuse any call, or answered none of many: its key, its model, a spent budget."""
+
+
 class SandboxError(RftError, RuntimeError):
     """Programs cannot be run safely here, or the process that runs them broke down."""
 

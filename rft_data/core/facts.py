@@ -20,6 +20,8 @@ Numbers = dict[str, float]
 
 PASS_RATE_EDGES = (0.25, 0.5, 0.75)
 """Groups solved sometimes, but not always, are counted by quarter of the pass rate."""
+ROLLOUT_REWARD = "rollout_reward"
+"""Mean reward of all scored rollouts that arrived; the trainer's `reward` is of those trained on."""
 LAST_LAG = 8
 """This lag and larger ones are counted together."""
 
@@ -186,6 +188,9 @@ def window_facts(window: Window) -> dict[str, Numbers]:
         ratio = bubble(busy_s, window.elapsed_s)
         facts[role] = {"busy_s": busy_s, **({} if ratio is None else {"bubble": ratio})}
     loop = pass_rate_histogram(window.rewards) if window.rewards else {}
+    known = [reward for group in window.rewards for reward in group if reward is not None]
+    if known:
+        loop[ROLLOUT_REWARD] = sum(known) / len(known)
     if window.elapsed_s > 0:
         loop["steps_per_s"] = window.steps / window.elapsed_s
         loop |= {f"{what}_tokens_per_s": n / window.elapsed_s for what, n in window.tokens.items()}

@@ -17,9 +17,10 @@ class PlainFormatter(logging.Formatter):
         return for_terminal(masked(super().format(record)))
 
 
-def log_to_stderr() -> None:
-    """Have this process's log lines written to stderr, unless they go somewhere already."""
+def log_to_stderr(level: int = logging.INFO) -> None:
+    """Have this process's log lines from `level` on written to stderr, unless they go somewhere already."""
     handler = logging.StreamHandler(sys.stderr)
+    handler.setLevel(level)
     handler.setFormatter(PlainFormatter("%(asctime)s %(message)s", "%H:%M:%S"))
     logging.basicConfig(level=logging.INFO, handlers=[handler])
 

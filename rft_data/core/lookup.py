@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import os
 import sys
 from collections.abc import Iterable, Mapping
 from importlib.machinery import SourceFileLoader
@@ -19,9 +20,14 @@ from rft_data.core.rows import content_id
 
 T = TypeVar("T")
 
+OWN_CODE = "RFT_OWN_CODE"
+"""Environment variable: folders whose modules can be named, which child processes inherit."""
+
 MOVED: Mapping[str, str] = {"ops.rephrasing:rephrased": "ops.tasks.rephrasing:rephrased"}
 """Import paths in recipes of older versions, and the present paths."""
-_FILE = ".py"
+_EXTRAS = {"gymnasium": "envs", "openenv": "openenv", "verifiers": "verifiers"}
+"""Packages that a user's own file imports, and the extra that installs them."""
+FILE_SUFFIX = ".py"
 
 
 def suggest(name: str, known: Iterable[str]) -> str:
@@ -43,7 +49,7 @@ def lookup(name: str, table: Mapping[str, T], kind: str) -> T | Any:
 def is_import_path(name: str) -> bool:
     """Whether a name has the form of an import path; nothing is imported."""
     module, _, attribute = name.rpartition(":")
-    names = [attribute] if module.endswith(_FILE) else [*module.split("."), attribute]
+    names = [attribute] if module.endswith(FILE_SUFFIX) else [*module.split("."), attribute]
     return all(part.isidentifier() for part in names)
 
 
@@ -60,23 +66,42 @@ def built_in(name: str, table: Mapping[str, T], kind: str, hint: str = "") -> T:
     )
 
 
+def own_code_from(folder: Path) -> None:
+    """Let import paths name modules of a folder, in this process and in those it starts.
+
+    The folder is the last place that is looked in, so that a file there hides no installed package.
+    """
+    known = os.environ.get(OWN_CODE, "").split(os.pathsep)
+    os.environ[OWN_CODE] = os.pathsep.join(dict.fromkeys([*filter(None, known), str(folder.resolve())]))
+    _see_own_code()
+
+
+def _see_own_code() -> None:
+    folders = os.environ.get(OWN_CODE, "").split(os.pathsep)
+    sys.path.extend(one for one in folders if one and one not in sys.path)
+
+
 def load(path: str, kind: str) -> Any:
     """Import what an import path leads to; an error raised inside the module passes through unchanged.
 
-    Raises: UnknownComponentError if there is no such module, file or attribute.
+    Raises: UnknownComponentError if there is no such module, file or attribute; MissingExtraError if it
+        imports the package of an extra that is not installed.
     """
+    _see_own_code()
     module_name, _, attribute = MOVED.get(path, path).rpartition(":")
     try:
-        if module_name.endswith(_FILE):
+        if module_name.endswith(FILE_SUFFIX):
             module = _from_file(module_name, f"{kind} '{path}'")
         else:
             module = importlib.import_module(module_name)
     except ModuleNotFoundError as err:
         if err.name is not None and not module_name.startswith(err.name):
+            if extra := _EXTRAS.get(err.name.partition(".")[0]):
+                raise _missing(err, extra, f"{kind} '{path}'") from err
             raise
         raise UnknownComponentError(
-            f"{kind} '{path}': there is no module '{err.name}'; write 'package.module:Class' and make sure "
-            "the package is installed or on PYTHONPATH, or write 'folder/file.py:Class'."
+            f"{kind} '{path}': there is no module '{err.name}' in the recipe's folder, on PYTHONPATH or "
+            "installed; put it there, or write 'folder/file.py:Class'."
         ) from err
     if not hasattr(module, attribute):
         raise UnknownComponentError(
@@ -113,7 +138,11 @@ def need(module: str, extra: str, why: str) -> Any:
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as err:
-        raise MissingExtraError(
-            f"{why} needs the package '{err.name}', which is not installed; "
-            f"install the extra: pip install 'rft-data[{extra}]' (or `make setup` in a checkout)."
-        ) from err
+        raise _missing(err, extra, why) from err
+
+
+def _missing(err: ModuleNotFoundError, extra: str, why: str) -> MissingExtraError:
+    return MissingExtraError(
+        f"{why} needs the package '{err.name}', which is not installed; "
+        f"install the extra: pip install 'rft-data[{extra}]' (or `make setup` in a checkout)."
+    )

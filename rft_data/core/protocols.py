@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from rft_data.core.rows import Experience, GroupResult, Lease, Task, TaskKey, Ticket, VersionSpan, WeightRef
@@ -54,6 +54,26 @@ class Completion:
     """A `FinishReason`, or another word of the engine."""
     version_spans: Sequence[VersionSpan]
     """Which policy version sampled which ids; indices into `token_ids`."""
+    prompt_ids: Sequence[int] | None = None
+    """The prompt as the model saw it, where images took places in it; None: as it was given."""
+    processor: str = ""
+    """Hash of what made tensors of the images; empty without images."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChatCompletion:
+    """What a chat engine answers: an assistant's message, of which no token is known."""
+
+    message: Mapping[str, Any]
+    """The message as rows store it: role, content, and where there are any, reasoning_content and tool_calls
+    (arguments as objects; the text of those that are no JSON object)."""
+    finish_reason: str
+    """A `FinishReason`, or another word of the endpoint."""
+    prompt_tokens: int
+    """As the endpoint counted them; 0 where it says nothing."""
+    completion_tokens: int
+    served_by: str
+    """The model that the endpoint says it was; empty where it says nothing."""
 
 
 class Engine(Protocol):
@@ -64,8 +84,14 @@ class Engine(Protocol):
         """The version that it serves, proved with the probe."""
         ...
 
-    async def generate(self, prompt_ids: Sequence[int], sampling: Sampling) -> Completion:
-        """Sample one completion; many calls run together."""
+    async def generate(
+        self, prompt_ids: Sequence[int], sampling: Sampling, images: Sequence[str] = ()
+    ) -> Completion:
+        """Sample one completion; many calls run together.
+
+        Args: images: payload ids of the images in the order of their placeholders in the prompt, one
+            placeholder each. An engine without `images_from` is never called with it.
+        """
         ...
 
     def load_weights(self, ref: WeightRef) -> float:
@@ -78,6 +104,32 @@ class Engine(Protocol):
 
     def close(self) -> None:
         """Free the engine; idempotent."""
+        ...
+
+
+class ChatEngine(Protocol):
+    """What an engine has that takes and gives messages, no token ids: a model behind an endpoint.
+
+    It has the methods of `Engine` too, of which `generate` raises. Its rows have no token ids, no
+    logprobs and no policy version.
+    """
+
+    @property
+    def endpoint(self) -> Mapping[str, str]:
+        """What rows say about who sampled them: `base_url` and `model`."""
+        ...
+
+    async def chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None,
+        sampling: Sampling,
+    ) -> ChatCompletion:
+        """Sample the next turn of a conversation; many calls run together.
+
+        Raises: ConnectionError, TimeoutError when the endpoint gives no answer; ContextOverflow; RowError for
+            a conversation that it refuses; other RftErrors when it would refuse any.
+        """
         ...
 
 
@@ -262,6 +314,10 @@ class BufferClient(Protocol):
         """A lease's rows joined with their annotations."""
         ...
 
+    def payload(self, payload_id: str) -> tuple[str, bytes]:
+        """(media type, bytes) of a stored payload."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class RoleSpec:
@@ -345,3 +401,5 @@ class LeasedBatch:
 
     lease: Lease
     table: pa.Table
+    images: Mapping[str, bytes] = field(default_factory=dict)
+    """Bytes of the images that its rows show, by payload id; the table then has a column `payloads`."""

@@ -83,6 +83,11 @@ HISTORY_DRIFT: Final = "history_drift"
 """Key of a row's metadata: how many chat calls of its rollout drifted, by `Drift`; left out when none did."""
 
 
+ENDPOINT: Final = "endpoint"
+"""Key of a row's `sampling`: `base_url` and `model` of the endpoint that sampled it. Such a row has no token
+ids, no logprobs and no policy version."""
+
+
 class PairSource(StrEnum):
     """Where a preference pair came from."""
 
@@ -305,6 +310,20 @@ class ProgramEnd(StrEnum):
     """It wrote more to stdout or stderr than it may."""
     DISK = "disk"
     """Its working folder held more than it may."""
+
+
+# --- machines --------------------------------------------------------------------------------------
+
+
+class Health(StrEnum):
+    """What `rft doctor` says about one thing."""
+
+    OK = "ok"
+    """As it should be."""
+    NOTE = "note"
+    """Something is not there or slow; runs that do not need it are as good."""
+    BAD = "bad"
+    """A run would fail."""
 
 
 # --- runs ------------------------------------------------------------------------------------------

@@ -30,6 +30,8 @@ _ORDINAL = re.compile(r"-\d+$")
 """The end of a group id that a sampler gave out."""
 _INTERRUPTED = ["seq", "group_id", "taskset", "task_id", "member", "version_min"]
 """Columns that tell what an unclosed group is."""
+_FIRST = 0
+"""The version of a run that plays a model behind an endpoint: its only one."""
 _NO_ROUND = -1
 """The round of a group whose ticket was lost with its explorer."""
 
@@ -52,7 +54,8 @@ class _JudgedRow(TypedDict):
     group_id: str
     member: int
     turn: int
-    version_min: int
+    version_min: int | None
+    """None where an endpoint sampled it."""
     reward: float | None
     """The effective one."""
     verdict: Verdict
@@ -146,7 +149,7 @@ class GroupCloser:
 
     def _stored(self, group_id: str, rows: Sequence[_OpenRow], tasks: Container[TaskKey]) -> Played:
         key = TaskKey(rows[0]["taskset"], rows[0]["task_id"])
-        version = min(row["version_min"] for row in rows if row["version_min"] is not None)
+        version = _oldest(rows, _FIRST)
         ticket = Ticket(group_id, int(group_id.rsplit("-", 1)[1]), version, _NO_ROUND)
         seqs = tuple(row["seq"] for row in rows)
         if key in tasks and len({row["member"] for row in rows}) >= self.least_members:
@@ -187,11 +190,17 @@ def _result(group: Played, mine: Sequence[_JudgedRow]) -> GroupResult:
         task=group.task,
         rewards=tuple(row["reward"] for row in mine if row["seq"] == last[row["member"]]),
         outcome=group.outcome if whole or group.outcome != GroupOutcome.ARRIVED else GroupOutcome.CANCELLED,
-        version_min=min((row["version_min"] for row in mine), default=group.ticket.version),
+        version_min=_oldest(mine, group.ticket.version),
         seqs=tuple(kept) if whole and group.outcome == GroupOutcome.ARRIVED else (),
         dropped_by="" if kept or not mine else mine[0]["dropped_by"],
         tokens=sum(row["tokens"] for row in mine),
     )
+
+
+def _oldest(rows: Sequence[_OpenRow] | Sequence[_JudgedRow], otherwise: int) -> int:
+    """The lowest version that sampled any of the rows; `otherwise` where none of ours sampled them."""
+    known = [row["version_min"] for row in rows if row["version_min"] is not None]
+    return min(known, default=otherwise)
 
 
 def sampled_tokens(masks: pa.ChunkedArray) -> pa.Array:

@@ -216,6 +216,14 @@ class Fleet:
                 member.asked = member.role.call("metrics", dict[str, float], deadline_s=self._deadline_s)
         return found
 
+    def last_metrics(self) -> list[dict[str, float]]:
+        """What each explorer counted since `metrics` was asked; waits. One that died is left out."""
+        asked = [member.asked for member in self.members if member.asked is not None]
+        for member in self.members:
+            member.asked = None
+            asked.append(member.role.call("metrics", dict[str, float], deadline_s=self._deadline_s))
+        return [one.result() for one in asked if one.exception() is None]
+
     def _follow(self, member: Member) -> None:
         """Start loading what was published last; one that is starting or loading does so afterwards."""
         ref = self._published

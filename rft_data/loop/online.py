@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from rft_data.buffer import Buffer
-from rft_data.core.errors import StalledError, Stopped
+from rft_data.core.errors import StalledError, Stopped, TrainingError
 from rft_data.core.files import MANIFEST_FILE
 from rft_data.core.rows import FileFacts, Lease, StepReport
 from rft_data.core.words import ADMITTED, GroupState
@@ -168,25 +168,25 @@ class OnlineLoop(Loop):
     def nothing_under_way(self) -> None:
         """Train on fewer groups if some are ready.
 
-        Raises: StalledError, saying why, when no group may be trained.
+        Raises: when no group may be trained, StalledError where rollouts fail, TrainingError where operators
+            drop them all.
         """
         sampler = self.exploring.sampler
         ready, wanted = sampler.ready, self.schedule.groups_per_step
         if ready and self.train(min(ready, wanted)):
             log.warning("step %d goes ahead with %d of %d groups", self.step, ready, wanted)
             return
-        if self.exploring.last_error:
-            why = f"rollouts fail, the last with: {self.exploring.last_error}"
-        else:
-            why = (
-                "the operators drop every group: look at `rft buffer head --table annotations`, loosen "
-                "'experience_ops' or choose other tasks"
-            )
         counts = sampler.conservation()
         found = ", ".join(f"{n} {state}" for state, n in counts.items() if n and state != ADMITTED)
-        raise StalledError(
+        what = (
             f"step {self.step}: none of the {self.exploring.closed} groups explored for it may be trained "
-            f"(groups of the run: {found or 'none'}); {why}."
+            f"(groups of the run: {found or 'none'})"
+        )
+        if self.exploring.last_error:
+            raise StalledError(f"{what}; rollouts fail, the last with: {self.exploring.last_error}.")
+        raise TrainingError(
+            f"{what}; the operators drop every group, and would again: look at `rft buffer head --table "
+            "annotations`, loosen 'experience_ops' or choose other tasks."
         )
 
     def stop(self) -> None:

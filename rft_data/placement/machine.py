@@ -15,13 +15,13 @@ _ROLE_BYTES = 1 << 30
 def warnings_for(specs: Sequence[RoleSpec]) -> list[str]:
     """One text for each resource that may not be enough for these roles."""
     warnings = []
-    needed, available = sum(spec.cpus for spec in specs), _cpus()
+    needed, available = sum(spec.cpus for spec in specs), cpu_count()
     if needed > available:
         warnings.append(
             f"the roles ask for {needed:g} CPUs ({_list(specs)}); this machine has {available}: "
             "the roles share them, and are no faster than one after the other."
         )
-    free = _free_bytes()
+    free = free_bytes()
     if free is not None and free < _ROLE_BYTES * len(specs):
         warnings.append(
             f"{free / 2**30:.1f} GiB of memory are free for {len(specs)} roles; each needs about "
@@ -34,13 +34,13 @@ def _list(specs: Sequence[RoleSpec]) -> str:
     return ", ".join(f"{spec.name}: {spec.cpus:g}" for spec in specs)
 
 
-def _cpus() -> int:
+def cpu_count() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
-def _free_bytes() -> int | None:
+def free_bytes() -> int | None:
     """Memory available without swapping; None if the system does not tell it."""
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()

@@ -42,6 +42,7 @@ class ExperienceRow(TypedDict):
     reward: float | None
     reward_parts: str
     unscored_reason: str | None
+    sampling: str
 
 
 class FeedbackRow(TypedDict):

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypedDict
 
 import pyarrow as pa
 
-from rft_data.core.children import connected, limit_memory
+from rft_data.core.children import connected, limit_memory, without_pandas
 from rft_data.core.schema import TABLES
 
 if TYPE_CHECKING:
@@ -53,6 +53,7 @@ class Request(TypedDict):
 def main() -> None:
     """Answer one request."""
     channel = connected()
+    without_pandas()
     request: Request = json.loads(channel.makefile("rb").readline())
     signal.alarm(math.ceil(request["deadline_s"]) + 1)  # where the system does not end it with its parent
     import duckdb

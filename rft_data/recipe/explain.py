@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rft_data.recipe.algorithms import find_algorithm
+from rft_data.recipe.leaves import dotted, leaves
 from rft_data.recipe.load import load_recipe, read_tree
 from rft_data.recipe.modes import TrainRecipe
 from rft_data.recipe.online import OnlineRecipe
@@ -27,10 +28,9 @@ def explain(path: Path, overrides: Sequence[str] = ()) -> list[str]:
         if stage.algorithm not in OFFLINE:
             algorithm = find_algorithm(stage.algorithm)
             lines.append(f"# {stage.algorithm}: {algorithm.summary} ({algorithm.paper})")
-    for key, value in _leaves(recipe.saved()):
-        name = ".".join(str(part) for part in key)
+    for key, value in leaves(recipe.saved()):
         origin = _origin(key, written, preset)
-        lines.append(f"{name} = {json.dumps(value, ensure_ascii=False)}  # {origin}")
+        lines.append(f"{dotted(key)} = {json.dumps(value, ensure_ascii=False)}  # {origin}")
     return lines
 
 
@@ -42,18 +42,6 @@ def _origin(key: Loc, written: Mapping[str, object], preset: object) -> str:
     if not _has(preset, key):
         return "default"
     return "recipe" if _has(written, key) else "preset"
-
-
-def _leaves(node: object, key: Loc = ()) -> Iterator[tuple[Loc, object]]:
-    """Every value that is no map or list, with its place; an empty map or list is a value too."""
-    if isinstance(node, dict) and node:
-        for name, value in node.items():
-            yield from _leaves(value, (*key, name))
-    elif isinstance(node, list) and node:
-        for place, value in enumerate(node):
-            yield from _leaves(value, (*key, place))
-    else:
-        yield key, node
 
 
 def _has(tree: object, key: Loc) -> bool:

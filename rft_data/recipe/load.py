@@ -1,7 +1,7 @@
 """Reads a recipe from a YAML file; reports every problem at once, with its line and column.
 
-It opens no file that the recipe names. It imports a preset of the user's (`algorithm: module:NAME`) and
-nothing else; `check_recipe` does not import that either.
+It imports a preset of the user's (`algorithm: module:NAME`) and nothing else; `check_recipe` does not import
+that either. Only `validate_recipe` looks at the files that the recipe names.
 """
 
 from __future__ import annotations
@@ -9,33 +9,46 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
-from pydantic import BaseModel, ValidationError
-from pydantic_core import ErrorDetails
+from pydantic import ValidationError
 
 from rft_data.core.errors import MissingFileError, RecipeError, ResumeError
-from rft_data.core.lookup import suggest
+from rft_data.core.lookup import own_code_from
 from rft_data.core.masking import hide
+from rft_data.recipe.located import described, dotted, line_number, place
 from rft_data.recipe.modes import MODES, DataRecipe, OperatorRecipe
-from rft_data.recipe.names import TRUNCATING
+from rft_data.recipe.operator_lists import name_operators
+from rft_data.recipe.preflight import Problem, broken_rules, problems_here
 from rft_data.recipe.recipe import Recipe, RunRecipe
 from rft_data.recipe.section import CHECK_ONLY, Loc
+from rft_data.recipe.stored import as_it_was_read
 from rft_data.recipe.yaml_text import MAX_DEPTH, parse_yaml
 
+_FILE_NAME = re.compile(r"([^:\s]+\.py)(:[A-Za-z_]\w*)")
+"""`folder/file.py:Name`."""
+_PATH_KEYS = (("path",), ("teacher",))
+"""Keys of files and folders that a run reads."""
+
+Check: TypeAlias = Callable[[Mapping[str, object]], Iterator[Problem]]
+"""Finds mistakes in a recipe's tree, whose references are filled in."""
+
+OWN_CODE_FILE = "own_code"
+"""File of a run's folder: the folders whose modules its recipe may name."""
 _MAX_BYTES = 1 << 20
 _ENV = re.compile(r"\$\{env:([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 
 
 def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
-    """Read, override and check one recipe.
+    """Read, override and check one recipe; modules in its folder can be named from then on.
 
     Args: overrides: `a.b.0.c=value` strings, the value read as YAML.
     Raises: MissingFileError, or RecipeError listing every problem as `file:line:column key: what`.
     """
-    return _checked(read_tree(path, overrides), path)
+    own_code_from(path.parent)
+    return _checked(read_tree(path, overrides), path, checks=[broken_rules])
 
 
 def check_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
@@ -43,13 +56,24 @@ def check_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
 
     Raises: what `load_recipe` raises.
     """
-    return _checked(read_tree(path, overrides), path, CHECK_ONLY)
+    return _checked(read_tree(path, overrides), path, CHECK_ONLY, [broken_rules])
+
+
+def validate_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
+    """`check_recipe` for this machine: files and code that the recipe names must be there.
+
+    Arguments and options are compared with the files of the installed packages, which are not imported.
+    Raises: what `load_recipe` raises.
+    """
+    own_code_from(path.parent)
+    return _checked(read_tree(path, overrides), path, CHECK_ONLY, [broken_rules, problems_here])
 
 
 def load_run_recipe(
     path: Path, overrides: Sequence[str] = (), *, command: str = "run", modes: Sequence[str]
 ) -> RunRecipe:
-    """`load_recipe` for `rft COMMAND`, which runs recipes of these modes only."""
+    """`validate_recipe` and `load_recipe` for `rft COMMAND`, which runs recipes of these modes only."""
+    validate_recipe(path, overrides)
     recipe = load_recipe(path, overrides)
     if not isinstance(recipe, RunRecipe) or recipe.mode not in modes:
         instead = "data run" if recipe.mode == "data" else "run"
@@ -87,6 +111,7 @@ def read_tree(path: Path, overrides: Sequence[str] = ()) -> dict[str, object]:
     tree = _parse(path)
     for override in overrides:
         _override(tree, override)
+    name_operators(tree)
     return tree
 
 
@@ -97,10 +122,14 @@ def load_run(run_dir: Path) -> RunRecipe:
         read from here, names another folder.
     """
     path = run_dir / "recipe.json"
+    own_code = run_dir / OWN_CODE_FILE
+    if own_code.is_file():
+        for folder in own_code.read_text().split(os.pathsep):
+            own_code_from(Path(folder))
     if not path.is_file():
         raise MissingFileError(f"{run_dir} holds no run (no recipe.json in it); name a folder under 'runs'.")
     try:
-        recipe = _checked(json.loads(path.read_text()), path)
+        recipe = _checked(as_it_was_read(json.loads(path.read_text())), path)
     except ValueError as err:
         raise ResumeError(f"{path} cannot be read as this run's recipe: {err}") from err
     if not isinstance(recipe, RunRecipe) or Path(recipe.run_dir).resolve() != run_dir.resolve():
@@ -111,20 +140,27 @@ def load_run(run_dir: Path) -> RunRecipe:
     return recipe
 
 
-def _checked(tree: object, path: Path, context: Mapping[str, bool] | None = None) -> Recipe:
+def _checked(
+    tree: object, path: Path, context: Mapping[str, bool] | None = None, checks: Sequence[Check] = ()
+) -> Recipe:
     """The recipe in a parsed tree; every problem in one RecipeError."""
     filler = _References(path, tree)
     data = filler.fill(tree, ())
-    problems, mode = filler.problems, data.get("mode") if isinstance(data, dict) else None
+    problems = filler.problems
+    if not isinstance(data, dict):
+        raise _error(path, [f"found {type(data).__name__}, wanted a map of sections"])
+    mode = data.get("mode")
     if not isinstance(mode, str) or mode not in MODES:
         problems.append(
-            f"{_place(path, tree, ('mode',))} mode: found {mode!r}; one of {', '.join(MODES)} is needed"
+            f"{place(path, tree, ('mode',))} mode: found {mode!r}; one of {', '.join(MODES)} is needed"
         )
         raise _error(path, problems)
+    further = [found for check in checks for found in check(data)]
+    problems += [f"{place(path, tree, one.loc)} {dotted(one.loc)}: {one.message}" for one in further]
     try:
         recipe = MODES[mode].model_validate(data, context=context)
     except ValidationError as err:
-        problems += [_describe(path, tree, MODES[mode], problem) for problem in err.errors()]
+        problems += [described(path, tree, MODES[mode], problem) for problem in err.errors()]
         raise _error(path, problems) from err
     if problems:
         raise _error(path, problems)
@@ -134,7 +170,7 @@ def _checked(tree: object, path: Path, context: Mapping[str, bool] | None = None
 
 def _parse(path: Path) -> dict[str, object]:
     if not path.is_file():
-        raise MissingFileError(f"there is no recipe at {path}; shipped recipes are in the folder 'recipes'.")
+        raise MissingFileError(f"there is no recipe at {path}; the shipped ones: rft recipe list.")
     if path.stat().st_size > _MAX_BYTES:
         raise RecipeError(f"{path} has {path.stat().st_size} bytes; a recipe has at most {_MAX_BYTES}.")
     try:
@@ -143,7 +179,11 @@ def _parse(path: Path) -> dict[str, object]:
         raise RecipeError(f"{path} is not valid YAML: {err}") from err
     tree = parse_yaml(text, str(path), keep_lines=True)
     if not isinstance(tree, dict):
-        raise RecipeError(f"{path} holds {type(tree).__name__}, not a map of sections.")
+        found = "is empty" if tree is None else f"holds {type(tree).__name__}, not a map of sections"
+        raise RecipeError(
+            f"{path} {found}; a recipe begins with the keys recipe, name and mode: start from one of the "
+            "folder 'recipes'."
+        )
     return tree
 
 
@@ -180,16 +220,30 @@ class _References:
     def fill(self, node: object, loc: Loc) -> object:
         """Plain Python values of a tree; a value that is one whole reference is read as YAML."""
         if isinstance(node, dict):
-            return {str(key): self.fill(value, (*loc, str(key))) for key, value in node.items()}
+            return {
+                self._beside(str(key), ()): self.fill(value, (*loc, str(key))) for key, value in node.items()
+            }
         if isinstance(node, list):
             return [self.fill(value, (*loc, i)) for i, value in enumerate(node)]
         if not isinstance(node, str):
             return _plain(node)
         if not _ENV.search(node):
-            return str(node)
+            return self._beside(str(node), loc)
         self.found[loc] = str(node)
         filled = _ENV.sub(lambda match: self._value(match, loc), node)
         return self._parsed(filled, loc) if _ENV.fullmatch(node) else filled
+
+    def _beside(self, value: str, loc: Loc) -> str:
+        """A file that is not there seen from the working directory, but beside the recipe, by its path."""
+        file, name = _FILE_NAME.fullmatch(value), ""
+        if file is not None:
+            value, name = file.groups()
+        elif loc[-1:] not in _PATH_KEYS:
+            return value
+        there = self._path.parent / value
+        if value and not Path(value).exists() and there.exists():
+            value = os.path.relpath(there)
+        return value + name
 
     def _parsed(self, value: str, loc: Loc) -> object:
         """A variable's value, read as YAML; errors do not say what is wrong with it: it may be a secret."""
@@ -197,7 +251,7 @@ class _References:
             return parse_yaml(value, "")
         except RecipeError:
             self.problems.append(
-                f"{_place(self._path, self._tree, loc)} {_dotted(loc)}: the environment variable's value is "
+                f"{place(self._path, self._tree, loc)} {dotted(loc)}: the environment variable's value is "
                 "not valid YAML; to have it taken as text, put quotes around it, inside the variable"
             )
             return None
@@ -206,7 +260,7 @@ class _References:
         name, default = match.groups()
         if name not in os.environ and default is None:
             self.problems.append(
-                f"{_place(self._path, self._tree, loc)} {_dotted(loc)}: environment variable {name} is not "
+                f"{place(self._path, self._tree, loc)} {dotted(loc)}: environment variable {name} is not "
                 f"set; set it, or write ${{env:{name}:-default}}"
             )
         if name in os.environ:
@@ -223,68 +277,6 @@ def _plain(value: object) -> object:
 
 
 def _error(path: Path, problems: Sequence[str]) -> RecipeError:
-    return RecipeError("\n".join([f"{path} is not a valid recipe:", *(f"  {p}" for p in problems)]))
-
-
-def _describe(path: Path, tree: object, model: type[BaseModel], problem: ErrorDetails) -> str:
-    loc = _in_tree(tree, problem["loc"])
-    message = problem["msg"].removeprefix("Value error, ")
-    if problem["type"] == "extra_forbidden":
-        close = suggest(str(loc[-1]), _known_fields(model, loc[:-1]))
-        message = f"unknown key;{close}" if close else "unknown key"
-        if loc[-1] in TRUNCATING:
-            message = (
-                f"'{loc[-1]}' is refused: it samples from a cut-off distribution, whose logprobs the trainer "
-                "does not compute, so that importance ratios would be wrong; use 'temperature'"
-            )
-    return f"{_place(path, tree, loc)} {_dotted(loc) or 'recipe'}: {message}"
-
-
-def _in_tree(tree: object, loc: Loc) -> Loc:
-    """Pydantic's location without the union tags it inserts; a missing key stays as the last part."""
-    kept: list[str | int] = []
-    node: Any = tree
-    for i, part in enumerate(loc):
-        inside = part in node if isinstance(node, dict) else isinstance(node, list) and isinstance(part, int)
-        if inside:
-            node = node[part]
-            kept.append(part)
-        elif i == len(loc) - 1 and isinstance(node, dict):
-            kept.append(part)
-    return tuple(kept)
-
-
-def _known_fields(model: type[BaseModel], loc: Loc) -> list[str]:
-    """Field names of the section at `loc` (of all its alternatives, where it is a union)."""
-    from typing import get_args
-
-    found: list[type[BaseModel]] = [model]
-    for part in loc:
-        if isinstance(part, int):
-            continue
-        kinds: list[object] = [m.model_fields[part].annotation for m in found if part in m.model_fields]
-        found = []
-        while kinds:
-            kind = kinds.pop()
-            if isinstance(kind, type) and issubclass(kind, BaseModel):
-                found.append(kind)
-            kinds += get_args(kind)
-    return [name for m in found for name in m.model_fields]
-
-
-def _place(path: Path, tree: object, loc: Loc) -> str:
-    """`file:line:column` of the deepest part of `loc` that the file holds."""
-    node: Any = tree
-    line = column = 0
-    for part in loc:
-        try:
-            is_map = isinstance(node, dict)
-            line, column = node.lc.key(part) if is_map else node.lc.item(part)
-            node = node[part]
-        except (AttributeError, KeyError, IndexError, TypeError):
-            break
-    return f"{path}:{line + 1}:{column + 1}"
-
-
-def _dotted(loc: Loc) -> str:
-    return ".".join(str(part) for part in loc)
+    """The problems by their lines in the file, each once."""
+    lines = sorted(dict.fromkeys(problems), key=line_number)
+    return RecipeError("\n".join([f"{path} is not a valid recipe:", *(f"  {line}" for line in lines)]))

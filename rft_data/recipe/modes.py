@@ -54,6 +54,15 @@ class ExploreRecipe(PlayingRecipe):
         """Nothing is trained: there is no training batch."""
         return "mode 'explore'"
 
+    @model_validator(mode="after")
+    def _served(self) -> ExploreRecipe:
+        if self.explorer.base_url is not None and self.model.path is None:
+            raise ValueError(
+                "'model.build' makes weights, and the engine 'openai' serves none; give 'model.path', the "
+                "name of a model at the endpoint"
+            )
+        return self
+
 
 class TrainRecipe(RunRecipe):
     """Train on the groups that another run explored and stored in the same buffer."""
@@ -169,13 +178,22 @@ class EvalRecipe(RunRecipe, TasksRecipe):
     mode: Literal["eval"]
     """Measure models on held-out tasks; nothing is trained."""
     models: list[str] = Field(min_length=1)
-    """Hugging Face folders, or patterns of such (`runs/x/checkpoints/checkpoint-*`)."""
+    """Hugging Face folders, or patterns of such (`runs/x/checkpoints/checkpoint-*`); with the engine `openai`
+    names of models at the endpoint."""
     explorer: ExplorerSection
     """Engine, sampling and reward; how often a task is asked is `evaluation.samples`, not `group_size`."""
     evaluation: Evaluation
     """How many held-out tasks are played, and how often each."""
     experience_ops: Operators = Field(default_factory=list, exclude_if=lambda given: not given)
     """Operators of which those that may shape a reward do, as in the run that trained; none by default."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _ungrouped(cls, tree: object) -> object:
+        """Nothing is compared within a group: its size need not be given."""
+        if isinstance(tree, dict) and isinstance(tree.get("explorer"), dict):
+            return {**tree, "explorer": {"group_size": 1, **tree["explorer"]}}
+        return tree
 
     @model_validator(mode="after")
     def _rewards(self) -> EvalRecipe:

@@ -24,7 +24,11 @@ LOSSES = (
     "sppo", "rec", "m2po", "sft", "raft", "mix", "chord", "decoupled_ppo", "loglinear_ppo",
 )  # fmt: skip
 BATCH_OPS = ("batch_std", "distill", "gae", "jsd", "kl_penalty", "returns_to_go", "whiten")
-WORKFLOWS = ("single_turn", "function", "tools", "environment")
+TRACKERS = (
+    "tensorboard", "azure_ml", "clearml", "comet_ml", "dagshub", "dvclive", "kubeflow", "mlflow", "neptune",
+    "swanlab", "trackio", "wandb",
+)  # fmt: skip
+WORKFLOWS = ("single_turn", "function", "tools", "environment", "verifiers")
 SAMPLERS = ("fifo", "windowed", "ready_first", "fresh_first", "replay", "mix")
 ENGINE_OPTIONS = ("dtype", "device", "max_num_seqs")
 """Of the engine `transformers`."""

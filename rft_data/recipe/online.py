@@ -49,8 +49,8 @@ class OnlineRecipe(PlayingRecipe):
     """Offline stages first, then one online stage."""
     task_upkeep: TaskUpkeep | None = None
     """Retire and synthesise tasks while the run goes on; left out: the task table stays as it is."""
-    evaluation: OnlineEvaluation
-    """How models are measured on held-out tasks."""
+    evaluation: OnlineEvaluation | None = Field(default=None, exclude_if=lambda given: given is None)
+    """How models are measured on held-out tasks; left out: they are not measured."""
 
     @model_validator(mode="before")
     @classmethod
@@ -133,6 +133,16 @@ class OnlineRecipe(PlayingRecipe):
         return next((args for args in found if args.get("into", "reward") == "reward"), None)
 
     @model_validator(mode="after")
+    def _can_be_trained(self) -> OnlineRecipe:
+        if self.explorer.base_url is not None:
+            raise ValueError(
+                "the engine 'openai' samples a model whose weights this run does not have, and gives no "
+                "token ids and no logprobs, which reinforcement needs; collect its answers with mode "
+                "'explore' and train on them with mode 'offline' (sft, dpo), or take an engine with weights"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _rewards_can_come_later(self) -> OnlineRecipe:
         if self.rewards is None:
             return self
@@ -160,7 +170,7 @@ class OnlineRecipe(PlayingRecipe):
 
     @model_validator(mode="after")
     def _measured_when_published(self) -> OnlineRecipe:
-        every = self.evaluation.every
+        every = None if self.evaluation is None else self.evaluation.every
         if every is not None and every % self.sync.every:
             raise ValueError(
                 f"'evaluation.every' is {every}, and weights are published every {self.sync.every} steps "

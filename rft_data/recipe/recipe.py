@@ -26,7 +26,7 @@ from rft_data.recipe.sections import (
     SelectorSection,
 )
 from rft_data.recipe.stages import RlStage
-from rft_data.recipe.tasksets import Taskset
+from rft_data.recipe.tasksets import ReasoningGym, Taskset
 
 
 class Recipe(Section):
@@ -166,7 +166,9 @@ class PlayingRecipe(RunRecipe, TasksRecipe):
 
         needed = needed_metadata(self.selector.use, self.selector.args)
         for taskset in self.tasks:
-            if lacking := sorted(needed - set(taskset.metadata)):
+            if taskset.metadata is None and not isinstance(taskset.source, ReasoningGym):
+                continue  # it keeps what it has, which nobody has looked at here
+            if lacking := sorted(needed - set(taskset.metadata or ())):
                 raise ValueError(
                     f"selector '{self.selector.use}' reads {', '.join(lacking)} in the tasks' metadata, and "
                     f"taskset '{taskset.name}' does not keep that; name fields of its source in 'metadata'"
@@ -175,8 +177,8 @@ class PlayingRecipe(RunRecipe, TasksRecipe):
 
 
 def fits_algorithm(stage: RlStage, preset: Algorithm, group_size: int) -> None:
-    """Raises: ValueError when the stage's algorithm cannot work on such groups, or has a temperature."""
-    if group_size < preset.least_group:
+    """Raises: ValueError when an own preset cannot work on such groups, or the stage has a temperature."""
+    if ":" in stage.algorithm and group_size < preset.least_group:  # built-in ones: preflight/rules.py
         raise ValueError(
             f"'group_size' is {group_size}; {stage.algorithm} compares rollouts of one task: "
             f"give at least {preset.least_group}"

@@ -5,12 +5,13 @@ Names and arguments of components are checked by the components themselves, befo
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from ops.runtime.limits import OnFailure, needs_workers
 from rft_data.core.lookup import suggest
+from rft_data.recipe.names import TRACKERS, known_name
 from rft_data.recipe.section import Section
 
 PLACEMENTS = ("inline", "local", "ray")
@@ -175,10 +176,16 @@ class OperatorLimits(Section):
         return self
 
 
+def _known_tracker(name: str) -> str:
+    return known_name("tracker", name, TRACKERS, own=False)
+
+
 class Monitor(Section):
     """Who is told the run's numbers beside the buffer's `metrics` table."""
 
-    trackers: list[str] = Field(default_factory=lambda: ["tensorboard"])
+    trackers: list[Annotated[str, AfterValidator(_known_tracker)]] = Field(
+        default_factory=lambda: ["tensorboard"]
+    )
     """`tensorboard`, or one of transformers' `report_to` names; see [monitoring.md](monitoring.md)."""
     prometheus_port: int = Field(default=0, ge=0, le=65535)
     """Port on loopback of the endpoint `/metrics`; 0: none."""

@@ -15,6 +15,7 @@ from pydantic import (
     model_validator,
 )
 
+from explorers.engines.endpoint_options import endpoint_options
 from explorers.engines.routing import checked_engines
 from explorers.engines.vllm_options import check_options
 from explorers.limits import recipe_limits
@@ -23,7 +24,6 @@ from rft_data.core.lookup import suggest
 from rft_data.core.words import SwapMode
 from rft_data.recipe.names import (
     SAMPLERS,
-    WORKFLOWS,
     known_name,
     known_operator,
     known_option,
@@ -31,12 +31,16 @@ from rft_data.recipe.names import (
 from rft_data.recipe.rewards import RewardComponent
 from rft_data.recipe.running import Component
 from rft_data.recipe.section import Section
+from rft_data.recipe.workflow_args import PlayedWorkflow
+from rft_data.sampler.make import make_policy
 
 if TYPE_CHECKING:
     pass
 
-ENGINES = ("transformers", "vllm", "routed")
+ENGINES = ("transformers", "vllm", "routed", "openai")
 """Engines of ours; an engine of one's own is an import path."""
+ENDPOINT = "openai"
+"""The engine that takes messages: its weights are somebody else's."""
 
 Operators = list[Annotated[dict[str, dict[str, object] | None], AfterValidator(known_operator)]]
 """As Data-Juicer writes its `process:` list: one `{operator: {arguments}}` per entry."""
@@ -44,6 +48,11 @@ Operators = list[Annotated[dict[str, dict[str, object] | None], AfterValidator(k
 
 def _known_sampler(sampler: Component) -> Component:
     known_name("sampler", sampler.use, SAMPLERS)
+    if sampler.use in SAMPLERS:
+        try:
+            make_policy(sampler.use, sampler.args)
+        except RftError as err:
+            raise ValueError(str(err)) from err
     return sampler
 
 
@@ -65,13 +74,17 @@ class TinyModel(Section):
     """Width of the feed-forward part of each layer."""
     max_position_embeddings: int = Field(default=256, ge=32)
     """Longest sequence, in tokens."""
+    words: list[str] = Field(default_factory=list, exclude_if=lambda given: not given)
+    """Texts whose words become one token each, as those of arithmetic prompts are; other text has one per
+    byte."""
 
 
 class Model(Section):
     """The policy before any training: exactly one of `path` and `build`."""
 
     path: str | None = None
-    """A Hugging Face folder, or a hub id where the network allows."""
+    """A Hugging Face folder, or a hub id where the network allows; with the engine `openai` the model's name
+    at the endpoint."""
     build: TinyModel | None = None
     """A model with random weights, made here from the recipe's `seed`."""
 
@@ -142,7 +155,8 @@ class EngineSection(Section):
 
     use: str
     """`vllm`; `transformers`, which is slower and needs no vLLM; `routed`, several engines as one (options
-    `engines` and `repin_above`, docs/explorers.md); or your own, by import path."""
+    `engines` and `repin_above`, docs/explorers.md); `openai`, a model behind an endpoint, to measure it or to
+    collect its answers (options `base_url`, ...: docs/endpoints.md); or your own, by import path."""
     max_model_len: int = Field(default=256, ge=16)
     """Longest prompt and completion together, in tokens."""
     swap: SwapMode = "drain"
@@ -176,8 +190,19 @@ class EngineSection(Section):
             check_options(self.options)
         if self.use == "routed":
             for one in checked_engines(self.options)[0]:
+                if one["use"] == ENDPOINT:
+                    raise ValueError(f"the engine 'routed' sends token ids, and '{ENDPOINT}' takes messages")
                 EngineSection(use=str(one["use"]), options=one.get("options", {}))
+        if self.use == ENDPOINT:
+            endpoint_options(self.options)
+            self._weightless()
         return self
+
+    def _weightless(self) -> None:
+        """Raises: ValueError for what only an engine with weights has."""
+        for name in ("max_model_len", "swap", "transport"):
+            if getattr(self, name) != EngineSection.model_fields[name].default:
+                raise ValueError(f"'{name}' is of engines with weights; '{ENDPOINT}' has none: remove it")
 
 
 class ExplorerSection(Section):
@@ -199,10 +224,10 @@ class ExplorerSection(Section):
         default_factory=list, exclude_if=lambda given: not given
     )
     """Texts that end a completion; the text itself is kept and trained on."""
-    workflow: Component = Component(use="single_turn")
+    workflow: PlayedWorkflow = Component(use="single_turn")
     """What is done with a task to get a rollout; the default asks once and takes the answer. A function, a
     class of tools or an environment of your own: docs/worlds.md."""
-    workflows: dict[str, Component] = Field(default_factory=dict, exclude_if=lambda given: not given)
+    workflows: dict[str, PlayedWorkflow] = Field(default_factory=dict, exclude_if=lambda given: not given)
     """Further ones, by the name that a task gives in its field `workflow`."""
     limits: dict[str, object] = Field(default_factory=dict)
     """Deadlines, retries and spare rollouts: fields of `explorers.limits.Limits`."""
@@ -221,19 +246,6 @@ class ExplorerSection(Section):
             raise ValueError(f"'min_tokens' {self.min_tokens} is above 'max_tokens' {self.max_tokens}")
         return self
 
-    @field_validator("workflow")
-    @classmethod
-    def _playable(cls, workflow: Component) -> Component:
-        known_name("workflow", workflow.use, WORKFLOWS)
-        return workflow
-
-    @field_validator("workflows")
-    @classmethod
-    def _all_playable(cls, workflows: dict[str, Component]) -> dict[str, Component]:
-        for workflow in workflows.values():
-            known_name("workflow", workflow.use, WORKFLOWS)
-        return workflows
-
     @model_validator(mode="after")
     def _scored(self) -> ExplorerSection:
         if not self.reward and self.workflow.use == "single_turn":
@@ -250,6 +262,11 @@ class ExplorerSection(Section):
         except RftError as err:
             raise ValueError(str(err)) from err
         return limits
+
+    @property
+    def base_url(self) -> str | None:
+        """Where the model is served by somebody else; None where its weights are served here."""
+        return str(self.engine.options["base_url"]) if self.engine.use == ENDPOINT else None
 
     @property
     def decided_by(self) -> str:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Discriminator, Field, Tag
+from pydantic import Discriminator, Field, Tag, model_validator
 
 from rft_data.recipe.offline import SftRows, TrainedSource
 from rft_data.recipe.section import Section
@@ -36,7 +36,27 @@ class JsonLines(Section):
     """The file, one JSON object a line, relative to the working directory."""
 
 
-Source = Annotated[ReasoningGym | JsonLines, Field(discriminator="use")]
+class VerifiersTasks(Section):
+    """The datasets of an environment of the package `verifiers`; that of its evaluation is held out."""
+
+    use: Literal["verifiers"]
+    """Tasks are the rows of a dataset, with all that the environment wants to know of them."""
+    environment: str
+    """Id of an installed environment, its file (`./my_env.py`), or the import path of what makes it."""
+    args: dict[str, object] = Field(default_factory=dict)
+    """Arguments of its `load_environment`; give the same to the workflow."""
+    size: int | None = Field(default=None, ge=1)
+    """At most so many rows of each dataset, those that come first; left out: all."""
+
+
+class StoredTasks(Section):
+    """Tasks that the run's buffer holds already, for example imported ones."""
+
+    use: Literal["stored"]
+    """The tasks are those stored under the taskset's `name`, with the split they were stored with."""
+
+
+Source = Annotated[ReasoningGym | JsonLines | VerifiersTasks | StoredTasks, Field(discriminator="use")]
 
 
 class Taskset(Section):
@@ -47,18 +67,47 @@ class Taskset(Section):
     source: Source
     """A generator or a file that the tasks come from."""
     prompt: str = "question"
-    """Field of the source that becomes the user message."""
-    answer: str = "answer"
-    """Field of the source that is the reference answer."""
+    """Field of a file that is the prompt: text, which becomes the user message, or chat messages."""
+    answer: str | None = "answer"
+    """Field of a file that is the reference answer; null: the tasks have none."""
     difficulty: float | None = None
     """Offline difficulty of all its tasks, larger is harder."""
     heldout: Fraction = 0.0
-    """Share kept for evaluation, chosen by content hash."""
-    metadata: list[str] = Field(default_factory=list, exclude_if=lambda given: not given)
-    """Fields of the source that each task keeps under their names, for selectors and rewards that read them;
-    a generator's are those of its `metadata`."""
+    """Share kept for evaluation, chosen by a hash of the prompt; system messages do not count."""
+    metadata: list[str] | None = Field(default=None, exclude_if=lambda given: given == [])
+    """Fields of the source that each task keeps under their names, for selectors and rewards that read them.
+    Left out: all columns of a file but prompt and answer, and nothing of a generator, whose fields are those
+    of its `metadata`."""
     workflow: str | None = Field(default=None, exclude_if=lambda given: given is None)
     """Name of the workflow that plays its tasks, in `explorer.workflows`; left out: `explorer.workflow`."""
+    images: str | None = Field(default=None, exclude_if=lambda given: given is None)
+    """Field of a file with the images of each task: one or a list, paths relative to the file or data URIs.
+    A prompt shows them where it says `<image>`, else before its text. Left out: tasks are text."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _nothing_of_a_generator(cls, given: Any) -> Any:
+        """Stored recipes say `null` where all columns are kept, and nothing where none is, as in 0.6.0."""
+        source = given.get("source") if isinstance(given, dict) else None
+        keeps_none = isinstance(source, dict) and source.get("use") == "reasoning_gym"
+        return {"metadata": [], **given} if keeps_none else given
+
+    @model_validator(mode="after")
+    def _images_of_a_file(self) -> Taskset:
+        if self.images is not None and not isinstance(self.source, JsonLines):
+            raise ValueError(
+                f"'images' names a field of a file, and the source is '{self.source.use}'; remove it"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _whole(self) -> Taskset:
+        if self.metadata is not None and isinstance(self.source, VerifiersTasks):
+            raise ValueError(
+                f"taskset '{self.name}' has source verifiers, whose environment needs all columns; leave out "
+                "'metadata'"
+            )
+        return self
 
 
 class Experts(Section):

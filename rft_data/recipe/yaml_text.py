@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.events import AliasEvent, CollectionEndEvent, CollectionStartEvent, Event, NodeEvent
@@ -31,6 +33,15 @@ def parse_yaml(text: str, place: str, *, keep_lines: bool = False) -> object:
         raise RecipeError(f"{where} is not valid YAML: {err.problem}") from err
     except YAMLError as err:
         raise RecipeError(f"{place} is not valid YAML: {err}") from err
+
+
+def as_text(value: str) -> str:
+    """A text as a value of a map, in quotes where YAML would read something else (2026, true, a: b)."""
+    try:
+        plain = parse_yaml(f"key: {value}", "a value") == {"key": value}
+    except RecipeError:
+        plain = False
+    return value if plain else json.dumps(value)
 
 
 class _Size:

@@ -31,7 +31,9 @@ from rft_data.run import build, checks
 from rft_data.run.accuracy import evaluation_tasks
 from rft_data.run.attached import hub_secret, planned_groups
 from rft_data.run.folder import Run
+from rft_data.run.image_checks import check_images
 from rft_data.run.parts import (
+    AnyModel,
     EvaluateParts,
     ExploreParts,
     Heldout,
@@ -51,6 +53,7 @@ from rft_data.sampler.mix import OWN
 from rft_data.tasks.curator import TaskCurator
 from rft_data.tasks.selectors import Nothing
 from rft_data.weights.adapter import adapter_in, check_base
+from rft_data.weights.served import ServedModel
 
 TRAINER, EXPLORER = "trainers.role:grpo_role", "explorers.role:explorer_role"
 """The factories of the roles."""
@@ -65,22 +68,26 @@ def online_parts(recipe: OnlineRecipe, run: Run) -> OnlineParts:
         if recipe.task_upkeep is not None:
             build.task_pipeline(recipe, recipe.task_upkeep.ops, "task_upkeep.ops", run.buffer)
     with run.timed(RunPhase.TASKS):
-        tasks = read_tasks(recipe, (Split.TRAIN, Split.HELDOUT), run.buffer)
+        measured = recipe.evaluation is not None
+        tasks = read_tasks(recipe, (Split.TRAIN, Split.HELDOUT) if measured else (Split.TRAIN,), run.buffer)
         dispatcher = _dispatcher(recipe, run, tasks)
-        heldout = _heldout(recipe, recipe.evaluation, tasks, build.shaping_pipeline(recipe, run.buffer))
+        heldout = None
+        if recipe.evaluation is not None:
+            shaping = build.shaping_pipeline(recipe, run.buffer)
+            heldout = _heldout(recipe, recipe.evaluation, tasks, shaping)
         # last: nothing may fail between the making of a model folder and the record of the run's start
         model = build.model_folder(recipe.model, run.directory, recipe.seed)
     closer = _closer(recipe, run, pipeline)
     return OnlineParts(
         run=run,
-        roles=_roles(recipe, run, _explorers(recipe, run, model)),
+        roles=_roles(recipe, run, _explorers(recipe, run, model, tasks)),
         seed=recipe.seed,
         model=model,
         tasks=tasks,
         experts=recipe.experts,
         heldout=heldout,
         offline_stages=recipe.offline_stages,
-        evaluate_every=recipe.evaluation.every,
+        evaluate_every=None if recipe.evaluation is None else recipe.evaluation.every,
         heldout_share=max(taskset.heldout for taskset in recipe.tasks),
         rl=_rl(recipe, run, closer, dispatcher),
     )
@@ -92,10 +99,10 @@ def explore_parts(recipe: ExploreRecipe, run: Run) -> ExploreParts:
     checks.check_explorer(recipe.explorer, rewards_in_sandbox(recipe.explorer, run))
     tasks = read_tasks(recipe, (Split.TRAIN,), run.buffer)
     selector = build.task_selector(recipe.selector, tasks.of(Split.TRAIN), recipe.seed)
-    model = build.model_folder(recipe.model, run.directory, recipe.seed)
+    model = _played(recipe, run)
     return ExploreParts(
         run=run,
-        roles=_roles(recipe, run, _explorers(recipe, run, model)),
+        roles=_roles(recipe, run, _explorers(recipe, run, model, tasks)),
         seed=recipe.seed,
         model=model,
         tasks=tasks,
@@ -157,15 +164,15 @@ def evaluate_parts(recipe: EvalRecipe, run: Run) -> EvaluateParts:
     Raises: MissingFileError when a pattern names no model folder; other RftErrors.
     """
     checks.check_explorer(recipe.explorer, rewards_in_sandbox(recipe.explorer, run))
-    models = [folder for pattern in recipe.models for folder in build.model_folders(pattern)]
+    models = _measured(recipe)
     tasks = read_tasks(recipe, (Split.HELDOUT,), run.buffer)
     engine_model = models[0]
-    if (adapter := adapter_in(engine_model)) is not None:
+    if isinstance(engine_model, Path) and (adapter := adapter_in(engine_model)) is not None:
         check_base(adapter)
         engine_model = Path(adapter["base"])
     return EvaluateParts(
         run=run,
-        roles=_roles(recipe, run, _explorers(recipe, run, engine_model)),
+        roles=_roles(recipe, run, _explorers(recipe, run, engine_model, tasks)),
         seed=recipe.seed,
         models=models,
         tasks=tasks,
@@ -192,11 +199,28 @@ def _roles(recipe: RunRecipe, run: Run, explorers: Sequence[RoleSpec] = ()) -> R
     )
 
 
-def _explorers(recipe: ExplorerRecipe, run: Run, model: Path) -> list[RoleSpec]:
-    """Every explorer, each of which samples with a seed of its own."""
+def _played(recipe: ExploreRecipe, run: Run) -> AnyModel:
+    """The policy that plays: a folder, or a model at an endpoint."""
+    url = recipe.explorer.base_url
+    if url is None:
+        return build.model_folder(recipe.model, run.directory, recipe.seed)
+    return ServedModel(url, str(recipe.model.path))
+
+
+def _measured(recipe: EvalRecipe) -> list[AnyModel]:
+    """The models of an evaluation: folders, or models at an endpoint."""
+    url = recipe.explorer.base_url
+    if url is None:
+        return [folder for pattern in recipe.models for folder in build.model_folders(pattern)]
+    return [ServedModel(url, name) for name in recipe.models]
+
+
+def _explorers(recipe: ExplorerRecipe, run: Run, model: AnyModel, tasks: Tasks) -> list[RoleSpec]:
+    """Every explorer, each of which samples with a seed of its own. Raises: RecipeError, RowError."""
     section, place = recipe.explorer, recipe.placement.explorers
+    check_images(tasks.all, model, section.engine.use, section.engine.options)
     common = {
-        "model": str(model.absolute()),
+        "model": str(model.absolute() if isinstance(model, Path) else model),
         "run_id": recipe.name,
         "attempt": run.attempt,
         "group_size": section.group_size,

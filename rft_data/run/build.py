@@ -18,10 +18,13 @@ from rft_data.recipe.modes import OperatorRecipe, ShapingRecipe
 from rft_data.recipe.recipe import TasksRecipe
 from rft_data.recipe.running import OperatorLimits
 from rft_data.recipe.sections import Model, Operators, SelectorSection
-from rft_data.recipe.tasksets import ReasoningGym, Taskset
+from rft_data.recipe.tasksets import JsonLines, ReasoningGym, StoredTasks, Taskset, VerifiersTasks
+from rft_data.run.stored_tasks import stored_tasks
 from rft_data.tasks.selectors import make_selector
 from rft_data.tasks.selectors.base import OpenSelector
 from rft_data.tasks.sources import jsonl_tasks, reasoning_gym_tasks
+from rft_data.tasks.task_images import store_images, with_images
+from rft_data.tasks.verifiers_environment import verifiers_tasks
 from rft_data.weights.adapter import adapter_in
 
 if TYPE_CHECKING:
@@ -40,6 +43,7 @@ PROCESS_ENVIRONMENT = {
     "TOKENIZERS_PARALLELISM": "false",
     "LANCE_LOG": "error",
     "TRANSFORMERS_VERBOSITY": "error",
+    "VF_LOG_LEVEL": "CRITICAL",  # verifiers logs a line for what a row says already
     "TORCH_CPP_LOG_LEVEL": "ERROR",
     "TQDM_DISABLE": "1",  # a bar per batch and per file would bury the run's own progress
 }
@@ -58,14 +62,31 @@ def prepare_process() -> None:
         os.environ.setdefault(name, value)
 
 
-def taskset_tasks(section: Taskset) -> list[Task]:
-    """Read one taskset."""
-    tasks = _read_tasks(section)
+def taskset_tasks(section: Taskset, buffer: Buffer | None = None, run: str = "") -> list[Task]:
+    """Read one taskset.
+
+    Args: buffer: where stored tasks are. run: its run, whose own tasks are left out.
+    Raises: MissingFileError, RowError and other RftErrors where the source is not what the section says.
+    """
+    if isinstance(section.source, StoredTasks):
+        if buffer is None:
+            raise RecipeError(f"taskset '{section.name}' is stored in a buffer, and there is none to read.")
+        tasks = stored_tasks(buffer, section.name, heldout=section.heldout, run=run)
+    else:
+        tasks = _read_tasks(section, section.source)
     return tasks if section.workflow is None else [replace(one, workflow=section.workflow) for one in tasks]
 
 
-def _read_tasks(section: Taskset) -> list[Task]:
-    source = section.source
+def _read_tasks(section: Taskset, source: ReasoningGym | JsonLines | VerifiersTasks) -> list[Task]:
+    if isinstance(source, VerifiersTasks):
+        return verifiers_tasks(
+            source.environment,
+            source.args,
+            size=source.size,
+            taskset=section.name,
+            heldout=section.heldout,
+            difficulty=section.difficulty,
+        )
     if isinstance(source, ReasoningGym):
         return reasoning_gym_tasks(
             source.dataset,
@@ -77,8 +98,9 @@ def _read_tasks(section: Taskset) -> list[Task]:
             heldout=section.heldout,
             metadata=section.metadata,
         )
-    return jsonl_tasks(
-        Path(source.path),
+    path = Path(source.path)
+    tasks = jsonl_tasks(
+        path,
         prompt=section.prompt,
         answer=section.answer,
         taskset=section.name,
@@ -86,6 +108,14 @@ def _read_tasks(section: Taskset) -> list[Task]:
         heldout=section.heldout,
         metadata=section.metadata,
     )
+    return tasks if section.images is None else with_images(tasks, path, section.images, section.heldout)
+
+
+def store_task_images(sections: Sequence[Taskset], buffer: Buffer) -> None:
+    """Store the images that tasks of files show, each once."""
+    for section in sections:
+        if section.images is not None and isinstance(section.source, JsonLines):
+            store_images(Path(section.source.path), section.images, buffer.add_payload)
 
 
 def model_folder(section: Model, run_dir: Path, seed: int) -> Path:
@@ -112,7 +142,14 @@ def model_folder(section: Model, run_dir: Path, seed: int) -> Path:
             "give a Hugging Face folder, or a hub id with the network allowed (HF_HUB_OFFLINE unset)."
         )
     hub = need("huggingface_hub", "train", "fetching a model")
-    return Path(hub.snapshot_download(str(section.path)))
+    try:
+        return Path(hub.snapshot_download(str(section.path)))
+    except (OSError, ValueError, hub.errors.HfHubHTTPError) as err:
+        first = str(err).strip().partition("\n")[0]
+        raise MissingFileError(
+            f"model.path '{section.path}' is no folder, seen from {Path.cwd()}, and could not be fetched "
+            f"from Hugging Face ({type(err).__name__}: {first}); give a model's folder, or a hub id."
+        ) from err
 
 
 def model_folders(pattern: str) -> list[Path]:

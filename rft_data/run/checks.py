@@ -10,14 +10,17 @@ from pathlib import Path
 from typing import Any, cast
 
 from rft_data.buffer import Buffer
-from rft_data.core.errors import MissingFileError, RecipeError
+from rft_data.core.errors import MissingFileError, RecipeError, TrainingError
+from rft_data.core.filters import And, Compare, IsNull
 from rft_data.core.lookup import need
+from rft_data.core.words import RowSource
 from rft_data.loop.closing import stored_groups
 from rft_data.loop.expert_groups import PART
 from rft_data.recipe.algorithms import find_algorithm
 from rft_data.recipe.modes import OfflineRecipe, TrainingRecipe, TrainRecipe
-from rft_data.recipe.offline import KtoStage, SftStage
+from rft_data.recipe.offline import AnyOfflineStage, KtoStage, SftStage
 from rft_data.recipe.presets import sets_advantage
+from rft_data.recipe.recipe import RunRecipe
 from rft_data.recipe.sections import ExplorerSection
 from rft_data.recipe.stages import RlStage
 from rft_data.run.attached import planned_groups
@@ -36,14 +39,17 @@ def check_stages(recipe: TrainingRecipe) -> None:
 
     Raises: RecipeError, UnknownComponentError; MissingFileError without the teacher's folder.
     """
+    for stage in recipe.offline_stages:
+        check_offline_stage(recipe, stage)
+    check_rl_stage(recipe, recipe.rl)
+
+
+def check_offline_stage(recipe: RunRecipe, stage: AnyOfflineStage) -> None:
+    """Build TRL's and PEFT's config of one stage. Raises: RecipeError, MissingExtraError."""
     need("trl", "train", "training")
     from trainers.offline.offline_stage import check_stage
 
-    for stage in recipe.offline_stages:
-        check_stage(
-            stage.algorithm, Path(recipe.run_dir), options=stage.trl, seed=recipe.seed, lora=stage.lora
-        )
-    _check_rl_stage(recipe, recipe.rl)
+    check_stage(stage.algorithm, Path(recipe.run_dir), options=stage.trl, seed=recipe.seed, lora=stage.lora)
 
 
 def check_explorer(section: ExplorerSection, rewards: Sequence[Mapping[str, Any]]) -> None:
@@ -71,6 +77,17 @@ def check_groups(recipe: TrainRecipe, run: Run) -> None:
         _check_planned_groups(recipe, run)
     else:
         _check_stored_groups(recipe, run.buffer, run.ledger)
+    _check_sampled_by_weights(recipe, run.buffer)
+
+
+def _check_sampled_by_weights(recipe: TrainRecipe, buffer: Buffer) -> None:
+    mine = And((Compare("run_id", "eq", recipe.explored_by), Compare("source", "eq", RowSource.ROLLOUT)))
+    if buffer.read("experiences", ["seq"], And((mine, IsNull("logprobs"))), 1).num_rows:
+        raise RecipeError(
+            f"run '{recipe.explored_by}' has rollouts of a model behind an endpoint (engine 'openai'), "
+            "without token ids and logprobs, which the algorithms of mode 'train' need; train on them with "
+            "mode 'offline' (sft, dpo)."
+        )
 
 
 def _check_planned_groups(recipe: TrainRecipe, run: Run) -> None:
@@ -116,12 +133,11 @@ def check_offline_stages(recipe: OfflineRecipe, run: Run) -> None:
     Raises: RecipeError for options; TrainingError saying what there is where a stage would find nothing.
     """
     need("trl", "train", "training")
-    from trainers.offline.offline_stage import check_stage
     from trainers.offline.stored_pairs import PairChoice, require_pairs
     from trainers.offline.stored_rows import RowChoice, require_rows
 
     for stage in recipe.stages:
-        check_stage(stage.algorithm, run.directory, options=stage.trl, seed=recipe.seed, lora=stage.lora)
+        check_offline_stage(recipe, stage)
     if run.attempt:
         return  # a resumed run may have stages done whose rows are gone
     for stage in recipe.stages:
@@ -132,10 +148,21 @@ def check_offline_stages(recipe: OfflineRecipe, run: Run) -> None:
             require_pairs(run.buffer, PairChoice(**given))
     if recipe.heldout is not None:
         given = recipe.heldout.model_dump(exclude={"fraction", "limit"})
-        require_pairs(run.buffer, PairChoice(**given))
+        try:
+            require_pairs(run.buffer, PairChoice(**given))
+        except TrainingError as err:
+            raise TrainingError(
+                "'heldout' measures how often a model tells the better of two answers, for which "
+                f"there must be preference pairs: {err} Or remove 'heldout': an sft stage needs none."
+            ) from err
 
 
-def _check_rl_stage(recipe: TrainingRecipe, stage: RlStage) -> None:
+def check_rl_stage(recipe: TrainingRecipe, stage: RlStage) -> None:
+    """Build the config and the objective of the stage that trains by reinforcement.
+
+    Raises: RecipeError, UnknownComponentError; MissingFileError without the teacher's folder.
+    """
+    need("trl", "train", "training")
     from trainers.policy.critic import critic_plan
     from trainers.policy.grpo_config import grpo_config
     from trainers.policy.objective import make_objective

@@ -47,10 +47,10 @@ _WHAT_STOPPING_MEANS = "finishing what is under way, then a checkpoint; ask agai
 class RunControl:
     """One start of a run, from `with` to its end; used by the process that conducts it."""
 
-    def __init__(self, run_dir: Path, *, attempt: int = 0, sandbox: str = "") -> None:
+    def __init__(self, run_dir: Path, *, attempt: int = 0) -> None:
         """Nothing is written before `__enter__`.
 
-        Args: attempt: how often the run was started before. sandbox: as in the record.
+        Args: attempt: how often the run was started before.
         """
         self._dir = run_dir
         self._record = RunRecord(
@@ -60,7 +60,6 @@ class RunControl:
             time.time(),
             RunState.RUNNING,
             time.time(),
-            sandbox=sandbox,
         )
         self._heard: dict[str, float] = {}
         self._phase = ""
@@ -95,6 +94,10 @@ class RunControl:
         if self.stop_requested:
             raise Stopped(f"stopped before {text}, as asked")
         self._phase = text
+
+    def runs_programs_in(self, sandbox: str) -> None:
+        """Record the sandbox of the model's programs, as in the record; shown by `rft status`."""
+        self._record = replace(self._record, sandbox=sandbox)
 
     def progress(self, text: str) -> None:
         """Record how far the present phase is; shown by `rft status`."""

@@ -30,12 +30,12 @@ def curate(recipe: DataRecipe) -> dict[str, Any]:
     Operators that look at a task's record see the rollouts that were stored before this run.
     """
     prepare_process()
-    read = [task for section in recipe.tasks for task in taskset_tasks(section)]
-    tasks = list({task.key: task for task in read}.values())
-    log.info("%d tasks read, %d of them repeated", len(read), len(read) - len(tasks))
     with ExitStack() as opened:
         scorer = opened.enter_context(closing(Scorer(recipe))) if recipe.rollouts else None
         buffer = opened.enter_context(Buffer(recipe.buffer.uri, durability=recipe.buffer.durability))
+        read = [task for section in recipe.tasks for task in taskset_tasks(section, buffer)]
+        tasks = list({task.key: task for task in read}.values())
+        log.info("%d tasks read, %d of them repeated", len(read), len(read) - len(tasks))
         kept, operators = clean_tasks(tasks, recipe, buffer)
         report: dict[str, Any] = {
             "name": recipe.name,

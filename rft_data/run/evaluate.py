@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from functools import partial
-from pathlib import Path
 
 from rft_data.run.control import RunControl
+from rft_data.run.endpoint_costs import EndpointCosts
 from rft_data.run.evaluations import measure
-from rft_data.run.parts import EvaluateParts, Started
+from rft_data.run.parts import AnyModel, EvaluateParts, Started
 from rft_data.run.report import package_versions
-from rft_data.run.weight_folders import publish_folder
+from rft_data.run.weight_folders import publish_model
+from rft_data.weights.served import ServedModel
 
 
 def run_evaluate(parts: EvaluateParts, control: RunControl) -> dict[str, object]:
@@ -27,6 +28,8 @@ def run_evaluate(parts: EvaluateParts, control: RunControl) -> dict[str, object]
         for model in parts.models:
             control.phase(str(model))
             run.once(str(model), partial(_measure, parts, started, model))
+        served = isinstance(parts.models[0], ServedModel)
+        spent = {"endpoint": EndpointCosts(fleet).summary()} if served else {}
     return {
         "run_id": run.run_id,
         "heldout_accuracy": run.progress.heldout_accuracy,
@@ -36,11 +39,12 @@ def run_evaluate(parts: EvaluateParts, control: RunControl) -> dict[str, object]
         "pass_at_k": run.progress.pass_at_k,
         "tasks": parts.tasks.report,
         "buffer_rows": run.buffer.counts(),
+        **spent,
         "recipe_hash": run.hash,
         "versions": package_versions(),
     }
 
 
-def _measure(parts: EvaluateParts, started: Started, model: Path) -> None:
-    started.fleet.publish(publish_folder(parts.run.versions, started.offline, model))
+def _measure(parts: EvaluateParts, started: Started, model: AnyModel) -> None:
+    started.fleet.publish(publish_model(parts.run.versions, started.offline, model))
     measure(parts.run, started.fleet, parts.heldout, model.name, str(model))

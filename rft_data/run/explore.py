@@ -13,11 +13,13 @@ from rft_data.loop.exploring import Exploring
 from rft_data.loop.fleet import Fleet
 from rft_data.loop.resume import resume_exploring
 from rft_data.run.control import RunControl
+from rft_data.run.endpoint_costs import EndpointCosts
 from rft_data.run.parts import ExploreParts
 from rft_data.run.report import package_versions
-from rft_data.run.weight_folders import publish_folder
+from rft_data.run.weight_folders import publish_model
 from rft_data.sampler import History, make_sampler
 from rft_data.sampler.ledger import CONSUMER
+from rft_data.weights.served import ServedModel
 
 if TYPE_CHECKING:
     from rft_data.placement.hub.server import HubServer
@@ -41,27 +43,30 @@ def run_explore(parts: ExploreParts, control: RunControl) -> dict[str, object]:
         fleet = roles.start_fleet(placement, run.versions, whole_rounds=False)
         if not run.versions.published():
             with roles.offline(placement) as offline:
-                publish_folder(run.versions, offline, parts.model)
+                publish_model(run.versions, offline, parts.model)
         fleet.publish(run.versions.published()[-1])
         fleet.settle()
         exploring = _resumed(parts, fleet)
+        costs = EndpointCosts(fleet) if isinstance(parts.model, ServedModel) else None
         hub = _serve(parts, opened)
         ExploreLoop(
             exploring=exploring,
             groups=parts.groups,
             checkpoint_every=parts.checkpoint_every,
             checkpoints=parts.checkpoints,
-            on_progress=control.progress,
+            on_progress=lambda text: control.progress(text if costs is None else f"{text}, {costs.text()}"),
             stop_requested=lambda: control.stop_requested,
         ).run()
         if hub is not None and parts.serve is not None:
             _serve_on(hub, parts.serve.idle_s, control)
+        spent = {} if costs is None else {"endpoint": costs.summary()}
     return {
         "run_id": run.run_id,
         "groups": exploring.sampler.conservation(),
         "tasks": parts.tasks.report,
         "buffer_rows": run.buffer.counts(),
         "policy_version": run.versions.latest,
+        **spent,
         "recipe_hash": run.hash,
         "versions": package_versions(),
     }

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -18,9 +19,12 @@ from rft_data.buffer import Buffer
 from rft_data.core.errors import ResumeError
 from rft_data.core.files import make_folder, write_text
 from rft_data.core.filters import Compare
+from rft_data.core.lookup import OWN_CODE
 from rft_data.core.rows import content_id
 from rft_data.core.version import __version__
+from rft_data.recipe.load import OWN_CODE_FILE
 from rft_data.recipe.recipe import RunRecipe
+from rft_data.recipe.stored import as_it_was_read
 from rft_data.run.attached import attach
 from rft_data.sampler import make_policy
 from rft_data.sampler.ledger import Ledger
@@ -124,7 +128,8 @@ class Run:
     def _attempt(self) -> int:
         """How often this run was started before."""
         before = self.buffer.read("runs", where=Compare("run_id", "eq", self._name)).to_pylist()
-        lines = differences(json.loads(before[-1]["recipe"]), self._saved) if before else []
+        began = as_it_was_read(json.loads(before[-1]["recipe"])) if before else {}
+        lines = differences(began, as_it_was_read(self._saved)) if before else []
         lines = [line for line in lines if not line.startswith(_FREE)]
         if lines:
             raise ResumeError(
@@ -133,7 +138,8 @@ class Run:
                         f"{self.directory} holds run '{self._name}' of another recipe; "
                         "these fields differ and must not change:",
                         *(f"  {line}" for line in lines),
-                        "continue with the recipe it began with, or start over with --fresh.",
+                        "continue with the recipe it began with, or start over with --fresh; to train on, "
+                        f"start a run of another name from its weights (in {self.directory / 'weights'}).",
                     ]
                 )
             )
@@ -158,6 +164,8 @@ class Run:
         """Record this start and its recipe; environment references stay references."""
         make_folder(self.directory)
         write_text(self.directory / "recipe.json", json.dumps(self._saved, indent=1))
+        if own_code := os.environ.get(OWN_CODE):
+            write_text(self.directory / OWN_CODE_FILE, own_code)
         row = {
             "run_id": self._name,
             "recipe": self._saved,

@@ -31,7 +31,7 @@ def run_online(parts: OnlineParts, control: RunControl) -> dict[str, object]:
     run = parts.run
     _store_tasks(parts)
     with ExitStack() as opened:
-        if parts.heldout.shaping is not None:
+        if parts.heldout is not None and parts.heldout.shaping is not None:
             opened.callback(parts.heldout.shaping.close)
         control.phase("starting the explorers")
         started = _start(parts, control, opened)
@@ -105,17 +105,21 @@ def _offline_stage(
 def _reinforce(parts: OnlineParts, started: Started, model: Path) -> None:
     run = parts.run
     started.offline.close()  # the trainer takes its place
-    evaluations = StepEvaluations(run, started.fleet, parts.heldout, parts.evaluate_every)
+    heldout, evaluations = parts.heldout, None
+    if heldout is not None:
+        evaluations = StepEvaluations(run, started.fleet, heldout, parts.evaluate_every)
     with run.timed(RunPhase.RL):
         done = reinforce(run, parts.rl, started, model, evaluations)
     run.note(groups=done["groups"], rows=done["rows"])
-    found = measure(run, started.fleet, parts.heldout, "final", "final")
-    evaluations.note(parts.rl.schedule.steps, found)
+    if heldout is not None and evaluations is not None:
+        found = measure(run, started.fleet, heldout, "final", "final")
+        evaluations.note(parts.rl.schedule.steps, found)
 
 
 def _publish_and_measure(parts: OnlineParts, started: Started, model: Path, label: str) -> None:
     started.fleet.publish(publish_folder(parts.run.versions, started.offline, model))
-    measure(parts.run, started.fleet, parts.heldout, label, label)
+    if parts.heldout is not None:
+        measure(parts.run, started.fleet, parts.heldout, label, label)
 
 
 def _summary(parts: OnlineParts, trained: Path) -> dict[str, object]:

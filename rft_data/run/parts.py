@@ -22,6 +22,10 @@ from rft_data.run.control import RunControl
 from rft_data.run.folder import Run
 from rft_data.run.roles import OfflineCalls, Roles
 from rft_data.tasks.curator import TaskCurator
+from rft_data.weights.served import ServedModel
+
+AnyModel = Path | ServedModel
+"""A model that is played: its folder, or its name at an endpoint."""
 
 
 @dataclass(frozen=True)
@@ -124,7 +128,8 @@ class OnlineParts(Parts):
     tasks: Tasks
     experts: Sequence[AnyExperts]
     """Components that make solutions before the first stage."""
-    heldout: Heldout
+    heldout: Heldout | None
+    """None: nothing is measured."""
     offline_stages: Sequence[AnyOfflineStage]
     evaluate_every: int | None
     """Optimizer steps of the online stage between two evaluations; None: it is measured at its end."""
@@ -148,7 +153,7 @@ class ServePlace:
 class ExploreParts(Parts):
     """Explore with a fixed policy."""
 
-    model: Path
+    model: AnyModel
     tasks: Tasks
     closer: GroupCloser
     dispatcher: Dispatcher
@@ -182,6 +187,6 @@ class OfflineParts(Parts):
 class EvaluateParts(Parts):
     """Measure models."""
 
-    models: Sequence[Path]
+    models: Sequence[AnyModel]
     tasks: Tasks
     heldout: Heldout

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from explorers.rewards.registry import REWARDS
@@ -13,6 +14,13 @@ class Remembers(Protocol):
     """What remembers where programs run: a run."""
 
     sandbox: Choice | None
+
+
+@dataclass(slots=True)
+class SandboxPlace:
+    """Remembers it where there is no run."""
+
+    sandbox: Choice | None = None
 
 
 PYTHON_TOOL = "explorers.sandbox.python_tool:PythonTool"

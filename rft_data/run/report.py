@@ -39,7 +39,7 @@ class OnlineSummary(TypedDict):
 
 
 def draw(metrics: pa.Table, run_id: str, by_difficulty: Rates, directory: Path) -> list[str]:
-    """Write `reward.png` and `pass_rate.png` into `directory`; returns their paths."""
+    """Write `reward.png`, and `pass_rate.png` where something was measured; returns their paths."""
     need("matplotlib", "train", "the pictures of a run").use("Agg")
     mine = pc.and_(
         pc.equal(metrics["run_id"], run_id),
@@ -50,6 +50,8 @@ def draw(metrics: pa.Table, run_id: str, by_difficulty: Rates, directory: Path) 
         curves.setdefault(row["key"], {})[row["step"]] = row["value"]  # of a step taken again, the newest
     paths = [directory / "reward.png", directory / "pass_rate.png"]
     _draw_reward(curves, paths[0])
+    if not by_difficulty:
+        return [str(paths[0])]
     _draw_pass_rates(by_difficulty, paths[1])
     return [str(path) for path in paths]
 
@@ -90,7 +92,16 @@ def _draw_pass_rates(stages: Rates, path: Path) -> None:
 def table(summary: OnlineSummary) -> str:
     """The run's results as plain text."""
     accuracy = summary["heldout_accuracy"]
-    stages = summary["by_difficulty"]
+    lines = _accuracy_lines(summary) if accuracy else ["nothing was measured: the recipe has no 'evaluation'"]
+    groups = ", ".join(f"{k} {v}" for k, v in summary["groups"].items() if v)
+    seconds = ", ".join(f"{k} {v:.0f} s" for k, v in summary["seconds"].items())
+    rows = ", ".join(f"{k} {v}" for k, v in summary["buffer_rows"].items() if v)
+    return "\n".join([*lines, "", f"groups    {groups}", f"buffer    {rows}", f"wall time {seconds}"])
+
+
+def _accuracy_lines(summary: OnlineSummary) -> list[str]:
+    """What was measured on held-out tasks, a column for each model."""
+    accuracy, stages = summary["heldout_accuracy"], summary["by_difficulty"]
     classes = sorted({name for rates in stages.values() for name in rates})
     width = max(len(name) for name in [*classes, "held-out accuracy"])
     lines = [f"{'held-out accuracy':<{width}}" + "".join(f"{stage:>9}" for stage in accuracy)]
@@ -101,11 +112,7 @@ def table(summary: OnlineSummary) -> str:
     lines.append(f"{'all':<{width}}" + "".join(f"{100 * value:>8.1f}%" for value in accuracy.values()))
     for stage, shares in summary["pass_at_k"].items():
         lines.append(f"pass@k {stage}: " + ", ".join(f"{k}: {100 * v:.1f}%" for k, v in shares.items()))
-    lines += _reward_lines(summary, width)
-    groups = ", ".join(f"{k} {v}" for k, v in summary["groups"].items() if v)
-    seconds = ", ".join(f"{k} {v:.0f} s" for k, v in summary["seconds"].items())
-    rows = ", ".join(f"{k} {v}" for k, v in summary["buffer_rows"].items() if v)
-    return "\n".join([*lines, "", f"groups    {groups}", f"buffer    {rows}", f"wall time {seconds}"])
+    return lines + _reward_lines(summary, width)
 
 
 def _reward_lines(summary: OnlineSummary, width: int) -> list[str]:

@@ -17,7 +17,7 @@ from rft_data.core.rows import Experience, Task, content_id, experience_id_of
 from rft_data.core.words import RowSource
 from rft_data.recipe.modes import DataRecipe
 from rft_data.recipe.tasksets import Rollouts
-from rft_data.tasks.sources import pick, read_jsonl
+from rft_data.tasks.sources import pick, prompt_messages, read_jsonl
 
 _BATCH = 512
 
@@ -111,7 +111,8 @@ def _completions(section: Rollouts, tasks: Sequence[Task], outcome: Counter[str]
     members: Counter[str] = Counter()
     for line, row in read_jsonl(path):
         where = f"{path}:{line}"
-        task = by_prompt.get(_plain(pick(row, section.prompt, where)))
+        asked = prompt_messages(pick(row, section.prompt, where), f"{where}: field '{section.prompt}'")
+        task = by_prompt.get(_plain(asked[-1]["content"]))
         if task is None:
             outcome["no_task"] += len(section.completions)
             continue

@@ -43,12 +43,13 @@ def run_recipe(recipe: RunRecipe) -> dict[str, object]:
             if run.summary is not None:
                 log.info("this run is complete; start over with --fresh")
                 return run.summary
-            mode = _mode(recipe, run)
-            run.begin()
-            sandbox = "" if run.sandbox is None else str(run.sandbox)
-            control = RunControl(run.directory, attempt=run.attempt, sandbox=sandbox)
+            control = RunControl(run.directory, attempt=run.attempt)
             try:
                 with control:
+                    control.phase("checking the recipe and reading the tasks")
+                    mode = _mode(recipe, run)
+                    control.runs_programs_in("" if run.sandbox is None else str(run.sandbox))
+                    run.begin()
                     run.finish(mode(control))
                 return run.summary or {}
             except TrainerDiedError as err:

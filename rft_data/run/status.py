@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import shutil
 import time
 from collections.abc import Mapping, Sequence
@@ -28,6 +29,8 @@ _LAST_ROWS = 4000
 """Numbers of the newest steps that are read; a step has about a hundred."""
 _TREND = 200
 """Steps of the reward that are kept."""
+_OFFLINE_STAGE = re.compile(r"\d+-[a-z_]+/")
+"""Begin of the names of an offline stage's numbers."""
 _RECENT = 20
 """Steps that rates are taken over."""
 
@@ -123,7 +126,7 @@ def run_status(run_dir: Path, *, buffer: Buffer | None = None) -> RunStatus:
     counted = str(recipe.get("explored_by", run_id))  # a run that only trains continues another one's
     opened = buffer if buffer is not None else open_buffer(run_dir)
     try:
-        progress = None if opened is None else _progress(opened, counted)
+        progress = None if opened is None else _progress(opened, counted, online=_steps(recipe) is not None)
         groups = _groups(opened, counted, recipe.get("groups"))
         rows = {} if opened is None else opened.counts()
     finally:
@@ -181,11 +184,15 @@ def _groups(buffer: Buffer | None, run_id: str, wanted: object) -> tuple[int, in
     return 0 if buffer is None else buffer.read("groups", ["run_id"], where).num_rows, wanted
 
 
-def _progress(buffer: Buffer, run_id: str) -> Progress | None:
+def _progress(buffer: Buffer, run_id: str, *, online: bool) -> Progress | None:
+    """Args: online: whether the run's steps are those of its last stage, and offline stages' do not count."""
     names = ["run_id", "role", "step", "key", "value", "created_at"]
     last = [row for row in buffer.tail("metrics", _LAST_ROWS, names).to_pylist() if row["run_id"] == run_id]
     if not last:  # another run has been writing since
         last = buffer.read("metrics", names, Compare("run_id", "eq", run_id)).to_pylist()
+    if online:
+        taken = {row["step"] for row in last if row["role"] == MetricRole.LOOP}
+        last = [row for row in last if row["step"] in taken and not _OFFLINE_STAGE.match(row["key"])]
     if not last:
         return None
     step, at = last[-1]["step"], last[-1]["created_at"]

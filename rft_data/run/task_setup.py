@@ -18,7 +18,7 @@ from rft_data.recipe.modes import ExplorerRecipe
 from rft_data.recipe.online import OnlineRecipe
 from rft_data.recipe.recipe import TasksRecipe
 from rft_data.recipe.sections import ExplorerSection, Operators, TaskUpkeep
-from rft_data.run.build import task_pipeline, taskset_tasks
+from rft_data.run.build import store_task_images, task_pipeline, taskset_tasks
 from rft_data.run.parts import Tasks
 from rft_data.tasks.curator import TaskCurator
 from rft_data.tasks.record import played
@@ -57,8 +57,9 @@ def read_tasks(recipe: ExplorerRecipe, needed: Sequence[str], buffer: Buffer) ->
     Args: buffer: what earlier runs stored of them, for operators that look at it.
     Raises: RecipeError when none is left of a split in `needed`.
     """
-    read = [task for section in recipe.tasks for task in taskset_tasks(section)]
+    read = [task for section in recipe.tasks for task in taskset_tasks(section, buffer, recipe.name)]
     distinct = list({task.key: task for task in read}.values())
+    store_task_images(recipe.tasks, buffer)
     tasks, operators = clean_tasks(distinct, recipe, buffer)
     _check_known_code(recipe.explorer, tasks)
     splits = {str(split): sum(task.split == split for task in tasks) for split in Split}

@@ -14,8 +14,10 @@ from rft_data.core.files import fsync, read_manifest
 from rft_data.core.rows import WeightRef
 from rft_data.core.words import RunMilestone
 from rft_data.run.folder import Run
+from rft_data.run.parts import AnyModel
 from rft_data.run.roles import OfflineCalls
 from rft_data.weights.adapter import adapter_in
+from rft_data.weights.served import ServedModel, publish_served
 from rft_data.weights.versions import VersionRegistry
 
 FINAL = RunMilestone.FINAL
@@ -26,6 +28,13 @@ def publish_folder(versions: VersionRegistry, offline: OfflineCalls, model: Path
     """Make a Hugging Face folder a version of the run, as weights of no optimizer step."""
     header, draft = versions.header(0), versions.draft(0)
     return versions.finish(0, _write_whole(offline, model, draft, header))
+
+
+def publish_model(versions: VersionRegistry, offline: OfflineCalls, model: AnyModel) -> WeightRef:
+    """The same for a model that is a folder, or that an endpoint serves: then the version only names it."""
+    if isinstance(model, ServedModel):
+        return publish_served(versions, model)
+    return publish_folder(versions, offline, model)
 
 
 def trained_model(run: Run, offline: OfflineCalls) -> Path:

@@ -39,7 +39,14 @@ _SCHEMA = pa.schema(
 
 def prompt_text(messages: Iterable[Message]) -> str:
     """The contents of a prompt's messages, joined with line breaks."""
-    return "\n".join(str(message["content"]) for message in messages)
+    return "\n".join(_text(message["content"]) for message in messages)
+
+
+def _text(content: object) -> str:
+    """The text of a message's content; of a list of parts, the texts of these joined."""
+    if not isinstance(content, list | tuple):
+        return str(content)
+    return "".join(str(part["text"]) for part in content if part.get("type") == "text")
 
 
 def task_table(tasks: Sequence[Task], record: pa.Table | None = None) -> pa.Table:
@@ -104,6 +111,10 @@ def _with_text(messages: tuple[Message, ...], text: str, task_id: str) -> tuple[
             f"'task_ops' edited the prompt of task '{task_id}', which has {len(messages)} "
             "messages; mappers that edit text work on single-message prompts only."
         )
+    content = messages[0]["content"]
+    if isinstance(content, list | tuple):
+        shown = [part for part in content if part.get("type") != "text"]
+        return ({**messages[0], "content": [*shown, {"type": "text", "text": text}]},)
     return ({**messages[0], "content": text},)
 
 

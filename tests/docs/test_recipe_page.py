@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from docs.pages.recipe import docstrings, page, places
+from docs.pages.recipe import page, places
+from rft_data.recipe.field_docs import field_docs
 from rft_data.recipe.modes import MODES
 from rft_data.recipe.section import Section
 
@@ -30,7 +31,7 @@ def test_page_in_docs_is_the_one_the_sections_make() -> None:
 
 @pytest.mark.parametrize("section", list(sections()), ids=lambda section: section.__name__)
 def test_every_key_says_what_it_does_in_more_than_three_words(section: type[Section]) -> None:
-    short = {name: said for name, said in docstrings(section).items() if len(said.split()) <= 3}
+    short = {name: said for name, said in field_docs(section).items() if len(said.split()) <= 3}
     assert not short
 
 

@@ -1,6 +1,7 @@
 """A small OpenAI-compatible chat endpoint over real HTTP that answers, and fails, as a test tells it."""
 
 import json
+import socket
 import threading
 import time
 from collections import Counter
@@ -8,6 +9,8 @@ from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+CUT = 0
+"""In the place of a status: the connection is closed without an answer."""
 Answer = tuple[int, Any, dict[str, str]]
 
 
@@ -42,7 +45,7 @@ class JudgeServer:
         self.base_url = f"http://127.0.0.1:{self._server.server_port}/v1"
 
     def __enter__(self) -> "JudgeServer":
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -77,6 +80,10 @@ class JudgeServer:
                 code, content, headers = judge.respond(
                     body, {name.title(): value for name, value in self.headers.items()}
                 )
+                if code == CUT:
+                    self.close_connection = True
+                    self.connection.shutdown(socket.SHUT_RDWR)
+                    return
                 data = content if isinstance(content, bytes) else json.dumps(content).encode()
                 self.send_response(code)
                 for name, value in {**headers, "content-length": str(len(data))}.items():

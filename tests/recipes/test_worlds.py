@@ -17,15 +17,37 @@ from rft_data.run.start import run_recipe
 
 ROOT = Path(__file__).parents[2]
 SMALL = ["model.build.hidden_size=64", "model.build.num_layers=1", "model.build.num_heads=2"]
+NONE_DROPPED = "experience_ops=[{grpo_advantage_mapper: {}}]"
 TRIMMED = {
     "calculator": [
         *SMALL,
         "experts.0.limit=32",
         "experts.1.limit=16",
         "explorer.max_tokens=24",
-        "experience_ops=[{grpo_advantage_mapper: {}}]",
+        NONE_DROPPED,
     ],
     "frozen_lake": [*SMALL, "experts.0.limit=32", "explorer.workflow.args.turns=4"],
+    "guessing": [
+        *SMALL,
+        "experts.0.limit=16",
+        "experts.1.limit=16",
+        "explorer.workflow.args={args: {guesses: 2}}",
+        NONE_DROPPED,
+    ],
+    "countdown": [
+        *SMALL,
+        "experts.0.limit=16",
+        "experts.1.limit=16",
+        "explorer.max_tokens=8",
+        NONE_DROPPED,
+    ],
+    "small_programs": [
+        *SMALL,
+        "experts.0.limit=16",
+        "experts.1.limit=16",
+        "explorer.max_tokens=8",
+        NONE_DROPPED,
+    ],
 }
 
 
@@ -52,8 +74,8 @@ def test_a_shown_solution_calls_the_tool_and_says_what_it_answers() -> None:
         used_calculator(Task("sums", ({"role": "user", "content": "Hello"},)))
 
 
-def steps_of(name: str, folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """A shipped recipe's run of two steps: its summary and its rollouts."""
+def steps_of(name: str, folder: Path, steps: int = 2) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """A shipped recipe's run of a few steps: its summary and its rollouts."""
     changes = [
         f"run_dir={folder}/run",
         f"buffer.uri={folder}/buffer",
@@ -61,7 +83,7 @@ def steps_of(name: str, folder: Path) -> tuple[dict[str, Any], list[dict[str, An
         "explorer.group_size=4",
         "stages.0.trl.num_train_epochs=1",
         "stages.1.groups_per_step=2",
-        "stages.1.steps=2",
+        f"stages.1.steps={steps}",
         "evaluation.limit=2",
         *TRIMMED[name],
     ]
@@ -92,3 +114,23 @@ def test_shipped_worlds_take_real_steps(tmp_path: Path, monkeypatch: pytest.Monk
     assert len(rollouts) == 16 < len(played) <= 16 * 4
     assert all(row["environment"] and sum(row["action_mask"]) == 1 for row in played)
     assert {row["turn"] for row in played} == {0, 1, 2, 3}
+
+
+@pytest.mark.slow
+def test_shipped_worlds_of_one_answer_take_a_real_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    parts = {
+        "guessing": {"world"},
+        "countdown": {"reasoning_gym"},
+        "small_programs": {"code_tests", "code_tests.failed", "code_tests.tests"},
+    }
+    for name, wanted in parts.items():
+        summary, rows = steps_of(name, tmp_path / name, steps=1)
+        assert summary["consumed_steps"] == 1
+        played = [row for row in rows if row["source"] == "rollout"]
+        assert len(played) == 8
+        for row in played:
+            assert (row["unscored_reason"], row["turn"]) == (None, 0)
+            assert wanted <= set(json.loads(row["reward_parts"]))

@@ -51,6 +51,21 @@ def test_touching_every_name_loads_nothing_heavy() -> None:
     assert not loaded & HEAVY
 
 
+@pytest.mark.slow
+def test_a_buffer_is_made_written_read_and_compacted_without_lancedb(tmp_path: Path) -> None:
+    loaded = loaded_after(
+        "from rft_data.buffer import Buffer\n"
+        "from tests.rft_data.conftest import make_experience\n"
+        f"for part in (range(4), range(2, 6)):\n  with Buffer({str(tmp_path / 'buffer')!r}) as buffer:\n"
+        "    buffer.append([make_experience(i) for i in part])\n"
+        "    assert buffer.counts()['experiences'] == len(buffer.read('experiences')) == part[-1] + 1\n"
+        "    assert buffer.tail('experiences', 2).num_rows == 2\n"
+        "    buffer.compact()"
+    )
+    assert "lance" in loaded
+    assert not loaded & HEAVY
+
+
 def test_the_list_the_places_the_type_checkers_block_and_the_page_name_the_same() -> None:
     listed = set(rft_data.__all__) - {"__version__"}
     assert listed == set(rft_data._PLACES)

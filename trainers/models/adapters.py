@@ -20,7 +20,7 @@ from rft_data.core.errors import RecipeError
 from rft_data.core.lookup import need, suggest
 from rft_data.weights.adapter import ADAPTER, ADAPTER_FILE, adapted_tensor, adapter_facts
 from rft_data.weights.adapter import merged as merged_tensors
-from trainers.models.options import refused
+from trainers.models.owned import refused
 from trainers.models.weights import load_merged, write_probe
 
 if TYPE_CHECKING:

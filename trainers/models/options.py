@@ -14,6 +14,7 @@ import torch
 
 from rft_data.core.errors import RecipeError, RftError
 from rft_data.core.lookup import suggest
+from trainers.models.owned import OWNED
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -21,36 +22,6 @@ if TYPE_CHECKING:
 Config = TypeVar("Config")
 Section = TypeVar("Section", bound="DataclassInstance")
 Made = TypeVar("Made")
-
-
-def refused(reason: str, *names: str) -> dict[str, str]:
-    """One reason for several option names; tables of this form are the `owned` of `check_options`."""
-    return dict.fromkeys(names, reason)
-
-
-OWNED: Mapping[str, str] = {
-    **refused("the run decides where its files are", "output_dir", "run_name", "project"),
-    **refused("the recipe's own seed is used", "seed", "data_seed"),
-    **refused(
-        "the run writes, keeps and resumes checkpoints",
-        *("save_strategy", "save_steps", "save_total_limit", "save_only_model", "enable_jit_checkpoint"),
-        *("load_best_model_at_end", "resume_from_checkpoint", "ignore_data_skip"),
-        "restore_callback_states_from_checkpoint",
-    ),
-    **refused(
-        "every step is logged, unfiltered", "logging_strategy", "logging_steps", "logging_nan_inf_filter"
-    ),
-    **refused("evaluation is the explorers' work", "do_eval", "eval_strategy", "eval_steps", "eval_on_start"),
-    **refused(
-        "nothing is uploaded",
-        *("push_to_hub", "hub_token", "hub_model_id", "hub_strategy", "hub_always_push", "hub_revision"),
-    ),
-    **refused("code from model repositories is never run", "trust_remote_code"),
-    **refused(
-        "the batch size must stay what the recipe says", "auto_find_batch_size", "remove_unused_columns"
-    ),
-}
-"""Fields of every TRL config that no recipe may set, and the reason."""
 
 
 def accelerator_defaults() -> dict[str, bool]:

@@ -6,7 +6,9 @@ It is an ordinary model folder: transformers and vLLM load it without a network.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
@@ -26,23 +28,39 @@ _WORDS = ("State the final answer to the following arithmetic problem: x + x - x
 """Each word becomes one token, so that arithmetic prompts are short; other text falls back to bytes."""
 
 
-def build_tiny_tokenizer() -> Qwen2Tokenizer:
+def build_tiny_tokenizer(words: Sequence[str] = ()) -> Qwen2Tokenizer:
     """Byte-level BPE: one token per digit and per word of arithmetic prompts, else one per byte.
+
+    Args: words: texts whose words become one token each, too.
+    """
+    return train_tokenizer(
+        (*_WORDS, *words),
+        [USER, ASSISTANT],
+        vocab_size=1024,
+        chat_template=CHAT_TEMPLATE,
+        padding_side="left",
+    )
+
+
+def train_tokenizer(
+    texts: Iterable[str], special: Sequence[str], *, vocab_size: int, end: str = END, **settings: Any
+) -> Qwen2Tokenizer:
+    """A byte-level BPE of some texts, with PAD, an end token and further special ones.
 
     The class is transformers' own Qwen2 tokenizer: AutoTokenizer builds that class for every Qwen2 folder,
     and ignores the pre-tokenizer of any other.
+
+    Args: settings: further ones of the class.
     """
-    special = [PAD, END, USER, ASSISTANT]
     core = Tokenizer(models.BPE())
     core.pre_tokenizer = Qwen2Tokenizer().backend_tokenizer.pre_tokenizer
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     core.train_from_iterator(
-        _WORDS,
+        texts,
         trainers.BpeTrainer(
-            vocab_size=1024,
+            vocab_size=vocab_size,
             min_frequency=1,
-            special_tokens=special,
-            initial_alphabet=alphabet,
+            special_tokens=[PAD, end, *special],
+            initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
             show_progress=False,
         ),
     )
@@ -52,11 +70,10 @@ def build_tiny_tokenizer() -> Qwen2Tokenizer:
         merges=[tuple(pair) for pair in learned["merges"]],
         unk_token=PAD,
         pad_token=PAD,
-        eos_token=END,
-        extra_special_tokens=[USER, ASSISTANT],
-        chat_template=CHAT_TEMPLATE,
-        padding_side="left",
+        eos_token=end,
+        extra_special_tokens=list(special),
         clean_up_tokenization_spaces=False,
+        **settings,
     )
 
 
@@ -69,6 +86,7 @@ def build_tiny_model(
     num_heads: int = 4,
     intermediate_size: int = 384,
     max_position_embeddings: int = 256,
+    words: Sequence[str] = (),
 ) -> Path:
     """Write a model of random weights and its tokenizer into `path`, made if it is missing; returns `path`.
 
@@ -78,8 +96,9 @@ def build_tiny_model(
         hidden_size: `num_heads` x head size; vLLM serves no head size below 32 on a CPU.
         num_layers: transformer layers; 3 of 128 are 0.7 million parameters.
         max_position_embeddings: longest sequence, in tokens.
+        words: of the tokenizer; see `build_tiny_tokenizer`.
     """
-    tokenizer = build_tiny_tokenizer()
+    tokenizer = build_tiny_tokenizer(words)
     config = Qwen2Config(
         vocab_size=len(tokenizer),
         hidden_size=hidden_size,

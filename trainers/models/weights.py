@@ -6,6 +6,7 @@ a policy version is done elsewhere.
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -16,11 +17,18 @@ import torch
 from safetensors.torch import load_file
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 from torch.distributed.tensor import DTensor
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForImageTextToText,
+    AutoTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 from transformers.utils.logging import disable_progress_bar
 
 from rft_data.core.errors import MissingFileError, RecipeError
 from rft_data.core.files import read_manifest
+from rft_data.core.model_folder import PROCESSOR_FILES, takes_images
 from rft_data.weights.adapter import ADAPTER_FILE, adapter_in, check_base, merged
 from rft_data.weights.probe import Probe
 from trainers.models.options import loading_options
@@ -37,12 +45,13 @@ _PROBE_SEED = 0
 
 
 def load_model(model_path: Path, **kwargs: object) -> PreTrainedModel:
-    """The causal language model in `model_path`, float32 unless `dtype` says otherwise.
+    """The language model in `model_path`, which may look at images; float32 unless `dtype` says otherwise.
 
     Raises: MissingFileError when there is no such folder.
     """
     _require_folder(model_path)
-    return AutoModelForCausalLM.from_pretrained(model_path, **{"dtype": torch.float32, **kwargs})
+    kind = AutoModelForImageTextToText if takes_images(Path(model_path)) else AutoModelForCausalLM
+    return kind.from_pretrained(model_path, **{"dtype": torch.float32, **kwargs})
 
 
 def load_tokenizer(model_path: Path) -> PreTrainedTokenizerBase:
@@ -88,6 +97,7 @@ def publishable(model_path: Path, directory: Path) -> None:
     adapter = adapter_in(model_path)
     if adapter is None:
         write_weights(load_model(model_path), load_tokenizer(model_path), directory)
+        copy_processor(model_path, directory)
         return
     read_manifest(model_path)
     check_base(adapter)
@@ -123,6 +133,13 @@ def write_weights(
     write_probe(model if state is None else load_model(directory), tokenizer, directory)
 
 
+def copy_processor(model_path: Path, directory: Path) -> None:
+    """Copy the files that say how images become tensors, where the model in `model_path` has such."""
+    for name in PROCESSOR_FILES:
+        if (model_path / name).is_file():
+            shutil.copyfile(model_path / name, directory / name)
+
+
 def gathered_state(
     model: torch.nn.Module, wrapped: torch.nn.Module, accelerator: Accelerator, *, trained_only: bool = False
 ) -> dict[str, torch.Tensor] | None:
@@ -146,7 +163,7 @@ def gathered_state(
 
 def write_probe(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, directory: Path) -> None:
     """Write the probe: the model's logprobs (nats, temperature 1, eval mode) of fixed sequences."""
-    token_ids = _probe_ids(tokenizer, model.config.vocab_size)
+    token_ids = _probe_ids(tokenizer, model.config.get_text_config().vocab_size)
     Probe(token_ids, tuple(_logprobs(model, ids) for ids in token_ids)).save(directory)
 
 

@@ -15,6 +15,7 @@ import pyarrow as pa
 from transformers import PreTrainedTokenizerBase
 
 from rft_data.core.errors import RowError
+from rft_data.core.images import shows_images
 from rft_data.core.rows import Message, PreferencePair
 from rft_data.exchange.formats.records import PLAIN
 from trainers.offline.stored_pairs import pair_prompt, shared_length
@@ -81,6 +82,8 @@ def rendered_answer(
 
     Raises: RowError when there is no answer, or the tokenizer has no chat template.
     """
+    if shows_images(messages):
+        raise RowError("its messages show images, which only policy gradients train on")
     places = [i for i, message in enumerate(messages) if i >= split and message["role"] == "assistant"]
     if not places or places[-1] != len(messages) - 1:
         raise RowError("its messages do not end with an assistant's answer to train on")
@@ -135,6 +138,19 @@ def rendered_row(tokenizer: PreTrainedTokenizerBase, row: StoredRow) -> Answer:
         raise RowError(
             f"experience '{row['experience_id']}' has no token_ids and {err}; filter it out."
         ) from err
+
+
+def loses_calls(tokenizer: PreTrainedTokenizerBase, row: StoredRow, answer: Answer) -> bool:
+    """Whether the rendered answer of a row is without the tool calls that its messages have."""
+    names = [
+        call.get("function", call).get("name")
+        for message in json.loads(row["messages"])[row.get("prompt_messages") or 0 :]
+        for call in message.get("tool_calls") or []
+    ]
+    if not names:
+        return False
+    text = str(tokenizer.decode([one for one, kept in zip(answer.ids, answer.mask, strict=True) if kept]))
+    return any(str(name) not in text for name in names)
 
 
 def answer_pair(

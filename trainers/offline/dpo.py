@@ -18,7 +18,8 @@ from trl import DPOConfig, DPOTrainer
 from rft_data.core.errors import RecipeError
 from rft_data.core.lookup import suggest
 from trainers.models.adapters import adapter_config
-from trainers.models.options import OWNED, build_config, built, check_options, loading_options, refused
+from trainers.models.options import build_config, built, check_options, loading_options
+from trainers.models.owned import DPO_OWNED
 from trainers.models.weights import load_model, load_tokenizer, padding_id
 from trainers.offline.answers import AnswerPair
 from trainers.offline.offline_fit import Fitted, callbacks, fit, save
@@ -32,17 +33,6 @@ DPO_LOSSES = (
     *("aot_unpaired", "apo_zero", "apo_down", "discopop", "sft", "sigmoid_norm"),
 )
 """TRL's loss types; several of them, with `loss_weights`, are a mixture."""
-
-PREFERENCE_OWNED: Mapping[str, str] = {
-    **OWNED,
-    **refused("pairs come tokenised, with their own mask", "dataset_num_proc", "pad_token"),
-    **refused("pairs that are too long are left out, never cut", "truncation_mode"),
-}
-"""Fields that no recipe may set of the configs that train on preferences, and the reason."""
-DPO_OWNED: Mapping[str, str] = {
-    **PREFERENCE_OWNED,
-    **refused("TRL has switched it off", "padding_free"),
-}
 
 
 class StoredDPOTrainer(DPOTrainer):

@@ -17,10 +17,11 @@ from trl import KTOConfig, KTOTrainer
 from rft_data.core.errors import RecipeError, TrainingError
 from rft_data.core.lookup import suggest
 from trainers.models.adapters import adapter_config
-from trainers.models.options import build_config, built, check_options, refused
+from trainers.models.options import build_config, built, check_options
+from trainers.models.owned import KTO_OWNED
 from trainers.models.weights import load_tokenizer, padding_id
 from trainers.offline.answers import Answer
-from trainers.offline.dpo import PREFERENCE_OWNED, start_models
+from trainers.offline.dpo import start_models
 from trainers.offline.offline_fit import Fitted, callbacks, fit, save
 from trainers.offline.preference_data import KL_COLUMNS, KTO_COLUMNS, KtoBatches, kto_dataset, kto_order
 
@@ -29,10 +30,6 @@ if TYPE_CHECKING:
 
 KTO_LOSSES = ("kto", "apo_zero_unpaired")
 """TRL's loss types; the second has no KL term."""
-KTO_OWNED: Mapping[str, str] = {
-    **PREFERENCE_OWNED,
-    **refused("rows are shuffled once, and batches keep their order", "train_sampling_strategy"),
-}
 
 
 class StoredKTOTrainer(KTOTrainer):

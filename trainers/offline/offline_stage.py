@@ -232,8 +232,9 @@ def pair_tokens(
     stored: dict[str, Answer] = {}
     for table in sampled_rows(store, pairs):
         _require_vocabulary(model, table)
-        names = table["experience_id"].to_pylist()
-        stored |= {name: answer for name, answer in zip(names, stored_answers(table), strict=True) if answer}
+        rows = zip(table["experience_id"].to_pylist(), table["payloads"].to_pylist(), strict=True)
+        answers = zip(rows, stored_answers(table), strict=True)
+        stored |= {name: answer for (name, shown), answer in answers if answer and not shown}
     refused: Counter[str] = Counter()
     usable, tokens = [], []
     for pair in pairs:

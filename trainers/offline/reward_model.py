@@ -21,9 +21,9 @@ from trl import RewardConfig, RewardTrainer
 
 from trainers.models.adapters import adapter_config, merged_model
 from trainers.models.options import build_config, built, check_options, loading_options
+from trainers.models.owned import PREFERENCE_OWNED
 from trainers.models.weights import load_tokenizer
 from trainers.offline.answers import AnswerPair
-from trainers.offline.dpo import PREFERENCE_OWNED
 from trainers.offline.offline_fit import Fitted, callbacks, fit
 from trainers.offline.preference_data import pair_dataset
 

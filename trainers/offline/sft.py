@@ -6,6 +6,7 @@ model's chat template. One call makes one trained model folder.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,23 +19,16 @@ from trl import SFTConfig, SFTTrainer
 
 from rft_data.core.errors import RowError, TrainingError
 from trainers.models.adapters import adapter_config
-from trainers.models.options import OWNED, build_config, built, check_options, loading_options, refused
+from trainers.models.options import build_config, built, check_options, loading_options
+from trainers.models.owned import SFT_OWNED
 from trainers.models.weights import load_model, load_tokenizer
-from trainers.offline.answers import rendered_row
+from trainers.offline.answers import loses_calls, rendered_row
 from trainers.offline.offline_fit import Fitted, callbacks, fit, save
 
 if TYPE_CHECKING:
     from peft import LoraConfig
 
-SFT_OWNED: Mapping[str, str] = {
-    **OWNED,
-    **refused(
-        "rows come tokenised, with their own mask",
-        *("dataset_text_field", "dataset_kwargs", "completion_only_loss", "assistant_only_loss"),
-        *("chat_template_path", "eos_token", "pad_token"),
-    ),
-}
-"""Fields of SFTConfig that no recipe may set, and the reason."""
+log = logging.getLogger(__name__)
 
 _IGNORED = -100
 """PyTorch's label for a token that is not trained on."""
@@ -138,12 +132,20 @@ def _stored(table: pa.Table) -> pa.Table:
 
 def _rendered(table: pa.Table, tokenizer: PreTrainedTokenizerBase) -> pa.Table:
     """Rows with messages only: labels are the ids of the assistant's messages after the prompt."""
-    input_ids, labels = [], []
+    input_ids, labels, lost = [], [], 0
     names = ("experience_id", "messages", "prompt_messages", "tools", "metadata")
     for row in table.select(names).to_pylist():
         answer = rendered_row(tokenizer, row)
+        lost += loses_calls(tokenizer, row, answer)
         input_ids.append(answer.ids)
         labels.append([i if kept else _IGNORED for i, kept in zip(answer.ids, answer.mask, strict=True)])
+    if lost:
+        log.warning(
+            "%d of %d rows have tool calls for which the model's chat template has no place: they are not "
+            "trained on. Take a model whose template renders tool calls, or leave such rows out.",
+            lost,
+            len(input_ids),
+        )
     return _columns(pa.array(input_ids, pa.list_(pa.int32())), pa.array(labels, pa.list_(pa.int32())))
 
 

@@ -19,7 +19,8 @@ from rft_data.core.reader import BufferReader
 from rft_data.core.rows import Message, PreferencePair
 from rft_data.core.schema import EXPERIENCES, PREFERENCES
 from rft_data.exchange.formats.mining import mined_pairs
-from trainers.offline.stored_rows import TAKEN_TOGETHER, is_heldout, listed_reasons
+from trainers.offline.heldout_prompts import HeldoutPrompts
+from trainers.offline.stored_rows import TAKEN_TOGETHER, listed_reasons
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +57,11 @@ def chosen_pairs(
     """
     left_out: Counter[str] = Counter()
     pairs: list[PreferencePair] = []
+    held = HeldoutPrompts(store, heldout)
     for pair in _found_pairs(store, choice):
         if isinstance(pair, RowError):
             left_out[str(pair)] += 1
-        elif is_heldout(pair_prompt(pair), heldout) != inside:
+        elif held.has(pair.task_id, pair_prompt(pair)) != inside:
             left_out["the prompt is held out" if not inside else "the prompt is trained on"] += 1
         else:
             pairs.append(pair)

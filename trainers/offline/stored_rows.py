@@ -13,16 +13,18 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from rft_data.core.codec import from_table
 from rft_data.core.effective_reward import ShapedRewards
 from rft_data.core.errors import TrainingError
 from rft_data.core.filters import And, Compare, Filter, In, Not, parse_text
 from rft_data.core.reader import BufferReader
-from rft_data.core.rows import Message, content_id
+from rft_data.core.rows import Message
 from rft_data.core.schema import EXPERIENCES
 from rft_data.core.words import MEASURING_SOURCES, TRAINABLE_SOURCES
 from rft_data.exchange.feedback import feedback_about, fold
+from trainers.offline.heldout_prompts import HeldoutPrompts
 
 TAKEN_TOGETHER = 512
 """Rows read at a time, at most."""
@@ -57,16 +59,6 @@ class ChosenRows:
     """How many rows were left out, by reason."""
 
 
-def is_heldout(prompt: Sequence[Message], share: float) -> bool:
-    """Whether a prompt's content hash is in the held-out share.
-
-    A prompt of one message is held out exactly where a taskset with the same `heldout` holds out its
-    question.
-    """
-    named = prompt[0]["content"] if len(prompt) == 1 else [dict(message) for message in prompt]
-    return int(content_id("split", named)[:8], 16) / 0x1_0000_0000 < share
-
-
 def chosen_rows(store: BufferReader, choice: RowChoice, heldout: float = 0.0) -> ChosenRows:
     """The experiences of a choice whose prompts are not held out.
 
@@ -78,11 +70,15 @@ def chosen_rows(store: BufferReader, choice: RowChoice, heldout: float = 0.0) ->
     found = _read(store, columns, row_filter(choice))
     scores = _scores(store, choice, found)
     kept, left_out = _selected(choice, found, scores)
+    held = HeldoutPrompts(store, heldout)
     parts, kept_scores = [EXPERIENCES.empty_table()], [np.zeros(0)]
     for start in range(0, len(kept), TAKEN_TOGETHER):
         places = kept[start : start + TAKEN_TOGETHER]
         rows = store.take(np.asarray(found["seq"])[places].tolist())
-        inside = np.array([not is_heldout(prompt, heldout) for prompt in _prompts(rows)], bool)
+        is_text = np.asarray(pc.fill_null(pc.list_value_length(rows["payloads"]), 0)) == 0
+        left_out["it shows images or has other payloads"] += int((~is_text).sum())
+        rows, places = rows.filter(pa.array(is_text)), places[is_text]
+        inside = np.array([not held.has(*asked) for asked in _asked(rows)], bool)
         left_out["the prompt is held out"] += int((~inside).sum())
         parts.append(rows.filter(pa.array(inside)))
         kept_scores.append(scores[places][inside])
@@ -153,10 +149,11 @@ def _best(groups: pa.ChunkedArray, scores: npt.NDArray[np.float64], number: int)
     return np.sort(order[rank < number])
 
 
-def _prompts(rows: pa.Table) -> Iterator[Sequence[Message]]:
+def _asked(rows: pa.Table) -> Iterator[tuple[str, Sequence[Message]]]:
+    """Task id and prompt of each row."""
     for row in from_table(rows.select(["messages", "prompt_messages", "task_id"]), EXPERIENCES):
         prompt = row["messages"][: row["prompt_messages"]]
-        yield prompt or [{"role": "user", "content": row["task_id"]}]
+        yield row["task_id"], prompt or [{"role": "user", "content": row["task_id"]}]
 
 
 def require_rows(store: BufferReader, choice: RowChoice) -> None:

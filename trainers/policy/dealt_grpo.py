@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from transformers import PreTrainedModel
 
 from trainers.policy.finite import require_finite
+from trainers.policy.images import Images
 from trainers.policy.micro_batches import micro_batch_rows, rank_micro_batches, trimmed
 from trainers.policy.scoring import has_plain_head, score
 from trainers.policy.trl_grpo import GRPOTrainer
@@ -25,6 +26,9 @@ Scored: TypeAlias = tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]
 
 class DealtGRPOTrainer(GRPOTrainer):
     """A subclass's `_generate_and_score_completions` returns the whole lease, dealt."""
+
+    images: Images | None = None
+    """For a model that looks at images."""
 
     def _prepare_inputs(self, generation_batch: object) -> Tensors:
         """This rank's next micro-batch, as dealt. (TRL would shuffle rows and cut them into equal parts.)"""
@@ -65,8 +69,24 @@ class DealtGRPOTrainer(GRPOTrainer):
         return logprobs
 
     def _scored_tokens(self, model: PreTrainedModel, part: Tensors) -> torch.Tensor:
-        logprobs: torch.Tensor = self._get_per_token_logps_and_entropies(model, *sequence(part))[0]
+        shown = self._image_inputs(part)
+        logprobs: torch.Tensor = self._get_per_token_logps_and_entropies(model, *sequence(part), **shown)[0]
         return logprobs
+
+    def _scored_with_entropies(self, model: PreTrainedModel, part: Tensors) -> Scored:
+        return self._get_per_token_logps_and_entropies(
+            model,
+            *sequence(part),
+            compute_entropy=True,
+            compute_aux_loss=self.aux_loss_enabled,
+            **self._image_inputs(part),
+        )
+
+    def _image_inputs(self, part: Tensors) -> dict[str, Any]:
+        """What the forward pass of a micro-batch takes beside its tokens; empty without images."""
+        if self.images is None:
+            return {}
+        return self.images.inputs(part, sequence(part)[0], self.accelerator.unwrap_model(self.model))
 
     def _get_per_token_logps_and_entropies(
         self,
@@ -84,7 +104,8 @@ class DealtGRPOTrainer(GRPOTrainer):
             )
             return scored
         head = plain.get_output_embeddings().weight
-        logprobs, entropies = score(model, head, input_ids, attention_mask, kept, self.temperature)
+        seen = {name: given for name, given in kwargs.items() if isinstance(given, torch.Tensor)}
+        logprobs, entropies = score(model, head, input_ids, attention_mask, kept, self.temperature, seen)
         return logprobs, entropies, None
 
     def _mean_over_ranks(self, loss: torch.Tensor) -> float:

@@ -20,7 +20,7 @@ from trl import GRPOConfig
 from trainers.models.adapters import adapter_scales, read_adapter
 from trainers.policy.collate import trained
 from trainers.policy.critic import Critic, CriticPlan
-from trainers.policy.dealt_grpo import DealtGRPOTrainer, Scored, sequence
+from trainers.policy.dealt_grpo import DealtGRPOTrainer, Scored
 from trainers.policy.drift import Drift
 from trainers.policy.kl_term import KlTerm
 from trainers.policy.losses.aggregation import aggregate, expert_share
@@ -186,12 +186,10 @@ class ExperienceGRPOTrainer(DealtGRPOTrainer):
         """The objective's loss; its logprobs are also compared with those of the policy that sampled."""
         own, term = self._objective.loss, self._objective.kl
         if own is None:
-            loss: torch.Tensor = super()._compute_loss(model, inputs)
+            loss: torch.Tensor = super()._compute_loss(model, {**inputs, **self._image_inputs(inputs)})
             logprobs = self._scored
         else:
-            logprobs, entropies, balance = self._get_per_token_logps_and_entropies(
-                model, *sequence(inputs), compute_entropy=True, compute_aux_loss=self.aux_loss_enabled
-            )
+            logprobs, entropies, balance = self._scored_with_entropies(model, inputs)
             loss = self._own_loss(own, inputs, logprobs, entropies)
             if balance is not None:  # of a mixture of experts: the mean over micro-batches, as in TRL
                 loss = loss + self.router_aux_loss_coef * balance / self.args.gradient_accumulation_steps

@@ -24,13 +24,14 @@ from rft_data.core.rows import StepReport
 from trainers.models.adapters import lora_config, write_adapter
 from trainers.models.disk import writing
 from trainers.models.options import built
-from trainers.models.weights import gathered_state, load_policy, load_tokenizer, write_weights
+from trainers.models.weights import copy_processor, gathered_state, load_policy, load_tokenizer, write_weights
 from trainers.policy.batch_metrics import batch_metrics
 from trainers.policy.critic import critic_plan
 from trainers.policy.experience_grpo import ExperienceGRPOTrainer
 from trainers.policy.finite import FiniteGradients
 from trainers.policy.full_batch import full_batch
 from trainers.policy.grpo_config import ranked_config
+from trainers.policy.images import model_images
 from trainers.policy.loop_hooks import CheckpointOrder, LoopHooks, StepOrder
 from trainers.policy.objective import make_objective
 from trainers.policy.off_policy import off_policy_corrections
@@ -68,6 +69,7 @@ class GrpoTrainer:
         self._ended_by = ""
         self._hooks = LoopHooks("grpo trainer", self._train, plan.limits.deadline_s)
         self._tokenizer = load_tokenizer(plan.model_path)
+        self.images = model_images(plan.model_path, settings)
         policy = _load_start(plan)
         self._trainer = built(
             lambda: ExperienceGRPOTrainer(
@@ -82,6 +84,7 @@ class GrpoTrainer:
             ),
             "GRPOTrainer",
         )
+        self._trainer.images = self.images
         if plan.resume_from is not None:
             self._trainer.load_checkpoint_extras(plan.resume_from)
         if critic is not None:
@@ -123,6 +126,8 @@ class GrpoTrainer:
                 self._objective,
                 batch.lease.version,
             )
+            if self.images is not None:
+                rows |= self.images.tensors(batch, len(rows["prompt_ids"]))
             groups = ", ".join(batch.lease.group_ids)
             what = f"optimizer step {self._steps_done + 1}"
             self._carry_out(StepOrder(rows, checkpoint), what, f"(lease of groups {groups})")
@@ -166,6 +171,7 @@ class GrpoTrainer:
             if self._adapted:
                 return write_adapter(model, self._base, self._tokenizer, directory, state)
             write_weights(model, self._tokenizer, directory, state)
+            copy_processor(self._base, directory)
             return {}
 
     def checkpoint_dir(self, step: int) -> Path:

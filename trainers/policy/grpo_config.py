@@ -13,62 +13,12 @@ from pathlib import Path
 from trl import GRPOConfig
 
 from rft_data.core.errors import RecipeError, TrainingError
-from trainers.models.options import OWNED, accumulation_steps, build_config, check_options, refused
+from rft_data.core.model_folder import takes_images
+from trainers.models.options import accumulation_steps, build_config, check_options
+from trainers.models.owned import GRPO_OWNED
 from trainers.policy.micro_batches import padded_rows
 from trainers.policy.plan import GrpoPlan
 from trainers.ranks.ranks import Ranks
-
-GRPO_OWNED: Mapping[str, str] = {
-    **OWNED,
-    **refused("the stage's steps decide how long to train", "max_steps", "num_train_epochs"),
-    **refused(
-        "the batch is groups_per_step x group_size rows; divide it with gradient_accumulation_steps",
-        *("per_device_train_batch_size", "generation_batch_size", "steps_per_generation", "num_generations"),
-    ),
-    **refused(
-        "sampling is the explorers' work (recipe section 'explorer')",
-        *(
-            "use_vllm",
-            "vllm_mode",
-            "vllm_model_impl",
-            "vllm_enable_sleep_mode",
-            "vllm_structured_outputs_regex",
-        ),
-        *(
-            "vllm_server_base_url",
-            "vllm_server_host",
-            "vllm_server_port",
-            "vllm_server_timeout",
-            "vllm_group_port",
-        ),
-        *("vllm_gpu_memory_utilization", "vllm_max_model_length", "vllm_tensor_parallel_size"),
-        *(
-            "vllm_importance_sampling_correction",
-            "vllm_importance_sampling_mode",
-            "vllm_importance_sampling_cap",
-        ),
-        *("vllm_importance_sampling_clip_max", "vllm_importance_sampling_clip_min"),
-        *("top_p", "top_k", "min_p", "repetition_penalty", "generation_kwargs", "cache_implementation"),
-        *(
-            "chat_template_kwargs",
-            "max_tool_calling_iterations",
-            "num_generations_eval",
-            "use_transformers_paged",
-        ),
-        *("use_transformers_continuous_batching", "transformers_continuous_batching_config"),
-    ),
-    **refused(
-        "rewards and advantages come from operators (recipe section 'experience_ops')",
-        *("scale_rewards", "reward_weights", "multi_objective_aggregation", "mask_truncated_completions"),
-    ),
-    **refused(
-        "completions are in the buffer",
-        *("log_completions", "log_multimodal", "num_completions_to_print", "log_unique_prompts"),
-        *("log_completions_hub_repo", "shuffle_dataset"),
-    ),
-    **refused("the reference model would not survive a resume", "sync_ref_model"),
-}
-"""Fields of GRPOConfig that no recipe may set, and the reason."""
 
 
 def grpo_config(
@@ -113,8 +63,10 @@ def ranked_config(plan: GrpoPlan, ranks: Ranks) -> GRPOConfig:
     if ranks.world > 1:
         accumulate = accumulation_steps(options)
         rows = padded_rows(rows, micro_batches=accumulate, ranks=ranks.world) // ranks.world
-        # By default DDP would look for unused parameters in each backward pass.
-        ours = {"ddp_timeout": math.ceil(plan.limits.deadline_s), "ddp_find_unused_parameters": False}
+        # By default DDP would look for unused parameters in each backward pass. A vision tower has some: the
+        # layers after the one that is read, and all of it where a micro-batch shows no image.
+        unused = takes_images(plan.model_path)
+        ours = {"ddp_timeout": math.ceil(plan.limits.deadline_s), "ddp_find_unused_parameters": unused}
         options = {**ours, **options}
     config = grpo_config(
         plan.output_dir, steps=plan.steps, rows_per_step=rows, options=options, seed=plan.seed

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 import torch
 from trl import GRPOConfig
 
+from trainers.policy.images import SHOWN, TENSORS
+
 RANK, MICRO_BATCH = "rank", "micro_batch"
 """(R,) tensors of a dealt batch: the rank that trains on a row, and the number of its micro-batch."""
 
@@ -109,14 +111,16 @@ def trimmed(batch: dict[str, torch.Tensor], rows: torch.Tensor) -> dict[str, tor
     """Some rows of a collated batch, without the columns that are padding in all of these rows.
 
     Prompt tensors lose columns on the left, all other tensors on the right; at least one column stays. 0-dim
-    tensors belong to the whole step and are not changed.
+    tensors and those of images belong to the whole step and are not changed.
     """
     prompt = max(1, int(batch["prompt_mask"][rows].sum(1).max()))
     completion = max(1, int(batch["completion_mask"][rows].sum(1).max()))
     out = {}
     for name, tensor in batch.items():
-        if tensor.dim() == 0:
+        if tensor.dim() == 0 or name.startswith(TENSORS):
             out[name] = tensor
+        elif name == SHOWN:
+            out[name] = tensor[rows]
         elif name in _PROMPT_TENSORS:
             out[name] = tensor[rows, -prompt:]
         else:

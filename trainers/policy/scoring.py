@@ -7,7 +7,9 @@ more than one linear map, TRL's head is used.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import starmap
+from types import MappingProxyType
 from typing import Protocol
 
 import torch
@@ -49,6 +51,7 @@ def score(
     attended: torch.Tensor,
     kept: int,
     temperature: float,
+    seen: Mapping[str, torch.Tensor] = MappingProxyType({}),
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Log probabilities of the tokens in the last `kept` columns, and entropies of their distributions, nats.
 
@@ -58,11 +61,17 @@ def score(
         ids: (B, T) token ids; T > kept.
         attended: (B, T), 1 where there is a token; elsewhere both results are 0.
         temperature: divides the logits.
+        seen: what else the model takes, for images.
     Returns: (B, kept) twice, with gradients.
     Raises: TrainingError when the model changes its logits after the linear map.
     """
     out = model(
-        input_ids=ids, attention_mask=attended, logits_to_keep=1, output_hidden_states=True, use_cache=False
+        input_ids=ids,
+        attention_mask=attended,
+        logits_to_keep=1,
+        output_hidden_states=True,
+        use_cache=False,
+        **seen,
     )
     _require_plain(out, head)
     hidden = out.hidden_states[-1][:, -kept - 1 : -1]

@@ -6,22 +6,20 @@ import json
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
 from rft_data.buffer.care.folder import Snapshot
 from rft_data.buffer.care.ranges import Numbers, to_ranges
+from rft_data.buffer.creation import FORMAT, create_with
 from rft_data.core.failpoints import failpoint
 from rft_data.core.json_types import Json
 
 if TYPE_CHECKING:
     import lance
 
-_VERSION: Final = "2.2"
-"""Of Lance's file format, as the buffer writes it."""
-_KEY_MARK = {b"lance-schema:unenforced-primary-key:position": b"1"}
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _RANGES_PER_DELETE = 200
 
@@ -33,20 +31,8 @@ def step() -> None:
 
 def create(path: Path, schema: pa.Schema, key: str | None, rows: pa.Table) -> lance.LanceDataset:
     """A new table with rows, made like the buffer makes its tables, in one commit."""
-    import lance
-
-    if key is not None:
-        at = schema.get_field_index(key)
-        field = schema.field(at)
-        schema = schema.set(at, field.with_metadata({**(field.metadata or {}), **_KEY_MARK}))
     step()
-    return lance.write_dataset(
-        rows.cast(schema),
-        str(path),
-        enable_v2_manifest_paths=True,
-        data_storage_version=_VERSION,
-        enable_stable_row_ids=True,
-    )
+    return create_with(str(path), key, rows.cast(schema))
 
 
 def latest(path: Path) -> lance.LanceDataset:
@@ -62,7 +48,7 @@ def append(dataset: lance.LanceDataset, rows: pa.Table) -> lance.LanceDataset:
 
     step()
     fragments = lance.fragment.write_fragments(
-        rows, dataset, mode="append", data_storage_version=_VERSION, enable_stable_row_ids=True
+        rows, dataset, mode="append", data_storage_version=FORMAT, enable_stable_row_ids=True
     )
     step()
     return lance.LanceDataset.commit(
@@ -105,7 +91,7 @@ def replace_file(dataset: lance.LanceDataset, number: int, rows: pa.Table) -> la
         mode="append",
         max_rows_per_file=2**40,
         max_bytes_per_file=2**60,
-        data_storage_version=_VERSION,
+        data_storage_version=FORMAT,
         enable_stable_row_ids=True,
     )
     meta = fragment.metadata.to_json()

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from rft_data.buffer.care.trial import Part
-from rft_data.core.children import connected
+from rft_data.core.children import connected, without_pandas
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 def main() -> None:
     """Decode the parts that the first line lists."""
     channel = connected()
+    without_pandas()
     for fields in json.loads(channel.makefile("rb").readline()):
         part = Part(**fields)
         try:

@@ -133,7 +133,11 @@ def parse_line(raw: bytes, place: str) -> Found:
     except RecursionError:
         return Found(place, None, "nested too deep", excerpt)
     except ValueError as err:
-        what = f"{err.msg} at column {err.colno}" if isinstance(err, json.JSONDecodeError) else str(err)
+        what = (
+            f"{err.msg.removesuffix(' at')} at column {err.colno}"
+            if isinstance(err, json.JSONDecodeError)
+            else str(err)
+        )
         return Found(place, None, f"not JSON: {what}", excerpt)
     return as_row(value, strict.fault, place, excerpt)
 

@@ -10,10 +10,10 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from rft_data.core.chat import chat, message, objects, tools, written
 from rft_data.core.errors import RowError
 from rft_data.core.json_types import Json, JsonObject
 from rft_data.core.rows import Experience, Task
-from rft_data.exchange.formats.chat import chat, message, objects, tools, written
 from rft_data.exchange.formats.records import (
     Choices,
     Format,

@@ -16,39 +16,19 @@ from typing import TypeAlias
 
 from rft_data.buffer.column_checks import MAX_TEXT_BYTES
 from rft_data.core.errors import RowError
+from rft_data.core.images import REFERENCE, media_type
 from rft_data.core.json_types import Json
 from rft_data.exchange.formats.records import RawRow, Row
 
 MAX_DEPTH = 64
 """Deepest nesting of a row's value; real messages and tool schemas stay below 20."""
-REFERENCE = re.compile(r"payload:([0-9a-f]{32})")
 _DATA_URI = re.compile(r"data:([\w.+-]+/[\w.+-]+);base64,([A-Za-z0-9+/=]+)")
 _URI_KEYS = frozenset({"url", "image", "image_url", "audio", "data", "file_data"})
 """Keys whose text is an address. A data URI under any other key stays text."""
-_MAGIC = (
-    (b"\x89PNG\r\n\x1a\n", "image/png"),
-    (b"\xff\xd8\xff", "image/jpeg"),
-    (b"GIF8", "image/gif"),
-    (b"fLaC", "audio/flac"),
-    (b"OggS", "audio/ogg"),
-    (b"ID3", "audio/mpeg"),
-    (b"%PDF-", "application/pdf"),
-)
-
 Store: TypeAlias = Callable[[bytes, str], str]
 """Stores bytes of a media type; returns their payload id."""
 Fetch: TypeAlias = Callable[[str], tuple[str, bytes] | None]
 """(media type, bytes) of a payload id; None for one that is not stored."""
-
-
-def media_type(data: bytes) -> str:
-    """The media type that the first bytes tell, else `application/octet-stream`."""
-    for magic, name in _MAGIC:
-        if data.startswith(magic):
-            return name
-    if data[:4] == b"RIFF":
-        return {b"WEBP": "image/webp", b"WAVE": "audio/wav"}.get(data[8:12], "application/octet-stream")
-    return "application/octet-stream"
 
 
 def store_payloads(row: RawRow, store: Store) -> tuple[Row, list[str]]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from rft_data.core.chat import chat, tools
 from rft_data.core.errors import RowError
 from rft_data.core.json_types import Json, JsonObject
 from rft_data.core.rows import Message, PreferencePair
 from rft_data.core.words import PairSource
-from rft_data.exchange.formats.chat import chat, tools
 from rft_data.exchange.formats.records import (
     PLAIN,
     Choices,

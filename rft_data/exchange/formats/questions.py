@@ -8,10 +8,10 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from rft_data.core.chat import one_text
 from rft_data.core.errors import RowError
 from rft_data.core.rows import Experience, Task
 from rft_data.core.words import RowSource
-from rft_data.exchange.formats.chat import one_text
 from rft_data.exchange.formats.records import (
     RESERVED,
     Choices,

@@ -12,11 +12,11 @@ from typing import Any, TypeAlias, TypedDict, Unpack
 
 import pyarrow as pa
 
+from rft_data.core.chat import completion_text
 from rft_data.core.errors import RowError
 from rft_data.core.json_types import Json, JsonObject
 from rft_data.core.rows import Experience, Message, PreferencePair, Task, content_id
 from rft_data.core.words import RowSource, Split
-from rft_data.exchange.formats.chat import completion_text
 
 RawRow: TypeAlias = Mapping[str, object]
 """One row as a file or a table holds it: column name to value, bytes and times among them."""

@@ -9,10 +9,10 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 
+from rft_data.core.chat import first_answer, message, objects, tools
 from rft_data.core.errors import RowError
 from rft_data.core.json_types import Json, JsonObject
 from rft_data.core.rows import Experience
-from rft_data.exchange.formats.chat import first_answer, message, objects, tools
 from rft_data.exchange.formats.records import (
     Choices,
     Format,

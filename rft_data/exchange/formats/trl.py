@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from rft_data.core.chat import chat, first_answer, message_text, one_text, tools, written
 from rft_data.core.errors import RowError
 from rft_data.core.json_types import Json, JsonObject
 from rft_data.core.rows import Experience, Message, Task
-from rft_data.exchange.formats.chat import chat, first_answer, message_text, one_text, tools, written
 from rft_data.exchange.formats.records import (
     PLAIN,
     Choices,

@@ -16,12 +16,12 @@ from rft_data.core.words import HubRole
 
 _MAC_LETTERS = 64
 
-READS = frozenset({"read", "tail", "take", "leased", "counts", "lost_rows"})
+READS = frozenset({"read", "tail", "take", "leased", "payload", "counts", "lost_rows"})
 _LEDGER_READS = frozenset({"leases", "retired", "consumed", "is_consumed"})
 _LEDGER = _LEDGER_READS | {"attach", "find", "grant", "release", "retire", "consume"}
 
 MAY_CALL: Mapping[HubRole, frozenset[str]] = {
-    HubRole.EXPLORER: frozenset({"append", "add_rows"}),
+    HubRole.EXPLORER: frozenset({"append", "add_rows", "payload"}),
     HubRole.READER: READS | _LEDGER_READS,
     HubRole.FEEDBACK: READS | {"add_feedback"},
     HubRole.TRAINER: READS | _LEDGER | {"add_rows"},

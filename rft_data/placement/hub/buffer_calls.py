@@ -34,6 +34,7 @@ BRINGING: Mapping[str, pa.Schema] = {
 """The calls that bring rows, and their columns."""
 _LISTS = ("rows", "feedback")
 """Arguments with rows as JSON."""
+_PAYLOAD = ("media_type", "data")
 _SHOWN = 20
 _ROWS_PER_READ = 1024
 """Rows that `take` reads at a time."""
@@ -59,6 +60,7 @@ class Calls:
             "read": self.read,
             "tail": self.tail,
             "leased": self.leased,
+            "payload": self.payload,
             "counts": self.counts,
             "lost_rows": self.lost_rows,
             **self.ledgers.calls,
@@ -186,6 +188,12 @@ class Calls:
         """The rows of `Buffer.leased`."""
         table = self._buffer.leased(lease, pipeline_hash).table
         return Rows(table.schema, iter(table.to_batches()))
+
+    def payload(self, payload_id: str) -> Rows:
+        """`Buffer.payload`, as the one row that it is."""
+        media_type, data = self._buffer.payload(payload_id)
+        found = pa.table([[media_type], [data]], schema=_schema("payloads", _PAYLOAD))
+        return Rows(found.schema, iter(found.to_batches()))
 
     def counts(self) -> dict[str, int]:
         """`Buffer.counts`."""

@@ -181,6 +181,13 @@ class HubClient:
         args = {"lease": lease, "pipeline_hash": pipeline_hash}
         return LeasedBatch(lease, self._connection.rows("leased", args, deadline_s=deadline_s))
 
+    def payload(self, payload_id: str, *, deadline_s: float = DEADLINE_S) -> tuple[str, bytes]:
+        """`Buffer.payload`."""
+        [row] = self._connection.rows(
+            "payload", {"payload_id": payload_id}, deadline_s=deadline_s
+        ).to_pylist()
+        return row["media_type"], row["data"]
+
     def tasks(self, split: str | None = None, *, deadline_s: float = DEADLINE_S) -> list[Task]:
         """`Buffer.tasks`."""
         tasks = to_tasks(self.read("tasks", deadline_s=deadline_s))

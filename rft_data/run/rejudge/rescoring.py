@@ -3,25 +3,16 @@
 from __future__ import annotations
 
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 
 from explorers.limits import recipe_limits
 from explorers.rewards.scoring import make_rewards
-from explorers.sandbox.probe import Choice
 from rft_data.buffer import Buffer
 from rft_data.reading.whole_groups import GroupRows
 from rft_data.recipe.sections import ExplorerSection
-from rft_data.run.programs import rewards_in_sandbox
+from rft_data.run.programs import SandboxPlace, rewards_in_sandbox
 from rft_data.run.rejudge.reward_version import Rescored, Version, rescore, version_name
 from rft_data.run.rejudge.score_lines import ScoreLines
-
-
-@dataclass(slots=True)
-class _Place:
-    """Remembers where programs run."""
-
-    sandbox: Choice | None = None
 
 
 def rescored(
@@ -39,7 +30,7 @@ def rescored(
     Raises: SandboxError, RecipeError and what building a reward raises.
     """
     version = Version(name or version_name([one.model_dump() for one in section.reward]), times)
-    place = _Place()
+    place = SandboxPlace()
     components = rewards_in_sandbox(section, place)
     lines = None if out is None else ScoreLines(out)
     limits = recipe_limits(section.limits, section.group_size)

@@ -6,11 +6,12 @@ They go to the `metrics` table first, then to trackers and the Prometheus endpoi
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
 
-from rft_data.core.facts import Window, ess_by_age, operator_facts, window_facts
+from rft_data.core.facts import ROLLOUT_REWARD, Window, ess_by_age, operator_facts, window_facts
 from rft_data.core.rows import Lease, StepReport
 from rft_data.core.words import GroupOutcome, MetricRole
 from rft_data.loop.exploring import Exploring
@@ -18,6 +19,7 @@ from rft_data.loop.online import OnlineLoop
 from rft_data.recipe.running import Monitor
 from rft_data.run.control import RunControl
 from rft_data.run.folder import Run
+from rft_data.run.watch.flat_rewards import FlatRewards
 from rft_data.run.watch.metrics_log import MetricsLog
 from rft_data.run.watch.prometheus import MetricsServer
 from rft_data.run.watch.trackers import make_trackers
@@ -42,6 +44,7 @@ class StepLog:
         self._steps = steps
         self._last = time.monotonic()
         self._cpu = time.process_time()
+        self._flat = FlatRewards()
         self._open = ExitStack()
 
     def __enter__(self) -> StepLog:
@@ -71,9 +74,13 @@ class StepLog:
         self._log.record(lease.step, loop.versions.latest, numbers)
         self._control.progress(f"step {loop.step} of {self._steps}")
         if loop.step % _SHOWN_EVERY == 0 or lease.step in (0, self._steps - 1):
-            shown = "step %d/%d  reward %.3f  tokens %.0f  groups %d  staleness %d"
+            shown = "step %d/%d  reward %.3f trained, %.3f all rollouts  tokens %.0f  groups %d  staleness %d"
             trainer, lag = numbers[MetricRole.TRAINER], numbers[MetricRole.SAMPLER].get("lag_max", 0.0)
-            values = [trainer.get(name, float("nan")) for name in ("reward", "completion_tokens")]
+            values = [
+                trainer.get("reward", math.nan),
+                numbers[MetricRole.LOOP].get(ROLLOUT_REWARD, math.nan),
+                trainer.get("completion_tokens", math.nan),
+            ]
             log.info(shown, loop.step, self._steps, *values, len(lease.group_ids), lag)
 
     def _numbers(self, loop: OnlineLoop, lease: Lease, report: StepReport) -> Numbers:
@@ -88,7 +95,10 @@ class StepLog:
         busy[MetricRole.TRAINER] -= loop.training.seconds.get("idle", 0.0)
         for role in (MetricRole.TRAINER, *explorers):
             self._control.heard(role)
-        facts = window_facts(self._window(report, busy, explorers, sampler))
+        window = self._window(report, busy, explorers, sampler)
+        facts = window_facts(window)
+        if warning := self._flat.after(window.rewards):
+            log.warning(warning)
         trained_at = loop.versions.optimizer_step(lease.version)
         lag_of = {version: trained_at - loop.versions.optimizer_step(version) for version in report.ess}
         numbers: Numbers = {

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import copy
-import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
-from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 from transformers import Qwen2Tokenizer
 
 from explorers.conversations.model import Model
@@ -16,8 +14,9 @@ from explorers.conversations.template import ChatTemplate
 from rft_data.core.protocols import Completion, RolloutContext, Sampling
 from rft_data.core.rows import Task
 from tests.explorers.conversations.families import FAMILIES, SPECIAL
+from trainers.models.tiny_model import train_tokenizer
 
-PAD, END = "<|pad|>", "<|endoftext|>"
+END = "<|endoftext|>"
 TEXTS = [
     "hello there, how are you? fine.\n\n",
     "assistant\nuser\nsystem\nmodel\n\n",
@@ -27,29 +26,7 @@ TEXTS = [
 
 def trained_tokenizer() -> Qwen2Tokenizer:
     """Byte-level BPE with merges of words and of line breaks, and the special tokens of all families."""
-    core = Tokenizer(models.BPE())
-    core.pre_tokenizer = Qwen2Tokenizer().backend_tokenizer.pre_tokenizer
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    core.train_from_iterator(
-        TEXTS,
-        trainers.BpeTrainer(
-            vocab_size=400,
-            min_frequency=1,
-            special_tokens=[PAD, END, *SPECIAL],
-            initial_alphabet=alphabet,
-            show_progress=False,
-        ),
-    )
-    learned = json.loads(core.to_str())["model"]
-    return Qwen2Tokenizer(
-        vocab=learned["vocab"],
-        merges=[tuple(pair) for pair in learned["merges"]],
-        unk_token=PAD,
-        pad_token=PAD,
-        eos_token=END,
-        extra_special_tokens=list(SPECIAL),
-        clean_up_tokenization_spaces=False,
-    )
+    return train_tokenizer(TEXTS, SPECIAL, vocab_size=400, end=END)
 
 
 @pytest.fixture(scope="session")

@@ -5,8 +5,8 @@ tinker-cookbook#142), an empty block of thinking is inserted (TRL#6361), argumen
 (harbor#2281).
 test_model.py: merges over the boundary (slime#2213), more than two turns (prime-rl#1383).
 test_exactness.py: decode and encode again (ms-swift#10012).
-agent-lightning#262, #44, #250, sglang#18378 and vllm#22587 are about endpoints that return no ids; our
-engines return nothing else.
+test_endpoint_model.py: endpoints that return no ids (agent-lightning#262, #44, #250, sglang#18378,
+vllm#22587), nothing captured and a reward of 0 (agent-lightning#308).
 """
 
 from __future__ import annotations

@@ -8,7 +8,8 @@ import gymnasium
 import numpy as np
 import pytest
 
-from explorers.environments.gymnasium_text import GymnasiumText, environment_maker
+from explorers.environments.gymnasium_text import GymnasiumText
+from explorers.environments.making import environment_maker
 from rft_data.core.errors import RecipeError, UnknownComponentError
 from rft_data.core.rows import Task
 
@@ -115,10 +116,11 @@ def test_spaces_and_rules_that_no_text_leads_to_are_errors() -> None:
 
 
 def test_environments_are_made_by_id_or_import_path() -> None:
-    assert environment_maker("FrozenLake-v1", {"map_name": "8x8"})().observation_space.n == 64
+    assert environment_maker("FrozenLake-v1", {"map_name": "8x8"})().wanted == "an action of Discrete(4)"
     mine = f"{__file__}:Echo"
-    assert environment_maker(mine, {"space": gymnasium.spaces.Discrete(3)})().action_space.n == 3
-    with pytest.raises(RecipeError, match=r"not a subclass of gymnasium\.Env"):
+    made = environment_maker(mine, {"space": gymnasium.spaces.Discrete(3)})()
+    assert made.wanted == "an action of Discrete(3)"
+    with pytest.raises(RecipeError, match=r"neither a subclass of gymnasium\.Env"):
         environment_maker(f"{__file__}:lake", {})
     with pytest.raises(UnknownComponentError, match="has no 'Ecko'"):
         environment_maker(f"{__file__}:Ecko", {})

@@ -79,12 +79,24 @@ def test_completions_that_wait_together_are_sent_together(
 
 
 @pytest.mark.parametrize(
-    "answer", [500, {"rewards": [1.0]}, {"rewards": [1.0, None]}, {"rewards": [1.0, float("nan")]}, [], "no"]
+    "answer",
+    [
+        *(500, [], "no", {"rewards": [1.0]}),
+        *({"rewards": [1.0, odd]} for odd in (None, float("nan"), 10**400, {"unscored": "x", "cause": []})),
+    ],
 )
 def test_a_server_that_gives_no_numbers_is_a_failure_of_the_world(server: Server, answer: Any) -> None:
     server.answer = answer
     found = ask(make_reward("reward_server", {"url": server.url}), "a", "b")
     assert all(isinstance(one, Unscored) and one.cause is UnscoredCause.INFRASTRUCTURE for one in found)
+
+
+def test_a_key_that_a_server_echoes_is_in_no_reason(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SERVER_KEY", "s3cret-key")
+    server.answer = {"error": "not Bearer s3cret-key"}
+    reward = make_reward("reward_server", {"url": server.url, "api_key_env": "SERVER_KEY"})
+    found = asyncio.run(reward(TASK, "a"))
+    assert "not Bearer ***" in found.reason
 
 
 def test_a_server_that_is_away_is_one_too() -> None:

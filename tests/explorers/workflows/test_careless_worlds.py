@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from explorers.limits import Limits
+from explorers.meter import Meter
 from explorers.rewards.rules import ExactAnswer
 from explorers.rewards.scoring import Rewards
 from explorers.workflows.recorded import with_world
-from rft_data.core.rows import Task
+from explorers.workflows.rollouts import Rollouts
+from rft_data.core.errors import EngineError
+from rft_data.core.rows import Experience, Task
 from tests.explorers.conversations.conftest import trained_tokenizer
 from tests.explorers.conversations.families import QWEN25
 from tests.explorers.workflows.test_worlds import PLACE, TASK, call, play, rows_of
@@ -61,3 +67,22 @@ def test_a_sum_of_rewards_that_is_too_large_is_unscored() -> None:
     columns = {"reward": 1.7e308, "reward_parts": {"exact": 1.7e308}, "unscored_reason": None}
     found = with_world(columns, 1e308)
     assert (found["reward"], found["unscored_reason"]) == (None, "the sum of the rewards is inf")
+
+
+def test_an_attempt_that_fails_in_the_moment_it_is_cancelled_is_no_error_of_nobody() -> None:
+    """asyncio logs an error that nobody read, with a traceback, when its task is gone."""
+    unread: list[str] = []
+
+    async def fails() -> list[Experience] | Exception:
+        raise EngineError("broken")
+
+    async def stop() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, said: unread.append(said["message"]))
+        attempt = asyncio.create_task(fails())
+        await asyncio.sleep(0)
+        await Rollouts(Any, Any, Limits(), Meter())._stop(attempt)
+        del attempt
+        gc.collect()
+
+    asyncio.run(stop())
+    assert unread == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -91,3 +92,64 @@ def test_rows_and_drift_are_counted(tokenizers: dict[str, Any]) -> None:
     counted = meter.take()
     assert (counted["rows"], counted["rows_per_rollout"]) == (3, 1.5)
     assert (counted["turns_forked"], counted["turns_masked"]) == (1, 0)
+
+
+# --- examples (few-shot) ---------------------------------------------------------------------------
+
+EXAMPLES = [["1 + 1", "2"], {"role": "user", "content": "2 + 2"}, {"role": "assistant", "content": "4"}]
+SHOWN = [
+    {"role": "user", "content": "1 + 1"},
+    {"role": "assistant", "content": "2"},
+    *EXAMPLES[1:],
+]
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"use": "single_turn"}, ["5"]),
+        ({"use": f"{PLACE}:twice"}, ["4", "5"]),
+        ({"use": f"{PLACE}:Desk"}, ["5"]),
+        (lake(), ["right"] * 2),
+        (lake(shape="step_wise_fresh"), ["right"] * 2),
+    ],
+    ids=["single_turn", "function", "tools", "environment", "fresh"],
+)
+def test_examples_stand_between_system_prompt_and_task_and_are_not_trained(
+    tokenizers: dict[str, Any], settings: dict[str, Any], says: list[str]
+) -> None:
+    given = {**settings.get("args", {}), "system": "Be brief.", "examples": EXAMPLES}
+    rows = rows_of(play(tokenizers["qwen2.5"], {**settings, "args": given}, *says))
+    for row in rows:
+        assert list(row.messages[:5]) == [SYSTEM, *SHOWN]
+        assert row.messages[5]["content"].startswith(TASK.messages[0]["content"])
+        assert row.prompt_messages == 6
+        prompt = tokenizers["qwen2.5"].decode(row.token_ids[: row.prompt_length])
+        assert prompt.count("<|im_start|>assistant\n") == 3, "two examples and the opening of the answer"
+        assert not any(row.action_mask[: row.prompt_length])
+        assert "history_drift" not in row.metadata
+    trained = [one for row in rows for one, on in zip(row.token_ids, row.action_mask, strict=True) if on]
+    assert tokenizers["qwen2.5"].decode(trained) == "".join(f"{one}<|im_end|>" for one in says)
+
+
+def test_examples_come_after_a_tasks_own_system_prompt(tokenizers: dict[str, Any]) -> None:
+    own = {"role": "system", "content": "Count."}
+    task = replace(TASK, messages=(own, *TASK.messages))
+    settings = {"use": "single_turn", "args": {"system": "Be brief.", "examples": EXAMPLES}}
+    (row,) = rows_of(play(tokenizers["qwen2.5"], settings, "5", task=task))
+    assert list(row.messages[:-1]) == [own, *SHOWN, *TASK.messages]
+
+
+@pytest.mark.parametrize(
+    ("examples", "why"),
+    [
+        ("2 + 2", "examples is a str; wanted a list"),
+        ([["2 + 2", 4]], r"examples\[0\] is \['2 \+ 2', 4\]; wanted two texts .*Quote numbers"),
+        ([{"role": "pupil", "content": "x"}], r"examples\[0\] has role 'pupil'; one of system"),
+        ([{"role": "system", "content": "x"}], r"roles \['system'\]; wanted no system prompt"),
+        ([{"role": "user", "content": "x"}], "an assistant's answer at the end"),
+    ],
+)
+def test_wrong_examples_end_the_start(tokenizers: dict[str, Any], examples: Any, why: str) -> None:
+    with pytest.raises(RecipeError, match=why):
+        make_workflow({"use": "single_turn", "args": {"examples": examples}}, tokenizers["qwen2.5"], NONE)

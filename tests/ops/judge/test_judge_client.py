@@ -9,10 +9,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from ops.endpoint.calls import CallLimits
 from ops.judge import judge_cache, judge_client
 from ops.judge.judge_cache import JudgeCache
-from ops.judge.judge_call import CallLimits, Reply
 from ops.judge.judge_client import JudgeClient
+from ops.judge.judge_reply import Reply
 from rft_data.core.errors import MissingExtraError, OperatorError
 from tests.ops.judge_server import JudgeServer, said, status
 
@@ -187,7 +188,8 @@ def test_a_redirect_is_not_followed():
 
 
 def test_without_the_library_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.delitem(sys.modules, "ops.judge.judge_endpoint", raising=False)
+    for module in ("ops.judge.judge_endpoint", "ops.endpoint.endpoint"):
+        monkeypatch.delitem(sys.modules, module, raising=False)
     monkeypatch.setitem(sys.modules, "openai", None)
     with pytest.raises(MissingExtraError, match=r"asking a judge needs the package 'openai'.*\[ops\]"):
         client_of("http://127.0.0.1:9/v1").ask_all(["x"])

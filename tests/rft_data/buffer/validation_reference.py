@@ -37,7 +37,7 @@ def token_faults(row: dict[str, Any]) -> list[str]:
     ids, mask, logprobs = row["token_ids"], row["action_mask"], row["logprobs"]
     lists = {"action_mask": mask, "logprobs": logprobs, "teacher_logprobs": row["teacher_logprobs"]}
     wrong = []
-    if row["source"] == b"rollout":
+    if needs_tokens(row):
         wrong += [name for name in ("token_ids", "action_mask", "logprobs") if row[name] is None]
     wrong += ["action_mask"] * (ids is not None and mask is None)
     for name, values in lists.items():
@@ -51,9 +51,15 @@ def token_faults(row: dict[str, Any]) -> list[str]:
     return wrong
 
 
+def needs_tokens(row: dict[str, Any]) -> bool:
+    """Whether it is a rollout of weights; what an endpoint sampled has no tokens."""
+    endpoint = row["token_ids"] is None and b'"endpoint":' in (row["sampling"] or b"")
+    return row["source"] == b"rollout" and not endpoint
+
+
 def version_faults(row: dict[str, Any]) -> list[str]:
     low, high = row["version_min"], row["version_max"]
-    wrong = ["version_min"] * (row["source"] == b"rollout" and low is None)
+    wrong = ["version_min"] * (needs_tokens(row) and low is None)
     wrong += ["version_max"] * ((low is None) != (high is None))
     wrong += ["version_max"] * (low is not None and high is not None and low > high)
     total = len(row["token_ids"] or ())

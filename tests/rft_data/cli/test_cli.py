@@ -113,10 +113,16 @@ evaluation: {{limit: 4}}
 """
 
 
+def make_model(folder: Path) -> None:
+    """What looks like a model's folder before it is loaded."""
+    folder.mkdir()
+    (folder / "config.json").write_text("{}")
+
+
 @pytest.mark.parametrize(
     ("dataset", "message"),
     [
-        ("chain_sum", "is not a model folder (no config.json in it)"),
+        ("chain_sum", "model.path: '"),
         ("chain_summ", "has no dataset 'chain_summ'; did you mean 'chain_sum'?"),
         ("chain_sum, args: {min_terms: 5, max_terms: 2}", "reasoning_gym dataset 'chain_sum' refuses"),
     ],
@@ -126,6 +132,8 @@ def test_run_with_a_wrong_model_or_taskset_ends_in_one_error(
 ) -> None:
     path = tmp_path / "r.yaml"
     path.write_text(ONLINE.format(root=tmp_path, dataset=dataset))
+    if dataset != "chain_sum":
+        make_model(tmp_path / "nothing")
     done = rft("run", str(path))
     assert done.exit_code in (1, 2)
     assert message in done.stderr
@@ -135,6 +143,7 @@ def test_run_with_a_wrong_model_or_taskset_ends_in_one_error(
 def test_missing_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "r.yaml"
     path.write_text(ONLINE.format(root=tmp_path, dataset="chain_sum"))
+    make_model(tmp_path / "nothing")
     # what an environment without the package looks like to import
     monkeypatch.setitem(sys.modules, "reasoning_gym", None)
     done = rft("run", str(path))

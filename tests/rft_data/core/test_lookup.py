@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from rft_data.core.errors import UnknownComponentError
+from rft_data.core.errors import MissingExtraError, UnknownComponentError
 from rft_data.core.lookup import MOVED, built_in, is_import_path, load, lookup
 
 TABLE = {"one": 1, "two": 2}
@@ -53,3 +53,13 @@ def test_a_file_is_executed_once_and_its_classes_keep_working(
             load("parts/broken.py:Part", "number")
     assert is_import_path("parts/mine.py:Part")
     assert not is_import_path("parts/mine:Part")
+
+
+def test_a_file_that_lacks_the_package_of_an_extra_is_told_which(tmp_path: Path) -> None:
+    file = tmp_path / "world.py"
+    file.write_text("raise ModuleNotFoundError(\"No module named 'openenv.core'\", name='openenv.core')\n")
+    with pytest.raises(MissingExtraError, match=r"world '.*'openenv\.core'.*'rft-data\[openenv\]'"):
+        load(f"{file}:World", "world")
+    file.write_text("raise ModuleNotFoundError(\"No module named 'other'\", name='other')\n")
+    with pytest.raises(ModuleNotFoundError, match="other"):
+        load(f"{file}:World", "world")

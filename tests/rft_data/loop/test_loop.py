@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rft_data.core.errors import EngineError, IntegrityError, StalledError, Stopped, TrainingError
+from rft_data.core.errors import EngineError, IntegrityError, RftError, StalledError, Stopped, TrainingError
 from rft_data.core.protocols import RoleSpec
 from rft_data.core.rows import GroupResult, Ticket
 from rft_data.loop.dispatch import Dispatcher
@@ -144,15 +144,21 @@ def test_loop_goes_ahead_with_the_groups_it_has(tmp_path: Path, caplog: pytest.L
 
 
 @pytest.mark.parametrize(
-    ("failing", "message"),
+    ("failing", "kind", "message"),
     [
-        (False, r"\(groups of the run: 8 dropped\); the operators drop every group"),
-        (True, r"\(groups of the run: \d+ dropped, \d+ failed\); rollouts fail, the last with: 1 of 2: boom"),
+        (False, TrainingError, r"\(groups of the run: 8 dropped\); the operators drop every group"),
+        (
+            True,
+            StalledError,
+            r"\(groups of the run: \d+ dropped, \d+ failed\); rollouts fail, the last with: 1 of 2: boom",
+        ),
     ],
 )
-def test_loop_says_why_nothing_can_be_trained(tmp_path: Path, failing: bool, message: str) -> None:
+def test_loop_says_why_nothing_can_be_trained(
+    tmp_path: Path, failing: bool, kind: type[RftError], message: str
+) -> None:
     house = House(tmp_path, 0, rule="same", failing=failing)
-    with pytest.raises(StalledError, match=message):
+    with pytest.raises(kind, match=message):
         house.loop.run()
     house.close()
 

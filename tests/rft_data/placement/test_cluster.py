@@ -85,8 +85,8 @@ def test_without_a_name_nvidia_smi_is_asked(monkeypatch: pytest.MonkeyPatch, tmp
 
 
 def test_a_machine_that_is_too_small_is_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "_cpus", lambda: 2)
-    monkeypatch.setattr(machine, "_free_bytes", lambda: 3 << 30)
+    monkeypatch.setattr(machine, "cpu_count", lambda: 2)
+    monkeypatch.setattr(machine, "free_bytes", lambda: 3 << 30)
     assert machine.warnings_for([role("a"), role("b")]) == []
     cpus, memory = machine.warnings_for([role("a"), role("b"), role("c"), role("d")])
     assert "the roles ask for 4 CPUs (a: 1, b: 1, c: 1, d: 1); this machine has 2" in cpus
@@ -94,8 +94,8 @@ def test_a_machine_that_is_too_small_is_warned_of(monkeypatch: pytest.MonkeyPatc
 
 
 def test_this_machine_says_what_it_has() -> None:
-    assert machine._cpus() == len(os.sched_getaffinity(0))
-    free = machine._free_bytes()
+    assert machine.cpu_count() == len(os.sched_getaffinity(0))
+    free = machine.free_bytes()
     assert free is not None
     page = os.sysconf("SC_PAGE_SIZE")
     unused, all_of_it = (page * os.sysconf(name) for name in ("SC_AVPHYS_PAGES", "SC_PHYS_PAGES"))

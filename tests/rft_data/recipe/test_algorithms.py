@@ -87,7 +87,7 @@ def test_what_the_recipe_says_wins(tmp_path: Path) -> None:
         "stages.0.algorithm=dapo",
         "explorer.group_size=3",
         "experience_ops=[{rloo_advantage_mapper: {}}]",
-        "sampler={use: windowed}",
+        "sampler={use: windowed, args: {window: 2}}",
         stage=", trl: {epsilon_high: 0.4}",
     )
     assert recipe.explorer.group_size == 3

@@ -1,5 +1,6 @@
 """What cannot work is refused by `rft recipe validate`, with its place, and nothing is imported for it."""
 
+import inspect
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ from explorers.workflows.make import WORKFLOWS
 from rft_data.core.errors import RecipeError
 from rft_data.recipe import load_recipe, names
 from rft_data.recipe.load import check_recipe
+from rft_data.recipe.workflow_args import NEEDED_ARGS, WORKFLOW_ARGS
 from rft_data.run.build import taskset_tasks
 from rft_data.sampler.make import POLICIES
 from rft_data.tasks.selectors import make_selector, needed_metadata
@@ -28,6 +30,11 @@ MISTAKES = {
     "stages.1.kl={coef: 0.1, estimator: k1}": "no pull to the reference",
     "explorer.reward=[{use: exact_anser}]": r"explorer\.reward\.0\.use: .* did you mean 'exact_answer'",
     "explorer.workflow={use: single_turnn}": r"explorer\.workflow: .* did you mean 'single_turn'",
+    "explorer.workflow={use: single_turn, args: {sytem: x}}": r"no argument 'sytem'; did you mean 'system'",
+    "explorer.workflow={use: tools, args: {tools: 'a:B', turnz: 3}}": "'turnz'; did you mean 'turns'",
+    "explorer.workflow={use: function}": r"explorer\.workflow: .*'function' needs the argument 'play'",
+    "explorer.workflows={w: {use: environment, args: {environment: X-v1, shap: y}}}": r"did you mean 'shape'",
+    "tasks.0={name: a, source: {use: verifiers, environment: x}, metadata: [y]}": "leave out 'metadata'",
     "explorer.limits={retriess: 1}": r"explorer\.limits: .* did you mean 'retries'",
     "sampler={use: fifoo}": r"sampler: .* did you mean 'fifo'",
     "stages.1.loss={use: ppo_clipp}": r"stages\.1\.loss: .* did you mean 'ppo_clip'",
@@ -46,6 +53,7 @@ def test_what_cannot_work_is_refused_with_its_place(tmp_path: Path, override: st
     "override",
     [
         "explorer.workflow={use: 'mine.py:Play'}",
+        "explorer.workflow={use: 'mine.py:Play', args: {turnz: 3}}",
         "explorer.engine={use: 'mine.py:Engine', options: {own: 1}}",
         "explorer.reward=[{use: 'mine:Reward'}]",
         "sampler={use: 'mine:Policy'}",
@@ -96,6 +104,7 @@ def test_a_taskset_keeps_the_metadata_that_a_selector_reads(tmp_path: Path) -> N
     made = make_selector(recipe.selector.use, recipe.selector.args, tasks, 0)
     assert made.select(1) == [tasks[0].key]
     assert "metadata" not in load_recipe(path).saved()["tasks"][0], "older runs keep their hash"
+    load_recipe(path, ["tasks.0={name: sums, source: {use: stored}}", selector])  # nobody knows what it keeps
 
 
 def test_selectors_inside_others_say_what_they_need() -> None:
@@ -106,7 +115,21 @@ def test_selectors_inside_others_say_what_they_need() -> None:
 
 def test_names_are_those_of_the_components() -> None:
     assert set(names.SAMPLERS) == set(POLICIES)
-    assert set(names.WORKFLOWS) == set(WORKFLOWS)
+    assert set(names.WORKFLOWS) == set(WORKFLOWS) == set(WORKFLOW_ARGS)
+
+
+@pytest.mark.parametrize("name", WORKFLOWS)
+def test_arguments_are_those_of_the_constructors(name: str) -> None:
+    found: dict[str, inspect.Parameter] = {}
+    for kind in WORKFLOWS[name].__mro__[:-1]:
+        parameters = inspect.signature(kind.__init__).parameters.values()
+        found |= {one.name: one for one in parameters if one.kind is one.KEYWORD_ONLY} | found
+        if not any(one.kind is one.VAR_KEYWORD for one in parameters):
+            break
+    assert sorted(found) == sorted(WORKFLOW_ARGS[name])
+    own = inspect.signature(WORKFLOWS[name].__init__).parameters.values()
+    needed = [one.name for one in own if one.kind is one.KEYWORD_ONLY and one.default is one.empty]
+    assert needed == [NEEDED_ARGS[name]] if name in NEEDED_ARGS else not needed
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ from rft_data.recipe.modes import DataRecipe
 from rft_data.recipe.online import OnlineRecipe
 from rft_data.recipe.recipe import PlayingRecipe
 from rft_data.run.build import experience_pipeline
+from tests.rft_data.run.test_online import write_recipe
 
 RECIPES = Path(__file__).parents[3] / "recipes"
 
@@ -222,7 +223,7 @@ def doubled(levels: int) -> str:
         ("a: [" + "x," * 30_000, "more than 20000 values"),
         ("a: &a 1\na: *a", "found duplicate key"),
         ("- 1", "holds CommentedSeq, not a map"),
-        ("", "holds NoneType, not a map"),
+        ("", "is empty; a recipe begins with"),
     ],
     ids=range(11),
 )
@@ -298,3 +299,24 @@ def test_an_argument_that_is_refused_is_named_and_not_shown(tmp_path: Path) -> N
     with pytest.raises(RecipeError, match="unexpected keyword argument 'key'") as caught:
         load_recipe(write(tmp_path, GOOD.replace("{use: exact_answer}", refused)))
     assert "hush" not in str(caught.value)
+
+
+def test_a_bare_name_is_an_operator_without_arguments(tmp_path: Path) -> None:
+    path = write_recipe(tmp_path)
+    plain = load_recipe(path, ["experience_ops=[reward_variance_filter, {grpo_advantage_mapper: {}}]"])
+    assert plain.saved()["experience_ops"] == [{"reward_variance_filter": {}}, {"grpo_advantage_mapper": {}}]
+    with pytest.raises(RecipeError, match=r"experience_ops\.0: .*did you mean 'reward_variance_filter'"):
+        load_recipe(path, ["experience_ops=[reward_varianc_filter]"])
+
+
+def test_an_evaluation_needs_no_group_size_and_an_online_run_no_evaluation(tmp_path: Path) -> None:
+    path = write_recipe(tmp_path)
+    text = path.read_text()
+    path.write_text(text.replace("evaluation: {limit: 16}\n", ""))
+    assert "evaluation" not in load_recipe(path).saved()
+    path.write_text(
+        "recipe: 1\nname: e\nmode: eval\nrun_dir: r\nbuffer: {uri: b}\nmodels: [m]\n"
+        "tasks: [{name: a, source: {use: jsonl, path: a.jsonl}}]\nevaluation: {limit: 4}\n"
+        "explorer: {engine: {use: transformers}, max_tokens: 8, reward: [{use: exact_answer}]}\n"
+    )
+    assert load_recipe(path).explorer.group_size == 1  # type: ignore[attr-defined]

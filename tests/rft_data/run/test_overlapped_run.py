@@ -160,19 +160,24 @@ def test_an_explorer_that_is_killed_is_started_again_and_its_tasks_are_played(
         run.close()
 
 
-def run_to_the_end(root: Path, attempt: int) -> None:
-    """What a start of an asynchronous run does, in a process that may be killed; says each step it takes."""
+def run_to_the_end(root: Path, attempt: int, doomed: bool) -> None:
+    """What a start of an asynchronous run does, in a process of its own; says each step it takes.
+
+    A doomed one that is faster than its kill says its last step again, and waits.
+    """
     run = Overlapped(root, staleness=3, attempt=attempt, rule="two", pause_s=0.1)
     stepped = run.loop.on_step
 
     def say(loop: OnlineLoop, lease: Lease, report: StepReport) -> None:
         stepped(loop, lease, report)
-        sys.stdout.write(f"{loop.step}\n")
-        sys.stdout.flush()
+        os.write(1, b"%d\n" % loop.step)
 
     run.loop.on_step = say
     try:
         run.loop.run()
+        if doomed:
+            os.write(1, b"%d\n" % STEPS)
+            time.sleep(600)
     finally:
         run.close()
 
@@ -181,13 +186,13 @@ def run_to_the_end(root: Path, attempt: int) -> None:
 def test_what_a_killed_asynchronous_run_trained_is_what_was_dispatched(tmp_path: Path) -> None:
     moments = np.random.default_rng(7)
     for attempt, kill_at in enumerate([1, 3, 6, None]):
-        call = f"run_to_the_end(Path({str(tmp_path)!r}), {attempt})"
+        call = f"run_to_the_end(Path({str(tmp_path)!r}), {attempt}, doomed={kill_at is not None})"
         code = f"from {__name__} import Path, run_to_the_end; {call}"
         with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as child:
             assert child.stdout is not None
             for line in child.stdout:
                 if kill_at is not None and int(line) >= kill_at:
-                    time.sleep(moments.uniform(0, 0.3))
+                    time.sleep(moments.uniform(0, 0.15))
                     child.kill()
                     break
         assert child.returncode == (0 if kill_at is None else -signal.SIGKILL)

@@ -9,6 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from rft_data.core.errors import RecipeError
+from rft_data.recipe import load_recipe
+from rft_data.recipe.online import OnlineRecipe
+from rft_data.run.conductor import conduct
+from tests.rays import ray_for
 from tests.rft_data.run.test_online import ROOT, check_books, write_recipe
 
 PLACES = [
@@ -43,10 +48,10 @@ def test_a_run_on_ray_keeps_every_book_and_survives_its_conductor(tmp_path: Path
 
 @pytest.mark.slow
 def test_a_run_that_no_cluster_can_hold_is_refused_with_the_arithmetic(tmp_path: Path) -> None:
-    recipe = write_recipe(tmp_path)
-    command = [str(Path(sys.executable).with_name("rft")), "run", str(recipe), *PLACES]
-    done = subprocess.run(
-        [*command, "placement.trainer.gpus=64"], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 2, done.stderr
-    assert "the roles can never start on this cluster (too few GPUs" in done.stderr
+    recipe = load_recipe(write_recipe(tmp_path), [*PLACES, "placement.trainer.gpus=64"])
+    assert isinstance(recipe, OnlineRecipe)
+    with (
+        ray_for(num_cpus=2, object_store_memory=256 << 20),
+        pytest.raises(RecipeError, match=r"the roles can never start on this cluster \(too few GPUs"),
+    ):
+        conduct(recipe)

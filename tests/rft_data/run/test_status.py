@@ -1,5 +1,6 @@
 import json
 import math
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -108,6 +109,31 @@ def test_the_text_says_what_the_numbers_say(tmp_path: Path) -> None:
     assert lines["trainer"] == "busy  75%  idle  25%"
     assert lines["groups"] == "admitted 12  open 3  ready 1  leased 2  trained 6"
     assert "GiB free of" in lines["disk"]
+
+
+def test_steps_of_an_offline_stage_are_not_those_of_the_last_one(tmp_path: Path) -> None:
+    run_dir = make_run(tmp_path, steps=14)
+    with Buffer(run_dir / "buffer") as buffer:
+        common = {"run_id": "r1", "value": 1.0}
+        rows = [{**common, "role": "trainer", "step": step, "key": "0-sft/loss"} for step in range(20)]
+        buffer.add_rows("metrics", [*rows, {**common, "role": "run", "step": 20, "key": "heldout/accuracy"}])
+        assert run_status(run_dir).progress is None
+        assert "step        0 of 14" in status_text(run_status(run_dir))
+        with MetricsLog(buffer, "r1", []) as metrics:
+            record_steps(metrics, 0, 2)
+        found = run_status(run_dir)
+    assert found.progress is not None
+    assert found.progress.step == 2
+    assert "0-sft/loss" not in found.progress.numbers["trainer"]
+
+
+def test_a_run_that_is_being_checked_is_shown(tmp_path: Path) -> None:
+    with RunControl(tmp_path) as control:
+        control.phase("checking the recipe and reading the tasks")
+        control._beat()
+        text = status_text(run_status(tmp_path))
+    assert re.search(r"state +running", text)
+    assert re.search(r"at +checking the recipe", text)
 
 
 def test_rollouts_without_a_reward_are_shown_by_cause(tmp_path: Path) -> None:
@@ -237,7 +263,9 @@ def test_status_of_a_run_that_ended_says_how(tmp_path: Path, error: BaseExceptio
 def test_status_names_the_sandbox_that_was_chosen(tmp_path: Path) -> None:
     (tmp_path / "recipe.json").write_text("{}")
     why = "landlock, asked for auto (bubblewrap: the command bwrap is not installed)"
-    with RunControl(tmp_path, sandbox=why):
+    with RunControl(tmp_path) as control:
+        control.runs_programs_in(why)
+        control._beat()
         assert text_of(run_status(tmp_path))["sandbox"] == why
     with RunControl(tmp_path):
         assert "sandbox" not in text_of(run_status(tmp_path))

@@ -75,3 +75,12 @@ def test_model_has_the_asked_shape_and_predicts(tmp_path: Path, hidden_size: int
     assert len(model.model.layers) == 3
     assert model.config.hidden_size == hidden_size
     assert model(torch.tensor([[5, 6]])).logits.shape == (1, 2, model.config.vocab_size)
+
+
+def test_further_words_are_one_token_each_and_change_no_other() -> None:
+    more = build_tiny_tokenizer(["Guess a number."])
+    assert more.tokenize("Guess a number.") == ["Guess", "Ġa", "Ġnumber", "."]
+    assert len(TOKENIZER.tokenize("Guess a number.")) > 8
+    prompt = "State the final answer to the following arithmetic problem: 4 + 13 ="
+    assert more.tokenize(prompt) == TOKENIZER.tokenize(prompt)
+    assert build_tiny_tokenizer([]).get_vocab() == TOKENIZER.get_vocab()

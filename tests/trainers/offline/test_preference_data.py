@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +15,18 @@ from trl.trainer.kto_trainer import DataCollatorForUnpairedPreference
 
 from rft_data.buffer import Buffer
 from rft_data.core.errors import RecipeError, RowError, TrainingError
-from rft_data.core.rows import Experience, Feedback, PreferencePair, TaskKey, experience_id_of
+from rft_data.core.heldout import prompt_share
+from rft_data.core.images import image_part
+from rft_data.core.rows import Experience, Feedback, PreferencePair, Task, TaskKey, experience_id_of
 from rft_data.exchange.formats.records import PLAIN
 from tests.trainers.offline import preference_reference as reference
 from trainers.models.weights import load_tokenizer
 from trainers.offline.answers import Answer, rendered_answer, stored_answers
+from trainers.offline.heldout_prompts import HeldoutPrompts
 from trainers.offline.offline_stage import StageInput, pair_tokens, run_stage
 from trainers.offline.preference_data import KtoBatches, PairBatches, kto_dataset, kto_order, pair_dataset
 from trainers.offline.stored_pairs import PairChoice, chosen_pairs
-from trainers.offline.stored_rows import RowChoice, chosen_rows, is_heldout
+from trainers.offline.stored_rows import RowChoice, chosen_rows
 
 USER = {"role": "user", "content": "2+3?"}
 GOOD, BAD = {"role": "assistant", "content": "5"}, {"role": "assistant", "content": "6"}
@@ -94,6 +98,20 @@ def test_best_of_takes_the_first_of_equal_rewards(buffer: Buffer) -> None:
     assert members(buffer, best_of=2) == [("a/g1", 0), ("a/g0", 1), ("a/g0", 2)]
 
 
+def test_rows_that_show_images_are_left_out_and_counted(buffer: Buffer, model_path: Path) -> None:
+    shown = (image_part("0" * 32), {"type": "text", "text": "Which?"})
+    asked = {"role": "user", "content": list(shown)}
+    good = row(1, 0, 1.0, payloads=("0" * 32,), messages=(asked, GOOD))
+    bad = row(1, 1, 0.0, payloads=("0" * 32,), messages=(asked, BAD))
+    buffer.append([row(0, 0, 1.0), good, bad])
+    found = chosen_rows(buffer, RowChoice())
+    assert found.left_out == {"it shows images or has other payloads": 2}
+    assert found.table["group_id"].to_pylist() == ["a/g0"]
+    pairs = chosen_pairs(buffer, PairChoice("mined")).pairs
+    with pytest.raises(TrainingError, match="its messages show images, which only policy gradients train on"):
+        pair_tokens(buffer, pairs, model_path)
+
+
 def test_feedback_counts_before_the_reward(buffer: Buffer) -> None:
     rows = [row(0, 0, 1.0), row(0, 1, 0.0), row(0, 2, None)]
     buffer.append(rows)
@@ -120,8 +138,28 @@ def test_held_out_prompts_are_in_nobodys_training_and_the_split_is_complete(buff
     assert outside.left_out == {"the prompt is held out": len(held)}
     with pytest.raises(TrainingError, match=r"no preference pair is held out \(40 x .* which is 1e-06"):
         chosen_pairs(buffer, PairChoice("mined"), 1e-6, inside=True)
-    assert is_heldout([USER], 0.999999)
-    assert not is_heldout([USER], 0.0)
+    assert HeldoutPrompts(buffer, 0.999999).has(None, [USER])
+    assert not HeldoutPrompts(buffer, 0.0).has(None, [USER])
+
+
+def test_rows_with_solved_examples_are_held_out_where_their_task_is(buffer: Buffer) -> None:
+    tasks = [Task("sums", ({"role": "user", "content": f"{n}+{n}"},)) for n in range(40)]
+    buffer.add_tasks(tasks)
+    shots = ({"role": "user", "content": "1+1"}, {"role": "assistant", "content": "2"})
+    rows = [
+        replace(
+            row(n, m, float(m), prompt_messages=3, messages=(*shots, *task.messages, (BAD, GOOD)[m])),
+            task_id=task.task_id,
+        )
+        for n, task in enumerate(tasks)
+        for m in range(2)
+    ]
+    buffer.append(rows)
+    held = {f"a/g{n}" for n, task in enumerate(tasks) if prompt_share(task.messages) < 0.3}
+    assert 4 <= len(held) <= 20
+    assert {group for group, _ in members(buffer, heldout=0.3)} == {f"a/g{n}" for n in range(40)} - held
+    inside = chosen_pairs(buffer, PairChoice("mined"), 0.3, inside=True).pairs
+    assert {pair.task_id for pair in inside} == {tasks[int(name[3:])].task_id for name in held}
 
 
 @pytest.mark.parametrize(

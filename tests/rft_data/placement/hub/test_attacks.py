@@ -217,6 +217,7 @@ def test_a_token_of_a_role_opens_what_the_role_needs(hub: HubServer, buffer: Buf
             assert client.counts()["experiences"] == 1
         assert explorer.append([make_experience(1), make_experience(2, reward=float("nan"))]).stored == 1
         assert feedback.add_feedback([said]) == 1
+        assert explorer.payload(buffer.add_payload(b"pixels", "image/png")) == ("image/png", b"pixels")
         assert trainer.ledger("run", 0).attach("trainer") == 1
         for act in (
             lambda: explorer.counts(),

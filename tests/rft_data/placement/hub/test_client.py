@@ -280,3 +280,10 @@ def test_a_filter_is_checked_against_its_table(client: HubClient) -> None:
     where = And((Or((Compare("seq", "lt", 2), In("seq", (5,)))), Not(IsNull("reward"))))
     client.append([make_experience(i, reward=None if i == 1 else 0.5) for i in range(8)])
     assert client.read("experiences", ["seq"], where).column("seq").to_pylist() == [0, 5]
+
+
+def test_a_payload_comes_whole_and_one_that_is_missing_is_named(client: HubClient, buffer: Buffer) -> None:
+    name = buffer.add_payload(b"pixels", "image/png")
+    assert client.payload(name) == ("image/png", b"pixels")
+    with pytest.raises(IntegrityError, match="has no payload 'other'"):
+        client.payload("other")

@@ -1,8 +1,10 @@
-"""Limits, costs and results of calls to a judge."""
+"""Limits and costs of calls to an endpoint, and the ways in which a call ends without an answer."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from ops.endpoint.pace import Pace
 
 
 @dataclass(frozen=True, slots=True)
@@ -10,7 +12,7 @@ class CallLimits:
     """Limits of calls, in time, number and tokens."""
 
     concurrency: int = 16
-    """Prompts asked at a time, waits between tries included."""
+    """Calls at a time, waits between tries included."""
     retries: int = 3
     """Further tries of a call after status 408, 409, 429 or 5xx, a time-out, a broken connection or an answer
     that is no chat completion. A pause that the endpoint asks for is kept, up to two minutes."""
@@ -22,12 +24,22 @@ class CallLimits:
     """Calls of this process, tries included; None: no bound."""
     max_total_tokens: int | None = None
     """Tokens (prompt and reply) of this process, as the endpoint counts them; calls in flight may go over."""
+    requests_per_minute: int | None = None
+    """Tries of this process in any minute; None: no bound."""
+    tokens_per_minute: int | None = None
+    """Tokens (prompt and reply) of this process in any minute. Those of a call are estimated before it is
+    made, and corrected by what the endpoint counts."""
 
     def __post_init__(self) -> None:
         """Raises: ValueError for limits under which nothing could be asked."""
         if self.concurrency < 1 or self.retries < 0 or not (self.timeout_s > 0 and self.deadline_s > 0):
             raise ValueError(
                 f"limits are {self}; wanted concurrency >= 1, retries >= 0, timeout_s and deadline_s > 0"
+            )
+        rates = (self.requests_per_minute, self.tokens_per_minute)
+        if any(rate is not None and rate < 1 for rate in rates):
+            raise ValueError(
+                f"limits are {self}; wanted requests_per_minute and tokens_per_minute >= 1, or none"
             )
 
 
@@ -40,6 +52,11 @@ class Spending:
     """Calls made, tries included."""
     tokens: int = 0
     """Tokens they took."""
+    pace: Pace = field(init=False)
+    """Spreads the calls over time as the limits say."""
+
+    def __post_init__(self) -> None:
+        self.pace = Pace(self.limits.requests_per_minute, self.limits.tokens_per_minute)
 
     def refusal(self) -> str:
         """Why no further call is allowed; empty if one is."""
@@ -51,14 +68,28 @@ class Spending:
         return ""
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """The reply to one prompt, or its error."""
+class NoAnswer(Exception):
+    """A call ended without an answer; the text says why, without the key."""
 
-    text: str
-    """The reply; empty when it failed."""
-    error: str = ""
-    """Why there is no reply; empty when there is one."""
+
+class EndpointDown(NoAnswer, ConnectionError):
+    """The endpoint could not be reached, was overloaded or sent no completion, in every try."""
+
+
+class EndpointLate(NoAnswer, TimeoutError):
+    """The endpoint sent no answer in time, in every try."""
+
+
+class EndpointRefusal(NoAnswer):
+    """The endpoint refused the call: asking again would change nothing."""
+
+    def __init__(self, why: str, status: int) -> None:
+        super().__init__(why)
+        self.status = status
+
+
+class BudgetGone(NoAnswer):
+    """`max_calls` or `max_total_tokens` allow no further call."""
 
 
 def without_key(text: str, key: str | None) -> str:

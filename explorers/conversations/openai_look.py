@@ -1,0 +1,133 @@
+"""A rollout's model that looks like `openai.AsyncOpenAI`, for programs that ask one.
+
+All that they sample is recorded, with its exact tokens. There are calls of a chat and of a completion: no
+streams, and nothing that would sample from another distribution than the rows say.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+from explorers.conversations.recording import RecordingModel
+from explorers.conversations.replies import Reply
+from rft_data.core.errors import BudgetSpent, ContextOverflow, RowError
+from rft_data.core.protocols import Sampling
+from rft_data.core.words import FinishReason, RolloutEnd
+
+_OVERLONG = "This model's maximum context length is exceeded"
+"""How an endpoint says it, by which programs know it."""
+_NOTHING: tuple[Any, ...] = (None, "auto", {}, [], ())
+"""Values with which an argument asks for nothing."""
+_UNREAD = ("logprobs", "top_logprobs", "timeout", "extra_headers", "user", "parallel_tool_calls")
+"""Arguments that change nothing of what is sampled."""
+
+
+class OpenAILook:
+    """`client.chat.completions.create` and `client.completions.create`, played by a model."""
+
+    def __init__(self, model: RecordingModel, sampling: Sampling) -> None:
+        """`sampling`: of the rollout; a call may ask for no other."""
+        self._model = model
+        self._sampling = sampling
+        self.chat = SimpleNamespace(completions=SimpleNamespace(create=self._chat))
+        self.completions = SimpleNamespace(create=self._complete)
+        self.end: RolloutEnd | None = None
+        """The limit that ended the rollout."""
+        self.error: Exception | None = None
+        """Why a call failed, which a program may have swallowed."""
+
+    async def _chat(
+        self,
+        *,
+        messages: Sequence[Mapping[str, Any]],
+        model: str = "",
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        **asked: Any,
+    ) -> Any:
+        """Raises: openai.BadRequestError at the end of context or budget, and what the model raises."""
+        from openai.types.chat import ChatCompletion
+
+        limits = self._limits(asked)
+        reply = await self._sampled(self._model.chat(list(messages), tools=tools, **limits))
+        message: dict[str, Any] = {"role": "assistant", "content": str(reply.message["content"])}
+        message["reasoning_content"] = reply.reasoning
+        if calls := _calls(reply):
+            message["tool_calls"] = calls
+        finish = _finish(reply) if not calls else "tool_calls"
+        choice = {"index": 0, "finish_reason": finish, "message": message, "logprobs": None}
+        return ChatCompletion.model_validate({**self._answer(model, "chat.completion"), "choices": [choice]})
+
+    async def _complete(self, *, prompt: str, model: str = "", **asked: Any) -> Any:
+        """Raises: as `_chat`."""
+        from openai.types.completion import Completion
+
+        reply = await self._sampled(self._model.complete(prompt, **self._limits(asked)))
+        choice = {"index": 0, "finish_reason": _finish(reply), "text": reply.content, "logprobs": None}
+        return Completion.model_validate({**self._answer(model, "text_completion"), "choices": [choice]})
+
+    def _limits(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+        try:
+            return checked_limits(asked, self._sampling)
+        except RowError as err:
+            self.error = err
+            raise
+
+    async def _sampled(self, asked: Any) -> Reply:
+        try:
+            reply: Reply = await asked
+        except (ContextOverflow, BudgetSpent) as err:
+            self.end = RolloutEnd.CONTEXT if isinstance(err, ContextOverflow) else RolloutEnd.BUDGET
+            raise _overlong() from err
+        except Exception as err:
+            self.error = err
+            raise
+        return reply
+
+    def _answer(self, model: str, kind: str) -> dict[str, Any]:
+        return {"id": f"turn{self._model.turns}", "created": int(time.time()), "model": model, "object": kind}
+
+
+def checked_limits(asked: Mapping[str, Any], sampling: Sampling) -> dict[str, Any]:
+    """The arguments of a call that a model takes: `max_tokens` and `stop`.
+
+    Raises: RowError for one that would sample from another distribution than the recipe's.
+    """
+    rest = dict(asked)
+    most = [rest.pop(name, None) for name in ("max_completion_tokens", "max_tokens")]
+    stop = rest.pop("stop", None) or ()
+    known = {"n": 1, "temperature": sampling.temperature, "top_p": 1.0, "stream": False}
+    for name, value in rest.items():
+        if name not in _UNREAD and value not in _NOTHING and value != known.get(name, _NOTHING):
+            raise RowError(
+                f"the program asks the model for {name}={value!r}, and rows are of one distribution, the "
+                f"recipe's; leave it out there, or set it in explorer."
+            )
+    return {
+        "max_tokens": next((one for one in most if one is not None), None),
+        "stop": (stop,) if isinstance(stop, str) else tuple(stop),
+    }
+
+
+def _finish(reply: Reply) -> str:
+    return "length" if reply.finish_reason == FinishReason.LENGTH else "stop"
+
+
+def _calls(reply: Reply) -> list[dict[str, Any]]:
+    """The valid calls of a reply, with their arguments as the JSON text that programs expect."""
+    return [
+        {**call, "function": {**call["function"], "arguments": json.dumps(call["function"]["arguments"])}}
+        for call in reply.message.get("tool_calls", ())
+    ]
+
+
+def _overlong() -> Exception:
+    import httpx2
+    import openai
+
+    request = httpx2.Request("POST", "http://rollout/v1/chat/completions")
+    response = httpx2.Response(400, request=request, text=_OVERLONG)
+    return openai.BadRequestError(_OVERLONG, response=response, body=None)

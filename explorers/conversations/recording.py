@@ -1,0 +1,135 @@
+"""What a workflow calls to sample: messages in, a reply out, and every turn recorded for the rows."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from dataclasses import replace
+from typing import Any
+
+from explorers.conversations.messages import key, one_form
+from explorers.conversations.replies import BudgetSpent, Reply
+from explorers.conversations.rows import branch_rows, experience, step_rows
+from explorers.conversations.turns import Turn, Turns
+from rft_data.core.protocols import RolloutContext, Sampling
+from rft_data.core.rows import Experience, Message, Task, canonical_json
+from rft_data.core.words import HISTORY_DRIFT, Drift
+
+
+class RecordingModel(ABC):
+    """One rollout's model. A call continues the recorded conversation whose messages begin its own.
+
+    Calls may run at the same time, go back to an earlier turn, or ask the same again: each is a branch, and
+    each branch is a row.
+    """
+
+    def __init__(self, sampling: Sampling, tokenizer_hash: str, budget: int | None) -> None:
+        """`budget`: most tokens that the whole rollout may sample, None: no limit."""
+        self._sampling = sampling
+        self._tokenizer_hash = tokenizer_hash
+        self._budget = budget
+        self._turns = Turns()
+        self.drift: Counter[Drift] = Counter()
+        """Chat calls by how their history differed from what was sampled."""
+        self.sampled = 0
+        """Tokens sampled so far."""
+        self._asked = 0  # tokens that the turns under way may sample
+
+    async def chat(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        max_tokens: int | None = None,
+        stop: Sequence[str] = (),
+    ) -> Reply:
+        """Sample the next turn of a conversation.
+
+        Args:
+            messages: the whole conversation, as the caller has it.
+            tools: definitions of tools, in OpenAI's form.
+            max_tokens: most tokens of this turn; None: as the recipe says.
+            stop: texts that end the turn, beside those of the recipe.
+
+        Raises: ContextOverflow, BudgetSpent: end the rollout, its rows so far count. RowError when the
+            template cannot render the messages, and what the engine raises.
+        """
+        sampling = self._next(max_tokens, stop)
+        given, offered = one_form(messages), canonical_json(list(tools) if tools else None)
+        turn = self._begun(given, offered, tools)
+        return await self._recorded(turn, given, sampling, tools)
+
+    @abstractmethod
+    async def complete(
+        self, prompt: str | Sequence[int], *, max_tokens: int | None = None, stop: Sequence[str] = ()
+    ) -> Reply:
+        """Sample what follows a plain text, or ids, without a chat template."""
+
+    @property
+    def turns(self) -> int:
+        """Turns sampled so far."""
+        return len(list(self._turns))
+
+    def rows(self, task: Task, ctx: RolloutContext, *, step_wise: bool = False) -> list[Experience]:
+        """The rows of what was sampled so far, without a reward: one for each branch, or for each turn.
+
+        They differ in `turn`. A turn that several branches share is trained in the first one only.
+        """
+        drifted = {str(kind): n for kind, n in sorted(self.drift.items()) if kind is not Drift.EXACT}
+        constant = {
+            "sampling": ctx.sampling.stored(),
+            "tokenizer_hash": self._tokenizer_hash,
+            "metadata": {HISTORY_DRIFT: drifted} if drifted else {},
+        }
+        ends = (step_rows if step_wise else branch_rows)(self._turns)
+        return [
+            self._row(experience(last, trained, task, ctx, number, constant), last, trained)
+            for number, (last, trained) in enumerate(ends)
+        ]
+
+    @abstractmethod
+    def _begun(self, given: list[dict[str, Any]], offered: str, tools: Sequence[Any] | None) -> Turn:
+        """The next turn of the conversation `given`: what it continues, and what it adds."""
+
+    @abstractmethod
+    async def _sample(
+        self, turn: Turn, given: list[dict[str, Any]], sampling: Sampling, tools: Sequence[Any] | None
+    ) -> Reply:
+        """Sample a turn, which was begun."""
+
+    def _row(self, row: Experience, last: Turn, trained: set[Turn]) -> Experience:
+        """The row that ends with the turn `last`, as it is stored."""
+        return row
+
+    async def _recorded(
+        self, turn: Turn, given: list[dict[str, Any]], sampling: Sampling, tools: Sequence[Any] | None
+    ) -> Reply:
+        """Sample a turn and keep it; one that fails leaves no trace."""
+        self._turns.begin(turn)
+        self._asked += sampling.max_tokens
+        try:
+            turn.reply = await self._sample(turn, given, sampling, tools)
+            turn.reply_key = key(turn.reply.message)
+        finally:
+            self._asked -= sampling.max_tokens
+            if turn.reply is None:
+                self._turns.forget(turn)
+        return deepcopy(turn.reply)  # a caller may change what it gets, and a tool its arguments
+
+    def _next(self, max_tokens: int | None, stop: Sequence[str]) -> Sampling:
+        """How the next turn is sampled. Raises: BudgetSpent when the rollout may sample no more."""
+        most = self._sampling.max_tokens if max_tokens is None else max_tokens
+        if most < 1:
+            raise ValueError(f"max_tokens is {most}; wanted 1 or more.")
+        if self._budget is not None:
+            most = min(most, self._budget - self.sampled - self._asked)
+        if most < 1:
+            raise BudgetSpent(
+                f"the rollout has sampled {self.sampled} tokens of a budget of {self._budget}, and turns "
+                f"under way may sample {self._asked}; end it, or raise the budget."
+            )
+        least = min(self._sampling.min_tokens, most)
+        stops = (*self._sampling.stop, *stop)
+        return replace(self._sampling, max_tokens=most, min_tokens=least, stop=stops)

@@ -1,0 +1,1 @@
+"""OpenAI-compatible endpoints over HTTP: calls, limits, failures. Judges and the engine `openai` use them."""

@@ -1,0 +1,15 @@
+"""What a judge answers to one prompt."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """The reply to one prompt, or its error."""
+
+    text: str
+    """The reply; empty when it failed."""
+    error: str = ""
+    """Why there is no reply; empty when there is one."""

@@ -1,0 +1,64 @@
+"""What `rft debug` found, as text. What is not printable is escaped where it is printed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from rft_data.core.text import escaped, shown
+
+if TYPE_CHECKING:
+    from rft_data.core.rows import Task
+    from rft_data.run.debug.chosen import Prompt
+    from rft_data.run.debug.playing import PlayedRow
+
+_VALUE = 200
+
+
+def task_text(task: Task, prompt: Prompt) -> str:
+    """A task and its prompt."""
+    facts = {
+        "task": task.task_id,
+        "taskset": task.taskset,
+        "split": task.split,
+        "answer": task.answer,
+        "metadata": dict(task.metadata) or None,
+    }
+    lines = [*_facts(facts), "", "messages:"]
+    lines += [f"  {one['role']}: {escaped(str(one['content']))}" for one in prompt.messages]
+    if not prompt.ids:
+        return "\n".join([*lines, "", "the endpoint gets these messages, and renders them itself"])
+    lines += ["", "prompt, as the template makes it:", *(f"  {line}" for line in prompt.text.split("\n"))]
+    return "\n".join([*lines, "", f"{len(prompt.ids)} tokens: {' '.join(map(str, prompt.ids))}"])
+
+
+def reward_text(task: Task, scored: Mapping[str, Any]) -> str:
+    """The reward of a completion."""
+    lines = [f"task     {task.task_id}", f"prompt   {shown(str(task.messages[-1]['content']), _VALUE)}"]
+    lines += [f"answer   {task.answer}", f"reward   {scored['reward']}"]
+    lines += [f"  {name}: {value}" for name, value in (scored["reward_parts"] or {}).items()]
+    if scored["unscored_reason"]:
+        lines.append(f"not scored: {scored['unscored_reason']}")
+    return "\n".join(lines)
+
+
+def verdict_text(row: Mapping[str, Any]) -> str:
+    """What an operator said about a row."""
+    return "\n".join(_facts({key: value for key, value in row.items() if value not in (None, "", [])}))
+
+
+def played_text(row: PlayedRow) -> str:
+    """A row of a rollout: its tokens, rewards and verdict."""
+    lines = ["token                 id   logprob"] if row.tokens else ["no tokens: an endpoint gives none"]
+    for token in row.tokens:
+        logprob = "   prompt" if token.logprob is None else f"{token.logprob:>9.4f}"
+        lines.append(f"{shown(json.dumps(token.text, ensure_ascii=False), 16):<16} {token.id:>7} {logprob}")
+    return "\n".join([*lines, "", *_facts(row.row), *_facts(row.verdict)])
+
+
+def _facts(values: Mapping[str, Any]) -> Iterator[str]:
+    width = max(map(len, values), default=0)
+    for key, value in values.items():
+        if value is not None and value != "":
+            yield f"{key:<{width}}  {shown(str(value), _VALUE)}"

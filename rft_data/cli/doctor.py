@@ -1,0 +1,38 @@
+"""`rft doctor`: what this machine has and lacks."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from rft_data.cli.edge import edge, show
+
+_MARKS = {"ok": "ok  ", "note": "note", "bad": "BAD "}
+
+
+def doctor(
+    folder: Annotated[
+        Path, typer.Option("--folder", help="The disk that is measured is that of this folder.")
+    ] = Path(),
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
+) -> None:
+    """Check versions, extras, hardware, disk and ports; exit code 3 where a run would fail, with the mend."""
+    with edge():
+        from rft_data.core.errors import MissingExtraError
+        from rft_data.core.words import Health
+        from rft_data.run.doctor.disk import disk_finding
+        from rft_data.run.doctor.machine import machine_findings
+        from rft_data.run.doctor.packages import package_findings
+
+        found = [*package_findings(), *machine_findings(), disk_finding(folder.absolute())]
+        width = max(len(one.about) for one in found)
+        lines = []
+        for one in found:
+            lines.append(f"{_MARKS[one.health]}  {one.about:<{width}}  {one.found}")
+            lines += [f"{'':<{width + 6}}  -> {one.fix}"] if one.fix else []
+        show([asdict(one) for one in found], "\n".join(lines), as_json=as_json)
+        if any(one.health is Health.BAD for one in found):
+            raise typer.Exit(MissingExtraError.exit_code)

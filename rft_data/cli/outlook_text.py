@@ -1,0 +1,121 @@
+"""What `rft recipe explain` says first: what a run would come to, in lines for a person."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from rft_data.cli.buffer_text import size_text
+from rft_data.recipe.modes import TrainingRecipe
+from rft_data.recipe.online import OnlineRecipe
+from rft_data.recipe.recipe import Recipe, RunRecipe
+from rft_data.run.outlook.batches import batch_lines, counted, group_size, most_sampled, staleness_line
+from rft_data.run.outlook.contacts import contacts
+from rft_data.run.outlook.model_size import ModelSize, size_of
+from rft_data.run.outlook.places import Place, places
+from rft_data.run.status import run_status
+from rft_data.weights.checkpoint import KEPT
+
+_ROW_BYTES, _TOKEN_BYTES = 2_000, 20
+"""A stored rollout, about: names, text and digests, and for each token its id, logprob, masks and text."""
+
+
+def outlook_lines(recipe: Recipe) -> list[str]:
+    """One line for each thing that is known before the run, as `what: words`."""
+    lines = list(_training(recipe)) if isinstance(recipe, TrainingRecipe) else []
+    if isinstance(recipe, RunRecipe):
+        lines.append(("where", _where(recipe)))
+    hosts = contacts(recipe)
+    lines += [("contacts", f"{host}, for {why}") for host, why in hosts.items()]
+    if not hosts:
+        lines.append(("contacts", "no host"))
+    if isinstance(recipe, RunRecipe):
+        lines.append(("folder", _folder(Path(recipe.run_dir))))
+    return [f"{what:<12} {words}" for what, words in lines]
+
+
+def _training(recipe: TrainingRecipe) -> Iterator[tuple[str, str]]:
+    yield from batch_lines(recipe)
+    yield "staleness", staleness_line(recipe)
+    size = size_of(recipe.model)
+    if size is None:
+        yield (
+            "memory",
+            f"not known: '{recipe.model.path}' is no folder here with safetensors files",
+        )
+        return
+    yield "model", f"{_number(size.parameters)} parameters"
+    found = list(places(recipe, size))
+    for place in found:
+        yield "memory", _memory(place)
+    yield from _devices(recipe, found)
+    yield "disk", _disk(recipe, size)
+
+
+def _memory(place: Place) -> str:
+    parts = ", ".join(f"{name} {size_text(count)}" for name, count in place.parts.items())
+    each = f", each of {place.count}" if place.count > 1 else ""
+    where = f" of {place.gpus:g} GPU" if place.gpus else ""
+    return f"{place.name}{each}: about {size_text(place.total)}{where} ({parts})"
+
+
+def _devices(recipe: TrainingRecipe, found: list[Place]) -> Iterator[tuple[str, str]]:
+    """What the CPU's memory would have to hold, beside what there is."""
+    on_cpu = sum(place.total * place.count for place in found if not place.gpus)
+    if on_cpu and recipe.placement.use != "ray":
+        there = _machine_memory()
+        verdict = "fits" if on_cpu < there else "DOES NOT FIT"
+        yield "memory", f"on the CPU: about {size_text(on_cpu)} of {size_text(there)}, {verdict}"
+    cards = sum(place.gpus * place.count for place in found)
+    if cards:
+        yield "memory", f"on GPUs: {cards:g} of them; no share of one may need more than the card has"
+
+
+def _disk(recipe: TrainingRecipe, size: ModelSize) -> str:
+    stage = recipe.rl
+    trained = size.parameters if stage.lora is None else size.adapter_parameters(stage.lora)
+    kept = KEPT * trained * 12 + KEPT * trained * 4
+    words = f"about {size_text(kept)} for {KEPT} checkpoints and {KEPT} versions"
+    if not isinstance(recipe, OnlineRecipe):
+        return words
+    row = _ROW_BYTES + _TOKEN_BYTES * most_sampled(recipe.explorer)
+    rows = 1000 * stage.groups_per_step * group_size(recipe)
+    return f"{words}; at most {size_text(rows * row)} of rows per 1,000 steps, more where groups are dropped"
+
+
+def _where(recipe: RunRecipe) -> str:
+    place = recipe.placement
+    if place.use == "inline":
+        return "one process, which explores and trains in turn"
+    processes = counted(place.trainer.processes, "trainer process")
+    return (
+        f"{place.use}: {counted(place.explorers.count, 'explorer')} with "
+        f"{_devices_text(place.explorers.cpus, place.explorers.gpus)} each; {processes} with "
+        f"{_devices_text(place.trainer.cpus, place.trainer.gpus)} together"
+    )
+
+
+def _devices_text(cpus: float, gpus: float) -> str:
+    return f"{cpus:g} {'CPU' if cpus == 1 else 'CPUs'}, {gpus:g} {'GPU' if gpus == 1 else 'GPUs'}"
+
+
+def _folder(run_dir: Path) -> str:
+    if not (run_dir / "recipe.json").is_file():
+        return f"'{run_dir}' holds no run: this would be its first start"
+    found = run_status(run_dir)
+    where = "from its beginning" if found.checkpoint is None else f"from checkpoint {found.checkpoint[0]}"
+    return f"'{run_dir}' holds a run ({found.standing.state}), which would go on {where}"
+
+
+def _machine_memory() -> int:
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("MemTotal:"):
+            return int(line.split()[1]) * 1024
+    raise AssertionError("/proc/meminfo names no MemTotal")
+
+
+def _number(count: int) -> str:
+    for unit, name in ((10**9, " billion"), (10**6, " million")):
+        if count >= unit:
+            return f"{count / unit:.1f}{name}"
+    return f"{count:,}"

@@ -1,0 +1,171 @@
+"""`rft recipe`: find, read, compare, write and check recipes."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from rft_data.cli.completion import recipe_names
+from rft_data.cli.edge import edge, say, show
+from rft_data.cli.recipe_path import Overrides, RecipePath, shipped_or_file
+from rft_data.core.errors import RecipeError
+
+if TYPE_CHECKING:
+    from rft_data.recipe.shipped import ShippedRecipe
+
+Name = Annotated[
+    str, typer.Argument(help="Name of a shipped recipe, for example quickstart.", autocompletion=recipe_names)
+]
+Deep = Annotated[
+    bool, typer.Option("--deep", help="Load the libraries, the tasks and the tokenizer too; no engine.")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+
+recipe_app = typer.Typer(help="Find, read, compare, write and check recipes.", no_args_is_help=True)
+
+
+@recipe_app.command("list")
+def list_(as_json: Json = False) -> None:
+    """The shipped recipes: what each does, for whom, what it needs and how long it takes."""
+    with edge():
+        from rft_data.recipe.shipped import shipped_recipes
+
+        found = shipped_recipes()
+        value = [
+            {"name": one.name, "about": one.about, **{k.lower(): v for k, v in one.facts.items()}}
+            for one in found
+        ]
+        show(value, "\n".join(map(_listed, found)), as_json=as_json)
+
+
+@recipe_app.command("show")
+def show_(name: Name) -> None:
+    """Print a shipped recipe as it is written."""
+    with edge():
+        from rft_data.recipe.shipped import shipped_recipe
+
+        say(shipped_recipe(name).path.read_text(), end="")
+
+
+@recipe_app.command()
+def copy(
+    name: Name,
+    path: Annotated[Path, typer.Argument(help="A file (.yaml) or a folder.")] = Path(),
+) -> None:
+    """Copy a shipped recipe with the files it names, to change and run from there."""
+    with edge():
+        from rft_data.recipe.copying import copy_recipe
+
+        for written in copy_recipe(name, path):
+            say(str(written))
+
+
+@recipe_app.command()
+def new(
+    path: Annotated[Path, typer.Argument(help="The file to write; its name names the run.")],
+    goal: Annotated[
+        str | None, typer.Option(help="grpo, sft, dpo, eval or curate; asked on a terminal.")
+    ] = None,
+    data: Annotated[
+        str | None,
+        typer.Option(help="A JSONL file, or reasoning_gym:NAME; for sft and dpo what is imported."),
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="A Hugging Face folder or hub id; or tiny: built here, for trying.")
+    ] = None,
+    prompt: Annotated[str | None, typer.Option(help="Column of the prompt, where it cannot be told.")] = None,
+    answer: Annotated[str | None, typer.Option(help="Column of the answer, where it cannot be told.")] = None,
+) -> None:
+    """Write a commented recipe for a model, data and a goal."""
+    with edge():
+        from rft_data.recipe.load import check_recipe
+        from rft_data.recipe.new import Goal, Wanted, write_recipe
+
+        chosen = Goal(_chosen(goal, "--goal", list(Goal)))
+        given = _chosen(data, "--data", ())
+        by = "" if chosen is Goal.CURATE else _chosen(model, "--model", ())
+        write_recipe(Wanted(chosen, given, by, prompt, answer), path)
+        say(f"wrote {path}; its header says what to do next")
+        check_recipe(path)
+
+
+@recipe_app.command()
+def diff(
+    left: RecipePath,
+    right: Annotated[Path, typer.Argument(help="Another recipe, by file or name.", callback=shipped_or_file)],
+    as_json: Json = False,
+) -> None:
+    """In which values two recipes differ, after presets and defaults."""
+    with edge():
+        from rft_data.recipe.difference import differences
+        from rft_data.recipe.load import load_recipe
+
+        found = list(differences(load_recipe(left), load_recipe(right)))
+        lines = [
+            f"{one.key}: {' -> '.join(_value(one.values, side) for side in ('left', 'right'))}"
+            for one in found
+        ]
+        show([asdict(one) for one in found], "\n".join(lines) or "no difference", as_json=as_json)
+
+
+@recipe_app.command()
+def schema() -> None:
+    """Print the JSON Schema of recipes, for editors."""
+    with edge():
+        from rft_data.recipe.json_schema import recipe_schema
+
+        say(json.dumps(recipe_schema(), indent=1))
+
+
+@recipe_app.command()
+def validate(recipe: RecipePath, overrides: Overrides = None, deep: Deep = False) -> None:
+    """Check a recipe without running it or importing what it names; every problem with file and line."""
+    with edge():
+        from rft_data.recipe.load import load_recipe, validate_recipe
+
+        loaded = validate_recipe(recipe, overrides or [])
+        if deep:
+            from rft_data.run.deep_check import deep_problems  # loads the libraries
+
+            if found := deep_problems(load_recipe(recipe, overrides or [])):
+                raise RecipeError("\n".join([f"{recipe} cannot run here:", *(f"  {one}" for one in found)]))
+        say(f"{recipe}: valid ({loaded.mode} recipe '{loaded.name}')")
+
+
+@recipe_app.command()
+def explain(recipe: RecipePath, overrides: Overrides = None) -> None:
+    """What a run would come to (batches, memory, disk, hosts), and every value with what set it."""
+    with edge():
+        from rft_data.cli.outlook_text import outlook_lines
+        from rft_data.recipe.explain import explain as explained
+        from rft_data.recipe.load import load_recipe
+
+        values = explained(recipe, overrides or [])
+        say("\n".join([*outlook_lines(load_recipe(recipe, overrides or [])), "", *values]))
+
+
+def _chosen(given: str | None, flag: str, choices: Sequence[str]) -> str:
+    """A flag's value, asked for on a terminal where it is not given. Raises: RecipeError."""
+    from rft_data.core.errors import RecipeError
+
+    options = f" ({', '.join(choices)})" if choices else ""
+    if given is None and sys.stdin.isatty():
+        given = typer.prompt(flag.removeprefix("--") + options, err=True)
+    if not given or (choices and given not in choices):
+        found = "is not given" if not given else f"is '{given}'"
+        raise RecipeError(f"{flag} {found}; give {'one of ' + ', '.join(choices) if choices else 'it'}.")
+    return given
+
+
+def _listed(one: ShippedRecipe) -> str:
+    return "\n".join([f"{one.name}\n  {one.about}", *(f"  {key}: {said}" for key, said in one.facts.items())])
+
+
+def _value(values: dict[str, object], side: str) -> str:
+    return json.dumps(values[side], ensure_ascii=False) if side in values else "(not there)"

@@ -1,0 +1,34 @@
+"""The arguments RECIPE and key=value of the commands that read a recipe."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from rft_data.cli.completion import recipe_keys, recipe_names
+
+
+def shipped_or_file(path: Path) -> Path:
+    """The file at `path`, or else the shipped recipe of that name."""
+    if path.exists() or len(path.parts) != 1:
+        return path
+    from rft_data.recipe.shipped import shipped_recipes
+
+    name = path.name.removesuffix(".yaml")
+    return next((one.path for one in shipped_recipes() if one.name == name), path)
+
+
+RecipePath = Annotated[
+    Path,
+    typer.Argument(
+        help="A recipe file, or the name of a shipped recipe (rft recipe list).",
+        callback=shipped_or_file,
+        autocompletion=recipe_names,
+    ),
+]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Argument(help="Changes to the recipe: key.path=value ...", autocompletion=recipe_keys),
+]

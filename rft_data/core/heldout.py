@@ -1,0 +1,20 @@
+"""Which prompts are held out: by a hash of what is asked, so a question is held out everywhere or nowhere."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rft_data.core.rows import Message, content_id
+
+_INSTRUCTIONS = ("system", "developer")
+"""Roles of messages that say how to answer; the question is the same with them and without."""
+
+
+def prompt_share(prompt: Sequence[Message]) -> float:
+    """Where the hash of a prompt falls in [0, 1); the prompt is held out below the taskset's `heldout`.
+
+    System messages do not count. A question is the same whether it is given as text or as one user message.
+    """
+    asked = [one for one in prompt if one.get("role") not in _INSTRUCTIONS] or list(prompt)
+    named = asked[0]["content"] if len(asked) == 1 else [dict(one) for one in asked]
+    return int(content_id("split", named)[:8], 16) / 0x1_0000_0000

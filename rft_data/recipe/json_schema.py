@@ -1,0 +1,62 @@
+"""The JSON Schema of recipes, with which an editor completes and checks them.
+
+It is a little wider than what `rft recipe validate` accepts: what a preset fills in may be left out, a
+reference to the environment may stand for a number, and there are no rules across sections.
+"""
+
+from __future__ import annotations
+
+from functools import reduce
+from operator import or_
+from typing import Annotated, Any
+
+from pydantic import Field, TypeAdapter
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
+
+from rft_data.recipe.field_docs import field_docs
+from rft_data.recipe.modes import MODES
+from rft_data.recipe.section import Section
+
+TITLE = "rft-data recipe"
+_FILLED_IN = {"experience_ops", "group_size"}
+"""Required keys that the preset of an algorithm sets."""
+_REFERENCE = {"type": "string", "pattern": r"^\$\{env:"}
+
+
+def recipe_schema() -> dict[str, Any]:
+    """The schema of a recipe of any mode."""
+    recipes: Any = reduce(or_, MODES.values())
+    any_mode: TypeAdapter[Any] = TypeAdapter(Annotated[recipes, Field(discriminator="mode")])
+    schema = any_mode.json_schema(schema_generator=_Documented)
+    return {"$schema": GenerateJsonSchema.schema_dialect, "title": TITLE, **schema}
+
+
+class _Documented(GenerateJsonSchema):
+    """Describes each key by the docstring under its field."""
+
+    def model_schema(self, schema: Any) -> JsonSchemaValue:
+        """A section."""
+        found = super().model_schema(schema)
+        if issubclass(schema["cls"], Section):
+            for name, text in field_docs(schema["cls"]).items():
+                found["properties"][name]["description"] = text
+        if "required" in found:
+            found["required"] = [name for name in found["required"] if name not in _FILLED_IN]
+        return found
+
+    def tagged_union_schema(self, schema: Any) -> JsonSchemaValue:
+        """Alternatives that a value chooses; one of them may let through what another names exactly."""
+        found = super().tagged_union_schema(schema)
+        return {"anyOf": found.pop("oneOf"), **found} if "oneOf" in found else found
+
+    def int_schema(self, schema: Any) -> JsonSchemaValue:
+        """A whole number."""
+        return {"anyOf": [super().int_schema(schema), _REFERENCE]}
+
+    def float_schema(self, schema: Any) -> JsonSchemaValue:
+        """A number."""
+        return {"anyOf": [super().float_schema(schema), _REFERENCE]}
+
+    def bool_schema(self, schema: Any) -> JsonSchemaValue:
+        """True or false."""
+        return {"anyOf": [super().bool_schema(schema), _REFERENCE]}

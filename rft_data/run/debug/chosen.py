@@ -1,0 +1,97 @@
+"""The task of a recipe that is looked at, and how the model will see it."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from explorers.conversations.opening import Opening
+from explorers.role import load_tokenizer
+from rft_data.buffer import Buffer
+from rft_data.core.errors import RecipeError
+from rft_data.core.images import for_template
+from rft_data.core.rows import Message, Task
+from rft_data.recipe.modes import EvalRecipe, ExplorerRecipe
+from rft_data.recipe.recipe import PlayingRecipe, Recipe, TasksRecipe
+from rft_data.run import build
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """What a model gets of a task."""
+
+    messages: Sequence[Message]
+    """With the workflow's system prompt and examples."""
+    text: str = ""
+    """The chat template's text; empty where an endpoint renders the messages."""
+    ids: Sequence[int] = ()
+
+
+def explored(recipe: Recipe) -> ExplorerRecipe:
+    """The recipe, if it has explorers. Raises: RecipeError."""
+    if not isinstance(recipe, PlayingRecipe | EvalRecipe):
+        raise RecipeError(
+            f"recipe '{recipe.name}' has mode '{recipe.mode}', which plays no task; give one of mode online, "
+            "explore or eval."
+        )
+    return recipe
+
+
+def chosen_task(recipe: TasksRecipe, which: str | None) -> Task:
+    """The task with an id, or the task at a place (from 0), or the first.
+
+    Raises: RecipeError when there is none; what reading the tasks raises.
+    """
+    with ExitStack() as stack:
+        there = Path(recipe.buffer.uri).is_dir()
+        buffer = stack.enter_context(Buffer(recipe.buffer.uri, read_only=True)) if there else None
+        tasks = [task for one in recipe.tasks for task in build.taskset_tasks(one, buffer, recipe.name)]
+    found = [task for task in tasks if task.task_id == which]
+    if not found and (which is None or which.isdecimal()):
+        found = tasks[int(which or 0) :]
+    if not found:
+        raise RecipeError(
+            f"the recipe has no task '{which}'; give an id, or a place from 0 to {len(tasks) - 1}."
+            if tasks
+            else "the recipe's tasksets hold no task."
+        )
+    return found[0]
+
+
+def rendered(recipe: ExplorerRecipe, task: Task) -> Prompt:
+    """The task as the model will see it, or as it is sent, without the tools that a workflow may add.
+
+    Raises: what loading the model's tokenizer raises.
+    """
+    args: dict[str, Any] = recipe.explorer.workflow.args
+    messages = Opening(args.get("system"), args.get("examples")).before(task.messages)
+    with tempfile.TemporaryDirectory() as folder:
+        tokenizer = tokenizer_of(recipe, played_model(recipe, Path(folder)))
+    if tokenizer is None:
+        return Prompt(messages)
+    ids = tokenizer.apply_chat_template(
+        for_template(messages),
+        add_generation_prompt=True,
+        return_dict=False,
+        **(args.get("chat_template_kwargs") or {}),
+    )
+    return Prompt(messages, tokenizer.decode(ids), ids)
+
+
+def played_model(recipe: ExplorerRecipe, folder: Path) -> str:
+    """Folder of the model that plays, or its name at an endpoint; one that is built is built in `folder`."""
+    if isinstance(recipe, EvalRecipe):
+        [first, *_] = recipe.models
+        return first if recipe.explorer.base_url else str(build.model_folders(first)[0])
+    if recipe.explorer.base_url:
+        return str(recipe.model.path)
+    return str(build.model_folder(recipe.model, folder, recipe.seed))
+
+
+def tokenizer_of(recipe: ExplorerRecipe, model: str) -> Any:
+    """The model's tokenizer; None where an endpoint has it."""
+    return None if recipe.explorer.base_url else load_tokenizer(model)

@@ -1,0 +1,109 @@
+"""One group of rollouts of one task: a run of mode `explore` in a temporary folder, and what it stored."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rft_data.buffer import Buffer
+from rft_data.core.rows import Task
+from rft_data.recipe.modes import EvalRecipe, ExploreRecipe, ExplorerRecipe
+from rft_data.run.debug.chosen import played_model, tokenizer_of
+from rft_data.run.start import run_recipe
+
+_KEPT = ("seed", "allow_unsafe_ops", "op_limits", "explorer", "experience_ops", "deadlines")
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A token of a stored row."""
+
+    text: str
+    id: int
+    logprob: float | None
+    """None: the policy did not sample it."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlayedRow:
+    """A stored row of a rollout."""
+
+    row: dict[str, Any]
+    """Columns of the experience that say how it went."""
+    verdict: dict[str, Any]
+    """What the recipe's operators said: empty where they said nothing."""
+    tokens: tuple[Token, ...]
+    """Prompt and completion; empty where an endpoint gave no tokens."""
+
+
+_COLUMNS = (
+    "member", "turn", "completion_text", "finish_reason", "reward", "reward_parts", "unscored_reason",
+)  # fmt: skip
+_VERDICT = ("verdict", "dropped_by", "reason", "advantage", "shaped_reward")
+
+
+def played(recipe: ExplorerRecipe, task: Task, rollouts: int) -> list[PlayedRow]:
+    """Play a task with the recipe's engine, workflow, rewards and operators; nothing is kept on the disk.
+
+    Raises: what the run raises.
+    """
+    with tempfile.TemporaryDirectory() as name:
+        root = Path(name)
+        model = played_model(recipe, root)
+        run_recipe(_explore_recipe(recipe, task, rollouts, model, root))
+        with Buffer(root / "buffer", read_only=True) as buffer:
+            rows = buffer.read("experiences").to_pylist()
+            said = {row["experience_id"]: row for row in buffer.read("annotations").to_pylist()}
+        tokenizer = tokenizer_of(recipe, model)
+    return [_row(row, said.get(row["experience_id"], {}), tokenizer) for row in rows]
+
+
+def _explore_recipe(
+    recipe: ExplorerRecipe, task: Task, rollouts: int, model: str, root: Path
+) -> ExploreRecipe:
+    """The recipe's explorers and operators on this task alone."""
+    file = root / "task.jsonl"
+    file.write_text(json.dumps({**task.metadata, "messages": list(task.messages), "answer": task.answer}))
+    values = {key: one for key, one in recipe.model_dump().items() if key in _KEPT}
+    if isinstance(recipe, EvalRecipe):
+        values.setdefault("experience_ops", [])
+    section = {
+        "name": task.taskset,
+        "source": {"use": "jsonl", "path": str(file)},
+        "prompt": "messages",
+        "answer": None if task.answer is None else "answer",
+        "metadata": sorted(task.metadata),
+        **({} if task.workflow is None else {"workflow": task.workflow}),
+    }
+    return ExploreRecipe.model_validate(
+        {
+            **values,
+            "explorer": {**values["explorer"], "group_size": rollouts, "limits": {}, "greedy_member": False},
+            "recipe": 1,
+            "mode": "explore",
+            "name": "debug",
+            "run_dir": str(root / "run"),
+            "buffer": {"uri": str(root / "buffer")},
+            "model": {"path": model},
+            "tasks": [section],
+            "selector": {"use": "shuffle"},
+            "groups": 1,
+        }
+    )
+
+
+def _row(row: dict[str, Any], verdict: dict[str, Any], tokenizer: Any) -> PlayedRow:
+    ids = row["token_ids"] or []
+    mask, logprobs = row["action_mask"] or [0] * len(ids), row["logprobs"] or [0.0] * len(ids)
+    parts = json.loads(row["reward_parts"] or "{}")
+    return PlayedRow(
+        {**{name: row[name] for name in _COLUMNS}, "reward_parts": parts},
+        {name: verdict[name] for name in _VERDICT if name in verdict},
+        tuple(
+            Token(tokenizer.decode([token]), token, logprob if sampled else None)
+            for token, sampled, logprob in zip(ids, mask, logprobs, strict=True)
+        ),
+    )

@@ -1,0 +1,138 @@
+"""What `rft recipe validate --deep` finds beside: what needs the libraries, the data and the tokenizer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any, TypeVar
+
+from rft_data.buffer import Buffer
+from rft_data.core.errors import RecipeError, RftError
+from rft_data.core.images import for_template
+from rft_data.core.rows import Task
+from rft_data.recipe.modes import (
+    ExploreRecipe,
+    ExplorerRecipe,
+    OfflineRecipe,
+    TrainRecipe,
+)
+from rft_data.recipe.online import OnlineRecipe
+from rft_data.recipe.recipe import PlayingRecipe, Recipe, TasksRecipe
+from rft_data.recipe.sections import EngineSection
+from rft_data.recipe.tasksets import StoredTasks, Taskset
+from rft_data.run import build, checks
+
+_SHOWN = 64
+"""Tasks of each taskset whose prompts are rendered."""
+Made = TypeVar("Made")
+
+
+def deep_problems(recipe: Recipe) -> list[str]:
+    """Every part of a recipe that cannot be built here; no engine is started and nothing is written."""
+    build.prepare_process()
+    found = _Problems()
+    for check in _part_checks(recipe):
+        found.attempt(check)
+    if isinstance(recipe, TasksRecipe):
+        tasks = [one for section in recipe.tasks for one in _first_tasks(section, recipe, found)]
+        if isinstance(recipe, PlayingRecipe) and recipe.explorer.base_url is None and recipe.model.path:
+            found.attempt(partial(_check_prompts, recipe, recipe.model.path, tasks))
+    return found.texts
+
+
+class _Problems:
+    """The messages of the checks that failed."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+
+    def attempt(self, check: Callable[[], Made]) -> Made | None:
+        """What a check makes; None when it fails."""
+        try:
+            return check()
+        except (RftError, OSError) as err:
+            if str(err) not in self.texts:
+                self.texts.append(str(err))
+            return None
+
+
+def _part_checks(recipe: Recipe) -> Iterator[Callable[[], object]]:
+    if isinstance(recipe, OnlineRecipe | OfflineRecipe):
+        stages = recipe.offline_stages if isinstance(recipe, OnlineRecipe) else recipe.stages
+        yield from (partial(checks.check_offline_stage, recipe, stage) for stage in stages)
+    if isinstance(recipe, OnlineRecipe | TrainRecipe):
+        yield partial(checks.check_rl_stage, recipe, recipe.rl)
+    if isinstance(recipe, OnlineRecipe | ExploreRecipe | TrainRecipe):
+        yield partial(build.experience_pipeline, recipe, None)
+    if isinstance(recipe, ExplorerRecipe):
+        rewards = [reward.model_dump() for reward in recipe.explorer.reward]
+        yield partial(checks.check_explorer, recipe.explorer, rewards)
+        yield partial(_check_engine, recipe.explorer.engine, recipe.seed)
+    if isinstance(recipe, TasksRecipe) and recipe.task_ops:
+        yield partial(build.task_pipeline, recipe, recipe.task_ops, "task_ops", None)
+
+
+def _check_engine(section: EngineSection, seed: int) -> None:
+    """Construct vLLM's arguments. Raises: RecipeError when vLLM refuses them."""
+    if section.use != "vllm":
+        return
+    from explorers.engines.vllm_options import engine_arguments
+
+    try:
+        engine_arguments(Path("model"), seed, section.max_model_len, section.options)
+    except (TypeError, ValueError) as err:
+        raise RecipeError(f"explorer.engine.options: vLLM refuses {dict(section.options)}: {err}") from err
+
+
+def _first_tasks(section: Taskset, recipe: TasksRecipe, found: _Problems) -> list[Task]:
+    """The first tasks of a taskset; those of a buffer where it is there already."""
+    if not isinstance(section.source, StoredTasks):
+        tasks = found.attempt(partial(build.taskset_tasks, section))
+    elif recipe.buffer.is_hub or not Path(recipe.buffer.uri).is_dir():
+        return []
+    else:
+        with Buffer(recipe.buffer.uri, read_only=True) as buffer:
+            tasks = found.attempt(partial(build.taskset_tasks, section, buffer))
+    return list(islice(tasks or [], _SHOWN))
+
+
+def _check_prompts(recipe: PlayingRecipe, model: str, tasks: list[Task]) -> None:
+    """Render prompts with the model's template.
+
+    Raises: RecipeError without a tokenizer or a template, and for prompts that leave no room for an answer.
+    """
+    tokenizer = _tokenizer(model)
+    if recipe.explorer.workflow.use != "single_turn" or not tasks:
+        return
+    if tokenizer.chat_template is None:
+        raise RecipeError(
+            f"model.path: the tokenizer of '{model}' has no chat template, and tasks are chat messages; "
+            "take an instruction-tuned model, or put a chat_template.jinja into its folder."
+        )
+    lengths = [len(_rendered(tokenizer, task)) for task in tasks]
+    room = recipe.explorer.engine.max_model_len - recipe.explorer.max_tokens
+    if too_long := sum(length > room for length in lengths):
+        raise RecipeError(
+            f"{too_long} of the first {len(lengths)} prompts have more than {room} tokens (the longest "
+            f"{max(lengths)}), the room that explorer.max_tokens {recipe.explorer.max_tokens} leaves in "
+            f"explorer.engine.max_model_len {recipe.explorer.engine.max_model_len}; raise the latter."
+        )
+
+
+def _rendered(tokenizer: Any, task: Task) -> list[int]:
+    found: list[int] = tokenizer.apply_chat_template(
+        for_template(task.messages), add_generation_prompt=True, return_dict=False
+    )
+    return found
+
+
+def _tokenizer(model: str) -> Any:
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(model)
+    except (OSError, ValueError) as err:
+        first = str(err).strip().partition("\n")[0]
+        raise RecipeError(f"model.path: the tokenizer of '{model}' cannot be loaded: {first}") from err

@@ -1,0 +1,56 @@
+"""Whether a run whose tasks show images has a model and an engine that take them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from rft_data.core.errors import RecipeError
+from rft_data.core.images import REFERENCE, image_ids
+from rft_data.core.model_folder import takes_images
+from rft_data.core.rows import Task
+from rft_data.run.parts import AnyModel
+
+_TAKES = "vllm"
+"""The built-in engine that shows images to a model."""
+
+
+def check_images(tasks: Iterable[Task], model: AnyModel, use: str, options: Mapping[str, Any]) -> None:
+    """Look at the tasks, and at engine and model if one of them shows an image.
+
+    Raises: RecipeError when a built-in engine or the model takes none; RowError for an image that is not
+        stored.
+    """
+    first = None
+    for task in tasks:
+        shown = bool(image_ids(task.messages))
+        first = first or (task if shown else None)
+        if not shown and _beside(task):
+            raise RecipeError(
+                f"task '{task.task_id}' of '{task.taskset}' has images in its metadata that its prompt does "
+                "not show: they were imported from a column beside it. Write its messages with the images as "
+                "parts, or read the file with source 'jsonl' and the taskset's 'images'."
+            )
+    if first is None:
+        return
+    engines = [str(one["use"]) for one in options["engines"]] if use == "routed" else [use]
+    for name in engines:
+        if ":" not in name and name != _TAKES:
+            raise RecipeError(
+                f"tasks of '{first.taskset}' show images, and the engine '{name}' takes none; set "
+                f"explorer.engine.use to {_TAKES}."
+            )
+    if isinstance(model, Path) and not takes_images(model):
+        raise RecipeError(
+            f"tasks of '{first.taskset}' show images, and the model in '{model}' takes none (its config.json "
+            "has no vision_config); give a vision-language model, or tasks without images."
+        )
+
+
+def _beside(task: Task) -> bool:
+    """Whether a task has stored images that are not in its messages."""
+    listed = task.metadata.get("images")
+    return isinstance(listed, list) and any(
+        isinstance(one, str) and REFERENCE.fullmatch(one) for one in listed
+    )

@@ -1,0 +1,1 @@
+"""What a run would come to, reckoned from its recipe before a GPU-hour is spent on it."""

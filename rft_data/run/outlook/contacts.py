@@ -1,0 +1,55 @@
+"""The hosts that a run would speak to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from rft_data.recipe.recipe import Recipe
+
+_HUB_HOST = "huggingface.co"
+_TRACKERS = {
+    "wandb": "api.wandb.ai",
+    "comet_ml": "www.comet.com",
+    "neptune": "app.neptune.ai",
+    "swanlab": "api.swanlab.cn",
+}
+"""Trackers that send to a host unless they are told to stay offline."""
+_LOCAL = ("file", "")
+
+
+def contacts(recipe: Recipe) -> dict[str, str]:
+    """Why each host is contacted, by host; the values of environment references are not shown."""
+    found: dict[str, str] = {}
+    for place, value in _texts(recipe.model_dump(mode="json"), ""):
+        parts = urlsplit(value) if "://" in value else None
+        if parts is not None and parts.scheme not in _LOCAL and (host := _host(parts.scheme, parts.netloc)):
+            found.setdefault(host, place)
+    model = getattr(recipe, "model", None)
+    explorer = getattr(recipe, "explorer", None)
+    served_here = explorer is None or explorer.base_url is None
+    if served_here and model is not None and model.path and not Path(model.path).exists():
+        found[_HUB_HOST] = f"model.path '{model.path}' is no folder here (unless HF_HUB_OFFLINE=1)"
+    monitor = getattr(recipe, "monitor", None)
+    for tracker in monitor.trackers if monitor is not None else ():
+        if tracker in _TRACKERS:
+            found[_TRACKERS[tracker]] = f"monitor.trackers '{tracker}' (unless it is set to offline)"
+    return found
+
+
+def _host(scheme: str, netloc: str) -> str:
+    """The host of a URL without user and password; the bucket of an object store."""
+    host = netloc.rpartition("@")[2]
+    return f"{scheme}://{host}" if scheme in ("s3", "gs", "az") else host
+
+
+def _texts(node: object, place: str) -> Iterator[tuple[str, str]]:
+    if isinstance(node, dict):
+        for name, value in node.items():
+            yield from _texts(value, f"{place}.{name}" if place else str(name))
+    elif isinstance(node, list):
+        for number, value in enumerate(node):
+            yield from _texts(value, f"{place}.{number}")
+    elif isinstance(node, str):
+        yield place, node

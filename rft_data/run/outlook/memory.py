@@ -1,0 +1,91 @@
+"""The memory that a model needs: to be trained, and to be sampled from.
+
+Weights, gradients, optimizer and cache are counted exactly. Activations are those that a layer of the Llama
+family keeps for its backward pass (measured on transformers' Qwen2): others may need more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from rft_data.run.outlook.model_size import ModelSize
+
+_WIDTHS = {"float32": 4, "bfloat16": 2, "float16": 2, "half": 2, "float": 4}
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """The largest micro-batch of one process."""
+
+    rows: int
+    tokens: int
+    """Of each row at most, prompt and completion."""
+    completion: int
+    """Of each row at most, of the completion."""
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """How a stage trains."""
+
+    options: Mapping[str, object]
+    """The stage's `trl`."""
+    lora: Mapping[str, object] | None
+    reference: bool
+    """Whether a second, frozen model stands beside the policy."""
+    critic: bool
+    """Whether a second, trained model does."""
+    on_gpu: bool
+
+
+def width(dtype: object, default: str = "float32") -> int:
+    """Bytes of a number of a torch dtype."""
+    return _WIDTHS.get(str(dtype or default).removeprefix("torch."), _WIDTHS[default])
+
+
+def training_memory(size: ModelSize, how: Training, batch: Batch) -> dict[str, int]:
+    """Bytes by what they are for, of one process that trains."""
+    init = how.options.get("model_init_kwargs")
+    each = width(init.get("dtype") if isinstance(init, Mapping) else None)
+    trained = size.adapter_parameters(how.lora) if how.lora is not None else size.parameters
+    copies = 1 + how.critic
+    found = {
+        "weights": copies * size.parameters * each + (trained * each if how.lora is not None else 0),
+        "gradients": copies * trained * each,
+        "optimizer": copies * trained * _optimizer_bytes(how.options, each),
+        "reference": size.parameters * each if how.reference and how.lora is None else 0,
+        "activations": _activations(size, how, batch),
+        "weights in the width of autocast": copies * size.parameters * 2 if each == 4 and _half(how) else 0,
+    }
+    if how.on_gpu:  # on a CPU the logits are computed in tiles
+        found["logits and their gradient"] = 2 * 4 * size.vocabulary * batch.rows * batch.completion
+    return {name: count for name, count in found.items() if count}
+
+
+def cache_bytes_a_token(size: ModelSize, dtype: object) -> int:
+    """Keys and values of one token in every layer."""
+    return 2 * size.layers * size.key_values * width(dtype)
+
+
+def _optimizer_bytes(options: Mapping[str, object], each: int) -> int:
+    """Per trained parameter: AdamW keeps two moments; those in 8 bits are a byte each."""
+    name = str(options.get("optim", "adamw_torch_fused"))
+    if "8bit" in name:
+        return 2
+    return 0 if name == "sgd" else each if name in ("rmsprop", "adagrad", "lion_32bit") else 2 * each
+
+
+def _activations(size: ModelSize, how: Training, batch: Batch) -> int:
+    """What the forward pass keeps: of every layer, or with checkpointing its input and one layer whole."""
+    each = 2 if _half(how) else 4
+    layer = 8 * size.hidden + 2 * size.key_values + 4 * size.intermediate
+    last_norm = 2 * size.hidden
+    if how.options.get("gradient_checkpointing", how.on_gpu):
+        return batch.rows * batch.tokens * (size.layers * size.hidden + layer + last_norm) * each
+    return batch.rows * batch.tokens * (size.layers * layer + last_norm) * each
+
+
+def _half(how: Training) -> bool:
+    """Whether matrices are multiplied in 16 bits: TRL's default on a GPU."""
+    return bool(how.options.get("bf16", how.on_gpu) or how.options.get("fp16"))

@@ -1,0 +1,111 @@
+"""The shapes of a model's tensors, read from the heads of its files or reckoned from the recipe."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rft_data.core.errors import IntegrityError
+from rft_data.recipe.sections import Model, TinyModel
+
+Shapes = Mapping[str, tuple[int, ...]]
+_TINY_VOCABULARY = 1024
+"""More tokens the tokenizer of a tiny model cannot have."""
+_PEFT_DEFAULT = ("q_proj", "v_proj")
+"""Layers that PEFT adapts in most families where `target_modules` is left out."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSize:
+    """What the memory of a model follows from."""
+
+    shapes: Shapes
+    """Of every tensor, by its name in the file."""
+    layers: int
+    hidden: int
+    intermediate: int
+    """Width of the feed-forward part that one token passes through."""
+    key_values: int
+    """Key heads x head size."""
+    vocabulary: int
+
+    @property
+    def parameters(self) -> int:
+        """All of them."""
+        return sum(map(math.prod, self.shapes.values()))
+
+    def adapter_parameters(self, lora: Mapping[str, Any]) -> int:
+        """Those of a LoRA adapter (arXiv:2106.09685): rank x (inputs + outputs) of each adapted layer."""
+        rank, targets = int(lora.get("r", 8)), lora.get("target_modules", _PEFT_DEFAULT)
+        return sum(rank * sum(shape) for name, shape in self.shapes.items() if _adapts(targets, name, shape))
+
+
+def size_of(model: Model) -> ModelSize | None:
+    """The size of a recipe's model; None where it is not a folder of this machine."""
+    return _tiny(model.build) if model.build is not None else folder_size(Path(str(model.path)))
+
+
+def folder_size(folder: Path) -> ModelSize | None:
+    """The size of the model in a Hugging Face folder; None where there is none with safetensors files.
+
+    Raises: IntegrityError when one of its files is damaged.
+    """
+    files = sorted(folder.glob("*.safetensors"))
+    if not files or not (folder / "config.json").is_file():
+        return None
+    try:
+        whole = json.loads((folder / "config.json").read_text())
+        shapes = {name: shape for file in files for name, shape in _heads(file)}
+        config = whole.get("text_config", whole)
+        heads = int(config["num_attention_heads"])
+        head_size = int(config.get("head_dim") or config["hidden_size"] // heads)
+        return ModelSize(
+            shapes=shapes,
+            layers=int(config["num_hidden_layers"]),
+            hidden=int(config["hidden_size"]),
+            intermediate=int(config["intermediate_size"]),
+            key_values=int(config.get("num_key_value_heads") or heads) * head_size,
+            vocabulary=int(config["vocab_size"]),
+        )
+    except (ValueError, KeyError, TypeError, AttributeError) as err:
+        raise IntegrityError(
+            f"model '{folder}' cannot be sized up ({type(err).__name__}: {err}): config.json and the heads "
+            "of its safetensors files do not say; copy it again."
+        ) from err
+
+
+def _heads(file: Path) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Names and shapes in a safetensors file: 8 bytes of length, then JSON."""
+    with file.open("rb") as stream:
+        head = json.loads(stream.read(int.from_bytes(stream.read(8), "little")))
+    for name, tensor in head.items():
+        if name != "__metadata__":
+            yield name, tuple(tensor["shape"])
+
+
+def _tiny(build: TinyModel) -> ModelSize:
+    """Upper bound of a tiny Qwen2, whose embedding is also its head."""
+    h, wide = build.hidden_size, build.intermediate_size
+    layer: dict[str, tuple[int, ...]] = {f"self_attn.{one}_proj.weight": (h, h) for one in "qkvo"}
+    layer |= {f"self_attn.{one}_proj.bias": (h,) for one in "qkv"}
+    layer |= {"mlp.gate_proj.weight": (wide, h), "mlp.up_proj.weight": (wide, h)}
+    layer |= {"mlp.down_proj.weight": (h, wide)}
+    layer |= {"input_layernorm.weight": (h,), "post_attention_layernorm.weight": (h,)}
+    shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (_TINY_VOCABULARY, h)}
+    shapes["model.norm.weight"] = (h,)
+    for number in range(build.num_layers):
+        shapes |= {f"model.layers.{number}.{name}": shape for name, shape in layer.items()}
+    return ModelSize(shapes, build.num_layers, h, wide, h, _TINY_VOCABULARY)
+
+
+def _adapts(targets: object, name: str, shape: tuple[int, ...]) -> bool:
+    layer = name.removesuffix(".weight").rpartition(".")[2]
+    if len(shape) != 2 or not name.endswith(".weight"):
+        return False
+    if targets == "all-linear":
+        return layer.endswith("proj")
+    return layer in (targets if isinstance(targets, list | tuple) else (targets,))

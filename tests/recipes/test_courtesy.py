@@ -1,0 +1,51 @@
+"""The shop's letters: the samples, and the rule that no stage is trained on."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from recipes.courtesy import Courteous, answers, letters, main, pairs
+from rft_data.core.errors import RowError
+from rft_data.core.rows import Task
+
+SAMPLES = Path(__file__).parents[2] / "recipes" / "samples"
+TASK = Task("letters", ({"role": "user", "content": "I am Ada. My lamp is late."},))
+
+
+def test_samples_are_what_the_generator_writes(tmp_path: Path) -> None:
+    main(tmp_path)
+    for name in ("courtesy_answers.jsonl", "courtesy_pairs.jsonl"):
+        assert (tmp_path / name).read_bytes() == (SAMPLES / name).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("answer", "parts"),
+    [
+        ("Dear Ada, your lamp comes soon. Thank you!", (1, 1, 1, 1)),
+        ("Dear Ben, your lamp comes soon. Thank you!", (0, 0, 1, 1)),
+        ("Dear Ada, your bell comes soon. Thank you!", (0, 1, 0, 1)),
+        ("Dear Ada, it comes soon.", (0, 1, 0, 0)),
+        ("Dear Ada, your lamp comes soon. Thank you! Thank you!", (0, 1, 1, 0)),
+        ("", (0, 0, 0, 0)),
+    ],
+)
+def test_rule_wants_the_customer_the_thing_and_thanks(answer: str, parts: tuple[int, ...]) -> None:
+    names = ("reward", "greeted", "named", "thanked")
+    assert Courteous()(TASK, answer) == dict(zip(names, parts, strict=True))
+    with pytest.raises(RowError, match="is no letter such as"):
+        Courteous()(Task("letters", ({"role": "user", "content": "Hello"},)), answer)
+
+
+def test_most_logged_answers_are_curt_and_the_better_of_a_pair_has_more_merits() -> None:
+    def merits(row: dict[str, object], text: str) -> float:
+        prompt = json.loads(json.dumps(row))["prompt" if "prompt" in row else "messages"][:1]
+        return sum(Courteous()(Task("letters", tuple(prompt)), text).values())
+
+    logged = [merits(row, row["messages"][-1]["content"]) for row in answers()]
+    assert len(logged) == len({one.text for one in letters()})
+    assert sum(found == 4 for found in logged) < 0.05 * len(logged)
+    compared = [[merits(row, row[side][0]["content"]) for side in ("chosen", "rejected")] for row in pairs()]
+    assert sum(better > worse for better, worse in compared) > 0.8 * len(compared)

@@ -1,0 +1,31 @@
+"""The recipes for real sizes, which are not run here: TRL takes their settings; loading checks vLLM's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rft_data.recipe import load_recipe
+
+RECIPES = Path(__file__).parents[2] / "recipes"
+NAMES = ("gsm8k_1gpu", "code_mbpp", "verifiers_1gpu")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_trl_takes_the_settings_of_a_real_size(name: str, tmp_path: Path) -> None:
+    from trainers.policy.grpo_config import grpo_config
+
+    recipe = load_recipe(RECIPES / f"{name}.yaml", [])
+    (stage,) = recipe.stages
+    rows = stage.groups_per_step * recipe.explorer.group_size
+    config = grpo_config(tmp_path, steps=stage.steps, rows_per_step=rows, options=stage.trl, seed=0)
+    assert (rows, config.per_device_train_batch_size, config.gradient_accumulation_steps) == (128, 8, 16)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_real_size_says_that_it_was_not_run(name: str) -> None:
+    header = (RECIPES / f"{name}.yaml").read_text().split("recipe: 1")[0]
+    assert "NOT RUN BY US" in header
+    assert "Needs:" in header

@@ -1,0 +1,65 @@
+"""`rft recipe`, and recipes by name."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.rft_data.cli.test_cli import rft
+
+
+def test_recipes_are_listed_shown_and_compared_by_name() -> None:
+    listed = json.loads(rft("recipe", "list", "--json").stdout)
+    assert {"quickstart", "calculator", "gsm8k_data"} <= {one["name"] for one in listed}
+    assert all({"about", "for", "needs", "takes"} <= set(one) for one in listed)
+    assert "quickstart\n  Reinforcement fine-tuning end to end" in rft("recipe", "list").stdout
+    shown = rft("recipe", "show", "quickstart").stdout
+    assert shown.startswith("# Reinforcement")
+    assert "mode: online" in shown
+    assert rft("recipe", "diff", "quickstart", "recipes/quickstart.yaml").stdout == "no difference\n"
+    assert 'placement.use: "inline" -> "local"' in rft("recipe", "diff", "quickstart", "async_local").stdout
+    found = json.loads(rft("recipe", "diff", "quickstart", "async_local", "--json").stdout)
+    assert {"key": "sync.max_staleness", "values": {"left": 0, "right": 2}} in found
+
+
+def test_a_shipped_recipe_is_taken_by_name_where_no_file_is() -> None:
+    assert "valid (online recipe 'quickstart')" in rft("recipe", "validate", "quickstart").stdout
+    assert "valid (online recipe 'quickstart')" in rft("recipe", "validate", "quickstart.yaml").stdout
+    wrong = rft("recipe", "validate", "quickstrat")
+    assert (wrong.exit_code, wrong.stderr) == (
+        2,
+        "error: there is no recipe at quickstrat; the shipped ones: rft recipe list.\n",
+    )
+
+
+def test_a_file_of_a_shipped_name_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from contextlib import chdir
+
+    from typer.testing import CliRunner
+
+    from rft_data.cli.app import app
+
+    (tmp_path / "quickstart").write_text("mine")
+    with chdir(tmp_path):
+        done = CliRunner().invoke(app, ["recipe", "validate", "quickstart"])
+    assert "quickstart holds" in done.stderr
+
+
+def test_copy_says_what_it_wrote_and_the_schema_is_json(tmp_path: Path) -> None:
+    done = rft("recipe", "copy", "gsm8k_data", str(tmp_path / "mine"))
+    written = [Path(line) for line in done.stdout.splitlines()]
+    assert [path.name for path in written] == [
+        "gsm8k_data.yaml", "test.jsonl", "example_model_solutions.jsonl", "recipe.schema.json",
+    ]  # fmt: skip
+    assert json.loads(rft("recipe", "schema").stdout) == json.loads(written[-1].read_text())
+
+
+def test_version_quiet_and_verbose() -> None:
+    from rft_data.core.version import __version__
+
+    assert rft("--version").stdout == f"rft-data {__version__}\n"
+    assert "Traceback" not in rft("recipe", "validate", "nowhere").stderr
+    said = rft("-v", "recipe", "validate", "nowhere").stderr
+    assert "Traceback" in said
+    assert said.splitlines()[-1].startswith("error: there is no recipe")
+    assert "Usage" in rft().stdout

@@ -1,0 +1,101 @@
+"""Recipes that `rft recipe new` writes are valid, commented, and about the data they were written for."""
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rft_data.core.errors import MissingFileError, RecipeError
+from rft_data.recipe.load import check_recipe
+from rft_data.recipe.new import Goal, Wanted, write_recipe
+from tests.rft_data.cli.test_cli import ROOT, rft
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    path = tmp_path / "my data.jsonl"
+    path.write_text('{"question": "1+1?", "answer": "2", "level": 3}\n')
+    return path
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> str:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text("{}")
+    return str(tmp_path / "model")
+
+
+@pytest.mark.parametrize("goal", list(Goal))
+def test_every_goal_gives_a_valid_commented_recipe(
+    goal: Goal, data: Path, model: str, tmp_path: Path
+) -> None:
+    path = tmp_path / f"my {goal}.yaml"
+    write_recipe(Wanted(goal, str(data), model), path)
+    text = path.read_text()
+    assert check_recipe(path).name == f"my-{goal}"
+    assert "__" not in text
+    assert text.count("#") > 8
+    assert f"{path.name}\n" in text
+    assert (tmp_path / "recipe.schema.json").is_file()
+
+
+def test_columns_are_named_and_the_reward_fits_the_answers(data: Path, tmp_path: Path) -> None:
+    write_recipe(Wanted(Goal.GRPO, str(data), "tiny"), tmp_path / "a.yaml")
+    text = (tmp_path / "a.yaml").read_text()
+    assert "# columns of the file: question, answer, level\n" in text
+    assert "- {use: math_verify}" in text
+    assert "model: {build: {use: tiny_qwen2}}" in text
+    data.write_text('{"task": "Which?", "choice": "C"}\n')
+    with pytest.raises(
+        RecipeError, match="its columns are task, choice; say which is the prompt with --prompt"
+    ):
+        write_recipe(Wanted(Goal.GRPO, str(data), "tiny"), tmp_path / "b.yaml")
+    write_recipe(Wanted(Goal.EVAL, str(data), "model", "task", "choice"), tmp_path / "b.yaml")
+    assert "- {use: multiple_choice}" in (tmp_path / "b.yaml").read_text()
+    write_recipe(Wanted(Goal.GRPO, "reasoning_gym:chain_sum", "tiny"), tmp_path / "c.yaml")
+    assert check_recipe(tmp_path / "c.yaml").mode == "online"
+
+
+def test_what_cannot_be_is_refused_before_anything_is_written(data: Path, tmp_path: Path) -> None:
+    path = tmp_path / "new" / "a.yaml"
+    with pytest.raises(MissingFileError, match="there is no file nowhere"):
+        write_recipe(Wanted(Goal.GRPO, "nowhere.jsonl", "tiny"), path)
+    with pytest.raises(RecipeError, match="knows nothing to measure"):
+        write_recipe(Wanted(Goal.EVAL, str(data), "tiny"), path)
+    data.write_text('{"question": "a", "prompt": "b", "answer": "c"}\n')
+    with pytest.raises(RecipeError, match=r"has .'question', 'prompt'. of"):
+        write_recipe(Wanted(Goal.GRPO, str(data), "tiny"), path)
+    data.write_text("")
+    with pytest.raises(RecipeError, match="is empty"):
+        write_recipe(Wanted(Goal.GRPO, str(data), "tiny"), path)
+    assert not path.parent.exists()
+
+
+def test_command_says_which_flag_is_missing(data: Path, tmp_path: Path) -> None:
+    path = str(tmp_path / "a.yaml")
+    missing = rft("recipe", "new", path)
+    assert (missing.exit_code, missing.stderr) == (
+        2, "error: --goal is not given; give one of grpo, dpo, sft, eval, curate.\n",
+    )  # fmt: skip
+    assert "--goal is 'gpro'" in rft("recipe", "new", path, "--goal", "gpro").stderr
+    done = rft("recipe", "new", path, "--goal", "curate", "--data", str(data))
+    assert (done.exit_code, done.stdout) == (0, f"wrote {path}; its header says what to do next\n")
+
+
+@pytest.mark.slow
+def test_on_a_terminal_it_asks(data: Path, tmp_path: Path) -> None:
+    ours, theirs = pty.openpty()
+    os.write(ours, f"grpo\n{data}\ntiny\n".encode())
+    done = subprocess.run(
+        [sys.executable, "-m", "rft_data.cli.app", "recipe", "new", str(tmp_path / "asked.yaml")],
+        stdin=theirs, capture_output=True, text=True, cwd=ROOT, timeout=60,
+    )  # fmt: skip
+    os.close(ours)
+    os.close(theirs)
+    assert done.returncode == 0, done.stderr
+    assert "goal (grpo, dpo, sft, eval, curate)" in done.stderr
+    assert json.dumps(str(data)) in (tmp_path / "asked.yaml").read_text()

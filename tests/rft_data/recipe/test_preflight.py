@@ -1,0 +1,173 @@
+"""`rft recipe validate` finds all mistakes of a recipe at once, with their places, in under a second."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from explorers.rewards.registry import make_reward
+from rft_data.core.errors import RecipeError
+from rft_data.core.lookup import OWN_CODE, load
+from rft_data.recipe import load_recipe
+from rft_data.recipe.load import validate_recipe
+from rft_data.recipe.names import TRACKERS
+from rft_data.run.watch.trackers import CALLBACKS, TENSORBOARD
+from tests.rft_data.run.test_online import write_recipe
+
+MANY = {
+    "explorer.reward": ("[{use: exact_anser}]", r"explorer\.reward\.0\.use: .*did you mean 'exact_answer'"),
+    "explorer.group_size": ("1", r"explorer\.group_size: 'group_size' is 1; grpo .* at least 2"),
+    "explorer.max_tokens": ("64", r"explorer\.max_tokens: completions of 64 tokens .*max_model_len 64"),
+    "tasks": (
+        "[{name: a, source: {use: jsonl, path: nowhere.jsonl}}, {name: a, source: {use: stored}}]",
+        r"tasks\.0\.source\.path: there is no file 'nowhere\.jsonl'",
+    ),
+    "model": ("{path: ./no_model}", r"model\.path: './no_model' is not there"),
+    "sampler": ("{use: fifoo}", r"sampler: .*did you mean 'fifo'"),
+    "monitor": ("{trackers: [wandbb]}", r"monitor\.trackers\.0: .*did you mean 'wandb'"),
+    "stages.0.trl": ("{learning_rat: 1.0}", r"stages\.0\.trl\.learning_rat: .*did you mean 'learning_rate'"),
+    "stages.1.trl": (
+        "{learning_rate: fast, max_completion_length: 9, top_p: 0.9}",
+        r"stages\.1\.trl\.learning_rate: found 'fast' \(str\); TRL wants float",
+    ),
+    "stages.1.loss": ("{use: mine.py:loss}", r"stages\.1\.loss\.use: .*there is no file 'mine\.py'"),
+    "selector": ("{use: 'no_module:Mine'}", r"selector\.use: .*there is no module 'no_module'"),
+    "experience_ops.0": (
+        "{reward_range_filter: {min_rewards: 0}}",
+        r"experience_ops\.0\.reward_range_filter\.min_rewards: .*did you mean 'min_reward'",
+    ),
+}
+
+
+def mistakes(path: Path, *overrides: str) -> str:
+    with pytest.raises(RecipeError) as refused:
+        validate_recipe(path, overrides)
+    return str(refused.value)
+
+
+def test_a_recipe_with_a_dozen_mistakes_names_all_of_them_at_once(tmp_path: Path) -> None:
+    path = write_recipe(tmp_path)
+    found = mistakes(path, *(f"{key}={value}" for key, (value, _) in MANY.items()))
+    for _, message in MANY.values():
+        assert re.search(rf"small\.yaml:\d+:\d+ {message}", found), (message, found)
+    for message in (
+        "nothing reads it",
+        r"top_p: it cannot be set here: sampling is",
+        r"tasks\.0 is called 'a'",
+    ):
+        assert re.search(message, found)
+    lines = [int(found) for found in re.findall(r"small\.yaml:(\d+):", found)]
+    assert lines == sorted(lines)
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("stages.1.loss={use: opmd, args: {tua: 1}}", r"loss\.args\.tua: .*did you mean 'tau'"),
+        ("stages.1.loss={use: opmd, args: {form: odd}}", r"found 'odd'; loss 'opmd' wants Literal"),
+        ("stages.1.batch_ops=[{whiten: {gama: 1}}]", r"batch_ops\.0\.whiten\.gama: .* has no argument"),
+        ("experience_ops.2={grpo_advantage_mapper: {eps: small}}", r"eps: found 'small'; .* wants float"),
+        ("sampler={use: replay, args: {windw: 3}}", r"sampler: sampler 'replay': .*'windw'"),
+        ("task_ops=[{text_length_filter: {min_length: 1}}]", r"text_length_filter\.min_length: .*'min_len'"),
+        ("stages.1.algorithm='./nowhere.py:MINE'", r"stages\.1\.algorithm: .*there is no file"),
+        ("model={path: 'org/name/more'}", r"model\.path: 'org/name/more' is not there"),
+        ("run_dir=pyproject.toml/run", r"run_dir: .* cannot be written: .*pyproject\.toml is a file"),
+        ("stages.1.teacher=teachers/one", r"stages\.1\.teacher: 'teachers/one' is not there"),
+    ],
+)
+def test_an_argument_or_a_path_that_cannot_work_is_refused(
+    tmp_path: Path, override: str, message: str
+) -> None:
+    assert re.search(message, mistakes(write_recipe(tmp_path), override))
+
+
+def test_own_code_is_looked_for_and_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text("raise SystemExit\nif True:\n    def brief(task, completion): ...\n")
+    path = write_recipe(tmp_path)
+    validate_recipe(path, ["explorer.reward=[{use: './mine.py:brief'}]"])
+    assert re.search(
+        r"mine\.py has no 'breif'; did you mean 'brief'",
+        mistakes(path, "explorer.reward=[{use: 'mine.py:breif'}]"),
+    )
+    (tmp_path / "mine.py").write_text("def (:\n")
+    assert "mine.py:1 is not valid Python" in mistakes(path, "explorer.reward=[{use: 'mine.py:brief'}]")
+
+
+def test_files_and_modules_beside_the_recipe_can_be_named_from_anywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(OWN_CODE, "")
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    folder = tmp_path / "project"
+    folder.mkdir()
+    (folder / "my_reward_of_a_test.py").write_text("def brief(task, completion):\n    return 0.5\n")
+    (folder / "rows.jsonl").write_text("")
+    path = write_recipe(folder)
+    overrides = [
+        "explorer.reward=[{use: './my_reward_of_a_test.py:brief'}]",
+        "tasks=[{name: a, source: {use: jsonl, path: rows.jsonl}}]",
+        "experts=[]",
+        "stages=[{algorithm: grpo, groups_per_step: 2, steps: 1, loss: {use: 'my_reward_of_a_test:brief'}}]",
+    ]
+    monkeypatch.chdir(tmp_path)
+    validate_recipe(path, overrides)
+    recipe = load_recipe(path, overrides)
+    assert recipe.saved()["explorer"]["reward"][0]["use"] == "project/my_reward_of_a_test.py:brief"  # type: ignore[index]
+    assert recipe.saved()["tasks"][0]["source"]["path"] == "project/rows.jsonl"  # type: ignore[index]
+    assert make_reward("project/my_reward_of_a_test.py:brief", {})(None, "") == 0.5
+    assert load("my_reward_of_a_test:brief", "loss")(None, "") == 0.5
+    found = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "from rft_data.core.lookup import load; load('my_reward_of_a_test:brief', 'x')",
+        ],
+        check=False,
+    )
+    assert found.returncode == 0, "processes that a run starts find it too"
+
+
+def test_a_model_of_the_hub_is_refused_only_where_it_cannot_be_fetched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, hub = write_recipe(tmp_path), "model={path: org/name}"
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    validate_recipe(path, [hub])
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+    assert "neither a folder" in mistakes(path, hub)
+    (tmp_path / "hub" / "models--org--name" / "snapshots" / "1").mkdir(parents=True)
+    validate_recipe(path, [hub])
+
+
+def test_a_run_refuses_what_needs_no_machine_to_be_seen(tmp_path: Path) -> None:
+    with pytest.raises(
+        RecipeError, match=r"small\.yaml:\d+:\d+ explorer\.max_tokens: .*no room for a prompt"
+    ):
+        load_recipe(write_recipe(tmp_path), ["explorer.max_tokens=999"])
+
+
+def test_an_empty_recipe_is_named_as_that(tmp_path: Path) -> None:
+    (tmp_path / "empty.yaml").write_text("# later\n")
+    with pytest.raises(RecipeError, match=r"empty\.yaml is empty; a recipe begins with"):
+        load_recipe(tmp_path / "empty.yaml")
+
+
+def test_the_trackers_are_those_that_runs_know() -> None:
+    assert set(TRACKERS) == {TENSORBOARD, *CALLBACKS}
+
+
+@pytest.mark.slow
+def test_validate_loads_no_library_for_all_that(tmp_path: Path) -> None:
+    path = write_recipe(tmp_path)
+    code = (
+        "import resource, sys; from pathlib import Path; from rft_data.recipe.load import validate_recipe;"
+        "validate_recipe(Path(sys.argv[1]), ['stages.1.loss={use: opmd}']);"
+        "heavy = {'torch', 'trl', 'vllm', 'transformers', 'data_juicer', 'ray'} & set(sys.modules);"
+        "assert not heavy, heavy; used = resource.getrusage(resource.RUSAGE_SELF);"
+        "assert used.ru_utime < 2, used.ru_utime"
+    )
+    subprocess.run([sys.executable, "-c", code, str(path)], check=True)

@@ -1,0 +1,137 @@
+"""Shipped recipes: found by name, copied with what they name, compared, and described by a JSON Schema."""
+
+import json
+import re
+from pathlib import Path
+
+import jsonschema
+import pytest
+from ruamel.yaml import YAML
+
+from rft_data.core.errors import RecipeError, UnknownComponentError
+from rft_data.recipe.copying import SCHEMA_FILE, copy_recipe
+from rft_data.recipe.difference import differences
+from rft_data.recipe.json_schema import recipe_schema
+from rft_data.recipe.load import check_recipe, load_recipe
+from rft_data.recipe.modes import MODES
+from rft_data.recipe.section import Section
+from rft_data.recipe.shipped import FACTS, ShippedRecipe, shipped_folder, shipped_recipe, shipped_recipes
+
+ROOT = Path(__file__).parents[3]
+SHIPPED = shipped_recipes()
+
+
+def named(name: str) -> ShippedRecipe:
+    return next(one for one in SHIPPED if one.name == name)
+
+
+def test_every_recipe_file_is_found_by_name_and_says_what_it_does() -> None:
+    assert {one.path.name for one in SHIPPED} == {path.name for path in (ROOT / "recipes").glob("*.yaml")}
+    assert all(one.about.endswith(".") and len(one.about) > 20 for one in SHIPPED)
+    assert named("quickstart").about == "Reinforcement fine-tuning end to end on a laptop CPU."
+
+
+@pytest.mark.parametrize("one", SHIPPED, ids=lambda one: one.name)
+def test_header_says_for_whom_what_it_needs_and_how_long_it_takes(one: ShippedRecipe) -> None:
+    assert list(one.facts) == list(FACTS)
+
+
+def test_unknown_name_gets_a_suggestion() -> None:
+    with pytest.raises(UnknownComponentError, match="'quickstrat'; did you mean 'quickstart'\\?"):
+        shipped_recipe("quickstrat")
+
+
+@pytest.fixture
+def environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the recipes read of the environment without a default."""
+    for one in SHIPPED:
+        for name in re.findall(r"\$\{env:(\w+)\}", one.path.read_text()):
+            monkeypatch.setenv(name, "given")
+
+
+@pytest.mark.usefixtures("environment")
+@pytest.mark.parametrize("one", SHIPPED, ids=lambda one: one.name)
+def test_copy_names_nothing_of_the_package_and_is_the_same_recipe(one: ShippedRecipe, tmp_path: Path) -> None:
+    written = copy_recipe(one.name, tmp_path)
+    text = written[0].read_text()
+    assert "recipes." not in text
+    assert "recipes/" not in text
+    assert text.startswith(f"# yaml-language-server: $schema={SCHEMA_FILE}\n")
+    assert all(
+        path.read_text() == (shipped_folder() / path.name).read_text()
+        for path in written[1:]
+        if path.suffix == ".py"
+    )
+    moved = {found.key for found in differences(check_recipe(one.path), check_recipe(written[0]))}
+    assert all(key.endswith((".use", ".path")) for key in moved)
+
+
+def test_copy_overwrites_nothing_and_then_writes_nothing(tmp_path: Path) -> None:
+    (tmp_path / "arithmetic.py").write_text("mine")
+    with pytest.raises(RecipeError, match=r"arithmetic\.py is there already, with another content"):
+        copy_recipe("quickstart", tmp_path / "new.yaml")
+    assert [path.name for path in tmp_path.iterdir()] == ["arithmetic.py"]
+    (tmp_path / "arithmetic.py").unlink()
+    assert copy_recipe("quickstart", tmp_path / "new.yaml") == copy_recipe(
+        "quickstart", tmp_path / "new.yaml"
+    )
+    assert "rft run new.yaml" in (tmp_path / "new.yaml").read_text()
+
+
+def test_differences_are_of_values_after_presets_and_defaults() -> None:
+    path = named("quickstart").path
+    found = list(
+        differences(load_recipe(path, ["seed=0"]), load_recipe(path, ["seed=3", "explorer.stop=[x]"]))
+    )
+    assert {one.key: one.values for one in found} == {
+        "seed": {"left": 0, "right": 3},
+        "explorer.stop.0": {"right": "x"},
+    }
+    dapo = {one.key for one in differences(load_recipe(path), load_recipe(path, ["stages.1.algorithm=dapo"]))}
+    assert "stages.1.algorithm" in dapo
+    assert any(key.startswith("experience_ops") for key in dapo)
+
+
+@pytest.fixture(scope="module")
+def schema() -> jsonschema.Draft202012Validator:
+    found = recipe_schema()
+    jsonschema.Draft202012Validator.check_schema(found)
+    return jsonschema.Draft202012Validator(found)
+
+
+def tree(path: Path) -> object:
+    return json.loads(json.dumps(YAML(typ="safe", pure=True).load(path.read_text())))
+
+
+@pytest.mark.parametrize("one", SHIPPED, ids=lambda one: one.name)
+def test_schema_lets_shipped_recipes_through(
+    one: ShippedRecipe, schema: jsonschema.Draft202012Validator
+) -> None:
+    schema.validate(tree(one.path))
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"sed": 1}, {"seed": "one"}, {"mode": "onlin"}, {"explorer": {"group_size": 2}}], ids=str
+)
+def test_schema_refuses_what_validate_refuses(
+    wrong: dict[str, object], schema: jsonschema.Draft202012Validator
+) -> None:
+    good = tree(named("quickstart").path)
+    assert isinstance(good, dict)
+    assert schema.is_valid({**good, "seed": "${env:SEED:-1}"})
+    assert not schema.is_valid({**good, **wrong})
+
+
+def test_every_key_of_the_schema_is_described(schema: jsonschema.Draft202012Validator) -> None:
+    sections = {
+        name: found for name, found in schema.schema["$defs"].items() if found.get("type") == "object"
+    }
+    assert {kind.__name__ for kind in MODES.values()} <= set(sections)
+    bare = [
+        f"{name}.{key}"
+        for name, section in sections.items()
+        for key, found in section.get("properties", {}).items()
+        if not found.get("description")
+    ]
+    assert bare == []
+    assert issubclass(MODES["online"], Section)

@@ -1,0 +1,127 @@
+"""`rft debug`: one task, one reward, one operator, one rollout, with everything shown."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from rft_data.buffer import Buffer
+from tests.explorers.engines.chat_server import ChatServer, completion
+from tests.rft_data.cli.test_cli import rft
+from tests.rft_data.conftest import make_experience
+
+RECIPE = """\
+recipe: 1
+name: small
+mode: online
+run_dir: {root}/run
+buffer: {{uri: {root}/run/buffer}}
+model: {{build: {{use: tiny_qwen2, hidden_size: 32, num_layers: 1, num_heads: 1, intermediate_size: 32}}}}
+tasks:
+  - name: a
+    source: {{use: jsonl, path: {root}/tasks.jsonl}}
+    heldout: 0.3
+selector: {{use: shuffle}}
+explorer:
+  engine: {{use: transformers, max_model_len: 64}}
+  group_size: 4
+  max_tokens: 6
+  workflow: {{use: single_turn, args: {{system: Be short.}}}}
+  reward: [{{use: exact_answer}}, {{use: answer_format, weight: 0.5}}]
+experience_ops: [{{grpo_advantage_mapper: {{}}}}]
+stages: [{{algorithm: grpo, groups_per_step: 2, steps: 3}}]
+evaluation: {{limit: 4}}
+"""
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> str:
+    rows = [{"question": f"{i} + 1 =", "answer": str(i + 1), "level": i} for i in range(4)]
+    (tmp_path / "tasks.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "small.yaml").write_text(RECIPE.format(root=tmp_path))
+    return str(tmp_path / "small.yaml")
+
+
+def test_reward_shows_every_part_without_a_model(recipe: str) -> None:
+    done = rft("debug", "reward", recipe, "--completion", "#### 3", "--task", "2")
+    assert (
+        "reward   1.5\n  exact_answer: 1.0\n  answer_format: 1.0\n"
+        in rft("debug", "reward", recipe, "--completion", "#### 4", "--task", "3").stdout
+    )
+    assert "answer   3" in done.stdout
+    found = json.loads(rft("debug", "reward", recipe, "--completion", "so 1 #### 2.", "--json").stdout)
+    assert found["reward_parts"]["exact_answer"] == 0.0
+    wrong = rft("debug", "reward", recipe, "--task", "17x")
+    assert (wrong.exit_code, "has no task '17x'; give an id, or a place from 0 to 3" in wrong.stderr) == (
+        2,
+        True,
+    )
+
+
+def test_a_recipe_that_plays_nothing_is_refused() -> None:
+    done = rft("debug", "reward", "gsm8k_preferences")
+    assert (done.exit_code, "which plays no task" in done.stderr) == (2, True)
+
+
+@pytest.mark.slow
+def test_task_is_shown_as_the_model_will_see_it(recipe: str) -> None:
+    found = json.loads(rft("debug", "task", recipe, "--task", "1", "--json").stdout)
+    assert [one["content"] for one in found["prompt"]["messages"]] == ["Be short.", "1 + 1 ="]
+    assert "Be short." in found["prompt"]["text"]
+    assert "1 + 1 =" in found["prompt"]["text"]
+    assert found["metadata"] == {"level": 1}
+    text = rft("debug", "task", recipe, "--task", found["task_id"]).stdout
+    assert f"{len(found['prompt']['ids'])} tokens: {found['prompt']['ids'][0]} " in text
+
+
+@pytest.mark.slow
+def test_operator_says_what_it_does_with_a_stored_group(tmp_path: Path) -> None:
+    with Buffer(tmp_path / "b") as buffer:
+        buffer.append([make_experience(i) for i in range(8)])
+    done = rft(
+        "debug", "op", "reward_range_filter", "min_reward=0.5", "--buffer", str(tmp_path / "b"), "--json"
+    )
+    rows = json.loads(done.stdout)
+    assert {row["verdict"] for row in rows} <= {"kept", "dropped"}
+    assert all((row["reward"] >= 0.5) == (row["verdict"] == "kept") for row in rows)
+    assert "verdict" in rft("debug", "op", "pass_rate_mapper", "--buffer", str(tmp_path / "b")).stdout
+    wrong = rft("debug", "op", "reward_range_filter", "least=1", "--buffer", str(tmp_path / "b"))
+    assert (wrong.exit_code, "unknown argument" in wrong.stderr) == (2, True)
+    missing = rft("debug", "op", "pass_rate_mapper", "--buffer", str(tmp_path / "b"), "--group", "none")
+    assert "has no group none" in missing.stderr
+
+
+@pytest.mark.slow
+def test_engine_plays_a_task_and_shows_tokens_with_logprobs(recipe: str, tmp_path: Path) -> None:
+    done = rft("debug", "engine", recipe, "--task", "2", "--rollouts", "2", "--json")
+    assert done.exit_code == 0, done.stderr
+    rows = json.loads(done.stdout)
+    assert len(rows) == 2
+    for row in rows:
+        sampled = [token for token in row["tokens"] if token["logprob"] is not None]
+        assert 1 <= len(sampled) <= 6
+        assert all(token["logprob"] <= 0 for token in sampled)
+        assert row["row"]["reward_parts"] == {"exact_answer": 0.0, "answer_format": 0.0}
+        assert row["verdict"]["verdict"] == "kept"
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["explore", "eval"])
+def test_a_model_at_an_endpoint_is_looked_at_by_its_name(recipe: str, tmp_path: Path, mode: str) -> None:
+    text = Path(recipe).read_text().replace("mode: online", f"mode: {mode}")
+    unread = {"explore": ("evaluation",), "eval": ("selector", "experience_ops")}[mode]
+    lines = [line for line in text.splitlines() if not line.startswith(("stages", "model", *unread))]
+    lines += ["models: [some/model]"] if mode == "eval" else ["groups: 1", "model: {path: some/model}"]
+    with ChatServer(lambda *_: completion(content="#### 1")) as server:
+        engine = f"engine: {{use: openai, options: {{base_url: '{server.base_url}'}}}}"
+        asked = "\n".join(lines).replace("engine: {use: transformers, max_model_len: 64}", engine)
+        Path(recipe).write_text(asked)
+        done = rft("debug", "engine", recipe)
+        assert done.exit_code == 0, done.stderr
+        assert "no tokens: an endpoint gives none" in done.stdout
+        assert "#### 1" in done.stdout
+    shown = rft("debug", "task", recipe)
+    assert shown.exit_code == 0, shown.stderr
+    assert "the endpoint gets these messages" in shown.stdout
+    assert {body["model"] for body in server.requests} == {"some/model"}

@@ -1,0 +1,159 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+from transformers import AutoConfig, AutoModelForCausalLM, Qwen2ForCausalLM
+
+from rft_data.cli.outlook_text import outlook_lines
+from rft_data.core.errors import IntegrityError
+from rft_data.recipe.load import load_recipe
+from rft_data.recipe.online import OnlineRecipe
+from rft_data.recipe.sections import TinyModel
+from rft_data.run.outlook.batches import micro_batch
+from rft_data.run.outlook.contacts import contacts
+from rft_data.run.outlook.memory import Batch, Training, cache_bytes_a_token, training_memory
+from rft_data.run.outlook.model_size import _tiny, folder_size
+from rft_data.run.outlook.places import places
+from trainers.models.tiny_model import build_tiny_model
+
+RECIPES = Path(__file__).parents[3] / "recipes"
+ON_CPU = Training(options={}, lora=None, reference=False, critic=False, on_gpu=False)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_tiny_model(
+        tmp_path_factory.mktemp("size") / "model",
+        seed=0,
+        hidden_size=128,
+        num_layers=3,
+        intermediate_size=384,
+    )
+
+
+def kept_bytes(model: Qwen2ForCausalLM, rows: int, tokens: int) -> int:
+    """What the layers of a model keep for their backward pass, as torch says."""
+    weights = {one.untyped_storage().data_ptr() for one in model.parameters()}
+    kept: dict[int, torch.Tensor] = {}
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.untyped_storage().data_ptr() not in weights:
+            kept[tensor.untyped_storage().data_ptr()] = tensor  # held, so that no address comes twice
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        model.model(torch.zeros(rows, tokens, dtype=torch.int64), use_cache=False)
+    return sum(tensor.untyped_storage().nbytes() for tensor in kept.values())
+
+
+def test_a_folder_is_sized_up_without_loading_it(folder: Path) -> None:
+    found, model = folder_size(folder), AutoModelForCausalLM.from_pretrained(folder)
+    assert found is not None
+    assert found.parameters == model.num_parameters()
+    adapted = get_peft_model(model, LoraConfig(r=4, target_modules="all-linear"))
+    trained = sum(one.numel() for one in adapted.parameters() if one.requires_grad)
+    assert found.adapter_parameters({"r": 4, "target_modules": "all-linear"}) == trained
+    one = found.adapter_parameters({"r": 4, "target_modules": ["down_proj"]})
+    assert one == 3 * 4 * (128 + 384)
+    tiny = _tiny(TinyModel(use="tiny_qwen2", hidden_size=128, num_layers=3, intermediate_size=384))
+    assert 0 <= tiny.parameters - found.parameters < 1024 * 128
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_activations_are_what_torch_keeps(folder: Path, checkpointing: bool) -> None:
+    size, model = folder_size(folder), AutoModelForCausalLM.from_pretrained(folder).train()
+    assert size is not None
+    if checkpointing:
+        model.gradient_checkpointing_enable()
+    how = Training({"gradient_checkpointing": checkpointing}, None, False, False, on_gpu=False)
+    found = training_memory(size, how, Batch(rows=4, tokens=50, completion=20))["activations"]
+    measured = kept_bytes(model, 4, 50)
+    if checkpointing:  # and one layer as a whole, while its backward pass runs
+        measured += kept_bytes(AutoModelForCausalLM.from_pretrained(folder).train(), 4, 50) // size.layers
+    assert found == pytest.approx(measured, rel=0.05)
+
+
+def test_memory_of_training_by_what_it_is_for(folder: Path) -> None:
+    size, batch = folder_size(folder), Batch(rows=2, tokens=10, completion=4)
+    assert size is not None
+    whole = training_memory(size, ON_CPU, batch)
+    assert whole["weights"] == whole["gradients"] == 4 * size.parameters
+    assert whole["optimizer"] == 8 * size.parameters
+    lora = Training({}, {"r": 4, "target_modules": ["down_proj"]}, reference=True, critic=False, on_gpu=False)
+    adapted = training_memory(size, lora, batch)
+    assert adapted["optimizer"] == 2 * adapted["gradients"] == 8 * 3 * 4 * (128 + 384)
+    assert "reference" not in adapted  # it is the model without its adapter
+    options = {"model_init_kwargs": {"dtype": "bfloat16"}, "optim": "adamw_8bit"}
+    on_gpu = training_memory(size, Training(options, None, True, True, on_gpu=True), batch)
+    assert on_gpu["weights"] == 2 * 2 * size.parameters  # policy and critic
+    assert on_gpu["optimizer"] == 2 * 2 * size.parameters
+    assert on_gpu["reference"] == 2 * size.parameters
+    assert on_gpu["logits and their gradient"] == 2 * 4 * size.vocabulary * 2 * 4
+    config = AutoConfig.from_pretrained(folder)
+    assert cache_bytes_a_token(size, "float32") == 2 * config.num_hidden_layers * 128 * 4
+
+
+def test_a_damaged_model_is_one_clear_error(tmp_path: Path) -> None:
+    assert folder_size(tmp_path) is None
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "model.safetensors").write_bytes(b"\x08\0\0\0\0\0\0\0no json.")
+    with pytest.raises(IntegrityError, match="cannot be sized up"):
+        folder_size(tmp_path)
+
+
+def online(*overrides: str) -> OnlineRecipe:
+    recipe = load_recipe(RECIPES / "quickstart.yaml", overrides)
+    assert isinstance(recipe, OnlineRecipe)
+    return recipe
+
+
+def test_the_arithmetic_of_a_step() -> None:
+    recipe = online("stages.1.trl.gradient_accumulation_steps=4")
+    assert micro_batch(recipe) == Batch(rows=32, tokens=128, completion=48)
+    text = "\n".join(outlook_lines(recipe))
+    assert "16 groups x 8 rollouts = 128 rollouts; 60 steps = 7,680 rollouts" in text
+    assert "1 process x 4 micro-batches of 32 rows of at most 128 tokens" in text
+    assert "none: every trained token was sampled by the weights" in text
+    assert "contacts     no host" in text
+    assert "holds no run" in text
+
+
+def test_engines_and_trainer_share_the_machine_by_placement() -> None:
+    recipe = online(
+        "placement.use=local",
+        "placement.explorers.count=2",
+        "placement.explorers.gpus=1",
+        "sync.max_staleness=1",
+    )
+    trainer, engine = places(recipe, _tiny(recipe.model.build))  # type: ignore[arg-type]
+    assert (trainer.count, trainer.gpus, engine.count, engine.gpus) == (1, 0, 2, 1)
+    assert "cache of 128 sequences of 128 tokens" in engine.parts  # 2 x 16 groups of 8, over two explorers
+    text = "\n".join(outlook_lines(recipe))
+    assert "engine 'vllm', each of 2" in text
+    assert "more than 1 step behind is not trained on" in text
+    assert "2 explorers with 1 CPU, 1 GPU each" in text
+
+
+def test_what_does_not_fit_is_said_and_no_model_is_guessed(tmp_path: Path) -> None:
+    huge = "\n".join(outlook_lines(online("explorer.engine.max_model_len=100000000")))
+    assert "DOES NOT FIT" in huge
+    missing = "\n".join(outlook_lines(online("model={path: nobody/model}")))
+    assert "not known: 'nobody/model' is no folder here" in missing
+    assert "huggingface.co" in missing
+
+
+def test_hosts_are_named_and_secrets_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    args: dict[str, Any] = {"url": "https://user:secret@scores.example.org:8443/v1"}
+    recipe = online(
+        f"explorer.reward=[{{use: reward_server, args: {json.dumps(args)}}}]",
+        "monitor.trackers=[wandb]",
+        "buffer.uri=s3://rollouts/run",
+    )
+    found = contacts(recipe)
+    assert set(found) == {"scores.example.org:8443", "api.wandb.ai", "s3://rollouts"}
+    assert found["scores.example.org:8443"] == "explorer.reward.0.args.url"
