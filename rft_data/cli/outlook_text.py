@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from rft_data.cli.buffer_text import size_text
+from rft_data.placement.machine import total_bytes
 from rft_data.recipe.modes import TrainingRecipe
-from rft_data.recipe.online import OnlineRecipe
 from rft_data.recipe.recipe import Recipe, RunRecipe
-from rft_data.run.outlook.batches import batch_lines, counted, group_size, most_sampled, staleness_line
+from rft_data.run.doctor.machine import gpu_lines
+from rft_data.run.outlook.batches import batch_lines, counted, most_sampled, staleness_line
 from rft_data.run.outlook.contacts import contacts
 from rft_data.run.outlook.model_size import ModelSize, size_of
 from rft_data.run.outlook.places import Place, places
@@ -45,10 +46,15 @@ def _training(recipe: TrainingRecipe) -> Iterator[tuple[str, str]]:
         )
         return
     yield "model", f"{_number(size.parameters)} parameters"
-    found = list(places(recipe, size))
+    cards = gpu_lines() if recipe.placement.use == "inline" else []
+    found = list(places(recipe, size, shared_gpu=bool(cards)))
     for place in found:
         yield "memory", _memory(place)
-    yield from _devices(recipe, found)
+    if cards:
+        total = sum(place.total for place in found)
+        yield "memory", f"on the GPU, which they share: about {size_text(total)}; it is {cards[0]}"
+    else:
+        yield from _devices(recipe, found)
     yield "disk", _disk(recipe, size)
 
 
@@ -63,7 +69,7 @@ def _devices(recipe: TrainingRecipe, found: list[Place]) -> Iterator[tuple[str, 
     """What the CPU's memory would have to hold, beside what there is."""
     on_cpu = sum(place.total * place.count for place in found if not place.gpus)
     if on_cpu and recipe.placement.use != "ray":
-        there = _machine_memory()
+        there = total_bytes()
         verdict = "fits" if on_cpu < there else "DOES NOT FIT"
         yield "memory", f"on the CPU: about {size_text(on_cpu)} of {size_text(there)}, {verdict}"
     cards = sum(place.gpus * place.count for place in found)
@@ -76,10 +82,10 @@ def _disk(recipe: TrainingRecipe, size: ModelSize) -> str:
     trained = size.parameters if stage.lora is None else size.adapter_parameters(stage.lora)
     kept = KEPT * trained * 12 + KEPT * trained * 4
     words = f"about {size_text(kept)} for {KEPT} checkpoints and {KEPT} versions"
-    if not isinstance(recipe, OnlineRecipe):
+    if recipe.explorer is None:
         return words
     row = _ROW_BYTES + _TOKEN_BYTES * most_sampled(recipe.explorer)
-    rows = 1000 * stage.groups_per_step * group_size(recipe)
+    rows = 1000 * stage.groups_per_step * recipe.group_size
     return f"{words}; at most {size_text(rows * row)} of rows per 1,000 steps, more where groups are dropped"
 
 
@@ -105,13 +111,6 @@ def _folder(run_dir: Path) -> str:
     found = run_status(run_dir)
     where = "from its beginning" if found.checkpoint is None else f"from checkpoint {found.checkpoint[0]}"
     return f"'{run_dir}' holds a run ({found.standing.state}), which would go on {where}"
-
-
-def _machine_memory() -> int:
-    for line in Path("/proc/meminfo").read_text().splitlines():
-        if line.startswith("MemTotal:"):
-            return int(line.split()[1]) * 1024
-    raise AssertionError("/proc/meminfo names no MemTotal")
 
 
 def _number(count: int) -> str:

@@ -40,6 +40,11 @@ def cpu_count() -> int:
     return os.cpu_count() or 1
 
 
+def total_bytes() -> int:
+    """Memory of this machine, used or free."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
 def free_bytes() -> int | None:
     """Memory available without swapping; None if the system does not tell it."""
     try:

@@ -87,6 +87,8 @@ class TrainRecipe(RunRecipe):
     """Exactly one stage, a policy-gradient one."""
 
     several_processes: ClassVar[bool] = True
+    explorer: ClassVar[None] = None
+    """Nothing is explored."""
     rewards: ClassVar[None] = None
     """Nothing is explored: the rewards are stored."""
     feedback_join: ClassVar[None] = None

@@ -10,8 +10,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-import torch
-
 from rft_data.core.errors import RecipeError, RftError
 from rft_data.core.lookup import suggest
 from trainers.models.owned import OWNED
@@ -26,6 +24,8 @@ Made = TypeVar("Made")
 
 def accelerator_defaults() -> dict[str, bool]:
     """Options that replace TRL's defaults where there is no GPU; empty where there is one."""
+    import torch  # seconds: those who ask for a recipe's arithmetic do not need it
+
     if torch.cuda.is_available():
         return {}
     return {"use_cpu": True, "bf16": False, "gradient_checkpointing": False, "dataloader_pin_memory": False}

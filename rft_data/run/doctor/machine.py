@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import shutil
 import socket
@@ -11,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from rft_data.core.words import Health
-from rft_data.placement.machine import cpu_count, free_bytes
+from rft_data.placement.machine import cpu_count, free_bytes, total_bytes
 from rft_data.run.doctor.finding import Finding
 from rft_data.run.doctor.packages import installed
 
@@ -56,7 +55,7 @@ def _memory() -> Finding:
     return Finding(
         "memory",
         Health.BAD if low else Health.OK,
-        f"{_gib(free)} free of {_gib(os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES'))}",
+        f"{_gib(free)} free of {_gib(total_bytes())}",
         f"end other programs: a run with the smallest model needs {_gib(_LEAST_BYTES)}" if low else "",
     )
 

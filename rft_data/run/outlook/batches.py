@@ -2,35 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from rft_data.recipe.modes import TrainingRecipe
-from rft_data.recipe.online import OnlineRecipe
 from rft_data.recipe.sections import ExplorerSection
+from rft_data.recipe.stages import RlStage
 from rft_data.run.outlook.memory import Batch
+from trainers.models.options import accumulation_steps
 
 _STEP_ROWS = ("step_wise", "step_wise_fresh")
 
 
-def group_size(recipe: TrainingRecipe) -> int:
-    """Rollouts of a group that the trainer gets."""
-    return recipe.explorer.group_size if isinstance(recipe, OnlineRecipe) else recipe.group_size
-
-
-def accumulation(options: Mapping[str, object]) -> int:
-    """Micro-batches of a step on each process. What is no count is refused when the run starts."""
-    given = options.get("gradient_accumulation_steps", 1)
-    return given if isinstance(given, int) and given > 0 else 1
-
-
 def micro_batch(recipe: TrainingRecipe) -> Batch:
     """The largest of one trainer process, where rollouts are as long as they may be."""
-    parts = accumulation(recipe.rl.trl) * recipe.placement.trainer.processes
-    rows = -(-recipe.rl.groups_per_step * group_size(recipe) // parts)
-    if isinstance(recipe, OnlineRecipe):
-        longest = recipe.explorer.engine.max_model_len
-        return Batch(rows, longest, most_sampled(recipe.explorer))
-    return Batch(rows, 0, 0)
+    parts = accumulation_steps(recipe.rl.trl) * recipe.placement.trainer.processes
+    rows = -(-recipe.rl.groups_per_step * recipe.group_size // parts)
+    if recipe.explorer is None:
+        return Batch(rows, 0, 0)
+    return Batch(rows, recipe.explorer.engine.max_model_len, most_sampled(recipe.explorer))
 
 
 def most_sampled(explorer: ExplorerSection) -> int:
@@ -41,7 +30,7 @@ def most_sampled(explorer: ExplorerSection) -> int:
 
 def batch_lines(recipe: TrainingRecipe) -> Iterator[tuple[str, str]]:
     """The arithmetic of a step, as (what, in words)."""
-    stage, members = recipe.rl, group_size(recipe)
+    stage, members = recipe.rl, recipe.group_size
     rollouts = stage.groups_per_step * members
     yield (
         "step",
@@ -49,19 +38,19 @@ def batch_lines(recipe: TrainingRecipe) -> Iterator[tuple[str, str]]:
         f"{stage.steps} steps = {rollouts * stage.steps:,} rollouts trained on",
     )
     one, processes = micro_batch(recipe), recipe.placement.trainer.processes
-    parts = accumulation(stage.trl)
+    parts = accumulation_steps(stage.trl)
     yield (
         "micro-batch",
         f"{counted(processes, 'process')} x {counted(parts, 'micro-batch')} of {one.rows} rows"
         + (f" of at most {one.tokens:,} tokens" if one.tokens else ""),
     )
-    if isinstance(recipe, OnlineRecipe):
-        yield from _explored(recipe, rollouts)
+    if recipe.explorer is not None:
+        yield from _explored(stage, recipe.explorer, rollouts)
 
 
 def staleness_line(recipe: TrainingRecipe) -> str:
     """How old what is trained on may be."""
-    if not isinstance(recipe, OnlineRecipe):
+    if recipe.explorer is None:
         return "the groups were sampled before this run, by weights of any age"
     sync = recipe.sync
     if sync.synchronous:
@@ -72,8 +61,7 @@ def staleness_line(recipe: TrainingRecipe) -> str:
     )
 
 
-def _explored(recipe: OnlineRecipe, rollouts: int) -> Iterator[tuple[str, str]]:
-    explorer, stage = recipe.explorer, recipe.rl
+def _explored(stage: RlStage, explorer: ExplorerSection, rollouts: int) -> Iterator[tuple[str, str]]:
     sampled, turns = most_sampled(explorer), _turns(explorer)
     yield (
         "tokens",

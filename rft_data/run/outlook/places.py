@@ -33,17 +33,20 @@ class Place:
         return sum(self.parts.values())
 
 
-def places(recipe: TrainingRecipe, size: ModelSize) -> Iterator[Place]:
-    """The trainer, the engines, and the reward models on devices of their own."""
-    yield _trainer(recipe, size)
-    if isinstance(recipe, OnlineRecipe):
-        yield _engine(recipe, size)
+def places(recipe: TrainingRecipe, size: ModelSize, *, shared_gpu: bool) -> Iterator[Place]:
+    """The trainer, the engines, and the reward models on devices of their own.
+
+    Args: shared_gpu: the run is one process on a machine with a GPU, on which it trains and samples.
+    """
+    trainer, explorers = recipe.placement.trainer, recipe.placement.explorers
+    yield _trainer(recipe, size, 1 if shared_gpu else trainer.gpus / trainer.processes)
+    if recipe.explorer is not None:
+        yield _engine(recipe, size, 1 if shared_gpu else explorers.gpus)
         yield from _reward_models(recipe)
 
 
-def _trainer(recipe: TrainingRecipe, size: ModelSize) -> Place:
+def _trainer(recipe: TrainingRecipe, size: ModelSize, gpus: float) -> Place:
     stage, place = recipe.rl, recipe.placement.trainer
-    gpus = place.gpus / place.processes
     how = Training(
         options=stage.trl,
         lora=stage.lora,
@@ -54,9 +57,9 @@ def _trainer(recipe: TrainingRecipe, size: ModelSize) -> Place:
     return Place("trainer", place.processes, gpus, training_memory(size, how, micro_batch(recipe)))
 
 
-def _engine(recipe: OnlineRecipe, size: ModelSize) -> Place:
+def _engine(recipe: OnlineRecipe, size: ModelSize, gpus: float) -> Place:
     engine, explorers = recipe.explorer.engine, recipe.placement.explorers
-    default = "bfloat16" if explorers.gpus else "float32"
+    default = "bfloat16" if gpus else "float32"
     dtype = engine.options.get("dtype")
     dtype = default if dtype in (None, "auto") else dtype
     given = engine.options.get("max_num_seqs")
@@ -68,7 +71,7 @@ def _engine(recipe: OnlineRecipe, size: ModelSize) -> Place:
         "weights": size.parameters * width(dtype),
         f"cache of {sequences} sequences of {engine.max_model_len:,} tokens": cache,
     }
-    return Place(f"engine '{engine.use}'", explorers.count, explorers.gpus, parts)
+    return Place(f"engine '{engine.use}'", explorers.count, gpus, parts)
 
 
 def _reward_models(recipe: OnlineRecipe) -> Iterator[Place]:

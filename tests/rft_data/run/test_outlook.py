@@ -130,13 +130,50 @@ def test_engines_and_trainer_share_the_machine_by_placement() -> None:
         "placement.explorers.gpus=1",
         "sync.max_staleness=1",
     )
-    trainer, engine = places(recipe, _tiny(recipe.model.build))  # type: ignore[arg-type]
+    trainer, engine = places(recipe, _tiny(recipe.model.build), shared_gpu=False)  # type: ignore[arg-type]
     assert (trainer.count, trainer.gpus, engine.count, engine.gpus) == (1, 0, 2, 1)
     assert "cache of 128 sequences of 128 tokens" in engine.parts  # 2 x 16 groups of 8, over two explorers
     text = "\n".join(outlook_lines(recipe))
     assert "engine 'vllm', each of 2" in text
     assert "more than 1 step behind is not trained on" in text
     assert "2 explorers with 1 CPU, 1 GPU each" in text
+
+
+def test_one_process_on_a_machine_with_a_gpu_uses_the_gpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "nvidia-smi"
+    program.write_text("#!/bin/sh\necho 'NVIDIA A10G, 24564 MiB, 570.1'\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    text = "\n".join(outlook_lines(online("explorer.engine.max_model_len=100000000")))
+    assert "on the GPU, which they share: about" in text
+    assert "it is NVIDIA A10G, 24564 MiB" in text
+    assert "of 1 GPU (weights" in text
+    assert "on the CPU" not in text
+    assert "DOES NOT FIT" not in text
+
+
+def test_training_on_stored_groups_has_no_engine(tmp_path: Path) -> None:
+    stage = "{algorithm: grpo, steps: 5, groups_per_step: 4, trl: {gradient_accumulation_steps: 2}}"
+    path = tmp_path / "train.yaml"
+    path.write_text(f"""recipe: 1
+name: learning
+mode: train
+explored_by: looking
+group_size: 6
+run_dir: runs/learning
+buffer: {{uri: b}}
+model: {{build: {{use: tiny_qwen2}}}}
+experience_ops: []
+stages: [{stage}]
+""")
+    text = "\n".join(outlook_lines(load_recipe(path)))
+    assert "4 groups x 6 rollouts = 24 rollouts" in text
+    assert "1 process x 2 micro-batches of 12 rows" in text
+    assert "sampled before this run" in text
+    assert "trainer: about" in text
+    assert "engine" not in text
 
 
 def test_what_does_not_fit_is_said_and_no_model_is_guessed(tmp_path: Path) -> None:
