@@ -18,6 +18,7 @@ from rft_data.recipe.running import Component
 from rft_data.recipe.section import Section
 from rft_data.recipe.sections import OnlineEvaluation, Operators
 from rft_data.recipe.stages import BatchOps, RlStage
+from rft_data.recipe.task_sources import FunctionTasks
 
 _HEAD = """\
 # Recipe reference
@@ -46,6 +47,7 @@ _TITLES: Mapping[type[Section], str] = {
     Component: "use and args",
     RlStage: "stages[] (any other algorithm)",
     OnlineEvaluation: "evaluation (mode online)",
+    FunctionTasks: "tasks[].source (a function of your own)",
 }
 """Titles of sections that stand in many places, or that no value of a key chooses."""
 

@@ -14,7 +14,8 @@ from data_juicer.ops.base_op import OPERATORS, Pipeline
 
 from ops.base import ArrowFilter, Judgement
 from ops.similarity.word_ngrams import Ngrams, split_words
-from rft_data.tasks.sources import pick, read_jsonl
+from rft_data.tasks.columns import pick
+from rft_data.tasks.sources import read_jsonl
 from rft_data.tasks.table import held_out
 
 

@@ -170,8 +170,7 @@ def json_rows(path: Path) -> Iterator[Found]:
     try:
         yield from read_json(path)
     except RowError as err:
-        what = str(err).partition(". Rows before this line")[0]  # only imports store while they read
-        raise RowError(f"{what}. Nothing is stored; mend the file and import it again.") from err
+        raise RowError(f"{err} Nothing is stored; mend the file and import it again.") from err
 
 
 def _feedback(found: Found, author: str | None) -> Feedback:

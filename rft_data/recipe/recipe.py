@@ -26,7 +26,8 @@ from rft_data.recipe.sections import (
     SelectorSection,
 )
 from rft_data.recipe.stages import RlStage
-from rft_data.recipe.tasksets import ReasoningGym, Taskset
+from rft_data.recipe.task_sources import ReasoningGym
+from rft_data.recipe.tasksets import Taskset
 
 
 class Recipe(Section):

@@ -1,62 +1,28 @@
-"""The sections of a recipe about what is read: tasksets, experts' solutions, files of stored rollouts."""
+"""The sections of a recipe about what is read: tasksets, experts' solutions, files of stored rollouts.
+
+The sources of tasks are in `task_sources.py`.
+"""
 
 from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Discriminator, Field, Tag, model_validator
+from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
+from rft_data.core.errors import RecipeError
 from rft_data.recipe.offline import SftRows, TrainedSource
 from rft_data.recipe.section import Section
+from rft_data.recipe.task_sources import (
+    TABLES,
+    AnyTable,
+    JsonLines,
+    Source,
+    VerifiersTasks,
+    kind_of_source,
+)
+from rft_data.tasks.columns import is_template, template_fields
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
-
-
-class ReasoningGym(Section):
-    """Procedurally generated tasks of the `reasoning-gym` package."""
-
-    use: Literal["reasoning_gym"]
-    """Tasks are generated, not read from a file."""
-    dataset: str
-    """Name of the dataset in that package, for example `chain_sum`."""
-    size: int = Field(ge=1)
-    """How many tasks to generate; repeated ones are stored once."""
-    seed: int = 0
-    """Seed of the generator, apart from the recipe's, so that all runs get the same tasks."""
-    args: dict[str, object] = Field(default_factory=dict)
-    """Arguments of that dataset's config."""
-
-
-class JsonLines(Section):
-    """A local file, one JSON object per line."""
-
-    use: Literal["jsonl"]
-    """Tasks or rollouts are read from a file."""
-    path: str
-    """The file, one JSON object a line, relative to the working directory."""
-
-
-class VerifiersTasks(Section):
-    """The datasets of an environment of the package `verifiers`; that of its evaluation is held out."""
-
-    use: Literal["verifiers"]
-    """Tasks are the rows of a dataset, with all that the environment wants to know of them."""
-    environment: str
-    """Id of an installed environment, its file (`./my_env.py`), or the import path of what makes it."""
-    args: dict[str, object] = Field(default_factory=dict)
-    """Arguments of its `load_environment`; give the same to the workflow."""
-    size: int | None = Field(default=None, ge=1)
-    """At most so many rows of each dataset, those that come first; left out: all."""
-
-
-class StoredTasks(Section):
-    """Tasks that the run's buffer holds already, for example imported ones."""
-
-    use: Literal["stored"]
-    """The tasks are those stored under the taskset's `name`, with the split they were stored with."""
-
-
-Source = Annotated[ReasoningGym | JsonLines | VerifiersTasks | StoredTasks, Field(discriminator="use")]
 
 
 class Taskset(Section):
@@ -66,10 +32,14 @@ class Taskset(Section):
     """Stored with each task; (taskset, task_id) is a task's key."""
     source: Source
     """A generator or a file that the tasks come from."""
-    prompt: str = "question"
-    """Field of a file that is the prompt: text, which becomes the user message, or chat messages."""
+    prompt: str | None = "question"
+    """Column that is the prompt: text, which becomes the user message, or chat messages; dots lead into
+    nested columns (`problem.text`). With braces it is a template: `"{question}\\nIn one line."`. Left out
+    with source file, huggingface or a function: prompt and answer are recognised by the columns' names."""
     answer: str | None = "answer"
-    """Field of a file that is the reference answer; null: the tasks have none."""
+    """Column, or template, that is the reference answer; null: the tasks have none."""
+    system: str | None = Field(default=None, exclude_if=lambda given: given is None)
+    """A system message, or a template of one, before each prompt."""
     difficulty: float | None = None
     """Offline difficulty of all its tasks, larger is harder."""
     heldout: Fraction = 0.0
@@ -79,10 +49,14 @@ class Taskset(Section):
     Left out: all columns of a file but prompt and answer, and nothing of a generator, whose fields are those
     of its `metadata`."""
     workflow: str | None = Field(default=None, exclude_if=lambda given: given is None)
-    """Name of the workflow that plays its tasks, in `explorer.workflows`; left out: `explorer.workflow`."""
+    """Name of the workflow that plays its tasks, in `explorer.workflows`; left out: `explorer.workflow`. A
+    template takes it from each row: `"{kind}"`."""
+    reward: str | None = Field(default=None, exclude_if=lambda given: given is None)
+    """Name of the reward that scores its tasks, in `explorer.reward`, or a template of it; left out: all."""
     images: str | None = Field(default=None, exclude_if=lambda given: given is None)
-    """Field of a file with the images of each task: one or a list, paths relative to the file or data URIs.
-    A prompt shows them where it says `<image>`, else before its text. Left out: tasks are text."""
+    """Column with the images of each task: one or a list of paths relative to the file, data URIs, or images
+    as `datasets` stores them. A prompt shows them where it says `<image>`, else before its text. Left out:
+    tasks are text."""
 
     @model_validator(mode="before")
     @classmethod
@@ -92,12 +66,41 @@ class Taskset(Section):
         keeps_none = isinstance(source, dict) and source.get("use") == "reasoning_gym"
         return {"metadata": [], **given} if keeps_none else given
 
+    @model_validator(mode="before")
+    @classmethod
+    def _recognised(cls, given: Any) -> Any:
+        """Without a column for the prompt, those of a table are recognised: stored recipes say `null`."""
+        source = given.get("source") if isinstance(given, dict) else None
+        is_table = kind_of_source(source) in TABLES and kind_of_source(source) != "jsonl"
+        return {"prompt": None, "answer": None, **given} if is_table and "prompt" not in given else given
+
+    @field_validator("prompt", "answer", "system", "workflow", "reward")
+    @classmethod
+    def _template(cls, given: str | None) -> str | None:
+        if given is not None and is_template(given):
+            try:
+                template_fields(given)
+            except RecipeError as err:
+                raise ValueError(str(err)) from err
+        return given
+
+    @model_validator(mode="after")
+    def _columns_named(self) -> Taskset:
+        if self.prompt is None and not isinstance(self.source, AnyTable):
+            raise ValueError(f"'prompt' names a column, and the source is '{self.source.use}'; remove it")
+        if self.prompt is None and self.answer is not None:
+            raise ValueError("'answer' is given and 'prompt' is not; name both columns, or neither")
+        return self
+
     @model_validator(mode="after")
     def _images_of_a_file(self) -> Taskset:
-        if self.images is not None and not isinstance(self.source, JsonLines):
-            raise ValueError(
-                f"'images' names a field of a file, and the source is '{self.source.use}'; remove it"
-            )
+        if isinstance(self.source, AnyTable):
+            return self
+        for key in ("images", "system", "reward"):
+            if getattr(self, key) is not None:
+                raise ValueError(
+                    f"'{key}' is for rows of a table, and the source is '{self.source.use}'; remove it"
+                )
         return self
 
     @model_validator(mode="after")

@@ -18,12 +18,20 @@ from rft_data.recipe.modes import OperatorRecipe, ShapingRecipe
 from rft_data.recipe.recipe import TasksRecipe
 from rft_data.recipe.running import OperatorLimits
 from rft_data.recipe.sections import Model, Operators, SelectorSection
-from rft_data.recipe.tasksets import JsonLines, ReasoningGym, StoredTasks, Taskset, VerifiersTasks
+from rft_data.recipe.task_sources import (
+    AnyTable,
+    JsonLines,
+    ReasoningGym,
+    StoredTasks,
+    TableSource,
+    VerifiersTasks,
+)
+from rft_data.recipe.tasksets import Taskset
 from rft_data.run.stored_tasks import stored_tasks
+from rft_data.run.taskset_rows import store_table_images, table_tasks
 from rft_data.tasks.selectors import make_selector
 from rft_data.tasks.selectors.base import OpenSelector
-from rft_data.tasks.sources import jsonl_tasks, reasoning_gym_tasks
-from rft_data.tasks.task_images import store_images, with_images
+from rft_data.tasks.sources import reasoning_gym_tasks
 from rft_data.tasks.verifiers_environment import verifiers_tasks
 from rft_data.weights.adapter import adapter_in
 
@@ -74,10 +82,14 @@ def taskset_tasks(section: Taskset, buffer: Buffer | None = None, run: str = "")
         tasks = stored_tasks(buffer, section.name, heldout=section.heldout, run=run)
     else:
         tasks = _read_tasks(section, section.source)
-    return tasks if section.workflow is None else [replace(one, workflow=section.workflow) for one in tasks]
+    if section.workflow is None or isinstance(section.source, AnyTable):
+        return tasks  # those of a table have theirs: it may be a column's
+    return [replace(one, workflow=section.workflow) for one in tasks]
 
 
-def _read_tasks(section: Taskset, source: ReasoningGym | JsonLines | VerifiersTasks) -> list[Task]:
+def _read_tasks(
+    section: Taskset, source: ReasoningGym | VerifiersTasks | JsonLines | TableSource
+) -> list[Task]:
     if isinstance(source, VerifiersTasks):
         return verifiers_tasks(
             source.environment,
@@ -98,24 +110,14 @@ def _read_tasks(section: Taskset, source: ReasoningGym | JsonLines | VerifiersTa
             heldout=section.heldout,
             metadata=section.metadata,
         )
-    path = Path(source.path)
-    tasks = jsonl_tasks(
-        path,
-        prompt=section.prompt,
-        answer=section.answer,
-        taskset=section.name,
-        difficulty=section.difficulty,
-        heldout=section.heldout,
-        metadata=section.metadata,
-    )
-    return tasks if section.images is None else with_images(tasks, path, section.images, section.heldout)
+    return table_tasks(section, source)
 
 
 def store_task_images(sections: Sequence[Taskset], buffer: Buffer) -> None:
-    """Store the images that tasks of files show, each once."""
+    """Store the images that tasks of tables show, each once."""
     for section in sections:
-        if section.images is not None and isinstance(section.source, JsonLines):
-            store_images(Path(section.source.path), section.images, buffer.add_payload)
+        if isinstance(section.source, AnyTable):
+            store_table_images(section, section.source, buffer.add_payload)
 
 
 def model_folder(section: Model, run_dir: Path, seed: int) -> Path:

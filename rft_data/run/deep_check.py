@@ -21,7 +21,8 @@ from rft_data.recipe.modes import (
 from rft_data.recipe.online import OnlineRecipe
 from rft_data.recipe.recipe import PlayingRecipe, Recipe, TasksRecipe
 from rft_data.recipe.sections import EngineSection
-from rft_data.recipe.tasksets import StoredTasks, Taskset
+from rft_data.recipe.task_sources import StoredTasks
+from rft_data.recipe.tasksets import Taskset
 from rft_data.run import build, checks
 
 _SHOWN = 64

@@ -17,7 +17,8 @@ from rft_data.core.rows import Experience, Task, content_id, experience_id_of
 from rft_data.core.words import RowSource
 from rft_data.recipe.modes import DataRecipe
 from rft_data.recipe.tasksets import Rollouts
-from rft_data.tasks.sources import pick, prompt_messages, read_jsonl
+from rft_data.tasks.columns import pick, prompt_messages
+from rft_data.tasks.sources import read_jsonl
 
 _BATCH = 512
 

@@ -9,12 +9,13 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from rft_data.core.chat import chat
 from rft_data.core.errors import MissingFileError, RowError, UnknownComponentError
 from rft_data.core.heldout import prompt_share
 from rft_data.core.lookup import need, suggest
 from rft_data.core.rows import Message, Task
 from rft_data.core.words import Split
+from rft_data.tasks.columns import pick
+from rft_data.tasks.mapping import Finish, RowMapping
 
 
 def read_jsonl(path: Path) -> Iterator[tuple[int, dict[str, object]]]:
@@ -33,8 +34,7 @@ def read_jsonl(path: Path) -> Iterator[tuple[int, dict[str, object]]]:
     except UnicodeDecodeError as err:
         raise RowError(
             f"{path}:{number + 1}: not JSON lines: {_kind(path)}. Source 'jsonl' reads one JSON object a "
-            f"line; bring other formats in with: rft buffer import BUFFER {path} --taskset NAME, and take "
-            "the tasks from there with source: {use: stored}."
+            f"line; other files are read with source: {{use: file, path: {path}}}."
         ) from err
 
 
@@ -63,20 +63,6 @@ def _kind(path: Path) -> str:
     return f"it is {kind or 'no text in UTF-8'}"
 
 
-def pick(row: Mapping[str, object], field: str, where: str) -> object:
-    """The value at a dotted field name.
-
-    Raises: RowError naming the row, the field and the fields there are.
-    """
-    value: object = row
-    for part in field.split("."):
-        if not isinstance(value, Mapping) or part not in value:
-            have = sorted(value) if isinstance(value, Mapping) else [type(value).__name__]
-            raise RowError(f"{where}: there is no field '{field}'; found {', '.join(map(str, have))}.")
-        value = value[part]
-    return value
-
-
 def jsonl_tasks(
     path: Path,
     *,
@@ -92,44 +78,10 @@ def jsonl_tasks(
     Args: answer: None: the tasks have none. metadata: fields that it keeps; None: all other columns.
     Raises: MissingFileError; RowError naming the line that is no task.
     """
-    tasks = []
-    for number, row in read_jsonl(path):
-        where = f"{path}:{number}"
-        if metadata is None:
-            kept = {
-                key: value for key, value in row.items() if key not in (prompt, answer) and value is not None
-            }
-        else:
-            kept = {field: pick(row, field, where) for field in metadata}
-        asked = prompt_messages(pick(row, prompt, where), f"{where}: field '{prompt}'")
-        reference = None if answer is None else answer_text(pick(row, answer, where))
-        tasks.append(make_task(taskset, asked, reference, difficulty, heldout, kept))
-    return tasks
-
-
-def prompt_messages(value: object, where: str) -> tuple[Message, ...]:
-    """A prompt as messages: a text is what a user says, a list of chat messages is taken as it is.
-
-    Raises: RowError naming `where` for anything else, and for messages that end with an answer.
-    """
-    if isinstance(value, str):
-        return ({"role": "user", "content": value},)
-    if not isinstance(value, list):
-        raise RowError(f"{where} holds {type(value).__name__}; a prompt is text or a list of chat messages.")
-    messages = chat(value, where)
-    if messages[-1]["role"] == "assistant":
-        raise RowError(
-            f"{where} ends with a message of the assistant, which would be part of the prompt; leave it out, "
-            "or import the conversations (rft buffer import) and take the tasks with source: {use: stored}."
-        )
-    return tuple(messages)
-
-
-def answer_text(value: object) -> str | None:
-    """A reference answer as it is stored: text; JSON text of a list or an object; None for null."""
-    if isinstance(value, list | dict):
-        return json.dumps(value, ensure_ascii=False)
-    return None if value is None else str(value)
+    mapping = RowMapping(taskset, prompt, answer, metadata)
+    finish = Finish(difficulty=difficulty, heldout=heldout)
+    rows = ((row, f"{path}:{number}") for number, row in read_jsonl(path))
+    return [finish.task(mapping.task(row, where), row, where) for row, where in rows]
 
 
 def reasoning_gym_tasks(

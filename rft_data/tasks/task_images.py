@@ -5,63 +5,68 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from rft_data.core.errors import MissingFileError, RowError
-from rft_data.core.heldout import prompt_share
 from rft_data.core.images import image_part, media_type
 from rft_data.core.rows import Message, Task, bytes_id
-from rft_data.core.words import Split
-from rft_data.tasks.sources import pick, read_jsonl
+from rft_data.tasks.columns import pick
 
 MARK = "<image>"
 """Where a prompt shows its next image; without marks all images come before the text."""
 _DATA_URI = re.compile(r"data:[\w.+-]+/[\w.+-]+;base64,([A-Za-z0-9+/=]+)")
 
 
-def store_images(path: Path, field: str, add: Callable[[bytes, str], str]) -> None:
-    """Store the images of every line of a JSON-lines file, each once; `add`: `Buffer.add_payload`."""
+def store_images(
+    rows: Iterable[tuple[str, Mapping[str, object]]],
+    field: str,
+    folder: Path,
+    add: Callable[[bytes, str], str],
+) -> None:
+    """Store the images of all rows, each once.
+
+    Args: rows: (place, row). folder: where paths of images begin. add: `Buffer.add_payload`.
+    """
     stored: set[str] = set()
-    for number, row in read_jsonl(path):
-        for data in row_images(row, field, f"{path}:{number}", path.parent):
+    for where, row in rows:
+        for data in row_images(row, field, where, folder):
             if (name := bytes_id(data)) not in stored:
                 stored.add(name)
                 add(data, media_type(data))
 
 
-def with_images(tasks: Sequence[Task], path: Path, field: str, heldout: float) -> list[Task]:
-    """The tasks of a file, one a line, with their images in the prompts; the images are not in the metadata.
+def with_images(task: Task, row: Mapping[str, object], field: str, where: str, folder: Path) -> Task:
+    """The task of a row with its images in the prompt; they are not in the metadata.
 
-    Args: heldout: share that is held out, by a hash of the prompt with its images.
-    Raises: RowError, MissingFileError naming the line.
+    Raises: RowError, MissingFileError naming the row.
     """
-    made = []
-    for task, (number, row) in zip(tasks, read_jsonl(path), strict=True):
-        where = f"{path}:{number}"
-        images = list(row_images(row, field, where, path.parent))
-        messages = illustrated(task.messages, images, where) if images else task.messages
-        split = Split.HELDOUT if prompt_share(messages) < heldout else Split.TRAIN
-        kept = {name: value for name, value in task.metadata.items() if name != field}
-        made.append(replace(task, messages=messages, split=split, metadata=kept))
-    return made
+    images = list(row_images(row, field, where, folder))
+    messages = illustrated(task.messages, images, where) if images else task.messages
+    kept = {name: value for name, value in task.metadata.items() if name != field}
+    return replace(task, messages=messages, metadata=kept)
 
 
 def row_images(row: Mapping[str, object], field: str, where: str, folder: Path) -> Iterator[bytes]:
-    """The bytes of each image of a line: of a path relative to `folder`, or of a data URI; none for null.
+    """The bytes of each image of a line: of a path relative to `folder`, of a data URI, or its own; none
+    for null.
 
     Raises: RowError, MissingFileError naming the line.
     """
     value = pick(row, field, where)
     items = value if isinstance(value, list) else [] if value is None else [value]
     for item in items:
-        if not isinstance(item, str):
+        data = item.get("bytes") if isinstance(item, Mapping) else item
+        if isinstance(data, bytes):
+            yield data
+        elif isinstance(item, str):
+            yield _bytes(item, where, folder)
+        else:
             raise RowError(
                 f"{where}: field '{field}' holds {type(item).__name__}; wanted paths or data URIs."
             )
-        yield _bytes(item, where, folder)
 
 
 def illustrated(messages: Sequence[Message], images: Sequence[bytes], where: str) -> tuple[Message, ...]:

@@ -11,7 +11,8 @@ from typing import Any
 from rft_data.core.errors import RecipeError
 from rft_data.core.lookup import load, need
 from rft_data.core.rows import Task
-from rft_data.tasks.sources import answer_text, make_task, prompt_messages
+from rft_data.tasks.columns import answer_text, prompt_messages
+from rft_data.tasks.sources import make_task
 
 MAKER = "load_environment"
 """The function with which a module of an environment makes it."""

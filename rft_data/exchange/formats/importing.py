@@ -87,6 +87,11 @@ def import_into(
     try:
         for chunk in chain([head], chunks):
             intake.store(chunk)
+    except RowError as err:
+        raise RowError(
+            f"{err} Rows before this place are stored; mend the file and import it again, nothing is stored "
+            "twice."
+        ) from err
     finally:
         intake.record()
     return report

@@ -11,7 +11,14 @@ from rft_data.core.errors import MissingFileError, RecipeError
 from rft_data.core.lookup import need
 from rft_data.exchange.formats.arrow_files import check_arrow, read_arrow
 from rft_data.exchange.formats.jsonlines import Found, read_json
-from rft_data.exchange.formats.tables import dataset_rows, read_csv, read_folder, read_parquet
+from rft_data.exchange.formats.tables import (
+    dataset_rows,
+    one_split,
+    read_csv,
+    read_folder,
+    read_lance,
+    read_parquet,
+)
 
 READERS: Mapping[str, Callable[[Path], Iterator[Found]]] = {
     ".jsonl": read_json,
@@ -20,8 +27,11 @@ READERS: Mapping[str, Callable[[Path], Iterator[Found]]] = {
     ".csv": read_csv,
     ".parquet": read_parquet,
     ".arrow": read_arrow,
+    ".lance": read_lance,
 }
 _PACKED = (".gz", ".zst")
+_WHOLE = (".parquet", ".arrow", ".lance")
+"""Kinds that are compressed inside."""
 _HUB = re.compile(
     r"hf://(?P<repo>[\w.-]+/[\w.-]+)(?:/(?P<config>[\w.-]+))?:(?P<split>[\w.-]+)(?:@(?P<revision>[\w./-]+))?"
 )
@@ -48,14 +58,14 @@ def open_source(source: str | Path) -> Source:
     if str(source).startswith("hf://"):
         return _hub(str(source))
     path = Path(source)
-    if path.is_file():
+    if path.is_file() or (path.is_dir() and path.suffix == ".lance"):
         return Source(str(path), path.name.split(".")[0] or path.name, _reader(path)(path))
     split = None
     if not path.exists() and ":" in path.name:
         stem, _, split = path.name.rpartition(":")
         path = path.with_name(stem)
     if path.is_dir():
-        if not any((path / name).is_file() for name in ("state.json", "dataset_dict.json")):
+        if not _is_saved(path):
             raise MissingFileError(
                 f"{path} is a folder, but not one that datasets' save_to_disk wrote; give one of its files."
             )
@@ -66,7 +76,7 @@ def open_source(source: str | Path) -> Source:
 
 def _reader(path: Path) -> Callable[[Path], Iterator[Found]]:
     suffix = path.with_suffix("").suffix if path.suffix in _PACKED else path.suffix
-    if suffix not in READERS or (path.suffix in _PACKED and suffix in (".parquet", ".arrow")):
+    if suffix not in READERS or (path.suffix in _PACKED and suffix in _WHOLE):
         raise RecipeError(
             f"{path}: files called '{path.suffix}' are not read; wanted {', '.join(READERS)} (text also "
             "as .gz or .zst), a dataset folder, or hf://org/name:split@revision."
@@ -81,16 +91,50 @@ def _hub(source: str) -> Source:
             f"'{source}' is not a dataset of the hub; write hf://org/name:split@revision, or "
             "hf://org/name/config:split@revision."
         )
+    return hub_source(match["repo"], config=match["config"], split=match["split"], revision=match["revision"])
+
+
+def hub_source(
+    repo: str, *, config: str | None, split: str | None, revision: str | None, streaming: bool = False
+) -> Source:
+    """A dataset of the hub, at the commit that `revision` names now.
+
+    Args: split: None: the only one. streaming: rows are fetched as they are read.
+    Raises: MissingExtraError; MissingFileError when it cannot be fetched, or has no such split.
+    """
+    whole = repo if config is None else f"{repo}/{config}"
+    source = f"hf://{whole}" + ("" if split is None else f":{split}")
+    commit = _commit(repo, revision, source)
+    name = f"{source}@{commit}"
+    return Source(name, repo, _loaded(repo, name, config, split, streaming=streaming, revision=commit))
+
+
+def folder_source(path: Path, *, config: str | None, split: str | None, streaming: bool = False) -> Source:
+    """A folder that `save_to_disk` wrote, or one with data files that `datasets` finds its way in.
+
+    Raises: MissingExtraError; MissingFileError when there is no such split, or no data.
+    """
+    if _is_saved(path):
+        return open_source(path if split is None else f"{path}:{split}")
+    name = str(path) if split is None else f"{path}:{split}"
+    return Source(name, path.name, _loaded(str(path), name, config, split, streaming=streaming))
+
+
+def _loaded(
+    path: str, source: str, config: str | None, split: str | None, **options: object
+) -> Iterator[Found]:
     datasets = need("datasets", "ops", f"reading {source}")
-    repo, config, split = match["repo"], match["config"], match["split"]
-    commit = _commit(repo, match["revision"], source)
+    if not options["streaming"]:
+        del options["streaming"]
     try:
-        dataset = datasets.load_dataset(repo, name=config, split=split, revision=commit)
+        dataset = datasets.load_dataset(path, name=config, split=split, **options)
     except (OSError, ValueError) as err:
         raise _unreachable(source, err) from err
-    whole = repo if config is None else f"{repo}/{config}"
-    name = f"hf://{whole}:{split}@{commit}"
-    return Source(name, repo, dataset_rows(dataset, name))
+    return dataset_rows(one_split(dataset, split, path), source)
+
+
+def _is_saved(path: Path) -> bool:
+    return any((path / name).is_file() for name in ("state.json", "dataset_dict.json"))
 
 
 def _commit(repo: str, revision: str | None, source: str) -> str:

@@ -62,10 +62,7 @@ def read_json(path: Path) -> Iterator[Found]:
                 elif text.strip():
                     yield parse_line(text, f"{path}:{line}")
     except (OSError, pa.ArrowException) as err:
-        raise RowError(
-            f"{path}:{line + 1}: the file cannot be read on: {err}. Rows before this line are stored; "
-            "mend the file and import it again, nothing is stored twice."
-        ) from err
+        raise RowError(f"{path}:{line + 1}: the file cannot be read on: {err}.") from err
 
 
 def _first_byte(stream: io.BufferedReader) -> bytes:
@@ -206,10 +203,7 @@ class _Window:
 
     def broken(self, problem: str) -> RowError:
         """The error for an array whose rest cannot be read."""
-        return RowError(
-            f"{self._path}:{self.line}: the JSON array cannot be read on: {problem}. Rows before this "
-            "line are stored; mend the file and import it again, nothing is stored twice."
-        )
+        return RowError(f"{self._path}:{self.line}: the JSON array cannot be read on: {problem}.")
 
 
 def _array(stream: io.BufferedReader, path: Path) -> Iterator[Found]:

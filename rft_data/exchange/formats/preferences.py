@@ -41,7 +41,7 @@ def read_preference(row: Row, origin: Origin) -> Sequence[Record]:
         PreferencePair(
             source=PairSource.IMPORT,
             taskset=origin.taskset,
-            task_id=prompt_id(origin.taskset, prompt or _shared(chosen, rejected)),
+            task_id=prompt_id(origin.taskset, prompt or shared_beginning(chosen, rejected)),
             messages=tuple(prompt),
             chosen=tuple(chosen),
             rejected=tuple(rejected),
@@ -68,7 +68,7 @@ def _prompt(
     return [{"role": "user", "content": value}] if plain else chat(value, "column 'prompt'")
 
 
-def _shared(chosen: Sequence[Message], rejected: Sequence[Message]) -> list[Message]:
+def shared_beginning(chosen: Sequence[Message], rejected: Sequence[Message]) -> list[Message]:
     """The messages that both answers begin with."""
     return list(chosen[: _common(chosen, rejected)])
 

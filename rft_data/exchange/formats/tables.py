@@ -7,7 +7,7 @@ import io
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -19,7 +19,7 @@ from rft_data.exchange.formats.jsonlines import Found, open_file, parse_line
 from rft_data.exchange.formats.records import RawRow
 
 if TYPE_CHECKING:
-    from datasets import Dataset
+    from datasets import Dataset, IterableDataset
 
 BATCH_ROWS = 1000
 
@@ -70,12 +70,19 @@ def read_parquet(path: Path) -> Iterator[Found]:
         raise unreadable(str(path), err) from err
 
 
+def read_lance(path: Path) -> Iterator[Found]:
+    """Rows of a Lance dataset, a folder `NAME.lance`."""
+    import lance  # loads what only Lance needs
+
+    try:
+        yield from table_rows(lance.dataset(str(path)).to_batches(batch_size=BATCH_ROWS), str(path))
+    except (OSError, ValueError, pa.ArrowException) as err:
+        raise unreadable(str(path), err) from err
+
+
 def unreadable(place: str, reason: object) -> RowError:
     """The error for a file that is damaged after `place`."""
-    return RowError(
-        f"{place}: the file cannot be read on: {reason}. Rows before this place are stored; mend the file "
-        "and import it again, nothing is stored twice."
-    )
+    return RowError(f"{place}: the file cannot be read on: {reason}.")
 
 
 def table_rows(batches: Iterable[pa.RecordBatch | pa.Table], name: str) -> Iterator[Found]:
@@ -141,18 +148,29 @@ def read_folder(path: Path, split: str | None) -> Iterator[Found]:
     """
     datasets = need("datasets", "ops", f"reading the dataset folder {path}")
     loaded = datasets.load_from_disk(str(path))
-    if isinstance(loaded, datasets.DatasetDict):
-        if split is None and len(loaded) == 1:
-            split = next(iter(loaded))
-        if split not in loaded:
-            names = ", ".join(loaded)
-            raise MissingFileError(
-                f"{path} holds the splits {names}, not {split!r}; choose one: '{path}:NAME'."
-            )
-        loaded = loaded[split]
-    return dataset_rows(loaded, str(path) if split is None else f"{path}:{split}")
+    return dataset_rows(
+        one_split(loaded, split, str(path)), str(path) if split is None else f"{path}:{split}"
+    )
 
 
-def dataset_rows(dataset: Dataset, name: str) -> Iterator[Found]:
+def one_split(loaded: Any, split: str | None, path: str) -> Any:
+    """One dataset of what may be several, by split; `split` None: the only one.
+
+    Raises: MissingFileError naming the splits.
+    """
+    if not isinstance(loaded, Mapping):  # DatasetDict and IterableDatasetDict are dicts
+        return loaded
+    if split is None and len(loaded) == 1:
+        split = next(iter(loaded))
+    if split not in loaded:
+        names = ", ".join(loaded)
+        raise MissingFileError(
+            f"{path} holds the splits {names}, not {split!r}; choose one with 'split', or in an import: "
+            f"'{path}:NAME'."
+        )
+    return loaded[split]
+
+
+def dataset_rows(dataset: Dataset | IterableDataset, name: str) -> Iterator[Found]:
     """Rows of a dataset, with images and sounds as the bytes it stores."""
     return table_rows(dataset.with_format("arrow").iter(BATCH_ROWS), name)

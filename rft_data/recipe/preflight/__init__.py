@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rft_data.recipe.preflight.arguments import argument_problems
+from rft_data.recipe.preflight.columns import column_problems
 from rft_data.recipe.preflight.files import missing_files, unwritable_folders
 from rft_data.recipe.preflight.own_code import code_problems
 from rft_data.recipe.preflight.problem import Problem
@@ -18,6 +19,7 @@ __all__ = ["Problem", "broken_rules", "problems_here"]
 def problems_here(tree: Tree) -> Iterator[Problem]:
     """What cannot work on this machine: files, import paths, options and arguments."""
     yield from missing_files(tree)
+    yield from column_problems(tree)
     yield from unwritable_folders(tree)
     yield from code_problems(tree)
     yield from trl_problems(tree)

@@ -22,8 +22,11 @@ def missing_files(tree: Tree) -> Iterator[Problem]:
     for key in ("tasks", "rollouts"):
         for loc, entry in entries(tree, key):
             path = value(entry, "source", "path")
-            if value(entry, "source", "use") == "jsonl" and isinstance(path, str):
+            use = value(entry, "source", "use")
+            if use in ("jsonl", "file") and isinstance(path, str):
                 yield from _data((*loc, "source", "path"), path)
+            elif use == "huggingface" and isinstance(path, str):
+                yield from _dataset((*loc, "source", "path"), path)
     for loc, stage in entries(tree, "stages"):
         if isinstance(teacher := stage.get("teacher"), str) and not (Path(teacher) / _MODEL).is_file():
             yield Problem((*loc, "teacher"), f"'{teacher}' {_no_model(Path(teacher))}; give a model's folder")
@@ -62,13 +65,28 @@ def unwritable_folders(tree: Tree) -> Iterator[Problem]:
 
 def _data(loc: Loc, path: str) -> Iterator[Problem]:
     file = Path(path)
+    if file.is_dir() and file.suffix == ".lance":
+        return
     if file.is_dir():
-        yield Problem(loc, f"'{path}' is a folder; give a file of JSON lines")
+        yield Problem(loc, f"'{path}' is a folder; give a file, or write use: huggingface for a dataset's")
     elif not file.is_file():
         near = sorted(file.parent.iterdir()) if file.parent.is_dir() else []
         hint = suggest(str(file), [str(one) for one in near if one.is_file()])
         seen = f"seen from {Path.cwd()} or the recipe's folder"
         yield Problem(loc, f"there is no file '{path}', {seen};{hint or ' give its path'}")
+
+
+def _dataset(loc: Loc, path: str) -> Iterator[Problem]:
+    folder = Path(path)
+    if folder.is_dir():
+        return
+    if folder.exists():
+        yield Problem(loc, f"'{path}' is a file; write use: file")
+    elif folder.is_absolute() or path.startswith(".") or not _HUB_ID.fullmatch(path):
+        yield Problem(
+            loc,
+            f"'{path}' is not there, seen from {Path.cwd()}; give a dataset's folder or a hub id (org/name)",
+        )
 
 
 def _model(loc: Loc, path: str) -> Iterator[Problem]:

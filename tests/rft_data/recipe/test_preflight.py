@@ -1,5 +1,6 @@
 """`rft recipe validate` finds all mistakes of a recipe at once, with their places, in under a second."""
 
+import json
 import re
 import subprocess
 import sys
@@ -81,6 +82,55 @@ def test_an_argument_or_a_path_that_cannot_work_is_refused(
     tmp_path: Path, override: str, message: str
 ) -> None:
     assert re.search(message, mistakes(write_recipe(tmp_path), override))
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        (
+            {"prompt": "questoin"},
+            r"tasks\.0\.prompt: .*no column 'questoin'; did you mean 'question'\?.*: question,",
+        ),
+        ({"prompt": "{question} {meta.lang}"}, r"tasks\.0\.prompt: .*no column 'meta\.lang'"),
+        ({"prompt": "question"}, r"tasks\.0: .*no column 'answer'; name one of its columns"),
+        ({"prompt": "question", "answer": None, "metadata": ["tests"]}, r"tasks\.0\.metadata: .*'tests'"),
+        ({"prompt": "{question"}, r"tasks\.0\.prompt: the template '\{question' is broken"),
+        ({"system": "{tone}"}, r"tasks\.0\.system: .*no column 'tone'"),
+        ({}, r"tasks\.0\.source\.path: .*the columns are meta, question; no format fits them"),
+        ({"where": "levle = 1"}, r"tasks\.0\.source\.where: 'where' cannot be evaluated: .*levle"),
+        ({"file": "nowhere.parquet"}, r"tasks\.0\.source\.path: there is no file"),
+        ({"file": "text.txt"}, r"tasks\.0\.source\.path: .*files called '\.txt' are not read"),
+        ({"file": "cut.jsonl"}, r"tasks\.0\.source\.path: .*cut\.jsonl:1: not JSON"),
+        (
+            {"file": "", "use": "file"},
+            r"tasks\.0\.source\.path: .* is a folder; give a file, or write use: hugg",
+        ),
+        (
+            {"file": "text.txt", "use": "huggingface"},
+            r"tasks\.0\.source\.path: .* is a file; write use: file",
+        ),
+        ({"file": "gone", "use": "huggingface"}, r"tasks\.0\.source\.path: .*gone' is not there, seen from"),
+    ],
+)
+def test_a_taskset_that_does_not_fit_its_file_is_refused(
+    tmp_path: Path, fields: dict[str, object], message: str
+) -> None:
+    (tmp_path / "rows.jsonl").write_text('{"question": "1+1?", "meta": {"level": 1}}\n')
+    (tmp_path / "text.txt").write_text("1+1?")
+    (tmp_path / "cut.jsonl").write_text('{"question":\n')
+    source = {"use": fields.pop("use", "file"), "path": str(tmp_path / str(fields.pop("file", "rows.jsonl")))}
+    if where := fields.pop("where", None):
+        source["where"] = where
+    tasks = json.dumps([{"name": "a", "source": source, **fields}])
+    assert re.search(rf"small\.yaml:\d+:\d+ {message}", mistakes(write_recipe(tmp_path), f"tasks={tasks}"))
+
+
+def test_columns_that_only_later_rows_have_are_not_refused(tmp_path: Path) -> None:
+    path, rows = write_recipe(tmp_path), [{"question": "q", "answer": "a"}] * 1000
+    lines = [json.dumps(row) for row in [*rows, {"question": "q", "answer": "a", "level": 3}]]
+    (tmp_path / "rows.jsonl").write_text("\n".join(lines))
+    source = {"use": "file", "path": str(tmp_path / "rows.jsonl"), "where": "level = 3"}
+    validate_recipe(path, [f"tasks={json.dumps([{'name': 'sums', 'source': source}])}"])
 
 
 def test_own_code_is_looked_for_and_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -75,7 +75,7 @@ def test_other_columns_of_a_file_are_metadata_for_rewards(tmp_path: Path) -> Non
 def test_a_parquet_file_is_named_as_one(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     path.write_bytes(b"PAR1\xff\xfe\x00")
-    with pytest.raises(RowError, match=r"a\.parquet:1: .* it is a Parquet file\. .*rft buffer import"):
+    with pytest.raises(RowError, match=r"a\.parquet:1: .* it is a Parquet file\. .*use: file"):
         read(path)
     path.write_text('{"prompt": "p", "answer": NaN}')
     with pytest.raises(RowError, match="NaN is no JSON value"):

@@ -91,7 +91,7 @@ def test_a_line_whose_images_cannot_be_read_is_named(
 
 def test_only_a_file_has_a_field_of_images() -> None:
     source = {"use": "reasoning_gym", "dataset": "chain_sum", "size": 3}
-    with pytest.raises(ValueError, match="'images' names a field of a file"):
+    with pytest.raises(ValueError, match="'images' is for rows of a table"):
         Taskset.model_validate({"name": "t", "source": source, "images": "images"})
 
 

@@ -1,0 +1,181 @@
+"""The rows of a taskset's file, dataset or function, and the tasks that they become."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from itertools import chain, islice
+from pathlib import Path
+from typing import TypeAlias
+
+from rft_data.core.errors import MissingFileError, RecipeError, RowError
+from rft_data.core.lookup import load
+from rft_data.core.rows import Task
+from rft_data.exchange.formats.families import recognised, task_in
+from rft_data.exchange.formats.inputs import folder_source, hub_source, open_source
+from rft_data.exchange.formats.jsonlines import Found
+from rft_data.exchange.formats.payloads import store_payloads
+from rft_data.exchange.formats.records import Origin, Row
+from rft_data.recipe.task_sources import (
+    FileTasks,
+    FunctionTasks,
+    HuggingFaceTasks,
+    JsonLines,
+    TableSource,
+)
+from rft_data.recipe.tasksets import Taskset
+from rft_data.tasks.columns import is_template, template_fields
+from rft_data.tasks.mapping import Finish, RowMapping, kept_fields
+from rft_data.tasks.row_choice import PlacedRow, chosen_rows
+from rft_data.tasks.sources import read_jsonl
+from rft_data.tasks.task_images import store_images
+
+log = logging.getLogger(__name__)
+
+LOOKED_AT = 20
+"""Rows whose columns decide what they are recognised as."""
+AddPayload: TypeAlias = Callable[[bytes, str], str]
+_BATCH_ROWS = 10_000
+"""Rows of a streamed dataset that a condition looks at together."""
+
+
+def table_rows(source: TableSource | JsonLines) -> Iterator[PlacedRow]:
+    """The rows of a source that become tasks, with their places.
+
+    Raises: MissingFileError, MissingExtraError; RowError for a row that cannot be read; RecipeError for a
+        condition, or a function, that fails.
+    """
+    if isinstance(source, JsonLines):
+        return ((f"{source.path}:{number}", row) for number, row in read_jsonl(Path(source.path)))
+    return chosen_rows(
+        _opened(source),
+        where=source.where,
+        shuffle=source.shuffle,
+        limit=source.limit,
+        batch_rows=_BATCH_ROWS if isinstance(source, HuggingFaceTasks) and source.streaming else None,
+    )
+
+
+def _opened(source: TableSource) -> Iterator[PlacedRow]:
+    if isinstance(source, FunctionTasks):
+        return _made(source)
+    if isinstance(source, HuggingFaceTasks):
+        return map(_readable, _dataset(source))
+    path = Path(source.path)
+    if path.is_dir() and path.suffix != ".lance":
+        raise MissingFileError(f"{path} is a folder; for a dataset's folder write use: huggingface.")
+    return map(_readable, open_source(path).rows)
+
+
+def _dataset(source: HuggingFaceTasks) -> Iterator[Found]:
+    path, which = Path(source.path), {"config": source.name, "split": source.split}
+    if path.is_dir():
+        return folder_source(path, **which, streaming=source.streaming).rows
+    return hub_source(source.path, **which, revision=source.revision, streaming=source.streaming).rows
+
+
+def _readable(found: Found) -> PlacedRow:
+    if found.row is None:
+        raise RowError(f"{found.place}: {found.reason}.")
+    return found.place, found.row
+
+
+def _made(source: FunctionTasks) -> Iterator[PlacedRow]:
+    """The rows that a function of the user's returns or yields."""
+    function = load(source.use, "task source")
+    number = 0
+    try:
+        for number, row in enumerate(function(**source.args), start=1):
+            if not isinstance(row, Mapping):
+                raise RowError(f"{source.use}: row {number} is a {type(row).__name__}; wanted a map.")
+            yield f"{source.use}, row {number}", row
+    except RowError:
+        raise
+    except Exception as err:  # the user's own code
+        raise RecipeError(
+            f"{source.use}: it failed after row {number} ({type(err).__name__}: {err}); mend the function, "
+            f"or the arguments {sorted(source.args)} that it was called with."
+        ) from err
+
+
+def table_tasks(section: Taskset, source: TableSource | JsonLines) -> list[Task]:
+    """The tasks of a table, in the order of its rows.
+
+    Raises: as `table_rows`; RecipeError for columns that are not recognised; RowError for a row that is none.
+    """
+    rows = table_rows(source)
+    made = _recognised(section, source, rows) if section.prompt is None else _mapped(section, source, rows)
+    finish = Finish(
+        system=section.system,
+        images=section.images,
+        folder=image_folder(source),
+        workflow=section.workflow,
+        reward=section.reward,
+        difficulty=section.difficulty,
+        heldout=section.heldout,
+    )
+    return [finish.task(task, row, where) for task, row, where in made]
+
+
+def store_table_images(section: Taskset, source: TableSource | JsonLines, add: AddPayload) -> None:
+    """Store the images that a table's tasks show, each once. `add`: `Buffer.add_payload`."""
+    if section.images is not None:
+        store_images(table_rows(source), section.images, image_folder(source), add)
+
+
+def image_folder(source: TableSource | JsonLines) -> Path:
+    """The folder that paths of images begin in: that of the file, else the working directory."""
+    return Path(source.path).parent if isinstance(source, FileTasks | JsonLines) else Path()
+
+
+def _mapped(
+    section: Taskset, source: TableSource | JsonLines, rows: Iterator[PlacedRow]
+) -> Iterator[tuple[Task, Mapping[str, object], str]]:
+    """The tasks by the columns that the recipe names, with row and place."""
+    mapping = RowMapping(section.name, str(section.prompt), section.answer, section.metadata)
+    for where, row in rows:
+        plain = row if isinstance(source, JsonLines) else _json(row, where, section)
+        yield mapping.task(plain, where), row, where
+
+
+def _recognised(
+    section: Taskset, source: TableSource | JsonLines, rows: Iterator[PlacedRow]
+) -> Iterator[tuple[Task, Mapping[str, object], str]]:
+    """The tasks by the columns that are there, with row and place; one line of the log says as what."""
+    head = list(islice(rows, LOOKED_AT))
+    name = source.use if isinstance(source, FunctionTasks) else source.path
+    if not head:
+        return
+    chosen = recognised([row for _, row in head], name)
+    log.info(
+        "taskset '%s': columns %s are read as '%s' (%s)",
+        section.name, ", ".join(head[0][1]), chosen.name, " | ".join(chosen.shapes),
+    )  # fmt: skip
+    for where, row in chain(head, rows):
+        try:
+            task = task_in(chosen, _json(row, where, section), Origin(section.name))
+        except RowError as err:
+            raise RowError(f"{where}: {str(err).removeprefix(f'{where}: ')}.") from err
+        if section.metadata is not None:
+            task = replace(task, metadata=kept_fields(row, section.metadata, where))
+        yield task, row, where
+
+
+def _json(row: Mapping[str, object], where: str, section: Taskset) -> Row:
+    """The columns that a task is made of, as JSON values. Raises: RowError for one that JSON cannot hold."""
+    kept = dict(row)
+    if section.images is not None:
+        kept.pop(section.images, None)
+    if section.prompt is not None and section.metadata is not None:
+        named = [section.prompt, section.answer or "", *section.metadata]
+        fields = [field for one in named for field in (template_fields(one) if is_template(one) else [one])]
+        kept = {key: value for key, value in kept.items() if key in {one.split(".")[0] for one in fields}}
+    try:
+        return store_payloads(kept, _no_bytes)[0]
+    except RowError as err:
+        raise RowError(f"{where}: {err}; name the columns that tasks keep with 'metadata'.") from err
+
+
+def _no_bytes(_: bytes, kind: str) -> str:
+    raise RowError(f"a column holds {kind}: name it with 'images' if it is the images")
