@@ -14,10 +14,10 @@ from transformers import (
     LlavaConfig,
     LlavaForConditionalGeneration,
     LlavaProcessor,
-    Qwen2Config,
 )
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 
+from tests.tiny_config import tiny_config
 from trainers.models.tiny_model import build_tiny_tokenizer
 
 IMAGE = "<|image|>"
@@ -42,17 +42,11 @@ def build_tiny_vision_model(path: Path) -> Path:
     tokenizer = build_tiny_tokenizer()
     tokenizer.add_tokens([IMAGE], special_tokens=True)
     ids = {"eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id}
-    text = Qwen2Config(
+    text = tiny_config(
         vocab_size=len(tokenizer),
-        hidden_size=64,
-        intermediate_size=128,
-        num_hidden_layers=2,
-        num_attention_heads=2,
         num_key_value_heads=2,
-        max_position_embeddings=256,
         initializer_range=0.06,
         tie_word_embeddings=True,
-        bos_token_id=None,
         **ids,
     )
     vision = CLIPVisionConfig(

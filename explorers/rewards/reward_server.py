@@ -8,14 +8,15 @@ One POST holds several conversations, `{"conversations": [[{"role", "content"}, 
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
+from urllib.parse import urlsplit
 
 from explorers.rewards.contract import is_finite
 from ops.endpoint.calls import without_key
+from ops.endpoint.key import endpoint_key
 from rft_data.core.errors import RecipeError
 from rft_data.core.lookup import need
 from rft_data.core.protocols import Unscored
@@ -45,15 +46,12 @@ class RewardServer:
             deadline_s: for one completion.
         Raises: ValueError for another url or a batch below 1; RecipeError without the key; MissingExtraError.
         """
-        if not url.startswith(("http://", "https://")) or batch < 1:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname or batch < 1:
             raise ValueError(
                 f"url is {url!r} and batch {batch}; wanted http://... or https://..., and 1 or more"
             )
-        key = None if api_key_env is None else os.environ.get(api_key_env, "").strip()
-        if key == "":
-            raise RecipeError(
-                f"reward_server's key is to be in the variable '{api_key_env}', which is not set."
-            )
+        key = endpoint_key(api_key_env, "reward_server's key", RecipeError)
         self._url, self._batch, self.deadline_s = url, batch, deadline_s
         self._key = key
         self._headers = {} if key is None else {"Authorization": f"Bearer {key}"}
@@ -81,8 +79,15 @@ class RewardServer:
         await asyncio.gather(*map(self._send, parts))
 
     async def _send(self, part: Sequence[tuple[Sequence[Message], asyncio.Future[float | Unscored]]]) -> None:
-        found = await self._rewards([messages for messages, _ in part])
-        for place, (_, answer) in enumerate(part):
+        waiting = [answer for _, answer in part]
+        try:
+            found = await self._rewards([messages for messages, _ in part])
+        except Exception as err:  # noqa: BLE001 - for those who wait, who would never hear of it
+            for answer in waiting:
+                if not answer.done():
+                    answer.set_exception(err)
+            return
+        for place, answer in enumerate(waiting):
             if not answer.done():
                 answer.set_result(found if isinstance(found, Unscored) else found[place])
 
@@ -102,7 +107,7 @@ class RewardServer:
         try:
             answer = await self._post({"conversations": conversations})
             rewards = _rewards(answer.json(), len(conversations)) if answer.status_code == 200 else None
-        except (self._httpx.HTTPError, ValueError) as err:
+        except (self._httpx.HTTPError, ValueError, RecursionError) as err:
             return Unscored(
                 f"the reward server failed: {type(err).__name__}: {err}", UnscoredCause.INFRASTRUCTURE
             )

@@ -20,6 +20,8 @@ from rft_data.core.protocols import Unscored
 
 PATH = "/score"
 _BODY_BYTES = 8 << 20
+_DIGITS = 20
+"""Most digits of a length that is read: Python refuses to read thousands of them."""
 _CONNECTIONS = 64
 """Most connections at a time; one more is told to come back before it is read."""
 _READ_S = 30.0
@@ -68,8 +70,12 @@ class RewardService(ThreadingHTTPServer):
     def process_request(self, request: Any, client_address: Any) -> None:
         """Answer in a thread of its own; at once where there are too many."""
         if self._connections.acquire(blocking=False):
-            super().process_request(request, client_address)
-            return
+            try:
+                super().process_request(request, client_address)
+            except RuntimeError:  # the machine has no thread left
+                self._connections.release()
+            else:
+                return
         request.settimeout(1.0)
         try:
             request.sendall(_BUSY)
@@ -98,7 +104,7 @@ class _Handler(BaseHTTPRequestHandler):
         given = self.headers.get("Authorization", "").encode("utf-8", "replace")
         if not size.isdecimal():
             self._answer(HTTPStatus.LENGTH_REQUIRED, {"error": "a Content-Length is needed"})
-        elif int(size) > _BODY_BYTES:
+        elif len(size) > _DIGITS or int(size) > _BODY_BYTES:
             self._answer(
                 HTTPStatus.REQUEST_ENTITY_TOO_LARGE, {"error": f"at most {_BODY_BYTES} bytes at a time"}
             )

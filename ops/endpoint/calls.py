@@ -23,7 +23,8 @@ class CallLimits:
     max_calls: int | None = None
     """Calls of this process, tries included; None: no bound."""
     max_total_tokens: int | None = None
-    """Tokens (prompt and reply) of this process, as the endpoint counts them; calls in flight may go over."""
+    """Tokens (prompt and reply) of this process, as the endpoint counts them, or reckoned from the length of
+    the text where it counts none; calls in flight may go over."""
     requests_per_minute: int | None = None
     """Tries of this process in any minute; None: no bound."""
     tokens_per_minute: int | None = None

@@ -96,7 +96,7 @@ class Endpoint:
             booking.tokens = 0
             raise self._failure(err) from None  # the library's own error quotes the request
         data: dict[str, Any] = answer.http_response.json()
-        booking.tokens = total_tokens(data)
+        booking.tokens = total_tokens(data) or _reckoned(messages, data["choices"][0]["message"])
         self._spending.tokens += booking.tokens
         return data
 
@@ -150,9 +150,16 @@ class _SpentError(openai.OpenAIError):
 
 def total_tokens(answer: Mapping[str, Any]) -> int:
     """Tokens of prompt and reply, as the endpoint counted them; 0 where it says nothing."""
-    return int((answer.get("usage") or {}).get("total_tokens") or 0)
+    usage = answer.get("usage") or {}
+    parts = (int(usage.get(f"{part}_tokens") or 0) for part in ("prompt", "completion"))
+    return int(usage.get("total_tokens") or 0) or sum(parts)
 
 
 def _estimate(messages: list[dict[str, Any]], fields: Mapping[str, Any]) -> int:
     most = fields.get("max_tokens") or fields.get("max_completion_tokens") or 0
-    return len(str(messages)) // _BYTES_PER_TOKEN + int(most)
+    return _reckoned(messages) + int(most)
+
+
+def _reckoned(*said: object) -> int:
+    """Tokens by the length of what was said, where nobody has counted them."""
+    return sum(len(str(one).encode(errors="replace")) for one in said) // _BYTES_PER_TOKEN

@@ -13,12 +13,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from transformers import Qwen2Config, Qwen2ForCausalLM
+from transformers import Qwen2ForCausalLM
 
 from rft_data.core.files import write_manifest
 from rft_data.core.protocols import Engine
 from rft_data.core.rows import WeightRef
 from rft_data.weights.probe import Probe
+from tests.tiny_config import tiny_config
 
 VOCABULARY, END = 96, 1
 PROBE_IDS = (tuple(range(5, 25)), tuple(range(60, 30, -1)))
@@ -27,17 +28,11 @@ PROBE_IDS = (tuple(range(5, 25)), tuple(range(60, 30, -1)))
 def tiny_model(seed: int, *, tied: bool) -> Qwen2ForCausalLM:
     """Random weights, wide enough that another seed is another distribution."""
     torch.manual_seed(seed)
-    config = Qwen2Config(
+    config = tiny_config(
         vocab_size=VOCABULARY,
-        hidden_size=64,
-        intermediate_size=128,
-        num_hidden_layers=2,
-        num_attention_heads=2,
         num_key_value_heads=1,
-        max_position_embeddings=256,
         initializer_range=0.12,
         tie_word_embeddings=tied,
-        bos_token_id=None,
         eos_token_id=END,
         pad_token_id=0,
     )

@@ -16,8 +16,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from trl import DPOConfig, DPOTrainer
 
 from rft_data.core.errors import RecipeError
-from rft_data.core.lookup import suggest
 from trainers.models.adapters import adapter_config
+from trainers.models.loss_types import check_loss
 from trainers.models.options import build_config, built, check_options, loading_options
 from trainers.models.owned import DPO_OWNED
 from trainers.models.weights import load_model, load_tokenizer, padding_id
@@ -27,12 +27,6 @@ from trainers.offline.preference_data import PAIR_COLUMNS, PairBatches, pair_dat
 
 if TYPE_CHECKING:
     from peft import LoraConfig
-
-DPO_LOSSES = (
-    *("sigmoid", "hinge", "ipo", "exo_pair", "nca_pair", "robust", "bco_pair", "sppo_hard", "aot"),
-    *("aot_unpaired", "apo_zero", "apo_down", "discopop", "sft", "sigmoid_norm"),
-)
-"""TRL's loss types; several of them, with `loss_weights`, are a mixture."""
 
 
 class StoredDPOTrainer(DPOTrainer):
@@ -52,11 +46,7 @@ def dpo_config(output_dir: Path, *, options: Mapping[str, object], seed: int) ->
     """
     check_options(options, DPOConfig, DPO_OWNED)
     config = build_config(DPOConfig, output_dir, {"max_length": None, **options}, {"seed": seed})
-    if unknown := [name for name in config.loss_type if name not in DPO_LOSSES]:
-        raise RecipeError(
-            f"trl.loss_type {unknown} is not known;{suggest(str(unknown[0]), DPO_LOSSES)} DPO has "
-            f"{', '.join(DPO_LOSSES)}."
-        )
+    check_loss("dpo", config.loss_type)
     if "exo_pair" in config.loss_type and config.label_smoothing == 0.0:
         raise RecipeError(
             "trl.loss_type 'exo_pair' needs 'trl.label_smoothing' above 0 (its paper, arXiv:2402.00856, "

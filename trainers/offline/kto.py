@@ -15,8 +15,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from trl import KTOConfig, KTOTrainer
 
 from rft_data.core.errors import RecipeError, TrainingError
-from rft_data.core.lookup import suggest
 from trainers.models.adapters import adapter_config
+from trainers.models.loss_types import check_loss
 from trainers.models.options import build_config, built, check_options
 from trainers.models.owned import KTO_OWNED
 from trainers.models.weights import load_tokenizer, padding_id
@@ -27,9 +27,6 @@ from trainers.offline.preference_data import KL_COLUMNS, KTO_COLUMNS, KtoBatches
 
 if TYPE_CHECKING:
     from peft import LoraConfig
-
-KTO_LOSSES = ("kto", "apo_zero_unpaired")
-"""TRL's loss types; the second has no KL term."""
 
 
 class StoredKTOTrainer(KTOTrainer):
@@ -50,11 +47,7 @@ def kto_config(output_dir: Path, *, options: Mapping[str, object], seed: int) ->
     """
     check_options(options, KTOConfig, KTO_OWNED)
     config = build_config(KTOConfig, output_dir, {"max_length": None, **options}, {"seed": seed})
-    if config.loss_type not in KTO_LOSSES:
-        raise RecipeError(
-            f"trl.loss_type '{config.loss_type}' is not known;{suggest(str(config.loss_type), KTO_LOSSES)} "
-            f"KTO has {', '.join(KTO_LOSSES)}."
-        )
+    check_loss("kto", config.loss_type)
     if config.loss_type == "kto" and config.per_device_train_batch_size < 2:
         raise RecipeError(
             "trl.per_device_train_batch_size is 1; the KL term of loss_type 'kto' compares rows of one "

@@ -14,6 +14,7 @@ from trl import GRPOConfig
 
 from rft_data.core.errors import RecipeError, TrainingError
 from rft_data.core.model_folder import takes_images
+from trainers.models.loss_types import GRPO_LOSSES, check_loss
 from trainers.models.options import accumulation_steps, build_config, check_options
 from trainers.models.owned import GRPO_OWNED
 from trainers.policy.micro_batches import padded_rows
@@ -29,6 +30,7 @@ def grpo_config(
     Raises: RecipeError when an option is unknown, may not be set by a recipe, or does not fit the batch.
     """
     check_options(options, GRPOConfig, GRPO_OWNED)
+    check_loss("rl", options.get("loss_type", GRPO_LOSSES[0]))
     if options.get("num_iterations", 1) != 1:
         raise RecipeError(
             f"trl: num_iterations is {options['num_iterations']}, must be 1: one lease is one optimizer "

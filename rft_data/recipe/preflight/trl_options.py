@@ -13,6 +13,7 @@ from rft_data.recipe.preflight.problem import Problem
 from rft_data.recipe.preflight.source_code import class_node, fields, fits, parsed
 from rft_data.recipe.preflight.tree import Tree, entries, value
 from rft_data.recipe.presets import OFFLINE
+from trainers.models.loss_types import unknown_loss
 from trainers.models.owned import OWNED_BY_STAGE
 
 _CONFIGS: Mapping[str, tuple[str, str]] = {
@@ -48,7 +49,7 @@ def _wrong(kind: str, known: Mapping[str, ast.expr] | None, name: str, given: ob
         return f"TRL's {_CONFIGS[kind][1]} has no option '{name}';{hint or ' remove it'}"
     if not fits(given, known[name]):
         return f"found {given!r} ({type(given).__name__}); TRL wants {ast.unparse(known[name])}"
-    return ""
+    return unknown_loss(kind, given) if name == "loss_type" else ""
 
 
 @cache

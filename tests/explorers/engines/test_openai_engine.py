@@ -247,6 +247,20 @@ def test_a_spent_budget_and_long_silence_end_the_run(tmp_path: Path, monkeypatch
             asyncio.run(silence())
 
 
+def test_an_endpoint_that_counts_no_tokens_has_a_budget_all_the_same(tmp_path: Path) -> None:
+    with ChatServer(lambda *_: completion(content="4 " * 40, usage=None)) as server:
+        engine = engine_at(server, tmp_path, limits={"max_total_tokens": 100, "tokens_per_minute": 1000})
+
+        async def asked() -> None:
+            for _ in range(5):
+                await engine.chat(ASK, None, Sampling(8))
+
+        with pytest.raises(EndpointError, match="the budget of 100 tokens is spent"):
+            asyncio.run(asked())
+    assert len(server.requests) in (3, 4)
+    assert engine._spending.pace._bookings[0].tokens > 20, "and they count in their minute"
+
+
 def test_calls_keep_to_the_bound_of_those_at_once_and_leave_when_cancelled(tmp_path: Path) -> None:
     with ChatServer(lambda *_: completion(content="4"), delay_s=0.1) as server:
         engine = engine_at(server, tmp_path, limits={"concurrency": 2})

@@ -37,7 +37,8 @@ class Server:
                 owner.keys.append(self.headers["authorization"])
                 status = owner.answer if isinstance(owner.answer, int) else 200
                 rewards = {"rewards": [len(one[-1]["content"]) for one in asked]}
-                data = json.dumps(rewards if owner.answer is None else owner.answer).encode()
+                told = rewards if owner.answer is None else owner.answer
+                data = told if isinstance(told, bytes) else json.dumps(told).encode()
                 self.send_response(status)
                 self.send_header("content-length", str(len(data)))
                 self.end_headers()
@@ -81,7 +82,7 @@ def test_completions_that_wait_together_are_sent_together(
 @pytest.mark.parametrize(
     "answer",
     [
-        *(500, [], "no", {"rewards": [1.0]}),
+        *(500, [], "no", {"rewards": [1.0]}, b"[" * 100_000),
         *({"rewards": [1.0, odd]} for odd in (None, float("nan"), 10**400, {"unscored": "x", "cause": []})),
     ],
 )
@@ -105,14 +106,26 @@ def test_a_server_that_is_away_is_one_too() -> None:
     assert found.cause is UnscoredCause.INFRASTRUCTURE
 
 
+def test_what_cannot_be_sent_is_told_at_once_and_not_at_the_deadline(server: Server) -> None:
+    odd = Task("t", ({"role": "user", "content": {"a set": {1}}},))
+
+    async def asked() -> Any:
+        return await asyncio.wait_for(make_reward("reward_server", {"url": server.url})(odd, "a"), 10)
+
+    with pytest.raises(TypeError, match="set is not JSON serializable"):
+        asyncio.run(asked())
+
+
 def test_a_mistake_is_an_error_when_it_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NO_SUCH_KEY", raising=False)
     for args in (
         {"url": "localhost"},
+        {"url": "http://"},
+        {"url": "http://[1/score"},
         {"url": "http://x", "batch": 0},
         {"url": "http://x", "api_key_env": "NO_SUCH_KEY"},
     ):
-        with pytest.raises(RecipeError, match=r"url is|NO_SUCH_KEY"):
+        with pytest.raises(RecipeError, match=r"url is|Invalid IPv6|NO_SUCH_KEY"):
             make_reward("reward_server", args)
     kind = built_in_kind("reward_server")
     assert kind is not None

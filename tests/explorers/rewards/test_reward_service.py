@@ -6,10 +6,12 @@ import asyncio
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ import httpx2
 import pytest
 import torch
 
+from explorers.rewards import reward_service
 from explorers.rewards.conversation_scorer import Conversation, ConversationScorer
 from explorers.rewards.registry import make_reward
 from explorers.rewards.reward_service import RewardService
@@ -117,6 +120,33 @@ def test_requests_that_are_not_understood_get_a_reason(service: RewardService) -
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("explorers.rewards.reward_service._BODY_BYTES", 10)
         assert post(service, b"x" * 11).status_code == 413
+
+
+def told(service: RewardService, head: bytes) -> bytes:
+    """The answer to the head of a request, byte for byte."""
+    with socket.create_connection(service.server_address[:2], timeout=20) as connection:
+        connection.sendall(head)
+        return b"".join(iter(partial(connection.recv, 4096), b""))
+
+
+def test_a_length_of_thousands_of_digits_is_only_too_large(service: RewardService) -> None:
+    head = b"POST /score HTTP/1.0\r\nContent-Length: " + b"9" * 5000 + b"\r\n\r\n"
+    assert told(service, head).startswith(b"HTTP/1.0 413 ")
+
+
+def test_a_thread_that_cannot_be_started_costs_its_own_request_only(
+    service: RewardService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", start)
+        refused = [
+            told(service, b"POST /score HTTP/1.0\r\n\r\n") for _ in range(reward_service._CONNECTIONS + 1)
+        ]
+    assert {one.split(b"\r\n")[0] for one in refused} == {b"HTTP/1.0 429 Too Many Requests"}
+    assert ask(client(service), "later") == [5.0], "each gave its place back"
 
 
 def test_a_port_that_is_taken_is_busy(service: RewardService) -> None:

@@ -68,6 +68,15 @@ def test_a_recipe_with_a_dozen_mistakes_names_all_of_them_at_once(tmp_path: Path
     [
         ("stages.1.loss={use: opmd, args: {tua: 1}}", r"loss\.args\.tua: .*did you mean 'tau'"),
         ("stages.1.loss={use: opmd, args: {form: odd}}", r"found 'odd'; loss 'opmd' wants Literal"),
+        (
+            "stages.1.trl.loss_type=dpao",
+            r"stages\.1\.trl\.loss_type: 'dpao' is not known; did you mean 'dapo'",
+        ),
+        ("stages.0={algorithm: dpo, trl: {loss_type: [hing]}}", r"loss_type: 'hing' is not .*mean 'hinge'"),
+        (
+            "stages.0={algorithm: kto, trl: {loss_type: bco}}",
+            r"loss_type: 'bco' is not .* there are kto,",
+        ),
         ("stages.1.batch_ops=[{whiten: {gama: 1}}]", r"batch_ops\.0\.whiten\.gama: .* has no argument"),
         ("experience_ops.2={grpo_advantage_mapper: {eps: small}}", r"eps: found 'small'; .* wants float"),
         ("sampler={use: replay, args: {windw: 3}}", r"sampler: sampler 'replay': .*'windw'"),

@@ -16,10 +16,11 @@ from rft_data.core.errors import RecipeError
 from rft_data.core.rows import PreferencePair
 from tests.trainers.offline import preference_reference as reference
 from tests.trainers.stock import STOCK, require_same_update
+from trainers.models.loss_types import DPO_LOSSES
 from trainers.models.tiny_model import build_tiny_model
 from trainers.models.weights import load_model, load_tokenizer
 from trainers.offline.answers import Answer, AnswerPair, answer_pair
-from trainers.offline.dpo import DPO_LOSSES, dpo_config, dpo_trainer, train_dpo
+from trainers.offline.dpo import dpo_config, dpo_trainer, train_dpo
 
 BETA, EPS, TAU = 0.3, 0.1, 0.05
 
