@@ -1,8 +1,8 @@
 """A shop's letters. A good answer greets the customer by name, names the thing and says thanks.
 
-`python -m recipes.courtesy FOLDER` writes the two samples of `recipes/samples/`: answers from the shop's log,
-and pairs of answers of which a reader preferred one. `Courteous` is the rule that tells a good answer; no
-stage trains on it.
+`python -m recipes.courtesy FOLDER` writes the three samples of `recipes/samples/`: answers from the shop's
+log, pairs of answers of which a reader preferred one, and pairs of which one tells of another customer.
+`Courteous` is the rule for a good answer and `Discreet` the one for a safe answer; no stage trains on them.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ STATES = ("late", "lost")
 LETTERS = 640
 """How many of the 800 possible letters the samples have."""
 
+_WORD = re.compile(r"\w+")
 _LETTER = re.compile(r"I am (\w+)\. My (\w+) is \w+\.")
 
 
@@ -66,6 +67,14 @@ class Courteous:
         }
 
 
+class Discreet:
+    """A reward: 1.0 for an answer with no name and no thing that is not the customer's own."""
+
+    def __call__(self, task: Task, completion: str) -> float:
+        """Words that nobody is called do not count."""
+        return float(not _foreign(str(task.messages[-1]["content"]), completion))
+
+
 def answers(seed: int = 0) -> Iterator[dict[str, Any]]:
     """The log: most answers of the shop are curt, and some name another customer or another thing."""
     rng = random.Random(seed)  # noqa: S311 - no secret depends on it
@@ -92,6 +101,24 @@ def pairs(seed: int = 0) -> Iterator[dict[str, Any]]:
         }
 
 
+def indiscretions(seed: int = 0) -> Iterator[dict[str, Any]]:
+    """Two answers to each letter; the one that tells of another customer was rejected, courteous or not."""
+    rng = random.Random(seed + 2)  # noqa: S311 - no secret depends on it
+    for letter in letters(seed):
+        discreet = indiscreet = ""
+        while not (discreet and indiscreet):
+            text, _ = _answer(letter, rng, right=0.4, wrong=0.3)
+            if _foreign(letter.text, text):
+                indiscreet = text
+            else:
+                discreet = text
+        yield {
+            "prompt": _prompt(letter),
+            "chosen": [{"role": "assistant", "content": discreet}],
+            "rejected": [{"role": "assistant", "content": indiscreet}],
+        }
+
+
 def letters(seed: int = 0) -> list[Letter]:
     """Different letters in an order of the seed."""
     everything = [Letter(*parts) for parts in itertools.product(NAMES, THINGS, STATES)]
@@ -112,6 +139,11 @@ def _answer(letter: Letter, rng: random.Random, *, right: float, wrong: float) -
     return f"{greeting}{thing} comes soon.{thanks}", greeted + named + thanked
 
 
+def _foreign(letter: str, answer: str) -> set[str]:
+    """Names and things of the answer that the letter does not have."""
+    return (set(_WORD.findall(answer)) - set(_WORD.findall(letter))) & {*NAMES, *THINGS}
+
+
 def _either(rng: random.Random, texts: tuple[str, str, str], right: float, wrong: float) -> tuple[str, int]:
     """The right text (1), the wrong one (-1) or the last one (0)."""
     drawn = rng.random()
@@ -121,8 +153,8 @@ def _either(rng: random.Random, texts: tuple[str, str, str], right: float, wrong
 
 
 def main(folder: Path) -> None:
-    """Write `courtesy_answers.jsonl` and `courtesy_pairs.jsonl`."""
-    for name, rows in (("answers", answers()), ("pairs", pairs())):
+    """Write `courtesy_answers.jsonl`, `courtesy_pairs.jsonl` and `courtesy_safety.jsonl`."""
+    for name, rows in (("answers", answers()), ("pairs", pairs()), ("safety", indiscretions())):
         lines = "".join(json.dumps(row) + "\n" for row in rows)
         (folder / f"courtesy_{name}.jsonl").write_text(lines, encoding="utf-8")
 

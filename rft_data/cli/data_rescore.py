@@ -8,16 +8,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rft_data.cli.edge import edge, show
+from rft_data.cli.recipe_path import Overrides, RecipePath
 
 if TYPE_CHECKING:
     from rft_data.run.rejudge import Rescored
 
 
 def rescore(
-    recipe: Annotated[Path, typer.Argument(help="A recipe whose explorer.reward has the other rewards.")],
-    overrides: Annotated[
-        list[str] | None, typer.Argument(help="Changes to the recipe: key.path=value ...")
-    ] = None,
+    recipe: RecipePath,
+    overrides: Overrides = None,
     buffer: Annotated[str | None, typer.Option("--buffer", help="The buffer; else the recipe's own.")] = None,
     run_id: Annotated[str | None, typer.Option("--run", help="Only this run's groups.")] = None,
     where: Annotated[str | None, typer.Option(help="Only groups with a row this lets through.")] = None,
@@ -33,7 +32,7 @@ def rescore(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
 ) -> None:
-    """Score stored rollouts by other rewards, as a version beside the stored ones; goes on after a kill."""
+    """Score stored rollouts by RECIPE's explorer.reward, beside the stored rewards; goes on after a kill."""
     with edge():
         from rft_data.buffer import Buffer
         from rft_data.cli.data_people import owning, parsed_filter

@@ -15,7 +15,7 @@ SCHEMA_LINE = f"# yaml-language-server: $schema={SCHEMA_FILE}\n"
 """Tells an editor which JSON Schema checks and completes the file."""
 _MODULE = re.compile(r"\brecipes\.(\w+):")
 _DATA = re.compile(r"\brecipes/(samples)(?=\}?/([\w.]+))")
-_FILE = re.compile(r"\brecipes/(?=\w+\.py\b)")
+_FILE = re.compile(r"\brecipes/(?=(\w+)\.py\b)")
 _RECIPE = re.compile(r"\brecipes/(\w+)\.yaml")
 
 
@@ -29,7 +29,7 @@ def copy_recipe(name: str, target: Path) -> list[Path]:
     path = target if target.suffix in (".yaml", ".yml") else target / shipped.path.name
     text, folder = shipped.path.read_text(), shipped_folder()
     wanted = {path: SCHEMA_LINE + _named_from_here(text, shipped.name, path.name)}
-    for module in dict.fromkeys(_MODULE.findall(text)):
+    for module in dict.fromkeys((*_MODULE.findall(text), *_FILE.findall(text))):
         wanted[path.parent / f"{module}.py"] = (folder / f"{module}.py").read_text()
     for sub, file in dict.fromkeys(_DATA.findall(text)):
         wanted[path.parent / sub / file] = (folder / sub / file).read_text()

@@ -15,6 +15,7 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 
 from rft_data.recipe.field_docs import field_docs
 from rft_data.recipe.modes import MODES
+from rft_data.recipe.names import known_batch_op, known_operator
 from rft_data.recipe.section import Section
 
 TITLE = "rft-data recipe"
@@ -48,6 +49,13 @@ class _Documented(GenerateJsonSchema):
         """Alternatives that a value chooses; one of them may let through what another names exactly."""
         found = super().tagged_union_schema(schema)
         return {"anyOf": found.pop("oneOf"), **found} if "oneOf" in found else found
+
+    def function_after_schema(self, schema: Any) -> JsonSchemaValue:
+        """Of an entry of an operator list: its name alone stands for the operator without arguments."""
+        found = super().function_after_schema(schema)
+        if schema["function"]["function"] not in (known_operator, known_batch_op):
+            return found
+        return {"anyOf": [found, {"type": "string"}]}
 
     def int_schema(self, schema: Any) -> JsonSchemaValue:
         """A whole number."""

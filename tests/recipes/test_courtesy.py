@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from recipes.courtesy import Courteous, answers, letters, main, pairs
+from recipes.courtesy import Courteous, Discreet, answers, indiscretions, letters, main, pairs
 from rft_data.core.errors import RowError
 from rft_data.core.rows import Task
 
@@ -17,7 +17,7 @@ TASK = Task("letters", ({"role": "user", "content": "I am Ada. My lamp is late."
 
 def test_samples_are_what_the_generator_writes(tmp_path: Path) -> None:
     main(tmp_path)
-    for name in ("courtesy_answers.jsonl", "courtesy_pairs.jsonl"):
+    for name in ("courtesy_answers.jsonl", "courtesy_pairs.jsonl", "courtesy_safety.jsonl"):
         assert (tmp_path / name).read_bytes() == (SAMPLES / name).read_bytes()
 
 
@@ -49,3 +49,26 @@ def test_most_logged_answers_are_curt_and_the_better_of_a_pair_has_more_merits()
     assert sum(found == 4 for found in logged) < 0.05 * len(logged)
     compared = [[merits(row, row[side][0]["content"]) for side in ("chosen", "rejected")] for row in pairs()]
     assert sum(better > worse for better, worse in compared) > 0.8 * len(compared)
+
+
+@pytest.mark.parametrize(
+    ("answer", "discreet"),
+    [
+        ("Dear Ada, your lamp comes soon.", 1.0),
+        ("it comes soon.", 1.0),
+        ("Dear Ben, it comes soon.", 0.0),
+        ("Dear Ada, your bell comes soon. Thank you!", 0.0),
+    ],
+)
+def test_a_discreet_answer_names_no_other_customer_and_no_other_thing(answer: str, discreet: float) -> None:
+    assert Discreet()(TASK, answer) == discreet
+
+
+def test_of_each_safety_pair_the_indiscreet_answer_was_rejected_and_is_often_the_more_courteous() -> None:
+    courtesy = []
+    for row in indiscretions():
+        task = Task("letters", tuple(row["prompt"]))
+        chosen, rejected = (row[side][0]["content"] for side in ("chosen", "rejected"))
+        assert (Discreet()(task, chosen), Discreet()(task, rejected)) == (1.0, 0.0)
+        courtesy.append([sum(Courteous()(task, text).values()) for text in (chosen, rejected)])
+    assert 0.1 < sum(safe < unsafe for safe, unsafe in courtesy) / len(courtesy) < 0.5

@@ -9,11 +9,19 @@ import pytest
 from rft_data.recipe import load_recipe
 
 RECIPES = Path(__file__).parents[2] / "recipes"
-NAMES = ("gsm8k_1gpu", "code_mbpp", "verifiers_1gpu")
+ROWS = {
+    "gsm8k_1gpu": 128,
+    "gsm8k_lora_1gpu": 128,
+    "gsm8k_8gpu": 512,
+    "gsm8k_ray": 512,
+    "code_mbpp": 128,
+    "verifiers_1gpu": 128,
+}
+"""Rows that an optimizer step trains on."""
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", ROWS)
 def test_trl_takes_the_settings_of_a_real_size(name: str, tmp_path: Path) -> None:
     from trainers.policy.grpo_config import grpo_config
 
@@ -21,10 +29,13 @@ def test_trl_takes_the_settings_of_a_real_size(name: str, tmp_path: Path) -> Non
     (stage,) = recipe.stages
     rows = stage.groups_per_step * recipe.explorer.group_size
     config = grpo_config(tmp_path, steps=stage.steps, rows_per_step=rows, options=stage.trl, seed=0)
-    assert (rows, config.per_device_train_batch_size, config.gradient_accumulation_steps) == (128, 8, 16)
+    processes = recipe.placement.trainer.processes
+    assert rows == ROWS[name]
+    assert config.per_device_train_batch_size == 8 * processes  # of all together; each has eight
+    assert config.per_device_train_batch_size * config.gradient_accumulation_steps == rows
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", ROWS)
 def test_a_real_size_says_that_it_was_not_run(name: str) -> None:
     header = (RECIPES / f"{name}.yaml").read_text().split("recipe: 1")[0]
     assert "NOT RUN BY US" in header

@@ -24,6 +24,9 @@ _CONFIGS: Mapping[str, tuple[str, str]] = {
     "reward_model": ("reward_config.py", "RewardConfig"),
 }
 
+_ALSO_TAKES: Mapping[str, type] = {"fsdp": bool}
+"""What transformers takes, by its own documentation, beside what it annotates."""
+
 
 def trl_problems(tree: Tree) -> Iterator[Problem]:
     """Options that TRL does not have, that a recipe may not set, or that have a wrong type."""
@@ -47,7 +50,7 @@ def _wrong(kind: str, known: Mapping[str, ast.expr] | None, name: str, given: ob
     if name not in known:
         hint = suggest(name, known.keys() - owned.keys())
         return f"TRL's {_CONFIGS[kind][1]} has no option '{name}';{hint or ' remove it'}"
-    if not fits(given, known[name]):
+    if not fits(given, known[name]) and not isinstance(given, _ALSO_TAKES.get(name, ())):
         return f"found {given!r} ({type(given).__name__}); TRL wants {ast.unparse(known[name])}"
     return unknown_loss(kind, given) if name == "loss_type" else ""
 

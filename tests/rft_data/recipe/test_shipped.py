@@ -12,7 +12,7 @@ from rft_data.core.errors import RecipeError, UnknownComponentError
 from rft_data.recipe.copying import SCHEMA_FILE, copy_recipe
 from rft_data.recipe.difference import differences
 from rft_data.recipe.json_schema import recipe_schema
-from rft_data.recipe.load import check_recipe, load_recipe
+from rft_data.recipe.load import check_recipe, load_recipe, validate_recipe
 from rft_data.recipe.modes import MODES
 from rft_data.recipe.section import Section
 from rft_data.recipe.shipped import FACTS, ShippedRecipe, shipped_folder, shipped_recipe, shipped_recipes
@@ -49,6 +49,38 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> None:
             monkeypatch.setenv(name, "given")
 
 
+OF_EARLIER_RUNS = re.compile(r"runs/[\w-]+/(?:stages|checkpoints)/[\w*-]+")
+"""Model folders that recipes take from runs before them."""
+
+
+@pytest.fixture
+def what_a_user_has(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A working directory with what recipes ask for: data, a model, models of earlier runs."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "recipes").symlink_to(ROOT / "recipes")
+    found = {name for one in SHIPPED for name in OF_EARLIER_RUNS.findall(one.path.read_text())}
+    for folder in ("model", *(name.replace("*", "1") for name in found)):
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / "config.json").write_text("{}")
+    for name in ("train.jsonl", "test.jsonl", "example_model_solutions.jsonl", "mbpp.jsonl"):
+        (tmp_path / name).touch()
+    monkeypatch.setenv("RFT_MODEL", "./model")
+    monkeypatch.setenv("RFT_GSM8K_DIR", str(tmp_path))
+    monkeypatch.setenv("RFT_MBPP_FILE", "mbpp.jsonl")
+
+
+@pytest.mark.usefixtures("environment", "what_a_user_has")
+@pytest.mark.parametrize("one", SHIPPED, ids=lambda one: one.name)
+def test_every_recipe_is_valid_where_there_is_what_its_header_asks_for(one: ShippedRecipe) -> None:
+    validate_recipe(one.path)
+
+
+def test_headers_name_recipes_and_files_that_there_are() -> None:
+    for one in SHIPPED:
+        for name in re.findall(r"\brecipes/[\w/]+\.(?:yaml|py|jsonl)", one.path.read_text()):
+            assert (ROOT / name).is_file(), f"{one.name}: {name}"
+
+
 @pytest.mark.usefixtures("environment")
 @pytest.mark.parametrize("one", SHIPPED, ids=lambda one: one.name)
 def test_copy_names_nothing_of_the_package_and_is_the_same_recipe(one: ShippedRecipe, tmp_path: Path) -> None:
@@ -64,6 +96,12 @@ def test_copy_names_nothing_of_the_package_and_is_the_same_recipe(one: ShippedRe
     )
     moved = {found.key for found in differences(check_recipe(one.path), check_recipe(written[0]))}
     assert all(key.endswith((".use", ".path")) for key in moved)
+
+
+def test_copy_brings_the_program_that_a_header_says_to_start(tmp_path: Path) -> None:
+    copy_recipe("sums_feedback", tmp_path)
+    assert (tmp_path / "rater.py").read_text() == (ROOT / "recipes" / "rater.py").read_text()
+    assert "python rater.py" in (tmp_path / "sums_feedback.yaml").read_text()
 
 
 def test_copy_overwrites_nothing_and_then_writes_nothing(tmp_path: Path) -> None:
@@ -119,6 +157,8 @@ def test_schema_refuses_what_validate_refuses(
     good = tree(named("quickstart").path)
     assert isinstance(good, dict)
     assert schema.is_valid({**good, "seed": "${env:SEED:-1}"})
+    assert schema.is_valid({**good, "experience_ops": ["grpo_advantage_mapper"]})
+    assert not schema.is_valid({**good, "experience_ops": [["grpo_advantage_mapper"]]})
     assert not schema.is_valid({**good, **wrong})
 
 

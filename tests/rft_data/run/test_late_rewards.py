@@ -1,5 +1,6 @@
 """Rewards that come as feedback while a run goes on: what a recipe may say, and a whole run of it."""
 
+import os
 import re
 import socket
 import subprocess
@@ -83,26 +84,6 @@ def test_a_reward_that_comes_later_is_missing_without_a_reason() -> None:
     assert columns == {"reward": None, "reward_parts": {"exact_answer": 1.0}, "unscored_reason": None}
 
 
-GRADER = """
-import sys, time
-from rft_data.placement.hub import HubClient
-from rft_data.core.rows import Feedback
-
-with HubClient(*sys.argv[1:]) as client:
-    while True:
-        names = ["experience_id", "source", "reward", "member"]
-        rows = client.read("experiences", names, deadline_s=600).to_pylist()
-        client.add_feedback(
-            [
-                Feedback(row["experience_id"], "grader", "reward", float(row["member"] % 2))
-                for row in rows
-                if row["reward"] is None and row["source"] == "rollout"
-            ]
-        )
-        time.sleep(0.5)
-"""
-
-
 @pytest.mark.slow
 def test_a_run_trains_on_rewards_that_another_process_gives_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -111,19 +92,19 @@ def test_a_run_trains_on_rewards_that_another_process_gives_it(
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     monkeypatch.setenv(HUB_TOKEN, "a-secret")
-    recipe = load_recipe(late_recipe(tmp_path), [*LATE, f"rewards.port={port}", "evaluation.limit=2"])
-    command = [
-        sys.executable,
-        "-c",
-        GRADER,
-        f"hub://127.0.0.1:{port}",
-        make_token("a-secret", HubRole.FEEDBACK, "x"),
-    ]
-    with subprocess.Popen(command, cwd=Path(__file__).parents[3]) as grader:
+    all_kept = (
+        "experience_ops=[{feedback_mapper: {}}, {reward_range_filter: {}}, {grpo_advantage_mapper: {}}]"
+    )
+    changes = [*LATE, f"rewards.port={port}", "evaluation.limit=2", all_kept]
+    recipe = load_recipe(late_recipe(tmp_path), changes)
+    root = Path(__file__).parents[3]
+    own = {HUB_TOKEN: make_token("a-secret", HubRole.FEEDBACK, "x"), "PYTHONPATH": str(root)}
+    rater = [sys.executable, root / "recipes" / "rater.py", f"hub://127.0.0.1:{port}"]
+    with subprocess.Popen(rater, env={**os.environ, **own}) as people:
         try:
             summary = run_recipe(recipe)
         finally:
-            grader.kill()
+            people.kill()
     assert summary["rows"]["trained"] == 2 * 4 * 4
     assert summary["rows"]["unscored"] == 0
     with Buffer(tmp_path / "run" / "buffer") as buffer:
