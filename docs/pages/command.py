@@ -16,8 +16,8 @@ Every command of `rft`, with its arguments and options. Written by `python -m do
 `rft_data/cli/`; a test keeps it current.
 
 - `RECIPE` is a file, or the name of a shipped recipe where no such file is (`rft recipe list`). `OVERRIDES`
-  change it: `seed=1 stages.1.steps=20`. Copy one that reads sample files (`rft recipe copy NAME`); paths of
-  data are relative to the folder in which you run it.
+  change it: `seed=1 stages.1.steps=20`, `over.yaml`, `'~evaluation'`; see
+  [recipes from recipes](recipe.md#recipes-from-recipes), which also says from where paths are seen.
 - `rft --install-completion` lets a shell complete recipes, runs, operators and keys of a recipe.
 - Results go to stdout, everything else to stderr; `--json` prints a result for programs. Exit codes:
   [exit_codes.md](exit_codes.md).

@@ -33,12 +33,44 @@ rft recipe schema                        # the JSON Schema, for editors; `rft re
 rft recipe validate RECIPE               # every problem at once, with file, line and column
 rft recipe explain RECIPE                # what a run would come to, and every value with what set it
 rft run RECIPE seed=1 stages.1.steps=20  # any key can be set here; a number names an entry of a list
+rft run RECIPE over.yaml '~evaluation'   # another recipe's values over this one's; deletes a key
 ```
 
-`${env:NAME}` and `${env:NAME:-default}` in a value are read from the environment. An unknown key is an error.
-Such a value is stored and shown (in output, logs, errors) as its reference, unless it is shorter than 4
-characters (numbers: 8): that could not be told from other text.
-An `algorithm` sets what the recipe leaves out ([algorithms.md](algorithms.md)).
+An unknown key is an error. An `algorithm` sets what the recipe leaves out ([algorithms.md](algorithms.md)).
+
+## Recipes from recipes
+
+```yaml
+extends: quickstart        # a shipped recipe's name, or a file seen from this one's folder; or a list of them
+name: mine
+run_dir: runs/${ref:name}  # the value of another key
+buffer: {uri: "${ref:run_dir}/buffer"}
+explorer:
+  temperature: 0.8         # maps are merged, key by key
+  stop: [END]              # anything else is replaced, a list too
+stages:
+  1: {steps: 40}           # an entry of a list, by its number from 0
+~evaluation:               # deletes the key; with `evaluation:` below it, replaces the map
+```
+
+Layers come in this order, later ones over earlier ones: what a file `extends`, the file, and then overlays
+and changes of the command line as they are written. A file that several layers extend counts once, where it
+comes first. `rft recipe explain` says for every value which file and line wrote it, `rft recipe diff` in
+what two recipes differ and who wrote that, and errors name the file at fault.
+
+- `${ref:a.b}` is the value that is written at `a.b` (presets and defaults cannot be referred to). Alone it
+  keeps its type, and may be a map or a list; inside a text it is text.
+- `${env:NAME}` and `${env:NAME:-default}` are read from the environment; alone, the variable's value is
+  read as YAML. Such a value is stored and shown (in output, logs, errors) as its reference, also where a
+  `${ref:}` took it, unless it is shorter than 4 characters (numbers: 8): that could not be told from other
+  text. Keys of services are given by the NAME of their variable (`api_key_env`) and are read where they are
+  used.
+- **Paths** of files that are read (`path`, `teacher`, `file.py:name`) are looked for in the working
+  directory and then in the folder of the file that wrote them; one that begins with `./` or `../` the other
+  way round. Run folders and buffers (`run_dir`, `buffer.uri`) are always seen from the working directory. A
+  run stores what it found, and resumes with it.
+- `recipe: 1` is the format; a later one is refused by this version. What an older run stored is read as it
+  was meant then.
 """
 
 _BOUNDS = {"ge": "≥ {}", "gt": "> {}", "le": "≤ {}", "lt": "< {}"}

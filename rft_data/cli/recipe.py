@@ -104,14 +104,23 @@ def diff(
     """In which values two recipes differ, after presets and defaults."""
     with edge():
         from rft_data.recipe.difference import differences
+        from rft_data.recipe.explain import values
         from rft_data.recipe.load import load_recipe
 
-        found = list(differences(load_recipe(left), load_recipe(right)))
+        origins = {
+            side: {one.key: one.origin for one in values(path)}
+            for side, path in (("left", left), ("right", right))
+        }
+        found = [
+            {**asdict(one), "origins": {side: origins[side][one.key] for side in one.values}}
+            for one in differences(load_recipe(left), load_recipe(right))
+        ]
         lines = [
-            f"{one.key}: {' -> '.join(_value(one.values, side) for side in ('left', 'right'))}"
+            f"{one['key']}: {' -> '.join(_value(one['values'], side) for side in ('left', 'right'))}"
+            f"  # {', '.join(one['origins'].values())}"
             for one in found
         ]
-        show([asdict(one) for one in found], "\n".join(lines) or "no difference", as_json=as_json)
+        show(found, "\n".join(lines) or "no difference", as_json=as_json)
 
 
 @recipe_app.command()

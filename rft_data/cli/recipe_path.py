@@ -14,10 +14,9 @@ def shipped_or_file(path: Path) -> Path:
     """The file at `path`, or else the shipped recipe of that name."""
     if path.exists() or len(path.parts) != 1:
         return path
-    from rft_data.recipe.shipped import shipped_recipes
+    from rft_data.recipe.layers import named_recipe  # loads YAML, which not every command needs
 
-    name = path.name.removesuffix(".yaml")
-    return next((one.path for one in shipped_recipes() if one.name == name), path)
+    return named_recipe(path)
 
 
 RecipePath = Annotated[
@@ -30,5 +29,8 @@ RecipePath = Annotated[
 ]
 Overrides = Annotated[
     list[str] | None,
-    typer.Argument(help="Changes to the recipe: key.path=value ...", autocompletion=recipe_keys),
+    typer.Argument(
+        help="Changes to the recipe: key.path=value, ~key.path (deletes it), OVERLAY.yaml ...",
+        autocompletion=recipe_keys,
+    ),
 ]

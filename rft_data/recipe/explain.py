@@ -1,47 +1,87 @@
-"""Every value of a recipe, and where it comes from: the recipe, an algorithm's preset or a default."""
+"""Every value of a recipe, and what set it: a line of a file, the command line, a preset or a default."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from rft_data.recipe.algorithms import find_algorithm
+from rft_data.recipe.layers import read_layers
 from rft_data.recipe.leaves import dotted, leaves
-from rft_data.recipe.load import load_recipe, read_tree
+from rft_data.recipe.load import load_recipe
 from rft_data.recipe.modes import TrainRecipe
 from rft_data.recipe.online import OnlineRecipe
 from rft_data.recipe.presets import OFFLINE, with_preset
+from rft_data.recipe.recipe import Recipe
+from rft_data.recipe.references import filled
 from rft_data.recipe.section import Loc
 
+PRESET, DEFAULT = "preset", "default"
 
-def explain(path: Path, overrides: Sequence[str] = ()) -> list[str]:
-    """One line for each value, as `key.path = value  # origin`; the keys are those of overrides.
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """One value of a recipe."""
+
+    key: str
+    """Its place, as overrides name it."""
+    value: object
+    """The environment's values are shown as references."""
+    origin: str
+    """`file:line`, `command line`, `preset` or `default`."""
+
+
+def values(path: Path, overrides: Sequence[str] = ()) -> list[Value]:
+    """Every value, after presets and defaults, in the order of the recipe's sections.
 
     Raises: what load_recipe raises.
     """
-    recipe, written = load_recipe(path, overrides), read_tree(path, overrides)
-    trains = isinstance(recipe, OnlineRecipe | TrainRecipe)
-    preset = with_preset(written, explores=isinstance(recipe, OnlineRecipe)) if trains else written
-    lines = []
-    for stage in getattr(recipe, "stages", []):
-        if stage.algorithm not in OFFLINE:
-            algorithm = find_algorithm(stage.algorithm)
-            lines.append(f"# {stage.algorithm}: {algorithm.summary} ({algorithm.paper})")
-    for key, value in leaves(recipe.saved()):
-        origin = _origin(key, written, preset)
-        lines.append(f"{dotted(key)} = {json.dumps(value, ensure_ascii=False)}  # {origin}")
+    recipe = load_recipe(path, overrides)
+    origins = _Origins(recipe, path, overrides)
+    return [Value(dotted(key), value, origins.find(key)) for key, value in leaves(recipe.saved())]
+
+
+def explain(path: Path, overrides: Sequence[str] = ()) -> list[str]:
+    """The algorithms, and one line for each value, as `key.path = value  # origin`.
+
+    Raises: what load_recipe raises.
+    """
+    lines = list(_algorithms(load_recipe(path, overrides)))
+    for one in values(path, overrides):
+        lines.append(f"{one.key} = {json.dumps(one.value, ensure_ascii=False)}  # {one.origin}")
     return lines
 
 
-def _origin(key: Loc, written: Mapping[str, object], preset: object) -> str:
-    if key[0] == "experience_ops" and len(key) > 2:  # a preset may move them
-        operators = written.get("experience_ops")
-        known = isinstance(operators, list) and any(key[2] in entry for entry in operators)
-        return "recipe" if known else "preset"
-    if not _has(preset, key):
-        return "default"
-    return "recipe" if _has(written, key) else "preset"
+def _algorithms(recipe: Recipe) -> Iterator[str]:
+    for stage in getattr(recipe, "stages", []):
+        if stage.algorithm not in OFFLINE:
+            algorithm = find_algorithm(stage.algorithm)
+            yield f"# {stage.algorithm}: {algorithm.summary} ({algorithm.paper})"
+
+
+class _Origins:
+    """What set each value of a recipe."""
+
+    def __init__(self, recipe: Recipe, path: Path, overrides: Sequence[str]) -> None:
+        layers = read_layers(path, overrides)
+        self._origins = layers.origins
+        self._written: Any = filled(layers).tree
+        trains = isinstance(recipe, OnlineRecipe | TrainRecipe)
+        explores = isinstance(recipe, OnlineRecipe)
+        self._preset = with_preset(self._written, explores=explores) if trains else self._written
+
+    def find(self, key: Loc) -> str:
+        """The origin of a value that is in the recipe."""
+        if key[0] == "experience_ops" and len(key) > 2:  # a preset may move them
+            operators = self._written.get("experience_ops", [])
+            place = next((i for i, entry in enumerate(operators) if key[2] in entry), None)
+            return PRESET if place is None else self._origins.find((key[0], place, *key[2:])).short
+        if not _has(self._preset, key):
+            return DEFAULT
+        return self._origins.find(key).short if _has(self._written, key) else PRESET
 
 
 def _has(tree: object, key: Loc) -> bool:

@@ -1,7 +1,8 @@
 """The JSON Schema of recipes, with which an editor completes and checks them.
 
 It is a little wider than what `rft recipe validate` accepts: what a preset fills in may be left out, a
-reference to the environment may stand for a number, and there are no rules across sections.
+reference to another value may stand for a number, and there are no rules across sections. A file that
+extends others may lack any key: only its `extends` is checked.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from pydantic import Field, TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 
 from rft_data.recipe.field_docs import field_docs
+from rft_data.recipe.layers import EXTENDS
 from rft_data.recipe.modes import MODES
 from rft_data.recipe.names import known_batch_op, known_operator
 from rft_data.recipe.section import Section
@@ -21,7 +23,11 @@ from rft_data.recipe.section import Section
 TITLE = "rft-data recipe"
 _FILLED_IN = {"experience_ops", "group_size"}
 """Required keys that the preset of an algorithm sets."""
-_REFERENCE = {"type": "string", "pattern": r"^\$\{env:"}
+_REFERENCE = {"type": "string", "pattern": r"^\$\{(env|ref):"}
+_PARENTS: dict[str, object] = {
+    "description": "Recipes that this file changes: names of shipped ones, or files, seen from its folder.",
+    "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}],
+}
 
 
 def recipe_schema() -> dict[str, Any]:
@@ -29,7 +35,15 @@ def recipe_schema() -> dict[str, Any]:
     recipes: Any = reduce(or_, MODES.values())
     any_mode: TypeAdapter[Any] = TypeAdapter(Annotated[recipes, Field(discriminator="mode")])
     schema = any_mode.json_schema(schema_generator=_Documented)
-    return {"$schema": GenerateJsonSchema.schema_dialect, "title": TITLE, **schema}
+    definitions = schema.pop("$defs")
+    return {
+        "$schema": GenerateJsonSchema.schema_dialect,
+        "title": TITLE,
+        "$defs": definitions,
+        "if": {"required": [EXTENDS]},
+        "then": {"properties": {EXTENDS: _PARENTS}},
+        "else": schema,
+    }
 
 
 class _Documented(GenerateJsonSchema):

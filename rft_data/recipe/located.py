@@ -1,9 +1,7 @@
-"""Mistakes in a recipe, as lines that say where in its file they are."""
+"""What Pydantic says of a recipe, as mistakes with their places in its tree."""
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
 from typing import Any, get_args
 
 from pydantic import BaseModel
@@ -11,18 +9,11 @@ from pydantic_core import ErrorDetails
 
 from rft_data.core.lookup import suggest
 from rft_data.recipe.names import TRUNCATING
+from rft_data.recipe.preflight.problem import Problem
 from rft_data.recipe.section import Loc
 
-_LINE = re.compile(r":(\d+):(\d+) ")
 
-
-def line_number(problem: str) -> tuple[int, int]:
-    """Line and column of a problem's text, (0, 0) without any."""
-    found = _LINE.search(problem)
-    return (int(found[1]), int(found[2])) if found else (0, 0)
-
-
-def described(path: Path, tree: object, model: type[BaseModel], problem: ErrorDetails) -> str:
+def located(tree: object, model: type[BaseModel], problem: ErrorDetails) -> Problem:
     """A problem of pydantic's."""
     loc = _in_tree(tree, problem["loc"])
     message = problem["msg"].removeprefix("Value error, ")
@@ -34,7 +25,7 @@ def described(path: Path, tree: object, model: type[BaseModel], problem: ErrorDe
                 f"'{loc[-1]}' is refused: it samples from a cut-off distribution, whose logprobs the trainer "
                 "does not compute, so that importance ratios would be wrong; use 'temperature'"
             )
-    return f"{place(path, tree, loc)} {dotted(loc) or 'recipe'}: {message}"
+    return Problem(loc, message)
 
 
 def _in_tree(tree: object, loc: Loc) -> Loc:
@@ -65,22 +56,3 @@ def _known_fields(model: type[BaseModel], loc: Loc) -> list[str]:
                 found.append(kind)
             kinds += get_args(kind)
     return [name for m in found for name in m.model_fields]
-
-
-def place(path: Path, tree: object, loc: Loc) -> str:
-    """`file:line:column` of the deepest part of `loc` that the file holds."""
-    node: Any = tree
-    line = column = 0
-    for part in loc:
-        try:
-            is_map = isinstance(node, dict)
-            line, column = node.lc.key(part) if is_map else node.lc.item(part)
-            node = node[part]
-        except (AttributeError, KeyError, IndexError, TypeError):
-            break
-    return f"{path}:{line + 1}:{column + 1}"
-
-
-def dotted(loc: Loc) -> str:
-    """A place as overrides write it."""
-    return ".".join(str(part) for part in loc)

@@ -19,6 +19,7 @@ from ruamel.yaml import YAML
 
 from docs.pages.recipe import places
 from rft_data.cli.app import app
+from rft_data.recipe.layers import EXTENDS
 from rft_data.recipe.modes import MODES
 
 ROOT = Path(__file__).parents[2]
@@ -105,12 +106,18 @@ def unknown_keys(tree: Any, sections: Sequence[type[BaseModel]]) -> list[str]:
     if not isinstance(tree, dict) or not sections:
         return []
     unknown = []
-    for key, value in tree.items():
+    for written, value in tree.items():
+        key = str(written).removeprefix("~")
+        if key == EXTENDS:
+            continue
+        if key.isdecimal():  # an entry of a list
+            unknown += unknown_keys(value, sections)
+            continue
         fields = [s.model_fields[key] for s in sections if key in s.model_fields]
         inside = [part for field in fields for part in sections_in(field.annotation)]
         named = any(get_origin(field.annotation) is dict for field in fields)  # by names of the user's
         below = list(value.values()) if named and isinstance(value, dict) else value
-        unknown += unknown_keys(below, inside) if fields else [str(key)]
+        unknown += unknown_keys(below, inside) if fields else [key]
     return unknown
 
 

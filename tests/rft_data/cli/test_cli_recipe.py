@@ -1,6 +1,7 @@
 """`rft recipe`, and recipes by name."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,10 @@ def test_recipes_are_listed_shown_and_compared_by_name() -> None:
     assert rft("recipe", "diff", "quickstart", "recipes/quickstart.yaml").stdout == "no difference\n"
     assert 'placement.use: "inline" -> "local"' in rft("recipe", "diff", "quickstart", "async_local").stdout
     found = json.loads(rft("recipe", "diff", "quickstart", "async_local", "--json").stdout)
-    assert {"key": "sync.max_staleness", "values": {"left": 0, "right": 2}} in found
+    [one] = [one for one in found if one["key"] == "sync.max_staleness"]
+    assert one["values"] == {"left": 0, "right": 2}
+    assert re.search(r"recipes/quickstart\.yaml:\d+$", one["origins"]["left"])
+    assert re.search(r"recipes/async_local\.yaml:\d+$", one["origins"]["right"])
 
 
 def test_a_shipped_recipe_is_taken_by_name_where_no_file_is() -> None:

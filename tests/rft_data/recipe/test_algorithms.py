@@ -254,8 +254,9 @@ def test_explain_says_who_set_what(tmp_path: Path) -> None:
     recipe_of(tmp_path, stage=", trl: {epsilon: 0.3}")
     lines = explain(tmp_path / "recipe.yaml", ["stages.0.algorithm=dapo", "seed=3"])
     assert lines[0].startswith("# dapo: groups of one outcome refilled")
-    assert "seed = 3  # recipe" in lines
-    assert "stages.0.trl.epsilon = 0.3  # recipe" in lines
+    assert "seed = 3  # command line" in lines
+    line = (tmp_path / "recipe.yaml").read_text()[: -len("evaluation: {limit: 4}\n")].count("\n")
+    assert f"stages.0.trl.epsilon = 0.3  # {tmp_path}/recipe.yaml:{line}" in lines
     assert "stages.0.trl.epsilon_high = 0.28  # preset" in lines
     assert "explorer.group_size = 8  # preset" in lines
     assert "experience_ops.0.dynamic_sampling_filter = {}  # preset" in lines
@@ -267,7 +268,7 @@ def test_explain_knows_the_recipes_operators_wherever_they_come_to_stand(tmp_pat
     override = "experience_ops=[{grpo_advantage_mapper: {}}]"
     lines = explain(tmp_path / "recipe.yaml", ["stages.0.algorithm=dapo", override])
     assert "experience_ops.0.dynamic_sampling_filter = {}  # preset" in lines
-    assert "experience_ops.1.grpo_advantage_mapper = {}  # recipe" in lines
+    assert "experience_ops.1.grpo_advantage_mapper = {}  # command line" in lines
 
 
 def test_explain_shows_references_and_not_what_they_hold(
@@ -277,7 +278,7 @@ def test_explain_shows_references_and_not_what_they_hold(
     recipe_of(tmp_path)
     override = 'explorer.reward=[{use: "my.judge:Judge", args: {key: "${env:SECRET_KEY}"}}]'
     lines = explain(tmp_path / "recipe.yaml", [override])
-    assert 'explorer.reward.0.args.key = "${env:SECRET_KEY}"  # recipe' in lines
+    assert 'explorer.reward.0.args.key = "${env:SECRET_KEY}"  # command line' in lines
     assert "hush" not in "\n".join(lines)
 
 

@@ -45,7 +45,7 @@ MISTAKES = {
 
 @pytest.mark.parametrize("override", MISTAKES)
 def test_what_cannot_work_is_refused_with_its_place(tmp_path: Path, override: str) -> None:
-    with pytest.raises(RecipeError, match=rf"small\.yaml:\d+:\d+ .*{MISTAKES[override]}"):
+    with pytest.raises(RecipeError, match=rf"(command line|small\.yaml:1:1 recipe:) .*{MISTAKES[override]}"):
         check_recipe(write_recipe(tmp_path), [override])
 
 

@@ -7,11 +7,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from ruamel.yaml import YAML
 
 from explorers.rewards.registry import make_reward
 from rft_data.core.errors import RecipeError
 from rft_data.core.lookup import OWN_CODE, load
 from rft_data.recipe import load_recipe
+from rft_data.recipe.layers import read_layers
 from rft_data.recipe.load import validate_recipe
 from rft_data.recipe.names import TRACKERS
 from rft_data.run.watch.trackers import CALLBACKS, TENSORBOARD
@@ -50,7 +52,10 @@ def mistakes(path: Path, *overrides: str) -> str:
 
 def test_a_recipe_with_a_dozen_mistakes_names_all_of_them_at_once(tmp_path: Path) -> None:
     path = write_recipe(tmp_path)
-    found = mistakes(path, *(f"{key}={value}" for key, (value, _) in MANY.items()))
+    changed = read_layers(path, [f"{key}={value}" for key, (value, _) in MANY.items()])
+    with path.open("w") as file:
+        YAML().dump(changed.tree, file)
+    found = mistakes(path)
     for _, message in MANY.values():
         assert re.search(rf"small\.yaml:\d+:\d+ {message}", found), (message, found)
     for message in (
@@ -131,7 +136,7 @@ def test_a_taskset_that_does_not_fit_its_file_is_refused(
     if where := fields.pop("where", None):
         source["where"] = where
     tasks = json.dumps([{"name": "a", "source": source, **fields}])
-    assert re.search(rf"small\.yaml:\d+:\d+ {message}", mistakes(write_recipe(tmp_path), f"tasks={tasks}"))
+    assert re.search(rf"command line {message}", mistakes(write_recipe(tmp_path), f"tasks={tasks}"))
 
 
 def test_columns_that_only_later_rows_have_are_not_refused(tmp_path: Path) -> None:
@@ -203,9 +208,7 @@ def test_a_model_of_the_hub_is_refused_only_where_it_cannot_be_fetched(
 
 
 def test_a_run_refuses_what_needs_no_machine_to_be_seen(tmp_path: Path) -> None:
-    with pytest.raises(
-        RecipeError, match=r"small\.yaml:\d+:\d+ explorer\.max_tokens: .*no room for a prompt"
-    ):
+    with pytest.raises(RecipeError, match=r"command line explorer\.max_tokens: .*no room for a prompt"):
         load_recipe(write_recipe(tmp_path), ["explorer.max_tokens=999"])
 
 

@@ -113,7 +113,11 @@ def test_all_problems_are_reported_at_once_with_their_place(tmp_path: Path) -> N
             "mode: onlin",
             "3:1 mode: found 'onlin'; one of online, explore, train, offline, eval, data is needed",
         ),
-        ("recipe: 1", "recipe: 2", "1:1 recipe: Input should be 1"),
+        (
+            "recipe: 1",
+            "recipe: 2",
+            "r.yaml:1:1 recipe: found 2; rft-data .* reads formats up to 1: install a later one$",
+        ),
         ("use: transformers", "use: transformer", "13:12 explorer.engine.use: .*did you mean 'transformers'"),
         (
             "use: transformers",

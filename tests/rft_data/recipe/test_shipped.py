@@ -162,6 +162,16 @@ def test_schema_refuses_what_validate_refuses(
     assert not schema.is_valid({**good, **wrong})
 
 
+def test_schema_checks_of_a_file_that_extends_others_only_their_names(
+    schema: jsonschema.Draft202012Validator,
+) -> None:
+    assert schema.is_valid({"extends": ["quickstart"], "stages": {"1": {"steps": 3}}, "~seed": None})
+    assert not schema.is_valid({"extends": 3})
+    good = tree(named("quickstart").path)
+    assert isinstance(good, dict)
+    assert schema.is_valid({**good, "seed": "${ref:stages.0.trl.seed}"})
+
+
 def test_every_key_of_the_schema_is_described(schema: jsonschema.Draft202012Validator) -> None:
     sections = {
         name: found for name, found in schema.schema["$defs"].items() if found.get("type") == "object"
