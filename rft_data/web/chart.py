@@ -1,0 +1,101 @@
+"""A series of numbers as an SVG picture."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+WIDTH, HEIGHT = 300, 110
+_LEFT, _RIGHT, _TOP, _BOTTOM = 6, 6, 14, 14
+MOST_POINTS = 200
+"""Points of a picture: of longer series, the mean of each stretch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One point of a series and of its picture."""
+
+    step: int
+    value: float
+    x: float
+    y: float
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """A picture of a series, ready to be drawn."""
+
+    name: str
+    points: tuple[Point, ...]
+    lowest: float
+    highest: float
+    smooth: str
+    """The moving average as an SVG path; empty where none is asked for."""
+
+    @property
+    def path(self) -> str:
+        """The series as an SVG path."""
+        return _path([(point.x, point.y) for point in self.points])
+
+    @property
+    def last(self) -> float:
+        """The newest value."""
+        return self.points[-1].value
+
+
+def chart(
+    name: str, steps: Sequence[int], values: Sequence[float], *, smoothing: float = 0.0, log: bool = False
+) -> Chart | None:
+    """The picture of finite numbers (on a log axis: positive ones); None where there is none.
+
+    Args: smoothing: weight of the past in the exponential moving average, 0 (none) to 1, as TensorBoard's.
+    """
+    pairs = [
+        (step, value)
+        for step, value in zip(steps, values, strict=True)
+        if math.isfinite(value) and (value > 0 or not log)
+    ]
+    if not pairs:
+        return None
+    pairs = _thinned(pairs)
+    shown = [math.log10(value) if log else value for _, value in pairs]
+    low, high = min(shown), max(shown)
+    first, last = pairs[0][0], pairs[-1][0]
+
+    def place(step: int, value: float) -> tuple[float, float]:
+        across = (step - first) / (last - first) if last > first else 0.5
+        up = (value - low) / (high - low) if high > low else 0.5
+        x = _LEFT + across * (WIDTH - _LEFT - _RIGHT)
+        y = HEIGHT - _BOTTOM - up * (HEIGHT - _TOP - _BOTTOM)
+        return round(x, 1), round(y, 1)
+
+    points = tuple(
+        Point(step, value, *place(step, height)) for (step, value), height in zip(pairs, shown, strict=True)
+    )
+    smooth = ""
+    if smoothing:
+        averages = _averages(shown, smoothing)
+        smooth = _path([place(step, value) for (step, _), value in zip(pairs, averages, strict=True)])
+    raw = [value for _, value in pairs]
+    return Chart(name, points, min(raw), max(raw), smooth)
+
+
+def _thinned(pairs: list[tuple[int, float]]) -> list[tuple[int, float]]:
+    """At most MOST_POINTS of them: the last step of each stretch, with the mean of the stretch."""
+    size = -(-len(pairs) // MOST_POINTS)
+    stretches = [pairs[start : start + size] for start in range(0, len(pairs), size)]
+    return [(one[-1][0], sum(value for _, value in one) / len(one)) for one in stretches]
+
+
+def _averages(values: Sequence[float], weight: float) -> list[float]:
+    """Exponential moving averages, debiased by 1 - weight^n."""
+    found, average = [], 0.0
+    for number, value in enumerate(values, 1):
+        average = weight * average + (1 - weight) * value
+        found.append(average / (1 - weight**number))
+    return found
+
+
+def _path(places: Sequence[tuple[float, float]]) -> str:
+    return "M" + "L".join(f"{x:g},{y:g}" for x, y in places)

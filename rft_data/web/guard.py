@@ -1,0 +1,89 @@
+"""Who may see the page: a token in the link, which becomes a cookie, and headers that forbid scripts."""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Awaitable, Callable, MutableMapping
+from http.cookies import CookieError, SimpleCookie
+from typing import Any
+from urllib.parse import parse_qsl, urlencode
+
+COOKIE, PARAMETER = "rft_view", "token"
+HEADERS = {
+    "content-security-policy": "default-src 'none'; style-src 'self'; img-src 'self'; form-action 'self'; "
+    "base-uri 'none'; frame-ancestors 'none'",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "cache-control": "no-store",
+}
+"""Of every answer. No script runs on the page, of whatever origin."""
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+
+class Guard:
+    """Lets requests through that carry the token; ASGI middleware."""
+
+    def __init__(self, app: App, *, token: str, hosts: frozenset[str]) -> None:
+        """Args: hosts: names under which the page is reached; others are refused (DNS rebinding)."""
+        self._app, self._token, self._hosts = app, token, hosts
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer, or hand on, one request."""
+        if scope["type"] != "http":
+            if scope["type"] == "lifespan":
+                await self._app(scope, receive, send)
+            return
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
+        given = dict(query).get(PARAMETER)
+        if headers.get("host", "").rpartition(":")[0] not in self._hosts:
+            await _say(send, 421, "This page does not answer under that host name.")
+        elif given is not None and self._is_token(given):
+            rest = urlencode([(name, value) for name, value in query if name != PARAMETER])
+            place = scope["path"] + (f"?{rest}" if rest else "")
+            cookie = f"{COOKIE}={self._token}; HttpOnly; SameSite=Strict; Path=/"
+            await _say(send, 303, "", {"location": _local(place), "set-cookie": cookie})
+        elif not self._is_token(_cookie(headers.get("cookie", ""))):
+            await _say(send, 401, "Open the link that 'rft view' printed: it carries the token of this page.")
+        else:
+            await self._app(scope, receive, _with_headers(send))
+
+    def _is_token(self, given: str) -> bool:
+        return hmac.compare_digest(given.encode(), self._token.encode())
+
+
+def _cookie(header: str) -> str:
+    try:
+        found = SimpleCookie(header).get(COOKIE)
+    except CookieError:
+        return ""
+    return "" if found is None else found.value
+
+
+def _local(place: str) -> str:
+    """A path of this page: two slashes at the beginning would name another host."""
+    return "/" + place.lstrip("/\\")
+
+
+async def _say(send: Send, status: int, text: str, more: dict[str, str] | None = None) -> None:
+    body = text.encode()
+    named = {"content-type": "text/plain; charset=utf-8", "content-length": str(len(body)), **HEADERS}
+    pairs = [(k.encode("latin-1"), v.encode("latin-1")) for k, v in {**named, **(more or {})}.items()]
+    await send({"type": "http.response.start", "status": status, "headers": pairs})
+    await send({"type": "http.response.body", "body": body})
+
+
+def _with_headers(send: Send) -> Send:
+    async def sent(message: MutableMapping[str, Any]) -> None:
+        if message["type"] == "http.response.start":
+            own = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
+            message = {**message, "headers": [*message["headers"], *own]}
+        await send(message)
+
+    return sent

@@ -1,0 +1,93 @@
+"""What the page says of a run: its state, its numbers as pictures, and where its groups went."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import pandas as pd
+
+from rft_data.buffer import Buffer
+from rft_data.core.errors import MissingFileError, UnknownComponentError
+from rft_data.core.filters import Compare
+from rft_data.core.lookup import suggest
+from rft_data.reading.run_metrics import run_metrics
+from rft_data.run.status import RunStatus, run_status
+from rft_data.web.chart import Chart, chart
+from rft_data.web.subjects import Subject, Subjects
+
+FIRST = (
+    "trainer/reward",
+    "trainer/reward_std",
+    "trainer/loss",
+    "trainer/kl",
+    "trainer/entropy",
+    "trainer/grad_norm",
+    "trainer/completions/mean_length",
+    "loop/elapsed_s",
+)
+"""Numbers that are shown first, where a run has them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A subject in the list of subjects."""
+
+    subject: Subject
+    status: RunStatus | None
+    """None: a buffer alone."""
+    reward: Chart | None
+    rows: Mapping[str, int]
+
+
+def line(subjects: Subjects, subject: Subject) -> Line:
+    """What the list says of a subject."""
+    if subject.run_dir is None:
+        counts = subjects.buffer(subject.key).counts()
+        return Line(subject, None, None, {name: count for name, count in counts.items() if count})
+    status = run_status(subject.run_dir, buffer=opened(subjects, subject.key))
+    rewards = status.progress.reward if status.progress is not None else ()
+    return Line(subject, status, chart("reward", range(len(rewards)), rewards), status.rows)
+
+
+def opened(subjects: Subjects, key: str) -> Buffer | None:
+    """The subject's buffer; None while its run has none."""
+    try:
+        return subjects.buffer(key)
+    except MissingFileError:
+        return None
+
+
+def metrics(buffer: Buffer, run_id: str) -> pd.DataFrame | None:
+    """A run's numbers, one row per step; None before the first."""
+    try:
+        return run_metrics(buffer, run_id)
+    except UnknownComponentError:
+        return None
+
+
+def first_charts(frame: pd.DataFrame) -> list[Chart]:
+    """Pictures of the numbers that are looked at first."""
+    found = [series(frame, name) for name in FIRST if name in frame.columns]
+    return [one for one in found if one is not None]
+
+
+def series(frame: pd.DataFrame, name: str, *, smoothing: float = 0.0, log: bool = False) -> Chart | None:
+    """The picture of one of a run's numbers; None where no step has one that can be drawn.
+
+    Raises: UnknownComponentError when the run has no such number.
+    """
+    if name not in frame.columns:
+        raise UnknownComponentError(f"this run records no '{name}';{suggest(name, list(frame.columns))}")
+    column = frame[name].dropna()
+    return chart(name, [int(step) for step in column.index], column.to_list(), smoothing=smoothing, log=log)
+
+
+def outcomes(buffer: Buffer, run_id: str) -> dict[str, int]:
+    """Groups of a run by what became of them; those that an operator dropped by its name."""
+    groups = buffer.read("groups", ["outcome", "dropped_by"], Compare("run_id", "eq", run_id)).to_pylist()
+    found: dict[str, int] = {}
+    for group in groups:
+        what = f"dropped by {group['dropped_by']}" if group["dropped_by"] else group["outcome"]
+        found[what] = found.get(what, 0) + 1
+    return dict(sorted(found.items(), key=lambda pair: -pair[1]))

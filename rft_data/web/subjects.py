@@ -1,0 +1,115 @@
+"""What the page shows: run folders and buffers, each under a short key."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Lock
+
+from rft_data.buffer import Buffer
+from rft_data.core.errors import MissingFileError, RecipeError
+from rft_data.run.record import RECIPE_FILE
+from rft_data.run.status import open_buffer
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A run with its buffer, or a buffer alone."""
+
+    key: str
+    """Its name in links."""
+    where: str
+    """Folder or URL."""
+    run_dir: Path | None
+    """None: a buffer alone."""
+
+
+class Subjects:
+    """The subjects of one page, and their buffers, opened for reading when they are first asked for."""
+
+    def __init__(self, paths: Sequence[str]) -> None:
+        """Args: paths: run folders, folders of runs, and buffers.
+
+        Raises: MissingFileError when one of them is none of these.
+        """
+        found = [pair for path in paths for pair in _inside(path)]
+        self._by_key: dict[str, Subject] = {}
+        for where, run_dir in dict(found).items():
+            key = self._new_key(Path(where).name)
+            self._by_key[key] = Subject(key, where, run_dir)
+        self._buffers: dict[str, Buffer] = {}
+        self._lock = Lock()
+
+    def __iter__(self) -> Iterator[Subject]:
+        return iter(self._by_key.values())
+
+    def __getitem__(self, key: str) -> Subject:
+        """Raises: MissingFileError when there is none with this key."""
+        if key not in self._by_key:
+            raise MissingFileError(f"this page shows no '{key}'; it shows {', '.join(self._by_key)}.")
+        return self._by_key[key]
+
+    def buffer(self, key: str) -> Buffer:
+        """The subject's buffer, which stays open for reading.
+
+        Raises: MissingFileError when the run has none yet, or its buffer is another machine's.
+        """
+        subject = self[key]
+        with self._lock:
+            if key not in self._buffers:
+                opened = (
+                    Buffer(subject.where, read_only=True)
+                    if subject.run_dir is None
+                    else open_buffer(subject.run_dir)
+                )
+                if opened is None:
+                    raise MissingFileError(
+                        f"run '{key}' has no buffer here yet; look again when it has begun."
+                    )
+                self._buffers[key] = opened
+            return self._buffers[key]
+
+    def __enter__(self) -> Subjects:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the buffers."""
+        with self._lock:
+            for buffer in self._buffers.values():
+                buffer.close()
+            self._buffers.clear()
+
+    def _new_key(self, name: str) -> str:
+        base = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip(".-") or "buffer"
+        key, number = base, 2
+        while key in self._by_key:
+            key, number = f"{base}-{number}", number + 1
+        return key
+
+
+def _inside(path: str) -> Iterator[tuple[str, Path | None]]:
+    """Folder or URL of each subject at a path, with the run's folder where it is a run."""
+    if "://" in path:
+        if path.startswith("hub://"):
+            raise RecipeError(f"'{path}' is a hub; give the folder or the URL of its buffer.")
+        yield path, None
+        return
+    folder = Path(path)
+    if (folder / RECIPE_FILE).is_file():
+        yield str(folder), folder
+        return
+    if any(folder.glob("*.lance")):
+        yield str(folder), None
+        return
+    runs = sorted(file.parent for file in folder.glob(f"*/{RECIPE_FILE}"))
+    if not runs:
+        raise MissingFileError(
+            f"'{path}' is no run, no folder of runs and no buffer; give for example runs/quickstart, or runs."
+        )
+    for run in runs:
+        yield str(run), run

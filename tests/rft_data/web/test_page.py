@@ -1,0 +1,151 @@
+"""Every view over a real run: what it shows is what the buffer holds."""
+
+import csv
+import html
+import io
+import re
+from pathlib import Path
+
+import pytest
+from fastapi.testclient import TestClient
+
+from rft_data.buffer import Buffer
+from rft_data.reading.lineage import trained_on
+from rft_data.reading.run_metrics import run_metrics
+from tests.rft_data.web.conftest import FORM_TOKEN
+
+
+def shown(page: TestClient, path: str, status: int = 200) -> str:
+    answer = page.get(path)
+    assert answer.status_code == status, answer.text
+    return answer.text
+
+
+def links(text: str) -> list[str]:
+    return [html.unescape(link) for link in re.findall(r'href="(/s/[^"]+)"', text)]
+
+
+def test_every_link_of_every_page_leads_somewhere(page: TestClient) -> None:
+    seen: set[str] = set()
+    waiting = ["/"]
+    while waiting:
+        path = waiting.pop()
+        kind = re.sub(r"\d+", "0", path).partition("?")[0]
+        if kind in seen:
+            continue
+        seen.add(kind)
+        waiting += links(shown(page, path)) if not path.endswith(("/json",)) else []
+    assert {"/s/run/steps/0", "/s/run/rows/0", "/s/run/rows/0/json", "/s/run/metric", "/s/library"} <= seen
+    assert "/s/run/groups/small/0-0" in seen
+
+
+def test_a_point_of_a_chart_leads_to_the_rollouts_of_its_step(page: TestClient, runs: Path) -> None:
+    steps = [link for link in links(shown(page, "/s/run/metric?name=trainer/reward")) if "/steps/" in link]
+    assert steps == ["/s/run/steps/0", "/s/run/steps/1", "/s/run/steps/2"]
+    with Buffer(runs / "run" / "buffer", read_only=True) as buffer:
+        trained = trained_on(buffer, "small", 1)["seq"].to_pylist()
+    assert sorted(f"/s/run/rows/{seq}" for seq in trained) == sorted(
+        link for link in links(shown(page, steps[1])) if "/rows/" in link
+    )
+
+
+def test_numbers_are_those_of_the_buffer(page: TestClient, runs: Path) -> None:
+    rows = list(csv.DictReader(io.StringIO(shown(page, "/s/run/metric.csv?name=trainer/reward"))))
+    with Buffer(runs / "run" / "buffer", read_only=True) as buffer:
+        wanted = run_metrics(buffer, "small")["trainer/reward"].dropna()
+    assert {int(row["step"]): float(row["value"]) for row in rows} == pytest.approx(wanted.to_dict())
+
+
+def test_filters_select_and_pages_go_on(page: TestClient, runs: Path) -> None:
+    with Buffer(runs / "run" / "buffer", read_only=True) as buffer:
+        stored = buffer.read("experiences", ["seq", "reward"]).to_pylist()
+    good = [row["seq"] for row in stored if row["reward"] is not None and row["reward"] >= 0.5]
+    found: list[int] = []
+    path: str | None = "/s/run/experiences?where=reward+%3E%3D+0.5"
+    while path is not None:
+        text = shown(page, path)
+        found += [int(seq) for seq in re.findall(r'href="/s/run/rows/(\d+)"', text)]
+        older = re.search(r'rel="next" href="([^"]+)"', text)
+        path = None if older is None else "/s/run/experiences" + html.unescape(older[1])
+    assert found == sorted(good, reverse=True)
+    assert len(found) > 50
+
+
+def test_bins_of_the_histogram_hold_every_reward_once(page: TestClient, runs: Path) -> None:
+    text = shown(page, "/s/run/experiences")
+    bins = re.findall(r'href="(\?where=[^"]+)" title="[^"]*: (\d+)"', text)
+    with Buffer(runs / "run" / "buffer", read_only=True) as buffer:
+        stored = buffer.read("experiences", ["reward"])["reward"].drop_null()
+    assert sum(int(count) for _, count in bins) == len(stored)
+    for query, count in bins:
+        within = shown(page, f"/s/run/experiences{html.unescape(query)}")
+        assert len(re.findall(r'href="/s/run/rows/\d+"', within)) == min(int(count), 50)
+
+
+def test_a_row_shows_its_tokens_its_origin_and_its_use(page: TestClient, runs: Path) -> None:
+    with Buffer(runs / "run" / "buffer", read_only=True) as buffer:
+        row = buffer.take([160]).to_pylist()[0]
+    text = shown(page, "/s/run/rows/160")
+    tokens = re.findall(r'<span class="t[^"]*" title="([^"]+)">(.*?)</span>', text, re.DOTALL)
+    assert len(tokens) == len(row["token_ids"])
+    sampled = [title for title, _ in tokens if "logprob" in title]
+    assert len(sampled) == sum(row["action_mask"])
+    first = row["action_mask"].index(1)
+    assert f"token {first}, id {row['token_ids'][first]}; probability" in sampled[0]
+    assert f"logprob {row['logprobs'][first]:.4f}" in sampled[0]
+    assert "policy version 5" in sampled[0]
+    assert "".join(html.unescape(one) for _, one in tokens).startswith("<|user|>")
+    assert '<a href="/s/run/steps/3">step 3</a> of small: granted' in text
+    assert page.get("/s/run/rows/160/json").json()["row"]["token_ids"] == row["token_ids"]
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "text"),
+    [
+        ("/s/nobody", 404, "this page shows no 'nobody'; it shows run, library"),
+        ("/s/run/rows/99999", 404, "no experience with row number 99999"),
+        ("/s/run/rows/abc", 422, "path.seq"),
+        ("/s/run/experiences?where=rewrd+%3E+1", 400, "rewrd"),
+        ("/s/run/experiences?below=-1", 422, "query.below"),
+        ("/s/run/metric?name=trainer/rewrd", 404, "Did you mean"),
+        ("/s/run/steps/99", 404, "no consumer has a lease for step 99"),
+        ("/s/library/steps/1", 404, "open the run's folder"),
+        ("/s/run/groups/none", 404, "no group 'none'"),
+        ("/nowhere", 404, "Not Found"),
+        ("/static/../app.py", 404, "Not Found"),
+    ],
+)
+def test_what_cannot_be_shown_is_said_in_words(page: TestClient, path: str, status: int, text: str) -> None:
+    assert text.lower() in html.unescape(shown(page, path, status)).lower()
+
+
+def say(page: TestClient, **given: str) -> int:
+    return page.post("/s/library/rows/0/say", data={"form_token": FORM_TOKEN, **given}).status_code
+
+
+def test_what_a_person_says_is_a_row_of_feedback(page: TestClient, runs: Path) -> None:
+    assert say(page, value="0.25", text="wrong <b>unit</b>") == 303
+    with Buffer(runs / "library", read_only=True) as buffer:
+        row = buffer.tail("feedback", 1).to_pylist()[0]
+        seq = buffer.take([0]).to_pylist()[0]
+    assert (row["author"], row["key"], row["value"], row["text"]) == (
+        "me",
+        "score",
+        0.25,
+        "wrong <b>unit</b>",
+    )
+    assert row["experience_id"] == seq["experience_id"]
+    assert "wrong &lt;b&gt;unit&lt;/b&gt;" in shown(page, "/s/library/rows/0")
+
+
+def test_what_must_not_be_said_is_not_stored(page: TestClient, runs: Path) -> None:
+    with Buffer(runs / "library", read_only=True) as buffer:
+        before = buffer.counts()["feedback"]
+    assert say(page, value="much") == 400
+    assert say(page, value="nan") == 400
+    assert say(page) == 400
+    assert say(page, value="1", form_token="another") == 403  # noqa: S106
+    assert page.post("/s/library/rows/0/say", data={"value": "1"}).status_code == 422
+    with Buffer(runs / "library") as owner:  # as a run that is at work
+        assert say(page, value="1") == 409
+        assert owner.counts()["feedback"] == before
