@@ -13,7 +13,7 @@ import pytest
 from rft_data.core.lookup import MOVED
 from tests.import_graph import PACKAGES, ROOT, circles, import_graph, module_files, syntax_tree
 
-_NAMES_A_MODULE = re.compile(rf"(?<![\w/])(?:{'|'.join(PACKAGES)})(?!\.(?:md|py|toml)\b)(?:\.\w+)+(?::\w+)?")
+_NAMES_A_MODULE = re.compile(rf"(?<![\w/.])(?:{'|'.join(PACKAGES)})(?!\.(?:md|py|toml)\b)(?:\.\w+)+(?::\w+)?")
 
 
 def test_circles_are_found() -> None:

@@ -74,6 +74,14 @@ _IMPORTING: Mapping[str, str] = {"semantic_diversity_filter": "model"}
 """Operator of ours to the argument that makes it import code when its value is `package.module:name`."""
 
 
+def is_own(operator: str) -> bool:
+    """Whether a recipe names an operator by import path, as it names rewards and workflows: the user's code.
+
+    A class of Data-Juicer's is not; it is named as the list names it, and allowed as the list allows it.
+    """
+    return ":" in operator and not operator.startswith("data_juicer.")
+
+
 def unsafe_arguments(operator: str, args: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """(argument, what it does) for each argument value with which an operator of the list is not safe."""
     if operator in NATIVE_OPERATORS:

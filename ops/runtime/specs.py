@@ -15,7 +15,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from ops import OPERATOR_MODULES
 from ops.base import ArrowOperator
-from ops.runtime.allowlist import NATIVE_OPERATORS, unsafe_arguments
+from ops.runtime.allowlist import NATIVE_OPERATORS, is_own, unsafe_arguments
 from ops.runtime.hygiene import registry
 from rft_data.core.errors import MissingExtraError, RecipeError, UnknownComponentError
 from rft_data.core.lookup import load, suggest
@@ -115,7 +115,7 @@ def operator_class(name: str) -> type:
 
 def _allowed_class(name: str, *, allow_unsafe: bool) -> type | None:
     """The operator's class; None, and nothing imported, for one that needs `allow_unsafe_ops`."""
-    if allow_unsafe or name in OPERATOR_MODULES or name in NATIVE_OPERATORS:
+    if allow_unsafe or is_own(name) or name in OPERATOR_MODULES or name in NATIVE_OPERATORS:
         return operator_class(name)
     if ":" not in name:
         operator_class(name)  # one that does not exist is named as that

@@ -1,6 +1,7 @@
 """Finds components by name: in a dict of built-ins, or by import path.
 
-An import path is `package.module:Name`, or `folder/file.py:Name`, relative to the working directory.
+An import path is `package.module:Name`, or `folder/file.py:Name`, relative to the working directory or, where
+it is not there, to a folder of `own_code_from`.
 """
 
 from __future__ import annotations
@@ -77,8 +78,11 @@ def own_code_from(folder: Path) -> None:
 
 
 def _see_own_code() -> None:
-    folders = os.environ.get(OWN_CODE, "").split(os.pathsep)
-    sys.path.extend(one for one in folders if one and one not in sys.path)
+    sys.path.extend(one for one in _own_folders() if one not in sys.path)
+
+
+def _own_folders() -> list[str]:
+    return [one for one in os.environ.get(OWN_CODE, "").split(os.pathsep) if one]
 
 
 def load(path: str, kind: str) -> Any:
@@ -112,13 +116,15 @@ def load(path: str, kind: str) -> Any:
 
 def _from_file(file: str, why: str) -> ModuleType:
     """The module in a file, executed once per process. Raises: UnknownComponentError if there is no file."""
-    path = Path(file).resolve()
+    here = Path(file).resolve()
+    beside = (Path(folder, file).resolve() for folder in _own_folders())
+    path = next((one for one in (here, *beside) if one.is_file()), here)
     name = f"rft_file_{content_id(str(path))}"
     if name in sys.modules:
         return sys.modules[name]
     if not path.is_file():
         raise UnknownComponentError(
-            f"{why}: there is no file {path}; give its path from the working directory."
+            f"{why}: there is no file {path}; give its path, from here or from the recipe's folder."
         )
     module = sys.modules[name] = ModuleType(name)
     module.__file__ = str(path)

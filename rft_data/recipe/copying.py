@@ -13,7 +13,7 @@ from rft_data.recipe.shipped import shipped_folder, shipped_recipe
 SCHEMA_FILE = "recipe.schema.json"
 SCHEMA_LINE = f"# yaml-language-server: $schema={SCHEMA_FILE}\n"
 """Tells an editor which JSON Schema checks and completes the file."""
-_MODULE = re.compile(r"\brecipes\.(\w+):")
+_MODULE = re.compile(r"\brecipes\.((?:\w+\.)*)(\w+):")
 _DATA = re.compile(r"\brecipes/(samples)(?=\}?/([\w.]+))")
 _FILE = re.compile(r"\brecipes/(?=(\w+)\.py\b)")
 _RECIPE = re.compile(r"\brecipes/(\w+)\.yaml")
@@ -29,8 +29,10 @@ def copy_recipe(name: str, target: Path) -> list[Path]:
     path = target if target.suffix in (".yaml", ".yml") else target / shipped.path.name
     text, folder = shipped.path.read_text(), shipped_folder()
     wanted = {path: SCHEMA_LINE + _named_from_here(text, shipped.name, path.name)}
-    for module in dict.fromkeys((*_MODULE.findall(text), *_FILE.findall(text))):
-        wanted[path.parent / f"{module}.py"] = (folder / f"{module}.py").read_text()
+    files = (("", module) for module in _FILE.findall(text))
+    for inside, module in dict.fromkeys((*_MODULE.findall(text), *files)):
+        source = folder / inside.replace(".", "/") / f"{module}.py"
+        wanted[path.parent / source.name] = source.read_text()
     for sub, file in dict.fromkeys(_DATA.findall(text)):
         wanted[path.parent / sub / file] = (folder / sub / file).read_text()
     wanted[path.parent / SCHEMA_FILE] = json.dumps(recipe_schema(), indent=1) + "\n"
@@ -58,5 +60,5 @@ def _is_schema(path: Path) -> bool:
 
 def _named_from_here(text: str, name: str, own: str) -> str:
     """The recipe's text, with files beside it in place of those of the package."""
-    text = _FILE.sub("", _DATA.sub(r"\1", _MODULE.sub(r"./\1.py:", text)))
+    text = _FILE.sub("", _DATA.sub(r"\1", _MODULE.sub(r"./\2.py:", text)))
     return _RECIPE.sub(lambda found: own if found[1] == name else found[1], text)

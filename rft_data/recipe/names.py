@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from ops import OPERATOR_MODULES
-from ops.runtime.allowlist import NATIVE_OPERATORS
+from ops.runtime.allowlist import NATIVE_OPERATORS, is_own
 from rft_data.core.lookup import suggest
 
 KL_ESTIMATORS = ("k1", "k2", "k3", "abs", "low_var")
@@ -72,7 +72,7 @@ def known_operator(operator: dict[str, dict[str, object] | None]) -> dict[str, d
 
 def is_safe(operator: str) -> bool:
     """Whether an operator may run without `allow_unsafe_ops`."""
-    return operator in OPERATOR_MODULES or operator in NATIVE_OPERATORS
+    return operator in OPERATOR_MODULES or operator in NATIVE_OPERATORS or is_own(operator)
 
 
 def known_batch_op(operator: dict[str, dict[str, object] | None]) -> dict[str, dict[str, object] | None]:

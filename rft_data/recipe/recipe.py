@@ -45,7 +45,7 @@ class Recipe(Section):
     buffer: BufferSection
     """The buffer that the run reads and writes."""
     allow_unsafe_ops: bool = False
-    """Let in operators by import path, and Data-Juicer's outside the allow-list, some of which run code."""
+    """Let in Data-Juicer's operators outside the allow-list, some of which run code in their arguments."""
     op_limits: dict[str, OperatorLimits] = Field(default_factory=dict)
     """How single operators of `task_ops` and `experience_ops` run, by name; see docs/operators.md."""
     _references: dict[Loc, str] = PrivateAttr(default_factory=dict)

@@ -215,8 +215,12 @@ class ExperienceGRPOTrainer(DealtGRPOTrainer):
     ) -> torch.Tensor:
         """A loss of ours, reduced over the whole optimizer step, with the entropy bonus (nats a token)."""
         context = loss_context(inputs, logprobs, entropies, self.state.global_step)
-        loss = self._reduced(own.function(context), own.aggregation, inputs, context.mask)
+        terms, measured = own.with_metrics(context)
+        loss = self._reduced(terms, own.aggregation, inputs, context.mask)
         self._metrics["train"]["policy_loss"].append(self._mean_over_ranks(loss))
+        for name, values in measured.items():
+            mean = self._mean_over_ranks(self._reduced(values.detach(), "token_mean", inputs, context.mask))
+            self._metrics["train"][f"loss/{name}"].append(mean * self.args.gradient_accumulation_steps)
         entropy = self._reduced(entropies, "token_mean", inputs, _own_tokens(inputs))
         of_step = self._mean_over_ranks(entropy) * self.args.gradient_accumulation_steps
         self._metrics["train"]["entropy"].append(of_step)

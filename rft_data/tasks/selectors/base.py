@@ -71,11 +71,16 @@ class TaskSelector:
     """
 
     name: ClassVar[str]
-    """Name in recipes."""
+    """Name in messages and in saved states; that of a built-in is its name in recipes."""
     columns: ClassVar[Kinds] = {}
     """Columns that it keeps per task, beside those of every selector."""
     learns: ClassVar[bool] = True
     """Whether results change its choices."""
+
+    def __init_subclass__(cls) -> None:
+        """A class that gives itself no name is called as it is in Python."""
+        if "name" not in vars(cls):
+            cls.name = cls.__name__
 
     def __init__(self, tasks: Sequence[Task], *, seed: int) -> None:
         """Check your own arguments first (ValueError), then call this.

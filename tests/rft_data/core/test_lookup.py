@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from rft_data.core.errors import MissingExtraError, UnknownComponentError
-from rft_data.core.lookup import MOVED, built_in, is_import_path, load, lookup
+from rft_data.core.lookup import MOVED, OWN_CODE, built_in, is_import_path, load, lookup, own_code_from
 
 TABLE = {"one": 1, "two": 2}
 
@@ -53,6 +53,24 @@ def test_a_file_is_executed_once_and_its_classes_keep_working(
             load("parts/broken.py:Part", "number")
     assert is_import_path("parts/mine.py:Part")
     assert not is_import_path("parts/mine:Part")
+
+
+def test_a_file_is_found_in_the_recipes_folder_where_the_working_directory_has_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(OWN_CODE, "")
+    beside, here = tmp_path / "recipes", tmp_path / "here"
+    for folder in (beside, here):
+        folder.mkdir()
+    (beside / "only.py").write_text("WHERE = 'beside'")
+    for folder in (beside, here):
+        (folder / "both.py").write_text(f"WHERE = '{folder.name}'")
+    monkeypatch.chdir(here)
+    own_code_from(beside)
+    assert load("./only.py:WHERE", "word") == "beside"
+    assert load("both.py:WHERE", "word") == "here"
+    with pytest.raises(UnknownComponentError, match=f"no file {here}/gone.py; .* the recipe's folder"):
+        load("./gone.py:WHERE", "word")
 
 
 def test_a_file_that_lacks_the_package_of_an_extra_is_told_which(tmp_path: Path) -> None:

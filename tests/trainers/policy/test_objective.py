@@ -38,15 +38,35 @@ def got_gradient(
     off_policy: OffPolicy = UNCORRECTED,
 ) -> Gradient:
     """The gradient of the trainer's first step, in a padded batch of `rows` rows."""
+    return first_step(model_path, table, rows, settings, options, out, off_policy).gradient
+
+
+class CaptureStep(CaptureGradient):
+    """And what the trainer logs of it."""
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float], **kwargs: Any) -> None:
+        self.logs = dict(logs) if "loss" in logs else self.logs
+
+
+def first_step(
+    model_path: Path,
+    table: pa.Table,
+    rows: int,
+    settings: dict[str, Any],
+    options: dict[str, Any],
+    out: Path,
+    off_policy: OffPolicy = UNCORRECTED,
+) -> CaptureStep:
+    """The trainer's first step on a padded batch of `rows` rows."""
     options = {**BASE, **options}
     config = grpo_config(out, steps=1, rows_per_step=rows, options=options, seed=0)
     objective = make_objective(settings, options, config)
     model = moved(load_model(model_path))
-    capture = CaptureGradient()
+    capture = CaptureStep()
     tokenizer = AutoTokenizer.from_pretrained(model_path)
     batch = full_batch(table, config, tokenizer.pad_token_id, objective, VERSION)
     ExperienceGRPOTrainer(model, config, tokenizer, lambda: batch, off_policy, [capture], objective).train()
-    return capture.gradient
+    return capture
 
 
 def moved(model: Any) -> Any:
@@ -152,6 +172,28 @@ def test_first_gradient_of_every_loss_equals_the_rows_one_by_one(
     got = got_gradient(model_path, table, 12, settings, {"gradient_accumulation_steps": 3}, tmp_path)
     want = wanted_gradient(model_path, table, loss.function, loss.aggregation)
     assert relative_difference(got, want) < 1e-5
+
+
+def measuring(context: LossContext) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    return -context.logprobs * context.advantages, {"surprise": -context.logprobs}
+
+
+@pytest.mark.slow
+def test_a_metric_of_a_loss_is_its_mean_over_the_trained_tokens_of_the_step(
+    model_path: Path, tmp_path: Path, rows_table: Rows
+) -> None:
+    table = rows_table(4, 7, per_token=True, empty_rows=1)
+    settings = {"loss": {"use": f"{__name__}:measuring"}}
+    got = first_step(model_path, table, 12, settings, {"gradient_accumulation_steps": 3}, tmp_path)
+    policy = moved(AutoModelForCausalLM.from_pretrained(model_path, dtype=torch.float64))
+    found = contexts(policy, policy, table)
+    tokens = sum(float(context.mask.sum()) for context in found)
+    want = sum(-(one.logprobs.detach() * one.mask).sum().item() for one in found) / tokens
+    assert got.logs["loss/surprise"] == pytest.approx(want, rel=1e-5)
+    assert (
+        relative_difference(got.gradient, wanted_gradient(model_path, table, lambda c: measuring(c)[0]))
+        < 1e-5
+    )
 
 
 @pytest.mark.slow

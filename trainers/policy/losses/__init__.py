@@ -1,8 +1,9 @@
-"""Policy losses beyond TRL's, by name: pure functions of a LossContext."""
+"""Policy losses beyond TRL's, by name: pure functions of a LossContext. One of your own imports from here."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import get_args
 
 import torch
 
@@ -12,7 +13,7 @@ from trainers.policy.binding import bound
 from trainers.policy.losses.clipped import dual_clip, ppo_clip, sequence_masking
 from trainers.policy.losses.context import LossContext
 from trainers.policy.losses.decoupled import decoupled_ppo, loglinear_ppo
-from trainers.policy.losses.loss import Loss
+from trainers.policy.losses.loss import Aggregation, Loss
 from trainers.policy.losses.m2po import m2po
 from trainers.policy.losses.mirror import opmd, sppo
 from trainers.policy.losses.mixed import chord, mix
@@ -21,6 +22,8 @@ from trainers.policy.losses.rec import rec
 from trainers.policy.losses.supervised import raft, sft
 
 _CLIPPED = "-min(r A, clip(r, 1-ε_low, 1+ε_high) A)"
+
+__all__ = ["LOSSES", "Loss", "LossContext", "make_loss"]
 
 LOSSES: dict[str, Loss] = {
     "ppo_clip": Loss(ppo_clip, "arXiv:1707.06347", formula=_CLIPPED),
@@ -96,8 +99,8 @@ LOSSES: dict[str, Loss] = {
 def make_loss(use: str, args: Mapping[str, object]) -> Loss:
     """The loss called `use`, or your own at `package.module:attribute`, with `args` bound and checked.
 
-    Your own is a `Loss`, or a function `(LossContext, **args) -> (B, C)`, which is then reduced as
-    `token_mean` and gets no optional field. It is run once on two rows of three tokens.
+    Your own is a `Loss`, or a function as a `Loss` holds, which is then reduced as `token_mean` and gets no
+    optional field. It is run once on two rows of three tokens.
 
     Raises: UnknownComponentError for an unknown name or path; RecipeError for arguments that the loss does
         not take, and for a loss that fails.
@@ -109,6 +112,11 @@ def make_loss(use: str, args: Mapping[str, object]) -> Loss:
                 f"loss '{use}' is a {type(found).__name__}; wanted a function of a LossContext, or a Loss."
             )
         found = Loss(found, paper=use)
+    if found.aggregation not in get_args(Aggregation):
+        raise RecipeError(
+            f"loss '{use}': its aggregation is '{found.aggregation}'; wanted one of "
+            f"{', '.join(get_args(Aggregation))}."
+        )
     loss = bound(use, args, {use: found}, "loss")
     _rehearse(use, loss)
     return loss
@@ -117,11 +125,11 @@ def make_loss(use: str, args: Mapping[str, object]) -> Loss:
 def _rehearse(use: str, loss: Loss) -> None:
     """Run a loss once on two short rows.
 
-    Raises: RecipeError when it fails, or does not return (2, 3) terms with a gradient.
+    Raises: RecipeError when it fails, has not (2, 3) terms with a gradient, or has metrics of another shape.
     """
     context = _two_rows(loss.needs)
     try:
-        terms = loss(context)
+        terms, measured = loss.with_metrics(context)
     # A loss may be the user's own code.
     except Exception as err:
         raise RecipeError(
@@ -132,6 +140,11 @@ def _rehearse(use: str, loss: Loss) -> None:
         raise RecipeError(
             f"loss '{use}' returned {got} for two rows of three tokens; wanted one term a token, (2, 3), "
             "that depends on `logprobs`."
+        )
+    if wrong := [name for name, values in measured.items() if getattr(values, "shape", None) != terms.shape]:
+        raise RecipeError(
+            f"loss '{use}': its metrics {wrong} are not one number a token; wanted tensors of the shape of "
+            "`mask`, (2, 3) for two rows of three tokens."
         )
 
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import torch
 
 from trainers.policy.losses.context import LossContext
 
 Aggregation = Literal["token_mean", "row_mean", "row_sum"]
+Metrics: TypeAlias = Mapping[str, torch.Tensor]
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,11 +19,12 @@ class Loss:
     """A loss that a recipe can name.
 
     `function(context, **args)` returns (B, C): each token's term, to be minimised. It is multiplied by the
-    mask and reduced over the optimizer step as `aggregation` says.
+    mask and reduced over the optimizer step as `aggregation` says. It may also return a pair: the terms, and
+    metrics by name, each (B, C), which are logged as their means over the trained tokens of the step.
     """
 
-    function: Callable[..., torch.Tensor]
-    paper: str
+    function: Callable[..., torch.Tensor | tuple[torch.Tensor, Metrics]]
+    paper: str = ""
     """arXiv id, or another source."""
     aggregation: Aggregation = "token_mean"
     """token_mean: over all trained tokens of the step; row_mean: the mean over rows of each row's token
@@ -41,4 +43,9 @@ class Loss:
 
     def __call__(self, context: LossContext) -> torch.Tensor:
         """The tokens' terms (B, C), with the arguments that `make_loss` bound."""
-        return self.function(context)
+        return self.with_metrics(context)[0]
+
+    def with_metrics(self, context: LossContext) -> tuple[torch.Tensor, Metrics]:
+        """The tokens' terms, and what the loss measures of each token; both (B, C)."""
+        found = self.function(context)
+        return found if isinstance(found, tuple) else (found, {})

@@ -53,6 +53,12 @@ def reads_ref(context: LossContext) -> torch.Tensor:
     return context.logprobs - context.ref
 
 
+def measuring(context: LossContext, *, shape: tuple[int, ...] | None = None) -> Any:
+    gate = context.logprobs.sigmoid()
+    return -gate * context.advantages, {"gate": gate if shape is None else torch.zeros(shape)}
+
+
+MISSPELT = Loss(doubled, aggregation="row_men")  # type: ignore[arg-type]
 WITH_REF = Loss(reads_ref, paper="none", aggregation="row_sum", needs=frozenset({"ref"}))
 
 
@@ -141,6 +147,8 @@ def test_numbers_are_taken_up_to_their_bounds(kind: Any, taken: list[float], ref
         (f"{__name__}:summed", {}, r"returned shape \(\)"),
         (f"{__name__}:reads_ref", {}, "fails on two rows"),
         (f"{__name__}:OPTIONAL", {}, "is a set; wanted a function"),
+        (f"{__name__}:measuring", {"shape": [2]}, r"metrics \['gate'\] are not one number a token"),
+        (f"{__name__}:MISSPELT", {}, "'row_men'; wanted one of token_mean, row_mean, row_sum"),
     ],
 )
 def test_what_a_loss_does_not_take_is_refused(use: str, args: dict[str, object], message: str) -> None:
