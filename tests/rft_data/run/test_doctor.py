@@ -74,6 +74,20 @@ def test_this_machine_is_described() -> None:
     assert found["ports"].health is Health.OK
 
 
+@pytest.mark.parametrize(
+    ("version", "fits"), [("0.28.0", False), ("0.28.0+cu130", False), ("0.28.0+cpu", True)]
+)
+def test_what_is_built_for_another_torch_is_bad(environment: Path, version: str, fits: bool) -> None:
+    install(environment, "torch", "2.13.0+cpu")
+    install(environment, "torchvision", version)
+    found = {one.about: one for one in machine_findings()}
+    assert ("torchvision" in found) is not fits
+    if not fits:
+        assert found["torchvision"].health is Health.BAD
+        assert found["torchvision"].found == f"{version} is built for another torch than 2.13.0+cpu"
+        assert "pip uninstall torchvision" in found["torchvision"].fix
+
+
 def test_gpus_are_what_nvidia_smi_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = tmp_path / "nvidia-smi"
     program.write_text("#!/bin/sh\necho 'NVIDIA H200, 143771 MiB, 580.1'\n")
