@@ -62,7 +62,7 @@ mutants: setup
 
 # Exact versions for containers: those of constraints.txt, and for CUDA as near to them as vLLM for GPUs allows. Where
 # torch's CPU build is not on uv's index: UV_INDEX=<index of CPU wheels> make locks, or UV_FIND_LINKS=<folder>.
-LOCK := $(BIN)/uv pip compile --quiet pyproject.toml $(addprefix --extra ,ops train ray envs images sandbox) \
+LOCK := $(BIN)/uv pip compile --quiet pyproject.toml $(addprefix --extra ,ops train ray envs images sandbox web) \
   --python-platform x86_64-manylinux_2_28 --no-emit-index-url --no-emit-find-links --no-annotate \
   --custom-compile-command "make locks"
 locks: setup
