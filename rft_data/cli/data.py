@@ -1,4 +1,4 @@
-"""`rft data run | dry-run | readmit | rescore`: data recipes, and recipes tried on stored experiences.
+"""`rft data run | check | dry-run | readmit | rescore`: data recipes, and recipes tried on stored rows.
 
 The commands for feedback of people (`feedback`, `label-studio`, `annotate`) are in `data_people.py`.
 """
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rft_data.cli.data_check import check
 from rft_data.cli.data_people import annotate, feedback_app, label_studio_app
 from rft_data.cli.data_rescore import rescore
 from rft_data.cli.edge import edge, show
@@ -36,6 +37,7 @@ data_app = typer.Typer(
     help="Data recipes, operators tried on stored experiences, people in the loop.", no_args_is_help=True
 )
 data_app.command("annotate")(annotate)
+data_app.command("check")(check)
 data_app.command("rescore")(rescore)
 data_app.add_typer(feedback_app, name="feedback")
 data_app.add_typer(label_studio_app, name="label-studio")

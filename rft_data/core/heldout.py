@@ -15,6 +15,11 @@ def prompt_share(prompt: Sequence[Message]) -> float:
 
     System messages do not count. A question is the same whether it is given as text or as one user message.
     """
-    asked = [one for one in prompt if one.get("role") not in _INSTRUCTIONS] or list(prompt)
+    asked = question(prompt)
     named = asked[0]["content"] if len(asked) == 1 else [dict(one) for one in asked]
     return int(content_id("split", named)[:8], 16) / 0x1_0000_0000
+
+
+def question(prompt: Sequence[Message]) -> list[Message]:
+    """What is asked: a prompt without its system messages, or all of one that has only those."""
+    return [one for one in prompt if one.get("role") not in _INSTRUCTIONS] or list(prompt)

@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 
 from rft_data.buffer import Buffer
 from rft_data.core.errors import RecipeError, RftError
-from rft_data.core.images import for_template
 from rft_data.core.rows import Task
 from rft_data.recipe.modes import (
     ExploreRecipe,
@@ -24,6 +23,7 @@ from rft_data.recipe.sections import EngineSection
 from rft_data.recipe.task_sources import StoredTasks
 from rft_data.recipe.tasksets import Taskset
 from rft_data.run import build, checks
+from rft_data.run.debug.chosen import seen
 
 _SHOWN = 64
 """Tasks of each taskset whose prompts are rendered."""
@@ -112,7 +112,7 @@ def _check_prompts(recipe: PlayingRecipe, model: str, tasks: list[Task]) -> None
             f"model.path: the tokenizer of '{model}' has no chat template, and tasks are chat messages; "
             "take an instruction-tuned model, or put a chat_template.jinja into its folder."
         )
-    lengths = [len(_rendered(tokenizer, task)) for task in tasks]
+    lengths = [len(seen(recipe, tokenizer, task).ids) for task in tasks]
     room = recipe.explorer.engine.max_model_len - recipe.explorer.max_tokens
     if too_long := sum(length > room for length in lengths):
         raise RecipeError(
@@ -120,13 +120,6 @@ def _check_prompts(recipe: PlayingRecipe, model: str, tasks: list[Task]) -> None
             f"{max(lengths)}), the room that explorer.max_tokens {recipe.explorer.max_tokens} leaves in "
             f"explorer.engine.max_model_len {recipe.explorer.engine.max_model_len}; raise the latter."
         )
-
-
-def _rendered(tokenizer: Any, task: Task) -> list[int]:
-    found: list[int] = tokenizer.apply_chat_template(
-        for_template(task.messages), add_generation_prompt=True, return_dict=False
-    )
-    return found
 
 
 def _tokenizer(model: str) -> Any:

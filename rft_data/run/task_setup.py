@@ -61,7 +61,7 @@ def read_tasks(recipe: ExplorerRecipe, needed: Sequence[str], buffer: Buffer) ->
     distinct = list({task.key: task for task in read}.values())
     store_task_images(recipe.tasks, buffer)
     tasks, operators = clean_tasks(distinct, recipe, buffer)
-    _check_known_code(recipe.explorer, tasks)
+    check_known_code(recipe.explorer, tasks)
     splits = {str(split): sum(task.split == split for task in tasks) for split in Split}
     log.info("%d tasks read, %d kept: %s", len(read), len(tasks), splits)
     for split in needed:
@@ -74,7 +74,7 @@ def read_tasks(recipe: ExplorerRecipe, needed: Sequence[str], buffer: Buffer) ->
     return Tasks(tasks, report)
 
 
-def _check_known_code(explorer: ExplorerSection, tasks: Sequence[Task]) -> None:
+def check_known_code(explorer: ExplorerSection, tasks: Sequence[Task]) -> None:
     """Raises: RecipeError when a task asks for a workflow or reward the recipe lacks; data names no code."""
     rewards = {component.stored_as for component in explorer.reward}
     if lacking := sorted({task.reward for task in tasks if task.reward} - rewards):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import chain, islice
 from pathlib import Path
@@ -99,12 +99,15 @@ def _made(source: FunctionTasks) -> Iterator[PlacedRow]:
         ) from err
 
 
-def table_tasks(section: Taskset, source: TableSource | JsonLines) -> list[Task]:
+def table_tasks(
+    section: Taskset, source: TableSource | JsonLines, given: Iterable[PlacedRow] | None = None
+) -> list[Task]:
     """The tasks of a table, in the order of its rows.
 
+    Args: given: its rows, where they were read already.
     Raises: as `table_rows`; RecipeError for columns that are not recognised; RowError for a row that is none.
     """
-    rows = table_rows(source)
+    rows = table_rows(source) if given is None else iter(given)
     made = _recognised(section, source, rows) if section.prompt is None else _mapped(section, source, rows)
     finish = Finish(
         system=section.system,
@@ -122,6 +125,11 @@ def store_table_images(section: Taskset, source: TableSource | JsonLines, add: A
     """Store the images that a table's tasks show, each once. `add`: `Buffer.add_payload`."""
     if section.images is not None:
         store_images(table_rows(source), section.images, image_folder(source), add)
+
+
+def table_name(source: TableSource | JsonLines) -> str:
+    """What a source is called in messages."""
+    return source.use if isinstance(source, FunctionTasks) else source.path
 
 
 def image_folder(source: TableSource | JsonLines) -> Path:
@@ -144,10 +152,9 @@ def _recognised(
 ) -> Iterator[tuple[Task, Mapping[str, object], str]]:
     """The tasks by the columns that are there, with row and place; one line of the log says as what."""
     head = list(islice(rows, LOOKED_AT))
-    name = source.use if isinstance(source, FunctionTasks) else source.path
     if not head:
         return
-    chosen = recognised([row for _, row in head], name)
+    chosen = recognised([row for _, row in head], table_name(source))
     log.info(
         "taskset '%s': columns %s are read as '%s' (%s)",
         section.name, ", ".join(head[0][1]), chosen.name, " | ".join(chosen.shapes),

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypedDict
 
 from rft_data.core.errors import MissingFileError, RecipeError
 from rft_data.core.lookup import need
@@ -85,13 +86,32 @@ def _reader(path: Path) -> Callable[[Path], Iterator[Found]]:
 
 
 def _hub(source: str) -> Source:
+    return hub_source(**hub_parts(source))
+
+
+class HubParts(TypedDict):
+    """The parts of a name `hf://org/name[/config]:split[@revision]`."""
+
+    repo: str
+    config: str | None
+    split: str
+    revision: str | None
+
+
+def hub_parts(source: str) -> HubParts:
+    """The parts of a dataset's name. Raises: RecipeError for another text."""
     match = _HUB.fullmatch(source)
     if match is None:
         raise RecipeError(
             f"'{source}' is not a dataset of the hub; write hf://org/name:split@revision, or "
             "hf://org/name/config:split@revision."
         )
-    return hub_source(match["repo"], config=match["config"], split=match["split"], revision=match["revision"])
+    return {
+        "repo": match["repo"],
+        "config": match["config"],
+        "split": match["split"],
+        "revision": match["revision"],
+    }
 
 
 def hub_source(

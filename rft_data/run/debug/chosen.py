@@ -67,10 +67,22 @@ def rendered(recipe: ExplorerRecipe, task: Task) -> Prompt:
 
     Raises: what loading the model's tokenizer raises.
     """
+    return seen(recipe, recipe_tokenizer(recipe), task)
+
+
+def recipe_tokenizer(recipe: ExplorerRecipe) -> Any:
+    """The tokenizer of the model that plays; None where an endpoint has it.
+
+    Raises: MissingFileError, and what loading it raises.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        return tokenizer_of(recipe, played_model(recipe, Path(folder)))
+
+
+def seen(recipe: ExplorerRecipe, tokenizer: Any, task: Task) -> Prompt:
+    """The task with the workflow's system prompt and examples, rendered where there is a tokenizer."""
     args: dict[str, Any] = recipe.explorer.workflow.args
     messages = Opening(args.get("system"), args.get("examples")).before(task.messages)
-    with tempfile.TemporaryDirectory() as folder:
-        tokenizer = tokenizer_of(recipe, played_model(recipe, Path(folder)))
     if tokenizer is None:
         return Prompt(messages)
     ids = tokenizer.apply_chat_template(

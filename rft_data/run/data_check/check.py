@@ -1,0 +1,169 @@
+"""Reads tasks as a run would, and finds what keeps them from feeding one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from rft_data.buffer import Buffer
+from rft_data.core.chat import message_text
+from rft_data.core.errors import RecipeError, RftError
+from rft_data.core.heldout import question
+from rft_data.core.rows import Task
+from rft_data.core.words import Split
+from rft_data.exchange.formats.families import recognised
+from rft_data.recipe.recipe import TasksRecipe
+from rft_data.recipe.task_sources import AnyTable, StoredTasks
+from rft_data.recipe.tasksets import Taskset
+from rft_data.run import build
+from rft_data.run.data_check.columns import columns_in, possible_prompts
+from rft_data.run.data_check.prompts import PromptView
+from rft_data.run.data_check.report import DataReport, TasksetReport
+from rft_data.run.data_check.rewards import reward_problems
+from rft_data.run.data_check.source import named_source
+from rft_data.run.taskset_rows import LOOKED_AT, table_name, table_rows, table_tasks
+
+_SHOWN = 3
+
+
+def check_recipe_data(recipe: TasksRecipe) -> DataReport:
+    """Check all tasksets of a recipe."""
+    read = [_read(section, recipe) for section in recipe.tasks]
+    report = _judged(read, [], recipe)
+    every = [task for _, tasks in read for task in tasks]
+    trains = recipe.mode in ("online", "explore", "train")
+    if trains and every and all(task.split == Split.HELDOUT for task in every):
+        report.problems.append("every task is held out, and none is left to train on; lower 'heldout'")
+    return report
+
+
+def check_source(
+    text: str, *, prompt: str | None = None, answer: str | None = None, recipe: TasksRecipe | None = None
+) -> DataReport:
+    """Check a file, dataset or function.
+
+    Args: prompt, answer: columns or templates; None: recognised. recipe: whose model, lengths, rewards and
+        held-out tasks it is checked against.
+    Raises: RecipeError for columns that cannot be.
+    """
+    heldout = max((one.heldout for one in recipe.tasks if one.heldout < 1), default=0.0) if recipe else 0.0
+    section = named_source(text, prompt=prompt, answer=answer, heldout=heldout)
+    beside = [task for one in recipe.tasks for task in _read(one, recipe)[1]] if recipe else []
+    found, tasks = _read(section, recipe)
+    if tasks:
+        columns = {"prompt", "answer"} if section.prompt is None else set()
+        given = section.model_dump(mode="json", exclude_unset=True, exclude={"heldout", *columns})
+        found.write = json.dumps(given)
+    return _judged([(found, tasks)], beside, recipe)
+
+
+def _read(section: Taskset, recipe: TasksRecipe | None) -> tuple[TasksetReport, list[Task]]:
+    """What is read of a taskset: counts and columns, and its distinct tasks."""
+    report = TasksetReport(section.name, str(section.source.use))
+    try:
+        tasks = _table(section, report) if isinstance(section.source, AnyTable) else _other(section, recipe)
+    except (RftError, OSError) as err:
+        report.problems.append(str(err) + _prompt_hint(section, report))
+        return report, []
+    report.rows = report.rows or len(tasks)
+    distinct = list({task.task_id: task for task in tasks}.values())
+    report.tasks = len(distinct)
+    report.duplicates = len(tasks) - len(distinct)
+    report.heldout = sum(task.split == Split.HELDOUT for task in distinct)
+    report.answers = sum(task.answer is not None for task in distinct)
+    report.same_prompt = len(distinct) - len({_asked(task) for task in distinct})
+    if not tasks:
+        report.problems.append(
+            "it gives no tasks; look at the file, and at 'where' and 'limit' of the source"
+        )
+    return report, distinct
+
+
+def _table(section: Taskset, report: TasksetReport) -> list[Task]:
+    source = section.source
+    assert isinstance(source, AnyTable)  # noqa: S101
+    report.source = table_name(source)
+    rows = list(table_rows(source))
+    report.rows, report.columns = len(rows), columns_in([row for _, row in rows])
+    if section.prompt is not None:
+        answer = "no answer" if section.answer is None else f"answer: {section.answer!r}"
+        report.read_as = f"prompt: {section.prompt!r}, {answer}"
+    elif rows:
+        chosen = recognised([row for _, row in rows[:LOOKED_AT]], report.source)
+        report.read_as = f"recognised as {chosen.name} ({' | '.join(chosen.shapes)})"
+    return table_tasks(section, source, rows)
+
+
+def _other(section: Taskset, recipe: TasksRecipe | None) -> list[Task]:
+    """Tasks of a generator, or of the recipe's buffer."""
+    with ExitStack() as stack:
+        buffer = None
+        if isinstance(section.source, StoredTasks) and recipe is not None:
+            if recipe.buffer.is_hub or not Path(recipe.buffer.uri).is_dir():
+                raise RecipeError(
+                    f"there is no buffer at {recipe.buffer.uri} yet; rft buffer import fills one."
+                )
+            buffer = stack.enter_context(Buffer(recipe.buffer.uri, read_only=True))
+        return build.taskset_tasks(section, buffer)
+
+
+def _prompt_hint(section: Taskset, report: TasksetReport) -> str:
+    """Which columns could be named, where none was."""
+    possible = possible_prompts(report.columns)
+    if section.prompt is not None or not possible:
+        return ""
+    return f"\nColumns that could be the prompt: {', '.join(possible)}"
+
+
+def _judged(
+    read: Sequence[tuple[TasksetReport, list[Task]]], beside: Iterable[Task], recipe: TasksRecipe | None
+) -> DataReport:
+    report = DataReport([found for found, _ in read])
+    every = [task for _, tasks in read for task in tasks]
+    barred = {_asked(task) for task in [*every, *beside] if task.split == Split.HELDOUT}
+    view = PromptView.of(recipe, report.problems)
+    for found, tasks in read:
+        if not tasks:
+            continue
+        found.leaked = sum(task.split == Split.TRAIN and _asked(task) in barred for task in tasks)
+        found.lengths = view.lengths(tasks)
+        found.examples = [view.example(task) for task in tasks[:_SHOWN]]
+        found.problems += reward_problems(recipe, tasks)
+        _judge(found)
+    return report
+
+
+def _judge(found: TasksetReport) -> None:
+    """What the counts of a taskset mean."""
+    lengths = found.lengths
+    if lengths is not None and lengths.too_long:
+        said = (
+            f"{lengths.too_long} of {lengths.measured} prompts have more than {lengths.room} tokens (the "
+            f"longest {lengths.longest}), the room that explorer.max_tokens leaves in max_model_len: raise "
+            "explorer.engine.max_model_len, or leave such rows out with 'where' of the source"
+        )
+        (found.problems if lengths.too_long == lengths.measured else found.warnings).append(said)
+    if found.duplicates:
+        found.warnings.append(f"{found.duplicates} rows make a task that another row made; it is stored once")
+    if found.same_prompt:
+        found.warnings.append(
+            f"{found.same_prompt} tasks ask what another one asks, with another answer or other metadata; "
+            "leave columns out with 'metadata', or rows with 'where'"
+        )
+    if found.leaked:
+        found.warnings.append(
+            f"{found.leaked} training tasks ask what a held-out task asks (spaces and case aside); "
+            "task_decontamination_filter in 'task_ops' drops them"
+        )
+    if found.answers == 0:
+        found.warnings.append(
+            "no task has a reference answer; rewards such as exact_answer and math_verify read one: write "
+            "'answer: COLUMN'"
+        )
+
+
+def _asked(task: Task) -> str:
+    """What a task asks, without system messages, spaces and case aside."""
+    return " ".join(" ".join(map(message_text, question(task.messages))).split()).casefold()

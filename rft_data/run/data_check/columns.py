@@ -1,0 +1,43 @@
+"""The columns of rows: their kinds, what is missing, and which could be a prompt."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from rft_data.run.data_check.report import Column
+
+_KINDS: Mapping[type, str] = {
+    bool: "true or false",
+    int: "number",
+    float: "number",
+    str: "text",
+    list: "list",
+    dict: "map",
+}
+MESSAGES = "messages"
+
+
+def columns_in(rows: Sequence[Mapping[str, object]]) -> list[Column]:
+    """The columns of rows, in the order in which they are met."""
+    kinds: dict[str, dict[str, int]] = {}
+    for row in rows:
+        for name, value in row.items():
+            found = kinds.setdefault(name, {})
+            if value is not None:
+                kind = _kind(value)
+                found[kind] = found.get(kind, 0) + 1
+    return [
+        Column(name, " or ".join(found) or "nothing", len(rows) - sum(found.values()))
+        for name, found in kinds.items()
+    ]
+
+
+def possible_prompts(columns: Sequence[Column]) -> list[str]:
+    """The columns that hold text or messages."""
+    return [one.name for one in columns if one.kind in ("text", MESSAGES)]
+
+
+def _kind(value: object) -> str:
+    if isinstance(value, list) and value and all(isinstance(one, dict) and "role" in one for one in value):
+        return MESSAGES
+    return _KINDS.get(type(value), type(value).__name__)

@@ -1,0 +1,46 @@
+"""What a recipe's rewards and workflows need of tasks, and tasks that lack it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from explorers.rewards.unit_tests import unit_tests
+from rft_data.core.errors import RecipeError
+from rft_data.core.rows import Task
+from rft_data.recipe.modes import ExplorerRecipe
+from rft_data.recipe.recipe import Recipe
+from rft_data.run.task_setup import check_known_code
+
+_READ_ANSWERS = ("exact_answer", "math_verify", "number", "multiple_choice")
+
+
+def reward_problems(recipe: Recipe | None, tasks: Sequence[Task]) -> Iterator[str]:
+    """What the tasks lack, and what to write for it."""
+    if not isinstance(recipe, ExplorerRecipe):
+        return
+    try:
+        check_known_code(recipe.explorer, tasks)
+    except RecipeError as err:
+        yield str(err)
+    for component in recipe.explorer.reward:
+        scored = [one for one in tasks if not component.tasksets or one.taskset in component.tasksets]
+        if component.use in _READ_ANSWERS:
+            if lacking := sum(task.answer is None for task in scored):
+                yield (
+                    f"reward '{component.use}' compares with the task's answer, and {lacking} of "
+                    f"{len(scored)} tasks have none; write 'answer: COLUMN' in the taskset, or take another "
+                    "reward"
+                )
+        elif component.use == "code_tests":
+            yield from _untested(scored, str(component.args.get("language", "python")))
+
+
+def _untested(tasks: Sequence[Task], language: str) -> Iterator[str]:
+    wrong = []
+    for task in tasks:
+        try:
+            unit_tests(task, language)
+        except ValueError as err:
+            wrong.append(str(err))
+    if wrong:
+        yield f"reward 'code_tests' finds no tests in {len(wrong)} of {len(tasks)} tasks: {wrong[0]}"

@@ -1,0 +1,175 @@
+"""`rft data check`: what a source gives, as the model sees it, and what keeps it from feeding a run."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rft_data.run.data_check.source import named_source
+from tests.explorers.conversations.conftest import trained_tokenizer
+from tests.explorers.conversations.families import QWEN25
+from tests.rft_data.cli.test_cli import rft
+
+RECIPE = """\
+recipe: 1
+name: small
+mode: online
+run_dir: {root}/run
+buffer: {{uri: {root}/run/buffer}}
+model: {{path: {root}/model}}
+tasks:
+  - name: train
+    source: {{use: file, path: {root}/train.jsonl}}
+    heldout: 0.3
+  - name: exam
+    source: {{use: file, path: {root}/exam.jsonl}}
+    prompt: asked
+    answer: right
+    heldout: 1
+selector: {{use: shuffle}}
+explorer:
+  engine: {{use: transformers, max_model_len: 64}}
+  group_size: 4
+  max_tokens: 6
+  workflow: {{use: single_turn, args: {{system: Be short.}}}}
+  reward: [{{use: exact_answer}}]
+experience_ops: [{{grpo_advantage_mapper: {{}}}}]
+stages: [{{algorithm: grpo, groups_per_step: 2, steps: 3}}]
+evaluation: {{limit: 4}}
+"""
+ROWS: list[dict[str, Any]] = [
+    {"question": f"{n} plus {n}?", "answer": f"So #### {2 * n}", "level": n % 3 or None} for n in range(20)
+]
+
+
+def write(path: Path, *rows: dict[str, Any]) -> str:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)
+
+
+def checked(*arguments: str, code: int = 0) -> dict[str, Any]:
+    done = rft("data", "check", *arguments, "--json")
+    assert done.exit_code == code, done.output
+    found: dict[str, Any] = json.loads(done.stdout)
+    assert found["sound"] is (code == 0)
+    return found
+
+
+@pytest.fixture(scope="module")
+def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("house")
+    tokenizer = trained_tokenizer()
+    tokenizer.chat_template = QWEN25
+    tokenizer.save_pretrained(root / "model")
+    (root / "model" / "config.json").write_text(json.dumps({"model_type": "qwen2"}))
+    long = {"question": "sum " * 100, "answer": "#### 1"}
+    write(root / "train.jsonl", *ROWS, ROWS[0], {**ROWS[1], "level": 9}, long)
+    write(root / "exam.jsonl", {"asked": "3  PLUS 3?", "right": "6"}, {"asked": "Else?", "right": "7"})
+    (root / "small.yaml").write_text(RECIPE.format(root=root))
+    return root / "small.yaml"
+
+
+def test_a_recipe_is_checked_with_its_model_its_lengths_and_its_held_out_tasks(recipe: Path) -> None:
+    train, exam = checked(str(recipe))["tasksets"]
+    counts = ("rows", "tasks", "answers", "duplicates", "same_prompt", "leaked")
+    assert [train[name] for name in counts] == [23, 22, 22, 1, 1, 1]
+    assert 0 < train["heldout"] < 22
+    assert [exam[name] for name in ("heldout", "leaked")] == [2, 0]
+    assert train["read_as"].startswith("recognised as gsm8k")
+    assert exam["read_as"] == "prompt: 'asked', answer: 'right'"
+    assert train["columns"][2] == {"name": "level", "kind": "number", "missing": 9}
+    example = train["examples"][0]
+    assert "system\nBe short." in example["prompt"]
+    assert "0 plus 0?" in example["prompt"]
+    assert example["prompt"].rstrip().endswith("assistant")
+    assert (example["answer"], example["metadata"]) == ("0", [])
+    lengths = train["lengths"]
+    assert (lengths["unit"], lengths["room"], lengths["too_long"]) == ("tokens", 58, 1)
+    assert example["tokens"] <= lengths["p50"] <= lengths["p90"] <= lengths["p99"] <= lengths["longest"]
+    assert lengths["longest"] > 100
+    said = "\n".join(train["warnings"])
+    for part in ("1 of 22 prompts have more than 58", "1 rows make a task", "task_decontamination_filter"):
+        assert part in said
+
+
+def test_a_source_for_a_recipe_is_checked_against_its_rewards_and_held_out_tasks(
+    recipe: Path, tmp_path: Path
+) -> None:
+    rows = write(tmp_path / "new.jsonl", {"text": "3 plus 3?"}, {"text": "Which?"}, {"text": "New?"})
+    found = checked(rows, "--recipe", str(recipe), "--prompt", "text", code=1)["tasksets"][0]
+    assert (found["leaked"], found["lengths"]["room"]) == (1, 58)
+    [problem] = found["problems"]
+    assert (
+        "reward 'exact_answer' compares with the task's answer, and 3 of 3 tasks have none; write" in problem
+    )
+    short = ("explorer.max_tokens=63", "explorer.reward=[{use: answer_format}]")
+    found = checked(rows, *short, "--recipe", str(recipe), "--prompt", "text", code=1)["tasksets"][0]
+    assert ["3 of 3 prompts have more than 1 tokens" in one for one in found["problems"]] == [True]
+
+
+def test_a_source_alone_is_shown_with_the_entry_to_write(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.jsonl", *ROWS)
+    done = rft("data", "check", path, "--prompt", "{question} Level {level}.", "--answer", "answer")
+    assert done.exit_code == 1
+    assert "problem: " in done.stdout
+    assert "a.jsonl:1: field 'level' holds nothing" in done.stdout
+    done = rft("data", "check", path)
+    assert done.exit_code == 0
+    for part in (
+        "rows: 20, tasks: 20 (held out 0, with answer 20)",
+        "columns: question (text), answer (text), level (number, 7 missing)",
+        "prompt characters of 20 tasks: 50% 11, 90% 11, 99% 11, longest 11",
+        "    | [user] 0 plus 0?\n    answer: 0\n",
+        f'- {{"name": "data", "source": {{"use": "file", "path": "{path}"}}}}',
+        "sound: a run can be fed with it",
+    ):
+        assert part in done.stdout, part
+
+
+def test_what_cannot_feed_a_run_says_what_to_write(tmp_path: Path) -> None:
+    odd = write(tmp_path / "odd.jsonl", {"frage": "1+1?", "antwort": "2", "n": 3})
+    [problem] = checked(odd, code=1)["tasksets"][0]["problems"]
+    assert "'prompt: COLUMN'" in problem
+    assert "Columns that could be the prompt: frage, antwort" in problem
+    assert "gives no tasks" in checked(write(tmp_path / "none.jsonl"), code=1)["tasksets"][0]["problems"][0]
+    assert "there is no file" in checked(str(tmp_path / "x.csv"), code=1)["tasksets"][0]["problems"][0]
+    done = rft("data", "check", odd, "--answer", "antwort")
+    assert (done.exit_code, "name both columns, or neither" in done.stderr) == (2, True)
+    done = rft("data", "check", odd, "seed=1")
+    assert (done.exit_code, "'seed=1' changes a recipe; name it with --recipe" in done.stderr) == (2, True)
+
+
+def test_rewards_by_unit_tests_and_names_in_rows_are_looked_at(recipe: Path, tmp_path: Path) -> None:
+    row = {"prompt": "f", "test_list": ["assert f()"], "kind": "exact_answer"}
+    rows = write(tmp_path / "code.jsonl", row, {**row, "test_list": [3]})
+    tests = "explorer.reward=[{use: code_tests}]"
+    found = checked(rows, tests, "--recipe", str(recipe), code=1)["tasksets"][0]
+    assert ["finds no tests in 1 of 2 tasks: the task has a test 3" in one for one in found["problems"]] == [
+        True
+    ]
+    named = ["tasks.0.reward='{kind}'", f"tasks.0.source.path={rows}"]
+    train = checked(str(recipe), tests, *named, code=1)["tasksets"][0]
+    assert any("tasks ask for the rewards ['exact_answer']" in one for one in train["problems"])
+
+
+@pytest.mark.parametrize(
+    ("text", "source"),
+    [
+        ("hf://a/b/main:train@1", {"use": "huggingface", "path": "a/b", "name": "main", "revision": "1"}),
+        ("mine.py:rows", {"use": "mine.py:rows"}),
+        ("package.mine:rows", {"use": "package.mine:rows"}),
+        ("folder", {"use": "huggingface", "path": "folder", "split": None}),
+        ("folder:train", {"use": "huggingface", "path": "folder", "split": "train"}),
+        ("rows.lance", {"use": "file", "path": "rows.lance"}),
+        ("rows.csv", {"use": "file", "path": "rows.csv"}),
+    ],
+)
+def test_a_name_on_the_command_line_is_a_source(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, source: dict[str, Any]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for folder in ("folder", "rows.lance"):
+        (tmp_path / folder).mkdir()
+    found = named_source(text, prompt=None, answer=None, heldout=0.0).source.model_dump()
+    assert {key: found[key] for key in source} == source
