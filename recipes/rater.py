@@ -22,8 +22,8 @@ from rft_data.placement.hub import HubClient
 
 _WAITING = parse_text("source = 'rollout' and reward is null and unscored_reason is null", EXPERIENCES)
 _COLUMNS = ["experience_id", "messages", "completion_text", "reward_parts"]
-_PATIENCE_S = 60.0
-"""How long the run may be out of reach before this ends."""
+_START_S, _AWAY_S = 600.0, 30.0
+"""How long the run may need to start, and how long it may be out of reach after that, before this ends."""
 
 
 def rating(row: Mapping[str, Any]) -> float:
@@ -34,14 +34,16 @@ def rating(row: Mapping[str, Any]) -> float:
 def rate(address: str, token: str, *, author: str = "rater", pause_s: float = 1.0) -> int:
     """Rate whatever waits, until the run has ended; returns how many answers were rated."""
     rated: set[str] = set()
+    patience_s = _START_S
     with HubClient(address, token) as hub:
         while True:
             try:
-                rows = hub.read("experiences", _COLUMNS, _WAITING, deadline_s=_PATIENCE_S).to_pylist()
+                rows = hub.read("experiences", _COLUMNS, _WAITING, deadline_s=patience_s).to_pylist()
+                patience_s = _AWAY_S
                 fresh = [row for row in rows if row["experience_id"] not in rated]
                 said = [Feedback(row["experience_id"], author, "reward", rating(row)) for row in fresh]
                 if said:
-                    hub.add_feedback(said, deadline_s=_PATIENCE_S)
+                    hub.add_feedback(said, deadline_s=patience_s)
             except StalledError:
                 return len(rated)
             rated.update(row["experience_id"] for row in fresh)
