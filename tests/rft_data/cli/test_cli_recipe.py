@@ -36,6 +36,11 @@ def test_a_shipped_recipe_is_taken_by_name_where_no_file_is() -> None:
     )
 
 
+def test_stored_rollouts_are_scored_by_a_shipped_recipe_of_that_name(tmp_path: Path) -> None:
+    wrong = rft("data", "rescore", "sums_rescore", "--buffer", str(tmp_path / "none"))
+    assert "there is no buffer at" in wrong.stderr
+
+
 def test_a_file_of_a_shipped_name_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from contextlib import chdir
 
