@@ -90,13 +90,16 @@ def resume(
     run_dir: Annotated[
         Path, typer.Argument(help="Folder of a run, for example runs/quickstart.", autocompletion=run_folders)
     ],
+    changes: Annotated[
+        list[str] | None, typer.Argument(help="steps=NUMBER: go on to so many optimizer steps in all.")
+    ] = None,
 ) -> None:
-    """Continue a run from its own stored recipe."""
+    """Continue a run from its own stored recipe; a finished one takes more steps with steps=NUMBER."""
     with edge(again=f"Continue with: rft resume {run_dir}"):
         from rft_data.cli.runs import run_to_end, served_rank
         from rft_data.recipe.load import load_run
 
-        loaded = load_run(run_dir)
+        loaded = load_run(run_dir, changes or [])
         if not served_rank(loaded):
             say(run_to_end(loaded, f"resume {run_dir}"))
 

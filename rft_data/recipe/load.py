@@ -10,7 +10,7 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from pydantic import ValidationError
 
@@ -98,11 +98,12 @@ def load_operator_recipe(path: Path, overrides: Sequence[str] = ()) -> OperatorR
     return recipe
 
 
-def load_run(run_dir: Path) -> RunRecipe:
+def load_run(run_dir: Path, changes: Sequence[str] = ()) -> RunRecipe:
     """The recipe a run began with, from the run's folder.
 
-    Raises: MissingFileError if the folder holds no run; ResumeError if it is damaged, or its recipe,
-        read from here, names another folder.
+    Args: changes: none, or `steps=NUMBER`, optimizer steps of its last stage.
+    Raises: RecipeError for another change; MissingFileError if the folder holds no run; ResumeError if it is
+        damaged, or its recipe, read from here, names another folder.
     """
     path = run_dir / "recipe.json"
     own_code = run_dir / OWN_CODE_FILE
@@ -113,8 +114,12 @@ def load_run(run_dir: Path) -> RunRecipe:
         raise MissingFileError(f"{run_dir} holds no run (no recipe.json in it); name a folder under 'runs'.")
     try:
         tree = as_it_was_read(json.loads(path.read_text()))
-        if not isinstance(tree, dict):
-            raise ValueError(f"found {type(tree).__name__}, wanted a map of sections")
+    except ValueError as err:
+        raise ResumeError(f"{path} cannot be read as this run's recipe: {err}") from err
+    if not isinstance(tree, dict):
+        raise ResumeError(f"{path} holds {type(tree).__name__}, not a run's recipe.")
+    _set_steps(tree, changes)
+    try:
         beside = [place for folder in folders for place in folders_beside(folder / path.name)]
         recipe = _checked(Written(tree, Origins(path), [path]), stored_folders=beside)
     except ValueError as err:
@@ -125,6 +130,28 @@ def load_run(run_dir: Path) -> RunRecipe:
             "from the folder it was started in."
         )
     return recipe
+
+
+def _set_steps(tree: dict[str, Any], changes: Sequence[str]) -> None:
+    """Raises: RecipeError for a change of anything else, and where there are no steps."""
+    for change in changes:
+        key, _, value = change.partition("=")
+        if key != "steps" or not value.isdecimal():
+            raise RecipeError(
+                f"'{change}' cannot be given to rft resume, which goes on with the recipe that the run began "
+                "with; only its last stage may take more steps: steps=NUMBER."
+            )
+        stages = tree.get("stages") or [{}]
+        if "steps" not in stages[-1]:
+            raise RecipeError(
+                f"run '{tree.get('name')}' of mode '{tree.get('mode')}' has no optimizer steps that could be "
+                "more; leave out steps."
+            )
+        if int(value) < stages[-1]["steps"]:
+            raise RecipeError(
+                f"steps={value} is less than the {stages[-1]['steps']} that the run was to take; give more."
+            )
+        stages[-1]["steps"] = int(value)
 
 
 def _own_layers(path: Path, overrides: Sequence[str]) -> Written:

@@ -22,10 +22,12 @@ from rft_data.core.filters import Compare
 from rft_data.core.lookup import OWN_CODE
 from rft_data.core.rows import content_id
 from rft_data.core.version import __version__
+from rft_data.core.words import RunMilestone
 from rft_data.recipe.load import OWN_CODE_FILE
 from rft_data.recipe.recipe import RunRecipe
 from rft_data.recipe.stored import as_it_was_read
 from rft_data.run.attached import attach
+from rft_data.run.extending import same_but_longer
 from rft_data.run.record import RECIPE_FILE
 from rft_data.sampler import make_policy
 from rft_data.sampler.ledger import Ledger
@@ -33,6 +35,8 @@ from rft_data.weights.versions import VersionRegistry
 
 _FREE = ("deadlines.", "monitor.", "placement.")
 """Sections that may change when a run is continued: they do not touch what is computed."""
+_LAST = (RunMilestone.RL, RunMilestone.FINAL)
+"""Phases that a run does again when it goes on past its last step."""
 _PROGRESS, _SUMMARY = "progress.json", "summary.json"
 
 
@@ -88,9 +92,9 @@ class Run:
         """Where programs of the model run; None before it is known, and where none run."""
         self.buffer = self._opened(recipe)
         try:
-            self.attempt = self._attempt()
+            self.attempt, self._goes_on = self._start(recipe)
             self.progress = self._progress()
-            self.summary: dict[str, object] | None = self._read(_SUMMARY)
+            self.summary: dict[str, object] | None = None if self._goes_on else self._read(_SUMMARY)
             self.versions = VersionRegistry(self.buffer, self.run_id, self.directory / "weights")
             sampler = recipe.leases_by
             max_uses = make_policy(sampler.use, sampler.args).max_uses
@@ -126,11 +130,12 @@ class Run:
             spent = before.get(phase, 0.0) + time.perf_counter() - began
             self.note(seconds={**before, phase: spent})
 
-    def _attempt(self) -> int:
-        """How often this run was started before."""
+    def _start(self, recipe: RunRecipe) -> tuple[int, bool]:
+        """How often this run was started before, and whether it goes on past the last step it had then."""
         before = self.buffer.read("runs", where=Compare("run_id", "eq", self._name)).to_pylist()
         began = as_it_was_read(json.loads(before[-1]["recipe"])) if before else {}
-        lines = differences(began, as_it_was_read(self._saved)) if before else []
+        longer = same_but_longer(began, recipe)
+        lines = differences(longer, as_it_was_read(self._saved)) if before else []
         lines = [line for line in lines if not line.startswith(_FREE)]
         if lines:
             raise ResumeError(
@@ -139,12 +144,13 @@ class Run:
                         f"{self.directory} holds run '{self._name}' of another recipe; "
                         "these fields differ and must not change:",
                         *(f"  {line}" for line in lines),
-                        "continue with the recipe it began with, or start over with --fresh; to train on, "
-                        f"start a run of another name from its weights (in {self.directory / 'weights'}).",
+                        "continue with the recipe it began with (its 'steps' may grow), or start over with "
+                        "--fresh; to train on otherwise, start a run of another name from its weights (in "
+                        f"{self.directory / 'weights'}).",
                     ]
                 )
             )
-        return len(before)
+        return len(before), longer is not began
 
     def _read(self, name: str) -> Any:
         path = self.directory / name
@@ -159,11 +165,17 @@ class Run:
         stored = self._read(_PROGRESS) or {}
         known = {name.name for name in fields(Progress)}
         found = {key: value for key, value in stored.items() if key in known}
-        return Progress(**{**found, "done": tuple(found.get("done", ()))})
+        done = tuple(found.get("done", ()))
+        if self._goes_on:
+            done = tuple(phase for phase in done if phase not in _LAST)
+        return Progress(**{**found, "done": done})
 
     def begin(self) -> None:
         """Record this start and its recipe; environment references stay references."""
         make_folder(self.directory)
+        if self._goes_on:  # before the recipe: a start that is killed here ends the run as it was
+            self.save()
+            (self.directory / _SUMMARY).unlink(missing_ok=True)
         write_text(self.directory / RECIPE_FILE, json.dumps(self._saved, indent=1))
         if own_code := os.environ.get(OWN_CODE):
             write_text(self.directory / OWN_CODE_FILE, own_code)

@@ -41,7 +41,10 @@ def run_recipe(recipe: RunRecipe) -> dict[str, object]:
     while True:
         with closing(Run(recipe)) as run:
             if run.summary is not None:
-                log.info("this run is complete; start over with --fresh")
+                log.info(
+                    "this run is complete; more steps: rft resume %s steps=NUMBER; start over: --fresh",
+                    run.directory,
+                )
                 return run.summary
             control = RunControl(run.directory, attempt=run.attempt)
             try:
