@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 WIDTH, HEIGHT = 300, 110
@@ -60,25 +60,71 @@ def chart(
         return None
     pairs = _thinned(pairs)
     shown = [math.log10(value) if log else value for _, value in pairs]
-    low, high = min(shown), max(shown)
-    first, last = pairs[0][0], pairs[-1][0]
-
-    def place(step: int, value: float) -> tuple[float, float]:
-        across = (step - first) / (last - first) if last > first else 0.5
-        up = (value - low) / (high - low) if high > low else 0.5
-        x = _LEFT + across * (WIDTH - _LEFT - _RIGHT)
-        y = HEIGHT - _BOTTOM - up * (HEIGHT - _TOP - _BOTTOM)
-        return round(x, 1), round(y, 1)
-
+    axes = _Axes(pairs[0][0], pairs[-1][0], min(shown), max(shown))
     points = tuple(
-        Point(step, value, *place(step, height)) for (step, value), height in zip(pairs, shown, strict=True)
+        Point(step, value, *axes.place(step, height)) for (step, value), height in zip(pairs, shown, strict=True)
     )
     smooth = ""
     if smoothing:
         averages = _averages(shown, smoothing)
-        smooth = _path([place(step, value) for (step, _), value in zip(pairs, averages, strict=True)])
+        smooth = _path([axes.place(step, value) for (step, _), value in zip(pairs, averages, strict=True)])
     raw = [value for _, value in pairs]
     return Chart(name, points, min(raw), max(raw), smooth)
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One of several series in a picture."""
+
+    name: str
+    path: str
+    last: float
+    """Its newest value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Overlay:
+    """Several series on the same axes."""
+
+    name: str
+    lines: tuple[Line, ...]
+    lowest: float
+    highest: float
+    last_step: int
+
+
+def overlay(name: str, series: Mapping[str, Sequence[tuple[int, float]]]) -> Overlay | None:
+    """Finite numbers of several series, by step, on the same axes; None where none has any."""
+    finite = {
+        key: _thinned(kept)
+        for key, pairs in series.items()
+        if (kept := [(step, value) for step, value in pairs if math.isfinite(value)])
+    }
+    if not finite:
+        return None
+    steps = [step for pairs in finite.values() for step, _ in pairs]
+    values = [value for pairs in finite.values() for _, value in pairs]
+    axes = _Axes(min(steps), max(steps), min(values), max(values))
+    lines = tuple(
+        Line(key, _path([axes.place(*pair) for pair in pairs]), pairs[-1][1]) for key, pairs in finite.items()
+    )
+    return Overlay(name, lines, axes.low, axes.high, axes.last)
+
+
+@dataclass(frozen=True, slots=True)
+class _Axes:
+    first: int
+    last: int
+    low: float
+    high: float
+
+    def place(self, step: int, value: float) -> tuple[float, float]:
+        """Where a number lies in the picture, in its units from the upper left corner."""
+        across = (step - self.first) / (self.last - self.first) if self.last > self.first else 0.5
+        up = (value - self.low) / (self.high - self.low) if self.high > self.low else 0.5
+        x = _LEFT + across * (WIDTH - _LEFT - _RIGHT)
+        y = HEIGHT - _BOTTOM - up * (HEIGHT - _TOP - _BOTTOM)
+        return round(x, 1), round(y, 1)
 
 
 def _thinned(pairs: list[tuple[int, float]]) -> list[tuple[int, float]]:

@@ -12,6 +12,7 @@ from fastapi.testclient import TestClient
 from rft_data.buffer import Buffer
 from rft_data.reading.lineage import trained_on
 from rft_data.reading.run_metrics import run_metrics
+from rft_data.web.listing import listing, parsed
 from tests.rft_data.web.conftest import FORM_TOKEN
 
 
@@ -69,6 +70,23 @@ def test_filters_select_and_pages_go_on(page: TestClient, runs: Path) -> None:
         path = None if older is None else "/s/run/experiences" + html.unescape(older[1])
     assert found == sorted(good, reverse=True)
     assert len(found) > 50
+
+
+def test_rare_rows_are_found_over_windows(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rft_data.web.listing._WINDOW", 7)
+    monkeypatch.setattr("rft_data.web.listing.PAGE", 4)
+    with Buffer(runs / "run" / "buffer", read_only=True) as buffer:
+        stored = buffer.read("experiences", ["seq", "member"]).to_pylist()
+        wanted = [row["seq"] for row in reversed(stored) if row["member"] == 3]
+        found, below = [], None
+        while True:
+            one = listing(buffer, parsed("member = 3"), below)
+            found += [row["seq"] for row in one.rows]
+            if one.older is None:
+                break
+            below = one.older
+    assert found == wanted
+    assert len(wanted) > 8
 
 
 def test_bins_of_the_histogram_hold_every_reward_once(page: TestClient, runs: Path) -> None:

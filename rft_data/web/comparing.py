@@ -1,0 +1,74 @@
+"""Several runs beside each other: their numbers on the same axes, and where their recipes differ."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+
+from rft_data.core.errors import RecipeError
+from rft_data.recipe.leaves import dotted, leaves
+from rft_data.run.record import RECIPE_FILE
+from rft_data.run.status import run_status
+from rft_data.web.chart import Overlay, overlay
+from rft_data.web.runs import FIRST, metrics, opened
+from rft_data.web.subjects import Subjects
+
+MOST = 4
+"""Runs that are compared at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Two to four runs."""
+
+    keys: tuple[str, ...]
+    overlays: tuple[Overlay, ...]
+    settings: tuple[tuple[str, tuple[str, ...]], ...]
+    """Each key of the recipes whose value is not the same in all of them, with the value by run."""
+
+
+def compare(subjects: Subjects, keys: Sequence[str]) -> Comparison:
+    """Raises: RecipeError unless two to four runs are named; MissingFileError for one that is not shown."""
+    keys = tuple(dict.fromkeys(keys))
+    folders = [subjects[key].run_dir for key in keys]
+    if not 2 <= len(keys) <= MOST or None in folders:
+        raise RecipeError(f"{len(keys)} are named; choose 2 to {MOST} runs (buffers have no numbers).")
+    frames = {key: _numbers(subjects, key) for key in keys}
+    found = [
+        overlay(
+            name,
+            {
+                key: [(int(step), float(value)) for step, value in frame[name].dropna().items()]
+                for key, frame in frames.items()
+                if frame is not None and name in frame.columns
+            },
+        )
+        for name in FIRST
+    ]
+    return Comparison(
+        keys, tuple(one for one in found if one is not None), _settings([one for one in folders if one])
+    )
+
+
+def _numbers(subjects: Subjects, key: str) -> pd.DataFrame | None:
+    buffer, folder = opened(subjects, key), subjects[key].run_dir
+    if buffer is None or folder is None:
+        return None
+    return metrics(buffer, run_status(folder, buffer=buffer).run_id)
+
+
+def _settings(folders: Sequence[Path]) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    sides = [
+        {dotted(key): value for key, value in leaves(json.loads((folder / RECIPE_FILE).read_text()))}
+        for folder in folders
+    ]
+    found = []
+    for key in dict.fromkeys(key for side in sides for key in side):
+        values = tuple(json.dumps(side[key], ensure_ascii=False) if key in side else "" for side in sides)
+        if len(set(values)) > 1:
+            found.append((key, values))
+    return tuple(found)
