@@ -43,7 +43,9 @@ def _of_run(status: RunStatus) -> Iterator[Alarm]:
             "stop the run and count the rows: rft buffer books",
         )
     if status.standing.state == RunState.SILENT:
-        yield Alarm("the run is silent", status.standing.why, "read its log: rft logs, then stop and resume it")
+        yield Alarm(
+            "the run is silent", status.standing.why, "read its log: rft logs, then stop and resume it"
+        )
     free = status.disk_free / status.disk_total
     if free < _LOW_DISK:
         yield Alarm("the disk is nearly full", f"{free:.0%} free", "free some, or move the buffer")
@@ -55,12 +57,16 @@ def _of_rewards(numbers: pd.DataFrame) -> Iterator[Alarm]:
     if len(means) > _RECENT and means.max() > 0 and means.iloc[-1] < means.max() / 2:
         yield Alarm(
             "the reward collapsed",
-            f"{means.iloc[-1]:.3g} over the last {_RECENT} steps, {means.max():.3g} at best (step {means.idxmax()})",
+            f"{means.iloc[-1]:.3g} over the last {_RECENT} steps, {means.max():.3g} at best",
             "read rollouts of both; a lower learning rate, a KL term, or a reward that can be gamed",
         )
     for name, what, advice in (
         ("loop/frac_solved_all", "solved by every rollout", "choose harder tasks: the selector 'difficulty'"),
-        ("loop/frac_solved_none", "solved by no rollout", "choose easier tasks, warm up by SFT, or check the reward"),
+        (
+            "loop/frac_solved_none",
+            "solved by no rollout",
+            "choose easier tasks, warm up by SFT, or check the reward",
+        ),
     ):
         share = _series(numbers, name).tail(_RECENT).mean()
         if share >= _MOST:

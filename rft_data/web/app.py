@@ -26,9 +26,12 @@ from rft_data.reading.group_view import group_view
 from rft_data.reading.lineage import lineage, trained_on
 from rft_data.run.status import run_status
 from rft_data.web import runs, words
+from rft_data.web.alarms import alarms
+from rft_data.web.comparing import compare
 from rft_data.web.listing import COLUMNS, histogram, listing, parsed, with_verdicts
 from rft_data.web.rollout import advantage, conversation, run_tokenizer, tokens, whole_row
 from rft_data.web.subjects import Subjects
+from rft_data.web.task_map import task_map
 
 logger = logging.getLogger(__name__)
 _HERE = Path(__file__).parent
@@ -57,8 +60,12 @@ class Page:
         lines = [runs.line(self._subjects, subject) for subject in self._subjects]
         return self._shown("index.html", lines=lines)
 
-    def subject(self, key: str) -> HTMLResponse:
-        """A run, or a buffer alone."""
+    def comparison(self, run: Annotated[list[str], Query(max_length=20)]) -> HTMLResponse:
+        """Two to four runs beside each other."""
+        return self._shown("compare.html", found=compare(self._subjects, run))
+
+    def subject(self, key: str, follow: bool = False) -> HTMLResponse:
+        """A run, or a buffer alone. Args: follow: load it again every five seconds while it runs."""
         subject = self._subjects[key]
         line = runs.line(self._subjects, subject)
         if line.status is None:
@@ -69,6 +76,9 @@ class Page:
             "run.html",
             subject=subject,
             status=line.status,
+            has_buffer=buffer is not None,
+            follow=follow,
+            alarms=alarms(line.status, frame),
             charts=[] if frame is None else runs.first_charts(frame),
             names=[] if frame is None else list(frame.columns),
             outcomes={} if buffer is None else runs.outcomes(buffer, line.status.run_id),
@@ -117,6 +127,11 @@ class Page:
             found=listing(buffer, filter_, below),
             bins=histogram(buffer, filter_, where) if below is None else [],
         )
+
+    def tasks(self, key: str) -> HTMLResponse:
+        """Which tasks were played when, and how often they were solved."""
+        found = task_map(self._subjects.buffer(key), self._run_id(key))
+        return self._shown("tasks.html", subject=self._subjects[key], map=found)
 
     def step(self, key: str, step: int) -> HTMLResponse:
         """The experiences that an optimizer step was trained on."""
@@ -201,10 +216,12 @@ def make_app(subjects: Subjects, author: str | None, form_token: str) -> FastAPI
     app.mount("/static", StaticFiles(directory=_HERE / "static"))
     routes: dict[str, Callable[..., Response]] = {
         "/": page.index,
+        "/compare": page.comparison,
         "/s/{key}": page.subject,
         "/s/{key}/metric": page.metric,
         "/s/{key}/metric.csv": page.metric_csv,
         "/s/{key}/experiences": page.experiences,
+        "/s/{key}/tasks": page.tasks,
         "/s/{key}/steps/{step}": page.step,
         "/s/{key}/groups/{group_id:path}": page.group,
         "/s/{key}/rows/{seq}": page.row,

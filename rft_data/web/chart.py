@@ -62,7 +62,8 @@ def chart(
     shown = [math.log10(value) if log else value for _, value in pairs]
     axes = _Axes(pairs[0][0], pairs[-1][0], min(shown), max(shown))
     points = tuple(
-        Point(step, value, *axes.place(step, height)) for (step, value), height in zip(pairs, shown, strict=True)
+        Point(step, value, *axes.place(step, height))
+        for (step, value), height in zip(pairs, shown, strict=True)
     )
     smooth = ""
     if smoothing:

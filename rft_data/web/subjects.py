@@ -66,7 +66,8 @@ class Subjects:
                 )
                 if opened is None:
                     raise MissingFileError(
-                        f"run '{key}' has no buffer here yet; look again when it has begun."
+                        f"run '{key}' has no buffer here: it has not begun, or its recipe names a folder "
+                        "of another place (give that as well)."
                     )
                 self._buffers[key] = opened
             return self._buffers[key]

@@ -25,5 +25,5 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def page(runs: Path) -> Iterator[TestClient]:
-    with Subjects([str(runs / "run"), str(runs / "library")]) as subjects:
+    with Subjects([str(runs / name) for name in ("run", "preferred", "library")]) as subjects:
         yield TestClient(make_app(subjects, "me", FORM_TOKEN), follow_redirects=False)

@@ -117,10 +117,37 @@ def test_a_row_shows_its_tokens_its_origin_and_its_use(page: TestClient, runs: P
     assert page.get("/s/run/rows/160/json").json()["row"]["token_ids"] == row["token_ids"]
 
 
+def test_tasks_are_shown_with_what_was_solved(page: TestClient, runs: Path) -> None:
+    with Buffer(runs / "run" / "buffer", read_only=True) as buffer:
+        groups = buffer.read("groups", ["task_id", "rewards"]).to_pylist()
+    solved: dict[str, list[float]] = {}
+    for group in groups:
+        solved.setdefault(group["task_id"], []).extend(reward for reward in group["rewards"])
+    text = html.unescape(shown(page, "/s/run/tasks"))
+    never = sum(not any(rewards) for rewards in solved.values())
+    assert f"{len(solved)} were played: {never} never solved" in text
+    for task, rewards in solved.items():
+        line = re.search(
+            rf"<code>{task[:8]}</code>.*?<td class=\"n\">(.*?) ±.*?<td class=\"n\">(\d+)</td>",
+            text,
+            re.DOTALL,
+        )
+        assert line is not None
+        assert float(line[1]) == pytest.approx((sum(rewards) + 1) / (len(rewards) + 2), rel=1e-3)
+        assert int(line[2]) == len(rewards)
+
+
+def test_runs_are_compared(page: TestClient) -> None:
+    text = html.unescape(shown(page, "/compare?run=run&run=preferred"))
+    assert re.search(r"<td>mode</td><td[^>]*>\"online\"</td><td[^>]*>\"offline\"</td>", text)
+    assert "<td>recipe</td>" not in text
+    assert "trainer/loss" in text
+
+
 @pytest.mark.parametrize(
     ("path", "status", "text"),
     [
-        ("/s/nobody", 404, "this page shows no 'nobody'; it shows run, library"),
+        ("/s/nobody", 404, "this page shows no 'nobody'; it shows run, preferred, library"),
         ("/s/run/rows/99999", 404, "no experience with row number 99999"),
         ("/s/run/rows/abc", 422, "path.seq"),
         ("/s/run/experiences?where=rewrd+%3E+1", 400, "rewrd"),
@@ -128,6 +155,9 @@ def test_a_row_shows_its_tokens_its_origin_and_its_use(page: TestClient, runs: P
         ("/s/run/metric?name=trainer/rewrd", 404, "Did you mean"),
         ("/s/run/steps/99", 404, "no consumer has a lease for step 99"),
         ("/s/library/steps/1", 404, "open the run's folder"),
+        ("/compare?run=run", 404, "choose 2 to 4 runs"),
+        ("/compare?run=run&run=library", 404, "buffers have no numbers"),
+        ("/compare", 422, "query.run"),
         ("/s/run/groups/none", 404, "no group 'none'"),
         ("/nowhere", 404, "Not Found"),
         ("/static/../app.py", 404, "Not Found"),
