@@ -26,7 +26,7 @@ _HEAD = """\
 Every key of a recipe: its type, its default and what it does. Written by `python -m docs.pages.recipe` from
 `rft_data/recipe/`; a test keeps it current.
 
-```
+```console
 rft recipe list                          # the shipped recipes, by name; show NAME, copy NAME, diff A B
 rft recipe new FILE                      # asks for goal, data and model, and writes a commented recipe
 rft recipe schema                        # the JSON Schema, for editors; `rft recipe copy` writes it too

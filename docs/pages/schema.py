@@ -40,7 +40,7 @@ def _head() -> list[str]:
     return [
         "# What is stored",
         "",
-        "```",
+        "```console",
         "rft buffer head BUFFER --table annotations -n 8",
         'rft buffer query BUFFER "select taskset, avg(reward) from experiences group by 1"',
         "```",
