@@ -1,4 +1,5 @@
-"""Plays the tool calls of one turn. What goes wrong is answered to the model and counted, never raised."""
+"""Plays the tool calls of one turn. What goes wrong is answered to the model and counted; only the failure
+of the whole instance is raised."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from typing import Any
 from explorers.conversations.replies import ToolCall
 from explorers.environments.pool import Lent
 from explorers.environments.thread import LateCall, StillBusy
-from explorers.environments.tools import ToolClass
+from explorers.environments.tools import InstanceFailed, RefusedCall, Toolset
 from rft_data.core.masking import masked
 from rft_data.core.words import ToolFailure
 
@@ -23,7 +24,7 @@ _LONGEST = 100_000
 class ToolCalls:
     """The calls of one rollout on its instance of the tools, with counts of what went wrong."""
 
-    def __init__(self, tools: ToolClass, lent: Lent[Any], deadline_s: float) -> None:
+    def __init__(self, tools: Toolset, lent: Lent[Any], deadline_s: float) -> None:
         """`deadline_s`: for one call."""
         self._tools = tools
         self._lent = lent
@@ -31,6 +32,11 @@ class ToolCalls:
         self.made = 0
         """Calls so far, those that failed included."""
         self.failures: Counter[ToolFailure] = Counter()
+
+    @property
+    def are_over(self) -> bool:
+        """Whether the instance takes no further call."""
+        return self._tools.is_over(self._lent.environment)
 
     async def answer(self, calls: Sequence[ToolCall]) -> list[dict[str, Any]]:
         """Play the calls of one turn; returns a tool message for each, in their order.
@@ -45,38 +51,32 @@ class ToolCalls:
         message = {"role": "tool", "tool_call_id": call.id, "name": call.name}
         try:
             content = _text(await self._play(call, turn))
-        except _Refused as err:
+        except RefusedCall as err:
             self.failures[err.failure] += 1
             content = json.dumps({"error": str(err)})
         return {**message, "content": _storable(content[:_LONGEST])}
 
     async def _play(self, call: ToolCall, turn: asyncio.Lock) -> Any:
-        """The value of one call. Raises: _Refused."""
+        """The value of one call. Raises: RefusedCall."""
         if call.arguments is None:
-            raise _Refused(ToolFailure.MALFORMED, "the call is not valid JSON with a name and arguments")
+            raise RefusedCall(ToolFailure.MALFORMED, "the call is not valid JSON with a name and arguments")
         if call.name not in self._tools.names:
             known = ", ".join(sorted(self._tools.names))
-            raise _Refused(ToolFailure.UNKNOWN, f"there is no tool '{call.name}'; there are: {known}")
+            raise RefusedCall(ToolFailure.UNKNOWN, f"there is no tool '{call.name}'; there are: {known}")
         if problem := self._tools.problem(call.name, call.arguments):
-            raise _Refused(ToolFailure.MALFORMED, problem)
-        method = getattr(self._lent.environment, call.name)
+            raise RefusedCall(ToolFailure.MALFORMED, problem)
+        method = self._tools.method(self._lent.environment, call.name)
         try:
             if inspect.iscoroutinefunction(method):
                 return await self._lent.call(self._deadline_s, method, **call.arguments)
             async with turn:
                 return await self._lent.call(self._deadline_s, method, **call.arguments)
+        except (RefusedCall, InstanceFailed):
+            raise
         except (LateCall, StillBusy) as err:
-            raise _Refused(ToolFailure.LATE, str(err)) from err
+            raise RefusedCall(ToolFailure.LATE, str(err)) from err
         except Exception as err:
-            raise _Refused(ToolFailure.RAISED, masked(f"{type(err).__name__}: {err}")) from err
-
-
-class _Refused(Exception):
-    """A call that gives no value."""
-
-    def __init__(self, failure: ToolFailure, why: str) -> None:
-        super().__init__(why)
-        self.failure = failure
+            raise RefusedCall(ToolFailure.RAISED, masked(f"{type(err).__name__}: {err}")) from err
 
 
 def _storable(text: str) -> str:

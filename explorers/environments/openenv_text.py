@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, get_args, get_origin
@@ -15,8 +16,16 @@ from rft_data.core.rows import Task, content_id
 _NUMBERS = {int: r"-?\d+", float: r"-?\d+(?:\.\d+)?"}
 _OUTCOME = {"done", "reward", "metadata"}
 """Fields of every observation that are not what it shows."""
+_MCP = ("openenv.core.mcp_client", "MCPClientBase")
+"""Module and name of the class of clients whose environments offer tools."""
 _FULL = "CAPACITY_REACHED"
 """OpenEnv's word for a server that has no session left."""
+
+
+def offers_tools(kind: Any) -> bool:
+    """Whether a class is a client whose environment offers tools. Only a package that is loaded counts."""
+    loaded = sys.modules.get(_MCP[0])
+    return loaded is not None and isinstance(kind, type) and issubclass(kind, getattr(loaded, _MCP[1]))
 
 
 class OpenEnvText:
@@ -45,7 +54,7 @@ class OpenEnvText:
             )
         self._pattern = compiled(self._rule() if pattern is None else pattern)
         self._client = client.sync() if hasattr(client, "sync") else client
-        with _as_connection():
+        with as_connection():
             self._client.connect()
 
     @property
@@ -60,7 +69,7 @@ class OpenEnvText:
     def reset(self, task: Task) -> Shown:
         """Begin anew for a task, with its seed and `metadata["options"]` as further arguments."""
         options = task.metadata.get("options") or {}
-        with _as_connection():
+        with as_connection():
             return _shown(self._client.reset(seed=seed_of(task), **options))
 
     def action(self, reply: str) -> Any:
@@ -76,7 +85,7 @@ class OpenEnvText:
 
     def step(self, action: Any) -> Shown:
         """Take a step."""
-        with _as_connection():
+        with as_connection():
             return _shown(self._client.step(action))
 
     def close(self) -> None:
@@ -121,16 +130,25 @@ def _action_type(client: type) -> Any:
                 return dict
             if hasattr(action, "model_validate"):
                 return action
+    if offers_tools(client):
+        raise RecipeError(
+            f"the environment of {client.__name__} offers tools; name it as 'tools' of the workflow tools."
+        )
     raise RecipeError(
         f"the client {client.__name__} does not say what its actions are; wanted a subclass of "
         "EnvClient[Action, Observation, State], its action a pydantic model or a dict."
     )
 
 
-def _shown(result: Any) -> Shown:
+def observation_fields(result: Any) -> dict[str, Any]:
+    """What an observation shows: its fields but the outcome, as JSON values."""
     found = result.observation
     plain = found.model_dump(mode="json") if hasattr(found, "model_dump") else dict(found)
-    plain = {name: value for name, value in plain.items() if name not in _OUTCOME}
+    return {name: value for name, value in plain.items() if name not in _OUTCOME}
+
+
+def _shown(result: Any) -> Shown:
+    plain = observation_fields(result)
     texts = list(plain.values())
     text = (
         texts[0] if len(texts) == 1 and isinstance(texts[0], str) else json.dumps(plain, ensure_ascii=False)
@@ -150,7 +168,7 @@ def _json_object(reply: str) -> dict[str, Any] | None:
 
 
 @contextmanager
-def _as_connection() -> Iterator[None]:
+def as_connection() -> Iterator[None]:
     """A session that the server ended, or has not got, as ConnectionError: it may pass."""
     from websockets.exceptions import ConnectionClosed
 

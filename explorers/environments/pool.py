@@ -52,7 +52,7 @@ class Lent(Generic[E]):
             raise RuntimeError("the environment has not been made")
         return self.made
 
-    async def call(self, deadline_s: float, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    async def call(self, deadline_s: float, method: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Call a method: a coroutine function in the event loop, any other in the environment's thread.
 
         Raises: LateCall, StillBusy, and what the method raises.
@@ -140,7 +140,7 @@ class EnvironmentPool(Generic[E]):
         async with self._turns:
             yield
 
-    async def reset(self, lent: Lent[E], reset: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    async def reset(self, lent: Lent[E], reset: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Call the environment's `reset` with the deadline for it. Raises: as `Lent.call`."""
         return await lent.call(self._plan.start_deadline_s, reset, *args, **kwargs)
 

@@ -10,11 +10,12 @@ import inspect
 import json
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
-from typing import Any
+from typing import Any, Protocol
 
 from rft_data.core.errors import RecipeError
 from rft_data.core.lookup import need
 from rft_data.core.rows import Task
+from rft_data.core.words import ToolFailure
 
 _RESERVED = ("reset", "reward", "get_reward", "close")
 """Methods that are no tools."""
@@ -37,6 +38,53 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
 """JSON schema's types as Python reads them from JSON."""
 
 
+class RefusedCall(Exception):
+    """A call that gives no value; the model is told why."""
+
+    def __init__(self, failure: ToolFailure, why: str) -> None:
+        super().__init__(why)
+        self.failure = failure
+
+
+class InstanceFailed(Exception):
+    """The instance of the tools failed, and not a call of one: the rollout fails, nothing is answered."""
+
+
+class Toolset(Protocol):
+    """The tools of one kind of instances, checked before the first is used."""
+
+    name: str
+    """What the recipe calls it."""
+    names: frozenset[str]
+    """Of the tools."""
+    schemas: list[dict[str, Any]]
+    """Of the tools as JSON, in the form chat templates take."""
+    reward: str | None
+    """Name of an instance's method that scores a rollout at its end; None without one."""
+    resets: bool
+    """Whether an instance can serve another rollout, after its `reset`."""
+
+    def make(self) -> Any:
+        """A new instance."""
+        ...
+
+    def reset_arguments(self, task: Task) -> dict[str, Any]:
+        """What `reset` is called with."""
+        ...
+
+    def problem(self, tool: str, arguments: Mapping[str, Any]) -> str | None:
+        """Why a tool cannot be called with these arguments; None when it can, or when that is not known."""
+        ...
+
+    def method(self, instance: Any, tool: str) -> Callable[..., Any]:
+        """What a call of a tool calls."""
+        ...
+
+    def is_over(self, instance: Any) -> bool:
+        """Whether the instance takes no further call."""
+        ...
+
+
 class ToolClass:
     """What a class offers to a model, checked before it is first used."""
 
@@ -53,17 +101,15 @@ class ToolClass:
         self.name = name
         self._kind = kind
         self._args = dict(args)
-        _check_arguments(name, kind, self._args)
+        check_arguments(name, kind, self._args)
         methods = [found for found, _ in inspect.getmembers(kind, inspect.isfunction) if found[0] != "_"]
         self.names = frozenset(methods) - set(_RESERVED)
-        """Of the tools."""
         if not self.names:
             raise RecipeError(
                 f"tools '{name}': the class has no public method that could be a tool; write one with types "
                 "and a docstring that has an 'Args:' section."
             )
         self.schemas = [_schema(name, kind, method) for method in sorted(self.names)]
-        """Of the tools as JSON, in the form chat templates take."""
         self._properties = {
             schema["function"]["name"]: schema["function"]["parameters"].get("properties", {})
             for schema in self.schemas
@@ -71,14 +117,12 @@ class ToolClass:
         if "reward" in methods and "get_reward" in methods:
             raise RecipeError(f"tools '{name}': the class has 'reward' and 'get_reward'; keep one of them.")
         self.reward = next((found for found in ("reward", "get_reward") if found in methods), None)
-        """Name of the method that scores a rollout at its end; None without one."""
         for method in (self.reward, "close"):
             if method in methods and _needs_arguments(_parameters(kind, method)):
                 raise RecipeError(
                     f"tools '{name}': {kind.__name__}.{method} needs arguments; it is called with none."
                 )
         self.resets = "reset" in methods
-        """Whether an instance can serve another rollout."""
 
     def make(self) -> Any:
         """A new instance."""
@@ -102,6 +146,15 @@ class ToolClass:
         if any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters):
             return fields
         return {one.name: fields[one.name] for one in parameters if one.name in fields}
+
+    def method(self, instance: Any, tool: str) -> Callable[..., Any]:
+        """The method of this name."""
+        found: Callable[..., Any] = getattr(instance, tool)
+        return found
+
+    def is_over(self, instance: Any) -> bool:
+        """Never: the model ends the rollout."""
+        return False
 
     def problem(self, tool: str, arguments: Mapping[str, Any]) -> str | None:
         """Why a tool cannot be called with these arguments; None when it can."""
@@ -136,8 +189,8 @@ def _schema(name: str, kind: type, method: str) -> dict[str, Any]:
     return schema
 
 
-def _check_arguments(name: str, kind: Callable[..., Any], args: Mapping[str, Any]) -> None:
-    """Raises: RecipeError when a class cannot be called with `args`."""
+def check_arguments(name: str, kind: Callable[..., Any], args: Mapping[str, Any]) -> None:
+    """Check what a class is made with. Raises: RecipeError when a class cannot be called with `args`."""
     try:
         inspect.signature(kind).bind(**args)
     except TypeError as err:

@@ -29,6 +29,8 @@ class WatchedRubric:
         self._weighted = False
         for rubric in _rubrics(environment):
             groups = [one.__name__ for one in rubric.funcs if rubric._is_group_func(one)]
+            if _scores_groups(rubric):
+                groups.append(f"{type(rubric).__name__}.score_group")
             if groups:
                 raise RecipeError(
                     f"the rubric of the verifiers environment '{name}' compares the rollouts of a group in "
@@ -50,6 +52,11 @@ class WatchedRubric:
             name, error = raised[0]
             return Unscored(f"'{name}' of the rubric raised {type(error).__name__}: {error}", _cause(error))
         return (state["reward"], dict(state["metrics"] or {})) if self._weighted else None
+
+
+def _scores_groups(rubric: Any) -> bool:
+    """Whether a rubric has a way of its own to score a group, which may compare its rollouts."""
+    return not type(rubric).score_group.__module__.startswith("verifiers.")
 
 
 def environments(environment: Any) -> list[Any]:

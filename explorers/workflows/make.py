@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from explorers.environments.making import text_player
+from explorers.environments.openenv_text import offers_tools
 from explorers.rewards.scoring import Rewards
 from explorers.workflows.environment import EnvironmentWorkflow
 from explorers.workflows.function import FunctionWorkflow
@@ -137,7 +138,7 @@ def _player(name: str, kind: Any) -> tuple[str, str] | None:
         )
     if _is_workflow(kind):
         return None
-    return _TOOLS if text_player(kind) is None else _ENVIRONMENT
+    return _TOOLS if text_player(kind) is None or offers_tools(kind) else _ENVIRONMENT
 
 
 def _is_workflow(kind: type) -> bool:

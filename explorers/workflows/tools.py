@@ -8,8 +8,10 @@ from typing import Any
 
 from explorers.conversations.recording import RecordingModel
 from explorers.environments.calls import ToolCalls
+from explorers.environments.openenv_text import offers_tools
+from explorers.environments.openenv_tools import OpenEnvTools
 from explorers.environments.pool import EnvironmentPool, Lent
-from explorers.environments.tools import ToolClass
+from explorers.environments.tools import ToolClass, Toolset
 from explorers.rewards.contract import error_cause
 from explorers.rewards.scoring import Rewards
 from explorers.workflows.pooled import PooledWorkflow, in_reset, with_observation
@@ -42,7 +44,7 @@ class ToolsWorkflow(PooledWorkflow):
         Args:
             tokenizer: the model's.
             rewards: the recipe's, beside the class's own `reward`.
-            tools: import path of the class.
+            tools: import path of the class, or of a client of OpenEnv whose environment has MCP tools.
             args: keyword arguments of the class.
             turns: most turns of the model; the calls of the last are played too.
             call_deadline_s: for one call of a tool.
@@ -50,7 +52,9 @@ class ToolsWorkflow(PooledWorkflow):
 
         Raises: UnknownComponentError; RecipeError for a class that cannot be offered or made.
         """
-        self._tools = ToolClass(load(tools, "tools"), dict(args or {}), tools)
+        kind = load(tools, "tools")
+        offered = OpenEnvTools if offers_tools(kind) else ToolClass
+        self._tools: Toolset = offered(kind, dict(args or {}), tools)
         super().__init__(
             tokenizer,
             rewards,
@@ -100,6 +104,8 @@ class ToolsWorkflow(PooledWorkflow):
             if not reply.tool_calls:
                 return
             messages += [dict(reply.message), *await calls.answer(reply.tool_calls)]
+            if calls.are_over:
+                return
         course.end = RolloutEnd.TURNS
 
     async def _reward(self, lent: Lent[Any]) -> WorldReward:

@@ -229,6 +229,19 @@ class Shelf:
         return "half \ud83d of it"
 
 
+class Fetcher:
+    """A tool whose arguments have the names of those of our own functions."""
+
+    def fetch(self, method: str, deadline_s: float) -> str:
+        """Ask a server.
+
+        Args:
+            method: GET or POST.
+            deadline_s: in seconds.
+        """
+        return f"{method} within {deadline_s:g}"
+
+
 class Unlucky(Desk):
     """Its `reset` raises what the task says."""
 

@@ -180,6 +180,13 @@ def test_a_trl_class_plays_unchanged(tokenizer: Any) -> None:
     assert row.reward_parts == {"world": 1.0}
 
 
+def test_arguments_of_tools_may_have_any_name(tokenizer: Any) -> None:
+    says = [call("fetch", method="GET", deadline_s=1.5), "done"]
+    (row,) = rows_of(play(tokenizer, {"use": f"{PLACE}:Fetcher"}, *says))
+    assert row.messages[2]["content"] == "GET within 1.5"
+    assert "tool_failures" not in row.metadata
+
+
 def test_the_calls_of_the_last_turn_are_played(tokenizer: Any) -> None:
     settings = {"use": "tools", "args": {"tools": f"{PLACE}:Desk", "turns": 2}}
     (row,) = rows_of(play(tokenizer, settings, call("add", number=1), call("add", number=1), "never"))

@@ -113,6 +113,19 @@ def compared() -> vf.Environment:
     return vf.SingleTurnEnv(dataset=Dataset.from_list(DATA), rubric=vf.Rubric(funcs=[best]))
 
 
+class Ranking(vf.Rubric):
+    """Gives the first of a group a point: alone, each would be the first."""
+
+    async def score_group(self, states: Any) -> None:
+        await super().score_group(states)
+        for place, state in enumerate(states):
+            state["reward"] = float(place == 0)
+
+
+def ranked() -> vf.Environment:
+    return vf.SingleTurnEnv(dataset=Dataset.from_list(DATA), rubric=vf.RubricGroup([Ranking(funcs=[right])]))
+
+
 def unscored() -> vf.Environment:
     return vf.SingleTurnEnv(dataset=Dataset.from_list(DATA))
 
