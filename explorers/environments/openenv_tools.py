@@ -36,7 +36,7 @@ class ServerFailed(InstanceFailed, RuntimeError):
 class OpenEnvTools:
     """What the tools of a server are: a `Toolset` whose instances are sessions."""
 
-    reward = "reward"
+    reward: str | None = "reward"
     resets = True
 
     def __init__(self, kind: Any, args: Mapping[str, Any], name: str) -> None:
@@ -73,13 +73,13 @@ class OpenEnvTools:
     def problem(self, tool: str, arguments: Mapping[str, Any]) -> None:
         """The server itself says why a call cannot be made."""
 
-    def method(self, session: OpenEnvSession, tool: str) -> Callable[..., Any]:
+    def method(self, instance: OpenEnvSession, tool: str) -> Callable[..., Any]:
         """What a call of a tool calls."""
-        return partial(session.call, tool)
+        return partial(instance.call, tool)
 
-    def is_over(self, session: OpenEnvSession) -> bool:
+    def is_over(self, instance: OpenEnvSession) -> bool:
         """Whether the environment has ended the episode."""
-        return session.done
+        return instance.done
 
 
 class OpenEnvSession:

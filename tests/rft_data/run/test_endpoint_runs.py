@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import re
+import threading
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +21,7 @@ from rft_data.recipe import load_recipe
 from rft_data.recipe.load import validate_recipe
 from rft_data.recipe.sections import EngineSection
 from rft_data.run import checks
+from rft_data.run.conductor import conduct
 from rft_data.run.control import RunControl
 from rft_data.run.deep_check import deep_problems
 from rft_data.run.outlook.contacts import contacts
@@ -25,7 +29,8 @@ from rft_data.run.start import run_recipe
 from tests.explorers.engines.chat_server import ChatServer, completion
 from tests.explorers.engines.test_openai_engine import quick_and_direct
 from tests.ops.judge_server import Answer, status
-from tests.rft_data.run.test_modes import COMMON, EVAL, EXPLORE, OPERATORS, STAGE, TASKS, TRAIN
+from tests.rays import ray_for
+from tests.rft_data.run.test_modes import COMMON, EVAL, EXPLORE, MODEL, OPERATORS, STAGE, TASKS, TRAIN
 
 __all__ = ["quick_and_direct"]
 
@@ -38,10 +43,13 @@ def recipe(
     url: str,
     *,
     change: tuple[str, str] = ("", ""),
+    options: str = "",
     **values: object,
 ) -> Any:
     """A recipe whose explorer asks the model `teacher/one` at `url`, with a text changed."""
-    engine = f"engine: {{use: openai, options: {{base_url: '{url}', price: {{input: 1, output: 2}}}}}}"
+    engine = (
+        f"engine: {{use: openai, options: {{base_url: '{url}', price: {{input: 1, output: 2}}{options}}}}}"
+    )
     tasks = TASKS.replace("engine: {use: transformers, max_model_len: 64}", engine)
     parts = {"model": "model: {path: teacher/one}\n", "tasks": tasks, "operators": OPERATORS, "stage": STAGE}
     path = root / f"{name}.yaml"
@@ -60,9 +68,8 @@ def adds(body: dict[str, Any], number: int) -> Answer:
 @pytest.mark.slow
 def test_models_at_an_endpoint_are_measured_by_name(tmp_path: Path) -> None:
     tasks = {"models": "good', 'poor"}
-    exact = ("use: answer_format", "use: exact_answer")
     with ChatServer(adds) as server:
-        loaded = recipe(tmp_path, EVAL, "measuring", "eval", server.base_url, change=exact, **tasks)
+        loaded = recipe(tmp_path, EVAL, "measuring", "eval", server.base_url, change=EXACT, **tasks)
         measured = run_recipe(loaded)
     assert measured["heldout_accuracy"] == {"good": 1.0, "poor": 0.0}
     assert {body["model"] for body in server.requests} == {"good", "poor"}
@@ -111,6 +118,68 @@ def test_a_teachers_answers_are_stored_and_an_interrupted_group_is_closed(
     assert groups == [{"outcome": "arrived", "version_min": 0}] * 3
     named = json.loads((tmp_path / "looking" / "weights" / version["path"] / "endpoint.json").read_text())
     assert named == {"base_url": server.base_url, "name": "teacher/one"}
+
+
+class Twofold:
+    """Answers each question rightly at first, and wrongly the second time."""
+
+    def __init__(self) -> None:
+        self.asked: Counter[str] = Counter()
+        self.lock = threading.Lock()
+
+    def __call__(self, body: dict[str, Any], number: int) -> Answer:
+        question = body["messages"][-1]["content"]
+        with self.lock:
+            self.asked[question] += 1
+            right = self.asked[question] == 1
+        return adds(body if right else {**body, "model": "poor"}, number)
+
+
+EXACT = ("use: answer_format", "use: exact_answer")
+OFFLINE = (
+    COMMON
+    + """{model}stages:
+  - algorithm: sft
+    data: {{min_reward: 1.0, sources: [rollout]}}
+    trl: {{max_steps: 4, per_device_train_batch_size: 4, learning_rate: 3.0e-3}}
+  - algorithm: dpo
+    data: {{pairs: mined}}
+    trl: {{max_steps: 4, per_device_train_batch_size: 4, learning_rate: 1.0e-3, beta: 0.1}}
+"""
+)
+
+
+@pytest.mark.slow
+def test_answers_that_an_explorer_on_ray_asked_for_are_imitated_and_preferred(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RFT_TEST_KEY", "s3cret-key")
+    template = EXPLORE + "placement: {{use: ray}}\n"
+    given: dict[str, Any] = {"change": EXACT, "options": ", api_key_env: RFT_TEST_KEY"}
+    with (
+        ChatServer(Twofold()) as server,
+        ray_for(num_cpus=2, object_store_memory=256 << 20, log_to_driver=False),
+    ):
+        loaded = recipe(tmp_path, template, "looking", "explore", server.base_url, groups=4, **given)
+        explored = conduct(loaded)
+    assert explored["endpoint"]["endpoint_calls"] == len(server.requests) == 8
+    assert {one["Authorization"] for one in server.headers} == {"Bearer s3cret-key"}
+    trained = run_recipe(recipe(tmp_path, OFFLINE, "learning", "offline", server.base_url, model=MODEL))
+    sft, dpo = trained["stages"].values()
+    assert (sft["examples"], dpo["examples"]) == (4, 4), "of each group the right one, and the two as a pair"
+    assert sft["metrics"]["loss_last"] < sft["metrics"]["loss_first"]
+    assert dpo["metrics"]["loss_last"] < dpo["metrics"]["loss_first"] == pytest.approx(math.log(2), abs=1e-3)
+    with Buffer(tmp_path / "buffer") as buffer:
+        rows = buffer.read("experiences", ["experience_id", "reward", "token_ids", "sampling"]).to_pylist()
+    stages = sorted((tmp_path / "learning" / "stages").glob("*/trained_on.jsonl"))
+    imitated, preferred = ([json.loads(line) for line in one.read_text().splitlines()] for one in stages)
+    right = {row["experience_id"] for row in rows if row["reward"] == 1.0}
+    wrong = {row["experience_id"] for row in rows} - right
+    assert [row["token_ids"] for row in rows] == [None] * 8
+    assert "s3cret" not in "".join(row["sampling"] for row in rows)
+    assert {one["experience_id"] for one in imitated} == right
+    assert {one["chosen_experience_id"] for one in preferred} == right
+    assert {one["rejected_experience_id"] for one in preferred} == wrong
 
 
 @pytest.mark.slow
