@@ -116,7 +116,9 @@ class ToolClass:
         }
         if "reward" in methods and "get_reward" in methods:
             raise RecipeError(f"tools '{name}': the class has 'reward' and 'get_reward'; keep one of them.")
-        self.reward = next((found for found in ("reward", "get_reward") if found in methods), None)
+        self.reward: str | None = next(
+            (found for found in ("reward", "get_reward") if found in methods), None
+        )
         for method in (self.reward, "close"):
             if method in methods and _needs_arguments(_parameters(kind, method)):
                 raise RecipeError(

@@ -52,9 +52,7 @@ class ToolsWorkflow(PooledWorkflow):
 
         Raises: UnknownComponentError; RecipeError for a class that cannot be offered or made.
         """
-        kind = load(tools, "tools")
-        offered = OpenEnvTools if offers_tools(kind) else ToolClass
-        self._tools: Toolset = offered(kind, dict(args or {}), tools)
+        self._tools = _toolset(load(tools, "tools"), dict(args or {}), tools)
         super().__init__(
             tokenizer,
             rewards,
@@ -119,3 +117,10 @@ class ToolsWorkflow(PooledWorkflow):
         except Exception as err:  # noqa: BLE001 - environments are user code
             return Unscored(f"{self._tools.reward} raised {type(err).__name__}: {err}", error_cause(err))
         return given
+
+
+def _toolset(kind: object, args: Mapping[str, Any], name: str) -> Toolset:
+    """What a class offers. Raises: as `ToolClass` and `OpenEnvTools`."""
+    if offers_tools(kind):
+        return OpenEnvTools(kind, args, name)
+    return ToolClass(kind, args, name)
