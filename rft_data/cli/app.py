@@ -104,6 +104,17 @@ def resume(
             say(run_to_end(loaded, f"resume {run_dir}"))
 
 
+@app.command("help")
+def help_(
+    code: Annotated[str, typer.Argument(help="As an error names it: recipe, disk-full, ...")],
+) -> None:
+    """What an error means, its usual causes, and what to do."""
+    with edge():
+        from rft_data.cli.troubles import trouble_named, trouble_text
+
+        say(trouble_text(trouble_named(code)))
+
+
 @app.command()
 def init(
     folder: Annotated[Path, typer.Argument(help="The project's folder; its name names the run.")],

@@ -73,6 +73,10 @@ def _failed(err: Exception) -> None:
     if _said.verbose:
         say("".join(traceback.format_exception(err)), err=True)
     say(f"error: {err}", err=True)
+    if isinstance(err, RftError):
+        from rft_data.cli.troubles import code
+
+        say(f"help: rft help {code(err)}", err=True)
 
 
 def say(text: str, *, err: bool = False, end: str = "\n") -> None:

@@ -100,8 +100,15 @@ def test_role_trains_leases_and_writes_weights_that_prove_themselves(
     trainer = role(buffer, model_path, tmp_path / "run")
     report = trainer.step(lease(0, range(4)), False)
     assert trainer.steps_done() == 1
-    wanted = {"loss", "grad_norm", "learning_rate", "entropy", "reward", "completion_tokens", "tokens"}
-    wanted |= {"load_s", "step_s", "ratio/mean", "ratio/max", "ratio/p99", "kl_rollout"}
+    wanted = {"loss", "grad_norm", "learning_rate", "entropy", "reward", "completions/mean_length", "tokens"}
+    wanted |= {
+        "load_s",
+        "step_s",
+        "sampling/importance_sampling_ratio/mean",
+        "sampling/importance_sampling_ratio/max",
+        "sampling/importance_sampling_ratio/p99",
+        "kl_rollout",
+    }
     assert wanted | {"importance/mean", "importance/capped"} <= report.metrics.keys()
     assert report.metrics["reward"] == 0.5
     assert set(report.ess) == {0, 1}
@@ -126,14 +133,16 @@ def test_role_refuses_a_lease_of_another_step_and_resumes_where_it_stood(
     buffer: Buffer, model_path: Path, tmp_path: Path
 ) -> None:
     first = role(buffer, model_path, tmp_path / "run")
-    first.step(lease(0, range(4)), False)
+    seen = first.step(lease(0, range(4)), False).metrics["num_tokens"]
     with pytest.raises(TrainingError, match="the lease is of step 0, but this trainer has taken 1 steps"):
         first.step(lease(0, range(4)), False)
     first.checkpoint()
     first.close()
     again = role(buffer, model_path, tmp_path / "run", resume_from=first.checkpoint_dir(1))
     assert again.steps_done() == 1
-    again.step(lease(1, range(4, 8)), True)
+    rows = buffer.take(range(8)).column("token_ids").to_pylist()
+    assert seen == sum(map(len, rows[:4]))
+    assert again.step(lease(1, range(4, 8)), True).metrics["num_tokens"] == sum(map(len, rows))
     assert (Path(again.checkpoint_dir(2)) / "trainer_state.json").is_file()
     again.close()
 

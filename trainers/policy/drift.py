@@ -13,6 +13,9 @@ from rft_data.core.rows import StepReport
 from trainers.models.nats import MAX_NATS
 from trainers.policy.collate import NO_VERSION
 
+_RATIO, _DIFFERENCE = "sampling/importance_sampling_ratio", "sampling/sampling_logp_difference"
+"""TRL's names."""
+
 
 class Drift:
     """Log ratios of one step's sampled tokens, current policy over the policy that sampled them."""
@@ -44,10 +47,11 @@ class Drift:
     def take(self) -> StepReport:
         """The numbers of the step; the next `add` begins another step.
 
-        Metrics over tokens, with r = exp(log ratio): `ratio/mean`, `ratio/max`, `ratio/p99`, and
-        `kl_rollout`, the mean of r - 1 - log r, which estimates KL(sampling policy || current) without
-        bias and is never negative. Where importance weights were used, also `importance/mean`, and
-        `importance/capped`, the fraction of weights that the cap changed.
+        Metrics over tokens, with r = exp(log ratio): `sampling/importance_sampling_ratio/{min,mean,max,p99}`
+        of r, `sampling/sampling_logp_difference/{mean,max}` of |log r|, and `kl_rollout`, the mean of
+        r - 1 - log r, which estimates KL(sampling policy || current) without bias and is never negative.
+        Where importance weights were used, also `importance/mean`, and `importance/capped`, the fraction of
+        weights that the cap changed.
 
         `ess` by policy version: (sum r)^2 / (n sum r^2) over the n tokens of the version's rows. Tokens are
         used and not rows, because with products over long sequences one row gets all the weight.
@@ -62,9 +66,12 @@ class Drift:
         nats = np.clip(nats, -MAX_NATS, MAX_NATS)
         ratio = np.exp(nats)
         metrics = {
-            "ratio/mean": float(ratio.mean()),
-            "ratio/max": float(ratio.max()),
-            "ratio/p99": float(np.quantile(ratio, 0.99)),
+            f"{_RATIO}/min": float(ratio.min()),
+            f"{_RATIO}/mean": float(ratio.mean()),
+            f"{_RATIO}/max": float(ratio.max()),
+            f"{_RATIO}/p99": float(np.quantile(ratio, 0.99)),
+            f"{_DIFFERENCE}/mean": float(np.abs(nats).mean()),
+            f"{_DIFFERENCE}/max": float(np.abs(nats).max()),
             "kl_rollout": float((np.expm1(nats) - nats).mean()),
             **importance,
         }

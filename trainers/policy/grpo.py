@@ -15,6 +15,7 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
+import pyarrow.compute as pc
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -108,8 +109,8 @@ class GrpoTrainer:
         """Take one optimizer step on `batch`; with `checkpoint`, also write `checkpoint_dir(steps_done)`.
 
         Returns: TRL's metrics of the step (`loss`, `grad_norm`, `learning_rate`, `entropy`, ...), those
-            of `Drift.take`, and those of the batch: mean `reward`, `shaped_reward` and `completion_tokens`,
-            the share of `masked` rows, `rows`, and `tokens` trained on; only finite numbers.
+            of `Drift.take`, those of `batch_metrics`, `tokens` trained on, and `num_tokens`, all tokens of
+            the leases so far, prompts included; only finite numbers.
         Raises: RowError, TrainingError for a lease that does not fit; the trainer is then unchanged.
             TrainingError for a loss or gradient that is not finite, StalledError past the deadline,
             DiskFullError, or what TRL raised: after these the trainer takes no step and saves nothing.
@@ -130,7 +131,8 @@ class GrpoTrainer:
                 rows |= self.images.tensors(batch, len(rows["prompt_ids"]))
             groups = ", ".join(batch.lease.group_ids)
             what = f"optimizer step {self._steps_done + 1}"
-            self._carry_out(StepOrder(rows, checkpoint), what, f"(lease of groups {groups})")
+            tokens = int(pc.sum(pc.list_value_length(batch.table["token_ids"])).as_py() or 0)
+            self._carry_out(StepOrder(rows, checkpoint, tokens), what, f"(lease of groups {groups})")
             self._steps_done += 1
             if checkpoint:
                 self._saved = self._steps_done

@@ -22,6 +22,8 @@ class StepOrder:
 
     batch: dict[str, torch.Tensor]
     checkpoint: bool
+    tokens: int = 0
+    """Tokens of the whole lease, prompts included; TRL's state adds them up and is in the checkpoint."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +73,13 @@ class LoopHooks(TrainerCallback):
         if self._order is not None:
             self._train()
 
+    def on_step_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
+    ) -> None:
+        """Count the step's tokens, before a checkpoint of the step is written."""
+        if isinstance(self._order, StepOrder):
+            state.num_input_tokens_seen += self._order.tokens
+
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
     ) -> None:
@@ -92,6 +101,7 @@ class LoopHooks(TrainerCallback):
             self.metrics = {
                 name: float(value) for name, value in logs.items() if isinstance(value, int | float)
             }
+            self.metrics["num_tokens"] = float(state.num_input_tokens_seen)
 
     def on_epoch_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object

@@ -23,6 +23,7 @@ from rft_data.run.watch.flat_rewards import FlatRewards
 from rft_data.run.watch.metrics_log import MetricsLog
 from rft_data.run.watch.prometheus import MetricsServer
 from rft_data.run.watch.trackers import make_trackers
+from rft_data.run.watch.trained_rows import trained_facts
 
 log = logging.getLogger(__name__)
 
@@ -79,7 +80,7 @@ class StepLog:
             values = [
                 trainer.get("reward", math.nan),
                 numbers[MetricRole.LOOP].get(ROLLOUT_REWARD, math.nan),
-                trainer.get("completion_tokens", math.nan),
+                trainer.get("completions/mean_length", math.nan),
             ]
             log.info(shown, loop.step, self._steps, *values, len(lease.group_ids), lag)
 
@@ -106,6 +107,7 @@ class StepLog:
             MetricRole.TRAINER: {
                 **facts[MetricRole.TRAINER],
                 **report.metrics,
+                **trained_facts(self._run.buffer.take(lease.seqs)),
                 **ess_by_age(report.ess, lag_of),
                 "groups": float(len(lease.group_ids)),
                 "parity": parts.fleet.parity,

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from rft_data.core.errors import MissingExtraError, UnknownComponentError
 from rft_data.core.lookup import need, suggest
+from rft_data.core.words import MetricRole
 from rft_data.run.watch.metrics_log import Point, Tracker
 
 if TYPE_CHECKING:
@@ -76,9 +77,9 @@ class TensorBoard:
         self._files: dict[str, EventFile] = {}
 
     def log(self, point: Point) -> None:
-        """Write a point, tags `role/key`."""
-        scalars = flat(point)
-        explored = {tag: value for tag, value in scalars.items() if tag.startswith("explorer")}
+        """Write a point, tags as transformers' callback writes them: `train/` and the number's name."""
+        scalars = {f"train/{name}": value for name, value in flat(point).items()}
+        explored = {tag: value for tag, value in scalars.items() if tag.startswith("train/explorer")}
         self._file("by_step", point.step).add_scalars(point.step, scalars)
         if explored:
             self._file("by_version", point.version).add_scalars(point.version, explored)
@@ -199,7 +200,12 @@ def _arguments(output: str, run_id: str) -> TrainingArguments:
 
 
 def flat(point: Point) -> dict[str, float]:
-    """A point's numbers by `role/key`; the other axes, policy version and elapsed seconds, are the loop's."""
+    """A point's numbers by name: the trainer's by key, as TRL names them, those of other roles by `role/key`.
+
+    The other axes, policy version and elapsed seconds, are the loop's.
+    """
     return {
-        f"{role}/{key}": value for role, numbers in point.numbers.items() for key, value in numbers.items()
+        key if role == MetricRole.TRAINER else f"{role}/{key}": value
+        for role, numbers in point.numbers.items()
+        for key, value in numbers.items()
     }

@@ -139,7 +139,7 @@ class ToyTrainer:
         content = [table.column(name).to_pylist() for name in ("token_ids", "advantage")]
         self.trained.append(hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16])
         files = self.checkpoint() if checkpoint else {}
-        return StepReport({"reward": 1.0, "completion_tokens": 2.0}, files=files)
+        return StepReport({"reward": 1.0, "completions/mean_length": 2.0}, files=files)
 
     def checkpoint(self) -> dict[str, FileFacts]:
         folder = self._root / f"checkpoint-{len(self.trained)}"

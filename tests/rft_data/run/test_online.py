@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from docs.pages.metrics import ONLINE
 from rft_data.buffer import Buffer
 from rft_data.cli.app import app
 from rft_data.core.digests import row_digests
@@ -146,6 +147,9 @@ def test_online_run_keeps_every_book(
         rows = buffer.read("experiences", ["source"]).column("source").to_pylist()
         metrics = buffer.read("metrics").to_pylist()
     assert {s: rows.count(s) for s in ("expert", "eval")}["eval"] == 3 * 16
+    found = {m["key"] for m in metrics if m["role"] == "trainer"}
+    assert {name.trl for name in ONLINE if name.always} - {"rewards/NAME/mean", "rewards/NAME/std"} <= found
+    assert {"rewards/exact_answer/mean", "rewards/exact_answer/std"} <= found
     parity = [m["value"] for m in metrics if m["key"] == "parity"]
     assert len(parity) == 4
     assert 0 <= max(parity) < 1e-3

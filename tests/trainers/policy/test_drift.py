@@ -23,9 +23,13 @@ def test_take_counts_sampled_tokens_of_every_micro_batch_once() -> None:
     )
     report = drift.take()
     ratios = [1.0, 2.0, 0.5, 2.0, 2.0]
-    assert report.metrics["ratio/mean"] == pytest.approx(sum(ratios) / 5)
-    assert report.metrics["ratio/max"] == pytest.approx(2)
-    assert report.metrics["ratio/p99"] == pytest.approx(2)
+    assert report.metrics["sampling/importance_sampling_ratio/mean"] == pytest.approx(sum(ratios) / 5)
+    assert report.metrics["sampling/importance_sampling_ratio/max"] == pytest.approx(2)
+    assert report.metrics["sampling/importance_sampling_ratio/p99"] == pytest.approx(2)
+    assert report.metrics["sampling/importance_sampling_ratio/min"] == pytest.approx(0.5)
+    difference = "sampling/sampling_logp_difference"
+    assert report.metrics[f"{difference}/mean"] == pytest.approx(4 / 5 * log2)
+    assert report.metrics[f"{difference}/max"] == pytest.approx(log2)
     k3 = sum(r - 1 - math.log(r) for r in ratios) / 5
     assert report.metrics["kl_rollout"] == pytest.approx(k3)
     assert report.ess == {4: pytest.approx(9 / (2 * 5)), 5: pytest.approx(1)}
@@ -37,10 +41,10 @@ def test_take_keeps_absurd_ratios_finite() -> None:
     drift.add(torch.tensor([[1e9, -1e9]]), torch.tensor([[1, 1]]), torch.tensor([0]))
     report = drift.take()
     most = math.exp(MAX_NATS)
-    assert report.metrics["ratio/max"] == pytest.approx(most)
-    assert report.metrics["ratio/mean"] == pytest.approx(most / 2)
+    assert report.metrics["sampling/importance_sampling_ratio/max"] == pytest.approx(most)
+    assert report.metrics["sampling/importance_sampling_ratio/mean"] == pytest.approx(most / 2)
     assert report.metrics["kl_rollout"] == pytest.approx((most - MAX_NATS - 1 + MAX_NATS - 1) / 2)
-    assert report.metrics["ratio/p99"] == pytest.approx(0.99 * most)
+    assert report.metrics["sampling/importance_sampling_ratio/p99"] == pytest.approx(0.99 * most)
     assert report.ess[0] == pytest.approx(0.5)
     assert 10 < MAX_NATS < math.log(torch.finfo(torch.float32).max)
 

@@ -252,9 +252,11 @@ def test_report_measures_the_policies_without_another_forward(
     with closing(trainer(model_path, tmp_path, options={"loss_type": "grpo"})) as grpo:
         report = grpo.train_on(leased(table, 0))
     metrics = report.metrics
-    assert metrics["ratio/mean"] == pytest.approx(ratio.mean(), rel=1e-4)
-    assert metrics["ratio/max"] == pytest.approx(ratio.max(), rel=1e-4)
-    assert metrics["ratio/p99"] == pytest.approx(np.quantile(ratio, 0.99), rel=1e-4)
+    assert metrics["sampling/importance_sampling_ratio/mean"] == pytest.approx(ratio.mean(), rel=1e-4)
+    assert metrics["sampling/importance_sampling_ratio/max"] == pytest.approx(ratio.max(), rel=1e-4)
+    assert metrics["sampling/importance_sampling_ratio/p99"] == pytest.approx(
+        np.quantile(ratio, 0.99), rel=1e-4
+    )
     assert metrics["kl_rollout"] == pytest.approx((ratio - 1 - np.log(ratio)).mean(), rel=1e-4)
     assert set(report.ess) == {0, 1, 2}
     for v, fraction in report.ess.items():
@@ -262,8 +264,9 @@ def test_report_measures_the_policies_without_another_forward(
         assert fraction == pytest.approx(mine.sum() ** 2 / (mine**2).sum() / len(mine), rel=1e-4)
     assert metrics["tokens"] == len(ratio)
     assert metrics["rows"] == 6
+    assert metrics["num_tokens"] == sum(len(row["token_ids"]) for row in table.to_pylist())
     lengths = [len(row["token_ids"]) - row["prompt_length"] for row in table.to_pylist()]
-    assert metrics["completion_tokens"] == pytest.approx(np.mean(lengths))
+    assert metrics["completions/mean_length"] == pytest.approx(np.mean(lengths))
 
 
 def test_step_past_its_deadline_raises_stalled_and_ends_the_trainer(

@@ -96,8 +96,8 @@ def test_logprobs_of_a_step_are_those_of_each_row_with_its_images(
     with closing(GrpoTrainer(plan)) as trainer:
         metrics = trainer.step(leased(rows))
         trainer.save_weights(_made(tmp_path / "published"))
-    assert metrics["ratio/max"] == pytest.approx(1.0, abs=tolerance)
-    assert metrics["ratio/mean"] == pytest.approx(1.0, abs=tolerance)
+    assert metrics["sampling/importance_sampling_ratio/max"] == pytest.approx(1.0, abs=tolerance)
+    assert metrics["sampling/importance_sampling_ratio/mean"] == pytest.approx(1.0, abs=tolerance)
     assert metrics["grad_norm"] > 0
     published = load_model(tmp_path / "published")
     tower = "model.vision_tower.embeddings.patch_embedding.weight"
@@ -147,7 +147,7 @@ def test_a_resumed_run_goes_on_bit_for_bit(seeing: Path, tmp_path: Path) -> None
     with closing(GrpoTrainer(resumed_plan)) as resumed:
         found = resumed.step(second)
         resumed.save_weights(_made(tmp_path / "resumed"))
-    for name in ("loss", "grad_norm", "kl", "ratio/max"):
+    for name in ("loss", "grad_norm", "kl", "sampling/importance_sampling_ratio/max"):
         assert found[name] == wanted[name], name
     ours, theirs = (load_file(tmp_path / one / "model.safetensors") for one in ("resumed", "straight"))
     assert ours.keys() == theirs.keys()

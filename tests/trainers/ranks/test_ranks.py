@@ -78,7 +78,15 @@ def test_two_processes_update_the_parameters_as_one_does(
     got = load_file(folder / wanted["name"] / "model.safetensors")
     assert relative(got, want, load_file(model_path / "model.safetensors")) <= 1e-5
     for two, one in zip(told[wanted["name"]], reports, strict=True):
-        for metric in ("loss", "grad_norm", "ratio/mean", "ratio/p99", "kl_rollout", "tokens", "rows"):
+        for metric in (
+            "loss",
+            "grad_norm",
+            "sampling/importance_sampling_ratio/mean",
+            "sampling/importance_sampling_ratio/p99",
+            "kl_rollout",
+            "tokens",
+            "rows",
+        ):
             assert two["metrics"][metric] == pytest.approx(one["metrics"][metric], rel=1e-4, abs=1e-7), metric
         assert two["ess"] == pytest.approx({str(v): e for v, e in one["ess"].items()}, rel=1e-4)
 

@@ -104,14 +104,14 @@ def test_tensorboard_has_two_step_axes(tmp_path: Path) -> None:
     assert (found[1].step, found[1].session_log.status) == (7, 1)
     assert [event.step for event in found[2:]] == [7, 8]
     values = {value.tag: value.simple_value for value in found[2].summary.value}
-    assert values["trainer/reward"] == 0.5
-    assert math.isnan(values["trainer/loss"])
-    assert values["trainer/grad_norm"] == math.inf  # larger than a 32-bit float
-    assert values["sampler/lag_in_queue/8+"] == 2.0
-    assert (values["loop/policy_version"], values["loop/elapsed_s"]) == (3.0, 12.5)
+    assert values["train/reward"] == 0.5
+    assert math.isnan(values["train/loss"])
+    assert values["train/grad_norm"] == math.inf  # larger than a 32-bit float
+    assert values["train/sampler/lag_in_queue/8+"] == 2.0
+    assert (values["train/loop/policy_version"], values["train/loop/elapsed_s"]) == (3.0, 12.5)
     explored = list(events(by_version))[2:]
     assert [event.step for event in explored] == [3, 300]
-    assert [value.tag for value in explored[0].summary.value] == ["explorer-0/tokens"]
+    assert [value.tag for value in explored[0].summary.value] == ["train/explorer-0/tokens"]
 
 
 def test_tensorboard_without_its_writer_says_which_extra_brings_it(
@@ -204,7 +204,7 @@ def test_a_transformers_callback_is_driven_without_a_trainer(
             del sys.modules[name]
     ended = json.loads((tmp_path / "ended.json").read_text())
     assert ended["run_name"] == "run-9"
-    assert [step["trainer/reward"] for step in ended["steps"]] == [0.25, 0.75]
+    assert [step["reward"] for step in ended["steps"]] == [0.25, 0.75]
     assert [step["loop/policy_version"] for step in ended["steps"]] == [1.0, 2.0]
 
 
@@ -257,7 +257,7 @@ def test_wandb_shows_each_run_and_leaves_the_trainers_state_alone(
             for record in records
             if record.HasField("history")
         ]
-        assert [step["train/trainer/reward"] for step in told] == [0.25, 0.75]
+        assert [step["train/reward"] for step in told] == [0.25, 0.75]
         assert [step["train/global_step"] for step in told] == [0, 1]
     assert shown == {"run-1", "run-2"}
     assert accelerator.distributed_type == "NO"
