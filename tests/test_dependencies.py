@@ -31,8 +31,8 @@ BROUGHT_ALONG = {
     "websockets": "openenv",
 }
 """Imported beside the declared package that brings them."""
-OF_THE_USER = {"wandb"}
-"""Imported only where a recipe asks for it; the tests have it from the extra `dev`."""
+OF_THE_USER = {"wandb", "trackio", "mlflow", "mlflow-skinny", "swanlab"}
+"""Trackers, imported only where a recipe asks for one; the tests have wandb from the extra `dev`."""
 
 
 def name_of(requirement: str) -> str:

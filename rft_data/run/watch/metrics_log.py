@@ -18,6 +18,7 @@ from typing import Protocol
 from rft_data.buffer import Buffer
 from rft_data.core.filters import And, Compare
 from rft_data.core.words import MetricRole
+from rft_data.run.watch.samples import Sample
 
 log = logging.getLogger(__name__)
 
@@ -40,6 +41,8 @@ class Point:
     """Wall time the run has been at work, over all its starts."""
     numbers: Mapping[str, Mapping[str, float]]
     """Role to metric to value."""
+    samples: Sequence[Sample] = ()
+    """A few rollouts that the step trained on; not stored, as the rows are."""
 
 
 class Tracker(Protocol):
@@ -76,8 +79,14 @@ class MetricsLog:
         """Wall time the run has been at work, over all its starts."""
         return time.monotonic() - self._start
 
-    def record(self, step: int, version: int, numbers: Mapping[str, Mapping[str, float]]) -> Point:
-        """Store the numbers of one step, by role, in one commit; then hand them to the trackers.
+    def record(
+        self,
+        step: int,
+        version: int,
+        numbers: Mapping[str, Mapping[str, float]],
+        samples: Sequence[Sample] = (),
+    ) -> Point:
+        """Store the numbers of one step, by role, in one commit; then hand them to the trackers, and samples.
 
         A number that is not finite is stored as it is: that a loss was NaN is worth knowing.
         Raises: what the buffer raises.
@@ -85,7 +94,11 @@ class MetricsLog:
         loop = {**numbers.get(MetricRole.LOOP, {}), VERSION: float(version), ELAPSED_S: self.elapsed_s}
         plain = {role: {k: float(v) for k, v in found.items()} for role, found in numbers.items()}
         point = Point(
-            step, version, loop[ELAPSED_S], {**plain, MetricRole.LOOP: {k: float(v) for k, v in loop.items()}}
+            step,
+            version,
+            loop[ELAPSED_S],
+            {**plain, MetricRole.LOOP: {k: float(v) for k, v in loop.items()}},
+            samples,
         )
         self._buffer.add_rows(
             "metrics",

@@ -8,8 +8,10 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+
+import pyarrow as pa
 
 from rft_data.core.facts import ROLLOUT_REWARD, Window, ess_by_age, operator_facts, window_facts
 from rft_data.core.rows import Lease, StepReport
@@ -22,6 +24,7 @@ from rft_data.run.folder import Run
 from rft_data.run.watch.flat_rewards import FlatRewards
 from rft_data.run.watch.metrics_log import MetricsLog
 from rft_data.run.watch.prometheus import MetricsServer
+from rft_data.run.watch.samples import Sample, samples_of_step
 from rft_data.run.watch.trackers import make_trackers
 from rft_data.run.watch.trained_rows import trained_facts
 
@@ -69,10 +72,12 @@ class StepLog:
         self, loop: OnlineLoop, lease: Lease, report: StepReport, heldout: Mapping[str, float]
     ) -> None:
         """Write the numbers of the step just taken; `heldout`: those of an evaluation after it."""
+        rows = self._run.buffer.take(lease.seqs)
         numbers = self._numbers(loop, lease, report)
+        numbers[MetricRole.TRAINER] |= trained_facts(rows)
         if heldout:
             numbers[MetricRole.RUN] = dict(heldout)
-        self._log.record(lease.step, loop.versions.latest, numbers)
+        self._log.record(lease.step, loop.versions.latest, numbers, self._samples(lease, rows))
         self._control.progress(f"step {loop.step} of {self._steps}")
         if loop.step % _SHOWN_EVERY == 0 or lease.step in (0, self._steps - 1):
             shown = "step %d/%d  reward %.3f trained, %.3f all rollouts  tokens %.0f  groups %d  staleness %d"
@@ -83,6 +88,13 @@ class StepLog:
                 trainer.get("completions/mean_length", math.nan),
             ]
             log.info(shown, loop.step, self._steps, *values, len(lease.group_ids), lag)
+
+    def _samples(self, lease: Lease, rows: pa.Table) -> Sequence[Sample]:
+        """Rollouts for the trackers, if there are any."""
+        if not self._monitor.trackers:
+            return ()
+        leased = self._run.buffer.leased(lease, self._parts.closer.pipeline.pipeline_hash)
+        return samples_of_step(rows, leased.table)
 
     def _numbers(self, loop: OnlineLoop, lease: Lease, report: StepReport) -> Numbers:
         parts = self._parts
@@ -107,7 +119,6 @@ class StepLog:
             MetricRole.TRAINER: {
                 **facts[MetricRole.TRAINER],
                 **report.metrics,
-                **trained_facts(self._run.buffer.take(lease.seqs)),
                 **ess_by_age(report.ess, lag_of),
                 "groups": float(len(lease.group_ids)),
                 "parity": parts.fleet.parity,

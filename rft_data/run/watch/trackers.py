@@ -16,13 +16,15 @@ from rft_data.core.errors import MissingExtraError, UnknownComponentError
 from rft_data.core.lookup import need, suggest
 from rft_data.core.words import MetricRole
 from rft_data.run.watch.metrics_log import Point, Tracker
+from rft_data.run.watch.samples import plain_text
+from rft_data.run.watch.services import SERVICES
 
 if TYPE_CHECKING:
     from transformers import TrainerControl, TrainerState, TrainingArguments
 
     Began: TypeAlias = tuple[TrainingArguments, TrainerState, TrainerControl]
 
-TENSORBOARD, WANDB = "tensorboard", "wandb"
+TENSORBOARD = "tensorboard"
 CALLBACKS = (
     "azure_ml",
     "clearml",
@@ -34,7 +36,7 @@ CALLBACKS = (
     "neptune",
     "swanlab",
     "trackio",
-    WANDB,
+    "wandb",
 )
 """transformers' integrations that log numbers; its `codecarbon` and `flyte` do other things."""
 
@@ -77,10 +79,14 @@ class TensorBoard:
         self._files: dict[str, EventFile] = {}
 
     def log(self, point: Point) -> None:
-        """Write a point, tags as transformers' callback writes them: `train/` and the number's name."""
+        """Write a point, tags as transformers' callback writes them: `train/` and the number's name; samples
+        as text."""
         scalars = {f"train/{name}": value for name, value in flat(point).items()}
         explored = {tag: value for tag, value in scalars.items() if tag.startswith("train/explorer")}
-        self._file("by_step", point.step).add_scalars(point.step, scalars)
+        by_step = self._file("by_step", point.step)
+        by_step.add_scalars(point.step, scalars)
+        if point.samples:
+            by_step.add_text(point.step, "completions", plain_text(point.samples))
         if explored:
             self._file("by_version", point.version).add_scalars(point.version, explored)
 
@@ -118,6 +124,12 @@ class EventFile:
         values = [{"tag": tag, "simple_value": value} for tag, value in scalars.items()]
         self._write(step, summary={"value": values})
 
+    def add_text(self, step: int, tag: str, text: str) -> None:
+        """Write one step's text, which is Markdown."""
+        from tensorboardX.summary import text as text_summary
+
+        self._write(step, summary=text_summary(tag, text))
+
     def close(self) -> None:
         """Finish the file."""
         self._file.close()
@@ -140,7 +152,8 @@ class Callback:
 
         self.name = name
         self._run_id = run_id
-        self._output = str(run_dir / "trackers" / name)
+        self._folder = run_dir / "trackers" / name
+        self._service = SERVICES[name]() if name in SERVICES else None
         self._steps = steps
         self._began: Began | None = None
         [made] = get_reporting_integration_callbacks(name)
@@ -152,9 +165,11 @@ class Callback:
             ) from err
 
     def log(self, point: Point) -> None:
-        """Hand a point on."""
+        """Hand a point on, and its samples where the tracker shows tables."""
         args, state, control = self._began or self._begin()
         state.global_step = point.step
+        if self._service is not None and point.samples:
+            self._service.show(point.samples, point.step)
         self._callback.on_log(args, state, control, model=None, logs=flat(point))
         self._callback.on_step_end(args, state, control)
 
@@ -163,17 +178,16 @@ class Callback:
         if self._began is None:
             return
         self._callback.on_train_end(*self._began, model=None)
-        if self.name == WANDB:  # its callback leaves the run open, and the next run would go on in it
-            import wandb
-
-            wandb.finish()
+        if self._service is not None:
+            self._service.finish()
 
     def _begin(self) -> Began:
         """Start the tracker's run, in the thread that goes on with it: several keep it per thread."""
         from transformers import TrainerControl, TrainerState
 
         state = TrainerState(max_steps=self._steps)
-        self._began = (_arguments(self._output, self._run_id), state, TrainerControl())
+        name = self._run_id if self._service is None else self._service.begin(self._run_id, self._folder)
+        self._began = (_arguments(str(self._folder), name), state, TrainerControl())
         self._callback.on_init_end(*self._began)
         self._callback.on_train_begin(*self._began, model=None, processing_class=None)
         return self._began

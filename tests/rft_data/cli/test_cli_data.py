@@ -162,7 +162,7 @@ def test_what_an_error_quotes_does_not_act_on_the_terminal(house: Path) -> None:
     file.write_text(json.dumps({"evil\x1b[31m\x9b2J\ud800": 1}) + "\n")
     told = rft("feedback", "import", file, "--buffer", house / "buffer", code=1)
     assert "said.jsonl:1: unknown field 'evil\\x1b[31m\\x9b2J\\ud800'" in told
-    assert len(told.strip().split("\n")) == 2, "lines of the message stay lines"
+    assert len(told.strip().split("\n")) == 3, "two lines of the message, one of help"
     call = (*ADD[:4], "--buffer", house / "buffer", "--author", "me\udc80", "--value", 1)
     assert "--author is 'me\\udc80', which is not Unicode" in rft(*call, code=1)
 

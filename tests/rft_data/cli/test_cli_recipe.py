@@ -32,7 +32,8 @@ def test_a_shipped_recipe_is_taken_by_name_where_no_file_is() -> None:
     wrong = rft("recipe", "validate", "quickstrat")
     assert (wrong.exit_code, wrong.stderr) == (
         2,
-        "error: there is no recipe at quickstrat; the shipped ones: rft recipe list.\n",
+        "error: there is no recipe at quickstrat; the shipped ones: rft recipe list.\n"
+        "help: rft help missing-file\n",
     )
 
 
@@ -70,5 +71,6 @@ def test_version_quiet_and_verbose() -> None:
     assert "Traceback" not in rft("recipe", "validate", "nowhere").stderr
     said = rft("-v", "recipe", "validate", "nowhere").stderr
     assert "Traceback" in said
-    assert said.splitlines()[-1].startswith("error: there is no recipe")
+    assert said.splitlines()[-2].startswith("error: there is no recipe")
+    assert said.splitlines()[-1] == "help: rft help missing-file"
     assert "Usage" in rft().stdout

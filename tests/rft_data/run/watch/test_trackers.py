@@ -1,9 +1,12 @@
 import json
 import math
+import sqlite3
 import struct
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +14,14 @@ import pytest
 
 from rft_data.buffer import Buffer
 from rft_data.core.errors import MissingExtraError, UnknownComponentError
+from rft_data.core.words import Verdict
+from rft_data.run.watch import metrics_log
 from rft_data.run.watch.metrics_log import MetricsLog, Point
+from rft_data.run.watch.samples import COLUMNS, Sample
 from rft_data.run.watch.trackers import CALLBACKS, make_trackers
+
+
+SAMPLE = Sample("1+1=", "2", 1.0, 0.5, Verdict.KEPT)
 
 
 def point(step: int = 7, version: int = 3) -> Point:
@@ -95,14 +104,17 @@ def test_the_checksum_of_this_reader_matches_the_published_vectors() -> None:
 def test_tensorboard_has_two_step_axes(tmp_path: Path) -> None:
     [tracker] = make_trackers(["tensorboard"], "run", tmp_path, 10)
     tracker.log(point(7, 3))
-    tracker.log(point(8, 300))
+    tracker.log(replace(point(8, 300), samples=(SAMPLE,)))
     tracker.close()
     [by_step] = (tmp_path / "tensorboard" / "by_step").glob("*tfevents*")
     [by_version] = (tmp_path / "tensorboard" / "by_version").glob("*tfevents*")
     found = list(events(by_step))
     assert found[0].file_version == "brain.Event:2"
     assert (found[1].step, found[1].session_log.status) == (7, 1)
-    assert [event.step for event in found[2:]] == [7, 8]
+    assert [event.step for event in found[2:]] == [7, 8, 8]
+    [text] = found[4].summary.value
+    assert text.tag.startswith("completions")
+    assert b"1+1=" in by_step.read_bytes()
     values = {value.tag: value.simple_value for value in found[2].summary.value}
     assert values["train/reward"] == 0.5
     assert math.isnan(values["train/loss"])
@@ -226,38 +238,127 @@ def records_of_wandb(file: Path) -> list[Any]:
     return found
 
 
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trackers may take longer to finish than the ten seconds of a run: the machine may be busy."""
+    monkeypatch.setattr(metrics_log, "_PATIENCE_S", 120.0)
+
+
+def log_run(folder: Path, tracker: str, name: str, starts: Sequence[Sequence[int]]) -> None:
+    """A run that takes these steps in each of its starts; the reward is the step's number."""
+    with Buffer(folder / "buffer") as buffer:
+        for steps in starts:
+            trackers = make_trackers([tracker], name, folder, 9)
+            with MetricsLog(buffer, name, trackers) as metrics:
+                for step in steps:
+                    metrics.record(step, step + 1, {"trainer": {"reward": float(step)}}, [SAMPLE])
+
+
 @pytest.mark.slow
-def test_wandb_shows_each_run_and_leaves_the_trainers_state_alone(
-    wandb_offline: Path, tmp_path: Path
+@pytest.mark.usefixtures("patient")
+def test_wandb_shows_each_run_once_and_leaves_the_trainers_state_alone(
+    wandb_offline: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     from accelerate import Accelerator
 
     accelerator = Accelerator(cpu=True)  # of a trainer in this process, as in an inline run
-    with Buffer(tmp_path / "buffer") as buffer:
-        for name in ("run-1", "run-2"):
-            trackers = make_trackers(["wandb"], name, tmp_path / name, 2)
-            with MetricsLog(buffer, name, trackers) as metrics:
-                metrics.record(0, 1, {"trainer": {"reward": 0.25}})
-                metrics.record(1, 2, {"trainer": {"reward": 0.75}})
-    shown = set()
-    for file in wandb_offline.glob("offline-run-*/*.wandb"):
+    log_run(tmp_path / "a", "wandb", "run-1", [[0, 1], [2]])
+    log_run(tmp_path / "b", "wandb", "run-2", [[0]])
+    assert "switched off" not in caplog.text
+    told: dict[tuple[str, str], list[float]] = {}
+    for file in sorted(wandb_offline.glob("offline-run-*/*.wandb")):
         records, end = records_of_wandb(file), time.monotonic() + 60
         while not any(record.HasField("exit") for record in records) and time.monotonic() < end:
             time.sleep(0.1)  # W&B's own process writes the file
             records = records_of_wandb(file)
         [run] = [record.run for record in records if record.HasField("run")]
-        shown.add(run.display_name)
         settings = {item.key for record in records for item in record.config.update}
         assert settings <= {"output_dir", "run_name", "_wandb"}, "settings that are not the run's"
-        told = [
-            {
-                "/".join(item.nested_key) or item.key: json.loads(item.value_json)
-                for item in record.history.item
-            }
-            for record in records
-            if record.HasField("history")
-        ]
-        assert [step["train/reward"] for step in told] == [0.25, 0.75]
-        assert [step["train/global_step"] for step in told] == [0, 1]
-    assert shown == {"run-1", "run-2"}
+        for record in records:
+            if record.HasField("history"):
+                items = {
+                    "/".join(i.nested_key) or i.key: json.loads(i.value_json) for i in record.history.item
+                }
+                assert items["train/global_step"] == items["train/reward"]
+                table = next(value for key, value in items.items() if key.startswith("completions"))
+                assert table, "no table of samples"
+                told.setdefault((run.display_name, run.run_id), []).append(items["train/reward"])
+    assert {name: rewards for (name, _), rewards in told.items()} == {"run-1": [0, 1, 2], "run-2": [0]}
+    assert len(told) == 2, "a resumed run goes on in the same one"
+    tables = [
+        json.loads(path.read_text()) for path in wandb_offline.glob("offline-run-*/files/**/*.table.json")
+    ]
+    assert len(tables) == 4
+    assert tables[0]["columns"] == list(COLUMNS)
+    assert tables[0]["data"] == [["1+1=", "2", 1.0, 0.5, "kept"]]
     assert accelerator.distributed_type == "NO"
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("patient")
+def test_trackio_goes_on_in_the_same_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "trackio"))
+    pytest.importorskip("trackio")
+    log_run(tmp_path / "a", "trackio", "run-1", [[0, 1], [2]])
+    log_run(tmp_path / "b", "trackio", "run-1", [[0]])  # of the same name, begun anew
+    assert "switched off" not in caplog.text
+    [path] = (tmp_path / "trackio").glob("*.db")
+    told: dict[str, list[float]] = {}
+    tables = []
+    with closing(sqlite3.connect(path)) as database:
+        for run, metrics in database.execute("select run_name, metrics from metrics order by id"):
+            numbers = json.loads(metrics)
+            if "train/reward" in numbers:
+                told.setdefault(run, []).append(numbers["train/reward"])
+            tables += [numbers["completions"]] if "completions" in numbers else []
+    assert sorted(told.values()) == [[0], [0, 1, 2]]
+    assert all(name.startswith("run-1-") for name in told)
+    assert len(tables) == 4
+    assert "1+1=" in json.dumps(tables)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("patient")
+def test_mlflow_goes_on_in_the_same_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", (tmp_path / "mlruns").as_uri())
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    mlflow = pytest.importorskip("mlflow")
+    mlflow.set_tracking_uri(None)
+    log_run(tmp_path / "a", "mlflow", "run-1", [[0, 1], [2]])
+    log_run(tmp_path / "b", "mlflow", "run-1", [[0]])
+    assert "switched off" not in caplog.text
+    client = mlflow.MlflowClient()
+    runs = client.search_runs(["0"])
+    told = {
+        run.info.run_id: [point.value for point in client.get_metric_history(run.info.run_id, "reward")]
+        for run in runs
+    }
+    assert {run.info.run_name for run in runs} == {"run-1"}
+    assert {run.info.status for run in runs} == {"FINISHED"}
+    assert sorted(told.values()) == [[0], [0, 1, 2]]
+    tables = [json.loads(path.read_text()) for path in (tmp_path / "mlruns").rglob("step-*.json")]
+    assert len(tables) == 4
+    assert tables[0] == {"columns": list(COLUMNS), "data": [["1+1=", "2", 1.0, 0.5, "kept"]]}
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("patient")
+def test_swanlab_goes_on_in_the_same_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name, value in {"MODE": "offline", "LOG_DIR": str(tmp_path / "swanlog")}.items():
+        monkeypatch.setenv(f"SWANLAB_{name}", value)
+    pytest.importorskip("swanlab")
+    log_run(tmp_path / "a", "swanlab", "run-1", [[0, 1], [2]])
+    log_run(tmp_path / "b", "swanlab", "run-1", [[0]])
+    assert "switched off" not in caplog.text
+    files = sorted((tmp_path / "swanlog").glob("run-*/run-*.swanlab"))
+    assert len(files) == 3
+    assert len({file.name for file in files}) == 2, "a resumed run has the id of its first start"
+    assert all(b"train/reward" in file.read_bytes() for file in files)
+    tables = [path.read_text() for path in (tmp_path / "swanlog").rglob("*.json") if "echarts" in path.parts]
+    assert any("1+1=" in table for table in tables)
