@@ -42,9 +42,9 @@ def samples_of_step(rows: pa.Table, leased: pa.Table) -> tuple[Sample, ...]:
 
     Args: rows: experiences, as stored. leased: the same rows with advantage, `masked` and `shaped_reward`.
     """
-    places = (
-        np.unique(np.linspace(0, rows.num_rows - 1, SAMPLES).round().astype(int)) if rows.num_rows else []
-    )
+    if not rows.num_rows:
+        return ()
+    places = np.unique(np.linspace(0, rows.num_rows - 1, SAMPLES).round().astype(int))
     rewards = effective_rewards(leased)
     return tuple(
         Sample(

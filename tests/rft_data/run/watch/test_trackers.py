@@ -20,7 +20,6 @@ from rft_data.run.watch.metrics_log import MetricsLog, Point
 from rft_data.run.watch.samples import COLUMNS, Sample
 from rft_data.run.watch.trackers import CALLBACKS, make_trackers
 
-
 SAMPLE = Sample("1+1=", "2", 1.0, 0.5, Verdict.KEPT)
 
 
