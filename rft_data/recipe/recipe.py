@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Literal, Self
 from pydantic import Field, PrivateAttr, model_validator
 
 from rft_data.recipe.algorithms import Algorithm
+from rft_data.recipe.imports import Import
 from rft_data.recipe.names import is_safe
 from rft_data.recipe.presets import NO_RATIO
 from rft_data.recipe.rewards import check_rewards
@@ -110,6 +111,8 @@ class RunRecipe(Recipe):
 
     run_dir: str
     """Folder for checkpoints, weights, log and summary, relative to the working directory."""
+    imports: list[Import] = Field(default_factory=list, exclude_if=lambda given: not given)
+    """Files whose rows are stored in the buffer before the run begins: answers, pairs, tasks to train on."""
     placement: PlacementSection = Field(default_factory=PlacementSection)
     """Where explorers and trainer run; the default is inside this process, one after the other."""
     deadlines: Deadlines = Field(default_factory=Deadlines)
@@ -125,6 +128,14 @@ class RunRecipe(Recipe):
             raise ValueError(
                 f"'placement.trainer.processes' is {processes}; only the last stage of the modes online and "
                 f"train has several, and in mode {self.mode} one process trains: remove it"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _imports_into_its_own(self) -> Self:
+        if self.imports and self.buffer.is_hub:
+            raise ValueError(
+                "'imports' need a buffer of the run's own, and 'buffer.uri' is a hub; remove them"
             )
         return self
 

@@ -91,6 +91,8 @@ def _first_tasks(section: Taskset, recipe: TasksRecipe, found: _Problems) -> lis
     """The first tasks of a taskset; those of a buffer where it is there already."""
     if not isinstance(section.source, StoredTasks):
         tasks = found.attempt(partial(build.taskset_tasks, section))
+    elif any(one.taskset == section.name for one in getattr(recipe, "imports", [])):
+        return []  # the run's start brings them
     elif recipe.buffer.is_hub or not Path(recipe.buffer.uri).is_dir():
         return []
     else:

@@ -18,6 +18,7 @@ from rft_data.run.control import RunControl
 from rft_data.run.evaluate import run_evaluate
 from rft_data.run.explore import run_explore
 from rft_data.run.folder import Run
+from rft_data.run.imports import import_sources
 from rft_data.run.offline import run_offline
 from rft_data.run.online import run_online
 from rft_data.run.train import run_train
@@ -34,7 +35,9 @@ def run_recipe(recipe: RunRecipe) -> dict[str, object]:
     """Run what is not done yet and return the summary.
 
     When the trainer dies, the run starts again from its newest checkpoint, as `rft resume` does.
-    Raises: RecipeError and other RftErrors; nothing is recorded before the recipe has been checked.
+    Files that the recipe imports are stored first. Of the run itself nothing is recorded before the recipe
+    has been checked.
+    Raises: RecipeError and other RftErrors.
     """
     prepare_process()
     deaths: Counter[int] = Counter()
@@ -49,6 +52,9 @@ def run_recipe(recipe: RunRecipe) -> dict[str, object]:
             control = RunControl(run.directory, attempt=run.attempt)
             try:
                 with control:
+                    if recipe.imports and run.attempt == 0:
+                        control.phase("importing")
+                        import_sources(recipe.imports, run.buffer)
                     control.phase("checking the recipe and reading the tasks")
                     mode = _mode(recipe, run)
                     control.runs_programs_in("" if run.sandbox is None else str(run.sandbox))

@@ -27,6 +27,10 @@ def missing_files(tree: Tree) -> Iterator[Problem]:
                 yield from _data((*loc, "source", "path"), path)
             elif use == "huggingface" and isinstance(path, str):
                 yield from _dataset((*loc, "source", "path"), path)
+    for loc, entry in entries(tree, "imports"):
+        path = value(entry, "path")
+        if isinstance(path, str) and not path.startswith("hf://") and not _is_dataset(path):
+            yield from _data((*loc, "path"), path)
     for loc, stage in entries(tree, "stages"):
         if isinstance(teacher := stage.get("teacher"), str) and not (Path(teacher) / _MODEL).is_file():
             yield Problem((*loc, "teacher"), f"'{teacher}' {_no_model(Path(teacher))}; give a model's folder")
@@ -74,6 +78,11 @@ def _data(loc: Loc, path: str) -> Iterator[Problem]:
         hint = suggest(str(file), [str(one) for one in near if one.is_file()])
         seen = f"seen from {Path.cwd()} or the recipe's folder"
         yield Problem(loc, f"there is no file '{path}', {seen};{hint or ' give its path'}")
+
+
+def _is_dataset(path: str) -> bool:
+    """Whether a path, or what is before the split at its end, is a folder."""
+    return Path(path).is_dir() or Path(path.rpartition(":")[0] or path).is_dir()
 
 
 def _dataset(loc: Loc, path: str) -> Iterator[Problem]:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from rft_data.buffer import Buffer
 from rft_data.core.chat import message_text
@@ -23,6 +24,7 @@ from rft_data.run.data_check.prompts import PromptView
 from rft_data.run.data_check.report import DataReport, TasksetReport
 from rft_data.run.data_check.rewards import reward_problems
 from rft_data.run.data_check.source import named_source
+from rft_data.run.imports import import_sources
 from rft_data.run.taskset_rows import LOOKED_AT, table_name, table_rows, table_tasks
 
 _SHOWN = 3
@@ -97,16 +99,23 @@ def _table(section: Taskset, report: TasksetReport) -> list[Task]:
 
 
 def _other(section: Taskset, recipe: TasksRecipe | None) -> list[Task]:
-    """Tasks of a generator, or of the recipe's buffer."""
+    """Tasks of a generator, of the recipe's buffer, or of what the run will import."""
     with ExitStack() as stack:
-        buffer = None
-        if isinstance(section.source, StoredTasks) and recipe is not None:
-            if recipe.buffer.is_hub or not Path(recipe.buffer.uri).is_dir():
-                raise RecipeError(
-                    f"there is no buffer at {recipe.buffer.uri} yet; rft buffer import fills one."
-                )
-            buffer = stack.enter_context(Buffer(recipe.buffer.uri, read_only=True))
-        return build.taskset_tasks(section, buffer)
+        if recipe is None or not isinstance(section.source, StoredTasks):
+            return build.taskset_tasks(section)
+        return build.taskset_tasks(section, _stored(section.name, recipe, stack))
+
+
+def _stored(taskset: str, recipe: TasksRecipe, stack: ExitStack) -> Buffer:
+    """A buffer with the tasks of a taskset: the recipe's, or one for now with what its run imports."""
+    imports = [one for one in getattr(recipe, "imports", []) if one.taskset == taskset]
+    if imports:
+        buffer = stack.enter_context(Buffer(stack.enter_context(TemporaryDirectory())))
+        import_sources(imports, buffer)
+        return buffer
+    if recipe.buffer.is_hub or not Path(recipe.buffer.uri).is_dir():
+        raise RecipeError(f"there is no buffer at {recipe.buffer.uri} yet; rft buffer import fills one.")
+    return stack.enter_context(Buffer(recipe.buffer.uri, read_only=True))
 
 
 def _prompt_hint(section: Taskset, report: TasksetReport) -> str:

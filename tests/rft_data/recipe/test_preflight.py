@@ -89,6 +89,11 @@ def test_a_recipe_with_a_dozen_mistakes_names_all_of_them_at_once(tmp_path: Path
         ("stages.1.algorithm='./nowhere.py:MINE'", r"stages\.1\.algorithm: .*there is no file"),
         ("model={path: 'org/name/more'}", r"model\.path: 'org/name/more' is not there"),
         ("run_dir=pyproject.toml/run", r"run_dir: .* cannot be written: .*pyproject\.toml is a file"),
+        ("imports=[{path: gone.csv}]", r"imports\.0\.path: there is no file 'gone\.csv'"),
+        (
+            "imports=[{path: pyproject.toml, format: gsm}]",
+            r"imports\.0\.format: .*'gsm' to read; did you mean",
+        ),
         ("stages.1.teacher=teachers/one", r"stages\.1\.teacher: 'teachers/one' is not there"),
     ],
 )

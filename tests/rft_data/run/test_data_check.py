@@ -108,6 +108,17 @@ def test_a_source_for_a_recipe_is_checked_against_its_rewards_and_held_out_tasks
     assert ["3 of 3 prompts have more than 1 tokens" in one for one in found["problems"]] == [True]
 
 
+def test_tasks_that_the_run_will_import_are_looked_at_too(recipe: Path) -> None:
+    exam = ["tasks.1={name: exam, source: {use: stored}, heldout: 1}"]
+    missing = checked(str(recipe), *exam, code=1)["tasksets"][1]["problems"]
+    assert ["there is no buffer at" in one for one in missing] == [True]
+    file = f"imports=[{{path: {recipe.parent}/train.jsonl, taskset: exam}}]"
+    train, found = checked(str(recipe), *exam, file)["tasksets"]
+    assert (found["tasks"], found["heldout"], found["answers"]) == (22, 22, 22)
+    assert train["leaked"] == 22 - train["heldout"]
+    assert not (recipe.parent / "run").exists()
+
+
 def test_a_source_alone_is_shown_with_the_entry_to_write(tmp_path: Path) -> None:
     path = write(tmp_path / "a.jsonl", *ROWS)
     done = rft("data", "check", path, "--prompt", "{question} Level {level}.", "--answer", "answer")

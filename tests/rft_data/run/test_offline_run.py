@@ -6,6 +6,8 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 from transformers import (
@@ -24,6 +26,8 @@ from rft_data.core.files import read_manifest
 from rft_data.core.rows import Experience, PreferencePair, TaskKey, content_id, experience_id_of
 from rft_data.reading.lineage import lineage
 from rft_data.recipe import load_recipe
+from rft_data.recipe.imports import Import
+from rft_data.run.imports import import_sources
 from rft_data.run.start import run_recipe
 from tests.gsm8k import needs_full
 from tests.ops.real_rollouts import gsm8k_rollouts, gsm8k_tasks
@@ -367,3 +371,50 @@ def test_model_that_is_not_there_is_named(stored: Path) -> None:
     text = RECIPE.replace(built, "  path: {root}/nowhere\n")
     with pytest.raises(MissingFileError, match="nowhere"):
         run_recipe(load_recipe(write(stored, text)))
+
+
+FROM_FILES = """\
+recipe: 1
+name: from-files
+mode: offline
+run_dir: {root}/run
+buffer: {{uri: {root}/buffer}}
+model: {{build: {{use: tiny_qwen2, hidden_size: 32, num_layers: 1, num_heads: 1, intermediate_size: 32}}}}
+imports:
+  - {{path: {root}/answers.jsonl, taskset: answers}}
+  - {{path: {root}/pairs.parquet, format: trl-preference, limit: 6}}
+stages:
+  - {{algorithm: sft, data: {{sources: [import]}}, trl: {{max_steps: 1, per_device_train_batch_size: 2}}}}
+  - {{algorithm: dpo, trl: {{max_steps: 1, per_device_train_batch_size: 2}}}}
+"""
+
+
+@pytest.mark.slow
+def test_files_that_a_recipe_imports_are_what_its_stages_train_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    answers = [{"prompt": f"{n}?", "completion": str(n)} for n in range(4)]
+    lines = [*map(json.dumps, answers), '{"prompt": "no answer"}']
+    (tmp_path / "answers.jsonl").write_text("\n".join(lines))
+    pairs = [{"prompt": f"{n}?", "chosen": str(n), "rejected": "no"} for n in range(9)]
+    pq.write_table(pa.Table.from_pylist(pairs), tmp_path / "pairs.parquet")
+    recipe = load_recipe(write(tmp_path, FROM_FILES))
+    with caplog.at_level("WARNING"):
+        summary = run_recipe(recipe)
+    assert [stage["examples"] for stage in summary["stages"].values()] == [4, 6]
+    assert "set aside: " in caplog.text
+    assert "answers.jsonl:5" in caplog.text
+    with Buffer(tmp_path / "buffer", read_only=True) as buffer:
+        assert set(buffer.read("experiences", ["taskset"])["taskset"].to_pylist()) == {"answers"}
+        assert buffer.counts()["preferences"] == 6
+
+
+def test_an_import_of_which_nothing_can_be_stored_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"prompt": "", "answer": "3"}\n')
+    with (
+        Buffer(tmp_path / "buffer") as buffer,
+        pytest.raises(
+            RecipeError, match=r"imports\.0\.path: none of the 1 rows of .* 'trl-prompt', the first"
+        ),
+    ):
+        import_sources([Import(path=str(tmp_path / "a.jsonl"))], buffer)
