@@ -12,7 +12,7 @@ READY := $(VENV)/.ready-vllm-$(VLLM)
 # Compiled modules are kept: the tests start hundreds of processes, each of which would compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup quickstart test fast check bench mutants trinity locks
+.PHONY: setup quickstart test fast check bench mutants trinity locks docs
 
 setup: $(READY)
 
@@ -52,6 +52,10 @@ check: setup
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m pytest --cov --cov-report=term:skip-covered
+
+# The pages of docs/ as a site in build/site, without the network.
+docs: setup
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 
 bench: setup
 	$(BIN)/python -m benchmarks.buffer
