@@ -122,8 +122,7 @@ def run_status(run_dir: Path, *, buffer: Buffer | None = None) -> RunStatus:
     """
     now = standing(run_dir)
     recipe = _recipe(run_dir)
-    run_id = str(recipe.get("name", run_dir.name))
-    counted = str(recipe.get("explored_by", run_id))  # a run that only trains continues another one's
+    counted = stored_run_id(run_dir)
     opened = buffer if buffer is not None else open_buffer(run_dir)
     try:
         progress = None if opened is None else _progress(opened, counted, online=_steps(recipe) is not None)
@@ -135,7 +134,7 @@ def run_status(run_dir: Path, *, buffer: Buffer | None = None) -> RunStatus:
     disk = shutil.disk_usage(run_dir)
     return RunStatus(
         run_dir=str(run_dir),
-        run_id=run_id,
+        run_id=str(recipe.get("name", run_dir.name)),
         standing=now,
         steps=_steps(recipe),
         groups=groups,
@@ -146,6 +145,12 @@ def run_status(run_dir: Path, *, buffer: Buffer | None = None) -> RunStatus:
         disk_free=disk.free,
         disk_total=disk.total,
     )
+
+
+def stored_run_id(run_dir: Path) -> str:
+    """The run id under which a run's rows are stored: one that only trains continues another one's."""
+    recipe = _recipe(run_dir)
+    return str(recipe.get("explored_by", recipe.get("name", run_dir.name)))
 
 
 def open_buffer(run_dir: Path) -> Buffer | None:

@@ -26,6 +26,15 @@ class Alarm:
     advice: str
 
 
+NUMBERS = (
+    "trainer/reward",
+    "loop/frac_solved_all",
+    "loop/frac_solved_none",
+    "trainer/completions/mean_length",
+)
+"""What is looked at."""
+
+
 def alarms(status: RunStatus, numbers: pd.DataFrame | None) -> list[Alarm]:
     """Everything that is out of the ordinary now, gravest first."""
     found = list(_of_run(status))

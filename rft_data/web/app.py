@@ -19,14 +19,14 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.exceptions import HTTPException
 
 from rft_data.buffer import Buffer
-from rft_data.core.errors import BusyError, MissingFileError, RecipeError, RftError, RowError, TokenError
+from rft_data.core.errors import BusyError, RecipeError, RftError, RowError, TokenError
 from rft_data.core.rows import Feedback, now
 from rft_data.exchange.feedback import storable
 from rft_data.reading.group_view import group_view
 from rft_data.reading.lineage import lineage, trained_on
-from rft_data.run.status import run_status
+from rft_data.run.status import stored_run_id
 from rft_data.web import runs, words
-from rft_data.web.alarms import alarms
+from rft_data.web.alarms import NUMBERS, alarms
 from rft_data.web.comparing import compare
 from rft_data.web.listing import COLUMNS, histogram, listing, parsed, with_verdicts
 from rft_data.web.rollout import advantage, conversation, run_tokenizer, tokens, whole_row
@@ -71,7 +71,8 @@ class Page:
         if line.status is None:
             return self._shown("buffer.html", subject=subject, line=line)
         buffer = runs.opened(self._subjects, key)
-        frame = None if buffer is None else runs.metrics(buffer, line.status.run_id)
+        names = dict.fromkeys((*runs.FIRST, *NUMBERS))
+        frame = None if buffer is None else runs.metrics(buffer, self._run_id(key), list(names))
         return self._shown(
             "run.html",
             subject=subject,
@@ -80,8 +81,8 @@ class Page:
             follow=follow,
             alarms=alarms(line.status, frame),
             charts=[] if frame is None else runs.first_charts(frame),
-            names=[] if frame is None else list(frame.columns),
-            outcomes={} if buffer is None else runs.outcomes(buffer, line.status.run_id),
+            names=runs.last_numbers(line.status),
+            outcomes={} if buffer is None else runs.outcomes(buffer, self._run_id(key)),
         )
 
     def metric(
@@ -92,11 +93,7 @@ class Page:
         log: bool = False,
     ) -> HTMLResponse:
         """One of a run's numbers, large; a point leads to the rollouts of its step."""
-        frame = runs.metrics(self._subjects.buffer(key), self._run_id(key))
-        if frame is None:
-            raise MissingFileError(
-                f"run '{key}' has recorded no numbers yet; look again after its first step."
-            )
+        frame = runs.one_number(self._subjects, key, name)
         picture = runs.series(frame, name, smoothing=smoothing, log=log)
         subject = self._subjects[key]
         return self._shown(
@@ -105,9 +102,7 @@ class Page:
 
     def metric_csv(self, key: str, name: Text) -> Response:
         """The numbers behind a picture, as step and value."""
-        frame = runs.metrics(self._subjects.buffer(key), self._run_id(key))
-        if frame is None or name not in frame.columns:
-            raise MissingFileError(f"run '{key}' records no '{name}'.")
+        frame = runs.one_number(self._subjects, key, name)
         text = frame[[name]].dropna().rename(columns={name: "value"}).to_csv()
         headers = {"content-disposition": 'attachment; filename="metric.csv"'}
         return PlainTextResponse(text, media_type="text/csv", headers=headers)
@@ -197,10 +192,7 @@ class Page:
 
     def _run_id(self, key: str) -> str:
         """The run id under which a run's rows are stored."""
-        subject = self._subjects[key]
-        if subject.run_dir is None:
-            raise RecipeError(f"'{key}' is a buffer, and steps belong to a run; open the run's folder.")
-        return run_status(subject.run_dir, buffer=self._subjects.buffer(key)).run_id
+        return stored_run_id(runs.run_folder(self._subjects, key))
 
     def _shown(self, template: str, status: int = 200, /, **values: Any) -> HTMLResponse:
         return HTMLResponse(self._templates.get_template(template).render(values), status)

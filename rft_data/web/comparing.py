@@ -12,7 +12,7 @@ import pandas as pd
 from rft_data.core.errors import RecipeError
 from rft_data.recipe.leaves import dotted, leaves
 from rft_data.run.record import RECIPE_FILE
-from rft_data.run.status import run_status
+from rft_data.run.status import stored_run_id
 from rft_data.web.chart import Overlay, overlay
 from rft_data.web.runs import FIRST, metrics, opened
 from rft_data.web.subjects import Subjects
@@ -58,7 +58,7 @@ def _numbers(subjects: Subjects, key: str) -> pd.DataFrame | None:
     buffer, folder = opened(subjects, key), subjects[key].run_dir
     if buffer is None or folder is None:
         return None
-    return metrics(buffer, run_status(folder, buffer=buffer).run_id)
+    return metrics(buffer, stored_run_id(folder), FIRST)
 
 
 def _settings(folders: Sequence[Path]) -> tuple[tuple[str, tuple[str, ...]], ...]:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import pandas as pd
 
 from rft_data.buffer import Buffer
-from rft_data.core.errors import MissingFileError, UnknownComponentError
+from rft_data.core.errors import MissingFileError, RecipeError, UnknownComponentError
 from rft_data.core.filters import Compare
 from rft_data.core.lookup import suggest
 from rft_data.reading.run_metrics import run_metrics
-from rft_data.run.status import RunStatus, run_status
+from rft_data.run.status import RunStatus, run_status, stored_run_id
 from rft_data.web.chart import Chart, chart
 from rft_data.web.subjects import Subject, Subjects
 
@@ -58,10 +59,10 @@ def opened(subjects: Subjects, key: str) -> Buffer | None:
         return None
 
 
-def metrics(buffer: Buffer, run_id: str) -> pd.DataFrame | None:
-    """A run's numbers, one row per step; None before the first."""
+def metrics(buffer: Buffer, run_id: str, names: Sequence[str]) -> pd.DataFrame | None:
+    """Some of a run's numbers, one row per step; None where it has none of them."""
     try:
-        return run_metrics(buffer, run_id)
+        return run_metrics(buffer, run_id, names)
     except UnknownComponentError:
         return None
 
@@ -72,13 +73,32 @@ def first_charts(frame: pd.DataFrame) -> list[Chart]:
     return [one for one in found if one is not None]
 
 
-def series(frame: pd.DataFrame, name: str, *, smoothing: float = 0.0, log: bool = False) -> Chart | None:
-    """The picture of one of a run's numbers; None where no step has one that can be drawn.
+def last_numbers(status: RunStatus) -> list[str]:
+    """The names of all numbers of the newest step, as `role/key`."""
+    numbers = {} if status.progress is None else status.progress.numbers
+    return sorted(f"{role}/{key}" for role, found in numbers.items() for key in found)
 
-    Raises: UnknownComponentError when the run has no such number.
-    """
-    if name not in frame.columns:
-        raise UnknownComponentError(f"this run records no '{name}';{suggest(name, list(frame.columns))}")
+
+def one_number(subjects: Subjects, key: str, name: str) -> pd.DataFrame:
+    """One of a run's numbers by step. Raises: UnknownComponentError when the run has no such number."""
+    buffer, folder = subjects.buffer(key), run_folder(subjects, key)
+    frame = metrics(buffer, stored_run_id(folder), [name]) if "/" in name else None
+    if frame is None or name not in frame.columns:
+        known = last_numbers(run_status(folder, buffer=buffer))
+        raise UnknownComponentError(f"this run records no '{name}';{suggest(name, known)}")
+    return frame
+
+
+def run_folder(subjects: Subjects, key: str) -> Path:
+    """The folder of a subject that is a run. Raises: RecipeError for a buffer alone."""
+    folder = subjects[key].run_dir
+    if folder is None:
+        raise RecipeError(f"'{key}' is a buffer, and this belongs to a run; open the run's folder.")
+    return folder
+
+
+def series(frame: pd.DataFrame, name: str, *, smoothing: float = 0.0, log: bool = False) -> Chart | None:
+    """The picture of one of a run's numbers; None where no step has one that can be drawn."""
     column = frame[name].dropna()
     return chart(name, [int(step) for step in column.index], column.to_list(), smoothing=smoothing, log=log)
 

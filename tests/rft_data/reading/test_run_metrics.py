@@ -22,6 +22,9 @@ def test_metrics_are_a_frame_of_one_row_per_step(buffer: Buffer) -> None:
     assert frame["loop/policy_version"].tolist() == [1, 3]
     assert frame["explorer-0/tokens"][0] == 7
     assert math.isnan(frame["explorer-0/tokens"][1])
+    some = run_metrics(buffer, "run", ["trainer/reward", "trainer/tokens", "explorer-0/reward"])
+    assert some.columns.tolist() == ["trainer/reward"]
+    assert some["trainer/reward"].tolist() == [0.25, 0.75]
 
 
 def test_a_run_without_metrics_is_named_with_those_that_have_some(buffer: Buffer) -> None:
