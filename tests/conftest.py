@@ -3,11 +3,14 @@
 import gc
 import os
 import shutil
+import sys
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
+from rft_data.core.collector import collector_paused
 from rft_data.run.build import prepare_process
 from tests.skips import pytest_terminal_summary  # noqa: F401
 
@@ -26,6 +29,16 @@ settings.register_profile("random", deadline=None)
 settings.load_profile("same")
 FEW_OBJECTS = 50_000
 """So many are looked through in 10 ms."""
+# Compiled modules are kept: pytest needs 7 s in each of its workers to compile all tests again.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Import the tests, and with them every library, without collecting garbage."""
+    with collector_paused():
+        return (yield)
 
 
 @pytest.fixture(scope="module", autouse=True)

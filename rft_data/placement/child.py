@@ -16,6 +16,7 @@ from itertools import chain
 from typing import NoReturn
 
 from rft_data.core.children import connected
+from rft_data.core.collector import collector_paused
 from rft_data.core.errors import RftError
 from rft_data.placement.calls import OWN_PYTHONPATH, RoleSetup, encode_failure
 from rft_data.placement.channel import BEAT_S, HEARTBEAT, Line
@@ -36,7 +37,8 @@ def main() -> None:
     setup = RoleSetup.decode(first)
     sys.path[:] = setup.path
     try:
-        host = Host(setup)
+        with collector_paused():  # it imports torch
+            host = Host(setup)
     except RftError as err:
         line.send(number, encode_failure(err))
         sys.exit(1)

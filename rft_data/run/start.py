@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import closing
 from functools import partial
 
+from rft_data.core.collector import collector_paused
 from rft_data.core.errors import TrainerDiedError
 from rft_data.recipe.modes import EvalRecipe, ExploreRecipe, OfflineRecipe, TrainRecipe
 from rft_data.recipe.online import OnlineRecipe
@@ -56,7 +57,8 @@ def run_recipe(recipe: RunRecipe) -> dict[str, object]:
                         control.phase("importing")
                         import_sources(recipe.imports, run.buffer)
                     control.phase("checking the recipe and reading the tasks")
-                    mode = _mode(recipe, run)
+                    with collector_paused():  # checks import torch and TRL
+                        mode = _mode(recipe, run)
                     control.runs_programs_in("" if run.sandbox is None else str(run.sandbox))
                     run.begin()
                     run.finish(mode(control))

@@ -30,6 +30,7 @@ from rft_data.core.words import HubRole
 from rft_data.placement.hub import HubServer
 from rft_data.placement.local import LocalPlacement
 from tests.explorers.toys import SlowBuffer, task
+from tests.waiting import came
 from trainers.models.tiny_model import build_tiny_model
 from trainers.models.weights import publishable
 
@@ -160,25 +161,23 @@ def test_a_group_is_stored_soon_after_it_is_complete_in_one_append(make: Make) -
 
 @pytest.mark.slow
 def test_appends_do_not_hold_up_the_event_loop_nor_each_other(make: Make) -> None:
-    buffer = SlowBuffer(0.5)
+    buffer = SlowBuffer()
+    buffer.goes_on.clear()
     role = make(buffer)
 
-    async def watch() -> int:
+    async def watch() -> None:
         begun = []
         for group in range(2):
             begun.append(
                 asyncio.create_task(role.explore(assigned(task("ok", name=str(group)), first=group)))
             )
-            while buffer.inside <= group:
-                await asyncio.sleep(0.01)
-        turns = 0
-        while not all(running.done() for running in begun):
-            await asyncio.sleep(0.01)
-            turns += 1
-        return turns
+            await came(lambda group=group: buffer.inside > group)
+        assert not any(running.done() for running in begun), "the loop goes on while both wait"
+        buffer.goes_on.set()
+        await asyncio.gather(*begun)
 
-    assert asyncio.run(watch()) > 2
-    assert buffer.most_inside > 1
+    asyncio.run(watch())
+    assert buffer.most_inside == 2
 
 
 def test_rows_that_the_door_refuses_are_missing_from_seqs_and_counted_in_rows(

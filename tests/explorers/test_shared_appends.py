@@ -13,6 +13,7 @@ from rft_data.core.errors import StalledError
 from rft_data.core.rows import Experience
 from tests.explorers.toys import Answer, SlowBuffer
 from tests.rft_data.conftest import make_experience
+from tests.waiting import LIMIT_S, came
 
 
 def rows(group: int, count: int = 2) -> list[Experience]:
@@ -29,10 +30,11 @@ def played(*groups: Coroutine[Any, Any, Any]) -> list[Any]:
     async def all_of_them() -> list[Any]:
         return await asyncio.gather(*groups, return_exceptions=True)
 
-    return asyncio.run(asyncio.wait_for(all_of_them(), 20))
+    return asyncio.run(asyncio.wait_for(all_of_them(), LIMIT_S / 2))
 
 
-def test_groups_share_an_append_and_get_their_own_row_numbers() -> None:
+def test_groups_share_an_append_and_get_their_own_row_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "WAIT_S", LIMIT_S)
     buffer = SlowBuffer()
     appends = SharedAppends(buffer)
     found = played(
@@ -47,21 +49,31 @@ def test_a_group_waits_no_longer_than_the_bound(monkeypatch: pytest.MonkeyPatch)
     buffer = SlowBuffer()
     appends = SharedAppends(buffer)
 
-    async def first() -> float:
-        began = time.monotonic()
-        await group(appends, 0, 0.0)
-        return time.monotonic() - began
+    async def both() -> float:
+        with appends.playing():  # another, until the first group is stored
+            began = time.monotonic()
+            await group(appends, 0, 0.0)
+            waited = time.monotonic() - began
+        await group(appends, 1)
+        return waited
 
-    waited, _ = played(first(), group(appends, 1, 0.5))
-    assert 0.05 <= waited < 0.5
+    (waited,) = played(both())
+    assert waited >= 0.05
     assert len(buffer.calls) == 2
 
 
 def test_many_tokens_do_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "WAIT_S", LIMIT_S)
     monkeypatch.setattr(module, "MAX_TOKENS", 1)
     buffer = SlowBuffer()
     appends = SharedAppends(buffer)
-    played(group(appends, 0, 0.01), group(appends, 1, 0.02))
+
+    async def both() -> None:
+        with appends.playing():
+            await group(appends, 0)
+        await group(appends, 1)
+
+    played(both())
     assert len(buffer.calls) == 2
 
 
@@ -80,16 +92,17 @@ def test_an_error_reaches_every_group() -> None:
     assert [str(err) for err in found] == ["the hub is gone"] * 2
 
 
-def test_a_group_whose_caller_is_cancelled_is_stored() -> None:
+def test_a_group_whose_caller_is_cancelled_is_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "WAIT_S", LIMIT_S)
     buffer = SlowBuffer()
     appends = SharedAppends(buffer)
 
     async def cancelled() -> None:
         with appends.playing():
             waiting = asyncio.create_task(group(appends, 0))
-            await asyncio.sleep(0.1)
+            await came(lambda: appends._waiting)
             waiting.cancel()
         assert await group(appends, 1) == [2, 3]
 
-    asyncio.run(asyncio.wait_for(cancelled(), 20))
+    asyncio.run(asyncio.wait_for(cancelled(), LIMIT_S / 2))
     assert [len(call) for call in buffer.calls] == [4]

@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -172,6 +173,13 @@ class Act:
         os.write(1, b'{"value": 0.0, "seconds": 0.0}\n')
         return float(len(sys.stdin.read()))
 
+    def waits(self, argument: str) -> float:
+        """Says that it has begun, and waits until it may end."""
+        Path(f"{argument}.begun").touch()
+        while not Path(argument).exists():
+            time.sleep(0.01)
+        return self._value
+
     def naps(self, argument: str) -> float:
         time.sleep(float(argument))
         return self._value
@@ -256,18 +264,20 @@ class Unbuildable:
 
 
 class SlowBuffer:
-    """A buffer that takes its time and may refuse; it keeps what it was given."""
+    """A buffer that waits if asked to and may refuse; it keeps what it was given."""
 
-    def __init__(self, seconds: float = 0.0, error: Exception | None = None) -> None:
+    def __init__(self, error: Exception | None = None) -> None:
         self.calls: list[Sequence[Experience]] = []
         self.inside = self.most_inside = 0
-        self._seconds = seconds
+        self.goes_on = threading.Event()
+        """Cleared by who wants appends to wait."""
+        self.goes_on.set()
         self._error = error
 
     def append(self, rows: Sequence[Experience]) -> Any:
         self.inside += 1
         self.most_inside = max(self.most_inside, self.inside)
-        time.sleep(self._seconds)
+        self.goes_on.wait(60)
         self.inside -= 1
         if self._error:
             raise self._error

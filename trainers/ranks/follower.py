@@ -15,6 +15,7 @@ import traceback
 from typing import TYPE_CHECKING
 
 from rft_data.core.children import connected
+from rft_data.core.collector import collector_paused
 from rft_data.core.errors import RecipeError, TrainingError
 from rft_data.core.failpoints import failpoint
 from trainers.ranks.launch import SET_ASIDE, TORCH_VARIABLES
@@ -85,8 +86,9 @@ def main() -> None:
     """The process of one rank on this machine; it ends with the process that started it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the conductor, which then ends this process
     connection = connected()
-    from trainers.ranks.ranks import Ranks
-    from trainers.role import make_trainer  # noqa: F401 - loads TRL before rank 0 waits for this process
+    with collector_paused():
+        from trainers.ranks.ranks import Ranks
+        from trainers.role import make_trainer  # noqa: F401 - loads TRL before rank 0 waits for this process
 
     connection.sendall(b"ready\n")
     threading.Thread(target=_end_when_closed, args=(connection,), daemon=True).start()

@@ -73,8 +73,9 @@ def _lacks(path: Path, attribute: str) -> str | None:
 def _spec(parts: Sequence[str]) -> ModuleSpec | None:
     """Where a module is; its packages are not imported."""
     spec = find_spec(parts[0])
-    for place in range(2, len(parts) + 1):
+    for part in parts[1:]:
         if spec is None or spec.submodule_search_locations is None:
             return None
-        spec = PathFinder.find_spec(".".join(parts[:place]), list(spec.submodule_search_locations))
+        # by its last name: of a package without __init__.py, the full name needs the imported parent
+        spec = PathFinder.find_spec(part, list(spec.submodule_search_locations))
     return spec

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import socket
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,8 @@ from rft_data.core.protocols import ChatCompletion, Sampling
 from rft_data.core.rows import WeightRef
 from tests.explorers.engines.chat_server import ChatServer, completion, engine_at, version_of
 from tests.ops.judge_server import CUT, Answer, status
+from tests.ports import free_port
+from tests.waiting import LIMIT_S, came
 
 ASK = [{"role": "user", "content": "2 + 2 ="}]
 Asked = Callable[..., ChatCompletion]
@@ -112,9 +114,7 @@ def test_a_late_answer_is_a_time_out_and_a_closed_port_is_infrastructure(tmp_pat
         pytest.raises(TimeoutError, match=r"no reply within 0\.05 s"),
     ):
         ask(engine_at(server, tmp_path, limits={"retries": 0, "timeout_s": 0.05}))
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        url = f"http://127.0.0.1:{free.getsockname()[1]}/v1"
+    url = f"http://127.0.0.1:{free_port()}/v1"
     with pytest.raises(ConnectionError, match="ConnectError"):
         ask(engine_at(url, tmp_path, limits={"retries": 0}))
 
@@ -262,13 +262,16 @@ def test_an_endpoint_that_counts_no_tokens_has_a_budget_all_the_same(tmp_path: P
 
 
 def test_calls_keep_to_the_bound_of_those_at_once_and_leave_when_cancelled(tmp_path: Path) -> None:
-    with ChatServer(lambda *_: completion(content="4"), delay_s=0.1) as server:
+    gate = threading.Event()
+    with ChatServer(lambda *_: gate.wait(LIMIT_S) and completion(content="4")) as server:
         engine = engine_at(server, tmp_path, limits={"concurrency": 2})
 
         async def many() -> None:
             calls = [asyncio.create_task(engine.chat(ASK, None, Sampling(8))) for _ in range(3)]
-            await asyncio.sleep(0.05)
+            await came(lambda: len(server.requests) == 2)
             calls[2].cancel()
+            await asyncio.gather(calls[2], return_exceptions=True)
+            gate.set()
             done = await asyncio.gather(*calls, return_exceptions=True)
             assert [type(one) for one in done] == [ChatCompletion, ChatCompletion, asyncio.CancelledError]
 

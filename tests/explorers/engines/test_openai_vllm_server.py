@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -22,6 +21,7 @@ from rft_data.core.errors import ContextOverflow, EndpointError, RowError
 from rft_data.core.protocols import RolloutContext, Sampling
 from rft_data.core.rows import Task
 from tests.explorers.engines.chat_server import version_of
+from tests.ports import free_port
 from trainers.models.tiny_model import build_tiny_model
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -44,9 +44,7 @@ def base_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     pytest.importorskip("vllm")
     folder = tmp_path_factory.mktemp("served")
     model = build_tiny_model(folder / "model", seed=3, hidden_size=64, num_layers=2, num_heads=2)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     options = {"model": model, "port": port, "max-model-len": ROOM, "max-num-seqs": 2, "dtype": "float32"}
     arguments = [part for name, value in options.items() for part in (f"--{name}", str(value))]
     module = "vllm.entrypoints.openai.api_server"

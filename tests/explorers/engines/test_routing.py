@@ -21,6 +21,7 @@ from rft_data.core.rows import WeightRef
 from rft_data.core.words import RowSource
 from rft_data.recipe import sections
 from tests.explorers.toys import ScriptedEngine, task
+from tests.waiting import came, turns
 
 GREEDY = Sampling(8, 0.0)
 
@@ -79,7 +80,7 @@ def test_turns_of_a_conversation_stay_and_new_ones_go_to_the_emptiest(two: Route
     async def play() -> None:
         gate = asyncio.Event()
         running = [asyncio.create_task(rollout(2, gate)) for _ in range(6)]
-        await asyncio.sleep(0.01)
+        await turns()
         assert two.load == (3, 3)
         assert [one.asked for one in STARTED] == [6, 6]
         gate.set()
@@ -91,23 +92,25 @@ def test_turns_of_a_conversation_stay_and_new_ones_go_to_the_emptiest(two: Route
 
 
 def test_a_conversation_moves_when_its_engine_has_too_many_more_than_the_emptiest(two: RoutedEngine) -> None:
-    async def rollout(gate: asyncio.Event) -> None:
+    async def rollout(gate: asyncio.Event, end: asyncio.Event) -> None:
         with conversation():
             await two.generate([1], GREEDY)
             await gate.wait()
             await two.generate([1], GREEDY)
-            await asyncio.sleep(0.01)
+            await end.wait()
 
     async def play() -> None:
-        stay, leave = asyncio.Event(), asyncio.Event()
-        running = [asyncio.create_task(rollout(leave if n % 2 else stay)) for n in range(6)]
-        await asyncio.sleep(0.01)
+        stay, leave, end = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        gates = [(leave, leave) if n % 2 else (stay, end) for n in range(6)]
+        running = [asyncio.create_task(rollout(*gate)) for gate in gates]
+        await turns()
         leave.set()
         await asyncio.gather(*running[1::2])
         assert two.load == (3, 0)
         stay.set()
-        await asyncio.sleep(0.001)
+        await turns()
         assert two.load == (2, 1)
+        end.set()
         await asyncio.gather(*running)
 
     asyncio.run(play())
@@ -126,12 +129,12 @@ class Asks:
 
 def test_pins_end_with_their_rollouts_when_these_fail_hang_or_are_cancelled(two: RoutedEngine) -> None:
     meter = Meter()
-    rollouts = Rollouts(MeteredEngine(two, meter), Asks(), Limits(rollout_deadline_s=0.05), meter)
+    rollouts = Rollouts(MeteredEngine(two, meter), Asks(), Limits(rollout_deadline_s=0.3), meter)
     ctx = RolloutContext("run", "g", 0, 0, "e", RowSource.ROLLOUT, GREEDY)
 
     async def play() -> None:
         running = [asyncio.create_task(rollouts.play(task(act), ctx)) for act in ("fail", "hang", "hang")]
-        await asyncio.sleep(0.02)
+        await came(lambda: running[0].done())
         assert sum(two.load) == 2
         running[2].cancel()
         await asyncio.gather(*running, return_exceptions=True)

@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,16 +14,16 @@ import pytest
 from explorers.environments.pool import EnvironmentPool, PoolPlan
 from explorers.environments.thread import LateCall
 from rft_data.core.errors import RecipeError
+from tests.waiting import LIMIT_S, came
 
 
 class Room:
     """Counts itself, and may be slow."""
 
-    def __init__(self, log: list[str], *, make_s: float = 0.0, close_s: float = 0.0) -> None:
+    def __init__(self, log: list[str], *, make_s: float = 0.0) -> None:
         time.sleep(make_s)
         self.log = log
         self.thread = threading.get_ident()
-        self._close_s = close_s
         log.append("made")
 
     def reset(self, seconds: float = 0.0) -> str:
@@ -32,7 +33,6 @@ class Room:
 
     def close(self) -> None:
         assert threading.get_ident() == self.thread
-        time.sleep(self._close_s)
         self.log.append("closed")
 
 
@@ -44,7 +44,6 @@ class AsyncRoom(Room):
         return "ready"
 
     async def close(self) -> None:  # type: ignore[override]
-        await asyncio.sleep(self._close_s)
         self.log.append("closed")
 
 
@@ -54,9 +53,7 @@ def pool_of(make: Callable[[], Any], *, reusable: bool = True, **plan: Any) -> E
 
 async def settled(pool: EnvironmentPool[Any], least: int = 0) -> int:
     """Environments that are open once the closings are over, and so many were made."""
-    end = time.monotonic() + 5
-    while (pool.open or pool.made < least) and time.monotonic() < end:
-        await asyncio.sleep(0.005)
+    await came(lambda: pool.open == 0 and pool.made >= least)
     return pool.open
 
 
@@ -107,7 +104,7 @@ def test_nothing_is_left_of_300_cancelled_rollouts(kind: type[Room]) -> None:
             for rollout in rollouts:
                 rollout.cancel()
             await asyncio.gather(*rollouts, return_exceptions=True)
-        await asyncio.wait_for(played(pool), 5)  # every place is free again
+        await asyncio.wait_for(played(pool), LIMIT_S)  # every place is free again
         pool.close()
         return await settled(pool)
 
@@ -132,13 +129,22 @@ def test_a_failed_rollout_closes_its_environment() -> None:
 
 def test_a_late_reset_is_an_error_at_its_deadline_and_its_environment_is_closed_when_it_returns() -> None:
     log: list[str] = []
-    pool = pool_of(lambda: Room(log), start_deadline_s=0.05)
+    returns = threading.Event()
+
+    def reset() -> None:
+        returns.wait(LIMIT_S)
 
     async def late() -> int:
         with pytest.raises(LateCall, match=r"reset took longer than 0\.05 s"):
-            await played(pool, 0.5)
+            async with pool.lend() as lent:
+                await pool.reset(lent, reset)
         assert log == ["made"]  # the reset has not returned yet
+        returns.set()
         return await settled(pool)
+
+    pool = pool_of(lambda: Room(log))
+    pool.check()
+    pool._plan = PoolPlan(start_deadline_s=0.05)  # for the reset, not for making the room
 
     assert asyncio.run(late()) == 0
     assert (log, pool.leaks) == (["made", "closed"], 0)
@@ -159,9 +165,7 @@ def test_while_one_plays_so_many_more_are_reset_ahead(warm: int) -> None:
     async def six() -> list[int]:
         end = asyncio.Event()
         rollouts = [asyncio.create_task(rollout(n, end)) for n in range(6)]
-        deadline = time.monotonic() + 5
-        while len(ready) <= warm and time.monotonic() < deadline:
-            await asyncio.sleep(0.005)
+        await came(lambda: len(ready) > warm)
         await asyncio.sleep(0.02)  # no further one may come
         found = len(ready)
         end.set()
@@ -180,11 +184,13 @@ def test_an_environment_that_cannot_be_made_is_an_error_at_the_start() -> None:
     with pytest.raises(RecipeError, match=r"'room' cannot be made \(FileNotFoundError: no such map\)"):
         pool_of(broken).check()
     with pytest.raises(RecipeError, match=r"\(took too long\)"):
-        pool_of(lambda: time.sleep(0.2), start_deadline_s=0.02).check()
+        pool_of(partial(threading.Event().wait, LIMIT_S), start_deadline_s=0.02).check()
     log: list[str] = []
-    late = pool_of(lambda: Room(log, make_s=0.1), start_deadline_s=0.02)
+    may = threading.Event()
+    late = pool_of(lambda: may.wait(LIMIT_S) and Room(log), start_deadline_s=0.02)
     with pytest.raises(RecipeError, match=r"\(took too long\)"):
         late.check()
+    may.set()
     assert asyncio.run(settled(late, least=1)) == 0
     assert log == ["made", "closed"]
 
@@ -198,11 +204,11 @@ def test_a_close_that_raises_is_a_leak_and_frees_its_place() -> None:
 
     async def two() -> None:
         await played(pool)
-        await asyncio.wait_for(played(pool), 5)
-        await asyncio.sleep(0.05)
+        await asyncio.wait_for(played(pool), LIMIT_S)
+        await came(lambda: pool.leaks == 2)
 
     asyncio.run(two())
-    assert (pool.leaks, pool.open) == (2, 2)
+    assert pool.open == 2
     idle = pool_of(lambda: Stuck([]))
     asyncio.run(played(idle))
     idle.close()

@@ -16,6 +16,7 @@ from rft_data.core.errors import RecipeError
 from rft_data.core.rows import Task
 from rft_data.core.words import ToolFailure
 from tests.explorers.environments import worlds
+from tests.waiting import LIMIT_S, came
 
 TASK = Task("sums", ({"role": "user", "content": "Go."},), answer="3", metadata={"unit": "apples"})
 
@@ -132,8 +133,11 @@ def test_a_tool_that_blocks_is_late_and_its_instance_takes_no_call_until_it_retu
         pool = EnvironmentPool("desk", tool_class(worlds.Desk).make, PoolPlan(), reusable=True)
         async with pool.lend() as lent:
             calls = ToolCalls(tool_class(worlds.Desk), lent, 0.05)
-            said = await calls.answer([call("block", seconds=0.2), call("add", number=1)])
-            await asyncio.sleep(0.25)
+            said = await calls.answer([call("block", seconds=LIMIT_S), call("add", number=1)])
+            worlds.Desk.returns.set()
+            await came(lambda: not lent.thread.busy)
+            worlds.Desk.returns.clear()
+            calls._deadline_s = LIMIT_S
             said += await calls.answer([call("add", number=2)])
             assert calls.failures == {ToolFailure.LATE: 2}
         return [one["content"] for one in said]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from typing import Any, ClassVar
 
 import gymnasium
@@ -17,6 +16,8 @@ class Desk:
 
     made: ClassVar[list[int]] = []
     closed: ClassVar[list[int]] = []
+    returns: ClassVar[threading.Event] = threading.Event()
+    """Ends what blocks."""
 
     def __init__(self, start: int = 0) -> None:
         self.made.append(1)
@@ -60,7 +61,7 @@ class Desk:
         Args:
             seconds: how long.
         """
-        time.sleep(seconds)
+        self.returns.wait(seconds)
         return "blocked"
 
     def fail(self) -> str:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import psutil
 import pytest
 
 from explorers.limits import Limits
@@ -15,6 +19,7 @@ from rft_data.core.errors import RecipeError, RftError, UnknownComponentError
 from rft_data.core.protocols import Unscored
 from rft_data.core.rows import Task
 from rft_data.core.words import UnscoredCause
+from tests.waiting import wait_for
 
 PROMPT = ({"role": "user", "content": "Write add(a, b)."},)
 RIGHT = "Here it is:\n```python\ndef add(a, b):\n    return a + b\n```\nDone."
@@ -139,10 +144,8 @@ def test_tasks_without_usable_tests_are_unscored(
 def test_a_sandbox_that_breaks_down_gives_no_reward_and_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
     reward = made(score="share")
     assert scored(reward, task(tests=TESTS), RIGHT)["reward"] == 1.0
-    monkeypatch.setattr(
-        "explorers.rewards.unit_tests._PYTHON", "{parts!r}\nimport os, signal, time\ntime.sleep(9)"
-    )
-    _kill_soon(reward)
+    monkeypatch.setattr("explorers.rewards.unit_tests._PYTHON", "{parts!r}\nimport time\ntime.sleep(60)")
+    _kill_amid_a_program(reward)
     found = reward(task(tests=TESTS[:1]), RIGHT)
     assert isinstance(found, Unscored)
     assert found.cause == UnscoredCause.INFRASTRUCTURE
@@ -151,13 +154,14 @@ def test_a_sandbox_that_breaks_down_gives_no_reward_and_comes_back(monkeypatch: 
     reward.close()
 
 
-def _kill_soon(reward: CodeTests) -> None:
-    import os
-    import signal
-    import threading
-
+def _kill_amid_a_program(reward: CodeTests) -> None:
     (host,) = reward._sandbox.pids
-    threading.Timer(0.3, os.kill, (host, signal.SIGKILL)).start()
+
+    def kill() -> None:
+        wait_for(psutil.Process(host).children)  # its programs are its children
+        os.kill(host, signal.SIGKILL)
+
+    threading.Thread(target=kill).start()
 
 
 @pytest.mark.slow

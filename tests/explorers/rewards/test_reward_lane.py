@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from rft_data.core.protocols import Unscored
 from rft_data.core.rows import Task
 from rft_data.core.words import UnscoredCause
 from tests.processes import runs
+from tests.waiting import came, wait_for
 
 TOYS = "tests.explorers.rewards.toy_rewards"
 TASK = Task("toys", ({"role": "user", "content": "?"},))
@@ -86,15 +86,12 @@ def test_a_cancelled_call_is_cancelled_in_the_child_too(rewards: Rewards, tmp_pa
 
     async def give_up() -> None:
         asking = asyncio.create_task(rewards.ask("troubled", TASK, f"cancelled {note}"))
-        await asyncio.sleep(0.2)
+        await came(note.with_name("note.begun").exists)
         asking.cancel()
         await asyncio.gather(asking, return_exceptions=True)
 
     asyncio.run(give_up())
-    end = time.monotonic() + 20
-    while not note.exists() and time.monotonic() < end:
-        time.sleep(0.02)
-    assert note.exists()
+    wait_for(note.exists)
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +15,7 @@ from explorers.rewards.rules import AnswerFormat
 from explorers.rewards.scoring import Rewards, make_rewards
 from rft_data.core.errors import RecipeError
 from rft_data.core.rows import Task
+from tests.waiting import LIMIT_S, came, turns
 
 TASK = Task("sums", ({"role": "user", "content": "9 + 9 ="},), answer="18")
 ACT = "tests.explorers.toys:Act"
@@ -117,19 +119,22 @@ def test_a_reward_needs_each_component_once(names: list[str]) -> None:
 
 
 @pytest.mark.slow
-def test_a_score_that_is_cancelled_gives_up_what_was_not_begun() -> None:
+def test_a_score_that_is_cancelled_gives_up_what_was_not_begun(tmp_path: Path) -> None:
     rewards = make_rewards([{"use": ACT}, {"use": "tests.explorers.toys:Second"}], ONE_CHILD)
 
     async def give_up() -> float:
-        slow = asyncio.create_task(rewards.score(TASK, "naps 0.5"))
-        await asyncio.sleep(0.2)
-        waiting = asyncio.create_task(rewards.score(TASK, "naps 50"))
-        await asyncio.sleep(0.1)
+        gate = tmp_path / "gate"
+        slow = asyncio.create_task(rewards.score(TASK, f"waits {gate}"))
+        await came((tmp_path / "gate.begun").exists)
+        waiting = asyncio.create_task(rewards.score(TASK, "naps 600"))
+        await turns()
         waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        gate.touch()
         await slow
         return (await rewards.score(TASK, "good"))["reward"]
 
     try:
-        assert asyncio.run(asyncio.wait_for(give_up(), 20)) == 2.0
+        assert asyncio.run(asyncio.wait_for(give_up(), LIMIT_S)) == 2.0
     finally:
         rewards.close()

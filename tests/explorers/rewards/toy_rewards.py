@@ -74,6 +74,7 @@ class Troubled:
 
             os._exit(3)
         if act == "cancelled":
+            Path(f"{path}.begun").touch()
             try:
                 await asyncio.sleep(600)
             except asyncio.CancelledError:

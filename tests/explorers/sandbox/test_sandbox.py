@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from explorers.sandbox import Program, Sandbox, SandboxLimits
 from rft_data.core.errors import RecipeError, SandboxError, UnknownComponentError
 from rft_data.core.words import ProgramEnd, SandboxKind
 from tests.processes import runs
+from tests.waiting import wait_for
 
 
 def test_a_program_reads_stdin_and_writes(sandbox: Sandbox) -> None:
@@ -73,9 +73,8 @@ def test_limits_out_of_range_are_refused(name: str, value: object) -> None:
 
 def test_a_host_that_dies_costs_its_program_only() -> None:
     with Sandbox(SandboxKind.NONE) as sandbox, ThreadPoolExecutor(1) as threads:
-        running = threads.submit(sandbox.run, Program("python", "import time; time.sleep(4)"))
-        while not sandbox.pids:
-            time.sleep(0.01)
+        running = threads.submit(sandbox.run, Program("python", "import time; time.sleep(60)"))
+        wait_for(lambda: sandbox.pids)
         os.kill(sandbox.pids[0], signal.SIGKILL)
         with pytest.raises(SandboxError, match=r"the process of a sandbox ended \(signal SIGKILL"):
             running.result()
@@ -92,11 +91,11 @@ import os, time
 if os.fork() == 0:
     os.setsid()
     if os.fork() == 0:
-        os.execve("/usr/bin/sleep", ["sleep", "77.5"], {})
+        os.execve("/usr/bin/sleep", ["sleep", SECONDS], {})
     os._exit(0)
 os.wait()
 time.sleep(77.5)
-'''
+'''.replace("SECONDS", repr(sys.argv[2]))
 sandbox = Sandbox(sys.argv[1])
 sandbox.run(Program("python", "pass"))
 print(*sandbox.pids, flush=True)
@@ -111,33 +110,28 @@ def test_what_a_program_started_ends_with_the_process_that_asked(kind: SandboxKi
 
     if kind != SandboxKind.NONE:
         skip_without(kind)
-    owner = subprocess.Popen([sys.executable, "-c", _OWNER, kind], stdout=subprocess.PIPE, text=True)
+    seconds = f"77.{os.getpid()}"  # another worker may have the same test with another kind of sandbox
+    command = [sys.executable, "-c", _OWNER, kind, seconds]
+    owner = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert owner.stdout is not None
     with owner.stdout:
         host = int(owner.stdout.readline())
-    _until(lambda: len(_sleepers()) > 0)
+    wait_for(lambda: _sleepers(seconds))
     owner.kill()
     owner.wait()
-    _until(lambda: not runs(host) and not _sleepers())
+    wait_for(lambda: not runs(host) and not _sleepers(seconds))
     assert list(Path(tempfile.gettempdir()).glob(f"rft-sandbox-{host}-*")) == []
 
 
-def _sleepers() -> list[str]:
+def _sleepers(seconds: str) -> list[str]:
     found = []
     for entry in Path("/proc").glob("[0-9]*/cmdline"):
         try:
-            if entry.read_bytes() == b"sleep\x0077.5\x00":
+            if entry.read_bytes() == f"sleep\0{seconds}\0".encode():
                 found.append(str(entry))
         except OSError:
             continue
     return found
-
-
-def _until(holds: object, seconds: float = 20.0) -> None:
-    end = time.monotonic() + seconds
-    while not holds():  # type: ignore[operator]
-        assert time.monotonic() < end, _sleepers()
-        time.sleep(0.02)
 
 
 def test_an_unknown_language_names_the_known() -> None:
@@ -149,8 +143,10 @@ def test_an_unknown_language_names_the_known() -> None:
 
 def test_what_a_killed_host_left_is_deleted_by_the_next() -> None:
     with Sandbox(SandboxKind.NONE) as sandbox, ThreadPoolExecutor(1) as threads:
-        running = threads.submit(sandbox.run, Program("python", "open('x', 'w')\nimport time; time.sleep(9)"))
-        _until(lambda: [pid for pid in sandbox.pids if _folders(pid)])
+        running = threads.submit(
+            sandbox.run, Program("python", "open('x', 'w')\nimport time; time.sleep(60)")
+        )
+        wait_for(lambda: [pid for pid in sandbox.pids if _folders(pid)])
         (host,) = sandbox.pids
         os.kill(host, signal.SIGKILL)
         with pytest.raises(SandboxError):

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import socket
 import sys
 import threading
 from types import SimpleNamespace
@@ -16,6 +15,7 @@ from ops.judge.judge_client import JudgeClient
 from ops.judge.judge_reply import Reply
 from rft_data.core.errors import MissingExtraError, OperatorError
 from tests.ops.judge_server import JudgeServer, said, status
+from tests.ports import free_port
 
 
 @pytest.fixture(autouse=True)
@@ -119,9 +119,7 @@ def test_a_slow_answer_times_out_and_the_batch_has_a_deadline():
 
 
 def test_a_refused_connection_is_an_error_that_names_it():
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        url = f"http://127.0.0.1:{free.getsockname()[1]}/v1"
+    url = f"http://127.0.0.1:{free_port()}/v1"
     (reply,) = client_of(url, retries=1).ask_all(["x"])
     assert reply.error.startswith("ConnectError")
 

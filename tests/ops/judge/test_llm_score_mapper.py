@@ -2,7 +2,6 @@
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -20,6 +19,7 @@ from rft_data.buffer import Buffer
 from rft_data.core.errors import OperatorError, RecipeError
 from tests.ops.judge_server import JudgeServer, said, status
 from tests.ops.real_rollouts import gsm8k_rollouts, gsm8k_tasks, stored
+from tests.ports import free_port
 
 NAME = "llm_score_mapper"
 ASK_ALL = "Task: {prompt}\nAnswer: {answer}\nSolution: {completion}\nScore: 0-10"
@@ -262,13 +262,6 @@ def test_adding_to_a_reward_needs_one(experiences):
 
 
 # --- a real server ---------------------------------------------------------------------------------------
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def wait_until_ready(url: str, server: subprocess.Popen, log: Path) -> None:

@@ -7,7 +7,6 @@ import os
 import socket
 import subprocess
 import sys
-import time
 import uuid
 from collections.abc import Iterator
 
@@ -18,7 +17,9 @@ from rft_data.buffer.store import Store
 from rft_data.core.errors import FencedError, MissingFileError
 from rft_data.core.rows import GroupResult, TaskKey, Ticket
 from rft_data.sampler.ledger import Ledger
+from tests.ports import free_port
 from tests.rft_data.conftest import make_experience
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.slow
 boto3 = pytest.importorskip("boto3")
@@ -26,9 +27,7 @@ boto3 = pytest.importorskip("boto3")
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[str]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     url = f"http://127.0.0.1:{port}"
     process = subprocess.Popen(
         [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],
@@ -45,17 +44,19 @@ def server() -> Iterator[str]:
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:
-        for _ in range(100):
-            with socket.socket() as probe:
-                if probe.connect_ex(("127.0.0.1", port)) == 0:
-                    break
-            time.sleep(0.1)
+        wait_for(lambda: process.poll() is not None or listens(port))
+        assert process.poll() is None
         yield url
     finally:
         process.kill()
         process.wait()
         for name, value in before.items():
             os.environ.pop(name) if value is None else os.environ.update({name: value})
+
+
+def listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 @pytest.fixture

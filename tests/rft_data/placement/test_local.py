@@ -257,11 +257,13 @@ def test_closed_now_a_role_is_not_asked_first() -> None:
 
 @pytest.mark.slow
 def test_a_birth_that_fails_leaves_no_process_and_no_claim(capfd: pytest.CaptureFixture[str]) -> None:
-    placement = LocalPlacement(patience=Patience(start_s=6.0))
+    placement = LocalPlacement()
     with pytest.raises(RoleDiedError, match=r"exit code 9[\s\S]*dying at birth"):
         placement.start(spec("toy", "dies"))
+    placement.close()
+    placement = LocalPlacement(patience=Patience(start_s=1.0))
     with pytest.raises(
-        StalledError, match=r"waited 6 s for role 'toy' \(pid \d+\) to answer '\(start\)'"
+        StalledError, match=r"waited 1 s for role 'toy' \(pid \d+\) to answer '\(start\)'"
     ) as at:
         placement.start(spec("toy", "hangs"))
     pid = int(str(at.value).split("pid ")[1].split(")")[0])

@@ -199,6 +199,16 @@ def test_files_and_modules_beside_the_recipe_can_be_named_from_anywhere(
     assert found.returncode == 0, "processes that a run starts find it too"
 
 
+def test_own_code_may_lie_in_folders_without_init(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "plain_of_a_test" / "inner"
+    folder.mkdir(parents=True)
+    (folder / "rewards.py").write_text("def brief(task, completion):\n    return 0.5\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    path = write_recipe(tmp_path)
+    validate_recipe(path, ["explorer.reward=[{use: 'plain_of_a_test.inner.rewards:brief'}]"])
+    assert "has no 'brif'" in mistakes(path, "explorer.reward=[{use: 'plain_of_a_test.inner.rewards:brif'}]")
+
+
 def test_a_model_of_the_hub_is_refused_only_where_it_cannot_be_fetched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

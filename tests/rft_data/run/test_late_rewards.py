@@ -2,7 +2,6 @@
 
 import os
 import re
-import socket
 import subprocess
 import sys
 from contextlib import ExitStack, closing
@@ -26,6 +25,7 @@ from rft_data.run.start import run_recipe
 from rft_data.sampler.awaiting import Awaiting, Delayed
 from rft_data.sampler.conservation import conservation
 from rft_data.sampler.ledger import CONSUMER, Ledger
+from tests.ports import free_port
 from tests.rft_data.run.test_online import write_recipe
 
 LATE = ["rewards.wait_s=600", "sync.max_staleness=1"]
@@ -88,9 +88,7 @@ def test_a_reward_that_comes_later_is_missing_without_a_reason() -> None:
 def test_a_run_trains_on_rewards_that_another_process_gives_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     monkeypatch.setenv(HUB_TOKEN, "a-secret")
     all_kept = (
         "experience_ops=[{feedback_mapper: {}}, {reward_range_filter: {}}, {grpo_advantage_mapper: {}}]"

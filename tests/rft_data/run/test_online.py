@@ -7,7 +7,7 @@ import re
 import signal
 import subprocess
 import sys
-import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -19,10 +19,13 @@ from rft_data.buffer import Buffer
 from rft_data.cli.app import app
 from rft_data.core.digests import row_digests
 from rft_data.core.errors import RecipeError, ResumeError
+from rft_data.core.rows import Task, TaskKey
 from rft_data.recipe import load_recipe
 from rft_data.recipe.load import load_run
 from rft_data.run.folder import Run
 from rft_data.run.start import run_recipe
+from rft_data.tasks.selectors.difficulty import Difficulty
+from tests.waiting import wait_for
 
 ROOT = Path(__file__).parents[3]
 
@@ -157,18 +160,49 @@ def test_online_run_keeps_every_book(
     assert 0 < visited[0] <= visited[-1] <= 1
 
 
-def signalled(tmp_path: Path, arguments: list[str], checkpoint: int, sent: signal.Signals) -> tuple[int, str]:
+class Gated(Difficulty):
+    """Once there is a file, chooses no task before there is another: so a run cannot end too early."""
+
+    def __init__(self, tasks: Sequence[Task], *, seed: int, gates: Sequence[tuple[str, str]]) -> None:
+        super().__init__(tasks, seed=seed)
+        self._gates = gates
+
+    def select(self, n: int) -> list[TaskKey]:
+        for closed, opened in self._gates:
+            if Path(closed).exists():
+                wait_for(Path(opened).exists)
+        return super().select(n)
+
+
+def checkpoint(root: Path, number: int) -> Path:
+    """What is written last of a checkpoint."""
+    return root / f"run/checkpoints/checkpoint-{number}/manifest.json"
+
+
+def gate(root: Path, number: int) -> Path:
+    """The file for which a gated run waits after this checkpoint."""
+    return root / f"after-{number}"
+
+
+def write_gated(root: Path, *numbers: int, **settings: int) -> Path:
+    """A recipe whose run waits after these checkpoints."""
+    path = write_recipe(root, **settings)
+    gates = json.dumps([[str(checkpoint(root, number)), str(gate(root, number))] for number in numbers])
+    selector = f'selector: {{use: "{__name__}:Gated", args: {{gates: {gates}}}}}'
+    path.write_text(path.read_text().replace("selector: {use: difficulty}", selector))
+    return path
+
+
+def signalled(tmp_path: Path, arguments: list[str], number: int, sent: signal.Signals) -> tuple[int, str]:
     """Send `rft ARGUMENTS` a signal once it has written a checkpoint; its exit code and what it said."""
-    log, manifest = tmp_path / "log", tmp_path / f"run/checkpoints/checkpoint-{checkpoint}/manifest.json"
-    command = [str(Path(sys.executable).with_name("rft")), *arguments]
+    log, command = tmp_path / "log", [str(Path(sys.executable).with_name("rft")), *arguments]
     with log.open("w") as output:
         process = subprocess.Popen(command, cwd=ROOT, stderr=output, stdout=output)
-        deadline = time.monotonic() + 240
-        while not manifest.exists():
-            assert process.poll() is None, log.read_text()
-            assert time.monotonic() < deadline, log.read_text()
-            time.sleep(0.02)
+        wait_for(lambda: checkpoint(tmp_path, number).exists() or process.poll() is not None, 240)
+        assert process.poll() is None, log.read_text()
         os.kill(process.pid, sent)
+        if sent != signal.SIGKILL:
+            gate(tmp_path, number).touch()
         return process.wait(240), log.read_text()
 
 
@@ -176,9 +210,10 @@ def signalled(tmp_path: Path, arguments: list[str], checkpoint: int, sent: signa
 def test_run_that_is_killed_and_then_interrupted_finishes_with_its_books_right(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    recipe = write_recipe(tmp_path, steps=8)
+    recipe = write_gated(tmp_path, 2, 4, steps=8)
     code, said = signalled(tmp_path, ["run", str(recipe)], 2, signal.SIGKILL)
     assert code == -signal.SIGKILL, said
+    gate(tmp_path, 2).touch()
     code, said = signalled(tmp_path, ["resume", str(tmp_path / "run")], 4, signal.SIGINT)
     assert code == 130, said
     assert "continuing from the checkpoint of step" in said

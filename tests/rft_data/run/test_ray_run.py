@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,8 @@ from rft_data.recipe import load_recipe
 from rft_data.recipe.online import OnlineRecipe
 from rft_data.run.conductor import conduct
 from tests.rays import ray_for
-from tests.rft_data.run.test_online import ROOT, check_books, write_recipe
+from tests.rft_data.run.test_online import ROOT, check_books, checkpoint, gate, write_gated, write_recipe
+from tests.waiting import wait_for
 
 PLACES = [
     "placement.use=ray",
@@ -26,18 +26,16 @@ PLACES = [
 @pytest.mark.slow
 @pytest.mark.timeout(480)
 def test_a_run_on_ray_keeps_every_book_and_survives_its_conductor(tmp_path: Path) -> None:
-    recipe, log = write_recipe(tmp_path), tmp_path / "log"
+    recipe, log = write_gated(tmp_path, 2), tmp_path / "log"
     command = [str(Path(sys.executable).with_name("rft")), "run", str(recipe), *PLACES]
     with log.open("w") as out:
         run = subprocess.Popen(command, cwd=ROOT, stdout=out, stderr=out)
-        deadline = time.monotonic() + 240
-        while not list((tmp_path / "run" / "checkpoints").glob("checkpoint-2/manifest.json")):
-            assert run.poll() is None, log.read_text()
-            assert time.monotonic() < deadline, log.read_text()
-            time.sleep(0.05)
+        wait_for(lambda: checkpoint(tmp_path, 2).exists() or run.poll() is not None, 240)
+        assert run.poll() is None, log.read_text()
         conductor = int((tmp_path / "run" / "run.pid").read_text().split('"pid": ')[1].split(",")[0])
         assert conductor != run.pid
         os.kill(conductor, signal.SIGKILL)
+        gate(tmp_path, 2).touch()
         try:
             assert run.wait(200) == 0, log.read_text()
         finally:

@@ -318,6 +318,8 @@ with RunControl(run_dir) as control, Buffer(run_dir / "buffer") as buffer:
         with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as watching:
             assert watching.stdout is not None
             frames = [json.loads(watching.stdout.readline()) for _ in range(3)]
+            while frames[-1]["progress"]["step"] <= frames[0]["progress"]["step"]:
+                frames.append(json.loads(watching.stdout.readline()))
             (run_dir / "run.stop").write_text("drain")
             frames += [json.loads(line) for line in watching.stdout]
         assert (owner.wait(60), watching.returncode) == (0, 0)

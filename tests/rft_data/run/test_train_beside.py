@@ -20,6 +20,7 @@ from rft_data.placement.hub.access import make_token
 from rft_data.placement.hub.client import HUB_TOKEN
 from rft_data.run.start import run_recipe
 from rft_data.tasks.selectors.shuffle import Shuffle
+from tests.ports import free_port
 from tests.rft_data.placement.hub.conftest import wait_for
 from tests.rft_data.run.test_modes import EXPLORE, TRAIN, recipe
 
@@ -54,9 +55,7 @@ class Gated(Shuffle):
 
 @pytest.fixture
 def port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
+    return free_port()
 
 
 @pytest.fixture

@@ -29,11 +29,15 @@ with Buffer(root) as buffer, HubServer(buffer, port=port, token=token) as hub:
 
 SEND = """
 import sys
+from pathlib import Path
 from rft_data.placement.hub import HubClient
 from tests.rft_data.conftest import make_experience
-address, token, first, last, per_call, times = sys.argv[1], sys.argv[2], *map(int, sys.argv[3:])
+from tests.waiting import wait_for
+address, token, gate, first, last, per_call, times = *sys.argv[1:4], *map(int, sys.argv[4:])
 with HubClient(address, token) as client:
     for start in range(first, last, per_call):
+        if gate and start + per_call >= last:
+            wait_for(Path(gate).exists)
         rows = [make_experience(number) for number in range(start, min(start + per_call, last))]
         for _ in range(times):
             done = client.append(rows, deadline_s=60)

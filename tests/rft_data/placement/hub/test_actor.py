@@ -12,7 +12,8 @@ from rft_data.placement.hub import HubClient
 from rft_data.placement.hub import actor as hub_actor
 from tests.rays import ray_for
 from tests.rft_data.conftest import make_experience
-from tests.rft_data.placement.hub.conftest import REPO, wait_for
+from tests.rft_data.placement.hub.conftest import REPO
+from tests.waiting import wait_for
 
 ray = pytest.importorskip("ray")
 PER_CALL = 5
@@ -25,11 +26,13 @@ def cluster() -> Iterator[None]:
         yield
 
 
-def send(name: str, first: int, last: int) -> dict[int, int]:
-    """A Ray task that appends; returns what it was told."""
+def send(name: str, first: int, last: int, gate: str) -> dict[int, int]:
+    """A Ray task that appends, at last when there is a file `gate`; returns what it was told."""
     told = {}
     with hub_actor.connect(name) as client:
         for start in range(first, last, PER_CALL):
+            if start + PER_CALL >= last:
+                wait_for(Path(gate).exists)
             numbers = range(start, start + PER_CALL)
             rows = [make_experience(number) for number in numbers]
             told.update(zip(numbers, client.append(rows, deadline_s=120).seqs, strict=True))
@@ -47,10 +50,11 @@ def test_tasks_append_to_an_actor_that_is_killed_under_them(cluster: None, tmp_p
         hub_actor.start(str(tmp_path / "other"), name=name)
     task = ray.remote(send).options(num_cpus=0.5)
     with hub_actor.connect(name) as watcher:
-        sent = [task.remote(name, 200 * n, 200 * n + 300) for n in range(3)]
-        wait_for(lambda: len(watcher) >= 150, 120)
-        assert ray.wait(sent, num_returns=len(sent), timeout=0)[1], "the kill came too late to matter"
+        gate = tmp_path / "gate"  # none is done before the kill
+        sent = [task.remote(name, 200 * n, 200 * n + 300, str(gate)) for n in range(3)]
+        wait_for(lambda: len(watcher) >= 150)
         ray.kill(actor, no_restart=False)
+        gate.touch()
         acks = ray.get(sent, timeout=240)
         assert len(watcher) == 700
     assert ray.get(actor.location.remote()) != first, "the actor was not restarted"

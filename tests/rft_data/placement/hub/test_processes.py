@@ -23,8 +23,9 @@ def served(tmp_path: Path) -> Iterator[HubProcess]:
         process.close()
 
 
-def sender(hub: HubProcess, first: int, last: int, times: int) -> subprocess.Popen:
-    return spawn(SEND, hub.address, hub.token, first, last, PER_CALL, times)
+def sender(hub: HubProcess, first: int, last: int, times: int, gate: Path | str = "") -> subprocess.Popen:
+    """A process that appends; its last call waits until there is a file `gate`."""
+    return spawn(SEND, hub.address, hub.token, gate, first, last, PER_CALL, times)
 
 
 def acks_of(process: subprocess.Popen) -> dict[int, int]:
@@ -62,14 +63,16 @@ def test_processes_with_overlapping_resends_store_each_row_once(served: HubProce
 
 
 @pytest.mark.slow
-def test_a_hub_killed_under_its_clients_loses_and_doubles_nothing(served: HubProcess) -> None:
-    senders = [sender(served, 300 * n, 300 * n + 400, times=1) for n in range(3)]
+def test_a_hub_killed_under_its_clients_loses_and_doubles_nothing(served: HubProcess, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"  # none is done before the last kill
+    senders = [sender(served, 300 * n, 300 * n + 400, times=1, gate=gate) for n in range(3)]
     with HubClient(served.address, served.token) as watcher:
         for target in (100, 350, 600):
             wait_for(lambda target=target: len(watcher) >= target)
             served.kill()
-            assert any(process.poll() is None for process in senders), "the kill came too late to matter"
+            assert all(process.poll() is None for process in senders)
             served.start()
+        gate.touch()
         acks = [acks_of(process) for process in senders]
         assert watcher.append([make_experience(0)]).stored == 0
     served.close()
