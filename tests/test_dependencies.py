@@ -26,6 +26,7 @@ BROUGHT_ALONG = {
     "markupsafe": "jinja2",
     "packaging": "lancedb",
     "pillow": "py-data-juicer",
+    "rich": "typer",
     "starlette": "fastapi",
     "tokenizers": "transformers",
     "websockets": "openenv",

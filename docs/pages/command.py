@@ -22,7 +22,7 @@ Every command of `rft`, with its arguments and options. Written by `python -m do
 - Results go to stdout, everything else to stderr; `--json` prints a result for programs. Exit codes:
   [exit_codes.md](exit_codes.md).
 - `rft -q COMMAND` says on stderr only what is wrong; `rft -v COMMAND` also what libraries log, and tracebacks
-  of errors. `NO_COLOR=1` prints help without colours.
+  of errors. `NO_COLOR=1` prints help and progress without colours.
 """
 
 

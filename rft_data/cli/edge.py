@@ -37,6 +37,11 @@ def speak(*, quiet: bool = False, verbose: bool = False) -> None:
     _said.quiet, _said.verbose = quiet, verbose
 
 
+def quiet() -> bool:
+    """Whether `rft -q` asked for warnings only."""
+    return _said.quiet
+
+
 @contextmanager
 def edge(*, again: str = "") -> Iterator[None]:
     """Run a command's body; `again` is what to type after an interruption."""

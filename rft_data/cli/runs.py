@@ -11,7 +11,10 @@ from pathlib import Path
 from typing import cast
 
 from rft_data.buffer import Buffer
+from rft_data.cli.edge import quiet
+from rft_data.cli.progress import following
 from rft_data.core.errors import RecipeError
+from rft_data.core.version import __version__
 from rft_data.recipe.recipe import RunRecipe
 from rft_data.run.conductor import conduct
 from rft_data.run.report import OnlineSummary, next_steps, table
@@ -25,12 +28,15 @@ def run_to_end(recipe: RunRecipe, again: str) -> str:
     """Run or continue; returns the text for stdout. `again` is the command that names this recipe."""
     directory, buffer = Path(recipe.run_dir), recipe.buffer.uri
     log.info("run '%s' in %s (continue a stopped run with: rft resume %s)", recipe.name, directory, directory)
-    summary = conduct(recipe) if recipe.placement.use == "ray" else run_recipe(recipe)
+    with following(directory, quiet=quiet()):
+        summary = conduct(recipe) if recipe.placement.use == "ray" else run_recipe(recipe)
     if "pictures" not in summary:
         return json.dumps(summary, indent=1)
     found = cast("OnlineSummary", summary)
     return "\n".join(
         [
+            f"run       {recipe.name} in {directory}, rft-data {__version__}",
+            "",
             table(found),
             *([f"model     {found['model']}"] if "model" in found else []),
             f"pictures  {', '.join(found['pictures'])}",

@@ -15,6 +15,8 @@ _BARS = "▁▂▃▄▅▆▇█"
 _WIDTH = 40
 """Points of the reward's curve."""
 _LOW_DISK = 0.1
+_LATE, _LATE_S = 10, 60.0
+"""A step is late after so many times a step's time, and so many seconds."""
 _HISTOGRAMS = ("lag_in_flight", "lag_in_queue")
 _RATES = ("steps_per_s", "generated_tokens_per_s", "trained_tokens_per_s")
 
@@ -33,7 +35,8 @@ def _lines(status: RunStatus) -> Iterator[tuple[str, str]]:
         beat = f", last heartbeat {duration(max(0.0, time.time() - record.beat_at))} ago" if now.alive else ""
         yield "process", f"{record.pid} on {record.host}, {times}{beat}"
         if record.phase and now.alive:
-            yield "at", shown(record.phase, 100)
+            since = "" if record.total is not None or not record.phase_at else _for(record.phase_at)
+            yield "at", f"{shown(record.phase, 100)}{since}"
         if record.sandbox:
             yield "sandbox", shown(record.sandbox, 300)
     if status.groups is not None:
@@ -63,6 +66,8 @@ def _steps(status: RunStatus) -> Iterator[tuple[str, str]]:
         return
     version = "" if progress.version is None else f", policy version {progress.version}"
     ago = "" if progress.last_step_s is None else f", {duration(progress.last_step_s)} ago"
+    if status.standing.alive and _late(progress):
+        ago += f"  LATE: more than {_LATE} times a step's time; look at rft logs"
     yield "step", f"{progress.step}{of}{version}{ago}"
     rates = [] if progress.step_s is None else [f"{progress.step_s:.3g} s a step"]
     loop = progress.numbers.get("loop", {})
@@ -73,6 +78,17 @@ def _steps(status: RunStatus) -> Iterator[tuple[str, str]]:
         rates.append(f"{duration(status.eta_s)} to go")
     if rates:
         yield "pace", ", ".join(rates)
+
+
+def _late(progress: Progress) -> bool:
+    """Whether the next step takes far longer than the ones before: the run may be stuck."""
+    if progress.last_step_s is None or progress.step_s is None:
+        return False
+    return progress.last_step_s > max(_LATE_S, _LATE * progress.step_s)
+
+
+def _for(began: float) -> str:
+    return f", for {duration(max(0.0, time.time() - began))}"
 
 
 def _numbers(progress: Progress) -> Iterator[tuple[str, str]]:

@@ -17,9 +17,21 @@ class PlainFormatter(logging.Formatter):
         return for_terminal(masked(super().format(record)))
 
 
+class StderrHandler(logging.Handler):
+    """Writes lines to what `sys.stderr` is now: a progress bar takes its place for a while."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write one line."""
+        try:
+            sys.stderr.write(f"{self.format(record)}\n")
+            sys.stderr.flush()
+        except OSError:
+            self.handleError(record)
+
+
 def log_to_stderr(level: int = logging.INFO) -> None:
     """Have this process's log lines from `level` on written to stderr, unless they go somewhere already."""
-    handler = logging.StreamHandler(sys.stderr)
+    handler = StderrHandler()
     handler.setLevel(level)
     handler.setFormatter(PlainFormatter("%(asctime)s %(message)s", "%H:%M:%S"))
     logging.basicConfig(level=logging.INFO, handlers=[handler])

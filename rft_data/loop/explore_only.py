@@ -23,8 +23,8 @@ class ExploreLoop(Loop):
     checkpoint_every: int
     """Groups between two checkpoints, and the most that are under way at once."""
     checkpoints: Path
-    on_progress: Callable[[str], None]
-    """Called with a text that says how many groups are played."""
+    on_progress: Callable[[int, int], None]
+    """Called with the groups that are closed, and all that are to be."""
     stop_requested: Callable[[], bool] = lambda: False
     _sealed: int = field(default=0, init=False)
     """Groups that the last checkpoint holds."""
@@ -57,7 +57,7 @@ class ExploreLoop(Loop):
         if self.exploring.closed >= self._sealed + self.checkpoint_every:
             self._sealed = self.exploring.closed
             self.seal()
-        self.on_progress(f"{self.exploring.closed} of {self.groups} groups")
+        self.on_progress(self.exploring.closed, self.groups)
 
     def stop(self) -> None:
         """Write a checkpoint. Raises: Stopped, or EngineError when every group failed."""

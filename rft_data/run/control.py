@@ -62,7 +62,8 @@ class RunControl:
             time.time(),
         )
         self._heard: dict[str, float] = {}
-        self._phase = ""
+        self._phase, self._phase_at = "", time.time()
+        self._counts: tuple[int | None, int | None] = (None, None)
         self._asked = ""
         self._now = False
         self._closing = False
@@ -93,15 +94,15 @@ class RunControl:
         """
         if self.stop_requested:
             raise Stopped(f"stopped before {text}, as asked")
-        self._phase = text
+        self._phase, self._phase_at, self._counts = text, time.time(), (None, None)
 
     def runs_programs_in(self, sandbox: str) -> None:
         """Record the sandbox of the model's programs, as in the record; shown by `rft status`."""
         self._record = replace(self._record, sandbox=sandbox)
 
-    def progress(self, text: str) -> None:
-        """Record how far the present phase is; shown by `rft status`."""
-        self._phase = text
+    def progress(self, text: str, done: int, total: int) -> None:
+        """Record how far the present phase is, in words and in steps or groups; shown by `rft status`."""
+        self._phase, self._counts = text, (done, total)
 
     def heard(self, role: str) -> None:
         """Record that a role is at work; shown by `rft status`."""
@@ -203,6 +204,9 @@ class RunControl:
             why=why,
             beat_at=time.time(),
             phase=masked(self._phase),
+            phase_at=self._phase_at,
+            done=self._counts[0],
+            total=self._counts[1],
             heard=dict(self._heard),
         )
 

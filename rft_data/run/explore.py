@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from contextlib import ExitStack, closing
+from functools import partial
 from typing import TYPE_CHECKING
 
 from rft_data.core.words import GroupOutcome, HubRole
@@ -54,7 +55,7 @@ def run_explore(parts: ExploreParts, control: RunControl) -> dict[str, object]:
             groups=parts.groups,
             checkpoint_every=parts.checkpoint_every,
             checkpoints=parts.checkpoints,
-            on_progress=lambda text: control.progress(text if costs is None else f"{text}, {costs.text()}"),
+            on_progress=partial(_progress, control, costs),
             stop_requested=lambda: control.stop_requested,
         ).run()
         if hub is not None and parts.serve is not None:
@@ -70,6 +71,11 @@ def run_explore(parts: ExploreParts, control: RunControl) -> dict[str, object]:
         "recipe_hash": run.hash,
         "versions": package_versions(),
     }
+
+
+def _progress(control: RunControl, costs: EndpointCosts | None, done: int, total: int) -> None:
+    text = f"{done} of {total} groups"
+    control.progress(text if costs is None else f"{text}, {costs.text()}", done, total)
 
 
 def _serve(parts: ExploreParts, opened: ExitStack) -> HubServer | None:

@@ -19,7 +19,7 @@ from rft_data.run.experts import copied_answers, expert_rows
 from rft_data.run.offline_stages import OfflineStages, stage_name
 from rft_data.run.online_stage import reinforce
 from rft_data.run.parts import OnlineParts, Started
-from rft_data.run.report import draw, package_versions
+from rft_data.run.report import draw, package_versions, token_counts
 from rft_data.run.weight_folders import publish_folder, trained_model
 from rft_data.sampler.ledger import CONSUMER
 
@@ -149,5 +149,6 @@ def _summary(parts: OnlineParts, trained: Path) -> dict[str, object]:
         "versions": package_versions(),
     }
     metrics = run.buffer.read("metrics")
+    summary["tokens"] = token_counts(metrics, run.run_id)
     summary["pictures"] = draw(metrics, run.run_id, progress.by_difficulty, run.directory)
     return summary

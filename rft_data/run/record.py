@@ -39,6 +39,12 @@ class RunRecord:
     """When it last wrote this."""
     phase: str = ""
     """What it is doing, in words."""
+    phase_at: float = 0.0
+    """When it began to do that."""
+    done: int | None = None
+    """Of what it is doing: steps or groups so far; None where they are not counted."""
+    total: int | None = None
+    """The same, all of them."""
     why: str = ""
     """Why it stopped or failed, or empty."""
     exit_code: int | None = None

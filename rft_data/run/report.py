@@ -33,6 +33,8 @@ class OnlineSummary(TypedDict):
     groups: Mapping[str, int]
     buffer_rows: Mapping[str, int]
     seconds: Mapping[str, float]
+    tokens: NotRequired[Mapping[str, int]]
+    """See `token_counts`. Not in summaries of 0.6.0."""
     model: NotRequired[str]
     """Since 0.5.0."""
     pictures: Sequence[str]
@@ -89,6 +91,19 @@ def _draw_pass_rates(stages: Rates, path: Path) -> None:
     pyplot.close(figure)
 
 
+def token_counts(metrics: pa.Table, run_id: str) -> dict[str, int]:
+    """Tokens that explorers `sampled`, over all starts of a run, and that its steps were `trained` on."""
+    mine = metrics.filter(pc.equal(metrics["run_id"], run_id)).select(["role", "step", "key", "value"])
+    sampled = mine.filter(
+        pc.and_(pc.starts_with(mine["role"], MetricRole.EXPLORER), pc.equal(mine["key"], "tokens"))
+    )
+    trained = mine.filter(
+        pc.and_(pc.equal(mine["role"], MetricRole.TRAINER), pc.equal(mine["key"], "tokens"))
+    )
+    by_step = dict(zip(trained["step"].to_pylist(), trained["value"].to_pylist(), strict=True))
+    return {"sampled": int(pc.sum(sampled["value"]).as_py() or 0), "trained": int(sum(by_step.values()))}
+
+
 def table(summary: OnlineSummary) -> str:
     """The run's results as plain text."""
     accuracy = summary["heldout_accuracy"]
@@ -96,7 +111,11 @@ def table(summary: OnlineSummary) -> str:
     groups = ", ".join(f"{k} {v}" for k, v in summary["groups"].items() if v)
     seconds = ", ".join(f"{k} {v:.0f} s" for k, v in summary["seconds"].items())
     rows = ", ".join(f"{k} {v}" for k, v in summary["buffer_rows"].items() if v)
-    return "\n".join([*lines, "", f"groups    {groups}", f"buffer    {rows}", f"wall time {seconds}"])
+    tokens = [f"{name} {count}" for name, count in summary.get("tokens", {}).items()]
+    counted = [f"tokens    {', '.join(tokens)}"] if tokens else []
+    return "\n".join(
+        [*lines, "", f"groups    {groups}", f"buffer    {rows}", *counted, f"wall time {seconds}"]
+    )
 
 
 def _accuracy_lines(summary: OnlineSummary) -> list[str]:

@@ -78,16 +78,9 @@ class StepLog:
         if heldout:
             numbers[MetricRole.RUN] = dict(heldout)
         self._log.record(lease.step, loop.versions.latest, numbers, self._samples(lease, rows))
-        self._control.progress(f"step {loop.step} of {self._steps}")
+        self._control.progress(f"step {loop.step} of {self._steps}", loop.step, self._steps)
         if loop.step % _SHOWN_EVERY == 0 or lease.step in (0, self._steps - 1):
-            shown = "step %d/%d  reward %.3f trained, %.3f all rollouts  tokens %.0f  groups %d  staleness %d"
-            trainer, lag = numbers[MetricRole.TRAINER], numbers[MetricRole.SAMPLER].get("lag_max", 0.0)
-            values = [
-                trainer.get("reward", math.nan),
-                numbers[MetricRole.LOOP].get(ROLLOUT_REWARD, math.nan),
-                trainer.get("completions/mean_length", math.nan),
-            ]
-            log.info(shown, loop.step, self._steps, *values, len(lease.group_ids), lag)
+            log.info("step %d/%d  %s", loop.step, self._steps, _shown(numbers, len(lease.group_ids)))
 
     def _samples(self, lease: Lease, rows: pa.Table) -> Sequence[Sample]:
         """Rollouts for the trackers, if there are any."""
@@ -155,6 +148,20 @@ class StepLog:
             dispatched={"taskset": _under("dispatched/", sampler)},
             trained={"taskset": _under("trained/", sampler)},
         )
+
+
+def _shown(numbers: Numbers, groups: int) -> str:
+    """A step in a line of the log; a run that explores nothing has no reward of all rollouts."""
+    trainer, everything = numbers[MetricRole.TRAINER], numbers[MetricRole.LOOP].get(ROLLOUT_REWARD)
+    return "  ".join(
+        [
+            f"reward {trainer.get('reward', math.nan):.3f} trained"
+            + ("" if everything is None else f", {everything:.3f} all rollouts"),
+            f"tokens {trainer.get('completions/mean_length', math.nan):.0f}",
+            f"groups {groups}",
+            f"staleness {numbers[MetricRole.SAMPLER].get('lag_max', 0.0):.0f}",
+        ]
+    )
 
 
 def _operators(counts: Mapping[str, float]) -> dict[str, float]:

@@ -3,6 +3,7 @@ import math
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -98,7 +99,7 @@ def test_the_text_says_what_the_numbers_say(tmp_path: Path) -> None:
         control._beat()
         lines = text_of(run_status(run_dir))
     assert lines["state"] == "running"
-    assert lines["at"] == "training step 10"
+    assert re.fullmatch(r"training step 10, for \d+ s", lines["at"])
     assert lines["step"].startswith("10 of 100, policy version 10, ")
     assert "s a step, 512 generated tokens/s, " in lines["pace"]
     assert lines["pace"].endswith("to go")
@@ -134,6 +135,20 @@ def test_a_run_that_is_being_checked_is_shown(tmp_path: Path) -> None:
         text = status_text(run_status(tmp_path))
     assert re.search(r"state +running", text)
     assert re.search(r"at +checking the recipe", text)
+
+
+def test_a_step_that_takes_far_too_long_is_called_late(tmp_path: Path) -> None:
+    run_dir = make_run(tmp_path)
+    with RunControl(run_dir), Buffer(run_dir / "buffer") as buffer:
+        with MetricsLog(buffer, "r1") as metrics:
+            record_steps(metrics, 0, 10)
+        found = run_status(run_dir)
+        assert found.progress is not None
+        assert "LATE" not in text_of(found)["step"]
+        stuck = replace(found, progress=replace(found.progress, last_step_s=61.0))
+        assert "1 min 1 s ago  LATE: more than 10 times a step's time" in text_of(stuck)["step"]
+        slow = replace(found, progress=replace(found.progress, last_step_s=61.0, step_s=7.0))
+        assert "LATE" not in text_of(slow)["step"]
 
 
 def test_rollouts_without_a_reward_are_shown_by_cause(tmp_path: Path) -> None:
