@@ -7,6 +7,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from rft_data.recipe.recipe import Recipe
+from rft_data.recipe.task_sources import HuggingFaceTasks
 
 _HUB_HOST = "huggingface.co"
 _TRACKERS = {
@@ -16,7 +17,8 @@ _TRACKERS = {
     "swanlab": "api.swanlab.cn",
 }
 """Trackers that send to a host unless they are told to stay offline."""
-_LOCAL = ("file", "")
+_LOCAL = ("file", "hf", "")
+"""Schemes of URLs without a host; datasets of the hub (`hf`) are told apart."""
 
 
 def contacts(recipe: Recipe) -> dict[str, str]:
@@ -31,11 +33,22 @@ def contacts(recipe: Recipe) -> dict[str, str]:
     served_here = explorer is None or explorer.base_url is None
     if served_here and model is not None and model.path and not Path(model.path).exists():
         found[_HUB_HOST] = f"model.path '{model.path}' is no folder here (unless HF_HUB_OFFLINE=1)"
+    for dataset in _hub_datasets(recipe):
+        found.setdefault(_HUB_HOST, f"the dataset '{dataset}' (unless HF_HUB_OFFLINE=1)")
     monitor = getattr(recipe, "monitor", None)
     for tracker in monitor.trackers if monitor is not None else ():
         if tracker in _TRACKERS:
             found[_TRACKERS[tracker]] = f"monitor.trackers '{tracker}' (unless it is set to offline)"
     return found
+
+
+def _hub_datasets(recipe: Recipe) -> Iterator[str]:
+    """Datasets that are read from the hub, by tasksets and imports."""
+    for taskset in getattr(recipe, "tasks", []):
+        source = taskset.source
+        if isinstance(source, HuggingFaceTasks) and not Path(source.path).exists():
+            yield source.path
+    yield from (one.path for one in getattr(recipe, "imports", []) if one.path.startswith("hf://"))
 
 
 def _host(scheme: str, netloc: str) -> str:

@@ -194,3 +194,7 @@ def test_hosts_are_named_and_secrets_are_not(monkeypatch: pytest.MonkeyPatch) ->
     found = contacts(recipe)
     assert set(found) == {"scores.example.org:8443", "api.wandb.ai", "s3://rollouts"}
     assert found["scores.example.org:8443"] == "explorer.reward.0.args.url"
+    hub = "tasks.0.source={use: huggingface, path: openai/gsm8k}"
+    assert "'openai/gsm8k'" in contacts(online(hub))["huggingface.co"]
+    imported = contacts(online("imports=[{path: 'hf://openai/gsm8k/main:train'}]"))
+    assert list(imported) == ["huggingface.co"]
