@@ -74,7 +74,7 @@ def new(
     ] = None,
     data: Annotated[
         str | None,
-        typer.Option(help="A JSONL file, or reasoning_gym:NAME; for sft and dpo what is imported."),
+        typer.Option(help="A file, a dataset's folder, hf://org/name:split, or reasoning_gym:NAME."),
     ] = None,
     model: Annotated[
         str | None, typer.Option(help="A Hugging Face folder or hub id; or tiny: built here, for trying.")

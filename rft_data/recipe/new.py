@@ -10,12 +10,15 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from rft_data.core.errors import RecipeError
+from rft_data.core.errors import RecipeError, RftError, RowError
+from rft_data.exchange.formats.families import recognised, task_in
+from rft_data.exchange.formats.inputs import open_source
+from rft_data.exchange.formats.records import Origin
 from rft_data.recipe.copying import SCHEMA_FILE, SCHEMA_LINE, write_new
 from rft_data.recipe.json_schema import recipe_schema
+from rft_data.recipe.named_source import source_section
 from rft_data.recipe.shipped import shipped_folder
 from rft_data.recipe.yaml_text import as_text
-from rft_data.tasks.sources import read_jsonl
 
 TINY = "tiny"
 """In place of a model: a tiny one of random weights, built here."""
@@ -48,7 +51,8 @@ class Wanted:
 
     goal: Goal
     data: str
-    """A JSONL file, or `reasoning_gym:NAME`; for dpo and sft what `rft buffer import` takes."""
+    """A file, a dataset's folder or `hf://org/name:split`, as `rft buffer import` takes them; for tasks also
+    `reasoning_gym:NAME`."""
     model: str
     """A folder, a hub id, or `tiny`; not read for the goal `curate`."""
     prompt: str | None = None
@@ -90,19 +94,44 @@ def _tasks(wanted: Wanted) -> dict[str, str]:
         source = {"use": "reasoning_gym", "dataset": dataset, "size": 2000}
         reward = {"use": "reasoning_gym", "args": {"dataset": dataset}}
         return {"__SOURCE__": _flow(source), "__COLUMNS__": _KEPT, "__REWARD__": _flow(reward)}
-    row = next((row for _, row in read_jsonl(Path(wanted.data))), None)
-    if row is None:
-        raise RecipeError(f"{wanted.data} is empty; give a file with one JSON object a line.")
-    prompt = _column("prompt", wanted.prompt, _PROMPTS, row, wanted.data)
-    answer = _column("answer", wanted.answer, _ANSWERS, row, wanted.data)
-    columns = f"    # columns of the file: {', '.join(row)}\n"
-    columns += f"    prompt: {as_text(prompt)}\n    answer: {as_text(answer)}\n"
-    is_letter = _LETTER.fullmatch(str(row[answer]).strip())
+    row = _first_row(wanted.data)
+    columns, answer = _named(wanted, row) if wanted.prompt or wanted.answer else _found(wanted, row)
+    is_letter = _LETTER.fullmatch(answer.strip())
+    source = {key: value for key, value in source_section(wanted.data).items() if value is not None}
     return {
-        "__SOURCE__": _flow({"use": "jsonl", "path": wanted.data}),
-        "__COLUMNS__": columns,
+        "__SOURCE__": _flow(source),
+        "__COLUMNS__": f"    # columns: {', '.join(row)}\n{columns}",
         "__REWARD__": _flow({"use": "multiple_choice" if is_letter else "math_verify"}),
     }
+
+
+def _first_row(data: str) -> Mapping[str, Any]:
+    """Raises: RecipeError for a source without rows, RowError for a row that cannot be read."""
+    found = next(open_source(data).rows, None)
+    if found is None:
+        raise RecipeError(f"{data} is empty; give a file with rows.")
+    if found.row is None:
+        raise RowError(f"{found.place}: {found.reason}.")
+    return found.row
+
+
+def _found(wanted: Wanted, row: Mapping[str, Any]) -> tuple[str, str]:
+    """The lines about columns, and the first answer, of a dataset whose columns are recognised."""
+    try:
+        chosen = recognised([row], wanted.data)
+        task = task_in(chosen, dict(row), Origin("new"))
+    except RftError:
+        return _named(wanted, row)
+    if task.answer is None:
+        return _named(wanted, row)
+    return f"    # prompt and answer are recognised: {chosen.name}; docs/tasks.md\n", task.answer
+
+
+def _named(wanted: Wanted, row: Mapping[str, Any]) -> tuple[str, str]:
+    """The lines that name the columns, and the first answer. Raises: RecipeError."""
+    prompt = _column("prompt", wanted.prompt, _PROMPTS, row, wanted.data)
+    answer = _column("answer", wanted.answer, _ANSWERS, row, wanted.data)
+    return f"    prompt: {as_text(prompt)}\n    answer: {as_text(answer)}\n", str(row[answer])
 
 
 def _column(what: str, given: str | None, usual: tuple[str, ...], row: Mapping[str, Any], source: str) -> str:

@@ -15,6 +15,7 @@ from rft_data.core.heldout import question
 from rft_data.core.rows import Task
 from rft_data.core.words import Split
 from rft_data.exchange.formats.families import recognised
+from rft_data.recipe.named_source import named_source
 from rft_data.recipe.recipe import TasksRecipe
 from rft_data.recipe.task_sources import AnyTable, StoredTasks
 from rft_data.recipe.tasksets import Taskset
@@ -23,7 +24,6 @@ from rft_data.run.data_check.columns import columns_in, possible_prompts
 from rft_data.run.data_check.prompts import PromptView
 from rft_data.run.data_check.report import DataReport, TasksetReport
 from rft_data.run.data_check.rewards import reward_problems
-from rft_data.run.data_check.source import named_source
 from rft_data.run.imports import import_sources
 from rft_data.run.taskset_rows import LOOKED_AT, table_name, table_rows, table_tasks
 

@@ -7,11 +7,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from rft_data.core.errors import MissingFileError, RecipeError
 from rft_data.recipe.load import check_recipe
 from rft_data.recipe.new import Goal, Wanted, write_recipe
+from rft_data.run.build import taskset_tasks
 from tests.rft_data.cli.test_cli import ROOT, rft
 
 
@@ -46,7 +49,9 @@ def test_every_goal_gives_a_valid_commented_recipe(
 def test_columns_are_named_and_the_reward_fits_the_answers(data: Path, tmp_path: Path) -> None:
     write_recipe(Wanted(Goal.GRPO, str(data), "tiny"), tmp_path / "a.yaml")
     text = (tmp_path / "a.yaml").read_text()
-    assert "# columns of the file: question, answer, level\n" in text
+    assert "# columns: question, answer, level\n" in text
+    assert "# prompt and answer are recognised: gsm8k" in text
+    assert f"source: {{use: file, path: {json.dumps(str(data))}}}" in text
     assert "- {use: math_verify}" in text
     assert "model: {build: {use: tiny_qwen2}}" in text
     data.write_text('{"task": "Which?", "choice": "C"}\n')
@@ -60,9 +65,24 @@ def test_columns_are_named_and_the_reward_fits_the_answers(data: Path, tmp_path:
     assert check_recipe(tmp_path / "c.yaml").mode == "online"
 
 
+def test_a_table_of_any_kind_will_do(tmp_path: Path) -> None:
+    rows = [{"problem": "1+1?", "solution": r"It is \boxed{2}."}]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "a.parquet")
+    write_recipe(Wanted(Goal.GRPO, str(tmp_path / "a.parquet"), "tiny"), tmp_path / "a.yaml")
+    assert "recognised: problem-solution" in (tmp_path / "a.yaml").read_text()
+    (tmp_path / "b.csv").write_text("prompt,ground_truth\nWhich?,B\n")
+    write_recipe(Wanted(Goal.GRPO, str(tmp_path / "b.csv"), "tiny"), tmp_path / "b.yaml")
+    text = (tmp_path / "b.yaml").read_text()
+    assert "    prompt: prompt\n    answer: ground_truth\n" in text
+    assert "- {use: multiple_choice}" in text
+    for name in ("a", "b"):
+        [section] = check_recipe(tmp_path / f"{name}.yaml").tasks  # type: ignore[attr-defined]
+        assert [task.answer for task in taskset_tasks(section)] == [{"a": "2", "b": "B"}[name]]
+
+
 def test_what_cannot_be_is_refused_before_anything_is_written(data: Path, tmp_path: Path) -> None:
     path = tmp_path / "new" / "a.yaml"
-    with pytest.raises(MissingFileError, match="there is no file nowhere"):
+    with pytest.raises(MissingFileError, match="there is no file or dataset folder at nowhere"):
         write_recipe(Wanted(Goal.GRPO, "nowhere.jsonl", "tiny"), path)
     with pytest.raises(RecipeError, match="knows nothing to measure"):
         write_recipe(Wanted(Goal.EVAL, str(data), "tiny"), path)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rft_data.run.data_check.source import named_source
+from rft_data.recipe.named_source import named_source
 from tests.explorers.conversations.conftest import trained_tokenizer
 from tests.explorers.conversations.families import QWEN25
 from tests.rft_data.cli.test_cli import rft

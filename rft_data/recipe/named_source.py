@@ -1,4 +1,4 @@
-"""The source that a person names on the command line, as a taskset."""
+"""A source that a person names on the command line, as a part of a recipe."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def named_source(text: str, *, prompt: str | None, answer: str | None, heldout: 
     Raises: RecipeError for columns that cannot be.
     """
     columns = {} if prompt is None else {"prompt": prompt, "answer": answer}
-    given = {"name": "data", "source": _source(text), "heldout": heldout, **columns}
+    given = {"name": "data", "source": source_section(text), "heldout": heldout, **columns}
     if prompt is None and answer is not None:
         given["answer"] = answer
     try:
@@ -30,7 +30,8 @@ def named_source(text: str, *, prompt: str | None, answer: str | None, heldout: 
         raise RecipeError(f"{text}: {said}") from err
 
 
-def _source(text: str) -> dict[str, Any]:
+def source_section(text: str) -> dict[str, Any]:
+    """The `source` of a taskset that reads what a person named."""
     path = Path(text)
     if text.startswith("hf://"):
         parts = hub_parts(text)
