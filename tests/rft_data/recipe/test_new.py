@@ -98,9 +98,10 @@ def test_what_cannot_be_is_refused_before_anything_is_written(data: Path, tmp_pa
 def test_command_says_which_flag_is_missing(data: Path, tmp_path: Path) -> None:
     path = str(tmp_path / "a.yaml")
     missing = rft("recipe", "new", path)
-    assert (missing.exit_code, missing.stderr) == (
-        2, "error: --goal is not given; give one of grpo, dpo, sft, eval, curate.\n",
-    )  # fmt: skip
+    assert missing.exit_code == 2
+    assert missing.stderr.startswith(
+        "error: --goal is not given; give one of grpo, dpo, sft, eval, curate.\n"
+    )
     assert "--goal is 'gpro'" in rft("recipe", "new", path, "--goal", "gpro").stderr
     done = rft("recipe", "new", path, "--goal", "curate", "--data", str(data))
     assert (done.exit_code, done.stdout) == (0, f"wrote {path}; its header says what to do next\n")
