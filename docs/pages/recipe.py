@@ -32,6 +32,7 @@ rft recipe new FILE                      # asks for goal, data and model, and wr
 rft recipe schema                        # the JSON Schema, for editors; `rft recipe copy` writes it too
 rft recipe validate RECIPE               # every problem at once, with file, line and column
 rft recipe explain RECIPE                # what a run would come to, and every value with what set it
+rft recipe probe RECIPE                  # one task through explorer, operators and loss; updates nothing
 rft run RECIPE seed=1 stages.1.steps=20  # any key can be set here; a number names an entry of a list
 rft run RECIPE over.yaml '~evaluation'   # another recipe's values over this one's; deletes a key
 ```

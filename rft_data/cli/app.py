@@ -28,6 +28,7 @@ from rft_data.core.version import __version__
 Fresh = Annotated[
     bool, typer.Option("--fresh", help="Move an earlier run of this name aside and start over.")
 ]
+Json = Annotated[bool, typer.Option("--json", help="Print the summary as JSON instead of text.")]
 
 app = typer.Typer(
     name="rft",
@@ -62,27 +63,40 @@ def _root(
 
 
 @app.command()
-def run(recipe: RecipePath, overrides: Overrides = None, fresh: Fresh = False) -> None:
+def run(recipe: RecipePath, overrides: Overrides = None, fresh: Fresh = False, as_json: Json = False) -> None:
     """Run a recipe to its end; continues it if it was stopped, shows it if it is done."""
-    _run("run", ("online", "explore", "train", "offline", "eval"), recipe, overrides or [], fresh=fresh)
+    _run(
+        "run",
+        ("online", "explore", "train", "offline", "eval"),
+        recipe,
+        overrides or [],
+        fresh=fresh,
+        as_json=as_json,
+    )
 
 
 @app.command()
-def train(recipe: RecipePath, overrides: Overrides = None, fresh: Fresh = False) -> None:
+def train(
+    recipe: RecipePath, overrides: Overrides = None, fresh: Fresh = False, as_json: Json = False
+) -> None:
     """`rft run`, for recipes that explore nothing: train on stored experiences, to the end."""
-    _run("train", ("train", "offline"), recipe, overrides or [], fresh=fresh)
+    _run("train", ("train", "offline"), recipe, overrides or [], fresh=fresh, as_json=as_json)
 
 
 @app.command()
-def explore(recipe: RecipePath, overrides: Overrides = None, fresh: Fresh = False) -> None:
+def explore(
+    recipe: RecipePath, overrides: Overrides = None, fresh: Fresh = False, as_json: Json = False
+) -> None:
     """`rft run`, for recipes of mode explore: play and store groups with a fixed policy."""
-    _run("explore", ("explore",), recipe, overrides or [], fresh=fresh)
+    _run("explore", ("explore",), recipe, overrides or [], fresh=fresh, as_json=as_json)
 
 
 @app.command("eval")
-def eval_(recipe: RecipePath, overrides: Overrides = None, fresh: Fresh = False) -> None:
+def eval_(
+    recipe: RecipePath, overrides: Overrides = None, fresh: Fresh = False, as_json: Json = False
+) -> None:
     """`rft run`, for recipes of mode eval: measure models on held-out tasks."""
-    _run("eval", ("eval",), recipe, overrides or [], fresh=fresh)
+    _run("eval", ("eval",), recipe, overrides or [], fresh=fresh, as_json=as_json)
 
 
 @app.command()
@@ -93,6 +107,7 @@ def resume(
     changes: Annotated[
         list[str] | None, typer.Argument(help="steps=NUMBER: go on to so many optimizer steps in all.")
     ] = None,
+    as_json: Json = False,
 ) -> None:
     """Continue a run from its own stored recipe; a finished one takes more steps with steps=NUMBER."""
     with edge(again=f"Continue with: rft resume {run_dir}"):
@@ -101,7 +116,7 @@ def resume(
 
         loaded = load_run(run_dir, changes or [])
         if not served_rank(loaded):
-            say(run_to_end(loaded, f"resume {run_dir}"))
+            say(run_to_end(loaded, f"resume {run_dir}", as_json=as_json))
 
 
 @app.command("help")
@@ -127,7 +142,9 @@ def init(
             say(str(written))
 
 
-def _run(command: str, modes: Sequence[str], path: Path, overrides: Sequence[str], *, fresh: bool) -> None:
+def _run(
+    command: str, modes: Sequence[str], path: Path, overrides: Sequence[str], *, fresh: bool, as_json: bool
+) -> None:
     """`rft COMMAND PATH`, which takes recipes of these modes."""
     with edge():
         from rft_data.cli.runs import move_aside, run_to_end, served_rank
@@ -140,7 +157,7 @@ def _run(command: str, modes: Sequence[str], path: Path, overrides: Sequence[str
             move_aside(recipe)
         again = " ".join([command, str(path), *map(shlex.quote, overrides)])
         with edge(again=f"Continue with: rft resume {recipe.run_dir}"):
-            say(run_to_end(recipe, again))
+            say(run_to_end(recipe, again, as_json=as_json))
 
 
 def main() -> None:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
+from rft_data.cli.buffer_text import size_text
 from rft_data.core.text import escaped, shown
 
 if TYPE_CHECKING:
     from rft_data.core.rows import Task
     from rft_data.run.debug.chosen import Prompt
     from rft_data.run.debug.playing import PlayedRow
+    from rft_data.run.debug.probing import Probe
 
 _VALUE = 200
 
@@ -55,6 +58,27 @@ def played_text(row: PlayedRow) -> str:
         logprob = "   prompt" if token.logprob is None else f"{token.logprob:>9.4f}"
         lines.append(f"{shown(json.dumps(token.text, ensure_ascii=False), 16):<16} {token.id:>7} {logprob}")
     return "\n".join([*lines, "", *_facts(row.row), *_facts(row.verdict)])
+
+
+def probe_text(probe: Probe) -> str:
+    """A task through explorer, operators and loss."""
+    lines = [
+        f"prompt, {len(probe.prompt.ids)} tokens:",
+        *(f"  {line}" for line in probe.prompt.text.split("\n")),
+    ]
+    for row in probe.rows:
+        sampled = [one.logprob for one in row.tokens if one.logprob is not None]
+        tokens = f"{len(sampled)}, mean logprob {fmean(sampled):.3f}" if sampled else "0"
+        lines += ["", *_facts({**row.row, "tokens": tokens, **row.verdict})]
+    lines += ["", f"no loss: {probe.no_loss}" if probe.no_loss else "loss and gradient (nothing is updated):"]
+    lines += [f"  {line}" for line in _facts({key: f"{one:g}" for key, one in probe.trained.items()})]
+    lines += [
+        "",
+        "seconds:",
+        *(f"  {line}" for line in _facts({k: f"{s:.1f}" for k, s in probe.seconds.items()})),
+    ]
+    peaks = {name: size_text(count) for name, count in probe.memory.items()}
+    return "\n".join([*lines, "", "most memory:", *(f"  {line}" for line in _facts(peaks))])
 
 
 def _facts(values: Mapping[str, Any]) -> Iterator[str]:

@@ -17,6 +17,7 @@ from rft_data.cli.recipe_path import Overrides, RecipePath, shipped_or_file
 from rft_data.core.errors import RecipeError
 
 if TYPE_CHECKING:
+    from rft_data.recipe.recipe import Recipe
     from rft_data.recipe.shipped import ShippedRecipe
 
 Name = Annotated[
@@ -133,30 +134,73 @@ def schema() -> None:
 
 
 @recipe_app.command()
-def validate(recipe: RecipePath, overrides: Overrides = None, deep: Deep = False) -> None:
+def validate(
+    recipe: RecipePath, overrides: Overrides = None, deep: Deep = False, as_json: Json = False
+) -> None:
     """Check a recipe without running it or importing what it names; every problem with file and line."""
     with edge():
-        from rft_data.recipe.load import load_recipe, validate_recipe
+        try:
+            loaded = _validated(recipe, overrides or [], deep=deep)
+        except RecipeError as err:
+            if as_json:
+                show({"valid": False, "mistakes": err.mistakes, "error": str(err)}, "", as_json=True)
+            raise
+        value = {"valid": True, "mistakes": [], "mode": loaded.mode, "name": loaded.name}
+        show(value, f"{recipe}: valid ({loaded.mode} recipe '{loaded.name}')", as_json=as_json)
 
-        loaded = validate_recipe(recipe, overrides or [])
-        if deep:
-            from rft_data.run.deep_check import deep_problems  # loads the libraries
 
-            if found := deep_problems(load_recipe(recipe, overrides or [])):
-                raise RecipeError("\n".join([f"{recipe} cannot run here:", *(f"  {one}" for one in found)]))
-        say(f"{recipe}: valid ({loaded.mode} recipe '{loaded.name}')")
+def _validated(recipe: Path, overrides: Sequence[str], *, deep: bool) -> Recipe:
+    from rft_data.recipe.load import load_recipe, validate_recipe
+
+    loaded = validate_recipe(recipe, overrides)
+    if deep:
+        from rft_data.run.deep_check import deep_problems  # loads the libraries
+
+        if found := deep_problems(load_recipe(recipe, overrides)):
+            raise RecipeError("\n".join([f"{recipe} cannot run here:", *(f"  {one}" for one in found)]))
+    return loaded
 
 
 @recipe_app.command()
-def explain(recipe: RecipePath, overrides: Overrides = None) -> None:
+def explain(recipe: RecipePath, overrides: Overrides = None, as_json: Json = False) -> None:
     """What a run would come to (batches, memory, disk, hosts), and every value with what set it."""
     with edge():
         from rft_data.cli.outlook_text import outlook_lines
         from rft_data.recipe.explain import explain as explained
+        from rft_data.recipe.explain import values
         from rft_data.recipe.load import load_recipe
 
-        values = explained(recipe, overrides or [])
-        say("\n".join([*outlook_lines(load_recipe(recipe, overrides or [])), "", *values]))
+        outlook = outlook_lines(load_recipe(recipe, overrides or []))
+        if not as_json:
+            say("\n".join([*outlook, "", *explained(recipe, overrides or [])]))
+            return
+        parts = [line.split(maxsplit=1) for line in outlook]
+        found = {
+            "outlook": [{"what": what, "words": words} for what, words in parts],
+            "values": [asdict(one) for one in values(recipe, overrides or [])],
+        }
+        show(found, "", as_json=True)
+
+
+@recipe_app.command()
+def probe(
+    recipe: RecipePath,
+    overrides: Overrides = None,
+    which: Annotated[
+        str | None, typer.Option("--task", help="A task's id, or its place from 0; else the first task.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """One task through explorer, operators and loss, with everything real; updates and keeps nothing."""
+    with edge():
+        from rft_data.cli.debug_text import probe_text
+        from rft_data.recipe.load import load_recipe
+        from rft_data.run.debug.chosen import chosen_task
+        from rft_data.run.debug.probing import can_be_probed, probed
+
+        loaded = can_be_probed(load_recipe(recipe, overrides or []))
+        found = probed(loaded, chosen_task(loaded, which))
+        show(asdict(found), probe_text(found), as_json=as_json)
 
 
 def _chosen(given: str | None, flag: str, choices: Sequence[str]) -> str:

@@ -24,13 +24,16 @@ from trainers.ranks.follower import served_torchrun
 log = logging.getLogger(__name__)
 
 
-def run_to_end(recipe: RunRecipe, again: str) -> str:
-    """Run or continue; returns the text for stdout. `again` is the command that names this recipe."""
+def run_to_end(recipe: RunRecipe, again: str, *, as_json: bool = False) -> str:
+    """Run or continue; returns the text for stdout.
+
+    Args: again: the command that names this recipe. as_json: the summary for programs.
+    """
     directory, buffer = Path(recipe.run_dir), recipe.buffer.uri
     log.info("run '%s' in %s (continue a stopped run with: rft resume %s)", recipe.name, directory, directory)
     with following(directory, quiet=quiet()):
         summary = conduct(recipe) if recipe.placement.use == "ray" else run_recipe(recipe)
-    if "pictures" not in summary:
+    if as_json or "pictures" not in summary:
         return json.dumps(summary, indent=1)
     found = cast("OnlineSummary", summary)
     return "\n".join(

@@ -6,6 +6,8 @@ the thing, what was found, what was wanted, and what to do.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 
 class RftError(Exception):
     """Base of every deliberate failure. Exit code 1: failed at run time."""
@@ -17,6 +19,8 @@ class RecipeError(RftError, ValueError):
     """A recipe or a command-line argument is not valid."""
 
     exit_code = 2
+    mistakes: Sequence[Mapping[str, object]] = ()
+    """`file`, `line`, `column`, `key` and `message` of each mistake of a recipe; no file: command line."""
 
 
 class UnknownComponentError(RftError, LookupError):

@@ -13,9 +13,10 @@ from typing import Any
 
 from rft_data.core.errors import MissingFileError, RecipeError
 from rft_data.core.lookup import suggest
-from rft_data.recipe.leaves import dotted
+from rft_data.recipe.invalid import invalid_at
 from rft_data.recipe.operator_lists import name_operators
 from rft_data.recipe.origins import COMMAND_LINE, Origin, Origins
+from rft_data.recipe.preflight.problem import Problem
 from rft_data.recipe.section import Loc
 from rft_data.recipe.shipped import shipped_recipes
 from rft_data.recipe.yaml_text import MAX_DEPTH, parse_yaml
@@ -220,7 +221,7 @@ class _Layers:
         return node, (*loc, last)
 
     def _error(self, loc: Loc, at: Origin, message: str) -> RecipeError:
-        return RecipeError(f"{self.origins.file} is not a valid recipe:\n  {at} {dotted(loc)}: {message}")
+        return invalid_at(self.origins, at, Problem(loc, message))
 
 
 def _nowhere(text: str) -> RecipeError:

@@ -17,8 +17,8 @@ from pydantic import ValidationError
 from rft_data.core.errors import MissingFileError, RecipeError, ResumeError
 from rft_data.core.lookup import own_code_from
 from rft_data.core.version import __version__
+from rft_data.recipe.invalid import invalid
 from rft_data.recipe.layers import Written, read_layers
-from rft_data.recipe.leaves import dotted
 from rft_data.recipe.located import located
 from rft_data.recipe.modes import MODES, DataRecipe, OperatorRecipe
 from rft_data.recipe.origins import Origins
@@ -175,7 +175,7 @@ def _checked(
     mode = data.get("mode")
     if not isinstance(mode, str) or mode not in MODES:
         problems.append(Problem(("mode",), f"found {mode!r}; one of {', '.join(MODES)} is needed"))
-        raise _error(written, problems)
+        raise invalid(written.origins, problems)
     problems += [problem for check in checks for problem in check(data)]
     try:
         recipe = MODES[mode].model_validate(data, context=context)
@@ -183,9 +183,9 @@ def _checked(
         unfilled = {problem.loc for problem in found.problems}
         mistakes = (located(data, MODES[mode], one) for one in err.errors())
         problems += [one for one in mistakes if one.loc not in unfilled]
-        raise _error(written, problems) from err
+        raise invalid(written.origins, problems) from err
     if problems:
-        raise _error(written, problems)
+        raise invalid(written.origins, problems)
     recipe.keep_references(found.from_env)
     return recipe
 
@@ -195,12 +195,4 @@ def _check_version(written: Written) -> None:
     version = written.tree.get("recipe")
     if isinstance(version, int) and version > FORMAT:
         message = f"found {version}; rft-data {__version__} reads formats up to {FORMAT}: install a later one"
-        raise _error(written, [Problem(("recipe",), message)])
-
-
-def _error(written: Written, problems: Sequence[Problem]) -> RecipeError:
-    """The problems by their lines in the files, each once."""
-    origins = written.origins
-    ordered = sorted(dict.fromkeys(problems), key=lambda one: origins.order(one.loc))
-    lines = [f"  {origins.find(one.loc)} {dotted(one.loc) or 'recipe'}: {one.message}" for one in ordered]
-    return RecipeError("\n".join([f"{origins.file} is not a valid recipe:", *lines]))
+        raise invalid(written.origins, [Problem(("recipe",), message)])

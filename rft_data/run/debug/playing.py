@@ -55,40 +55,61 @@ def played(recipe: ExplorerRecipe, task: Task, rollouts: int) -> list[PlayedRow]
         model = played_model(recipe, root)
         run_recipe(_explore_recipe(recipe, task, rollouts, model, root))
         with Buffer(root / "buffer", read_only=True) as buffer:
-            rows = buffer.read("experiences").to_pylist()
-            said = {row["experience_id"]: row for row in buffer.read("annotations").to_pylist()}
-        tokenizer = tokenizer_of(recipe, model)
+            return stored_rows(buffer, tokenizer_of(recipe, model))
+
+
+def stored_rows(buffer: Buffer, tokenizer: Any) -> list[PlayedRow]:
+    """Every stored row with its verdict."""
+    said = {row["experience_id"]: row for row in buffer.read("annotations").to_pylist()}
+    rows = buffer.read("experiences").to_pylist()
     return [_row(row, said.get(row["experience_id"], {}), tokenizer) for row in rows]
 
 
-def _explore_recipe(
-    recipe: ExplorerRecipe, task: Task, rollouts: int, model: str, root: Path
-) -> ExploreRecipe:
-    """The recipe's explorers and operators on this task alone."""
+def task_section(task: Task, root: Path) -> dict[str, Any]:
+    """A section of `tasks` with this task alone, from a file that is written into `root`."""
     file = root / "task.jsonl"
     file.write_text(json.dumps({**task.metadata, "messages": list(task.messages), "answer": task.answer}))
-    values = {key: one for key, one in recipe.model_dump().items() if key in _KEPT}
-    if isinstance(recipe, EvalRecipe):
-        values.setdefault("experience_ops", [])
-    section = {
+    return {
         "name": task.taskset,
         "source": {"use": "jsonl", "path": str(file)},
         "prompt": "messages",
         "answer": None if task.answer is None else "answer",
         "metadata": sorted(task.metadata),
         **({} if task.workflow is None else {"workflow": task.workflow}),
+        **({} if task.reward is None else {"reward": task.reward}),
     }
+
+
+def scoring(explorer: dict[str, Any], taskset: str) -> dict[str, Any]:
+    """A section `explorer` with those components of its reward that are for this taskset."""
+    kept = [one for one in explorer["reward"] if taskset in (one.get("tasksets") or [taskset])]
+    own = [{**one, "tasksets": [taskset]} if one.get("tasksets") else one for one in kept]
+    return {**explorer, "reward": own}
+
+
+def _explore_recipe(
+    recipe: ExplorerRecipe, task: Task, rollouts: int, model: str, root: Path
+) -> ExploreRecipe:
+    """The recipe's explorers and operators on this task alone."""
+    values = {key: one for key, one in recipe.model_dump().items() if key in _KEPT}
+    if isinstance(recipe, EvalRecipe):
+        values.setdefault("experience_ops", [])
     return ExploreRecipe.model_validate(
         {
             **values,
-            "explorer": {**values["explorer"], "group_size": rollouts, "limits": {}, "greedy_member": False},
+            "explorer": {
+                **scoring(values["explorer"], task.taskset),
+                "group_size": rollouts,
+                "limits": {},
+                "greedy_member": False,
+            },
             "recipe": 1,
             "mode": "explore",
             "name": "debug",
             "run_dir": str(root / "run"),
             "buffer": {"uri": str(root / "buffer")},
             "model": {"path": model},
-            "tasks": [section],
+            "tasks": [task_section(task, root)],
             "selector": {"use": "shuffle"},
             "groups": 1,
         }

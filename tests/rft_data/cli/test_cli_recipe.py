@@ -74,3 +74,29 @@ def test_version_quiet_and_verbose() -> None:
     assert said.splitlines()[-2].startswith("error: there is no recipe")
     assert said.splitlines()[-1] == "help: rft help missing-file"
     assert "Usage" in rft().stdout
+
+
+def test_validate_gives_programs_every_mistake_with_its_place(tmp_path: Path) -> None:
+    good = json.loads(rft("recipe", "validate", "quickstart", "--json").stdout)
+    assert good == {"valid": True, "mistakes": [], "mode": "online", "name": "quickstart"}
+    path = tmp_path / "over.yaml"
+    path.write_text("extends: quickstart\nsed: 3\n")
+    wrong = rft("recipe", "validate", str(path), "explorer.group_size=1", "--json")
+    assert wrong.exit_code == 2
+    found = json.loads(wrong.stdout)
+    assert found["valid"] is False
+    first, second = found["mistakes"]
+    assert (first["file"], first["line"], first["column"], first["key"]) == (str(path), 2, 1, "sed")
+    assert first["message"] == "unknown key; did you mean 'seed'?"
+    assert (second["file"], second["line"], second["key"]) == (None, None, "explorer.group_size")
+    assert "did you mean 'seed'?" in wrong.stderr, "for people too"
+    path.write_text("extends: quickstrat\n")
+    [parent] = json.loads(rft("recipe", "validate", str(path), "--json").stdout)["mistakes"]
+    assert (parent["key"], parent["line"]) == ("extends", 1)
+
+
+def test_explain_gives_programs_every_value_with_its_origin() -> None:
+    found = json.loads(rft("recipe", "explain", "quickstart", "seed=9", "--json").stdout)
+    assert {"key": "seed", "value": 9, "origin": "command line"} in found["values"]
+    assert {"memory", "contacts", "folder"} <= {one["what"] for one in found["outlook"]}
+    assert all(one["words"] for one in found["outlook"])

@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 
 from rft_data.buffer import Buffer
+from rft_data.core.rows import Task
+from rft_data.run.debug.playing import scoring, task_section
 from tests.explorers.engines.chat_server import ChatServer, completion
 from tests.rft_data.cli.test_cli import rft
 from tests.rft_data.conftest import make_experience
@@ -125,3 +127,46 @@ def test_a_model_at_an_endpoint_is_looked_at_by_its_name(recipe: str, tmp_path: 
     assert shown.exit_code == 0, shown.stderr
     assert "the endpoint gets these messages" in shown.stdout
     assert {body["model"] for body in server.requests} == {"some/model"}
+
+
+@pytest.mark.slow
+def test_a_probe_takes_one_task_through_explorer_operators_and_loss_and_keeps_nothing(
+    recipe: str, tmp_path: Path
+) -> None:
+    uneven = "explorer.reward=[{use: 'tests.rft_data.run.test_extending:uneven', name: exact_answer}]"
+    done = rft("recipe", "probe", recipe, uneven, "--task", "1", "--json")
+    assert done.exit_code == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert "1 + 1 =" in found["prompt"]["text"]
+    assert [row["row"]["member"] for row in found["rows"]] == [0, 1, 2, 3]
+    assert {row["verdict"]["verdict"] for row in found["rows"]} == {"kept"}
+    assert found["trained"]["rows"] == 4.0
+    assert found["trained"]["grad_norm"] > 0
+    assert found["trained"]["learning_rate"] == 0.0
+    assert found["no_loss"] == ""
+    assert {"engine_start", "train"} <= set(found["seconds"])
+    assert min(found["memory"].values()) >= 0
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.slow
+def test_a_probe_shows_a_group_that_the_operators_drop(recipe: str) -> None:
+    change = "experience_ops=[{reward_range_filter: {min_reward: 9.0}}, {grpo_advantage_mapper: {}}]"
+    done = rft("recipe", "probe", recipe, change, "stages.0.max_explored=1")
+    assert done.exit_code == 0, done.stderr
+    assert "reward_range_filter" in done.stdout
+    assert "no loss: step 0: none of the 1 groups explored for it may be trained" in done.stdout
+    refused = rft("recipe", "probe", "gsm8k_data")
+    assert "has mode 'data', and a probe explores and computes a loss" in refused.stderr
+
+
+def test_a_task_is_played_alone_with_its_own_rewards_and_choices(tmp_path: Path) -> None:
+    rewards = [{"use": "a", "tasksets": ["x", "y"]}, {"use": "b", "tasksets": ["y"]}, {"use": "c"}]
+    assert scoring({"reward": rewards, "max_tokens": 3}, "x") == {
+        "reward": [{"use": "a", "tasksets": ["x"]}, {"use": "c"}],
+        "max_tokens": 3,
+    }
+    task = Task("x", ({"role": "user", "content": "1"},), "1", workflow="w", reward="r", metadata={"k": 1})
+    section = task_section(task, tmp_path)
+    assert (section["workflow"], section["reward"], section["metadata"]) == ("w", "r", ["k"])
+    assert json.loads((tmp_path / "task.jsonl").read_text())["k"] == 1

@@ -11,6 +11,7 @@ from rft_data.recipe.load import load_recipe, load_run
 from rft_data.recipe.recipe import RunRecipe
 from rft_data.run.extending import same_but_longer
 from rft_data.run.start import run_recipe
+from tests.rft_data.cli.test_cli import rft
 from tests.rft_data.run.test_exact_resume import trained
 from tests.rft_data.run.test_online import write_recipe
 
@@ -57,6 +58,7 @@ def test_a_run_with_more_steps_ends_with_the_weights_of_one_that_had_them_from_t
     assert weights[0].read_bytes() != first_step.read_bytes(), "nothing was learned"
     assert run_recipe(load_run(longer / "run")) == done, "resumed without steps it has the new number"
     assert run_recipe(recipe(longer, 4)) == done, "and so has the recipe"
+    assert json.loads(rft("resume", str(longer / "run"), "--json").stdout) == done
     with pytest.raises(ResumeError, match=r"stages\.0\.steps: 4 -> 3"):
         run_recipe(recipe(longer, 3))
 
