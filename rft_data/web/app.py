@@ -9,7 +9,7 @@ import math
 import secrets
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import FastAPI, Form, Query, Request
 from fastapi.exceptions import RequestValidationError
@@ -21,12 +21,14 @@ from starlette.exceptions import HTTPException
 from rft_data.buffer import Buffer
 from rft_data.core.errors import BusyError, RecipeError, RftError, RowError, TokenError
 from rft_data.core.rows import Feedback, now
+from rft_data.core.words import FeedbackKey
 from rft_data.exchange.feedback import storable
 from rft_data.reading.group_view import group_view
 from rft_data.reading.lineage import lineage, trained_on
 from rft_data.run.status import stored_run_id
 from rft_data.web import runs, words
 from rft_data.web.alarms import NUMBERS, alarms
+from rft_data.web.choosing import next_pair, store_choice
 from rft_data.web.comparing import compare
 from rft_data.web.listing import COLUMNS, histogram, listing, parsed, with_verdicts
 from rft_data.web.rollout import advantage, conversation, run_tokenizer, tokens, whole_row
@@ -69,7 +71,7 @@ class Page:
         subject = self._subjects[key]
         line = runs.line(self._subjects, subject)
         if line.status is None:
-            return self._shown("buffer.html", subject=subject, line=line)
+            return self._shown("buffer.html", subject=subject, line=line, author=self._author)
         buffer = runs.opened(self._subjects, key)
         names = dict.fromkeys((*runs.FIRST, *NUMBERS))
         frame = None if buffer is None else runs.metrics(buffer, self._run_id(key), list(names))
@@ -78,6 +80,7 @@ class Page:
             subject=subject,
             status=line.status,
             has_buffer=buffer is not None,
+            author=self._author,
             follow=follow,
             alarms=alarms(line.status, frame),
             charts=[] if frame is None else runs.first_charts(frame),
@@ -156,6 +159,27 @@ class Page:
             form_token=self._form_token,
         )
 
+    def choose(self, key: str) -> HTMLResponse:
+        """Two rollouts of a group, of which the author has not said which is better."""
+        pair = next_pair(self._subjects.buffer(key), self._speaker())
+        subject = self._subjects[key]
+        return self._shown("choose.html", subject=subject, pair=pair, form_token=self._form_token)
+
+    def chosen(
+        self,
+        key: str,
+        left: Words,
+        right: Words,
+        answer: Annotated[Literal["a", "b", "s"], Form()],
+        form_token: Words,
+    ) -> RedirectResponse:
+        """Store which of two rollouts is better: `a` the left one, `b` the right one, `s` neither."""
+        author = self._speaker()
+        self._check_form(form_token)
+        with Buffer(self._subjects.buffer(key).location) as owned:
+            store_choice(owned, author, left, right, answer)
+        return RedirectResponse(f"/s/{key}/choose", 303)
+
     def say(
         self,
         key: str,
@@ -165,12 +189,10 @@ class Page:
         text: Words = "",
     ) -> RedirectResponse:
         """Store a score, a comment or both about one experience, as feedback of this page's author."""
-        if self._author is None:
-            raise TokenError("this page only shows; start it with 'rft view --author NAME' to say something.")
-        if not hmac.compare_digest(form_token.encode(), self._form_token.encode()):
-            raise TokenError("this form is not of this page; load the row again.")
+        author = self._speaker()
+        self._check_form(form_token)
         experience = lineage(self._subjects.buffer(key), seq).experience["experience_id"]
-        said = Feedback(experience, self._author, "score", _score(value), text or None, now())
+        said = Feedback(experience, author, FeedbackKey.SCORE, _score(value), text or None, now())
         if said.value is None and said.text is None:
             raise RowError("nothing was said: give a score, a comment or both.")
         storable(text, "comment")
@@ -189,6 +211,15 @@ class Page:
         number = secrets.token_hex(4)
         logger.warning("page: request %s of %s: %s", number, request.url.path, text)
         return self._shown("problem.html", status, text=text, number=number, status=status)
+
+    def _speaker(self) -> str:
+        if self._author is None:
+            raise TokenError("this page only shows; start it with 'rft view --author NAME' to say something.")
+        return self._author
+
+    def _check_form(self, token: str) -> None:
+        if not hmac.compare_digest(token.encode(), self._form_token.encode()):
+            raise TokenError("this form is not of this page; load it again.")
 
     def _run_id(self, key: str) -> str:
         """The run id under which a run's rows are stored."""
@@ -214,6 +245,7 @@ def make_app(subjects: Subjects, author: str | None, form_token: str) -> FastAPI
         "/s/{key}/metric.csv": page.metric_csv,
         "/s/{key}/experiences": page.experiences,
         "/s/{key}/tasks": page.tasks,
+        "/s/{key}/choose": page.choose,
         "/s/{key}/steps/{step}": page.step,
         "/s/{key}/groups/{group_id:path}": page.group,
         "/s/{key}/rows/{seq}": page.row,
@@ -221,6 +253,7 @@ def make_app(subjects: Subjects, author: str | None, form_token: str) -> FastAPI
     }
     for path, answer in routes.items():
         app.get(path, response_model=None)(answer)
+    app.post("/s/{key}/choose", response_model=None)(page.chosen)
     app.post("/s/{key}/rows/{seq}/say", response_model=None)(page.say)
     _handle_errors(app, page)
     return app

@@ -30,6 +30,41 @@ class _Answer:
     feedback: Feedback
 
 
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """What an author has said in a buffer."""
+
+    rows: Counter[tuple[str, str]]
+    """Rows of feedback, by (experience, key)."""
+    subjects: set[tuple[str, str | None]]
+    """Subjects that have an answer, by the ids of left and right; None on the right of a rating."""
+
+    def has(self, subject: Subject) -> bool:
+        """Whether the subject was answered or skipped."""
+        return _ids(subject) in self.subjects
+
+
+def answered(buffer: Buffer, author: str) -> Answered:
+    """What an author has said and not withdrawn."""
+    rows: Counter[tuple[str, str]] = Counter()
+    subjects: set[tuple[str, str | None]] = set()
+    columns = ["experience_id", "key", "value", "text"]
+    answers: dict[tuple[str, str], list[str | None]] = {}
+    for row in buffer.read("feedback", columns, Compare("author", "eq", author)).to_pylist():
+        about = (row["experience_id"], row["key"])
+        rows[about] += 1
+        if row["key"] not in (FeedbackKey.SCORE, FeedbackKey.PREFERRED, FeedbackKey.SKIPPED):
+            continue
+        if is_withdrawal(row["value"], row["text"]):
+            answers.pop(about, None)
+        else:
+            answers.setdefault(about, []).append(_partner(row["key"], row["text"]))
+    for (experience_id, _), partners in answers.items():
+        subjects.update((experience_id, partner) for partner in partners)
+        subjects.update((partner, experience_id) for partner in partners if partner is not None)
+    return Answered(rows, subjects)
+
+
 class Session:
     """Stores answers as feedback at once, and turns choices into preference pairs when the session is closed.
 
@@ -41,34 +76,14 @@ class Session:
         """Leave out the subjects that this author answered or skipped in earlier sessions."""
         self._buffer = buffer
         self._author = author
-        self._stored: Counter[tuple[str, str]] = Counter()
-        """Rows of feedback that the author has stored, by (experience, key)."""
-        self._done: set[tuple[str, str | None]] = set()
-        """Subjects that have an answer, by the ids of left and right; None on the right of a rating."""
         store_preferred(buffer, author)
-        self._remember()
+        said = answered(buffer, author)
+        self._stored, self._done = said.rows, said.subjects
         self._subjects: Iterator[Subject] = iter(subjects)
         self._waiting: list[Subject] = []
         self._answers: list[_Answer] = []
         self.counts: Counter[str] = Counter()
         """Answers of this session that were not undone, by key."""
-
-    def _remember(self) -> None:
-        columns = ["experience_id", "key", "value", "text"]
-        answers: dict[tuple[str, str], list[str | None]] = {}
-        mine = Compare("author", "eq", self._author)
-        for row in self._buffer.read("feedback", columns, mine).to_pylist():
-            about = (row["experience_id"], row["key"])
-            self._stored[about] += 1
-            if row["key"] not in (FeedbackKey.SCORE, FeedbackKey.PREFERRED, FeedbackKey.SKIPPED):
-                continue
-            if is_withdrawal(row["value"], row["text"]):
-                answers.pop(about, None)
-            else:
-                answers.setdefault(about, []).append(_partner(row["key"], row["text"]))
-        for (experience_id, _), partners in answers.items():
-            self._done.update((experience_id, partner) for partner in partners)
-            self._done.update((partner, experience_id) for partner in partners if partner is not None)
 
     def current(self) -> Subject | None:
         """The subject to be answered next; None when none is left."""

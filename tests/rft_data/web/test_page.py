@@ -197,3 +197,29 @@ def test_what_must_not_be_said_is_not_stored(page: TestClient, runs: Path) -> No
     with Buffer(runs / "library") as owner:  # as a run that is at work
         assert say(page, value="1") == 409
         assert owner.counts()["feedback"] == before
+
+
+def test_choices_between_two_rollouts_become_preference_pairs(page: TestClient, runs: Path) -> None:
+    with Buffer(runs / "library", read_only=True) as buffer:
+        before = buffer.counts()
+    asked = []
+    for answer in "abs":
+        text = shown(page, "/s/library/choose")
+        assert "reward" not in text
+        left, right = re.findall(r'name="(?:left|right)" value="([^"]+)"', text)
+        asked.append({left, right})
+        form = {"form_token": FORM_TOKEN, "left": left, "right": right, "answer": answer}
+        assert page.post("/s/library/choose", data={**form, "right": "nobody"}).status_code == 400
+        assert page.post("/s/library/choose", data={**form, "form_token": "x"}).status_code == 403
+        assert page.post("/s/library/choose", data=form).status_code == 303
+        assert page.post("/s/library/choose", data=form).status_code == 400, "it has an answer"
+        with Buffer(runs / "library", read_only=True) as buffer:
+            newest = buffer.tail("preferences", 1).to_pylist()[0]
+        chosen = {"a": left, "b": right}.get(answer)
+        if chosen:
+            assert (newest["author"], newest["chosen_experience_id"]) == ("me", chosen)
+    assert len({frozenset(pair) for pair in asked}) == 3
+    with Buffer(runs / "library", read_only=True) as buffer:
+        after = buffer.counts()
+    assert after["preferences"] - before["preferences"] == 2
+    assert after["feedback"] - before["feedback"] == 3
