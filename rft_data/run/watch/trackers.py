@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     Began: TypeAlias = tuple[TrainingArguments, TrainerState, TrainerControl]
 
 TENSORBOARD = "tensorboard"
+_EVAL = "eval_"
 CALLBACKS = (
     "azure_ml",
     "clearml",
@@ -79,9 +80,8 @@ class TensorBoard:
         self._files: dict[str, EventFile] = {}
 
     def log(self, point: Point) -> None:
-        """Write a point, tags as transformers' callback writes them: `train/` and the number's name; samples
-        as text."""
-        scalars = {f"train/{name}": value for name, value in flat(point).items()}
+        """Write a point, tags as transformers' callback writes them, `train/reward`; samples as text."""
+        scalars = {_tag(name): value for name, value in flat(point).items()}
         explored = {tag: value for tag, value in scalars.items() if tag.startswith("train/explorer")}
         by_step = self._file("by_step", point.step)
         by_step.add_scalars(point.step, scalars)
@@ -214,12 +214,22 @@ def _arguments(output: str, run_id: str) -> TrainingArguments:
 
 
 def flat(point: Point) -> dict[str, float]:
-    """A point's numbers by name: the trainer's by key, as TRL names them, those of other roles by `role/key`.
+    """A point's numbers under the names that trackers get.
 
-    The other axes, policy version and elapsed seconds, are the loop's.
+    The trainer's by key, as TRL names them; held-out figures as `eval_KEY`, as TRL's evaluations; those of
+    other roles as `role/key`. The other axes, policy version and elapsed seconds, are the loop's.
     """
     return {
-        key if role == MetricRole.TRAINER else f"{role}/{key}": value
-        for role, numbers in point.numbers.items()
-        for key, value in numbers.items()
+        _name(role, key): value for role, numbers in point.numbers.items() for key, value in numbers.items()
     }
+
+
+def _name(role: str, key: str) -> str:
+    if role == MetricRole.RUN:
+        return f"{_EVAL}{key.removeprefix('heldout/')}"
+    return key if role == MetricRole.TRAINER else f"{role}/{key}"
+
+
+def _tag(name: str) -> str:
+    """A name as transformers' own callbacks show it."""
+    return f"eval/{name.removeprefix(_EVAL)}" if name.startswith(_EVAL) else f"train/{name}"

@@ -27,6 +27,7 @@ def point(step: int = 7, version: int = 3) -> Point:
     numbers = {
         "trainer": {"reward": 0.5, "loss": math.nan, "grad_norm": 1e300},
         "explorer-0": {"tokens": 4096.0},
+        "run": {"heldout/reward": 0.75},
         "sampler": {"lag_in_queue/8+": 2.0},
         "loop": {"policy_version": float(version), "elapsed_s": 12.5},
     }
@@ -118,6 +119,7 @@ def test_tensorboard_has_two_step_axes(tmp_path: Path) -> None:
     assert values["train/reward"] == 0.5
     assert math.isnan(values["train/loss"])
     assert values["train/grad_norm"] == math.inf  # larger than a 32-bit float
+    assert values["eval/reward"] == 0.75
     assert values["train/sampler/lag_in_queue/8+"] == 2.0
     assert (values["train/loop/policy_version"], values["train/loop/elapsed_s"]) == (3.0, 12.5)
     explored = list(events(by_version))[2:]
