@@ -18,8 +18,11 @@ def located(tree: object, model: type[BaseModel], problem: ErrorDetails) -> Prob
     loc = _in_tree(tree, problem["loc"])
     message = problem["msg"].removeprefix("Value error, ")
     if problem["type"] == "extra_forbidden":
-        close = suggest(str(loc[-1]), _known_fields(model, loc[:-1]))
+        known = _known_fields(model, loc[:-1])
+        close = suggest(str(loc[-1]), known)
         message = f"unknown key;{close}" if close else "unknown key"
+        if loc[-1] in known:
+            message = "unknown key here: another kind of this section has it; remove it, or choose that kind"
         if loc[-1] in TRUNCATING:
             message = (
                 f"'{loc[-1]}' is refused: it samples from a cut-off distribution, whose logprobs the trainer "

@@ -130,6 +130,12 @@ def test_all_problems_are_reported_at_once_with_their_place(tmp_path: Path) -> N
             "13:3 explorer.engine: .*'worker_cls' would replace the worker",
         ),
         ("group_size: 4", "group_size: 1", "give at least 2"),
+        ("trl: {learning_rate: 1e-3}", "epochs: 3", r"23:5 stages\.0\.epochs: unknown key$"),
+        (
+            "stages:\n",
+            "stages:\n  - {algorithm: sft, steps: 3}\n",
+            r"stages\.0\.steps: unknown key here: another kind of this section has it",
+        ),
         (
             "group_size: 4",
             "group_size: 4\n  top_p: 0.9",

@@ -1,5 +1,6 @@
 """`${ref:...}` and `${env:...}`: what they stand for, what is stored of them, and which are refused."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 from rft_data.core.errors import RecipeError
 from rft_data.core.lookup import OWN_CODE
 from rft_data.recipe.layers import read_layers
-from rft_data.recipe.load import load_recipe, validate_recipe
+from rft_data.recipe.load import OWN_CODE_FILE, load_recipe, load_run, validate_recipe
 from rft_data.recipe.references import Filled, filled
 from tests.rft_data.run.test_online import write_recipe
 
@@ -143,3 +144,24 @@ def test_a_shipped_recipe_finds_its_samples_from_anywhere(
     recipe: Any = validate_recipe(tmp_path / "mine.yaml")
     for taskset in recipe.tasks:
         assert Path(taskset.source.path).is_file()
+
+
+def test_a_stored_recipe_finds_what_the_environment_names_where_it_was_found_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    beside = tmp_path / "project"
+    (beside / "in").mkdir(parents=True)
+    (beside / "in" / "rows.jsonl").write_text("")
+    monkeypatch.setenv(OWN_CODE, "")
+    monkeypatch.chdir(tmp_path)
+    source = "{use: jsonl, path: '${env:RFT_NOT_SET:-in}/rows.jsonl'}"
+    path = write_recipe(beside)
+    changes = [f"tasks.0.source={source}", f"run_dir={tmp_path}/run"]
+    saved = load_recipe(path, changes).saved()
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / "recipe.json").write_text(json.dumps(saved))
+    (folder / OWN_CODE_FILE).write_text(str(beside))
+    again: Any = load_run(folder)
+    assert again.tasks[0].source.path == "project/in/rows.jsonl"
+    assert again.saved() == saved, "it is stored as a reference"
