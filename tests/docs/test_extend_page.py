@@ -32,6 +32,7 @@ from tests.rft_data.sampler.memory import House
 from tests.rft_data.tasks.selectors.pool import make_tasks
 from trainers.policy.losses import LossContext, make_loss
 
+NOUNS = ("dataset", "reward", "environment", "operator", "selector", "sampler", "loss", "algorithm")
 TASK = Task("sums", ({"role": "user", "content": "How many are 3 and 1?"},), answer="4")
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "extend.md").read_text()
@@ -49,7 +50,16 @@ def copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def test_every_part_is_shown_as_it_is_and_is_short() -> None:
     assert re.findall(r"^```python\n(.*?)^```$", PAGE, re.M | re.S) == [
         PARTS[f"my_{noun}.py"]
-        for noun in ("reward", "environment", "operator", "selector", "sampler", "loss", "algorithm")
+        for noun in (
+            "dataset",
+            "reward",
+            "environment",
+            "operator",
+            "selector",
+            "sampler",
+            "loss",
+            "algorithm",
+        )
     ]
     assert all(len(text.splitlines()) <= 40 for text in PARTS.values())
 
@@ -87,6 +97,13 @@ def test_the_environment_gives_a_second_try(copied: Path) -> None:
     (row,) = asyncio.run(workflow.run(TASK, engine, context))
     assert (row.reward, row.metadata["turns"]) == (1.0, 2)
     workflow.close()
+
+
+def test_the_dataset_is_the_same_each_time(copied: Path) -> None:
+    rows = load("./my_dataset.py:sums", "source")
+    found = list(rows(3))
+    assert found == list(rows(3))
+    assert [int(str(row["answer"])) for row in found] == [sum(row["terms"]) for row in found]
 
 
 def test_the_reward_is_of_the_last_number(copied: Path) -> None:

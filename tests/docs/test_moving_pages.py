@@ -1,0 +1,56 @@
+"""The pages for those who come from elsewhere name keys that recipes have, and arguments that TRL has."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pydantic import BaseModel
+
+from rft_data.recipe.modes import MODES
+from tests.docs.blocks import ROOT
+from tests.docs.sections import sections_in
+
+_KEY = re.compile(r"[a-z_]+(\.[a-z_]+)*")
+
+
+def rows(page: Path, heading: str) -> Iterator[tuple[list[str], list[str]]]:
+    """The names in code of the first two columns, for each row of the table under a heading."""
+    table = page.read_text().split(f"\n## {heading}\n")[1].split("\n## ")[0]
+    for line in table.splitlines():
+        if line.startswith("| `"):
+            theirs, ours = line.strip("| ").split(" | ")[:2]
+            yield re.findall(r"`([^`]+)`", theirs), re.findall(r"`([^`]+)`", ours)
+
+
+def has_key(sections: list[type[BaseModel]], path: list[str]) -> bool:
+    """Whether a recipe may have a key; entries of lists have no number in it."""
+    found = [one.model_fields[path[0]] for one in sections if path[0] in one.model_fields]
+    below = [section for field in found for section in sections_in(field.annotation)]
+    return bool(found) and (len(path) == 1 or has_key(below, path[1:]))
+
+
+@pytest.mark.parametrize(("page", "heading"), [("from_trinity.md", "Keys"), ("from_trl.md", "Arguments")])
+def test_keys_named_as_ours_are_keys_of_recipes(page: str, heading: str) -> None:
+    named = {key for _, ours in rows(ROOT / "docs" / page, heading) for key in ours}
+    assert len(named) > 10
+    modes = [*MODES.values()]
+    wrong = [one for one in named if not _KEY.fullmatch(one) or not has_key(modes, one.split("."))]
+    assert sorted(wrong) == []
+
+
+@pytest.mark.slow
+def test_arguments_named_as_trls_are_fields_of_its_config() -> None:
+    from trl import GRPOConfig
+
+    named = {name for theirs, _ in rows(ROOT / "docs" / "from_trl.md", "Arguments") for name in theirs}
+    assert len(named) > 20
+    assert sorted(named - set(GRPOConfig.__dataclass_fields__)) == []
+
+
+def test_a_key_that_is_none_is_found() -> None:
+    assert has_key([*MODES.values()], ["explorer", "engine", "max_model_len"])
+    assert not has_key([*MODES.values()], ["explorer", "engine", "max_modal_len"])
+    assert not has_key([*MODES.values()], ["explorer", "group_size", "more"])
