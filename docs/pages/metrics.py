@@ -92,7 +92,8 @@ what a step reports. All other numbers: [monitoring.md](monitoring.md).
 In the buffer's `metrics` table these are numbers of role `trainer`. Trackers get them under the bare name, as
 TRL gives them (wandb, trackio, swanlab and tensorboard show `train/reward`), and numbers of other roles as
 `ROLE/KEY` (`train/sampler/lag_mean`). Figures of held-out tasks during a run (role `run`,
-`heldout/reward`) are `eval_reward` there, which they show as `eval/reward`.
+`heldout/reward`) are `eval_reward` there, which they show as `eval/reward`. A name
+under which there are others ends with `/all` (`ops/seconds/all` beside `ops/seconds/NAME`).
 
 Runs of 0.6 and older stored `completions/mean_length` as `completion_tokens` and
 `sampling/importance_sampling_ratio/X` as `ratio/X`, and showed `trainer/KEY` in trackers.

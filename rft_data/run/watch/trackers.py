@@ -217,11 +217,14 @@ def flat(point: Point) -> dict[str, float]:
     """A point's numbers under the names that trackers get.
 
     The trainer's by key, as TRL names them; held-out figures as `eval_KEY`, as TRL's evaluations; those of
-    other roles as `role/key`. The other axes, policy version and elapsed seconds, are the loop's.
+    other roles as `role/key`. The other axes, policy version and elapsed seconds, are the loop's. A name
+    under which there are others ends with `/all`: MLflow's files have a folder there.
     """
-    return {
+    found = {
         _name(role, key): value for role, numbers in point.numbers.items() for key, value in numbers.items()
     }
+    above = {name[:place] for name in found for place, sign in enumerate(name) if sign == "/"}
+    return {f"{name}/all" if name in above else name: value for name, value in found.items()}
 
 
 def _name(role: str, key: str) -> str:

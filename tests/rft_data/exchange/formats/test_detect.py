@@ -59,7 +59,9 @@ def test_columns_of_two_formats_are_not_guessed_at(columns: str, names: list[str
 
 @pytest.mark.parametrize("row", [{}, {"instruction": "x", "output": "y"}, {"prompt": None}])
 def test_unknown_columns_are_listed_with_every_accepted_shape(row: dict) -> None:
-    with pytest.raises(RecipeError, match=r"no format fits them; say which with format=.* Accepted shapes:") as caught:
+    with pytest.raises(
+        RecipeError, match=r"no format fits them; say which with format=.* Accepted shapes:"
+    ) as caught:
         detect([row], "file")
     found = ", ".join(sorted(name for name, value in row.items() if value)) or "none"
     assert f"file: the columns are {found};" in str(caught.value)

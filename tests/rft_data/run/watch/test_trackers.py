@@ -28,6 +28,7 @@ def point(step: int = 7, version: int = 3) -> Point:
         "trainer": {"reward": 0.5, "loss": math.nan, "grad_norm": 1e300},
         "explorer-0": {"tokens": 4096.0},
         "run": {"heldout/reward": 0.75},
+        "ops": {"seconds": 3.0, "seconds/length": 2.0},
         "sampler": {"lag_in_queue/8+": 2.0},
         "loop": {"policy_version": float(version), "elapsed_s": 12.5},
     }
@@ -120,6 +121,8 @@ def test_tensorboard_has_two_step_axes(tmp_path: Path) -> None:
     assert math.isnan(values["train/loss"])
     assert values["train/grad_norm"] == math.inf  # larger than a 32-bit float
     assert values["eval/reward"] == 0.75
+    assert (values["train/ops/seconds/all"], values["train/ops/seconds/length"]) == (3.0, 2.0)
+    assert "train/ops/seconds" not in values
     assert values["train/sampler/lag_in_queue/8+"] == 2.0
     assert (values["train/loop/policy_version"], values["train/loop/elapsed_s"]) == (3.0, 12.5)
     explored = list(events(by_version))[2:]
@@ -252,7 +255,11 @@ def log_run(folder: Path, tracker: str, name: str, starts: Sequence[Sequence[int
             trackers = make_trackers([tracker], name, folder, 9)
             with MetricsLog(buffer, name, trackers) as metrics:
                 for step in steps:
-                    metrics.record(step, step + 1, {"trainer": {"reward": float(step)}}, [SAMPLE])
+                    numbers = {
+                        "trainer": {"reward": float(step)},
+                        "ops": {"seconds": 1.0, "seconds/length": 1.0},
+                    }
+                    metrics.record(step, step + 1, numbers, [SAMPLE])
 
 
 @pytest.mark.slow
