@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import islice
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
 from rft_data.buffer import Buffer
@@ -15,6 +16,7 @@ from rft_data.recipe.modes import (
     ExploreRecipe,
     ExplorerRecipe,
     OfflineRecipe,
+    OperatorRecipe,
     TrainRecipe,
 )
 from rft_data.recipe.online import OnlineRecipe
@@ -66,7 +68,7 @@ def _part_checks(recipe: Recipe) -> Iterator[Callable[[], object]]:
     if isinstance(recipe, OnlineRecipe | TrainRecipe):
         yield partial(checks.check_rl_stage, recipe, recipe.rl)
     if isinstance(recipe, OnlineRecipe | ExploreRecipe | TrainRecipe):
-        yield partial(build.experience_pipeline, recipe, None)
+        yield partial(_build_operators, recipe)
     if isinstance(recipe, ExplorerRecipe):
         rewards = [reward.model_dump() for reward in recipe.explorer.reward]
         yield partial(checks.check_explorer, recipe.explorer, rewards)
@@ -75,14 +77,21 @@ def _part_checks(recipe: Recipe) -> Iterator[Callable[[], object]]:
         yield partial(build.task_pipeline, recipe, recipe.task_ops, "task_ops", None)
 
 
+def _build_operators(recipe: OperatorRecipe) -> None:
+    """Build `experience_ops`, with an empty buffer for those that read stored rows. Raises: RecipeError."""
+    with TemporaryDirectory() as folder, Buffer(folder) as empty:
+        build.experience_pipeline(recipe, empty)
+
+
 def _check_engine(section: EngineSection, seed: int) -> None:
     """Construct vLLM's arguments. Raises: RecipeError when vLLM refuses them."""
     if section.use != "vllm":
         return
     from explorers.engines.vllm_options import engine_arguments
 
+    anywhere = Path.cwd()  # not looked into, but without the network vLLM wants a folder that is there
     try:
-        engine_arguments(Path("model"), seed, section.max_model_len, section.options)
+        engine_arguments(anywhere, seed, section.max_model_len, section.options)
     except (TypeError, ValueError) as err:
         raise RecipeError(f"explorer.engine.options: vLLM refuses {dict(section.options)}: {err}") from err
 

@@ -1,11 +1,13 @@
 """`rft recipe validate --deep`: what shows when libraries, tasks and tokenizer are loaded, all at once."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
 from rft_data.recipe import load_recipe
+from rft_data.recipe.shipped import ShippedRecipe, shipped_recipes
 from rft_data.run.deep_check import deep_problems
 from tests.explorers.conversations.conftest import trained_tokenizer
 from tests.explorers.conversations.families import QWEN25
@@ -41,6 +43,21 @@ def test_all_that_cannot_be_built_is_named_at_once(tmp_path: Path) -> None:
         "of the first 3 prompts have more than 4",
     ):
         assert any(part in one for one in found), (part, found)
+
+
+NOT_HERE = re.compile(r"teacher '.*' is no folder|the tokenizer of '.*' cannot be loaded|[Rr]eward model")
+"""A model that an earlier run leaves, or that is on the user's machine."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("one", shipped_recipes(), ids=lambda one: one.name)
+def test_the_parts_of_every_shipped_recipe_can_be_built(
+    one: ShippedRecipe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in re.findall(r"\$\{env:(\w+)\}", one.path.read_text()):
+        monkeypatch.setenv(name, "given")
+    without_tasks = load_recipe(one.path).model_copy(update={"tasks": []})
+    assert [found for found in deep_problems(without_tasks) if not NOT_HERE.search(found)] == []
 
 
 def test_a_tokenizer_without_a_template_is_told_before_the_run(tmp_path: Path) -> None:
