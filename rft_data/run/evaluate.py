@@ -25,9 +25,9 @@ def run_evaluate(parts: EvaluateParts, control: RunControl) -> dict[str, object]
         fleet = roles.start_fleet(placement, run.versions, whole_rounds=True)
         offline = opened.enter_context(roles.offline(placement))
         started = Started(control, placement, fleet, offline)
-        for model in parts.models:
+        for place, model in enumerate(parts.models):
             control.phase(str(model))
-            run.once(str(model), partial(_measure, parts, started, model))
+            run.once(str(model), partial(_measure, parts, started, model, f"{place}-{model.name}"))
         served = isinstance(parts.models[0], ServedModel)
         spent = {"endpoint": EndpointCosts(fleet).summary()} if served else {}
     return {
@@ -45,6 +45,7 @@ def run_evaluate(parts: EvaluateParts, control: RunControl) -> dict[str, object]
     }
 
 
-def _measure(parts: EvaluateParts, started: Started, model: AnyModel) -> None:
+def _measure(parts: EvaluateParts, started: Started, model: AnyModel, label: str) -> None:
+    """Args: label: names the model's rows; folders of two runs may have one name."""
     started.fleet.publish(publish_model(parts.run.versions, started.offline, model))
-    measure(parts.run, started.fleet, parts.heldout, model.name, str(model))
+    measure(parts.run, started.fleet, parts.heldout, label, str(model))

@@ -113,6 +113,9 @@ def test_what_one_run_explored_another_trains_on_and_a_third_measures(tmp_path: 
     elsewhere = TRAIN.replace("{root}/buffer", "{root}/copy")
     repeated = run_recipe(recipe(tmp_path, elsewhere, "learning-again", "train"))
     assert (repeated["groups"], repeated["rows"]) == (trained["groups"], trained["rows"])
+    namesakes = f"{tmp_path}/learning*/checkpoints/checkpoint-3"
+    compared = run_recipe(recipe(tmp_path, EVAL, "comparing", "eval", models=namesakes))
+    assert {Path(name).parts[-3] for name in compared["heldout_accuracy"]} == {"learning", "learning-again"}
     folders = f"{tmp_path}/learning/checkpoints/checkpoint-*"
     template = EVAL + SHAPED
     measured = run_recipe(recipe(tmp_path, template, "measuring", "eval", models=folders))
@@ -120,8 +123,10 @@ def test_what_one_run_explored_another_trains_on_and_a_third_measures(tmp_path: 
     assert steps == [2, 3]
     with Buffer(tmp_path / "buffer") as buffer:
         sources = buffer.read("experiences", ["source", "run_id", "reward"]).to_pylist()
-        stored = [row["reward"] for row in sources if row["source"] == "eval"]
-    assert sum(row["source"] == "eval" and row["run_id"] == "measuring" for row in sources) == 8
+        stored = [
+            row["reward"] for row in sources if (row["source"], row["run_id"]) == ("eval", "measuring")
+        ]
+    assert len(stored) == 8
     shown = [one["reward"] for one in measured["heldout_reward"].values()]
     assert sum(shown) / 2 == sum(stored) / 8 + 0.5, "the operators' half point"
     assert json.loads((tmp_path / "measuring" / "summary.json").read_text()) == measured
