@@ -123,9 +123,7 @@ def test_what_one_run_explored_another_trains_on_and_a_third_measures(tmp_path: 
     assert steps == [2, 3]
     with Buffer(tmp_path / "buffer") as buffer:
         sources = buffer.read("experiences", ["source", "run_id", "reward"]).to_pylist()
-        stored = [
-            row["reward"] for row in sources if (row["source"], row["run_id"]) == ("eval", "measuring")
-        ]
+        stored = [row["reward"] for row in sources if (row["source"], row["run_id"]) == ("eval", "measuring")]
     assert len(stored) == 8
     shown = [one["reward"] for one in measured["heldout_reward"].values()]
     assert sum(shown) / 2 == sum(stored) / 8 + 0.5, "the operators' half point"
