@@ -71,8 +71,11 @@ def _opened(source: TableSource) -> Iterator[PlacedRow]:
 def _dataset(source: HuggingFaceTasks) -> Iterator[Found]:
     path, which = Path(source.path), {"config": source.name, "split": source.split}
     if path.is_dir():
-        return folder_source(path, **which, streaming=source.streaming).rows
-    return hub_source(source.path, **which, revision=source.revision, streaming=source.streaming).rows
+        opened = folder_source(path, **which, streaming=source.streaming)
+    else:
+        opened = hub_source(source.path, **which, revision=source.revision, streaming=source.streaming)
+        log.info("tasks are read from %s", opened.name)  # with the commit that can be read again
+    return opened.rows
 
 
 def _readable(found: Found) -> PlacedRow:

@@ -85,8 +85,9 @@ def prompt_messages(value: object, where: str) -> tuple[Message, ...]:
     messages = chat(value, where)
     if messages[-1]["role"] == "assistant":
         raise RowError(
-            f"{where} ends with a message of the assistant, which would be part of the prompt; leave it out, "
-            "or import the conversations (rft buffer import) and take the tasks with source: {use: stored}."
+            f"{where} ends with a message of the assistant, which would be part of the prompt; leave it "
+            "out. Of whole conversations take source: {use: file, path: ...} without 'prompt': what comes before the "
+            "first answer is then the task."
         )
     return tuple(messages)
 

@@ -1,5 +1,6 @@
 """Tasks from files of every kind, datasets and functions: one question is one task, whatever holds it."""
 
+import argparse
 import gzip
 import json
 import logging
@@ -90,6 +91,33 @@ def test_a_saved_dataset_and_a_folder_of_parquet_files_are_datasets(tmp_path: Pa
         loaded = {"use": "huggingface", "path": str(folder), "streaming": streaming, "limit": 4}
         assert tasks(loaded, **NAMED) == expected[:4]
     assert tasks({"use": "huggingface", "path": str(folder), "split": "train[:3]"}, **NAMED) == expected[:3]
+
+
+def test_a_dataset_of_the_hub_is_read_at_the_commit_that_the_log_names(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    asked = []
+
+    def load_dataset(repo: str, **arguments: Any) -> Any:  # tests have no network
+        asked.append((repo, arguments))
+        whole = datasets.Dataset.from_list(ROWS)
+        return whole.to_iterable_dataset() if arguments.get("streaming") else datasets.DatasetDict(test=whole)
+
+    monkeypatch.setattr("datasets.load_dataset", load_dataset)
+    monkeypatch.setattr(
+        "huggingface_hub.HfApi.dataset_info", lambda *_, revision: argparse.Namespace(sha="c0ffee")
+    )
+    source = {"use": "huggingface", "path": "org/sums", "name": "main", "revision": "v1"}
+    with caplog.at_level(logging.INFO):
+        assert len(tasks(source, **NAMED)) == 9
+    assert "tasks are read from hf://org/sums/main@c0ffee" in caplog.text
+    streamed = {**source, "split": "test", "streaming": True, "where": "level = '1'", "limit": 2}
+    assert [one.answer for one in tasks(streamed, **NAMED)] == ["2", "8"]
+    pinned = {"name": "main", "revision": "c0ffee"}
+    assert asked == [
+        ("org/sums", {**pinned, "split": None}),
+        ("org/sums", {**pinned, "split": "test", "streaming": True}),
+    ]
 
 
 def test_rows_are_chosen_then_shuffled_then_limited(tmp_path: Path) -> None:
