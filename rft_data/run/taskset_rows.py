@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 LOOKED_AT = 20
 """Rows whose columns decide what they are recognised as."""
 AddPayload: TypeAlias = Callable[[bytes, str], str]
-_BATCH_ROWS = 10_000
+_BATCH_ROWS = 1000
 """Rows of a streamed dataset that a condition looks at together."""
 
 

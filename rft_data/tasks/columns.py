@@ -86,8 +86,8 @@ def prompt_messages(value: object, where: str) -> tuple[Message, ...]:
     if messages[-1]["role"] == "assistant":
         raise RowError(
             f"{where} ends with a message of the assistant, which would be part of the prompt; leave it "
-            "out. Of whole conversations take source: {use: file, path: ...} without 'prompt': what comes before the "
-            "first answer is then the task."
+            "out. Of whole conversations take source: {use: file, path: ...} without 'prompt': the task is "
+            "then what comes before the first answer."
         )
     return tuple(messages)
 
