@@ -1,12 +1,36 @@
-"""`rft view`: the page over runs and buffers."""
+"""`rft view | report`: the page over runs and buffers."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from rft_data.cli.completion import run_folders
 from rft_data.cli.edge import edge, say
+
+
+def report(
+    run_dir: Annotated[
+        Path, typer.Argument(help="Folder of a run, for example runs/quickstart.", autocompletion=run_folders)
+    ],
+    out: Annotated[Path, typer.Option("-o", "--out", help="The file to write.")] = Path("report.html"),
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier report.")] = False,
+) -> None:
+    """Write a run as one HTML page that needs nothing else: numbers, rollouts, recipe."""
+    with edge():
+        from rft_data.core.errors import ConflictError
+        from rft_data.core.files import write_text
+        from rft_data.core.lookup import need
+
+        need("jinja2", "web", "rft report")
+        from rft_data.web.report import report as written
+
+        if out.exists() and not overwrite:
+            raise ConflictError(f"{out} exists; name another file with -o, or give --overwrite.")
+        write_text(out, written(run_dir))
+        say(str(out))
 
 
 def view(

@@ -8,14 +8,12 @@ import logging
 import math
 import secrets
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from fastapi import FastAPI, Form, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse, RedirectResponse, Response
 from fastapi.staticfiles import StaticFiles
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.exceptions import HTTPException
 
 from rft_data.buffer import Buffer
@@ -26,7 +24,7 @@ from rft_data.exchange.feedback import storable
 from rft_data.reading.group_view import group_view
 from rft_data.reading.lineage import lineage, trained_on
 from rft_data.run.status import stored_run_id
-from rft_data.web import runs, words
+from rft_data.web import runs
 from rft_data.web.alarms import NUMBERS, alarms
 from rft_data.web.choosing import next_pair, store_choice
 from rft_data.web.comparing import compare
@@ -34,9 +32,9 @@ from rft_data.web.listing import COLUMNS, histogram, listing, parsed, with_verdi
 from rft_data.web.rollout import advantage, conversation, run_tokenizer, tokens, whole_row
 from rft_data.web.subjects import Subjects
 from rft_data.web.task_map import task_map
+from rft_data.web.templates import STATIC, environment
 
 logger = logging.getLogger(__name__)
-_HERE = Path(__file__).parent
 Text = Annotated[str, Query(max_length=2_000)]
 Words = Annotated[str, Form(max_length=10_000)]
 RowNumber = Annotated[int | None, Query(ge=0, lt=2**62)]
@@ -47,15 +45,7 @@ class Page:
 
     def __init__(self, subjects: Subjects, author: str | None, form_token: str) -> None:
         self._subjects, self._author, self._form_token = subjects, author, form_token
-        self._templates = Environment(
-            loader=PackageLoader("rft_data.web"),
-            autoescape=True,
-            undefined=StrictUndefined,
-            finalize=words.finished,
-            trim_blocks=True,
-            lstrip_blocks=True,
-        )
-        self._templates.filters.update(words.FILTERS)
+        self._templates = environment()
 
     def index(self) -> HTMLResponse:
         """All subjects."""
@@ -236,7 +226,7 @@ def make_app(subjects: Subjects, author: str | None, form_token: str) -> FastAPI
     """
     page = Page(subjects, author, form_token)
     app = FastAPI(title="rft-data", docs_url=None, redoc_url=None, openapi_url=None)
-    app.mount("/static", StaticFiles(directory=_HERE / "static"))
+    app.mount("/static", StaticFiles(directory=STATIC))
     routes: dict[str, Callable[..., Response]] = {
         "/": page.index,
         "/compare": page.comparison,

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 from fastapi.testclient import TestClient
+from typer.testing import CliRunner
 
 from rft_data.buffer import Buffer
+from rft_data.cli.app import app
 from rft_data.reading.lineage import trained_on
 from rft_data.reading.run_metrics import run_metrics
 from rft_data.web.listing import listing, parsed
@@ -223,3 +225,22 @@ def test_choices_between_two_rollouts_become_preference_pairs(page: TestClient, 
         after = buffer.counts()
     assert after["preferences"] - before["preferences"] == 2
     assert after["feedback"] - before["feedback"] == 3
+
+
+def test_a_report_is_one_file_without_links(runs: Path, tmp_path: Path) -> None:
+    out = tmp_path / "report.html"
+    command = ["report", str(runs / "run"), "-o", str(out)]
+    assert CliRunner().invoke(app, command, catch_exceptions=False).exit_code == 0
+    text = out.read_text()
+    assert not re.search(r"(href|src|url)[=(]", text)
+    with Buffer(runs / "run" / "buffer", read_only=True) as buffer:
+        last = trained_on(buffer, "small", 2).to_pylist()
+    for row in last:
+        assert f"row {row['seq']}, group {row['group_id']}" in text
+        assert html.escape(row["completion_text"][:5]) in text
+    assert "trainer/reward" in text
+    assert "&#34;seed&#34;: 0" in text
+    refused = CliRunner().invoke(app, command)
+    assert refused.exit_code != 0
+    assert "give --overwrite" in refused.output
+    assert CliRunner().invoke(app, ["report", str(tmp_path)]).exit_code != 0

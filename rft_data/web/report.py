@@ -1,0 +1,76 @@
+"""A run as one page that needs nothing else: `rft report`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from markupsafe import Markup
+
+from rft_data.buffer import Buffer
+from rft_data.core.errors import RecipeError
+from rft_data.core.rows import now
+from rft_data.core.version import __version__
+from rft_data.reading.lineage import trained_on
+from rft_data.run.record import RECIPE_FILE
+from rft_data.run.status import RunStatus, run_status, stored_run_id
+from rft_data.web import runs
+from rft_data.web.alarms import NUMBERS, alarms
+from rft_data.web.listing import COLUMNS, with_verdicts
+from rft_data.web.subjects import Subjects
+from rft_data.web.templates import STATIC, environment
+
+MOST_ROLLOUTS = 16
+
+
+def report(run_dir: Path) -> str:
+    """The HTML of a run: state, held-out accuracies, numbers as pictures, rollouts, recipe.
+
+    Raises: MissingFileError if the folder holds no run.
+    """
+    with Subjects([str(run_dir)]) as subjects:
+        key = next(iter(subjects)).key
+        folder, buffer = runs.run_folder(subjects, key), runs.opened(subjects, key)
+        status, run_id = run_status(folder, buffer=buffer), stored_run_id(folder)
+        names = list(dict.fromkeys((*runs.FIRST, *NUMBERS)))
+        frame = None if buffer is None else runs.metrics(buffer, run_id, names)
+        return (
+            environment()
+            .get_template("report.html")
+            .render(
+                status=status,
+                made=now(),
+                version=__version__,
+                style=Markup((STATIC / "page.css").read_text()),  # noqa: S704 - a file of this package
+                alarms=alarms(status, frame),
+                accuracies=_accuracies(folder),
+                outcomes={} if buffer is None else runs.outcomes(buffer, run_id),
+                charts=[] if frame is None else runs.first_charts(frame),
+                rows=[] if buffer is None else _last_rollouts(buffer, run_id, status),
+                recipe=json.dumps(
+                    json.loads((folder / RECIPE_FILE).read_text()), indent=1, ensure_ascii=False
+                ),
+            )
+        )
+
+
+def _accuracies(folder: Path) -> dict[str, float]:
+    """Held-out accuracy after each part of a finished run; empty before its end."""
+    file = folder / "summary.json"
+    found = json.loads(file.read_text()).get("heldout_accuracy") if file.is_file() else None
+    return found or {}
+
+
+def _last_rollouts(buffer: Buffer, run_id: str, status: RunStatus) -> list[dict[str, Any]]:
+    """Rollouts of the last recorded step, each n-th where there are many."""
+    if status.progress is None:
+        return []
+    try:
+        table = trained_on(buffer, run_id, status.progress.step - 1).select(COLUMNS)
+    except RecipeError:  # nothing was leased: a run that trains on no groups
+        return []
+    every = -(-table.num_rows // MOST_ROLLOUTS)
+    rows: list[dict[str, Any]] = table.take(list(range(0, table.num_rows, every))).to_pylist()
+    with_verdicts(buffer, rows)
+    return rows
