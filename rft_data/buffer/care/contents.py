@@ -6,7 +6,7 @@ Lance stores no checksum, so a flipped bit is found only in rows with a digest.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal, TypeAlias
@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 import xxhash
 
 from rft_data.buffer.care.folder import FileFault, Snapshot, TableFolder, attempt
-from rft_data.buffer.care.fragment_rows import FragmentRows
+from rft_data.buffer.care.fragment_rows import FragmentDamageError, FragmentRows, rows_at_once
 from rft_data.buffer.care.ranges import Numbers, among
 from rft_data.buffer.whole_rows import preference_ids, task_ids
 from rft_data.core.digests import row_digests
@@ -66,28 +66,47 @@ class Contents:
 
 def look(folder: TableFolder, broken: set[int], *, deep: bool) -> Contents:
     """Check the rows of all fragments but the `broken` ones; without `deep` only numbers and ids."""
+    if folder.head is None:
+        return Contents()
+    columns = columns_to_read(folder, deep=deep)
+    numbers = [number for number in folder.fragments if number not in broken]
+    try:
+        found = _checked(folder.name, rows_at_once(folder.head, numbers, columns), deep=deep)
+    except FragmentDamageError:
+        damaged: dict[int, Numbers] = {}
+        each = _one_by_one(folder.head, numbers, columns, damaged)
+        found = _checked(folder.name, each, deep=deep)
+        found.unreadable = damaged
+        for number in damaged:
+            found.faults[number] = FileFault(number, "unreadable_rows", folder.data_path(number))
+    if folder.name in ONCE:
+        _mark_duplicates(folder.head, str(TABLES[folder.name][1]), found)
+    return found
+
+
+def _one_by_one(
+    head: Snapshot, numbers: Sequence[int], columns: Sequence[str], damaged: dict[int, Numbers]
+) -> Iterator[pa.Table]:
+    """The rows of each fragment; `damaged` gets the row ids of those that cannot be read."""
+    for number in numbers:
+        rows = FragmentRows(head, number, columns)
+        yield from rows
+        if not rows.decodes:
+            damaged[number] = rows.unreadable
+
+
+def _checked(name: str, batches: Iterable[pa.Table], *, deep: bool) -> Contents:
+    """The contents of a table, without what cannot be read."""
     found = Contents()
     ids, keys = [found.row_ids], [found.keys]
-    if folder.head is None:
-        return found
-    columns = columns_to_read(folder, deep=deep)
-    for number in folder.fragments:
-        if number in broken:
-            continue
-        rows = FragmentRows(folder.head, number, columns)
-        for batch in rows:
-            row_ids = np.asarray(batch.column("_rowid")).astype(np.int64)
-            ids.append(row_ids)
-            keys.append(_key_hashes(folder.name, batch))
-            found.bad |= bad_rows(folder.name, batch, row_ids, deep=deep)
-        if not rows.decodes:
-            found.faults[number] = FileFault(number, "unreadable_rows", folder.data_path(number))
-            found.unreadable[number] = rows.unreadable
+    for batch in batches:
+        row_ids = np.asarray(batch.column("_rowid")).astype(np.int64)
+        ids.append(row_ids)
+        keys.append(_key_hashes(name, batch))
+        found.bad |= bad_rows(name, batch, row_ids, deep=deep)
     found.row_ids, found.keys = np.concatenate(ids), np.concatenate(keys)
     order = np.argsort(found.row_ids, kind="stable")
     found.row_ids, found.keys = found.row_ids[order], found.keys[order]
-    if folder.name in ONCE:
-        _mark_duplicates(folder.head, str(TABLES[folder.name][1]), found)
     return found
 
 

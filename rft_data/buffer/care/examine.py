@@ -12,7 +12,7 @@ import pyarrow as pa
 from rft_data.buffer.care.contents import Contents, RowKind, columns_to_read, look
 from rft_data.buffer.care.damage import Finding
 from rft_data.buffer.care.folder import FileFault, Snapshot, TableFolder, fits
-from rft_data.buffer.care.fragment_rows import FragmentRows
+from rft_data.buffer.care.fragment_rows import FragmentRows, rows_at_once
 from rft_data.buffer.care.lost_commits import LostCommits
 from rft_data.buffer.care.ranges import Numbers, size, to_ranges
 from rft_data.buffer.care.salvage import lost_commit_files, read_files
@@ -37,12 +37,14 @@ class Examined:
         """Sound rows with their `_rowid`, batch by batch, in the order written."""
         bad = pa.array(sorted(self.contents.bad), pa.uint64())
         head = self.folder.head
-        for number in self.folder.fragments:
-            if number in self.faults or head is None:
-                continue
-            for batch in FragmentRows(head, number, columns):
-                keep = np.isin(np.asarray(batch.column("_rowid")), np.asarray(bad), invert=True)
-                yield batch if keep.all() else batch.filter(pa.array(keep))
+        if head is None:
+            return
+        numbers = [number for number in self.folder.fragments if number not in self.faults]
+        decodes = self.deep and not self.contents.faults  # all columns have been read before
+        each = (batch for number in numbers for batch in FragmentRows(head, number, columns))
+        for batch in rows_at_once(head, numbers, columns) if decodes else each:
+            keep = np.isin(np.asarray(batch.column("_rowid")), np.asarray(bad), invert=True)
+            yield batch if keep.all() else batch.filter(pa.array(keep))
 
     def lost_rows(self) -> dict[int, Numbers]:
         """Row ids that cannot be read, by fragment."""

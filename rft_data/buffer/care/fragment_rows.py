@@ -1,4 +1,4 @@
-"""Reads the rows of one fragment; if it does not decode, those rows that can be read one by one."""
+"""Reads the rows of fragments; of one that does not decode, those rows that can be read one by one."""
 
 from __future__ import annotations
 
@@ -19,6 +19,22 @@ if TYPE_CHECKING:
 _BATCH_ROWS = 512
 
 
+class FragmentDamageError(Exception):
+    """A fragment does not decode."""
+
+
+def rows_at_once(snapshot: Snapshot, numbers: Sequence[int], columns: Sequence[str]) -> Iterator[pa.Table]:
+    """Batches (with `_rowid`) of several fragments in one scan, which costs less than one for each.
+
+    Raises: FragmentDamageError where one does not decode.
+    """
+    stream = attempt(lambda: _scanner(snapshot, numbers, columns).to_reader())
+    while (batch := None if stream is None else attempt(lambda: next(stream, False))) is not False:
+        if batch is None:
+            raise FragmentDamageError
+        yield pa.Table.from_batches([batch])
+
+
 class FragmentRows:
     """Iterates over batches (with `_rowid`) once; afterwards knows the unreadable rows."""
 
@@ -33,7 +49,7 @@ class FragmentRows:
         """Row ids that could not be read in any way."""
 
     def __iter__(self) -> Iterator[pa.Table]:
-        stream = attempt(lambda: self._scanner().to_reader())
+        stream = attempt(lambda: _scanner(self._snapshot, [self._number], self._columns).to_reader())
         read = 0
         while stream is not None:
             batch: pa.RecordBatch | Literal[False] | None = attempt(lambda: next(stream, False))
@@ -65,23 +81,32 @@ class FragmentRows:
         """Halve rows start .. end - 1 until a part can be read or is one row."""
         if start >= end:
             return
-        rows = attempt(lambda: self._scanner(offset=start, limit=end - start).to_table())
-        if rows is not None and rows.num_rows == end - start:
+        number, count = [self._number], end - start
+        rows = attempt(lambda: _scanner(self._snapshot, number, self._columns, start, count).to_table())
+        if rows is not None and rows.num_rows == count:
             yield rows
-        elif end - start == 1:
+        elif count == 1:
             bad.append(int(row_ids[start]))
         else:
             middle = (start + end) // 2
             yield from self._search(row_ids, start, middle, bad)
             yield from self._search(row_ids, middle, end, bad)
 
-    def _scanner(self, offset: int | None = None, limit: int | None = None) -> lance.LanceScanner:
-        return self._snapshot.dataset.scanner(
-            columns=self._columns,
-            with_row_id=True,
-            fragments=[self._snapshot.fragments[self._number]],
-            batch_size=_BATCH_ROWS,
-            batch_readahead=2,
-            offset=offset,
-            limit=limit,
-        )
+
+def _scanner(
+    snapshot: Snapshot,
+    numbers: Sequence[int],
+    columns: Sequence[str],
+    offset: int | None = None,
+    limit: int | None = None,
+) -> lance.LanceScanner:
+    return snapshot.dataset.scanner(
+        columns=list(columns),
+        with_row_id=True,
+        fragments=[snapshot.fragments[number] for number in numbers],
+        batch_size=_BATCH_ROWS,
+        batch_readahead=2,
+        fragment_readahead=2,
+        offset=offset,
+        limit=limit,
+    )

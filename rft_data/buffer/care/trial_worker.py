@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from rft_data.buffer.care.trial import Part
 from rft_data.core.children import connected, without_pandas
 
 if TYPE_CHECKING:
+    import lance
     import pyarrow as pa
 
 
@@ -29,18 +31,24 @@ def main() -> None:
 
 
 def _batches(part: Part) -> Iterable[pa.Table | pa.RecordBatch]:
-    import lance
-    from lance.file import LanceFileReader
-
     if part.version is None:
+        from lance.file import LanceFileReader
+
         return [LanceFileReader(part.path).read_all().to_table()]
-    dataset = lance.dataset(part.path, version=part.version)
+    dataset = _opened(part.path, part.version)
     fragment = dataset.get_fragment(part.fragment)
     if fragment is None:
         return []
     scanner = dataset.scanner(columns=list(part.columns), fragments=[fragment], batch_readahead=2)
     batches: Iterable[pa.RecordBatch] = scanner.to_reader()
     return batches
+
+
+@lru_cache(1)
+def _opened(path: str, version: int) -> lance.LanceDataset:
+    import lance
+
+    return lance.dataset(path, version=version)
 
 
 if __name__ == "__main__":

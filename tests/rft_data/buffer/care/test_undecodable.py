@@ -11,6 +11,7 @@ import pytest
 from rft_data.buffer import Buffer
 from rft_data.buffer.care import repair, verify
 from rft_data.buffer.care import undecodable as module
+from rft_data.buffer.care.examine import as_they_are
 from rft_data.buffer.care.folder import TableFolder, attempt
 from rft_data.buffer.care.fragment_rows import FragmentRows
 from rft_data.buffer.care.undecodable import column_at
@@ -81,6 +82,15 @@ def test_the_rows_found_are_those_that_cannot_be_read_one_by_one(large: Path) ->
     ids = np.array(sorted(lost), np.int64)
     assert [name for name in head.names if column_at(head, name, ids) is None]
     assert all(column_at(head, name, ids[:0]) is not None for name in head.names)
+
+
+@pytest.mark.slow
+def test_columns_that_a_short_check_did_not_read_may_not_decode(large: Path) -> None:
+    spoil(data_file(large, "experiences"), 0.50, 0.52)
+    (table,) = as_they_are([TableFolder(large, "experiences")], deep=False, tried=True)
+    assert not table.contents.faults
+    assert table.folder.head is not None
+    assert 8 < sum(batch.num_rows for batch in table.rows(table.folder.head.names)) < ROWS + 8
 
 
 @pytest.mark.slow
