@@ -5,8 +5,7 @@ from __future__ import annotations
 import io
 import logging
 import sys
-import time
-from collections.abc import Callable
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from rft_data.core.logs import StderrHandler
 from rft_data.core.words import RunState
 from rft_data.run.control import RunControl
 from rft_data.run.record import RunRecord
+from tests.waiting import wait_for
 
 RECORD = RunRecord(1, "host", 0, 0.0, RunState.RUNNING, 100.0, phase="stage 0: sft", phase_at=60.0)
 
@@ -49,13 +49,6 @@ class Terminal(io.StringIO):
         return True
 
 
-def until(found: Callable[[], bool]) -> None:
-    end = time.monotonic() + 30
-    while not found():
-        assert time.monotonic() < end
-        time.sleep(0.01)
-
-
 @pytest.fixture
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "_LOOK_S", 0.02)
@@ -68,10 +61,10 @@ def test_without_a_terminal_there_are_lines(tmp_path: Path, monkeypatch: pytest.
     with following(tmp_path, quiet=False), RunControl(tmp_path) as control:
         control.phase("starting the explorers")
         control._beat()
-        until(lambda: "starting the explorers, for " in told.getvalue())
+        wait_for(lambda: "starting the explorers, for " in told.getvalue())
         control.progress("step 3 of 9", 3, 9)
         control._beat()
-        until(lambda: "step 3 of 9\n" in told.getvalue())
+        wait_for(lambda: "step 3 of 9\n" in told.getvalue())
     assert "\x1b" not in told.getvalue()
 
 
@@ -87,7 +80,7 @@ def test_on_a_terminal_there_is_a_bar_and_log_lines_stay_whole(
     with following(tmp_path, quiet=False), RunControl(tmp_path) as control:
         control.progress("step 3 of 9", 3, 9)
         control._beat()
-        until(lambda: "step 3 of 9" in told.getvalue())
+        wait_for(lambda: "step 3 of 9" in told.getvalue())
         StderrHandler().handle(line)
     assert "━" in told.getvalue()
     assert "a line of the log\n" in told.getvalue()
@@ -105,9 +98,9 @@ def test_quiet_says_nothing_and_no_color_has_no_colours(
             control.progress("step 3 of 9", 3, 9)
             control._beat()
             if quiet:
-                time.sleep(0.1)
+                assert "progress" not in {thread.name for thread in threading.enumerate()}
             else:
-                until(lambda: "step 3 of 9" in told.getvalue())
+                wait_for(lambda: "step 3 of 9" in told.getvalue())
         assert quiet == (told.getvalue() == "")
         monkeypatch.setenv("NO_COLOR", "1")
     assert "\x1b[3" not in told.getvalue().replace("\x1b[39m", "")
