@@ -111,8 +111,8 @@ def test_the_trainers_logprobs_of_images_are_those_of_vllm(
     with closing(GrpoTrainer(plan)) as trainer:
         assert trainer.images is not None
         metrics = trainer.step(trainer.images.loaded(leased, buffer))
-    assert metrics["ratio/max"] == pytest.approx(1.0, abs=1e-4)
-    assert metrics["ratio/mean"] == pytest.approx(1.0, abs=1e-5)
+    assert metrics["sampling/importance_sampling_ratio/max"] == pytest.approx(1.0, abs=1e-4)
+    assert metrics["sampling/importance_sampling_ratio/mean"] == pytest.approx(1.0, abs=1e-5)
 
 
 @pytest.mark.slow
