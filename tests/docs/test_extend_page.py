@@ -49,17 +49,7 @@ def copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def test_every_part_is_shown_as_it_is_and_is_short() -> None:
     assert re.findall(r"^```python\n(.*?)^```$", PAGE, re.M | re.S) == [
-        PARTS[f"my_{noun}.py"]
-        for noun in (
-            "dataset",
-            "reward",
-            "environment",
-            "operator",
-            "selector",
-            "sampler",
-            "loss",
-            "algorithm",
-        )
+        PARTS[f"my_{noun}.py"] for noun in NOUNS
     ]
     assert all(len(text.splitlines()) <= 40 for text in PARTS.values())
 

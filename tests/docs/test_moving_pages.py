@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, get_args
 
 import pytest
 from pydantic import BaseModel
 
 from rft_data.recipe.modes import MODES
 from tests.docs.blocks import ROOT
-from tests.docs.sections import sections_in
 
 _KEY = re.compile(r"[a-z_]+(\.[a-z_]+)*")
 
@@ -23,6 +23,13 @@ def rows(page: Path, heading: str) -> Iterator[tuple[list[str], list[str]]]:
         if line.startswith("| `"):
             theirs, ours = line.strip("| ").split(" | ")[:2]
             yield re.findall(r"`([^`]+)`", theirs), re.findall(r"`([^`]+)`", ours)
+
+
+def sections_in(annotation: Any) -> list[type[BaseModel]]:
+    """The sections that a value of this type may hold, also in a list or a map."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [part for argument in get_args(annotation) for part in sections_in(argument)]
 
 
 def has_key(sections: list[type[BaseModel]], path: list[str]) -> bool:
