@@ -9,10 +9,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
+import pyarrow.compute as pc
+
 from rft_data.buffer import Buffer
 from rft_data.core.errors import MissingFileError, RecipeError, TrainingError
 from rft_data.core.filters import And, Compare, IsNull
 from rft_data.core.lookup import need
+from rft_data.core.model_folder import takes_images
 from rft_data.core.words import RowSource
 from rft_data.loop.closing import stored_groups
 from rft_data.loop.expert_groups import PART
@@ -78,10 +81,29 @@ def check_groups(recipe: TrainRecipe, run: Run) -> None:
     else:
         _check_stored_groups(recipe, run.buffer, run.ledger)
     _check_sampled_by_weights(recipe, run.buffer)
+    _check_shown_images(recipe, run.buffer)
+
+
+def _of_run(recipe: TrainRecipe) -> And:
+    return And((Compare("run_id", "eq", recipe.explored_by), Compare("source", "eq", RowSource.ROLLOUT)))
+
+
+def _check_shown_images(recipe: TrainRecipe, buffer: Buffer) -> None:
+    """Whether rows show images to a model of text, which would be trained on their placeholders alone."""
+    folder = Path(recipe.model.path or "")
+    known = recipe.model.build is not None or (folder / "config.json").is_file()
+    if not known or takes_images(folder):
+        return
+    for batch in buffer.batches("experiences", ["payloads"], where=_of_run(recipe)):
+        if pc.max(pc.list_value_length(batch["payloads"])).as_py():
+            raise RecipeError(
+                f"run '{recipe.explored_by}' has rollouts that show images, and the model in '{folder}' "
+                "takes none (its config.json has no vision_config); train the model that explored."
+            )
 
 
 def _check_sampled_by_weights(recipe: TrainRecipe, buffer: Buffer) -> None:
-    mine = And((Compare("run_id", "eq", recipe.explored_by), Compare("source", "eq", RowSource.ROLLOUT)))
+    mine = _of_run(recipe)
     if buffer.read("experiences", ["seq"], And((mine, IsNull("logprobs"))), 1).num_rows:
         raise RecipeError(
             f"run '{recipe.explored_by}' has rollouts of a model behind an endpoint (engine 'openai'), "

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from rft_data.core.errors import RecipeError
+from rft_data.core.errors import RecipeError, RowError
 from rft_data.core.images import REFERENCE, image_ids
 from rft_data.core.model_folder import takes_images
 from rft_data.core.rows import Task
@@ -24,7 +24,7 @@ def check_images(tasks: Iterable[Task], model: AnyModel, use: str, options: Mapp
     """
     first = None
     for task in tasks:
-        shown = bool(image_ids(task.messages))
+        shown = _shows(task)
         first = first or (task if shown else None)
         if not shown and _beside(task):
             raise RecipeError(
@@ -46,6 +46,13 @@ def check_images(tasks: Iterable[Task], model: AnyModel, use: str, options: Mapp
             f"tasks of '{first.taskset}' show images, and the model in '{model}' takes none (its config.json "
             "has no vision_config); give a vision-language model, or tasks without images."
         )
+
+
+def _shows(task: Task) -> bool:
+    try:
+        return bool(image_ids(task.messages))
+    except RowError as err:
+        raise RowError(f"task '{task.task_id}' of '{task.taskset}': {err}") from err
 
 
 def _beside(task: Task) -> bool:

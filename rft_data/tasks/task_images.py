@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -13,6 +14,7 @@ from typing import Any
 from rft_data.core.errors import MissingFileError, RowError
 from rft_data.core.images import image_part, media_type
 from rft_data.core.rows import Message, Task, bytes_id
+from rft_data.core.text import shown
 from rft_data.tasks.columns import pick
 
 MARK = "<image>"
@@ -103,9 +105,10 @@ def _parts(text: str, images: Sequence[bytes], where: str) -> list[dict[str, Any
 def _bytes(item: str, where: str, folder: Path) -> bytes:
     if not item.startswith("data:"):
         file = folder / item
-        if not file.is_file():
+        if not os.path.isfile(file):  # noqa: PTH113 - pathlib raises where bytes are given as a long text
             raise MissingFileError(
-                f"{where}: there is no image {file}; paths are relative to the tasks' file."
+                f"{where}: there is no image '{shown(str(file))}'; wanted a path relative to the tasks' file, "
+                "or 'data:TYPE;base64,...'."
             )
         return file.read_bytes()
     found = _DATA_URI.fullmatch(item)

@@ -117,5 +117,5 @@ def train_dpo(
     model, reference = start_models(model_path, options, adapter)
     trainer = dpo_trainer(model, reference, config, pairs, tokenizer, adapter)
     fitted = fit(trainer)
-    save(trainer, tokenizer, output_dir)
+    save(trainer, tokenizer, model_path, output_dir)
     return fitted

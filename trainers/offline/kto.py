@@ -122,5 +122,5 @@ def train_kto(
         adapter,
     )
     fitted = fit(trainer)
-    save(trainer, tokenizer, output_dir)
+    save(trainer, tokenizer, model_path, output_dir)
     return fitted

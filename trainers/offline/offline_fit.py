@@ -22,7 +22,7 @@ from rft_data.core.errors import TrainingError
 from rft_data.core.failpoints import failpoint
 from trainers.models.adapters import adapter_scales, merged_model
 from trainers.models.disk import writing
-from trainers.models.weights import write_weights
+from trainers.models.weights import copy_processor, write_weights
 from trainers.offline.stage_checkpoints import StageCheckpoints
 from trainers.policy.finite import FiniteGradients
 
@@ -115,11 +115,12 @@ def _point(entry: Mapping[str, float]) -> dict[str, float]:
     return {"step": float(entry["step"]), **numbers}
 
 
-def save(trainer: Trainer, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
+def save(trainer: Trainer, tokenizer: PreTrainedTokenizerBase, base: Path, folder: Path) -> None:
     """Write the trained policy into `folder`, made if need be, as a weight directory without a manifest.
 
-    An adapter is merged into the weights that are written.
+    An adapter is merged into the weights that are written. `base`: the folder of the model before training.
     """
     folder.mkdir(parents=True, exist_ok=True)
     model, state = merged_model(trainer.accelerator.unwrap_model(trainer.model))
     write_weights(model, tokenizer, folder, state)
+    copy_processor(base, folder)

@@ -19,6 +19,8 @@ from transformers import (
 )
 from trl import RewardConfig, RewardTrainer
 
+from rft_data.core.errors import RecipeError
+from rft_data.core.model_folder import takes_images
 from trainers.models.adapters import adapter_config, merged_model
 from trainers.models.options import build_config, built, check_options, loading_options
 from trainers.models.owned import PREFERENCE_OWNED
@@ -41,7 +43,15 @@ def reward_config(output_dir: Path, *, options: Mapping[str, object], seed: int)
 
 
 def load_scorer(model_path: Path, **kwargs: object) -> PreTrainedModel:
-    """The model in a folder with one score; a head that is not stored there is random, from torch's seed."""
+    """The model in a folder with one score; a head that is not stored there is random, from torch's seed.
+
+    Raises: RecipeError for a model that looks at images.
+    """
+    if takes_images(Path(model_path)):
+        raise RecipeError(
+            f"the model in '{model_path}' looks at images, and a reward model is made from a model of text; "
+            "train it in a recipe whose 'model' is one."
+        )
     given = {"dtype": torch.float32, **kwargs, "num_labels": 1}
     return AutoModelForSequenceClassification.from_pretrained(model_path, **given)
 

@@ -62,7 +62,7 @@ def train_sft(
     model = load_model(model_path, **loading_options(options))
     trainer = sft_trainer(model, config, rows, tokenizer, adapter)
     fitted = fit(trainer)
-    save(trainer, tokenizer, output_dir)
+    save(trainer, tokenizer, model_path, output_dir)
     return fitted
 
 

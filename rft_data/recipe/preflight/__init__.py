@@ -12,6 +12,7 @@ from rft_data.recipe.preflight.problem import Problem
 from rft_data.recipe.preflight.rules import broken_rules
 from rft_data.recipe.preflight.tree import Tree
 from rft_data.recipe.preflight.trl_options import trl_problems
+from rft_data.recipe.preflight.vision import vision_problems
 
 __all__ = ["Problem", "broken_rules", "problems_here"]
 
@@ -23,4 +24,5 @@ def problems_here(tree: Tree) -> Iterator[Problem]:
     yield from unwritable_folders(tree)
     yield from code_problems(tree)
     yield from trl_problems(tree)
+    yield from vision_problems(tree)
     yield from argument_problems(tree)

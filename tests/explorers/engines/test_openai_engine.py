@@ -247,6 +247,21 @@ def test_a_spent_budget_and_long_silence_end_the_run(tmp_path: Path, monkeypatch
             asyncio.run(silence())
 
 
+def test_an_answer_ends_a_silence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(openai_engine, "_NONE_ANSWERED", 2)
+    with ChatServer(lambda _, number: completion(content="4") if number % 2 else status(503)) as server:
+        engine = engine_at(server, tmp_path, limits={"retries": 0})
+
+        async def every_other() -> None:
+            for _ in range(2):
+                with pytest.raises(ConnectionError):
+                    await engine.chat(ASK, None, Sampling(8))
+                await engine.chat(ASK, None, Sampling(8))
+
+        asyncio.run(every_other())
+    assert len(server.requests) == 4
+
+
 def test_an_endpoint_that_counts_no_tokens_has_a_budget_all_the_same(tmp_path: Path) -> None:
     with ChatServer(lambda *_: completion(content="4 " * 40, usage=None)) as server:
         engine = engine_at(server, tmp_path, limits={"max_total_tokens": 100, "tokens_per_minute": 1000})

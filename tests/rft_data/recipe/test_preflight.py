@@ -152,6 +152,28 @@ def test_columns_that_only_later_rows_have_are_not_refused(tmp_path: Path) -> No
     validate_recipe(path, [f"tasks={json.dumps([{'name': 'sums', 'source': source}])}"])
 
 
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        (
+            "stages.1.lora={r: 4}",
+            r"stages\.1\.lora: the model in '.*' looks at images, which 'lora' does not",
+        ),
+        ("stages.1.critic={}", r"stages\.1\.critic: the model in '.*' looks at images, which 'critic'"),
+        ("stages.1.algorithm=ppo", r"the model in '.*' looks at images, which 'critic' does not"),
+        ("stages.0={algorithm: reward_model}", r"stages\.0\.algorithm: .*made from a model of text"),
+        ("explorer.engine={use: vllm, swap: recompute}", r"engine\.swap: .*what old weights saw in them"),
+    ],
+)
+def test_what_does_not_look_at_images_is_refused_for_a_model_that_does(
+    tmp_path: Path, override: str, message: str
+) -> None:
+    (tmp_path / "config.json").write_text('{"vision_config": {}}')
+    path, model = write_recipe(tmp_path), f"model={{path: {tmp_path}}}"
+    validate_recipe(path, [model])
+    assert re.search(message, mistakes(path, model, override))
+
+
 def test_own_code_is_looked_for_and_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.py").write_text("raise SystemExit\nif True:\n    def brief(task, completion): ...\n")

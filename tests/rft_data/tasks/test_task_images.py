@@ -76,6 +76,11 @@ def test_the_same_question_about_another_image_is_another_task(taskset: Any) -> 
             MissingFileError,
             r"tasks.jsonl:1: there is no image .*blue",
         ),
+        (
+            {"question": "q", "images": "iVBORw0KGgo" * 1000},
+            MissingFileError,
+            r"there is no image '.{,100}'; wanted a path relative .*, or 'data:TYPE;base64",
+        ),
         ({"question": "q", "images": "data:image/png;base64,?"}, RowError, "is not 'data:TYPE;base64"),
         ({"question": "q", "images": [3]}, RowError, "'images' holds int; wanted paths or data URIs"),
         ({"question": "q"}, RowError, "there is no field 'images'"),
@@ -134,5 +139,8 @@ def test_a_model_or_engine_without_eyes_is_refused_before_the_start(tmp_path: Pa
         check_images([shown], tmp_path, "routed", {"engines": [{"use": "vllm"}, {"use": "transformers"}]})
     with pytest.raises(RecipeError, match="has no vision_config"):
         check_images([shown], tmp_path, "vllm", {})
+    linked = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "https://x/y"}}]}
+    with pytest.raises(RowError, match=r"task '\w+' of 'linked': a message shows an image that is no stored"):
+        check_images([Task("linked", (linked,), "a")], tmp_path, "vllm", {})
     (tmp_path / "config.json").write_text('{"model_type": "llava", "vision_config": {}}')
     check_images([shown], tmp_path, "vllm", {})

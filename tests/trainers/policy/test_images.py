@@ -24,8 +24,8 @@ from trainers.policy.grpo import GrpoTrainer
 from trainers.policy.images import SHOWN, TENSORS, Images, model_images
 from trainers.policy.plan import GrpoPlan, Limits
 
-STORED = {bytes_id(data): data for data in (png(1), png(2))}
-ONE, OTHER = STORED
+STORED = {bytes_id(data): data for data in (png(1), png(2), png(3))}
+ONE, OTHER, THIRD = STORED
 PLACES = 4
 """Tokens of an image."""
 
@@ -84,7 +84,7 @@ def test_logprobs_of_a_step_are_those_of_each_row_with_its_images(
     processor = AutoProcessor.from_pretrained(seeing)
     rows = [
         row(0, model, processor, [ONE], 5),
-        row(1, model, processor, [OTHER, ONE], 3),
+        row(1, model, processor, [OTHER, THIRD], 3),  # in any batch the order of the images counts
         row(2, model, processor, [], 4),
         row(3, model, processor, [ONE], 2),
     ]
