@@ -11,7 +11,8 @@ from explorers.conversations.messages import key
 from explorers.conversations.recording import RecordingModel
 from explorers.conversations.replies import Reply, ToolCall
 from explorers.conversations.turns import Turn
-from rft_data.core.errors import RecipeError
+from rft_data.core.errors import RecipeError, RowError
+from rft_data.core.images import shows_images
 from rft_data.core.protocols import ChatCompletion, ChatEngine, Engine, Sampling
 from rft_data.core.rows import Experience, canonical_json
 from rft_data.core.words import ENDPOINT, Drift
@@ -64,7 +65,12 @@ class EndpointModel(RecordingModel):
         )
 
     def _begun(self, given: list[dict[str, Any]], offered: str, tools: Sequence[Any] | None) -> Turn:
-        """The next turn of a conversation; what is not recorded begins another row."""
+        """The next turn of a conversation; what is not recorded begins another row.
+
+        Raises: RowError for messages that show images, which the endpoint would not find.
+        """
+        if shows_images(given):
+            raise RowError("the messages show images, and the engine 'openai' sends none; use engine vllm.")
         keys = [key(message) for message in given]
         parent, known = self._turns.continued(keys, offered)
         recorded = parent is not None or self._turns.diverged(None, keys, offered, ended=False)

@@ -105,10 +105,10 @@ def _parts(text: str, images: Sequence[bytes], where: str) -> list[dict[str, Any
 def _bytes(item: str, where: str, folder: Path) -> bytes:
     if not item.startswith("data:"):
         file = folder / item
-        if not os.path.isfile(file):  # noqa: PTH113 - pathlib raises where bytes are given as a long text
+        if not os.path.isfile(file):  # pathlib's own raises for a text as long as an image
             raise MissingFileError(
-                f"{where}: there is no image '{shown(str(file))}'; wanted a path relative to the tasks' file, "
-                "or 'data:TYPE;base64,...'."
+                f"{where}: there is no image '{shown(str(file))}'; wanted a path relative to the tasks' "
+                "file, or 'data:TYPE;base64,...'."
             )
         return file.read_bytes()
     found = _DATA_URI.fullmatch(item)

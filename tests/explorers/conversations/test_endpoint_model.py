@@ -19,7 +19,7 @@ from explorers.workflows.make import make_workflow
 from explorers.workflows.rollouts import Rollouts
 from rft_data.buffer import Buffer
 from rft_data.core.codec import to_table
-from rft_data.core.errors import RecipeError
+from rft_data.core.errors import RecipeError, RowError
 from rft_data.core.protocols import RolloutContext, Sampling
 from rft_data.core.rows import Experience, Task
 from rft_data.core.schema import INCOMING
@@ -68,6 +68,13 @@ def one_row(outcome: list[Experience] | Exception) -> Experience:
 
 def in_turn(*answers: Answer) -> Says:
     return lambda _, number: answers[number]
+
+
+def test_images_are_refused_before_anything_is_sent(tmp_path: Path) -> None:
+    outcome, server, _ = play(tmp_path, in_turn(completion(content="red")), {"use": f"{PLACE}:shows"})
+    assert isinstance(outcome, RowError)
+    assert "the engine 'openai' sends none; use engine vllm" in str(outcome)
+    assert server.requests == []
 
 
 def test_one_question_is_a_row_of_messages_that_says_who_answered(tmp_path: Path) -> None:

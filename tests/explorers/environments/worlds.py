@@ -148,6 +148,12 @@ class NeedyReward:
         return 0.0
 
 
+async def shows(task: Any, model: Any) -> float:
+    picture = {"type": "image", "image": f"payload:{'0' * 32}"}
+    await model.chat([{"role": "user", "content": [picture, {"type": "text", "text": "?"}]}])
+    return 1.0
+
+
 async def twice(task: Any, model: Any, *, praise: str = "Well done.", worth: float = 1.0) -> float:
     """Asks, and asks again."""
     first = await model.chat(task.messages)
