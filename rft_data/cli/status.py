@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -18,13 +17,10 @@ from rft_data.cli.edge import edge, say
 if TYPE_CHECKING:
     from rft_data.run.status import RunStatus
 
-T = TypeVar("T")
-
 RunDir = Annotated[
     Path, typer.Argument(help="Folder of a run, for example runs/quickstart.", autocompletion=run_folders)
 ]
 _HOME_AND_CLEAR = "\x1b[H\x1b[2J"
-_TRIES, _PAUSE_S = 5, 0.3
 
 
 def status(
@@ -36,6 +32,7 @@ def status(
     """What a run is doing: reads its folder and its buffer, also beside a running owner."""
     with edge():
         from rft_data.cli.status_text import status_text
+        from rft_data.reading.patience import patiently
         from rft_data.run.status import open_buffer, run_status
 
         buffer = None
@@ -50,20 +47,6 @@ def status(
         finally:
             if buffer is not None:
                 buffer.close()
-
-
-def patiently(look: Callable[[], T]) -> T:
-    """Look again when the owner rewrote a file while it was being read."""
-    from rft_data.core.errors import RftError
-
-    for _ in range(_TRIES - 1):
-        try:
-            return look()
-        except RftError:
-            raise
-        except (OSError, RuntimeError, ValueError):
-            time.sleep(_PAUSE_S)
-    return look()
 
 
 def _show(found: RunStatus, text: str, as_json: bool, watch: bool) -> None:

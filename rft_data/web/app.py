@@ -8,6 +8,7 @@ import logging
 import math
 import secrets
 from collections.abc import Awaitable, Callable
+from functools import partial, wraps
 from typing import Annotated, Any, Literal
 
 from fastapi import FastAPI, Form, Query, Request
@@ -23,6 +24,7 @@ from rft_data.core.words import FeedbackKey
 from rft_data.exchange.feedback import storable
 from rft_data.reading.group_view import group_view
 from rft_data.reading.lineage import lineage, trained_on
+from rft_data.reading.patience import patiently
 from rft_data.run.status import stored_run_id
 from rft_data.web import runs
 from rft_data.web.alarms import NUMBERS, alarms
@@ -242,11 +244,21 @@ def make_app(subjects: Subjects, author: str | None, form_token: str) -> FastAPI
         "/s/{key}/rows/{seq}/json": page.row_json,
     }
     for path, answer in routes.items():
-        app.get(path, response_model=None)(answer)
+        app.get(path, response_model=None)(_patient(answer))
     app.post("/s/{key}/choose", response_model=None)(page.chosen)
     app.post("/s/{key}/rows/{seq}/say", response_model=None)(page.say)
     _handle_errors(app, page)
     return app
+
+
+def _patient(answer: Callable[..., Response]) -> Callable[..., Response]:
+    """The answer, tried again where the owner of the buffer rewrote a file meanwhile."""
+
+    @wraps(answer)
+    def patient(*args: Any, **given: Any) -> Response:
+        return patiently(partial(answer, *args, **given))
+
+    return patient
 
 
 def _handle_errors(app: FastAPI, page: Page) -> None:
@@ -260,6 +272,9 @@ def _handle_errors(app: FastAPI, page: Page) -> None:
 
     app.add_exception_handler(RftError, answering(_status, str))
     app.add_exception_handler(HTTPException, answering(lambda err: err.status_code, lambda err: err.detail))
+    app.add_exception_handler(
+        Exception, answering(lambda err: 500, lambda err: f"{type(err).__name__}: {err}")
+    )
     app.add_exception_handler(RequestValidationError, answering(lambda err: 422, _mistakes))
 
 

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from rft_data.buffer import Buffer
 from rft_data.cli.app import app
-from rft_data.reading.lineage import trained_on
+from rft_data.reading.lineage import lineage, trained_on
 from rft_data.reading.run_metrics import run_metrics
 from rft_data.web.listing import listing, parsed
 from tests.rft_data.web.conftest import FORM_TOKEN
@@ -244,3 +244,25 @@ def test_a_report_is_one_file_without_links(runs: Path, tmp_path: Path) -> None:
     assert refused.exit_code != 0
     assert "give --overwrite" in refused.output
     assert CliRunner().invoke(app, ["report", str(tmp_path)]).exit_code != 0
+
+
+def test_a_file_that_is_rewritten_meanwhile_is_read_again(
+    page: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rft_data.reading.patience._PAUSE_S", 0)
+    left = [OSError("a file is gone"), ValueError("and another")]
+
+    def read(*given: object) -> object:
+        if left:
+            raise left.pop()
+        return real(*given)
+
+    real = lineage
+    monkeypatch.setattr("rft_data.web.app.lineage", read)
+    shown(page, "/s/run/rows/160")
+    assert not left
+    left.extend(OSError("gone for good") for _ in range(5))
+    quiet = TestClient(page.app, raise_server_exceptions=False)
+    answer = quiet.get("/s/run/rows/160")
+    assert answer.status_code == 500
+    assert "OSError: gone for good" in answer.text
