@@ -15,22 +15,21 @@ _TRLS_OWN = "linear"
 
 
 def same_but_longer(began: Mapping[str, Any], recipe: RunRecipe) -> Mapping[str, Any]:
-    """The recipe that a run began with, with the steps of `recipe`, if these are more; else as it was.
-
-    Raises: ResumeError when the steps already taken would have been others in a longer run.
-    """
+    """The recipe that a run began with, with the steps of `recipe`, if these are more; else as it was."""
     stages = began.get("stages")
     if not isinstance(recipe, TrainingRecipe) or began.get("mode") != recipe.mode or not stages:
         return began
     steps = stages[-1].get("steps")
     if not isinstance(steps, int) or recipe.rl.steps <= steps:
         return began
-    _check_schedule(recipe, steps)
     return {**began, "stages": [*stages[:-1], {**stages[-1], "steps": recipe.rl.steps}]}
 
 
-def _check_schedule(recipe: TrainingRecipe, steps: int) -> None:
-    options = recipe.rl.trl
+def check_more_steps(began: Mapping[str, Any], recipe: RunRecipe) -> None:
+    """Raises: ResumeError when the steps already taken would have been others in a longer run."""
+    if not isinstance(recipe, TrainingRecipe):
+        return
+    steps, options = began["stages"][-1]["steps"], recipe.rl.trl
     schedule = options.get("lr_scheduler_type", _TRLS_OWN)
     warmup: Any = options.get("warmup_steps", 0)
     if (

@@ -27,7 +27,7 @@ from rft_data.recipe.load import OWN_CODE_FILE
 from rft_data.recipe.recipe import RunRecipe
 from rft_data.recipe.stored import as_it_was_read
 from rft_data.run.attached import attach
-from rft_data.run.extending import same_but_longer
+from rft_data.run.extending import check_more_steps, same_but_longer
 from rft_data.run.record import RECIPE_FILE
 from rft_data.sampler import make_policy
 from rft_data.sampler.ledger import Ledger
@@ -134,22 +134,22 @@ class Run:
         """How often this run was started before, and whether it goes on past the last step it had then."""
         before = self.buffer.read("runs", where=Compare("run_id", "eq", self._name)).to_pylist()
         began = as_it_was_read(json.loads(before[-1]["recipe"])) if before else {}
-        longer = same_but_longer(began, recipe)
-        lines = differences(longer, as_it_was_read(self._saved)) if before else []
-        lines = [line for line in lines if not line.startswith(_FREE)]
-        if lines:
+        longer, now = same_but_longer(began, recipe), as_it_was_read(self._saved)
+        if before and _changed(longer, now):
             raise ResumeError(
                 "\n".join(
                     [
                         f"{self.directory} holds run '{self._name}' of another recipe; "
                         "these fields differ and must not change:",
-                        *(f"  {line}" for line in lines),
+                        *(f"  {line}" for line in _changed(began, now)),
                         "continue with the recipe it began with (its 'steps' may grow), or start over with "
                         "--fresh; to train on otherwise, start a run of another name from its weights (in "
                         f"{self.directory / 'weights'}).",
                     ]
                 )
             )
+        if longer is not began:
+            check_more_steps(began, recipe)
         return len(before), longer is not began
 
     def _read(self, name: str) -> Any:
@@ -209,6 +209,11 @@ class Run:
     def close(self) -> None:
         """Close the buffer; idempotent."""
         self.buffer.close()
+
+
+def _changed(before: object, after: object) -> list[str]:
+    """The differences that a run cannot be continued with."""
+    return [line for line in differences(before, after) if not line.startswith(_FREE)]
 
 
 def differences(before: object, after: object, at: str = "") -> list[str]:
