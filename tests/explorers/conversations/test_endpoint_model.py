@@ -191,6 +191,21 @@ def test_an_agent_that_writes_history_in_its_own_way_makes_no_false_forks(tmp_pa
     ]
 
 
+def test_an_answer_that_the_agent_rewrote_is_a_fork_and_counted(tmp_path: Path) -> None:
+    async def rewrite(engine: OpenaiEngine) -> EndpointModel:
+        model = EndpointModel(engine, Sampling(16))
+        start = [{"role": "user", "content": "Go."}]
+        await model.chat(start)
+        await model.chat([*start, {"role": "assistant", "content": "no"}, {"role": "user", "content": "On."}])
+        return model
+
+    with ChatServer(lambda *_: completion(content="ok")) as server:
+        model = asyncio.run(rewrite(engine_at(server, tmp_path)))
+    rows = model.rows(TASK, CTX)
+    assert [row.metadata["history_drift"] for row in rows] == [{"forked": 1}] * 2
+    assert rows[1].messages[1]["content"] == "no"
+
+
 def test_branches_and_steps_are_rows_whose_shared_turns_are_answered_for_once(tmp_path: Path) -> None:
     async def branch(engine: OpenaiEngine) -> EndpointModel:
         model = EndpointModel(engine, Sampling(16))
