@@ -16,8 +16,9 @@ from rft_data.buffer.care.fragment_rows import FragmentRows, rows_at_once
 from rft_data.buffer.care.lost_commits import LostCommits
 from rft_data.buffer.care.ranges import Numbers, size, to_ranges
 from rft_data.buffer.care.salvage import lost_commit_files, read_files
-from rft_data.buffer.care.trial import Part, lethal
+from rft_data.buffer.care.trial import lethal
 from rft_data.buffer.manifests import manifest_path
+from rft_data.core.decoding_trial import Part
 from rft_data.core.schema import TABLES
 
 REPAIR = "rft buffer repair"

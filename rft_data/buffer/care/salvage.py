@@ -18,7 +18,8 @@ from rft_data.buffer.care.folder import Snapshot, TableFolder, attempt, open_ver
 from rft_data.buffer.care.fragment_rows import FragmentRows
 from rft_data.buffer.care.lance_bytes import appended_files
 from rft_data.buffer.care.ranges import Numbers
-from rft_data.buffer.care.trial import Part, lethal
+from rft_data.buffer.care.trial import lethal
+from rft_data.core.decoding_trial import Part
 from rft_data.core.schema import TABLES
 
 

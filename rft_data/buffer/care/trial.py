@@ -7,23 +7,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 
 from rft_data.core.children import Child
+from rft_data.core.decoding_trial import Part
 
 DEADLINE_S = 300.0
 """Time limit for decoding one batch."""
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """A fragment of one version of a table and the columns to read of it; or a data file by itself."""
-
-    path: str
-    version: int | None = None
-    """None: `path` is a data file, to be read without a manifest."""
-    fragment: int = 0
-    columns: tuple[str, ...] = ()
 
 
 def lethal(parts: Sequence[Part]) -> set[Part]:
@@ -41,9 +31,8 @@ def lethal(parts: Sequence[Part]) -> set[Part]:
 def _try(parts: Sequence[Part]) -> int:
     """Number of parts that a child process decodes before it dies or hangs."""
     done = 0
-    child = Child(
-        "rft_data.buffer.care.trial_worker", on_line=lambda _: None
-    )  # panic messages do not help a user
+    # panic messages do not help a user
+    child = Child("rft_data.core.decoding_trial", on_line=lambda _: None)
     try:
         child.send(json.dumps([asdict(part) for part in parts]).encode() + b"\n")
         while True:

@@ -1,18 +1,33 @@
-"""The child process of `trial.py`: decodes parts in order; a line for each batch, `done` after each part."""
+"""The child process of `buffer/care/trial.py`: decodes parts of tables in order, which may kill it.
+
+It writes a line for each batch, and `done` after each part. A module of the buffer's package would import all
+of the buffer, and pandas: 0.5 s of CPU time at each start instead of 0.3.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from rft_data.buffer.care.trial import Part
 from rft_data.core.children import connected, without_pandas
 
 if TYPE_CHECKING:
     import lance
     import pyarrow as pa
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A fragment of one version of a table and the columns to read of it; or a data file by itself."""
+
+    path: str
+    version: int | None = None
+    """None: `path` is a data file, to be read without a manifest."""
+    fragment: int = 0
+    columns: tuple[str, ...] = ()
 
 
 def main() -> None:
