@@ -6,12 +6,21 @@ import json
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from recipes.courtesy import Courteous, Discreet, answers, indiscretions, letters, main, pairs
+from rft_data.buffer import Buffer
+from rft_data.cli.app import app
 from rft_data.core.errors import RowError
 from rft_data.core.rows import Task
+from rft_data.core.words import Split
+from rft_data.recipe import load_recipe
+from rft_data.run.build import taskset_tasks
+from trainers.offline.stored_pairs import PairChoice, chosen_pairs
+from trainers.offline.stored_rows import RowChoice, chosen_rows
 
-SAMPLES = Path(__file__).parents[2] / "recipes" / "samples"
+RECIPES = Path(__file__).parents[2] / "recipes"
+SAMPLES = RECIPES / "samples"
 TASK = Task("letters", ({"role": "user", "content": "I am Ada. My lamp is late."},))
 
 
@@ -72,3 +81,20 @@ def test_of_each_safety_pair_the_indiscreet_answer_was_rejected_and_is_often_the
         assert (Discreet()(task, chosen), Discreet()(task, rejected)) == (1.0, 0.0)
         courtesy.append([sum(Courteous()(task, text).values()) for text in (chosen, rejected)])
     assert 0.1 < sum(safe < unsafe for safe, unsafe in courtesy) / len(courtesy) < 0.5
+
+
+def test_letters_that_measure_are_in_no_row_or_pair_that_a_stage_trains_on(tmp_path: Path) -> None:
+    for name in ("answers", "pairs"):
+        command = ["buffer", "import", str(tmp_path / "buffer"), str(SAMPLES / f"courtesy_{name}.jsonl")]
+        assert CliRunner().invoke(app, command).exit_code == 0
+    [section] = load_recipe(RECIPES / "courtesy_ppo.yaml").tasks
+    heldout = load_recipe(RECIPES / "courtesy_pairs.yaml").heldout.fraction
+    tasks = taskset_tasks(section)
+    measured = {task.messages[-1]["content"] for task in tasks if task.split == Split.HELDOUT}
+    with Buffer(tmp_path / "buffer") as buffer:
+        rows = chosen_rows(buffer, RowChoice(sources=["import"]), heldout).table
+        pairs = chosen_pairs(buffer, PairChoice(), heldout).pairs
+    imitated = {json.loads(one)[0]["content"] for one in rows["messages"].to_pylist()}
+    compared = {pair.messages[0]["content"] for pair in pairs}
+    assert imitated == compared == {task.messages[-1]["content"] for task in tasks} - measured
+    assert len(measured) == 136
