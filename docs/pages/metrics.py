@@ -62,7 +62,7 @@ ONLINE = (
 """Of GRPOTrainer."""
 OFFLINE = (
     Name("entropy", "", ""),
-    Name("num_tokens", "", ""),
+    Name("num_tokens", NOT_OURS, "TRL's count begins anew when a stage is resumed"),
     Name("mean_token_accuracy", "", "sft, dpo"),
     Name("rewards/chosen", "", "dpo, kto"),
     Name("rewards/rejected", "", "dpo, kto"),

@@ -30,7 +30,8 @@ log = logging.getLogger(__name__)
 
 _POINTS = 1000
 """Numbers of at most so many steps are kept."""
-_NOT_METRICS = ("epoch", "total_flos", "step")
+_NOT_METRICS = ("epoch", "num_tokens", "total_flos", "step")
+"""TRL's count of tokens begins anew when a stage is resumed."""
 
 
 @dataclass(frozen=True, slots=True)
