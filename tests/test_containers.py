@@ -42,10 +42,10 @@ def test_a_container_installs_what_the_wheel_is_built_from() -> None:
     assert {"pyproject.toml", "LICENSE", "README.md", "docs", "rft_data", "recipes"} <= copied.pop()
 
 
-@pytest.mark.parametrize("arguments", [[], ["gpu", "there"], ["cpu"]])
-def test_the_install_script_says_what_it_wants(arguments: list[str], tmp_path: Path) -> None:
-    done = subprocess.run(["bash", INSTALL, *arguments], cwd=tmp_path, capture_output=True, text=True)
-    assert (done.returncode, list(tmp_path.iterdir())) == (2, [])
+@pytest.mark.parametrize("arguments", [[], ["cpu"], ["gpu", "there"]])
+def test_the_install_script_says_what_it_wants(arguments: list[str]) -> None:
+    done = subprocess.run(["bash", INSTALL, *arguments], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 2
     assert "wanted: docker/install.sh cpu|cuda FOLDER" in done.stderr
 
 
