@@ -181,7 +181,7 @@ def _checked(
         recipe = MODES[mode].model_validate(data, context=context)
     except ValidationError as err:
         unfilled = {problem.loc for problem in found.problems}
-        mistakes = (located(data, MODES[mode], one) for one in err.errors())
+        mistakes = (located(data, written.tree, MODES[mode], one) for one in err.errors())
         problems += [one for one in mistakes if one.loc not in unfilled]
         raise invalid(written.origins, problems) from err
     if problems:

@@ -2,36 +2,77 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, get_args
 
 from pydantic import BaseModel
 from pydantic_core import ErrorDetails
 
 from rft_data.core.lookup import suggest
+from rft_data.core.text import shown
+from rft_data.recipe.field_docs import field_docs
 from rft_data.recipe.names import TRUNCATING
 from rft_data.recipe.preflight.problem import Problem
-from rft_data.recipe.section import Loc
+from rft_data.recipe.section import Loc, Section
+
+_FEW = 12
+"""So many keys are listed where an unknown one is close to none."""
+_WIDTH = 60
 
 
-def located(tree: object, model: type[BaseModel], problem: ErrorDetails) -> Problem:
-    """A problem of pydantic's."""
-    loc = _in_tree(tree, problem["loc"])
+def located(tree: object, written: object, model: type[BaseModel], problem: ErrorDetails) -> Problem:
+    """A problem of pydantic's. `tree` is what was checked; values are shown as they are in `written`."""
+    kind = problem["type"]
+    loc = _in_tree(tree, problem["loc"], to_missing=kind == "missing")
     message = problem["msg"].removeprefix("Value error, ")
-    if problem["type"] == "extra_forbidden":
-        known = _known_fields(model, loc[:-1])
-        close = suggest(str(loc[-1]), known)
-        message = f"unknown key;{close}" if close else "unknown key"
-        if loc[-1] in known:
-            message = "unknown key here: another kind of this section has it; remove it, or choose that kind"
-        if loc[-1] in TRUNCATING:
-            message = (
-                f"'{loc[-1]}' is refused: it samples from a cut-off distribution, whose logprobs the trainer "
-                "does not compute, so that importance ratios would be wrong; use 'temperature'"
-            )
+    if kind == "extra_forbidden":
+        message = _unknown(model, loc)
+    elif kind == "missing":
+        message = _missing(model, loc)
+    elif message.startswith("Input should "):
+        message = f"{_found(written, loc)}{message.removeprefix('Input ')}"
     return Problem(loc, message)
 
 
-def _in_tree(tree: object, loc: Loc) -> Loc:
+def _unknown(model: type[BaseModel], loc: Loc) -> str:
+    key = str(loc[-1])
+    if key in TRUNCATING:
+        return (
+            f"'{key}' is refused: it samples from a cut-off distribution, whose logprobs the trainer "
+            "does not compute, so that importance ratios would be wrong; use 'temperature'"
+        )
+    known = [name for section in _sections(model, loc[:-1]) for name in section.model_fields]
+    if key in known:
+        return "unknown key here: another kind of this section has it; remove it, or choose that kind"
+    if close := suggest(key, known):
+        return f"unknown key;{close}"
+    inside = [name for name, info in model.model_fields.items() if key in _fields_in(info.annotation)]
+    if inside and len(loc) == 1:
+        return f"unknown key here; it is one of {' and '.join(inside)}: write {inside[0]}: {{{key}: ...}}"
+    return (
+        f"unknown key; there are {', '.join(dict.fromkeys(known))}" if len(known) <= _FEW else "unknown key"
+    )
+
+
+def _missing(model: type[BaseModel], loc: Loc) -> str:
+    said = {field_docs(section).get(str(loc[-1]), "") for section in _sections(model, loc[:-1])} - {""}
+    return f"is missing. {said.pop()}" if len(said) == 1 else "is missing"
+
+
+def _found(written: object, loc: Loc) -> str:
+    """The value as it was written: what a reference brings in may be secret. Empty where a map or list is."""
+    node: Any = written
+    for part in loc:
+        inside = (
+            part in node if isinstance(node, dict) else isinstance(node, list) and part in range(len(node))
+        )
+        if not inside:
+            return "it "
+        node = node[part]
+    return "it " if isinstance(node, dict | list) else f"found {shown(repr(node), _WIDTH)}; it "
+
+
+def _in_tree(tree: object, loc: Loc, *, to_missing: bool) -> Loc:
     """Pydantic's location without the union tags it inserts; a missing key stays as the last part."""
     kept: list[str | int] = []
     node: Any = tree
@@ -40,22 +81,32 @@ def _in_tree(tree: object, loc: Loc) -> Loc:
         if inside:
             node = node[part]
             kept.append(part)
-        elif i == len(loc) - 1 and isinstance(node, dict):
+        elif to_missing and i == len(loc) - 1 and isinstance(node, dict):
             kept.append(part)
     return tuple(kept)
 
 
-def _known_fields(model: type[BaseModel], loc: Loc) -> list[str]:
-    """Field names of the section at `loc` (of all its alternatives, where it is a union)."""
+def _sections(model: type[BaseModel], loc: Loc) -> list[type[Section]]:
+    """The section at `loc`, or all its alternatives where it is a union."""
     found: list[type[BaseModel]] = [model]
     for part in loc:
-        if isinstance(part, int):
-            continue
-        kinds: list[object] = [m.model_fields[part].annotation for m in found if part in m.model_fields]
-        found = []
-        while kinds:
-            kind = kinds.pop()
-            if isinstance(kind, type) and issubclass(kind, BaseModel):
-                found.append(kind)
-            kinds += get_args(kind)
-    return [name for m in found for name in m.model_fields]
+        if isinstance(part, str):
+            found = [
+                one
+                for m in found
+                if part in m.model_fields
+                for one in _models(m.model_fields[part].annotation)
+            ]
+    return [one for one in found if issubclass(one, Section)]
+
+
+def _models(annotation: object) -> Iterator[type[BaseModel]]:
+    """The sections that an annotation names."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for one in get_args(annotation):
+        yield from _models(one)
+
+
+def _fields_in(annotation: object) -> set[str]:
+    return {name for section in _models(annotation) for name in section.model_fields}

@@ -31,8 +31,8 @@ def with_preset(tree: object, *, explores: bool, check_only: bool = False) -> ob
         return tree
     try:
         algorithm = find_algorithm(str(last.get("algorithm")), check_only=check_only)
-    except RftError:
-        return tree  # the check of the stage reports what is wrong
+    except RftError:  # the check of the stage reports what is wrong
+        return _without_preset(tree) if explores else tree
     stage = _stage(last, algorithm, tree)
     if _replays(tree.get("sampler", algorithm.sampler)):
         stage = {"off_policy": _replay_correction(stage.get("loss")), **stage}
@@ -44,6 +44,13 @@ def with_preset(tree: object, *, explores: bool, check_only: bool = False) -> ob
     if algorithm.sampler is not None:
         out.setdefault("sampler", algorithm.sampler)
     return out
+
+
+def _without_preset(tree: Mapping[str, object]) -> Mapping[str, object]:
+    """With something in place of what only a preset gives: its absence is no mistake of its own."""
+    explorer = tree.get("explorer")
+    filled = {"explorer": {"group_size": 2, **explorer}} if isinstance(explorer, dict) else {}
+    return {"experience_ops": [], **tree, **filled}
 
 
 def _replays(sampler: object) -> bool:

@@ -122,12 +122,18 @@ class RlStage(Section):
             "reference": self.teacher,
         }
 
-    @model_validator(mode="after")
-    def _known(self, info: ValidationInfo) -> RlStage:
+    @field_validator("algorithm")
+    @classmethod
+    def _known_algorithm(cls, algorithm: str, info: ValidationInfo) -> str:
         try:
-            preset = find_algorithm(self.algorithm, check_only=check_only(info))
+            find_algorithm(algorithm, check_only=check_only(info))
         except RftError as err:
             raise ValueError(f"{err} Offline stages: {', '.join(OFFLINE)}.") from err
+        return algorithm
+
+    @model_validator(mode="after")
+    def _taught(self, info: ValidationInfo) -> RlStage:
+        preset = find_algorithm(self.algorithm, check_only=check_only(info))
         if "teacher" in preset.needs and self.teacher is None:
             raise ValueError(f"'{self.algorithm}' learns from a teacher; give 'teacher', a model's folder")
         return self

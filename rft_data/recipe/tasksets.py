@@ -119,8 +119,8 @@ class Experts(Section):
     use: str
     """`package.module:function`, called as function(task) -> completion text, or a list of chat messages that
     goes on from the task's and ends with an assistant's: a solution of several turns."""
-    limit: int = Field(ge=1)
-    """At most this many training tasks of each taskset get one."""
+    limit: int | None = Field(default=None, ge=1)
+    """At most this many training tasks of each taskset get one; left out: all."""
     tasksets: list[str] = Field(min_length=1)
     """Names of entries of `tasks` that get solutions."""
 

@@ -135,7 +135,7 @@ def test_a_check_imports_no_preset_but_looks_at_its_path(tmp_path: Path) -> None
         with pytest.raises(SystemExit):
             load_recipe(path, ["stages.0.algorithm='raises_when_imported:MINE'"])
     for wrong in (":", "a:", ":B", "a b:C", "a..b:C", "a:B.C"):
-        with pytest.raises(RecipeError, match=r"stages.0.rl: algorithm .* is no import path"):
+        with pytest.raises(RecipeError, match=r"stages.0.algorithm: algorithm .* is no import path"):
             check_recipe(path, [f"stages.0.algorithm='{wrong}'"])
     with pytest.raises(RecipeError, match="unknown key"):
         check_recipe(path, ["stages.0.algorithm='a:B'", "stages.0.stepz=1"])
@@ -180,7 +180,7 @@ def test_corrections_that_a_loss_would_apply_twice_or_never_are_refused(tmp_path
         (["stages.0.algorithm=ppo", "stages.0.critic=null"], "read a critic's values"),
         (
             ["stages.0.algorithm=ppo", "stages.0.critic={use: sharred}"],
-            "Input should be 'shared' or 'separate'",
+            "should be 'shared' or 'separate'",
         ),
         (["stages.0.algorithm=ppo", "stages.0.batch_ops=[whiten: {}]"], "no operator in its batch_ops"),
         (["stages.0.critic={}"], "add 'gae'"),

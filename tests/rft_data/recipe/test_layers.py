@@ -153,7 +153,7 @@ def test_mistakes_are_named_with_the_file_that_made_them_the_named_one_first(tmp
     head, first, second, third = str(refused.value).splitlines()
     assert head == f"{tmp_path}/over.yaml is not a valid recipe:"
     assert first.startswith(
-        f"  {tmp_path}/over.yaml:3:3 explorer.group_size: Input should be a valid integer"
+        f"  {tmp_path}/over.yaml:3:3 explorer.group_size: found 'two'; it should be a valid integer"
     )
     assert second.startswith(f"  {tmp_path}/a_base.yaml:")
     assert "sed: unknown key; did you mean 'seed'?" in second

@@ -39,7 +39,7 @@ MISTAKES = {
     "sampler={use: fifoo}": r"sampler: .* did you mean 'fifo'",
     "stages.1.loss={use: ppo_clipp}": r"stages\.1\.loss: .* did you mean 'ppo_clip'",
     "stages.1.batch_ops=[{whitn: {}}]": r"stages\.1\.batch_ops\.0: .* did you mean 'whiten'",
-    "stages.1.critic={use: shard}": r"stages\.1\.critic\.use: Input should be 'shared' or 'separate'",
+    "stages.1.critic={use: shard}": r"stages\.1\.critic\.use: found 'shard'; it should be 'shared' or",
 }
 
 

@@ -75,7 +75,7 @@ def test_all_problems_are_reported_at_once_with_their_place(tmp_path: Path) -> N
     column = text.splitlines()[9].index("size: 0") + 1
     assert any(line.startswith(f"  {path}:10:{column} tasks.0.source.size:") for line in lines)
     assert f"  {path}:22:5 stages.0.stepz: unknown key; did you mean 'steps'?" in lines
-    assert any("stages.0.steps: Field required" in line for line in lines)
+    assert any("stages.0.steps: is missing. Optimizer steps" in line for line in lines)
     assert len(lines) == 5
 
 
@@ -85,7 +85,28 @@ def test_all_problems_are_reported_at_once_with_their_place(tmp_path: Path) -> N
         ("name: r\n", "name: r\nname: s\n", "found duplicate key"),
         ("buffer: {uri: runs/r/buffer}", "buffer: {uri: runs/r/buffer", r"r\.yaml:6:\d+ is not valid YAML"),
         ("mode: online", "mode: [online]", r"3:1 mode: found \['online'\]"),
-        ("group_size: 4", "group_size: '4'", "14:3 explorer.group_size: Input should be a valid integer"),
+        (
+            "group_size: 4",
+            "group_size: '4'",
+            "14:3 explorer.group_size: found '4'; it should be a valid integer",
+        ),
+        (
+            "steps: 3",
+            "steps: ${env:RFT_NO_NUMBER:-few}",
+            r"found '\$\{env:RFT_NO_NUMBER:-few\}'; it should be",
+        ),
+        (
+            "name: r\n",
+            "name: r\ntrackers: []\n",
+            r"unknown key here; .* monitor: write monitor: \{trackers: ...\}",
+        ),
+        ("hidden_size", "breadth", "model.build.breadth: unknown key; there are use, hidden_size"),
+        (
+            "algorithm: grpo",
+            "algorithm: grpoo",
+            r"stages.0.algorithm: algorithm 'grpoo' .* 'grpo'\?(?!.*missing)",
+        ),
+        ("algorithm: grpo", "algoritm: grpo", r"stages.0.algorithm: is missing\n"),
         ("reward: [{use: exact_answer}]", "reward: [{use: later}, {use: later}]", "uses one component twice"),
         (
             "{use: exact_answer}",
