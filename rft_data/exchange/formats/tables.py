@@ -163,10 +163,9 @@ def one_split(loaded: Any, split: str | None, path: str) -> Any:
     if split is None and len(loaded) == 1:
         split = next(iter(loaded))
     if split not in loaded:
-        names = ", ".join(loaded)
+        names = ", ".join(loaded) + ("" if split is None else f", not {split!r}")
         raise MissingFileError(
-            f"{path} holds the splits {names}, not {split!r}; choose one with 'split', or in an import: "
-            f"'{path}:NAME'."
+            f"{path} holds the splits {names}; choose one with 'split', or in an import: '{path}:NAME'."
         )
     return loaded[split]
 
