@@ -27,6 +27,7 @@ from rft_data.buffer.takeover import take_over
 from rft_data.core.errors import BusyError, FencedError, RftError
 from rft_data.core.failpoints import failpoint
 from rft_data.core.filters import Filter, to_sql
+from rft_data.core.named_tables import known_columns, table_schema
 from rft_data.core.schema import TABLES
 
 _CACHES: dict[str, Any] = {"metadata_cache_size_bytes": 32 << 20, "index_cache_size_bytes": 32 << 20}
@@ -261,8 +262,7 @@ class Store:
                 yield batch.select(names)
 
     def _shape(self, name: str, columns: Sequence[str] | None) -> tuple[list[str], pa.Table]:
-        schema, _ = TABLES[name]
-        names = list(columns) if columns is not None else schema.names
+        names, schema = known_columns(name, columns), table_schema(name)
         return names, pa.schema([schema.field(n) for n in names]).empty_table()
 
     def _scanner(self, name: str, names: list[str], where: Filter | None, **options: Any) -> Any:

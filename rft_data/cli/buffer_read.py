@@ -66,10 +66,11 @@ def head(
     """The newest rows of a table, oldest of them first."""
     with edge():
         from rft_data.cli.buffer_text import rows_text
+        from rft_data.core.named_tables import known_columns
 
         with _open(uri) as buffer:
-            schema = _schema(table)
-            names = _columns(columns, schema)
+            named = [name.strip() for name in columns.split(",") if name.strip()] if columns else None
+            names = known_columns(table, named)
             chosen = _restricted(buffer, table, where, as_of)
             rows = _newest(buffer, table, names, chosen, n).to_pylist()
         show(rows, rows_text(rows) or f"table '{table}' has no such rows", as_json=as_json)
@@ -225,31 +226,6 @@ def _open(uri: str, *, write: bool = False) -> Buffer:
     return Buffer(uri, read_only=not write)
 
 
-def _schema(table: str) -> pa.Schema:
-    from rft_data.core.errors import UnknownComponentError
-    from rft_data.core.lookup import suggest
-    from rft_data.core.schema import TABLES
-
-    if table not in TABLES:
-        raise UnknownComponentError(
-            f"a buffer has no table '{table}';{suggest(table, TABLES)} There are: {', '.join(TABLES)}."
-        )
-    return TABLES[table][0]
-
-
-def _columns(text: str | None, schema: pa.Schema) -> list[str]:
-    from rft_data.core.errors import UnknownComponentError
-    from rft_data.core.lookup import suggest
-
-    names = schema.names if text is None else [name.strip() for name in text.split(",") if name.strip()]
-    for name in names:
-        if name not in schema.names:
-            raise UnknownComponentError(
-                f"no column '{name}';{suggest(name, schema.names)} There are: {', '.join(schema.names)}."
-            )
-    return list(names)
-
-
 def _view_filter(buffer: Buffer, as_of: str | None) -> Filter | None:
     from rft_data.reading.tags import view
 
@@ -260,10 +236,11 @@ def _restricted(buffer: Buffer, table: str, where: str | None, as_of: str | None
     """`--where` and `--as-of` as one filter."""
     from rft_data.core.errors import RecipeError
     from rft_data.core.filters import And, parse_text
+    from rft_data.core.named_tables import table_schema
 
     if as_of is not None and table != "experiences":
         raise RecipeError(f"--as-of names experiences; table '{table}' has no such views.")
-    given = None if where is None else parse_text(where, _schema(table))
+    given = None if where is None else parse_text(where, table_schema(table))
     parts = [part for part in (_view_filter(buffer, as_of), given) if part is not None]
     return None if not parts else parts[0] if len(parts) == 1 else And(tuple(parts))
 
@@ -273,7 +250,9 @@ def _newest(buffer: Buffer, table: str, names: list[str], where: Filter | None, 
         return buffer.tail(table, n, names)
     import pyarrow as pa
 
-    last = pa.schema([_schema(table).field(name) for name in names]).empty_table()
+    from rft_data.core.named_tables import table_schema
+
+    last = pa.schema([table_schema(table).field(name) for name in names]).empty_table()
     for batch in buffer.batches(table, names, where):
         last = pa.concat_tables([last, pa.Table.from_batches([batch])])
         last = last.slice(max(0, last.num_rows - n))

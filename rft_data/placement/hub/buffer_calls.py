@@ -18,6 +18,7 @@ from rft_data.core.codec import to_table, to_tasks
 from rft_data.core.errors import ConflictError, RecipeError, RowError, UnknownComponentError
 from rft_data.core.filters import In, parse_filter
 from rft_data.core.lookup import suggest
+from rft_data.core.named_tables import known_columns, table_schema
 from rft_data.core.rows import Feedback, Lease
 from rft_data.core.schema import ANNOTATIONS, EXPERIENCES, INCOMING, TABLES, TASKS
 from rft_data.placement.hub import arrow_rows, wire
@@ -230,15 +231,9 @@ def _schema(name: str, columns: Sequence[str] | None) -> pa.Schema:
 
     Raises: UnknownComponentError if there is no such table or column.
     """
-    if name not in TABLES:
-        raise UnknownComponentError(
-            f"table '{name}' is not known;{suggest(name, TABLES)} there are {', '.join(sorted(TABLES))}."
-        )
-    schema, _ = TABLES[name]
-    for column in columns or ():
-        if column not in schema.names:
-            raise UnknownComponentError(
-                f"table '{name}' has no column '{column}';{suggest(column, schema.names)} "
-                f"it has {', '.join(schema.names)}."
-            )
-    return schema if columns is None else pa.schema([schema.field(column) for column in columns])
+    schema = table_schema(name)
+    return (
+        schema
+        if columns is None
+        else pa.schema([schema.field(column) for column in known_columns(name, columns)])
+    )

@@ -10,7 +10,15 @@ import pytest
 from rft_data.buffer import Buffer
 from rft_data.core import failpoints
 from rft_data.core.codec import to_table
-from rft_data.core.errors import BusyError, ConflictError, FencedError, IntegrityError, RftError, RowError
+from rft_data.core.errors import (
+    BusyError,
+    ConflictError,
+    FencedError,
+    IntegrityError,
+    RftError,
+    RowError,
+    UnknownComponentError,
+)
 from rft_data.core.rows import GroupResult, Played, TaskKey, Ticket, now
 from rft_data.core.schema import ANNOTATIONS, INCOMING
 from rft_data.loop.closing import group_results
@@ -227,3 +235,11 @@ def test_a_read_of_no_rows_has_none(buffer: Buffer) -> None:
     buffer.append([make_experience(i) for i in range(3)])
     assert buffer.read("experiences", limit=0).num_rows == 0
     assert buffer.read("experiences", limit=2).num_rows == 2
+
+
+def test_a_table_or_column_that_does_not_exist_is_named_with_those_that_do(buffer: Buffer) -> None:
+    with pytest.raises(UnknownComponentError, match=r"no table 'experience'; did you mean 'experiences'\?"):
+        buffer.read("experience")
+    for read in (buffer.read, lambda name, columns: buffer.tail(name, 3, columns)):
+        with pytest.raises(UnknownComponentError, match=r"no column 'rewrd'; did you mean 'reward'\?"):
+            read("experiences", ["seq", "rewrd"])

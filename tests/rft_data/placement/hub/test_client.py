@@ -166,9 +166,9 @@ def test_a_text_in_a_filter_is_data(buffer: Buffer, client: HubClient) -> None:
 @pytest.mark.parametrize(
     ("name", "columns", "message"),
     [
-        ("experience", None, "table 'experience' is not known; did you mean 'experiences'"),
-        ("../secret", None, "is not known"),
-        ("os:system", None, "is not known"),
+        ("experience", None, "no table 'experience'; did you mean 'experiences'"),
+        ("../secret", None, "a buffer has no table"),
+        ("os:system", None, "a buffer has no table"),
         ("experiences", ["rewards"], "has no column 'rewards'; did you mean 'reward'"),
         ("experiences", ["1; DROP TABLE x"], "has no column"),
     ],
