@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import shutil
@@ -15,7 +16,9 @@ from pathlib import Path
 
 import pytest
 
+from rft_data.core.errors import RecipeError
 from rft_data.core.version import __version__
+from rft_data.recipe.load import validate_recipe
 from rft_data.recipe.shipped import shipped_recipes
 
 ROOT = Path(__file__).parents[1]
@@ -94,3 +97,36 @@ def test_an_installed_wheel_is_used_from_an_empty_folder(installed: Path, tmp_pa
     run([rft, "recipe", "copy", "quickstart"], tmp_path)
     assert "quickstart.yaml: valid" in run([rft, "recipe", "validate", "quickstart.yaml"], tmp_path)
     assert (Path(prefix) / "share" / "doc" / "rft-data" / "docs" / "own.md").is_file()
+
+
+def test_shipped_recipes_have_the_same_problems_as_in_a_checkout(
+    installed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """None for most; models, data and settings that a recipe leaves to its user for others."""
+    (tmp_path / "recipes").symlink_to(ROOT / "recipes")
+    monkeypatch.chdir(tmp_path)
+    here = {one.name: problems(one.path) for one in shipped_recipes()}
+    assert here["quickstart"] == 0
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    assert json.loads(run([installed / "python", "-c", ALL_PROBLEMS], empty)) == here
+
+
+def problems(path: Path) -> int:
+    """How many problems `rft recipe validate` finds."""
+    try:
+        validate_recipe(path)
+    except RecipeError as err:
+        return str(err).count("\n")
+    return 0
+
+
+ALL_PROBLEMS = f"""
+import json
+from pathlib import Path
+from rft_data.core.errors import RecipeError
+from rft_data.recipe.load import validate_recipe
+from rft_data.recipe.shipped import shipped_recipes
+{inspect.getsource(problems)}
+print(json.dumps({{one.name: problems(one.path) for one in shipped_recipes()}}))
+"""

@@ -81,7 +81,7 @@ def test_all_problems_are_reported_at_once_with_their_place(tmp_path: Path) -> N
 
 def test_a_mistake_of_a_stage_has_the_stage_as_its_place_and_brings_no_other(tmp_path: Path) -> None:
     untaught = write(tmp_path, GOOD.replace("algorithm: grpo", "algorithm: on_policy_distill"))
-    with pytest.raises(RecipeError, match="stages.0: 'on_policy_distill' learns from a teacher"):
+    with pytest.raises(RecipeError, match=r"stages\.0: 'on_policy_distill' learns from a teacher"):
         load_recipe(untaught)
     of_a_preset = GOOD.replace("  group_size: 4\n", "").replace(
         "experience_ops:\n  - grpo_advantage_mapper: {}\n", ""
