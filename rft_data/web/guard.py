@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import hmac
 from collections.abc import Awaitable, Callable, MutableMapping
-from http.cookies import CookieError, SimpleCookie
 from typing import Any
-from urllib.parse import parse_qsl, urlencode
+from urllib.parse import parse_qsl, quote, urlencode
 
-COOKIE, PARAMETER = "rft_view", "token"
+from starlette.requests import cookie_parser
+
+PARAMETER = "token"
 HEADERS = {
     "content-security-policy": "default-src 'none'; style-src 'self'; img-src 'self'; form-action 'self'; "
     "base-uri 'none'; frame-ancestors 'none'",
@@ -32,6 +34,7 @@ class Guard:
     def __init__(self, app: App, *, token: str, hosts: frozenset[str]) -> None:
         """Args: hosts: names under which the page is reached; others are refused (DNS rebinding)."""
         self._app, self._token, self._hosts = app, token, hosts
+        self._cookie = cookie_name(token)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer, or hand on, one request."""
@@ -42,14 +45,14 @@ class Guard:
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
         given = dict(query).get(PARAMETER)
-        if headers.get("host", "").rpartition(":")[0] not in self._hosts:
+        if _without_port(headers.get("host", "")) not in self._hosts:
             await _say(send, 421, "This page does not answer under that host name.")
         elif given is not None and self._is_token(given):
             rest = urlencode([(name, value) for name, value in query if name != PARAMETER])
-            place = scope["path"] + (f"?{rest}" if rest else "")
-            cookie = f"{COOKIE}={self._token}; HttpOnly; SameSite=Strict; Path=/"
+            place = quote(scope["path"]) + (f"?{rest}" if rest else "")
+            cookie = f"{self._cookie}={self._token}; HttpOnly; SameSite=Strict; Path=/"
             await _say(send, 303, "", {"location": _local(place), "set-cookie": cookie})
-        elif not self._is_token(_cookie(headers.get("cookie", ""))):
+        elif not self._is_token(cookie_parser(headers.get("cookie", "")).get(self._cookie, "")):
             await _say(send, 401, "Open the link that 'rft view' printed: it carries the token of this page.")
         else:
             await self._app(scope, receive, _with_headers(send))
@@ -58,12 +61,13 @@ class Guard:
         return hmac.compare_digest(given.encode(), self._token.encode())
 
 
-def _cookie(header: str) -> str:
-    try:
-        found = SimpleCookie(header).get(COOKIE)
-    except CookieError:
-        return ""
-    return "" if found is None else found.value
+def cookie_name(token: str) -> str:
+    """The cookie of a page: browsers share cookies between ports, so two pages at once need two names."""
+    return f"rft_view_{hashlib.sha256(token.encode()).hexdigest()[:8]}"
+
+
+def _without_port(host: str) -> str:
+    return host.rpartition(":")[0] or host
 
 
 def _local(place: str) -> str:

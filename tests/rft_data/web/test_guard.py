@@ -9,11 +9,12 @@ from fastapi.testclient import TestClient
 from rft_data.buffer import Buffer
 from rft_data.core.rows import Feedback, now
 from rft_data.web.app import make_app
-from rft_data.web.guard import COOKIE, HEADERS, Guard
+from rft_data.web.guard import HEADERS, Guard, cookie_name
 from rft_data.web.subjects import Subjects
 from tests.rft_data.conftest import make_experience
 
 TOKEN = "of-the-link"  # noqa: S105 - of the tests
+COOKIE = cookie_name(TOKEN)
 PATHS = (
     "/",
     "/s/buffer",
@@ -122,3 +123,36 @@ def test_what_a_model_said_is_text_and_nothing_else(tmp_path: Path, text: str) -
             assert not link.startswith("//")
         assert not any(c in hostile for c in "\x1b\x00\x07\u202e\u2066")
         assert len(hostile) < 1_000_000
+
+
+@pytest.mark.parametrize(
+    ("path", "location"),
+    [
+        ("/s/buffer/groups/%E4%B8%AD%3F%23%20x", "/s/buffer/groups/%E4%B8%AD%3F%23%20x"),
+        ("/%0d%0aset-cookie:x=y", "/%0D%0Aset-cookie%3Ax%3Dy"),
+        ("/%09/evil.example", "/%09/evil.example"),
+        ("/%5Cevil.example", "/%5Cevil.example"),
+    ],
+)
+def test_a_link_with_the_token_leads_to_the_same_path(tmp_path: Path, path: str, location: str) -> None:
+    page = guarded(stored(tmp_path / "buffer", "hello"))
+    answer = page.get(f"{path}?token={TOKEN}")
+    assert (answer.status_code, answer.headers["location"]) == (303, location)
+    assert [value.split("=")[0] for value in answer.headers.get_list("set-cookie")] == [COOKIE]
+
+
+def test_cookies_of_other_pages_on_this_machine_do_no_harm(tmp_path: Path) -> None:
+    page = guarded(stored(tmp_path / "buffer", "hello"))
+    for other in ('json={"a":1}', "x@y=1", "a=b c", f"{cookie_name('of-another')}=of-another"):
+        for header in (f"{other}; {COOKIE}={TOKEN}", f"{COOKIE}={TOKEN}; {other}"):
+            assert page.get("/", headers={"cookie": header}).status_code == 200, header
+        assert page.get("/", headers={"cookie": other}).status_code == 401
+
+
+def test_the_port_may_be_left_out_where_it_is_80(tmp_path: Path) -> None:
+    page = guarded(stored(tmp_path / "buffer", "hello"))
+    page.cookies.set(COOKIE, TOKEN)
+    for host, status in (("127.0.0.1", 200), ("127.0.0.1:80", 200), ("evil.example", 421), (":80", 421)):
+        assert page.get("/", headers={"host": host}).status_code == status, host
+    for host in ("", "127.0.0.1.evil.example", "[::1]", "[::1]:80", "127.0.0.1:80:80"):
+        assert page.get("/", headers={"host": host}).status_code == 421, host
