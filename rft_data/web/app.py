@@ -51,8 +51,7 @@ class Page:
 
     def index(self) -> HTMLResponse:
         """All subjects."""
-        lines = [runs.line(self._subjects, subject) for subject in self._subjects]
-        return self._shown("index.html", lines=lines)
+        return self._shown("index.html", lines=runs.lines(self._subjects))
 
     def comparison(self, run: Annotated[list[str], Query(max_length=20)]) -> HTMLResponse:
         """Two to four runs beside each other."""
@@ -78,6 +77,7 @@ class Page:
             charts=[] if frame is None else runs.first_charts(frame),
             names=runs.last_numbers(line.status),
             outcomes={} if buffer is None else runs.outcomes(buffer, self._run_id(key)),
+            run_id=self._run_id(key),
         )
 
     def metric(
@@ -133,7 +133,10 @@ class Page:
     def group(self, key: str, group_id: str) -> HTMLResponse:
         """The rollouts of a group side by side."""
         found = group_view(self._subjects.buffer(key), group_id)
-        return self._shown("group.html", subject=self._subjects[key], group=found)
+        asked = [] if found.task is None else found.task.messages
+        return self._shown(
+            "group.html", subject=self._subjects[key], group=found, prompt=conversation(asked, len(asked))
+        )
 
     def row(self, key: str, seq: int) -> HTMLResponse:
         """One experience: its conversation, its tokens, where it came from and what became of it."""
@@ -145,7 +148,7 @@ class Page:
             subject=subject,
             row=row,
             line=line,
-            messages=conversation(row),
+            messages=conversation(json.loads(row["messages"] or "[]"), row["prompt_messages"]),
             tokens=tokens(row, advantage(line.judgements), run_tokenizer(subject.run_dir)),
             author=self._author,
             form_token=self._form_token,

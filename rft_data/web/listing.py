@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from rft_data.buffer import Buffer
@@ -107,11 +108,12 @@ def histogram(buffer: Buffer, where: Filter | None, text: str) -> list[Bin]:
     """
     rewards: pa.ChunkedArray = buffer.read("experiences", ["reward"], where)["reward"]
     values = rewards.drop_null().to_numpy()
-    values = values[np.isfinite(values)]
+    values = values[np.isfinite(values)].astype(np.float64)
     if not len(values):
         return []
     low, high = float(values.min()), float(values.max())
-    counts, edges = np.histogram(values, bins=_BINS if high > low else 1)
+    edges = _edges(low, high)
+    counts, _ = np.histogram(values, edges)
     bins = []
     for number, count in enumerate(counts):
         first, last = float(edges[number]), float(edges[number + 1])
@@ -119,3 +121,10 @@ def histogram(buffer: Buffer, where: Filter | None, text: str) -> list[Bin]:
         own = f"reward >= {first!r} and reward {upper} {last!r}"
         bins.append(Bin(first, last, int(count), f"({text}) and {own}" if text.strip() else own))
     return bins
+
+
+def _edges(low: float, high: float) -> npt.NDArray[np.float64]:
+    """Edges of at most 20 bins, numbers of the column's type; all differ unless there is one value alone."""
+    share = np.linspace(0, 1, _BINS + 1)
+    edges = np.unique(np.clip(low * (1 - share) + high * share, low, high).astype(np.float32))
+    return edges.astype(np.float64) if len(edges) > 1 else np.array([low, high])

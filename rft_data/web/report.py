@@ -30,7 +30,9 @@ def report(run_dir: Path) -> str:
     Raises: MissingFileError if the folder holds no run.
     """
     with Subjects([str(run_dir)]) as subjects:
-        key = next(iter(subjects)).key
+        key, where = next((one.key, one.where) for one in subjects)
+        if where != str(run_dir):
+            raise RecipeError(f"'{run_dir}' is a folder of runs; name one of them, for example {where}.")
         folder, buffer = runs.run_folder(subjects, key), runs.opened(subjects, key)
         status, run_id = run_status(folder, buffer=buffer), stored_run_id(folder)
         names = list(dict.fromkeys((*runs.FIRST, *NUMBERS)))

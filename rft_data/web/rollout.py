@@ -68,10 +68,11 @@ def advantage(verdicts: Sequence[Judgement]) -> tuple[float, ...] | None:
     return kept[-1] if kept else None
 
 
-def conversation(row: Mapping[str, Any]) -> list[dict[str, str]]:
-    """Role, text and tool calls of each message; those after the prompt say so in `sampled`."""
+def conversation(messages: Sequence[object], prompt: int) -> list[dict[str, str]]:
+    """Role, text and tool calls of each message; those after the first `prompt` say so in `sampled`."""
     found = []
-    for place, message in enumerate(json.loads(row["messages"] or "[]")):
+    for place, one in enumerate(messages):
+        message = one if isinstance(one, Mapping) else {"content": one}
         calls = message.get("tool_calls")
         found.append(
             {
@@ -79,7 +80,7 @@ def conversation(row: Mapping[str, Any]) -> list[dict[str, str]]:
                 "text": _content(message.get("content")),
                 "thinking": _content(message.get("reasoning_content")),
                 "calls": json.dumps(calls, indent=1, ensure_ascii=False) if calls else "",
-                "sampled": "yes" if place >= row["prompt_messages"] else "",
+                "sampled": "yes" if place >= prompt else "",
             }
         )
     return found

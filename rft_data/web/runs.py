@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pandas as pd
 
 from rft_data.buffer import Buffer
-from rft_data.core.errors import MissingFileError, RecipeError, UnknownComponentError
+from rft_data.core.errors import MissingFileError, RecipeError, RftError, UnknownComponentError
 from rft_data.core.filters import Compare
 from rft_data.core.lookup import suggest
+from rft_data.reading.patience import patiently
 from rft_data.reading.run_metrics import run_metrics
 from rft_data.run.status import RunStatus, run_status, stored_run_id
 from rft_data.web.chart import Chart, chart
@@ -39,6 +41,19 @@ class Line:
     """None: a buffer alone."""
     reward: Chart | None
     rows: Mapping[str, int]
+    wrong: str = ""
+    """Why nothing can be said of it."""
+
+
+def lines(subjects: Subjects) -> list[Line]:
+    """The list of subjects; one that cannot be read says why and does not hide the others."""
+    found = []
+    for subject in subjects:
+        try:
+            found.append(patiently(partial(line, subjects, subject)))
+        except (RftError, OSError, RuntimeError, ValueError) as err:
+            found.append(Line(subject, None, None, {}, str(err)))
+    return found
 
 
 def line(subjects: Subjects, subject: Subject) -> Line:

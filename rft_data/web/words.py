@@ -47,9 +47,14 @@ def parts(text: str | None) -> list[tuple[str, str]]:
     """Name and value of each part of a stored reward."""
     found = json.loads(text or "{}")
     return [
-        (str(name), number(value) if isinstance(value, int | float) else str(value))
+        (str(name), number(value) if isinstance(value, float) else str(value))
         for name, value in found.items()
     ]
+
+
+def quoted(text: str) -> str:
+    """A text as a value in a filter."""
+    return "'" + text.replace("'", "''") + "'"
 
 
 def _seen(character: str) -> str:
@@ -61,5 +66,6 @@ FILTERS: Mapping[str, Callable[..., object]] = {
     "short": short,
     "moment": moment,
     "parts": parts,
+    "quoted": quoted,
 }
 """Of the templates."""

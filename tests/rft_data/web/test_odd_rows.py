@@ -1,0 +1,108 @@
+"""Rows, buffers and runs that are out of the ordinary."""
+
+import html
+import re
+import shutil
+from pathlib import Path
+from urllib.parse import quote
+
+import numpy as np
+import pytest
+from fastapi.testclient import TestClient
+from typer.testing import CliRunner
+
+from rft_data.buffer import Buffer
+from rft_data.cli.app import app
+from rft_data.core.rows import Experience
+from rft_data.web.app import make_app
+from rft_data.web.listing import histogram, parsed
+from rft_data.web.subjects import Subjects
+from rft_data.web.task_map import TaskLine, TaskMap
+from tests.rft_data.conftest import make_experience
+from tests.rft_data.web.conftest import FORM_TOKEN
+
+
+def page_over(*folders: Path) -> TestClient:
+    return TestClient(
+        make_app(Subjects([str(one) for one in folders]), "me", FORM_TOKEN), follow_redirects=False
+    )
+
+
+def stored(folder: Path, *rows: Experience) -> Path:
+    with Buffer(folder) as buffer:
+        assert buffer.append(rows).stored == len(rows)
+    return folder
+
+
+NEXT = float(np.nextafter(np.float32(0.3), np.float32(1)))
+
+
+@pytest.mark.parametrize(
+    "rewards",
+    [[0.3, NEXT], [1e17], [1.0, 1.0], [-3e38, 3e38, 0.0], [0.0, 1e-45], [0.0, 0.1, 0.3, 0.35, 0.7, 1.0]],
+)
+def test_bins_hold_every_reward_once_however_near_or_far(tmp_path: Path, rewards: list[float]) -> None:
+    rows = [make_experience(number, reward=reward) for number, reward in enumerate(rewards)]
+    with Buffer(stored(tmp_path / "buffer", *rows), read_only=True) as buffer:
+        bins = histogram(buffer, None, "")
+        kept = buffer.read("experiences", ["reward"])["reward"].to_pylist()
+        assert (bins[0].low, bins[-1].high) == (min(kept), max(kept))
+        assert sum(one.count for one in bins) == len(rewards)
+        for one in bins:
+            assert buffer.read("experiences", ["seq"], parsed(one.where)).num_rows == one.count
+
+
+def test_messages_and_parts_of_any_form_are_shown(tmp_path: Path) -> None:
+    row = make_experience(
+        messages=("bare text", {"content": None}, {"role": "assistant", "content": "2"}),
+        reward_parts={"many": 10**400, "nested": {"a": 1}, "none": None},
+    )
+    page = page_over(stored(tmp_path / "buffer", row))
+    for path in ("/s/buffer/rows/0", "/s/buffer/groups/run/g0", "/s/buffer/rows/0/json"):
+        assert page.get(path).status_code == 200, path
+    assert "<pre>bare text</pre>" in page.get("/s/buffer/rows/0").text
+
+
+def test_a_task_with_quotes_leads_to_its_own_rows(
+    page: TestClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = "O'Brien's' or reward >= 0 or task_id = '"
+    line = TaskLine("it's", name, 1, 0.5, 0.1, ())
+    monkeypatch.setattr("rft_data.web.app.task_map", lambda *_: TaskMap((line,), 1, 0, 0, 1))
+    link = re.search(r'href="/s/run/experiences\?where=([^"]+)"', page.get("/s/run/tasks").text)
+    assert link is not None
+    rows = [
+        make_experience(number, experience_id=f"e{number}", taskset=taskset, task_id=task)
+        for number, (taskset, task) in enumerate([("it's", name), ("it's", "other"), ("another", name)])
+    ]
+    own = page_over(stored(tmp_path / "buffer", *rows))
+    found = own.get(f"/s/buffer/experiences?where={html.unescape(link[1])}").text
+    assert re.findall(r'href="/s/buffer/rows/(\d+)"', found) == ["0"]
+
+
+def test_a_runs_page_leads_to_its_own_rows(page: TestClient) -> None:
+    wanted = "/s/run/experiences?where=" + quote("run_id = 'small'")
+    assert f'href="{wanted}"' in page.get("/s/run").text
+
+
+def test_what_is_gone_does_not_hide_the_others(runs: Path, tmp_path: Path) -> None:
+    folders = [
+        Path(shutil.copytree(runs / name, tmp_path / name)) for name in ("run", "preferred", "library")
+    ]
+    page = page_over(*folders)
+    assert page.get("/").status_code == 200
+    for folder in folders[1:]:
+        shutil.rmtree(folder)
+    answer = page.get("/")
+    assert answer.status_code == 200
+    assert "holds no run" in answer.text
+    assert 'name="run" value="run"' in answer.text
+    assert page.get("/s/preferred").status_code == 404
+
+
+def test_a_report_is_of_one_run(runs: Path, tmp_path: Path) -> None:
+    out = tmp_path / "report.html"
+    refused = CliRunner().invoke(app, ["report", str(runs), "-o", str(out)])
+    assert refused.exit_code != 0
+    assert "is a folder of runs" in refused.output
+    assert not out.exists()
