@@ -187,7 +187,7 @@ class Page:
         author = self._speaker()
         self._check_form(form_token)
         experience = lineage(self._subjects.buffer(key), seq).experience["experience_id"]
-        said = Feedback(experience, author, FeedbackKey.SCORE, _score(value), text or None, now())
+        said = Feedback(experience, author, FeedbackKey.SCORE, _score(value), text.strip() or None, now())
         if said.value is None and said.text is None:
             raise RowError("nothing was said: give a score, a comment or both.")
         storable(text, "comment")

@@ -72,7 +72,8 @@ def listing(buffer: Buffer, where: Filter | None, below: int | None) -> Listing:
     are found over several pages, and no request reads a whole table.
     """
     newest = buffer.tail("experiences", 1, ["seq"]).column("seq").to_pylist()
-    top = (newest[0] + 1 if newest else 0) if below is None else below
+    end = newest[0] + 1 if newest else 0
+    top = end if below is None else min(below, end)
     found: list[dict[str, Any]] = []
     until = time.monotonic() + _SEARCH_S
     while top > 0 and len(found) < PAGE and time.monotonic() < until:

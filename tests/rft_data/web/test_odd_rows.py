@@ -15,7 +15,7 @@ from rft_data.buffer import Buffer
 from rft_data.cli.app import app
 from rft_data.core.rows import Experience
 from rft_data.web.app import make_app
-from rft_data.web.listing import histogram, parsed
+from rft_data.web.listing import histogram, listing, parsed
 from rft_data.web.subjects import Subjects
 from rft_data.web.task_map import TaskLine, TaskMap
 from tests.rft_data.conftest import make_experience
@@ -106,3 +106,10 @@ def test_a_report_is_of_one_run(runs: Path, tmp_path: Path) -> None:
     assert refused.exit_code != 0
     assert "is a folder of runs" in refused.output
     assert not out.exists()
+
+
+def test_no_row_is_searched_for_above_the_newest(tmp_path: Path) -> None:
+    with Buffer(stored(tmp_path / "buffer", make_experience()), read_only=True) as buffer:
+        found = listing(buffer, parsed("reward < 0"), 2**61)
+        assert (found.rows, found.older, found.searched_to) == ([], None, 0)
+        assert [row["seq"] for row in listing(buffer, None, 2**61).rows] == [0]

@@ -193,6 +193,7 @@ def test_what_must_not_be_said_is_not_stored(page: TestClient, runs: Path) -> No
         before = buffer.counts()["feedback"]
     assert say(page, value="much") == 400
     assert say(page, value="nan") == 400
+    assert say(page, text="   ") == 400
     assert say(page) == 400
     assert say(page, value="1", form_token="another") == 403  # noqa: S106
     assert page.post("/s/library/rows/0/say", data={"value": "1"}).status_code == 422
