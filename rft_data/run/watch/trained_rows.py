@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import statistics
 from collections import defaultdict
-from collections.abc import Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -23,19 +22,17 @@ def trained_facts(rows: pa.Table) -> Numbers:
     """How completions ended, and each reward component.
 
     Args: rows: experiences, as stored.
-    Returns: `completions/clipped_ratio`; `completions/{mean,min,max}_terminated_length` in tokens, of those
-        that ended by themselves (0 where none did, as in TRL); `rewards/NAME/mean` and `/std` (of a sample)
-        of the components before weights, over the rows that have them.
+    Returns: `completions/clipped_ratio` of the rows with tokens; `completions/{mean,min,max}_terminated_length`
+        in tokens, of those that ended by themselves (0 where none did, as in TRL); `rewards/NAME/mean` and
+        `/std` (of a sample) of the components before weights, over the rows that have them.
     """
     if not rows.num_rows:
         return {}
-    lengths = pc.subtract(pc.list_value_length(rows["token_ids"]), rows["prompt_length"])
-    ended = lengths.filter(pc.invert(pc.is_in(rows["finish_reason"], pa.array(_CUT)))).to_pylist()
     parts: dict[str, list[float]] = defaultdict(list)
     for text in rows["reward_parts"].to_pylist():
         for name, value in json.loads(text).items():
             parts[name].append(float(value))
-    facts = {"completions/clipped_ratio": 1.0 - len(ended) / rows.num_rows, **_lengths(ended or [0])}
+    facts = _endings(rows.filter(pc.is_valid(rows["token_ids"])))
     for name, values in sorted(parts.items()):
         facts[f"rewards/{name}/mean"] = statistics.fmean(values)
         if len(values) > 1:
@@ -43,6 +40,16 @@ def trained_facts(rows: pa.Table) -> Numbers:
     return facts
 
 
-def _lengths(ended: Sequence[int]) -> Numbers:
-    found = {"mean": statistics.fmean(ended), "min": min(ended), "max": max(ended)}
-    return {f"completions/{what}_terminated_length": float(value) for what, value in found.items()}
+def _endings(rows: pa.Table) -> Numbers:
+    """How the completions of tokenised rows ended; experts' answers are stored without tokens."""
+    if not rows.num_rows:
+        return {}
+    lengths = pc.subtract(pc.list_value_length(rows["token_ids"]), rows["prompt_length"])
+    ended = lengths.filter(pc.invert(pc.is_in(rows["finish_reason"], pa.array(_CUT)))).to_pylist()
+    known = ended or [0]
+    return {
+        "completions/clipped_ratio": 1.0 - len(ended) / rows.num_rows,
+        "completions/mean_terminated_length": statistics.fmean(known),
+        "completions/min_terminated_length": float(min(known)),
+        "completions/max_terminated_length": float(max(known)),
+    }

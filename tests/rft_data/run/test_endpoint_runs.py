@@ -94,7 +94,7 @@ def test_a_teachers_answers_are_stored_and_an_interrupted_group_is_closed(
         raise Killed
 
     told: list[str] = []
-    monkeypatch.setattr(RunControl, "progress", lambda _, text: told.append(text))
+    monkeypatch.setattr(RunControl, "progress", lambda _, text, *of: told.append(text))
     template = EXPLORE + "checkpoint_every: 1\n"
     with ChatServer(adds) as server:
         loaded = recipe(tmp_path, template, "looking", "explore", server.base_url, groups=3)

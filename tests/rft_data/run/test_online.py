@@ -28,6 +28,8 @@ from rft_data.tasks.selectors.difficulty import Difficulty
 from tests.waiting import wait_for
 
 ROOT = Path(__file__).parents[3]
+WITH_TESTS = {**os.environ, "PYTHONPATH": str(ROOT)}
+"""For commands whose recipe names a part of a test."""
 
 RECIPE = """\
 recipe: 1
@@ -197,7 +199,7 @@ def signalled(tmp_path: Path, arguments: list[str], number: int, sent: signal.Si
     """Send `rft ARGUMENTS` a signal once it has written a checkpoint; its exit code and what it said."""
     log, command = tmp_path / "log", [str(Path(sys.executable).with_name("rft")), *arguments]
     with log.open("w") as output:
-        process = subprocess.Popen(command, cwd=ROOT, stderr=output, stdout=output)
+        process = subprocess.Popen(command, cwd=ROOT, stderr=output, stdout=output, env=WITH_TESTS)
         wait_for(lambda: checkpoint(tmp_path, number).exists() or process.poll() is not None, 240)
         assert process.poll() is None, log.read_text()
         os.kill(process.pid, sent)

@@ -13,7 +13,15 @@ from rft_data.recipe import load_recipe
 from rft_data.recipe.online import OnlineRecipe
 from rft_data.run.conductor import conduct
 from tests.rays import ray_for
-from tests.rft_data.run.test_online import ROOT, check_books, checkpoint, gate, write_gated, write_recipe
+from tests.rft_data.run.test_online import (
+    ROOT,
+    WITH_TESTS,
+    check_books,
+    checkpoint,
+    gate,
+    write_gated,
+    write_recipe,
+)
 from tests.waiting import wait_for
 
 PLACES = [
@@ -29,7 +37,7 @@ def test_a_run_on_ray_keeps_every_book_and_survives_its_conductor(tmp_path: Path
     recipe, log = write_gated(tmp_path, 2), tmp_path / "log"
     command = [str(Path(sys.executable).with_name("rft")), "run", str(recipe), *PLACES]
     with log.open("w") as out:
-        run = subprocess.Popen(command, cwd=ROOT, stdout=out, stderr=out)
+        run = subprocess.Popen(command, cwd=ROOT, stdout=out, stderr=out, env=WITH_TESTS)
         wait_for(lambda: checkpoint(tmp_path, 2).exists() or run.poll() is not None, 240)
         assert run.poll() is None, log.read_text()
         conductor = int((tmp_path / "run" / "run.pid").read_text().split('"pid": ')[1].split(",")[0])

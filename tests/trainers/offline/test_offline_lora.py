@@ -176,7 +176,7 @@ def test_written_model_is_whole_and_says_what_the_adapted_one_says(
     trainer.model.eval()
     assert torch.allclose(trainer.model(input_ids=ids).logits, first, atol=1e-5)
     fit(trainer)
-    save(trainer, load_tokenizer(model_path), tmp_path / "out")
+    save(trainer, load_tokenizer(model_path), model_path, tmp_path / "out")
     trainer.model.eval()
     want = trainer.model(input_ids=ids).logits.log_softmax(-1)
     got = load_model(tmp_path / "out")(ids).logits.log_softmax(-1)

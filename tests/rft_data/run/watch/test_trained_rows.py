@@ -25,6 +25,28 @@ ROWS = [
 ]
 
 
+def test_rows_that_are_not_tokenised_have_rewards_and_no_lengths(buffer: Buffer) -> None:
+    expert = make_experience(
+        9,
+        source="expert",
+        token_ids=None,
+        action_mask=None,
+        logprobs=None,
+        version_spans=(),
+        version_min=None,
+        version_max=None,
+        reward_parts={"exact": 1.0},
+    )
+    stored = buffer.append([make_experience(0, reward_parts={"exact": 0.0}), expert])
+    assert trained_facts(buffer.take(stored.seqs)) == {
+        "completions/clipped_ratio": 0.0,
+        **{f"completions/{what}_terminated_length": 2.0 for what in ("mean", "min", "max")},
+        "rewards/exact/mean": 0.5,
+        "rewards/exact/std": pytest.approx(statistics.stdev([0.0, 1.0])),
+    }
+    assert trained_facts(buffer.take(stored.seqs[1:])) == {"rewards/exact/mean": 1.0}
+
+
 def test_ends_of_completions_and_components_are_told_as_trl_does(buffer: Buffer) -> None:
     stored = buffer.append([make_experience(number, **row) for number, row in enumerate(ROWS)])
     found = trained_facts(buffer.take(stored.seqs))
