@@ -22,9 +22,10 @@ def trained_facts(rows: pa.Table) -> Numbers:
     """How completions ended, and each reward component.
 
     Args: rows: experiences, as stored.
-    Returns: `completions/clipped_ratio` of the rows with tokens; `completions/{mean,min,max}_terminated_length`
-        in tokens, of those that ended by themselves (0 where none did, as in TRL); `rewards/NAME/mean` and
-        `/std` (of a sample) of the components before weights, over the rows that have them.
+    Returns: `completions/clipped_ratio` of the rows with tokens;
+        `completions/{mean,min,max}_terminated_length` in tokens, of those that ended by themselves (0 where
+        none did, as in TRL); `rewards/NAME/mean` and `/std` (of a sample) of the components before weights,
+        over the rows that have them.
     """
     if not rows.num_rows:
         return {}
