@@ -5,7 +5,6 @@ from __future__ import annotations
 import hmac
 import json
 import logging
-import math
 import secrets
 from collections.abc import Awaitable, Callable
 from functools import partial, wraps
@@ -21,9 +20,9 @@ from rft_data.buffer import Buffer
 from rft_data.core.errors import BusyError, RecipeError, RftError, RowError, TokenError
 from rft_data.core.rows import Feedback, now
 from rft_data.core.words import FeedbackKey
-from rft_data.exchange.feedback import storable
+from rft_data.exchange.feedback import finite, storable
 from rft_data.reading.group_view import group_view
-from rft_data.reading.lineage import lineage, trained_on
+from rft_data.reading.lineage import find, lineage, trained_on
 from rft_data.reading.patience import patiently
 from rft_data.run.status import stored_run_id
 from rft_data.web import runs
@@ -63,9 +62,9 @@ class Page:
         line = runs.line(self._subjects, subject)
         if line.status is None:
             return self._shown("buffer.html", subject=subject, line=line, author=self._author)
-        buffer = runs.opened(self._subjects, key)
+        buffer, run_id = runs.opened(self._subjects, key), self._run_id(key)
         names = dict.fromkeys((*runs.FIRST, *NUMBERS))
-        frame = None if buffer is None else runs.metrics(buffer, self._run_id(key), list(names))
+        frame = None if buffer is None else runs.metrics(buffer, run_id, list(names))
         return self._shown(
             "run.html",
             subject=subject,
@@ -76,8 +75,8 @@ class Page:
             alarms=alarms(line.status, frame),
             charts=[] if frame is None else runs.first_charts(frame),
             names=runs.last_numbers(line.status),
-            outcomes={} if buffer is None else runs.outcomes(buffer, self._run_id(key)),
-            run_id=self._run_id(key),
+            outcomes={} if buffer is None else runs.outcomes(buffer, run_id),
+            run_id=run_id,
         )
 
     def metric(
@@ -186,7 +185,7 @@ class Page:
         """Store a score, a comment or both about one experience, as feedback of this page's author."""
         author = self._speaker()
         self._check_form(form_token)
-        experience = lineage(self._subjects.buffer(key), seq).experience["experience_id"]
+        experience = find(self._subjects.buffer(key), seq)["experience_id"]
         said = Feedback(experience, author, FeedbackKey.SCORE, _score(value), text.strip() or None, now())
         if said.value is None and said.text is None:
             raise RowError("nothing was said: give a score, a comment or both.")
@@ -196,9 +195,9 @@ class Page:
         return RedirectResponse(f"/s/{key}/rows/{seq}", 303)
 
     def row_json(self, key: str, seq: int) -> JSONResponse:
-        """One experience with every column, and its lineage."""
+        """One experience with every column."""
         buffer = self._subjects.buffer(key)
-        found = {"row": whole_row(buffer, lineage(buffer, seq).experience["seq"])}
+        found = {"row": whole_row(buffer, find(buffer, seq)["seq"])}
         return JSONResponse(json.loads(json.dumps(found, default=str)))
 
     def problem(self, request: Request, text: str, status: int) -> HTMLResponse:
@@ -293,11 +292,9 @@ def _score(text: str) -> float | None:
         return None
     try:
         value = float(text)
-    except ValueError:
-        value = math.nan
-    if not math.isfinite(value):
-        raise RowError(f"the score '{text}' is no finite number; give for example 1 or 0.5.")
-    return value
+    except ValueError as err:
+        raise RowError(f"the score '{text}' is no number; give for example 1 or 0.5.") from err
+    return finite(value, "the score")
 
 
 def _mistakes(err: RequestValidationError) -> str:

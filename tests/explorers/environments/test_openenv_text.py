@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -19,20 +18,13 @@ from explorers.workflows.make import make_workflow
 from explorers.workflows.rollouts import Rollouts
 from rft_data.core.errors import RecipeError
 from rft_data.core.protocols import Completion, Sampling
-from tests.explorers.conversations.conftest import SayingEngine, trained_tokenizer
-from tests.explorers.conversations.families import QWEN25
+from tests.explorers.conversations.conftest import SayingEngine
 from tests.explorers.environments.openenv_counter import Add, Counter, CounterClient, Untyped, served
 from tests.explorers.workflows.test_worlds import CTX, NONE, TASK, play, rows_of
+from tests.waiting import wait_for
 
 CLIENT = "tests.explorers.environments.openenv_counter:CounterClient"
 SEEDED = replace(TASK, metadata={"seed": 7})
-
-
-@pytest.fixture(scope="module")
-def tokenizer() -> Any:
-    made = trained_tokenizer()
-    made.chat_template = QWEN25
-    return made
 
 
 @pytest.fixture(scope="module")
@@ -45,12 +37,9 @@ def settings(url: str, **args: Any) -> dict[str, Any]:
     return {"use": CLIENT, "args": {"args": {"base_url": url}, **args}}
 
 
-def all_closed() -> bool:
-    """Whether the server has no session any more, which it ends soon after the client."""
-    until = time.monotonic() + 5
-    while Counter.alive and time.monotonic() < until:
-        time.sleep(0.01)
-    return Counter.alive == 0
+def wait_until_closed() -> None:
+    """Wait until the server has no session any more: it ends them soon after the client, or this fails."""
+    wait_for(lambda: not Counter.alive)
 
 
 def test_a_client_is_played_by_its_import_path(tokenizer: Any, url: str) -> None:
@@ -64,7 +53,7 @@ def test_a_client_is_played_by_its_import_path(tokenizer: Any, url: str) -> None
     assert users[2] == "That is no action; wanted a value for 'number'.\n4 of 10"
     assert list(row.token_ids) == played[1].seen[-1] + played[1].said[-1]
     played[2].close()
-    assert all_closed()
+    wait_until_closed()
 
 
 def test_a_group_begins_in_one_state_and_options_reach_the_server(tokenizer: Any, url: str) -> None:
@@ -77,7 +66,7 @@ def test_a_group_begins_in_one_state_and_options_reach_the_server(tokenizer: Any
         assert [row.reward for row in rows] == [0.0, 1.0]
         firsts.add((rows[0].messages[0]["content"], rows[0].environment))
     assert len(firsts) == 1
-    assert all_closed()
+    wait_until_closed()
 
 
 def test_no_reward_before_the_end_is_a_zero_and_none_at_all_is_none(tokenizer: Any, url: str) -> None:
@@ -98,7 +87,7 @@ def test_an_error_of_the_server_fails_the_rollout_and_is_no_zero(tokenizer: Any,
     assert isinstance(outcome, RuntimeError)
     assert "13 is bad luck" in str(outcome)
     workflow.close()
-    assert all_closed(), "a failed rollout ends its session"
+    wait_until_closed()  # a failed rollout ends its session
 
 
 def test_cancelled_rollouts_end_their_sessions(tokenizer: Any, url: str) -> None:
@@ -118,7 +107,7 @@ def test_cancelled_rollouts_end_their_sessions(tokenizer: Any, url: str) -> None
 
     assert [type(one) for one in asyncio.run(all_late())] == [TimeoutError] * 6
     assert workflow.metrics()["environment_leaks"] == 0
-    assert all_closed()
+    wait_until_closed()
 
 
 def test_a_full_server_is_a_connection_that_may_pass(tokenizer: Any, url: str) -> None:
@@ -133,7 +122,7 @@ def test_a_full_server_is_a_connection_that_may_pass(tokenizer: Any, url: str) -
     assert rows_of(played)[0].reward == 1.0, "it was played again when a session was free"
     for one in (*open_ones, played[2]):
         one.close()
-    assert all_closed()
+    wait_until_closed()
 
 
 def test_a_server_that_is_away_ends_the_start(tokenizer: Any) -> None:
@@ -155,7 +144,7 @@ def test_replies_become_the_clients_actions(url: str) -> None:
     assert marked.action("<6> or 7") == Add(number=6)
     for one in (env, words, marked):
         one.close()
-    assert all_closed()
+    wait_until_closed()
 
 
 def test_a_client_of_json_objects_takes_json_objects(url: str) -> None:
@@ -167,7 +156,7 @@ def test_a_client_of_json_objects_takes_json_objects(url: str) -> None:
     env.close()
     with pytest.raises(RecipeError, match=r"'pattern' are for actions that need one field"):
         OpenEnvText(GenericEnvClient(base_url=url), pattern="x")
-    assert all_closed()
+    wait_until_closed()
 
 
 def test_a_client_without_a_type_of_action_is_refused(url: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -13,20 +12,12 @@ from explorers.environments.openenv_tools import OpenEnvTools, SessionLost
 from explorers.environments.tools import RefusedCall
 from explorers.workflows.make import make_workflow
 from rft_data.core.errors import RecipeError
-from tests.explorers.conversations.conftest import trained_tokenizer
-from tests.explorers.conversations.families import QWEN25
 from tests.explorers.environments.openenv_calculator import BROKEN, Calculator, CalculatorClient, served
 from tests.explorers.environments.openenv_counter import served as counter_served
 from tests.explorers.workflows.test_worlds import NONE, TASK, call, play, rows_of
+from tests.waiting import wait_for
 
 CLIENT = "tests.explorers.environments.openenv_calculator:CalculatorClient"
-
-
-@pytest.fixture(scope="module")
-def tokenizer() -> Any:
-    made = trained_tokenizer()
-    made.chat_template = QWEN25
-    return made
 
 
 @pytest.fixture(scope="module")
@@ -39,12 +30,9 @@ def settings(url: str, **args: Any) -> dict[str, Any]:
     return {"use": CLIENT, "args": {"args": {"base_url": url}, **args}}
 
 
-def all_closed() -> bool:
-    """Whether the server has no session any more, which it ends soon after the client."""
-    until = time.monotonic() + 5
-    while Calculator.alive and time.monotonic() < until:
-        time.sleep(0.01)
-    return Calculator.alive == 0
+def wait_until_closed() -> None:
+    """Wait until the server has no session any more: it ends them soon after the client, or this fails."""
+    wait_for(lambda: not Calculator.alive)
 
 
 def test_tools_of_a_server_are_called_until_it_ends_the_episode(tokenizer: Any, url: str) -> None:
@@ -59,7 +47,7 @@ def test_tools_of_a_server_are_called_until_it_ends_the_episode(tokenizer: Any, 
     assert add["description"] == "Add two numbers."
     assert (add["parameters"]["properties"]["x"]["type"], add["parameters"]["required"]) == ("integer", ["x"])
     assert list(row.token_ids) == played[1].seen[-1] + played[1].said[-1]
-    assert all_closed()
+    wait_until_closed()
 
 
 def test_what_a_tool_refuses_is_answered_and_counted(tokenizer: Any, url: str) -> None:
@@ -90,7 +78,7 @@ def test_a_session_begins_anew_for_each_rollout(tokenizer: Any, url: str) -> Non
     played = play(tokenizer, settings(url), call("submit", number=7), task=task)
     played[2].close()
     assert rows_of(played)[0].reward == 1.0
-    assert all_closed()
+    wait_until_closed()
 
 
 def test_an_error_of_the_environment_fails_the_rollout_and_is_not_told_to_the_model(
@@ -104,7 +92,7 @@ def test_an_error_of_the_environment_fails_the_rollout_and_is_not_told_to_the_mo
     workflow.close()
     assert isinstance(outcome, RuntimeError)
     assert "the disk is full" in str(outcome)
-    assert all_closed()
+    wait_until_closed()
 
 
 def test_an_answer_that_comes_too_late_is_not_taken_for_the_next_one(url: str) -> None:
@@ -117,7 +105,7 @@ def test_an_answer_that_comes_too_late_is_not_taken_for_the_next_one(url: str) -
     with pytest.raises(SessionLost):
         session.call("add", x=2)
     session.close()
-    assert all_closed()
+    wait_until_closed()
 
 
 def test_what_cannot_be_offered_ends_the_start(tokenizer: Any, url: str) -> None:
