@@ -121,7 +121,7 @@ def test_a_row_shows_its_tokens_its_origin_and_its_use(page: TestClient, runs: P
 
 def test_tasks_are_shown_with_what_was_solved(page: TestClient, runs: Path) -> None:
     with Buffer(runs / "run" / "buffer", read_only=True) as buffer:
-        groups = buffer.read("groups", ["task_id", "rewards"]).to_pylist()
+        groups = buffer.read("groups", ["task_id", "rewards", "version_min"]).to_pylist()
     solved: dict[str, list[float]] = {}
     for group in groups:
         solved.setdefault(group["task_id"], []).extend(reward for reward in group["rewards"])
@@ -137,6 +137,14 @@ def test_tasks_are_shown_with_what_was_solved(page: TestClient, runs: Path) -> N
         assert line is not None
         assert float(line[1]) == pytest.approx((sum(rewards) + 1) / (len(rewards) + 2), rel=1e-3)
         assert int(line[2]) == len(rewards)
+    first = min(group["version_min"] for group in groups)
+    for group in groups:  # one column for each version, the oldest on the left
+        cell = re.search(
+            rf"<code>{group['task_id'][:8]}</code>.*?<rect class=\"p(\d)\" x=\"(\d+)\"", text, re.DOTALL
+        )
+        assert cell is not None
+        assert int(cell[2]) == 10 * (group["version_min"] - first)
+        assert int(cell[1]) == round(8 * sum(group["rewards"]) / len(group["rewards"]))
 
 
 def test_runs_are_compared(page: TestClient) -> None:
