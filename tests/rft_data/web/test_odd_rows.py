@@ -68,7 +68,7 @@ def test_a_task_with_quotes_leads_to_its_own_rows(
 ) -> None:
     name = "O'Brien's' or reward >= 0 or task_id = '"
     line = TaskLine("it's", name, 1, 0.5, 0.1, ())
-    monkeypatch.setattr("rft_data.web.app.task_map", lambda *_: TaskMap((line,), 1, 0, 0, 1))
+    monkeypatch.setattr("rft_data.web.views.runs.task_map", lambda *_: TaskMap((line,), 1, 0, 0, 1))
     link = re.search(r'href="/s/run/experiences\?where=([^"]+)"', page.get("/s/run/tasks").text)
     assert link is not None
     rows = [

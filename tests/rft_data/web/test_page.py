@@ -267,7 +267,7 @@ def test_a_file_that_is_rewritten_meanwhile_is_read_again(
         return real(*given)
 
     real = lineage
-    monkeypatch.setattr("rft_data.web.app.lineage", read)
+    monkeypatch.setattr("rft_data.web.views.experiences.lineage", read)
     shown(page, "/s/run/rows/160")
     assert not left
     left.extend(OSError("gone for good") for _ in range(5))

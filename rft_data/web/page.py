@@ -1,0 +1,79 @@
+"""What every view of the page has in hand: the subjects, who speaks, and the templates."""
+
+from __future__ import annotations
+
+import hmac
+import logging
+import secrets
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Annotated, Any, Protocol
+
+from fastapi import Form, Query, Request
+from fastapi.responses import HTMLResponse, Response
+
+from rft_data.core.errors import TokenError
+from rft_data.run.status import stored_run_id
+from rft_data.web import runs
+from rft_data.web.subjects import Subjects
+from rft_data.web.templates import environment
+
+logger = logging.getLogger(__name__)
+Text = Annotated[str, Query(max_length=2_000)]
+"""A short text in a link."""
+Words = Annotated[str, Form(max_length=10_000)]
+"""A text in a form."""
+RowNumber = Annotated[int | None, Query(ge=0, lt=2**62)]
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """An address of the page, and what answers there."""
+
+    path: str
+    answer: Callable[..., Response]
+    method: str = "GET"
+
+
+class Page:
+    """The page over some subjects."""
+
+    def __init__(self, subjects: Subjects, author: str | None, form_token: str) -> None:
+        self.subjects, self.author, self.form_token = subjects, author, form_token
+        self._templates = environment()
+
+    def shown(self, template: str, status: int = 200, /, **values: Any) -> HTMLResponse:
+        """A template with its values; every template also has the author and the token of forms."""
+        known = {"author": self.author, "form_token": self.form_token}
+        return HTMLResponse(self._templates.get_template(template).render(known | values), status)
+
+    def problem(self, request: Request, text: str, status: int) -> HTMLResponse:
+        """An error in words."""
+        number = secrets.token_hex(4)
+        logger.warning("page: request %s of %s: %s", number, request.url.path, text)
+        return self.shown("problem.html", status, text=text, number=number, status=status)
+
+    def speaker(self) -> str:
+        """The author. Raises: TokenError when this page only shows."""
+        if self.author is None:
+            raise TokenError("this page only shows; start it with 'rft view --author NAME' to say something.")
+        return self.author
+
+    def check_form(self, token: str) -> None:
+        """Raises: TokenError when a form was not made by this page."""
+        if not hmac.compare_digest(token.encode(), self.form_token.encode()):
+            raise TokenError("this form is not of this page; load it again.")
+
+    def run_id(self, key: str) -> str:
+        """The run id under which a run's rows are stored."""
+        return stored_run_id(runs.run_folder(self.subjects, key))
+
+
+class View(Protocol):
+    """Some addresses that belong together."""
+
+    def __init__(self, page: Page) -> None: ...
+
+    def routes(self) -> Iterator[Route]:
+        """Its addresses."""
+        ...

@@ -1,0 +1,84 @@
+"""Views of experiences: many, those of a step or a group, and one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+from fastapi.responses import HTMLResponse, JSONResponse
+
+from rft_data.core.errors import RecipeError
+from rft_data.reading.group_view import group_view
+from rft_data.reading.lineage import find, lineage, trained_on
+from rft_data.web.listing import COLUMNS, histogram, listing, parsed, with_verdicts
+from rft_data.web.page import Page, Route, RowNumber, Text
+from rft_data.web.rollout import advantage, conversation, run_tokenizer, tokens, whole_row
+
+
+class ExperienceViews:
+    """What the model said."""
+
+    def __init__(self, page: Page) -> None:
+        self._page = page
+
+    def routes(self) -> Iterator[Route]:
+        """Their addresses."""
+        yield Route("/s/{key}/experiences", self.experiences)
+        yield Route("/s/{key}/steps/{step}", self.step)
+        yield Route("/s/{key}/groups/{group_id:path}", self.group)
+        yield Route("/s/{key}/rows/{seq}", self.row)
+        yield Route("/s/{key}/rows/{seq}/json", self.row_json)
+
+    def experiences(self, key: str, where: Text = "", below: RowNumber = None) -> HTMLResponse:
+        """Experiences, newest first."""
+        buffer, subject = self._page.subjects.buffer(key), self._page.subjects[key]
+        try:
+            filter_ = parsed(where)
+        except RecipeError as err:
+            return self._page.shown("experiences.html", 400, subject=subject, where=where, wrong=str(err))
+        return self._page.shown(
+            "experiences.html",
+            subject=subject,
+            where=where,
+            wrong="",
+            found=listing(buffer, filter_, below),
+            bins=histogram(buffer, filter_, where) if below is None else [],
+        )
+
+    def step(self, key: str, step: int) -> HTMLResponse:
+        """The experiences that an optimizer step was trained on."""
+        buffer, subject = self._page.subjects.buffer(key), self._page.subjects[key]
+        rows = trained_on(buffer, self._page.run_id(key), step).select(COLUMNS).to_pylist()
+        with_verdicts(buffer, rows)
+        return self._page.shown("step.html", subject=subject, step=step, rows=rows)
+
+    def group(self, key: str, group_id: str) -> HTMLResponse:
+        """The rollouts of a group side by side."""
+        found = group_view(self._page.subjects.buffer(key), group_id)
+        asked = [] if found.task is None else found.task.messages
+        return self._page.shown(
+            "group.html",
+            subject=self._page.subjects[key],
+            group=found,
+            prompt=conversation(asked, len(asked)),
+        )
+
+    def row(self, key: str, seq: int) -> HTMLResponse:
+        """One experience: its conversation, its tokens, where it came from and what became of it."""
+        buffer, subject = self._page.subjects.buffer(key), self._page.subjects[key]
+        line = lineage(buffer, seq)
+        row = whole_row(buffer, seq)
+        return self._page.shown(
+            "row.html",
+            subject=subject,
+            row=row,
+            line=line,
+            messages=conversation(json.loads(row["messages"] or "[]"), row["prompt_messages"]),
+            tokens=tokens(row, advantage(line.judgements), run_tokenizer(subject.run_dir)),
+        )
+
+    def row_json(self, key: str, seq: int) -> JSONResponse:
+        """One experience with every column."""
+        buffer = self._page.subjects.buffer(key)
+        found = {"row": whole_row(buffer, find(buffer, seq)["seq"])}
+        return JSONResponse(json.loads(json.dumps(found, default=str)))

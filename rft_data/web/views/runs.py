@@ -1,0 +1,88 @@
+"""Views of runs: all of them, several compared, one, its numbers, its tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated
+
+from fastapi import Query
+from fastapi.responses import HTMLResponse, PlainTextResponse, Response
+
+from rft_data.web import runs
+from rft_data.web.alarms import NUMBERS, alarms
+from rft_data.web.comparing import compare
+from rft_data.web.page import Page, Route, Text
+from rft_data.web.task_map import task_map
+
+
+class RunViews:
+    """What a run did."""
+
+    def __init__(self, page: Page) -> None:
+        self._page = page
+
+    def routes(self) -> Iterator[Route]:
+        """Their addresses."""
+        yield Route("/", self.index)
+        yield Route("/compare", self.comparison)
+        yield Route("/s/{key}", self.subject)
+        yield Route("/s/{key}/metric", self.metric)
+        yield Route("/s/{key}/metric.csv", self.metric_csv)
+        yield Route("/s/{key}/tasks", self.tasks)
+
+    def index(self) -> HTMLResponse:
+        """All subjects."""
+        return self._page.shown("index.html", lines=runs.lines(self._page.subjects))
+
+    def comparison(self, run: Annotated[list[str], Query(max_length=20)]) -> HTMLResponse:
+        """Two to four runs beside each other."""
+        return self._page.shown("compare.html", found=compare(self._page.subjects, run))
+
+    def subject(self, key: str, follow: bool = False) -> HTMLResponse:
+        """A run, or a buffer alone. Args: follow: load it again every five seconds while it runs."""
+        subject = self._page.subjects[key]
+        line = runs.line(self._page.subjects, subject)
+        if line.status is None:
+            return self._page.shown("buffer.html", subject=subject, line=line)
+        buffer, run_id = runs.opened(self._page.subjects, key), self._page.run_id(key)
+        names = dict.fromkeys((*runs.FIRST, *NUMBERS))
+        frame = None if buffer is None else runs.metrics(buffer, run_id, list(names))
+        return self._page.shown(
+            "run.html",
+            subject=subject,
+            status=line.status,
+            has_buffer=buffer is not None,
+            follow=follow,
+            alarms=alarms(line.status, frame),
+            charts=[] if frame is None else runs.first_charts(frame),
+            names=runs.last_numbers(line.status),
+            outcomes={} if buffer is None else runs.outcomes(buffer, run_id),
+            run_id=run_id,
+        )
+
+    def metric(
+        self,
+        key: str,
+        name: Text,
+        smoothing: Annotated[float, Query(ge=0, lt=1)] = 0.0,
+        log: bool = False,
+    ) -> HTMLResponse:
+        """One of a run's numbers, large; a point leads to the rollouts of its step."""
+        frame = runs.one_number(self._page.subjects, key, name)
+        picture = runs.series(frame, name, smoothing=smoothing, log=log)
+        subject = self._page.subjects[key]
+        return self._page.shown(
+            "metric.html", subject=subject, name=name, chart=picture, smoothing=smoothing, log=log
+        )
+
+    def metric_csv(self, key: str, name: Text) -> Response:
+        """The numbers behind a picture, as step and value."""
+        frame = runs.one_number(self._page.subjects, key, name)
+        text = frame[[name]].dropna().rename(columns={name: "value"}).to_csv()
+        headers = {"content-disposition": 'attachment; filename="metric.csv"'}
+        return PlainTextResponse(text, media_type="text/csv", headers=headers)
+
+    def tasks(self, key: str) -> HTMLResponse:
+        """Which tasks were played when, and how often they were solved."""
+        found = task_map(self._page.subjects.buffer(key), self._page.run_id(key))
+        return self._page.shown("tasks.html", subject=self._page.subjects[key], map=found)
