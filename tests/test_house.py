@@ -83,7 +83,7 @@ def test_entry_points_name_what_exists() -> None:
 def test_layer_contract_is_short_exhaustive_and_without_exceptions() -> None:
     contracts = _project()["tool"]["importlinter"]["contracts"]
     layers = [contract for contract in contracts if contract["type"] == "layers"]
-    assert sum(len(contract["layers"]) for contract in layers) <= 13
+    assert sum(len(contract["layers"]) for contract in layers) <= 12
     assert [contract.get("exhaustive") for contract in layers if "containers" in contract] == [True]
     assert not [contract["name"] for contract in contracts if "ignore_imports" in contract]
 
