@@ -10,8 +10,9 @@ from typing import Any
 
 import pyarrow as pa
 
+from rft_data.core.canonical import content_id
 from rft_data.core.codec import to_table
-from rft_data.core.rows import content_id, now
+from rft_data.core.rows import now
 from rft_data.core.schema import ANNOTATIONS
 
 

@@ -22,7 +22,7 @@ from benchmarks.selectors.cells import Cell as SelectorCell
 from benchmarks.selectors.cells import Scale as SelectorScale
 from benchmarks.selectors.records import code_version
 from ops import OPERATOR_MODULES
-from rft_data.core.rows import content_id
+from rft_data.core.canonical import content_id
 from rft_data.recipe import load_recipe
 from rft_data.recipe.algorithms import ALGORITHMS, Algorithm
 

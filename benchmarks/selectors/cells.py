@@ -20,8 +20,8 @@ from typing import Any
 from benchmarks.grid import rft_run
 from benchmarks.selectors.records import code_version
 from rft_data.buffer import Buffer
+from rft_data.core.canonical import content_id
 from rft_data.core.files import MANIFEST_FILE
-from rft_data.core.rows import content_id
 from rft_data.recipe import load_recipe
 from rft_data.tasks.selectors.make import SELECTORS
 

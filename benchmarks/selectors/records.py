@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from benchmarks.report import Bar
+from rft_data.core.canonical import content_id
 from rft_data.core.errors import IntegrityError, RftError
-from rft_data.core.rows import content_id, now
+from rft_data.core.rows import now
 
 _TIMES = frozenset({"seconds", "prepare_s"})
 FOLDER = Path(__file__).parent / "records"

@@ -20,8 +20,9 @@ from benchmarks.selectors.records import FOLDER, Records, bars_of_all, code_vers
 from benchmarks.selectors.savings import best, calibration, cell_mean, share_of_saving, summary
 from benchmarks.selectors.simulator import Oracle, Simulation
 from benchmarks.selectors.world import Policy, Pool, World, make_pool
+from rft_data.core.canonical import content_id
 from rft_data.core.protocols import Selector
-from rft_data.core.rows import Task, content_id
+from rft_data.core.rows import Task
 from rft_data.tasks.selectors.make import SELECTORS, make_selector
 
 SIZES = (1_000, 4_000, 10_000, 100_000)

@@ -11,7 +11,7 @@ from typing import Any
 
 from benchmarks.grid import rft_run
 from benchmarks.selectors.records import code_version
-from rft_data.core.rows import content_id
+from rft_data.core.canonical import content_id
 from rft_data.recipe import load_recipe
 from rft_data.tasks.selectors.make import SELECTORS
 

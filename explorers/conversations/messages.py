@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from explorers.conversations.template import THINK_CLOSE, THINK_OPEN
+from rft_data.core.canonical import canonical_json
 from rft_data.core.chat import chat
-from rft_data.core.rows import Message, canonical_json
+from rft_data.core.rows import Message
 
 
 def one_form(messages: Sequence[Message]) -> list[dict[str, Any]]:

@@ -13,8 +13,9 @@ from explorers.conversations.messages import key, one_form
 from explorers.conversations.replies import BudgetSpent, Reply
 from explorers.conversations.rows import branch_rows, experience, step_rows
 from explorers.conversations.turns import Turn, Turns
+from rft_data.core.canonical import canonical_json
 from rft_data.core.protocols import RolloutContext, Sampling
-from rft_data.core.rows import Experience, Message, Task, canonical_json
+from rft_data.core.rows import Experience, Message, Task
 from rft_data.core.words import HISTORY_DRIFT, Drift
 
 

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 
 from explorers.environments.text_environment import WHOLE, Shown, any_of, compiled, last_match, seed_of
+from rft_data.core.canonical import content_id
 from rft_data.core.errors import RecipeError
-from rft_data.core.rows import Task, content_id
+from rft_data.core.rows import Task
 
 _HIGHLIGHT = re.compile(r"\x1b\[\d+m(.)\x1b\[0m")
 _ESCAPE = re.compile(r"\x1b\[[\d;]*m")

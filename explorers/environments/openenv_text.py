@@ -10,8 +10,9 @@ from contextlib import contextmanager
 from typing import Any, get_args, get_origin
 
 from explorers.environments.text_environment import WHOLE, Shown, any_of, compiled, last_match, seed_of
+from rft_data.core.canonical import content_id
 from rft_data.core.errors import RecipeError
-from rft_data.core.rows import Task, content_id
+from rft_data.core.rows import Task
 
 _NUMBERS = {int: r"-?\d+", float: r"-?\d+(?:\.\d+)?"}
 _OUTCOME = {"done", "reward", "metadata"}

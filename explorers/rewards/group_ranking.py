@@ -13,9 +13,10 @@ from functools import partial
 from typing import Any
 
 from explorers.rewards.judge_panel import JudgePanel, agreement, usable
+from rft_data.core.canonical import content_id
 from rft_data.core.lookup import need
 from rft_data.core.protocols import Unscored
-from rft_data.core.rows import Message, content_id
+from rft_data.core.rows import Message
 from rft_data.core.trajectory import Trajectory
 
 CRITERION = "How well does the candidate do the task: is it correct, complete and clear?"

@@ -19,9 +19,10 @@ from typing import Any
 
 from explorers.transports.arrival import Arrived, checked_manifest
 from explorers.transports.directory import opened
+from rft_data.core.canonical import content_id
 from rft_data.core.errors import DiskFullError, IntegrityError, StalledError
 from rft_data.core.files import MANIFEST_FILE, manifest_bytes
-from rft_data.core.rows import WeightRef, content_id
+from rft_data.core.rows import WeightRef
 
 _MEMORY = "/dev/shm"  # noqa: S108 - the fixed path of shared memory
 _USERS = "users.lock"

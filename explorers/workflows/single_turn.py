@@ -13,9 +13,10 @@ from explorers.conversations.rows import row_names
 from explorers.conversations.template import no_template, template_arguments
 from explorers.engines.images import shown
 from explorers.rewards.scoring import Rewards
+from rft_data.core.canonical import content_id
 from rft_data.core.images import PROCESSOR, for_template, image_ids
 from rft_data.core.protocols import Completion, Engine, RolloutContext
-from rft_data.core.rows import Experience, Message, Task, content_id
+from rft_data.core.rows import Experience, Message, Task
 from rft_data.core.trajectory import Trajectory, row_trajectory
 
 

@@ -17,9 +17,9 @@ from ops.endpoint.calls import CallLimits, Spending, without_key
 from ops.endpoint.key import endpoint_key
 from ops.judge.judge_cache import JudgeCache
 from ops.judge.judge_reply import Reply
+from rft_data.core.canonical import content_id
 from rft_data.core.errors import OperatorError
 from rft_data.core.lookup import need
-from rft_data.core.rows import content_id
 
 if TYPE_CHECKING:
     from ops.judge.judge_endpoint import JudgeEndpoint

@@ -16,10 +16,11 @@ import pyarrow.compute as pc
 from ops.runtime.native import META, STATS
 from ops.runtime.stage import ROW, Outcome, row_numbers
 from rft_data.core import schema
+from rft_data.core.canonical import canonical_json
 from rft_data.core.codec import one_array
 from rft_data.core.effective_reward import REWARD
 from rft_data.core.effective_reward import SHAPED_REWARD as SHAPED
-from rft_data.core.rows import canonical_json, now
+from rft_data.core.rows import now
 from rft_data.core.words import Verdict
 
 Bools = npt.NDArray[np.bool_]

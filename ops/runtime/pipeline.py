@@ -36,10 +36,10 @@ from ops.runtime.stage import (
     settled,
 )
 from ops.runtime.workers import WorkerStage
+from rft_data.core.canonical import content_id
 from rft_data.core.effective_reward import REWARD, SHAPED_REWARD
 from rft_data.core.errors import OperatorError, RecipeError
 from rft_data.core.lookup import suggest
-from rft_data.core.rows import content_id
 from rft_data.core.words import Verdict
 
 SAMPLES = 5

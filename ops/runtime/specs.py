@@ -17,9 +17,9 @@ from ops import OPERATOR_MODULES
 from ops.base import ArrowOperator
 from ops.runtime.allowlist import NATIVE_OPERATORS, is_own, unsafe_arguments
 from ops.runtime.hygiene import registry
+from rft_data.core.canonical import canonical_json
 from rft_data.core.errors import MissingExtraError, RecipeError, UnknownComponentError
 from rft_data.core.lookup import load, suggest
-from rft_data.core.rows import canonical_json
 
 OperatorList = Sequence[Mapping[str, Mapping[str, Any] | None]]
 

@@ -14,10 +14,10 @@ import pyarrow as pa
 
 from ops.similarity.shingles import Hashes, blocks, first_of_runs, shingles, text_hashes
 from ops.similarity.sketches import SIZE, Sketches, SketchIndex, sketches
+from rft_data.core.canonical import content_id
 from rft_data.core.codec import one_array
 from rft_data.core.errors import OperatorError
 from rft_data.core.filters import And, Compare
-from rft_data.core.rows import content_id
 from rft_data.core.words import MEASURING_SOURCES
 
 Ints = npt.NDArray[np.int64]

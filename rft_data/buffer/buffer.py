@@ -24,11 +24,12 @@ from rft_data.buffer.small_tables import SmallTables
 from rft_data.buffer.store import Store
 from rft_data.buffer.verdicts import Verdicts, check_annotations
 from rft_data.buffer.whole_rows import checked
+from rft_data.core.canonical import content_id
 from rft_data.core.codec import to_table, to_tasks
 from rft_data.core.errors import IntegrityError, RftError, RowError
 from rft_data.core.filters import Filter
 from rft_data.core.protocols import LeasedBatch
-from rft_data.core.rows import Experience, Feedback, Lease, PreferencePair, Task, TaskKey, content_id, now
+from rft_data.core.rows import Experience, Feedback, Lease, PreferencePair, Task, TaskKey, now
 from rft_data.core.schema import EXPERIENCES, TABLES
 
 if TYPE_CHECKING:

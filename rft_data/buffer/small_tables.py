@@ -13,10 +13,11 @@ import pyarrow as pa
 
 from rft_data.buffer.maintenance import maintain
 from rft_data.buffer.store import Store
+from rft_data.core.canonical import bytes_id
 from rft_data.core.codec import to_table
 from rft_data.core.errors import IntegrityError, RowError
 from rft_data.core.filters import Compare
-from rft_data.core.rows import Feedback, PreferencePair, Task, TaskKey, bytes_id, now
+from rft_data.core.rows import Feedback, PreferencePair, Task, TaskKey, now
 from rft_data.core.schema import FEEDBACK, PREFERENCES, TABLES, TASKS
 
 KeyT = TypeVar("KeyT")

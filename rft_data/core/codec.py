@@ -12,27 +12,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from rft_data.core.canonical import canonical_json, json_as_given
 from rft_data.core.rows import Experience, PreferencePair, Task
 from rft_data.core.schema import EXPERIENCES, PREFERENCES, TASKS, is_json
 from rft_data.core.words import PairSource, RowSource, Split, member
 
 _ORDERED = frozenset({"messages", "tools", "chosen", "rejected"})
 """Kept in the order of their keys, because a chat template renders them in this order."""
-
-
-def _plain(value: object) -> object:
-    """Any mapping as a dict and any sequence as a list, for JSON."""
-    if isinstance(value, Mapping):
-        return dict(value)
-    if isinstance(value, Sequence):
-        return list(value)
-    raise TypeError(f"a value of type {type(value).__name__} cannot be written as JSON")
-
-
-_AS_GIVEN = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False, default=_plain)
-_CANONICAL = json.JSONEncoder(
-    sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False, default=_plain
-)
 
 
 def to_table(rows: Sequence[object], schema: pa.Schema) -> pa.Table:
@@ -60,7 +46,8 @@ def _values(rows: Sequence[Any], name: str) -> list[Any]:
 
 def _array(field: pa.Field, values: list[Any]) -> pa.Array:
     if is_json(field):
-        values = _json_texts(_AS_GIVEN if field.name in _ORDERED else _CANONICAL, values, field.nullable)
+        text = json_as_given if field.name in _ORDERED else canonical_json
+        values = _json_texts(text, values, field.nullable)
     elif field.name == "version_spans":
         values = [[{"version": v, "start": s, "end": e} for v, s, e in spans] for spans in values]
     elif pa.types.is_list(field.type) and any(isinstance(value, np.ndarray) for value in values):
@@ -68,10 +55,10 @@ def _array(field: pa.Field, values: list[Any]) -> pa.Array:
     return pa.array(values, type=field.type)
 
 
-def _json_texts(encoder: json.JSONEncoder, values: list[Any], nullable: bool) -> list[str | None]:
+def _json_texts(text: Callable[[object], str], values: list[Any], nullable: bool) -> list[str | None]:
     """Each value as JSON; an object that several rows share is encoded once."""
     made: dict[int, str | None] = {id(None): None} if nullable else {}
-    return [made[id(v)] if id(v) in made else made.setdefault(id(v), encoder.encode(v)) for v in values]
+    return [made[id(v)] if id(v) in made else made.setdefault(id(v), text(v)) for v in values]
 
 
 def _list_array(kind: pa.DataType, values: list[Any]) -> pa.ListArray:

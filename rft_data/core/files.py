@@ -9,8 +9,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from rft_data.core.canonical import bytes_id, canonical_json
 from rft_data.core.errors import IntegrityError
-from rft_data.core.rows import FileFacts, bytes_id, canonical_json
+from rft_data.core.rows import FileFacts
 
 MANIFEST_FILE = "manifest.json"
 

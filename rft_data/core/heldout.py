@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rft_data.core.rows import Message, content_id
+from rft_data.core.canonical import content_id
+from rft_data.core.rows import Message
 
 _INSTRUCTIONS = ("system", "developer")
 """Roles of messages that say how to answer; the question is the same with them and without."""

@@ -16,8 +16,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
+from rft_data.core.canonical import content_id
 from rft_data.core.errors import MissingExtraError, UnknownComponentError
-from rft_data.core.rows import content_id
 
 T = TypeVar("T")
 

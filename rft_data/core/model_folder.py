@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from rft_data.core.rows import content_id
+from rft_data.core.canonical import content_id
 
 PROCESSOR_FILES = ("processor_config.json", "preprocessor_config.json", "video_preprocessor_config.json")
 """Files of a model folder that say how images become tensors; a model has some of them."""

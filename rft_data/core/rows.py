@@ -6,13 +6,12 @@ so a retried write is the same write.
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+from rft_data.core.canonical import content_id
 from rft_data.core.words import NOT_SAMPLED, GroupOutcome, PairSource, RowSource, Split
 
 Message = Mapping[str, Any]
@@ -20,24 +19,6 @@ Message = Mapping[str, Any]
 
 VersionSpan = tuple[int, int, int]
 """(policy version, first token, one past the last token), indices into `token_ids`."""
-
-
-_CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-
-
-def canonical_json(value: object) -> str:
-    """JSON with sorted keys and no spaces; NaN and infinities are refused (ValueError)."""
-    return _CANONICAL.encode(value)
-
-
-def content_id(*parts: object) -> str:
-    """A 128-bit hex name for `parts`, the same on every machine and in every process."""
-    return bytes_id(canonical_json(list(parts)).encode())
-
-
-def bytes_id(data: bytes) -> str:
-    """blake2b-128 of some bytes as hex; used as their id."""
-    return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
 def now() -> datetime:

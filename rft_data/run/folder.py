@@ -16,11 +16,11 @@ from typing import Any, cast
 
 from explorers.sandbox.probe import Choice
 from rft_data.buffer import Buffer
+from rft_data.core.canonical import content_id
 from rft_data.core.errors import ResumeError
 from rft_data.core.files import make_folder, write_text
 from rft_data.core.filters import Compare
 from rft_data.core.lookup import OWN_CODE
-from rft_data.core.rows import content_id
 from rft_data.core.version import __version__
 from rft_data.core.words import RunMilestone
 from rft_data.recipe.load import OWN_CODE_FILE

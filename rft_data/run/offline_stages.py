@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rft_data.core.canonical import bytes_id
 from rft_data.core.errors import IntegrityError
 from rft_data.core.files import manifest_bytes, read_manifest
-from rft_data.core.rows import bytes_id
 from rft_data.core.words import MetricRole, RowSource, RunPhase
 from rft_data.recipe.offline import AnyOfflineStage, HeldoutPairs, SftStage
 from rft_data.run.folder import Run

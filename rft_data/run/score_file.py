@@ -13,7 +13,8 @@ from typing import Any
 from explorers.limits import Limits
 from explorers.rewards.scoring import make_rewards
 from rft_data.buffer import Buffer
-from rft_data.core.rows import Experience, Task, content_id, experience_id_of
+from rft_data.core.canonical import content_id
+from rft_data.core.rows import Experience, Task, experience_id_of
 from rft_data.core.words import RowSource
 from rft_data.recipe.modes import DataRecipe
 from rft_data.recipe.tasksets import Rollouts

@@ -15,9 +15,10 @@ from contextlib import contextmanager
 from typing import Any
 
 from rft_data.buffer import Buffer
+from rft_data.core.canonical import content_id
 from rft_data.core.errors import ConflictError, FencedError
 from rft_data.core.failpoints import failpoint
-from rft_data.core.rows import GroupResult, Lease, content_id
+from rft_data.core.rows import GroupResult, Lease
 from rft_data.core.words import LeaseEvent
 
 CONSUMER = "trainer"

@@ -11,9 +11,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from rft_data.core.canonical import bytes_id
 from rft_data.core.errors import MissingFileError, RowError
 from rft_data.core.images import image_part, media_type
-from rft_data.core.rows import Message, Task, bytes_id
+from rft_data.core.rows import Message, Task
 from rft_data.core.text import shown
 from rft_data.tasks.columns import pick
 

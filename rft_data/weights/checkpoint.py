@@ -15,10 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rft_data.core.canonical import canonical_json, content_id
 from rft_data.core.errors import IntegrityError
 from rft_data.core.failpoints import failpoint
 from rft_data.core.files import MANIFEST_FILE, fsync, read_manifest, write_manifest
-from rft_data.core.rows import FileFacts, canonical_json, content_id
+from rft_data.core.rows import FileFacts
 
 log = logging.getLogger(__name__)
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from rft_data.buffer import Buffer
+from rft_data.core.canonical import bytes_id
 from rft_data.core.errors import IntegrityError
 from rft_data.core.failpoints import failpoint
 from rft_data.core.files import (
@@ -24,7 +25,7 @@ from rft_data.core.files import (
     write_manifest,
 )
 from rft_data.core.filters import Compare
-from rft_data.core.rows import WeightRef, bytes_id
+from rft_data.core.rows import WeightRef
 
 _REMOVED = ".removed-"
 

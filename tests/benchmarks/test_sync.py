@@ -11,7 +11,8 @@ from benchmarks.sync.runs import MODES, Outcome, Setting, hub_cpu_s, read, tail_
 from benchmarks.sync.scripted import GROUPS, MEMBERS, conduct
 from benchmarks.sync.slow import rollout_latency_s
 from rft_data.buffer import Buffer
-from rft_data.core.rows import GroupResult, TaskKey, Ticket, content_id
+from rft_data.core.canonical import content_id
+from rft_data.core.rows import GroupResult, TaskKey, Ticket
 from rft_data.sampler.ledger import Ledger
 from rft_data.weights.versions import VersionRegistry
 

@@ -18,9 +18,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from transformers import AutoConfig, PreTrainedTokenizerBase
 
+from rft_data.core.canonical import content_id
 from rft_data.core.errors import RecipeError, RowError, TrainingError
 from rft_data.core.reader import BufferReader
-from rft_data.core.rows import PreferencePair, content_id
+from rft_data.core.rows import PreferencePair
 from trainers.models.adapters import adapter_config
 from trainers.models.weights import load_tokenizer
 from trainers.offline.answers import Answer, AnswerPair, answer_pair, rendered_row, stored_answers

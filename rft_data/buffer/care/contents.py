@@ -21,8 +21,8 @@ from rft_data.buffer.care.folder import FileFault, Snapshot, TableFolder, attemp
 from rft_data.buffer.care.fragment_rows import FragmentDamageError, FragmentRows, rows_at_once
 from rft_data.buffer.care.ranges import Numbers, among
 from rft_data.buffer.whole_rows import preference_ids, task_ids
+from rft_data.core.canonical import bytes_id, content_id
 from rft_data.core.digests import row_digests
-from rft_data.core.rows import bytes_id, content_id
 from rft_data.core.schema import TABLES, is_json
 
 _EPOCH = pa.scalar(0, pa.timestamp("us", tz="UTC"))

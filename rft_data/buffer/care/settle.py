@@ -13,8 +13,9 @@ from rft_data.buffer.care.mend import append_numbered
 from rft_data.buffer.care.ranges import gaps, ranges_text, to_numbers
 from rft_data.buffer.care.references import ALL_CONSUMERS, References
 from rft_data.buffer.care.repair_report import Repaired
+from rft_data.core.canonical import content_id
 from rft_data.core.codec import to_table
-from rft_data.core.rows import content_id, now
+from rft_data.core.rows import now
 from rft_data.core.schema import EXPERIENCES, TABLES
 from rft_data.core.words import LeaseEvent
 

@@ -7,9 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from rft_data.buffer import Buffer
+from rft_data.core.canonical import content_id
 from rft_data.core.codec import to_experiences
 from rft_data.core.filters import And, Compare, Filter, In
-from rft_data.core.rows import Experience, Message, PreferencePair, content_id
+from rft_data.core.rows import Experience, Message, PreferencePair
 from rft_data.core.words import FeedbackKey, PairSource
 from rft_data.exchange.feedback import is_withdrawal
 from rft_data.exchange.formats.mining import mined_pair

@@ -12,6 +12,7 @@ from itertools import islice
 
 import pyarrow as pa
 
+from rft_data.core.canonical import json_as_given
 from rft_data.core.json_types import JsonObject
 from rft_data.exchange.formats.records import RawRow
 
@@ -89,7 +90,7 @@ def _coded(value: object, kind: pa.DataType) -> object:
     if value is None:
         return None
     if isinstance(kind, pa.JsonType):
-        return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        return json_as_given(value)
     if pa.types.is_list(kind) and isinstance(value, Sequence):
         return [_coded(item, kind.value_type) for item in value]
     return value

@@ -13,9 +13,10 @@ import pyarrow as pa
 
 from rft_data.buffer import Buffer
 from rft_data.buffer.validation import Refused, admit, encode
+from rft_data.core.canonical import content_id
 from rft_data.core.errors import ConflictError, RecipeError, RowError
 from rft_data.core.lookup import lookup
-from rft_data.core.rows import Experience, TaskKey, content_id
+from rft_data.core.rows import Experience, TaskKey
 from rft_data.core.version import __version__
 from rft_data.core.words import Split
 from rft_data.exchange.formats.import_chunk import Chunk

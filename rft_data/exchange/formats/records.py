@@ -12,10 +12,11 @@ from typing import Any, TypeAlias, TypedDict, Unpack
 
 import pyarrow as pa
 
+from rft_data.core.canonical import content_id
 from rft_data.core.chat import completion_text
 from rft_data.core.errors import RowError
 from rft_data.core.json_types import Json, JsonObject
-from rft_data.core.rows import Experience, Message, PreferencePair, Task, content_id
+from rft_data.core.rows import Experience, Message, PreferencePair, Task
 from rft_data.core.words import RowSource, Split
 
 RawRow: TypeAlias = Mapping[str, object]

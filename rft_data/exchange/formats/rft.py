@@ -15,10 +15,11 @@ from datetime import datetime
 import pyarrow as pa
 
 from rft_data.buffer.validation import Refused
+from rft_data.core.canonical import canonical_json
 from rft_data.core.codec import to_preferences, to_tasks
 from rft_data.core.digests import row_digests
 from rft_data.core.errors import RowError
-from rft_data.core.rows import PreferencePair, Task, canonical_json
+from rft_data.core.rows import PreferencePair, Task
 from rft_data.core.schema import EXPERIENCES, INCOMING, PREFERENCES, TASKS, is_json
 from rft_data.exchange.formats.records import Format, Origin, RawRow, Record, StoredRow
 

@@ -16,9 +16,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from rft_data.buffer import Buffer
+from rft_data.core.canonical import bytes_id
 from rft_data.core.errors import ConflictError, RecipeError
 from rft_data.core.filters import Compare, Filter, to_sql
-from rft_data.core.rows import bytes_id
 from rft_data.reading.search.full_text import must_own
 from rft_data.reading.search.hits import Hit
 from rft_data.reading.search.models import Embedder, load_embedder, model_name, unit_vectors

@@ -22,9 +22,10 @@ from explorers.rewards.group_scoring import score_group
 from explorers.rewards.scoring import Rewards
 from explorers.rewards.unscored import asked_again, stated_cause
 from rft_data.buffer import Buffer
+from rft_data.core.canonical import content_id
 from rft_data.core.codec import to_experiences
 from rft_data.core.filters import Compare
-from rft_data.core.rows import Experience, Feedback, Task, TaskKey, content_id
+from rft_data.core.rows import Experience, Feedback, Task, TaskKey
 from rft_data.core.trajectory import row_trajectory
 from rft_data.exchange.feedback import feedback_about
 from rft_data.reading.lineage import stored_task

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from explorers.engines.vllm_images import VllmImages, refusals
+from rft_data.core.canonical import bytes_id
 from rft_data.core.errors import ContextOverflow, EngineError, RecipeError, RowError
-from rft_data.core.rows import bytes_id
 from tests.tiny_vision import png
 
 IMAGE = png(1, side=64)

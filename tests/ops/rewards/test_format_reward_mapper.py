@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ops.runtime.pipeline import OperatorPipeline
+from rft_data.core.canonical import canonical_json
 from rft_data.core.errors import OperatorError
-from rft_data.core.rows import canonical_json
 from tests.ops.real_rollouts import gsm8k_rollouts, stored
 
 R1 = re.compile(r"\s*<think>(?P<t>.*?)</think>\s*<answer>(?P<a>.*?)</answer>\s*", re.DOTALL)

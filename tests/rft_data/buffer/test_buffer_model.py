@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from rft_data.buffer import Buffer
+from rft_data.core.canonical import content_id
 from rft_data.core.codec import to_experiences, to_table
 from rft_data.core.errors import ConflictError, FencedError, IntegrityError, RftError
-from rft_data.core.rows import Experience, GroupResult, Lease, TaskKey, Ticket, content_id, now
+from rft_data.core.rows import Experience, GroupResult, Lease, TaskKey, Ticket, now
 from rft_data.core.schema import ANNOTATIONS, INCOMING
 from rft_data.sampler.ledger import Ledger
 from tests.rft_data.conftest import make_experience

@@ -16,11 +16,12 @@ import pytest
 from rft_data.buffer import Buffer, maintenance
 from rft_data.buffer.durability import Durability
 from rft_data.core import failpoints
+from rft_data.core.canonical import content_id
 from rft_data.core.codec import to_table
 from rft_data.core.errors import IntegrityError
 from rft_data.core.failpoints import armed
 from rft_data.core.files import read_manifest
-from rft_data.core.rows import Feedback, GroupResult, Lease, PreferencePair, Task, Ticket, content_id, now
+from rft_data.core.rows import Feedback, GroupResult, Lease, PreferencePair, Task, Ticket, now
 from rft_data.core.schema import ANNOTATIONS, INCOMING, TABLES
 from rft_data.sampler import make_sampler
 from rft_data.sampler.ledger import Ledger

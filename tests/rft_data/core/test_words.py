@@ -11,9 +11,10 @@ import pytest
 from pydantic import TypeAdapter
 
 from rft_data.core import schema, words
+from rft_data.core.canonical import canonical_json
 from rft_data.core.codec import from_table, to_experiences, to_preferences, to_table, to_tasks
 from rft_data.core.filters import Compare, In, to_sql
-from rft_data.core.rows import Experience, Message, PreferencePair, Task, canonical_json
+from rft_data.core.rows import Experience, Message, PreferencePair, Task
 from rft_data.core.words import (
     STORED_OUTCOMES,
     FeedbackKey,

@@ -21,9 +21,10 @@ from typer.testing import CliRunner
 
 from rft_data.buffer import Buffer
 from rft_data.cli.app import app
+from rft_data.core.canonical import content_id
 from rft_data.core.errors import MissingFileError, RecipeError, ResumeError, TrainingError
 from rft_data.core.files import read_manifest
-from rft_data.core.rows import Experience, PreferencePair, TaskKey, content_id, experience_id_of
+from rft_data.core.rows import Experience, PreferencePair, TaskKey, experience_id_of
 from rft_data.reading.lineage import lineage
 from rft_data.recipe import load_recipe
 from rft_data.recipe.imports import Import

@@ -16,9 +16,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from rft_data.buffer import Buffer
+from rft_data.core.canonical import bytes_id
 from rft_data.core.errors import MissingFileError, RecipeError, RowError
 from rft_data.core.images import image_ids, image_part
-from rft_data.core.rows import Task, bytes_id
+from rft_data.core.rows import Task
 from rft_data.recipe.stored import as_it_was_read
 from rft_data.recipe.tasksets import Taskset
 from rft_data.run.build import store_task_images, taskset_tasks

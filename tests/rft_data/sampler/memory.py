@@ -6,8 +6,9 @@ import dataclasses
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+from rft_data.core.canonical import content_id
 from rft_data.core.errors import ConflictError
-from rft_data.core.rows import GroupResult, Lease, TaskKey, Ticket, content_id
+from rft_data.core.rows import GroupResult, Lease, TaskKey, Ticket
 from rft_data.sampler import GroupSampler, History, make_sampler
 
 

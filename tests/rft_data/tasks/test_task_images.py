@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from rft_data.buffer import Buffer
+from rft_data.core.canonical import bytes_id
 from rft_data.core.errors import MissingFileError, RecipeError, RowError
 from rft_data.core.images import for_template, image_ids, image_part
-from rft_data.core.rows import Task, bytes_id
+from rft_data.core.rows import Task
 from rft_data.recipe.tasksets import Taskset
 from rft_data.run.build import store_task_images, taskset_tasks
 from rft_data.run.image_checks import check_images

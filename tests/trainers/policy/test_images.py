@@ -15,9 +15,10 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForImageTextToText, AutoProcessor
 
+from rft_data.core.canonical import bytes_id
 from rft_data.core.errors import RecipeError
 from rft_data.core.protocols import LeasedBatch
-from rft_data.core.rows import Lease, bytes_id
+from rft_data.core.rows import Lease
 from tests.tiny_vision import build_tiny_vision_model, pixels, png
 from trainers.models.weights import load_model
 from trainers.policy.grpo import GrpoTrainer

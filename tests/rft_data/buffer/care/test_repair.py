@@ -18,9 +18,9 @@ from rft_data.buffer.care.commits import append, placeholders
 from rft_data.buffer.care.folder import TableFolder
 from rft_data.buffer.care.lost_rows import read_lost
 from rft_data.buffer.care.settle import append_rows
+from rft_data.core.canonical import content_id
 from rft_data.core.digests import row_digests
 from rft_data.core.errors import BusyError, IntegrityError, MissingFileError
-from rft_data.core.rows import content_id
 from rft_data.sampler.ledger import Ledger
 from tests.rft_data.buffer.care.conftest import (
     GROUP,

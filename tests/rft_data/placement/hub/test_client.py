@@ -7,6 +7,7 @@ import pytest
 
 from rft_data.buffer import Buffer
 from rft_data.buffer.validation import encode
+from rft_data.core.canonical import content_id
 from rft_data.core.codec import to_table
 from rft_data.core.errors import (
     ConflictError,
@@ -17,7 +18,7 @@ from rft_data.core.errors import (
     UnknownComponentError,
 )
 from rft_data.core.filters import And, Compare, In, IsNull, Not, Or
-from rft_data.core.rows import Lease, Task, content_id, now
+from rft_data.core.rows import Lease, Task, now
 from rft_data.core.schema import ANNOTATIONS, EXPERIENCES, TABLES
 from rft_data.placement.hub import HubClient, HubServer, wire
 from rft_data.placement.hub import client as client_module
