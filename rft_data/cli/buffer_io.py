@@ -35,10 +35,11 @@ def import_(
     """Store rows of a file or dataset; bad rows go to quarantine. Importing again stores nothing twice."""
     with edge():
         from rft_data.buffer import Buffer
-        from rft_data.exchange.formats import import_into
+        from rft_data.exchange.formats import ready_import
 
-        with Buffer(uri) as buffer:
-            report = import_into(buffer, source, format=format_, taskset=taskset, split=split, limit=limit)
+        ready = ready_import(source, format=format_, taskset=taskset, split=split, limit=limit)
+        with Buffer(uri) as buffer:  # made only for a source that can be read
+            report = ready.into(buffer)
         new = ", ".join(f"{count} {name}" for name, count in report.new.items() if count) or "nothing"
         lines = [
             f"{report.source} ({report.format}) into taskset '{report.taskset}'",

@@ -12,6 +12,8 @@ from rft_data.recipe.shipped import shipped_folder
 
 _CODE = re.compile(r"([^:\s]+\.py)(:[A-Za-z_]\w*)")
 """`folder/file.py:Name`."""
+_SPLIT = re.compile(r"([^:]+)(:\w+)")
+"""`FOLDER:SPLIT`, a split of a saved dataset, which imports read."""
 _KEYS = (("path",), ("teacher",))
 """Keys of files and folders that a run reads."""
 _EXPLICIT = ("./", "../")
@@ -38,6 +40,8 @@ def found_path(value: str, loc: Loc, order: Callable[[str], Sequence[Path]]) -> 
     if code is None and loc[-1:] not in _KEYS:
         return value
     path, name = code.groups() if code else (value, "")
+    if loc[:1] == ("imports",) and (split := _SPLIT.fullmatch(value)):
+        path, name = split.groups()
     if not path or Path(path).is_absolute():
         return value
     first = next((folder for folder in order(path) if (folder / path).exists()), None)

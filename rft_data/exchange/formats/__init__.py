@@ -2,8 +2,17 @@
 
 from rft_data.exchange.formats.card import ExportReport
 from rft_data.exchange.formats.exporting import export
-from rft_data.exchange.formats.importing import ImportReport, import_into
+from rft_data.exchange.formats.importing import ImportReport, import_into, ready_import
 from rft_data.exchange.formats.records import Format
 from rft_data.exchange.formats.registry import FORMATS, detect
 
-__all__ = ["FORMATS", "ExportReport", "Format", "ImportReport", "detect", "export", "import_into"]
+__all__ = [
+    "FORMATS",
+    "ExportReport",
+    "Format",
+    "ImportReport",
+    "detect",
+    "export",
+    "import_into",
+    "ready_import",
+]

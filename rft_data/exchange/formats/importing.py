@@ -56,6 +56,33 @@ class ImportReport:
     """`file:line: reason` of the first quarantined rows."""
 
 
+@dataclass(frozen=True, slots=True)
+class ReadyImport:
+    """A source whose rows may be stored, once."""
+
+    source: str
+    """Its whole name."""
+    format: Format
+    origin: Origin
+    chunks: Iterator[list[Found]]
+
+    def into(self, buffer: Buffer) -> ImportReport:
+        """Store the rows. Raises: RowError if the source cannot be read to its end."""
+        report = ImportReport(self.source, self.format.name, self.origin.taskset)
+        intake = _Intake(buffer, self.format, self.origin, report)
+        try:
+            for chunk in self.chunks:
+                intake.store(chunk)
+        except RowError as err:
+            raise RowError(
+                f"{err} Rows before this place are stored; mend the file and import it again, nothing is "
+                "stored twice."
+            ) from err
+        finally:
+            intake.record()
+        return report
+
+
 def import_into(
     buffer: Buffer,
     source: str | Path,
@@ -67,6 +94,24 @@ def import_into(
 ) -> ImportReport:
     """Store a source's rows; importing it again stores no row twice.
 
+    Args: as of `ready_import`.
+    Raises: what `ready_import` raises, and RowError if the source cannot be read to its end (the rows before
+        that are stored).
+    """
+    ready = ready_import(source, format=format, taskset=taskset, split=split, limit=limit)
+    return ready.into(buffer)
+
+
+def ready_import(
+    source: str | Path,
+    *,
+    format: str | None = None,
+    taskset: str | None = None,
+    split: str = Split.TRAIN,
+    limit: int | None = None,
+) -> ReadyImport:
+    """A source that is open, and whose format is known. Nothing is stored yet.
+
     Args:
         source: a file, a dataset folder (`path:split`) or `hf://org/name:split@revision`.
         format: a name from FORMATS; None: detected from the columns of the first rows.
@@ -74,7 +119,7 @@ def import_into(
         split: split of the tasks, `train` or `heldout`.
         limit: rows read at most.
     Raises: RecipeError for an unknown or ambiguous format; MissingFileError; RowError if the source is
-        empty, or cannot be read to its end (the rows before that are stored).
+        empty, or none of its first rows can be read.
     """
     if split not in list(Split):
         raise RecipeError(f"split is '{split}'; tasks belong to 'train' or 'heldout'.")
@@ -83,19 +128,7 @@ def import_into(
     head = next(chunks, [])
     chosen = _format(format, head, opened)
     origin = Origin(taskset or opened.taskset, Split(split))
-    report = ImportReport(opened.name, chosen.name, origin.taskset)
-    intake = _Intake(buffer, chosen, origin, report)
-    try:
-        for chunk in chain([head], chunks):
-            intake.store(chunk)
-    except RowError as err:
-        raise RowError(
-            f"{err} Rows before this place are stored; mend the file and import it again, nothing is stored "
-            "twice."
-        ) from err
-    finally:
-        intake.record()
-    return report
+    return ReadyImport(opened.name, chosen, origin, chain([head], chunks))
 
 
 def _chunks(rows: Iterator[Found]) -> Iterator[list[Found]]:

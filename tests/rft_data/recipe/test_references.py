@@ -133,6 +133,21 @@ def test_a_path_that_begins_with_a_dot_is_seen_from_its_file_first_and_others_fr
     }  # fmt: skip
 
 
+def test_a_split_of_a_folder_that_is_imported_is_seen_from_its_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "base" / "saved").mkdir(parents=True)
+    (tmp_path / "base" / "r.yaml").write_text(
+        "imports: [{path: 'saved:train'}, {path: 'gone:train'}, {path: 'hf://org/name:train'}]\n"
+        "tasks: [{path: 'saved:train'}]\n"
+    )
+    tree: Any = filled(read_layers(Path("base/r.yaml"))).tree
+    paths = [one["path"] for one in tree["imports"]]
+    assert paths == ["base/saved:train", "gone:train", "hf://org/name:train"]
+    assert tree["tasks"][0]["path"] == "saved:train", "a taskset has a key 'split'"
+
+
 @pytest.mark.parametrize("name", ["countdown", "gsm8k_data"])
 def test_a_shipped_recipe_finds_its_samples_from_anywhere(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

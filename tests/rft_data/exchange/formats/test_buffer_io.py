@@ -95,6 +95,12 @@ def test_failures_have_their_message_and_exit_code(
     assert message in done.stderr
 
 
+def test_no_buffer_is_made_for_a_source_that_cannot_be_read(tmp_path: Path) -> None:
+    source = jsonl(tmp_path / "x.jsonl", [{"colour": "red"}])
+    assert rft("import", tmp_path / "b", source).exit_code == 2
+    assert not (tmp_path / "b").exists()
+
+
 def test_an_import_that_takes_nothing_is_no_success(tmp_path: Path) -> None:
     done = rft(
         "import", tmp_path / "b", jsonl(tmp_path / "x.jsonl", [{"question": "x"}]), "--format", "gsm8k"
