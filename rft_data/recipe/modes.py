@@ -162,6 +162,17 @@ class OfflineRecipe(RunRecipe):
     """Measured before the first stage and after each; left out: nothing is held out."""
     stages: list[OfflineStage] = Field(min_length=1)
     """One after the other; each goes on from the policy before it."""
+    monitor: Monitor = Field(default_factory=Monitor, exclude_if=lambda given: given == Monitor())
+    """Trackers, which are shown a stage's numbers when it is done."""
+
+    @model_validator(mode="after")
+    def _unserved(self) -> OfflineRecipe:
+        if self.monitor.prometheus_port:
+            raise ValueError(
+                "'monitor.prometheus_port' serves the numbers of a run's steps while it trains by "
+                "reinforcement; a run of mode 'offline' has none: leave it out"
+            )
+        return self
 
     @model_validator(mode="after")
     def _chosen(self) -> OfflineRecipe:

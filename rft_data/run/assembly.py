@@ -155,6 +155,7 @@ def offline_parts(recipe: OfflineRecipe, run: Run) -> OfflineParts:
         model=build.model_folder(recipe.model, run.directory, recipe.seed),
         stages=recipe.stages,
         heldout=recipe.heldout,
+        trackers=recipe.monitor.trackers,
     )
 
 

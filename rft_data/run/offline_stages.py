@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,8 @@ from rft_data.core.words import MetricRole, RowSource, RunPhase
 from rft_data.recipe.offline import AnyOfflineStage, HeldoutPairs, SftStage
 from rft_data.run.folder import Run
 from rft_data.run.roles import OfflineCalls
+from rft_data.run.watch.tracker_feed import Point, Tracker, TrackerFeed
+from rft_data.run.watch.trackers import make_trackers
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +41,8 @@ class OfflineStages:
     run: Run
     offline: OfflineCalls
     seed: int
+    trackers: Sequence[str]
+    """Names of those that are shown a stage's numbers, when it is done."""
 
     def folder(self, number: int, stage: AnyOfflineStage) -> Path:
         """Where a stage writes its model."""
@@ -51,6 +55,8 @@ class OfflineStages:
         Raises: what the offline role raises.
         """
         run, name, folder = self.run, stage_name(number, stage), self.folder(number, stage)
+        # made before the stage is trained, so that a package that is missing is not found hours later
+        trackers = make_trackers(self.trackers, run.run_id, run.directory, 0, axis=name)
         given = {
             "options": stage.trl,
             "data": _data(stage, run.run_id),
@@ -75,6 +81,7 @@ class OfflineStages:
         points = {(int(p["step"]), f"{name}/{k}"): v for p in history for k, v in p.items() if k != "step"}
         points[(int(report["metrics"]["steps"]), f"{name}/examples")] = float(report["examples"])
         _record(run, MetricRole.TRAINER, points)
+        _show(trackers, points)
         run.note(stages={**run.progress.stages, name: {**report, "folder": str(folder)}})
 
     def check(self, number: int, stage: AnyOfflineStage) -> None:
@@ -144,6 +151,16 @@ def _examples(run_id: str, stage: str, folder: Path, digest: str) -> dict[str, A
     pairs = {name["preference_id"] for name in names if "preference_id" in name}
     ids = {"experience_ids": sorted(rows), "preference_ids": sorted(pairs)}
     return {"run_id": run_id, "stage": stage, "digest": digest, **ids}
+
+
+def _show(trackers: Sequence[Tracker], numbers: Mapping[tuple[int, str], float]) -> None:
+    """Hand a stage's numbers by (optimizer step, name) to trackers, in the order of the steps."""
+    by_step: dict[int, dict[str, float]] = {}
+    for (step, key), value in numbers.items():
+        by_step.setdefault(step, {})[key] = float(value)
+    with TrackerFeed(trackers, backlog=len(by_step) + 1) as feed:
+        for step, found in sorted(by_step.items()):
+            feed.offer(Point(step, 0, 0.0, {MetricRole.TRAINER: found}))
 
 
 def _record(run: Run, role: MetricRole, numbers: Mapping[tuple[int, str], float]) -> None:

@@ -181,6 +181,7 @@ class OfflineParts(Parts):
     model: Path
     stages: Sequence[AnyOfflineStage]
     heldout: HeldoutPairs | None
+    trackers: Sequence[str]
 
 
 @dataclass(frozen=True)

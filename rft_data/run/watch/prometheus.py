@@ -19,7 +19,7 @@ from prometheus_client.registry import Collector
 
 from rft_data.core.errors import BusyError
 from rft_data.core.words import RunState
-from rft_data.run.watch.metrics_log import Point
+from rft_data.run.watch.tracker_feed import Point
 
 log = logging.getLogger(__name__)
 

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, TypeAlias
 from rft_data.core.errors import MissingExtraError, UnknownComponentError
 from rft_data.core.lookup import need, suggest
 from rft_data.core.words import MetricRole
-from rft_data.run.watch.metrics_log import Point, Tracker
 from rft_data.run.watch.samples import plain_text
 from rft_data.run.watch.services import SERVICES
+from rft_data.run.watch.tracker_feed import Point, Tracker
 
 if TYPE_CHECKING:
     from transformers import TrainerControl, TrainerState, TrainingArguments
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     Began: TypeAlias = tuple[TrainingArguments, TrainerState, TrainerControl]
 
 TENSORBOARD = "tensorboard"
+BY_STEP = "by_step"
 _EVAL = "eval_"
 CALLBACKS = (
     "azure_ml",
@@ -42,48 +43,54 @@ CALLBACKS = (
 """transformers' integrations that log numbers; its `codecarbon` and `flyte` do other things."""
 
 
-def make_trackers(names: Sequence[str], run_id: str, run_dir: Path, steps: int) -> list[Tracker]:
+def make_trackers(
+    names: Sequence[str], run_id: str, run_dir: Path, steps: int, axis: str = BY_STEP
+) -> list[Tracker]:
     """The trackers called `names`, for a run of `steps` optimizer steps.
 
+    Args: axis: the TensorBoard run of these steps; an offline stage counts its own.
     Raises: UnknownComponentError for a name that is none of them, MissingExtraError when a tracker's
         own package is not installed.
     """
-    return [_make(name, run_id, run_dir, steps) for name in dict.fromkeys(names)]
+    return [_make(name, run_id, run_dir, steps, axis) for name in dict.fromkeys(names)]
 
 
-def _make(name: str, run_id: str, run_dir: Path, steps: int) -> Tracker:
+def _make(name: str, run_id: str, run_dir: Path, steps: int, axis: str) -> Tracker:
     known = (TENSORBOARD, *CALLBACKS)
     if name not in known:
         raise UnknownComponentError(
             f"tracker '{name}' is not known;{suggest(name, known)} There are: {', '.join(known)}."
         )
-    return (
-        TensorBoard(run_dir / TENSORBOARD) if name == TENSORBOARD else Callback(name, run_id, run_dir, steps)
-    )
+    if name == TENSORBOARD:
+        return TensorBoard(run_dir / TENSORBOARD, axis)
+    return Callback(name, run_id, run_dir, steps)
 
 
 class TensorBoard:
-    """Event files in two TensorBoard runs: `by_step` has every number, `by_version` what explorers report.
+    """Event files in TensorBoard runs: `by_step` has every number, `by_version` what explorers report.
+
+    An offline stage is a run of its own, called as the stage.
 
     Look with `tensorboard --logdir RUN_DIR/tensorboard`.
     """
 
     name = TENSORBOARD
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, axis: str = BY_STEP) -> None:
         """Nothing is written before the first point.
 
         Raises: MissingExtraError without tensorboardX.
         """
         need("tensorboardX", "train", f"tracker '{TENSORBOARD}'")
         self._folder = folder
+        self._axis = axis
         self._files: dict[str, EventFile] = {}
 
     def log(self, point: Point) -> None:
         """Write a point, tags as transformers' callback writes them, `train/reward`; samples as text."""
         scalars = {_tag(name): value for name, value in flat(point).items()}
         explored = {tag: value for tag, value in scalars.items() if tag.startswith("train/explorer")}
-        by_step = self._file("by_step", point.step)
+        by_step = self._file(self._axis, point.step)
         by_step.add_scalars(point.step, scalars)
         if point.samples:
             by_step.add_text(point.step, "completions", plain_text(point.samples))

@@ -133,6 +133,8 @@ def test_run_trains_every_stage_measures_each_and_publishes_the_last_policy(stor
     assert losses == list(range(1, 13))
     measured = [row["value"] for row in metrics if row["key"] == "heldout/accuracy"]
     assert measured == [figures["accuracy"] for figures in found.values()]
+    [events] = (stored / "run" / "tensorboard" / "1-dpo").glob("*tfevents*")
+    assert b"train/1-dpo/loss" in events.read_bytes()
     assert run_recipe(load_recipe(write(stored))) == summary  # it is complete
 
 
@@ -231,6 +233,7 @@ def test_what_cannot_work_is_said_before_anything_is_recorded(
         ("data: {{pairs: mined}}", "data: {{margin: 0.5}}", "stored pairs are chosen by 'where'"),
         ("data: {{pairs: mined}}", "data: {{where: author = 'x', pairs: mined}}", "over experiences"),
         ("min_reward: 1.0", "sources: [eval]", "stages.0.data.sources"),
+        ("stages:", "monitor: {{prometheus_port: 9}}\nstages:", "of mode 'offline' has none: leave it out"),
     ],
 )
 def test_bad_sections_are_recipe_errors(tmp_path: Path, old: str, new: str, message: str) -> None:

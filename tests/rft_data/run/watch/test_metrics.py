@@ -21,7 +21,8 @@ from rft_data.core.facts import (
     share_ratios,
     window_facts,
 )
-from rft_data.run.watch.metrics_log import MetricsLog, Point
+from rft_data.run.watch.metrics_log import MetricsLog
+from rft_data.run.watch.tracker_feed import Point
 
 # --- facts -----------------------------------------------------------------------------------------------
 
@@ -264,8 +265,8 @@ def test_a_tracker_that_fails_is_named_once_and_ends_nothing(
 def test_a_tracker_that_hangs_holds_nothing_up(
     buffer: Buffer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rft_data.run.watch.metrics_log._BACKLOG", 3)
-    monkeypatch.setattr("rft_data.run.watch.metrics_log._PATIENCE_S", 0.2)
+    monkeypatch.setattr("rft_data.run.watch.tracker_feed._BACKLOG", 3)
+    monkeypatch.setattr("rft_data.run.watch.tracker_feed._PATIENCE_S", 0.2)
     opens = threading.Event()
     slow, waits = Notebook(opens=opens), Notebook(opens=opens)
     metrics = MetricsLog(buffer, "run", [slow])

@@ -8,8 +8,8 @@ from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4 as CONTENT_TYPE
 from prometheus_client import CollectorRegistry, generate_latest, parser
 
 from rft_data.core.errors import BusyError
-from rft_data.run.watch.metrics_log import Point
 from rft_data.run.watch.prometheus import MetricsServer, PointCollector
+from rft_data.run.watch.tracker_feed import Point
 
 POINT = Point(
     4,

@@ -15,9 +15,10 @@ import pytest
 from rft_data.buffer import Buffer
 from rft_data.core.errors import MissingExtraError, UnknownComponentError
 from rft_data.core.words import Verdict
-from rft_data.run.watch import metrics_log
-from rft_data.run.watch.metrics_log import MetricsLog, Point
+from rft_data.run.watch import tracker_feed
+from rft_data.run.watch.metrics_log import MetricsLog
 from rft_data.run.watch.samples import COLUMNS, Sample
+from rft_data.run.watch.tracker_feed import Point
 from rft_data.run.watch.trackers import CALLBACKS, make_trackers
 
 SAMPLE = Sample("1+1=", "2", 1.0, 0.5, Verdict.KEPT)
@@ -245,7 +246,7 @@ def records_of_wandb(file: Path) -> list[Any]:
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Trackers may take longer to finish than the ten seconds of a run: the machine may be busy."""
-    monkeypatch.setattr(metrics_log, "_PATIENCE_S", 120.0)
+    monkeypatch.setattr(tracker_feed, "_PATIENCE_S", 120.0)
 
 
 def log_run(folder: Path, tracker: str, name: str, starts: Sequence[Sequence[int]]) -> None:
