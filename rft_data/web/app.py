@@ -19,9 +19,10 @@ from rft_data.web.subjects import Subjects
 from rft_data.web.templates import STATIC
 from rft_data.web.views.experiences import ExperienceViews
 from rft_data.web.views.feedback import FeedbackViews
+from rft_data.web.views.pictures import PictureViews
 from rft_data.web.views.runs import RunViews
 
-VIEWS: tuple[type[View], ...] = (RunViews, ExperienceViews, FeedbackViews)
+VIEWS: tuple[type[View], ...] = (RunViews, PictureViews, ExperienceViews, FeedbackViews)
 
 
 def make_app(subjects: Subjects, author: str | None, form_token: str) -> FastAPI:

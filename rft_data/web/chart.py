@@ -51,11 +51,7 @@ def chart(
 
     Args: smoothing: weight of the past in the exponential moving average, 0 (none) to 1, as TensorBoard's.
     """
-    pairs = [
-        (step, value)
-        for step, value in zip(steps, values, strict=True)
-        if math.isfinite(value) and (value > 0 or not log)
-    ]
+    pairs = finite(list(zip(steps, values, strict=True)), log=log)
     if not pairs:
         return None
     pairs = _thinned(pairs)
@@ -67,8 +63,8 @@ def chart(
     )
     smooth = ""
     if smoothing:
-        averages = _averages(shown, smoothing)
-        smooth = _path([axes.place(step, value) for (step, _), value in zip(pairs, averages, strict=True)])
+        smoothed = averages(shown, smoothing)
+        smooth = _path([axes.place(step, value) for (step, _), value in zip(pairs, smoothed, strict=True)])
     raw = [value for _, value in pairs]
     return Chart(name, points, min(raw), max(raw), smooth)
 
@@ -96,20 +92,30 @@ class Overlay:
 
 def overlay(name: str, series: Mapping[str, Sequence[tuple[int, float]]]) -> Overlay | None:
     """Finite numbers of several series, by step, on the same axes; None where none has any."""
-    finite = {
-        key: _thinned(kept)
-        for key, pairs in series.items()
-        if (kept := [(step, value) for step, value in pairs if math.isfinite(value)])
-    }
-    if not finite:
+    drawn = {key: _thinned(kept) for key, pairs in series.items() if (kept := finite(pairs))}
+    if not drawn:
         return None
-    steps = [step for pairs in finite.values() for step, _ in pairs]
-    values = [value for pairs in finite.values() for _, value in pairs]
+    steps = [step for pairs in drawn.values() for step, _ in pairs]
+    values = [value for pairs in drawn.values() for _, value in pairs]
     axes = _Axes(min(steps), max(steps), min(values), max(values))
     lines = tuple(
-        Line(key, _path([axes.place(*pair) for pair in pairs]), pairs[-1][1]) for key, pairs in finite.items()
+        Line(key, _path([axes.place(*pair) for pair in pairs]), pairs[-1][1]) for key, pairs in drawn.items()
     )
     return Overlay(name, lines, axes.low, axes.high, axes.last)
+
+
+def finite(pairs: Sequence[tuple[int, float]], *, log: bool = False) -> list[tuple[int, float]]:
+    """Those that can be drawn: finite, on a log axis also positive."""
+    return [(step, value) for step, value in pairs if math.isfinite(value) and (value > 0 or not log)]
+
+
+def averages(values: Sequence[float], weight: float) -> list[float]:
+    """Exponential moving averages, debiased by 1 - weight^n."""
+    found, average = [], 0.0
+    for number, value in enumerate(values, 1):
+        average = weight * average + (1 - weight) * value
+        found.append(average / (1 - weight**number))
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,15 +139,6 @@ def _thinned(pairs: list[tuple[int, float]]) -> list[tuple[int, float]]:
     size = -(-len(pairs) // MOST_POINTS)
     stretches = [pairs[start : start + size] for start in range(0, len(pairs), size)]
     return [(one[-1][0], sum(value for _, value in one) / len(one)) for one in stretches]
-
-
-def _averages(values: Sequence[float], weight: float) -> list[float]:
-    """Exponential moving averages, debiased by 1 - weight^n."""
-    found, average = [], 0.0
-    for number, value in enumerate(values, 1):
-        average = weight * average + (1 - weight) * value
-        found.append(average / (1 - weight**number))
-    return found
 
 
 def _path(places: Sequence[tuple[float, float]]) -> str:

@@ -14,7 +14,7 @@ from rft_data.recipe.leaves import dotted, leaves
 from rft_data.run.record import RECIPE_FILE
 from rft_data.run.status import stored_run_id
 from rft_data.web.chart import Overlay, overlay
-from rft_data.web.runs import FIRST, metrics, opened
+from rft_data.web.runs import FIRST, metrics, opened, pairs
 from rft_data.web.subjects import Subjects
 
 MOST = 4
@@ -33,30 +33,39 @@ class Comparison:
 
 def compare(subjects: Subjects, keys: Sequence[str]) -> Comparison:
     """Raises: RecipeError unless two to four runs are named; MissingFileError for one that is not shown."""
-    keys = tuple(dict.fromkeys(keys))
-    folders = [subjects[key].run_dir for key in keys]
-    if not 2 <= len(keys) <= MOST or None in folders:
-        raise RecipeError(f"{len(keys)} are named; choose 2 to {MOST} runs (buffers have no numbers).")
-    frames = {key: _numbers(subjects, key) for key in keys}
-    found = [
-        overlay(
-            name,
-            {
-                key: [(int(step), float(value)) for step, value in frame[name].dropna().items()]
-                for key, frame in frames.items()
-                if frame is not None and name in frame.columns
-            },
-        )
-        for name in FIRST
-    ]
+    folders = _folders(subjects, keys)
+    found = [overlay(name, series) for name, series in compared_numbers(subjects, keys).items()]
     return Comparison(
-        keys, tuple(one for one in found if one is not None), _settings([one for one in folders if one])
+        tuple(folders), tuple(one for one in found if one is not None), _settings(list(folders.values()))
     )
 
 
-def _numbers(subjects: Subjects, key: str) -> pd.DataFrame | None:
-    buffer, folder = opened(subjects, key), subjects[key].run_dir
-    if buffer is None or folder is None:
+def compared_numbers(
+    subjects: Subjects, keys: Sequence[str]
+) -> dict[str, dict[str, list[tuple[int, float]]]]:
+    """By name of a number, and then by run, its values by step. Raises: what `compare` raises."""
+    frames = {key: _numbers(subjects, key, folder) for key, folder in _folders(subjects, keys).items()}
+    return {
+        name: {
+            key: pairs(frame, name)
+            for key, frame in frames.items()
+            if frame is not None and name in frame.columns
+        }
+        for name in FIRST
+    }
+
+
+def _folders(subjects: Subjects, keys: Sequence[str]) -> dict[str, Path]:
+    keys = tuple(dict.fromkeys(keys))
+    found = {key: folder for key in keys if (folder := subjects[key].run_dir) is not None}
+    if not 2 <= len(keys) <= MOST or len(found) < len(keys):
+        raise RecipeError(f"{len(keys)} are named; choose 2 to {MOST} runs (buffers have no numbers).")
+    return found
+
+
+def _numbers(subjects: Subjects, key: str, folder: Path) -> pd.DataFrame | None:
+    buffer = opened(subjects, key)
+    if buffer is None:
         return None
     return metrics(buffer, stored_run_id(folder), FIRST)
 

@@ -24,6 +24,11 @@ Text = Annotated[str, Query(max_length=2_000)]
 Words = Annotated[str, Form(max_length=10_000)]
 """A text in a form."""
 RowNumber = Annotated[int | None, Query(ge=0, lt=2**62)]
+Smoothing = Annotated[float, Query(ge=0, lt=1)]
+"""Weight of the past in a moving average."""
+FirstStep = Annotated[int | None, Query(ge=0, lt=2**62)]
+"""The first step that a chart shows; None: the first there is."""
+LastStep = Annotated[int | None, Query(ge=0, lt=2**62)]
 
 
 @dataclass(frozen=True, slots=True)

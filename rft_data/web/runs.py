@@ -112,10 +112,30 @@ def run_folder(subjects: Subjects, key: str) -> Path:
     return folder
 
 
-def series(frame: pd.DataFrame, name: str, *, smoothing: float = 0.0, log: bool = False) -> Chart | None:
-    """The picture of one of a run's numbers; None where no step has one that can be drawn."""
-    column = frame[name].dropna()
-    return chart(name, [int(step) for step in column.index], column.to_list(), smoothing=smoothing, log=log)
+def series(
+    frame: pd.DataFrame,
+    name: str,
+    *,
+    smoothing: float = 0.0,
+    log: bool = False,
+    first: int | None = None,
+    last: int | None = None,
+) -> Chart | None:
+    """The picture of one of a run's numbers; None where no step has one that can be drawn.
+
+    Args: first, last: the steps that are shown; None: from the first, up to the last.
+    """
+    found = pairs(frame, name, first, last)
+    steps, values = [step for step, _ in found], [value for _, value in found]
+    return chart(name, steps, values, smoothing=smoothing, log=log)
+
+
+def pairs(
+    frame: pd.DataFrame, name: str, first: int | None = None, last: int | None = None
+) -> list[tuple[int, float]]:
+    """Step and value of one of a run's numbers, in the order of the steps."""
+    column = frame[name].dropna().loc[first:last]
+    return [(int(step), float(value)) for step, value in column.items()]
 
 
 def outcomes(buffer: Buffer, run_id: str) -> dict[str, int]:

@@ -6,13 +6,14 @@ from collections.abc import Iterator
 from typing import Annotated
 
 from fastapi import Query
-from fastapi.responses import HTMLResponse, PlainTextResponse, Response
+from fastapi.responses import HTMLResponse
 
 from rft_data.web import runs
 from rft_data.web.alarms import NUMBERS, alarms
 from rft_data.web.comparing import compare
-from rft_data.web.page import Page, Route, Text
+from rft_data.web.page import FirstStep, LastStep, Page, Route, Smoothing, Text
 from rft_data.web.task_map import task_map
+from rft_data.web.zoom import zooms
 
 
 class RunViews:
@@ -27,7 +28,6 @@ class RunViews:
         yield Route("/compare", self.comparison)
         yield Route("/s/{key}", self.subject)
         yield Route("/s/{key}/metric", self.metric)
-        yield Route("/s/{key}/metric.csv", self.metric_csv)
         yield Route("/s/{key}/tasks", self.tasks)
 
     def index(self) -> HTMLResponse:
@@ -64,23 +64,23 @@ class RunViews:
         self,
         key: str,
         name: Text,
-        smoothing: Annotated[float, Query(ge=0, lt=1)] = 0.0,
+        smoothing: Smoothing = 0.0,
         log: bool = False,
+        first: FirstStep = None,
+        last: LastStep = None,
     ) -> HTMLResponse:
         """One of a run's numbers, large; a point leads to the rollouts of its step."""
         frame = runs.one_number(self._page.subjects, key, name)
-        picture = runs.series(frame, name, smoothing=smoothing, log=log)
-        subject = self._page.subjects[key]
+        picture = runs.series(frame, name, smoothing=smoothing, log=log, first=first, last=last)
+        steps = int(frame.index.min()), int(frame.index.max())
         return self._page.shown(
-            "metric.html", subject=subject, name=name, chart=picture, smoothing=smoothing, log=log
+            "metric.html",
+            subject=self._page.subjects[key],
+            chart=picture,
+            asked={"name": name, "smoothing": smoothing, "log": log, "first": first, "last": last},
+            zoomable=steps,
+            zooms=zooms(steps, first, last),
         )
-
-    def metric_csv(self, key: str, name: Text) -> Response:
-        """The numbers behind a picture, as step and value."""
-        frame = runs.one_number(self._page.subjects, key, name)
-        text = frame[[name]].dropna().rename(columns={name: "value"}).to_csv()
-        headers = {"content-disposition": 'attachment; filename="metric.csv"'}
-        return PlainTextResponse(text, media_type="text/csv", headers=headers)
 
     def tasks(self, key: str) -> HTMLResponse:
         """Which tasks were played when, and how often they were solved."""
