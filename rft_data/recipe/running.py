@@ -141,7 +141,7 @@ class Serve(Section):
     port: int = Field(default=0, ge=0, le=65535)
     """Where it listens, its secret in RFT_HUB_TOKEN; 0: any port (the log says which)."""
     host: str = "127.0.0.1"
-    """This machine's address on the network of the trainers, a private one: connections are not encrypted."""
+    """This machine's address on the network of the trainers; they speak TLS there (extra `tls`)."""
     idle_s: float = Field(default=60.0, ge=0)
     """When all groups are played, the run ends after so many seconds without a trainer."""
 

@@ -27,6 +27,7 @@ RAY_PORT = 6379
 _SHARED_MEMORY = "512m"
 _OBJECT_STORE = 100 << 20
 _INIT = Path(__file__).with_name("node_init.py")
+_ROOT = Path(__file__).parents[2]
 _SECONDS = 30.0
 
 
@@ -101,8 +102,9 @@ class Node:
         self.run(*ray, "start", *where, *options, within_s=120.0)
 
     def environment(self, more: dict[str, str]) -> dict[str, str]:
-        """Of a process there: that of the tests, with the node's own home."""
-        return {**os.environ, "HOME": HOME, "TMPDIR": "/tmp", **more}  # noqa: S108
+        """Of a process there: that of the tests, with the node's own home; it finds this code."""
+        own = {"HOME": HOME, "TMPDIR": "/tmp", "PYTHONPATH": str(_ROOT)}  # noqa: S108
+        return {**os.environ, **own, **more}
 
     def file(self, inside: str) -> Path:
         """A file or folder of the node's home as this process reaches it; the node must be up."""

@@ -57,8 +57,7 @@ def start(root: str, *, name: str, across_nodes: bool = False) -> HubHandle:
     """Start the hub of the buffer at `root` as the Ray actor `name`, or find it; returns its handle.
 
     Ray restarts it whenever its process dies.
-    `across_nodes`: accept clients on other nodes; their connection is not encrypted, so the network must be
-        private.
+    `across_nodes`: accept clients on other nodes, over TLS.
     Raises: ConflictError if the actor `name` serves another buffer.
     """
     ray = _ray()

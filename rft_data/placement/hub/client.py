@@ -27,7 +27,8 @@ from rft_data.placement.hub.wire import AppendAnswer
 
 HUB_TOKEN = "RFT_HUB_TOKEN"  # noqa: S105 - its name, not the token
 """Environment variable with the token of a hub, for commands that connect to one."""
-DEADLINE_S = 60.0
+DEADLINE_S = 150.0
+"""Longer than a network may be cut (60 s) with the time until that is noticed."""
 STREAM_DEADLINE_S = 600.0
 """For all batches of an answer; the hub keeps the files of an old version for longer than this."""
 PIPELINED = 32

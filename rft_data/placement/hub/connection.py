@@ -15,13 +15,17 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from rft_data.core.errors import RftError, StalledError, TokenError
+from rft_data.placement.hub.address import parse_address
 from rft_data.placement.hub.arrow_rows import decoded, encoded
 from rft_data.placement.hub.frames import Channel, Kind
+from rft_data.placement.hub.tls import OtherCertificateError, connected
 from rft_data.placement.hub.wire import check_request, decode_answer, encode_call
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 1.0
 _GRACE_S = 0.5
 """Extra time after the deadline for an error of the hub itself: it tells why the hub is late."""
+_CONNECT_S = 10.0
+"""Longest try to connect: a network that was cut does not tell."""
 _IDLE = 8
 """Connections that are kept open between calls."""
 _ANSWERS = {Kind.ROWS: 1 << 40, Kind.ANSWER: 1 << 40}
@@ -46,14 +50,10 @@ class _Hub:
     """Where the hub was last found, and the connections to it that are idle."""
 
     def __init__(self, address: str, token: str) -> None:
-        """Raises: RftError for an address that is none."""
-        scheme, _, place = address.partition("://")
-        host, _, port = place.rpartition(":")
-        if scheme != "hub" or not host or not port.isdigit():
-            raise RftError(f"'{address}' is no address of a hub; wanted is hub://HOST:PORT.")
+        """Raises: RecipeError for an address that is none, or another machine's without a digest."""
         self.address = address
         self.token = token
-        self._place = (host, int(port))
+        self._place = parse_address(address)
         self._idle: list[Channel] = []
         self._lock = threading.Lock()
         self._closed = False
@@ -69,8 +69,9 @@ class _Hub:
             if self._idle:
                 return self._idle.pop()
         try:
-            connected = socket.create_connection(self._place, max(0.001, end - time.monotonic()))
-            channel = Channel(connected)
+            channel = Channel(self._connected(min(_CONNECT_S, max(0.001, end - time.monotonic()))))
+        except OtherCertificateError as err:
+            raise RefusedError(str(err)) from err
         except OSError as err:
             raise LostError(str(err)) from err
         try:
@@ -88,6 +89,13 @@ class _Hub:
                 "secret of this hub (`rft token`)."
             ) from err
         return channel
+
+    def _connected(self, within_s: float) -> socket.socket:
+        """A new connection. Raises: OSError; OtherCertificateError when another hub answers."""
+        place = (self._place.host, self._place.port)
+        if self._place.digest is None:
+            return socket.create_connection(place, within_s)
+        return connected(place, self._place.digest, within_s)
 
     def answered(self, channel: Channel, answer: pa.Buffer) -> Any:
         """The result of a call; its connection is kept for the next one, unless the answer is an error.

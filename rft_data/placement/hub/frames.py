@@ -1,11 +1,14 @@
 """A connection between a hub and a client: frames, each with its kind and its length, under deadlines.
 
+It is plain TCP, or TLS over it. A connection whose other end is cut off is noticed within _SILENT_S.
+
 The receiver says which kinds it takes and how long each may be; nothing is allocated for a longer one.
 """
 
 from __future__ import annotations
 
 import socket
+import ssl
 import struct
 import time
 from collections.abc import Mapping
@@ -17,6 +20,10 @@ import pyarrow as pa
 from rft_data.core.errors import RowError
 
 _HEAD = struct.Struct(">BQ")
+_SILENT_S = 20
+"""Longest time that a network may be silent before the connection counts as broken."""
+_ASKED_S = 5
+"""Seconds of silence after which the other end's machine is asked whether it is there."""
 _TOGETHER = 1 << 16
 """Up to so many bytes are sent in one piece with the head before them."""
 
@@ -46,10 +53,16 @@ class Channel:
     """One connection; used by one thread at a time."""
 
     def __init__(self, connected: socket.socket) -> None:
-        """Take over a connected socket."""
+        """Take over a connected socket; if it is a TLS one, `agree` comes before anything else."""
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        _notice_cuts(connected)
         self._socket = connected
+
+    def agree(self, within_s: float) -> None:
+        """Agree on TLS with the client, if this is a TLS connection. Raises: OSError."""
+        if isinstance(self._socket, ssl.SSLSocket):
+            self._socket.settimeout(within_s)
+            self._socket.do_handshake()
 
     def send(self, kind: Kind, content: bytes | pa.Buffer, within_s: float) -> None:
         """Send one frame. Raises: OSError (TimeoutError after `within_s`)."""
@@ -129,6 +142,21 @@ class Channel:
 
     def _shut(self, how: int) -> None:
         try:
-            self._socket.shutdown(how)
+            socket.socket.shutdown(self._socket, how)  # SSLSocket's own would go on without TLS
         except OSError:  # the other end was faster
             return
+
+
+def _notice_cuts(connected: socket.socket) -> None:
+    """Have the system find out when the other end is gone without a word, where it can."""
+    connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    tries = _SILENT_S // _ASKED_S - 1
+    wanted = {
+        "TCP_KEEPIDLE": _ASKED_S,
+        "TCP_KEEPINTVL": _ASKED_S,
+        "TCP_KEEPCNT": tries,
+        "TCP_USER_TIMEOUT": 1000 * _SILENT_S,
+    }
+    for name, value in wanted.items():
+        if hasattr(socket, name):  # Linux has all of them
+            connected.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)

@@ -14,7 +14,7 @@ from rft_data.core.rows import GroupResult, Lease
 from rft_data.placement.hub.connection import Connection
 from rft_data.placement.hub.wire import LedgerKey
 
-DEADLINE_S = 60.0
+DEADLINE_S = 150.0
 _LEASE = TypeAdapter(Lease)
 
 

@@ -1,6 +1,6 @@
 """Serves a buffer and its ledgers to other processes, over TCP on loopback unless told otherwise.
 
-Every connection begins with a token (`access.py`). It is not encrypted: on a network, use a private one.
+Every connection begins with a token (`access.py`). At any address but loopback it speaks TLS (`tls.py`).
 `serving.py` answers the calls of one connection, `buffer_calls.py` carries them out.
 """
 
@@ -15,9 +15,11 @@ import time
 from rft_data.buffer import Buffer
 from rft_data.core.errors import BusyError, RftError
 from rft_data.core.words import HubRole
+from rft_data.placement.hub.address import Place, is_loopback
 from rft_data.placement.hub.buffer_calls import Calls
 from rft_data.placement.hub.frames import Channel
 from rft_data.placement.hub.serving import Served, Serving
+from rft_data.placement.hub.tls import Certificate, certificate
 from rft_data.placement.hub.wire import LedgerKey
 from rft_data.sampler.ledger import Ledger
 
@@ -40,8 +42,10 @@ class HubServer:
 
         `port`: 0 uses any free one. `token`: the secret, which the tokens of clients are made from; None
         makes a random one.
+        Raises: MissingExtraError if `host` is not loopback, and what TLS needs is not installed.
         """
         self.token = token or secrets.token_urlsafe(32)
+        self._certificate = None if is_loopback(host) else certificate(self.token)
         self._calls = Calls(buffer)
         self._serving = Serving(self._calls, self.token)
         self._host, self._port = host, port
@@ -49,13 +53,14 @@ class HubServer:
 
     @property
     def address(self) -> str:
-        """Address for clients, `hub://host:port`.
+        """Address for clients, `hub://host:port`, with the digest of its certificate where it speaks TLS.
 
         Raises: RftError before `start`.
         """
         if self._listener is None:
             raise RftError("the hub has no address before it is started; call start().")
-        return f"hub://{self._host}:{self._listener.port}"
+        digest = None if self._certificate is None else self._certificate.digest
+        return str(Place(self._host, self._listener.port, digest))
 
     def connections(self, role: HubRole) -> int:
         """How many connections clients with tokens of this role have now."""
@@ -82,7 +87,7 @@ class HubServer:
                     "Choose another one, or 0 for any."
                 ) from err
             self._serving.closing.clear()
-            self._listener = _Listener(listening, self._serving)
+            self._listener = _Listener(listening, self._serving, self._certificate)
         return self
 
     def close(self) -> None:
@@ -102,7 +107,8 @@ class HubServer:
 class _Listener:
     """Accepts connections; a thread for each."""
 
-    def __init__(self, listening: socket.socket, serving: Serving) -> None:
+    def __init__(self, listening: socket.socket, serving: Serving, certificate: Certificate | None) -> None:
+        self._certificate = certificate
         self._socket = listening
         self._serving = serving
         self._lock = threading.Lock()
@@ -136,7 +142,10 @@ class _Listener:
                 _log.warning("the hub could not accept a connection: %s", err)
                 time.sleep(_PAUSE_S)  # no file descriptors left: some may be freed
                 continue
-            connection = Served(Channel(accepted), self._serving)
+            channel = self._channel(accepted)
+            if channel is None:
+                continue
+            connection = Served(channel, self._serving)
             thread = threading.Thread(target=self._serve, args=(connection,), name="hub-call", daemon=True)
             with self._lock:
                 self._served[connection] = thread
@@ -144,6 +153,18 @@ class _Listener:
             for stranger in strangers[:-MAX_STRANGERS]:
                 stranger.channel.hang_up()
             thread.start()
+
+    def _channel(self, accepted: socket.socket) -> Channel | None:
+        """The connection, not agreed on yet where it is a TLS one; None if the client has gone already."""
+        try:
+            if self._certificate is not None:
+                accepted = self._certificate.context.wrap_socket(
+                    accepted, server_side=True, do_handshake_on_connect=False
+                )
+            return Channel(accepted)
+        except OSError:
+            accepted.close()
+            return None
 
     def _serve(self, connection: Served) -> None:
         try:

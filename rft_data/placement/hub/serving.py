@@ -100,6 +100,7 @@ class Served:
     def run(self) -> None:
         """Answer calls until the client closes the connection, breaks a rule of it, or the hub is closed."""
         try:
+            self.channel.agree(_GREETING_S)
             head = self.channel.head({Kind.TOKEN: _TOKEN_BYTES}, _GREETING_S, _GREETING_S)
             client = self._serving.client(self.channel.body(head, _GREETING_S).to_pybytes())
             with self._serving.connected(client):

