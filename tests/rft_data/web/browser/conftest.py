@@ -1,0 +1,128 @@
+"""One `rft view` and one Chromium for every test of this folder."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from urllib.parse import urljoin, urlsplit
+
+import pytest
+from playwright.sync_api import (
+    Browser,
+    ConsoleMessage,
+    Locator,
+    Page,
+    Request,
+    Response,
+    Route,
+    sync_playwright,
+)
+
+from tests.rft_data.web.conftest import ARCHIVE
+
+NAMES = ("chromium", "google-chrome")
+
+
+@pytest.fixture(scope="session")
+def link(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """What `rft view --author me` prints, over two runs and a buffer."""
+    folder = tmp_path_factory.mktemp("browser")
+    with tarfile.open(ARCHIVE) as archive:
+        archive.extractall(folder, filter="data")
+    shown = [str(folder / name) for name in ("run", "preferred", "library")]
+    command = [sys.executable, "-m", "rft_data.cli.app", "view", *shown, "--author", "me"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as server:
+        assert server.stdout is not None
+        try:
+            yield server.stdout.readline().strip()
+        finally:
+            server.terminate()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """Not of the session: the event loop of Playwright must not outlive the tests that know of it."""
+    path = next((found for name in NAMES if (found := shutil.which(name))), None)
+    if path is None:
+        pytest.skip("no Chromium; to run them: apt-get install chromium")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path)
+        yield browser
+        browser.close()
+
+
+@dataclass
+class Visitor:
+    """A person with a browser who has opened the link, and what went wrong meanwhile."""
+
+    page: Page
+    home: str
+    wrong: list[str] = field(default_factory=list)
+
+    def open(self, path: str) -> Response:
+        """Go to an address of the page."""
+        answer = self.page.goto(urljoin(self.home, path))
+        assert answer is not None
+        return answer
+
+    @property
+    def place(self) -> str:
+        """Path and query of what is open."""
+        found = urlsplit(self.page.url)
+        return found.path + (f"?{found.query}" if found.query else "")
+
+    def press(self, role: str, name: str | re.Pattern[str], by: str, number: int = 0) -> None:
+        """Activate a link or a button. Args: by: `mouse` or `keyboard`; number: which of several."""
+        found = self.page.get_by_role(role, name=name, exact=isinstance(name, str)).nth(number)  # type: ignore[arg-type]
+        if role == "checkbox":
+            self._activate(found, by, "Space")
+        else:
+            with self.page.expect_navigation():
+                self._activate(found, by, "Enter")
+
+    def press_access_key(self, key: str) -> None:
+        """Press Alt and a letter, as a keyboard does: Playwright leaves out the letter beside Alt."""
+        session = self.page.context.new_cdp_session(self.page)
+        pressed = {"key": key, "text": key, "unmodifiedText": key, "modifiers": 1}
+        with self.page.expect_navigation():
+            for kind in ("rawKeyDown", "char"):
+                session.send("Input.dispatchKeyEvent", {"type": kind, **pressed})
+
+    def _activate(self, found: Locator, by: str, key: str) -> None:
+        if by == "mouse":
+            found.click()
+        else:
+            found.focus()
+            self.page.keyboard.press(key)
+
+
+@pytest.fixture
+def visitor(browser: Browser, link: str) -> Iterator[Visitor]:
+    """A fresh visitor, whose browser said nothing wrong and asked no other host."""
+    with browser.new_context(viewport={"width": 1280, "height": 800}) as context:
+        page = context.new_page()
+        person = Visitor(page, link)
+        home = urlsplit(link).netloc
+
+        def heard(message: ConsoleMessage) -> None:
+            if message.type in ("error", "warning"):
+                person.wrong.append(f"{person.place}: console: {message.text}")
+
+        def asked(route: Route, request: Request) -> None:
+            if urlsplit(request.url).netloc == home:
+                route.continue_()
+            else:
+                person.wrong.append(f"{person.place}: asked {request.url}")
+                route.abort()
+
+        page.on("console", heard)
+        page.on("pageerror", lambda err: person.wrong.append(f"{person.place}: {err}"))
+        context.route("**/*", asked)
+        page.goto(link)
+        yield person
+        assert person.wrong == []
