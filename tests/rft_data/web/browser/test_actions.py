@@ -89,7 +89,7 @@ def test_numbers_come_as_a_file(visitor: Visitor) -> None:
     visitor.open("/s/run/metric?name=trainer/reward")
     with visitor.page.expect_download() as download:
         visitor.page.get_by_role("link", name="CSV").press("Enter")
-    assert download.value.suggested_filename == "metric.csv"
+    assert download.value.suggested_filename == "trainer-reward.csv"
     assert download.value.path().read_text().startswith("step,value\n0,")
 
 
