@@ -21,8 +21,15 @@ from rft_data.web.views.experiences import ExperienceViews
 from rft_data.web.views.feedback import FeedbackViews
 from rft_data.web.views.pictures import PictureViews
 from rft_data.web.views.runs import RunViews
+from rft_data.web.views.search import SearchViews
 
-VIEWS: tuple[type[View], ...] = (RunViews, PictureViews, ExperienceViews, FeedbackViews)
+VIEWS: tuple[type[View], ...] = (
+    RunViews,
+    PictureViews,
+    SearchViews,
+    ExperienceViews,
+    FeedbackViews,
+)
 
 
 def make_app(subjects: Subjects, author: str | None, form_token: str) -> FastAPI:

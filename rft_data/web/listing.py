@@ -9,12 +9,11 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
 from rft_data.buffer import Buffer
-from rft_data.core.filters import And, Compare, Filter, parse_text
-from rft_data.core.schema import EXPERIENCES
+from rft_data.core.filters import In
 from rft_data.reading.lineage import judgements
+from rft_data.web.choice import WINDOW, Choice, end_of
 
 PAGE = 50
 """Rows of a page."""
@@ -35,8 +34,8 @@ COLUMNS = [
     "unscored_reason",
     "created_at",
 ]
-_WINDOW = 50_000
-"""Rows that are searched at a time, newest first."""
+_GROWTH = 4
+"""Each window is so much larger than the one before: few matched in that."""
 _SEARCH_S = 2.0
 """How long a page is searched for before it says how far it came."""
 _BINS = 20
@@ -65,26 +64,45 @@ class Bin:
     """The filter that shows them."""
 
 
-def listing(buffer: Buffer, where: Filter | None, below: int | None) -> Listing:
-    """The newest rows below a row number that a filter lets through.
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """How stored rewards are spread."""
+
+    bins: tuple[Bin, ...]
+    """Empty where no row has a reward."""
+    newest: int | None
+    """How many of the newest rows were looked at; None: all."""
+
+
+def listing(buffer: Buffer, choice: Choice, below: int | None, most: int = PAGE) -> Listing:
+    """The newest chosen rows below a row number.
 
     The search goes back in windows of rows and ends after 2 seconds with what it has: rare rows of a long run
     are found over several pages, and no request reads a whole table.
     """
-    newest = buffer.tail("experiences", 1, ["seq"]).column("seq").to_pylist()
-    end = newest[0] + 1 if newest else 0
+    end = end_of(buffer)
     top = end if below is None else min(below, end)
-    found: list[dict[str, Any]] = []
+    size = 2 * most if choice.everything else WINDOW
+    found: list[int] = []
     until = time.monotonic() + _SEARCH_S
-    while top > 0 and len(found) < PAGE and time.monotonic() < until:
-        bottom = max(0, top - (_WINDOW if where is not None else 2 * PAGE))
-        span = (Compare("seq", "ge", bottom), Compare("seq", "lt", top))
-        parts = span if where is None else (*span, where)
-        rows = buffer.read("experiences", COLUMNS, And(parts)).sort_by([("seq", "descending")])
-        found += rows.slice(0, PAGE - len(found)).to_pylist()
-        top = found[-1]["seq"] if len(found) == PAGE else bottom
-    with_verdicts(buffer, found)
-    return Listing(found, top if top > 0 else None, top)
+    while top > 0 and len(found) < most and time.monotonic() < until:
+        bottom = max(0, top - min(size, choice.reach()))
+        seqs = np.sort(choice.read(buffer, ["seq"], bottom, top)["seq"].to_numpy())[::-1]
+        found += seqs[: most - len(found)].tolist()
+        top = found[-1] if len(found) == most else bottom
+        size *= _GROWTH
+    return Listing(rows_of(buffer, found), top if top > 0 else None, top)
+
+
+def rows_of(buffer: Buffer, seqs: Sequence[int]) -> list[dict[str, Any]]:
+    """Stored rows by number, in the order given, with their verdicts; those that are gone are left out."""
+    if not seqs:
+        return []
+    stored = buffer.read("experiences", COLUMNS, In("seq", tuple(seqs))).to_pylist()
+    by_seq = {row["seq"]: row for row in stored}
+    rows = [by_seq[seq] for seq in seqs if seq in by_seq]
+    with_verdicts(buffer, rows)
+    return rows
 
 
 def with_verdicts(buffer: Buffer, rows: Sequence[dict[str, Any]]) -> None:
@@ -94,24 +112,19 @@ def with_verdicts(buffer: Buffer, rows: Sequence[dict[str, Any]]) -> None:
         row["judgements"] = verdicts.get(row["seq"], [])
 
 
-def parsed(text: str) -> Filter | None:
-    """The filter that a person wrote; None for none.
-
-    Raises: RecipeError that says what is wrong with it.
-    """
-    return parse_text(text, EXPERIENCES) if text.strip() else None
-
-
-def histogram(buffer: Buffer, where: Filter | None, text: str) -> list[Bin]:
-    """How the stored rewards of the rows that a filter lets through are spread; empty without any.
+def histogram(buffer: Buffer, choice: Choice, text: str) -> Spread:
+    """How the stored rewards of the chosen rows are spread, among the newest where there are very many.
 
     Args: text: the filter as it was written, which the filters of the bins narrow.
     """
-    rewards: pa.ChunkedArray = buffer.read("experiences", ["reward"], where)["reward"]
+    end = end_of(buffer)
+    bottom = max(0, end - choice.reach())
+    rewards = choice.read(buffer, ["seq", "reward"], bottom, end)["reward"]
     values = rewards.drop_null().to_numpy()
     values = values[np.isfinite(values)].astype(np.float64)
+    looked_at = end - bottom if bottom else None
     if not len(values):
-        return []
+        return Spread((), looked_at)
     low, high = float(values.min()), float(values.max())
     edges = _edges(low, high)
     counts, _ = np.histogram(values, edges)
@@ -121,7 +134,7 @@ def histogram(buffer: Buffer, where: Filter | None, text: str) -> list[Bin]:
         upper = "<=" if number == len(counts) - 1 else "<"
         own = f"reward >= {first!r} and reward {upper} {last!r}"
         bins.append(Bin(first, last, int(count), f"({text}) and {own}" if text.strip() else own))
-    return bins
+    return Spread(tuple(bins), looked_at)
 
 
 def _edges(low: float, high: float) -> npt.NDArray[np.float64]:

@@ -23,7 +23,6 @@ Text = Annotated[str, Query(max_length=2_000)]
 """A short text in a link."""
 Words = Annotated[str, Form(max_length=10_000)]
 """A text in a form."""
-RowNumber = Annotated[int | None, Query(ge=0, lt=2**62)]
 Smoothing = Annotated[float, Query(ge=0, lt=1)]
 """Weight of the past in a moving average."""
 FirstStep = Annotated[int | None, Query(ge=0, lt=2**62)]

@@ -4,7 +4,7 @@ A user's text never reaches a query engine: it is parsed to this tree, checked a
 written from the tree. A null never matches, except with `is null`.
 """
 
-from rft_data.core.filters.expression import parse_text
+from rft_data.core.filters.expression import parse_text, read_text, to_text
 from rft_data.core.filters.mapping import parse_filter, to_json
 from rft_data.core.filters.sql import to_sql
 from rft_data.core.filters.tree import (
@@ -35,6 +35,8 @@ __all__ = [
     "filter_columns",
     "parse_filter",
     "parse_text",
+    "read_text",
     "to_json",
     "to_sql",
+    "to_text",
 ]

@@ -47,6 +47,7 @@ _SIGNS: dict[str, Op] = {
     ">": "gt",
     ">=": "ge",
 }
+_WRITTEN: dict[Op, str] = {"eq": "=", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 
 
 def parse_text(text: str, schema: pa.Schema) -> Filter:
@@ -54,7 +55,51 @@ def parse_text(text: str, schema: pa.Schema) -> Filter:
 
     Raises: RecipeError saying where reading stopped, or every problem with columns and values.
     """
-    return bind(_Parser(text).parse(), schema)
+    return bind(read_text(text), schema)
+
+
+def read_text(text: str) -> Filter:
+    """The filter that a line of text describes, with its values as they are written.
+
+    Raises: RecipeError saying where reading stopped.
+    """
+    return _Parser(text).parse()
+
+
+def to_text(filter_: Filter) -> str:
+    """A filter as a line that `read_text` reads back; for filters that came out of text.
+
+    Raises: RecipeError for one that no text describes: an empty list, or a value that is a time.
+    """
+    match filter_:
+        case And(parts) if parts:
+            return " and ".join(_inside(part, And, Or) for part in parts)
+        case Or(parts) if parts:
+            return " or ".join(_inside(part, Or) for part in parts)
+        case Not(part):
+            return f"not {_inside(part, And, Or)}"
+        case IsNull(column):
+            return f"{column} is null"
+        case In(column, values) if values:
+            return f"{column} in ({', '.join(map(_value, values))})"
+        case Contains(column, text, prefix):
+            return f"{column} {'starts with' if prefix else 'contains'} {_value(text)}"
+        case Compare(column, op, value):
+            return f"{column} {_WRITTEN[op]} {_value(value)}"
+    raise RecipeError(f"the filter has a part without values ({filter_!r:.80}), which no text describes.")
+
+
+def _inside(filter_: Filter, *grouped: type[Filter]) -> str:
+    """A filter inside another; in parentheses, which count as depth, where it is of such a kind."""
+    return f"({to_text(filter_)})" if isinstance(filter_, grouped) else to_text(filter_)
+
+
+def _value(value: Scalar) -> str:
+    if isinstance(value, str):
+        return "'" + value.replace("'", "''") + "'"
+    if isinstance(value, int | float):
+        return repr(value)
+    raise RecipeError(f"the filter holds the time {value}, which no text describes.")
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,19 @@ The buffer's owner makes indices and embeddings, when asked. Searching needs onl
 search also finds rows that came after the last indexing.
 """
 
-from rft_data.reading.search.full_text import Indexed, index_text, search_text
+from rft_data.reading.search.full_text import Indexed, index_text, search_text, unindexed
 from rft_data.reading.search.hits import Hit, fuse
-from rft_data.reading.search.vectors import Embedded, embed, similar
+from rft_data.reading.search.vectors import Embedded, embed, embedded_by, similar
 
-__all__ = ["Embedded", "Hit", "Indexed", "embed", "fuse", "index_text", "search_text", "similar"]
+__all__ = [
+    "Embedded",
+    "Hit",
+    "Indexed",
+    "embed",
+    "embedded_by",
+    "fuse",
+    "index_text",
+    "search_text",
+    "similar",
+    "unindexed",
+]

@@ -62,10 +62,11 @@ def search_text(
     where: Filter | None = None,
     column: str = "completion_text",
     match: Literal["any", "all"] = "any",
+    indexed_only: bool = False,
 ) -> list[Hit]:
     """The k best experiences that hold any (or all) of the words of `text`, best first.
 
-    Rows that are not in the index yet are found too, only slower.
+    Rows that are not in the index yet are found too, only slower, unless `indexed_only`.
     Raises: RecipeError on an unknown column, a column without an index (Lance would search it, but with
         upper and lower case distinct), a text that is too long, or a filter that does not fit.
     """
@@ -100,9 +101,18 @@ def search_text(
     query = table.search(wanted, query_type="fts").limit(k)
     if where is not None:
         query = query.where(to_sql(where, EXPERIENCES), prefilter=True)
+    if indexed_only:
+        query = query.fast_search()
     rows = query.select(["seq", "_score"]).to_arrow().to_pylist()
     hits = [Hit(row["seq"], row["_score"]) for row in rows]
     return sorted(hits, key=lambda hit: (-hit.score, hit.seq))
+
+
+def unindexed(buffer: Buffer, column: str = "completion_text") -> int | None:
+    """How many rows the column's index lacks; None without an index."""
+    _check(column)
+    covered = None if buffer.lance("experiences") is None else _covered(buffer, column)
+    return None if covered is None else len(buffer) - covered
 
 
 def must_own(buffer: Buffer, what: str) -> None:

@@ -123,6 +123,15 @@ def similar(
     return [hit for hit in hits if hit.seq != query][:k]
 
 
+def embedded_by(buffer: Buffer, seq: int) -> list[str]:
+    """The models by which one experience was embedded, sorted."""
+    table = _open(buffer)
+    if table is None:
+        return []
+    rows = table.search().where(to_sql(Compare("seq", "eq", seq), table.schema)).select(["model"]).to_arrow()
+    return sorted(set(rows.column("model").to_pylist()))
+
+
 # --- the side table ------------------------------------------------------------------------------------
 
 

@@ -1,4 +1,4 @@
-"""Views of experiences: many, those of a step or a group, and one."""
+"""Views of experiences: those of a step or a group, and one."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ from collections.abc import Iterator
 
 from fastapi.responses import HTMLResponse, JSONResponse
 
-from rft_data.core.errors import RecipeError
 from rft_data.reading.group_view import group_view
 from rft_data.reading.lineage import find, lineage, trained_on
-from rft_data.web.listing import COLUMNS, histogram, listing, parsed, with_verdicts
-from rft_data.web.page import Page, Route, RowNumber, Text
+from rft_data.web.listing import COLUMNS, with_verdicts
+from rft_data.web.page import Page, Route
 from rft_data.web.rollout import advantage, conversation, run_tokenizer, tokens, whole_row
 
 
@@ -23,27 +22,10 @@ class ExperienceViews:
 
     def routes(self) -> Iterator[Route]:
         """Their addresses."""
-        yield Route("/s/{key}/experiences", self.experiences)
         yield Route("/s/{key}/steps/{step}", self.step)
         yield Route("/s/{key}/groups/{group_id:path}", self.group)
         yield Route("/s/{key}/rows/{seq}", self.row)
         yield Route("/s/{key}/rows/{seq}/json", self.row_json)
-
-    def experiences(self, key: str, where: Text = "", below: RowNumber = None) -> HTMLResponse:
-        """Experiences, newest first."""
-        buffer, subject = self._page.subjects.buffer(key), self._page.subjects[key]
-        try:
-            filter_ = parsed(where)
-        except RecipeError as err:
-            return self._page.shown("experiences.html", 400, subject=subject, where=where, wrong=str(err))
-        return self._page.shown(
-            "experiences.html",
-            subject=subject,
-            where=where,
-            wrong="",
-            found=listing(buffer, filter_, below),
-            bins=histogram(buffer, filter_, where) if below is None else [],
-        )
 
     def step(self, key: str, step: int) -> HTMLResponse:
         """The experiences that an optimizer step was trained on."""

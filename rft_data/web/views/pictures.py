@@ -11,9 +11,10 @@ from fastapi.responses import Response
 from rft_data.core.errors import RecipeError, UnknownComponentError
 from rft_data.core.lookup import suggest
 from rft_data.web import runs
+from rft_data.web.asked import Asked
 from rft_data.web.chart import averages, finite
 from rft_data.web.comparing import compared_numbers
-from rft_data.web.listing import histogram, parsed
+from rft_data.web.listing import histogram
 from rft_data.web.page import FirstStep, LastStep, Page, Route, Smoothing, Text
 from rft_data.web.plot import Bars, Curves, Kind, download
 
@@ -54,9 +55,9 @@ class PictureViews:
         drawn = {key: finite(pairs) for key, pairs in series[name].items()}
         return download(Curves(name, drawn, {}), kind)
 
-    def rewards(self, key: str, kind: Kind, where: Text = "") -> Response:
+    def rewards(self, key: str, kind: Kind, asked: Annotated[Asked, Query()]) -> Response:
         """How the rewards of the experiences that a filter lets through are spread."""
-        bins = histogram(self._page.subjects.buffer(key), parsed(where), where)
+        bins = histogram(self._page.subjects.buffer(key), asked.choice, asked.where).bins
         if not bins:
             raise RecipeError("no experience that this filter lets through has a reward.")
         edges = [bins[0].low, *(one.high for one in bins)]

@@ -23,8 +23,10 @@ from rft_data.core.filters import (
     filter_columns,
     parse_filter,
     parse_text,
+    read_text,
     to_json,
     to_sql,
+    to_text,
 )
 from rft_data.core.schema import EXPERIENCES, TABLES
 from tests.rft_data.core.filter_reference import matches
@@ -391,6 +393,27 @@ def test_any_text_is_a_filter_or_a_recipe_error(text):
     except RecipeError:
         return
     to_sql(made, SCHEMA)
+    assert read_text(to_text(read_text(text))) == read_text(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "not " * 14 + "reward = 1",
+        "(" * 14 + "reward = 1" + ")" * 14,
+        "a = 1 or b = 2 and c = 3 and (d = 4 or not (e = 'it''s' and f > -1e-05))",
+        "a is null or not b is not null and c not in ('x', 2.5) and d contains 'x, y' and e starts with 'z'",
+    ],
+)
+def test_a_filter_is_written_as_it_is_read(text):
+    made = read_text(text)
+    assert read_text(to_text(made)) == made
+
+
+def test_what_no_text_describes_is_not_written():
+    for made in (In("id", ()), And(()), Compare("created_at", "lt", datetime(2026, 1, 1, tzinfo=UTC))):
+        with pytest.raises(RecipeError, match="no text describes"):
+            to_text(made)
 
 
 def test_experience_filter_uses_plain_column_names():

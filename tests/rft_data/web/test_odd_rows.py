@@ -15,7 +15,8 @@ from rft_data.buffer import Buffer
 from rft_data.cli.app import app
 from rft_data.core.rows import Experience
 from rft_data.web.app import make_app
-from rft_data.web.listing import histogram, listing, parsed
+from rft_data.web.choice import Choice, chosen
+from rft_data.web.listing import histogram, listing
 from rft_data.web.subjects import Subjects
 from rft_data.web.task_map import TaskLine, TaskMap
 from tests.rft_data.conftest import make_experience
@@ -44,12 +45,12 @@ NEXT = float(np.nextafter(np.float32(0.3), np.float32(1)))
 def test_bins_hold_every_reward_once_however_near_or_far(tmp_path: Path, rewards: list[float]) -> None:
     rows = [make_experience(number, reward=reward) for number, reward in enumerate(rewards)]
     with Buffer(stored(tmp_path / "buffer", *rows), read_only=True) as buffer:
-        bins = histogram(buffer, None, "")
+        bins = histogram(buffer, Choice(), "").bins
         kept = buffer.read("experiences", ["reward"])["reward"].to_pylist()
         assert (bins[0].low, bins[-1].high) == (min(kept), max(kept))
         assert sum(one.count for one in bins) == len(rewards)
         for one in bins:
-            assert buffer.read("experiences", ["seq"], parsed(one.where)).num_rows == one.count
+            assert buffer.read("experiences", ["seq"], chosen(one.where).where).num_rows == one.count
 
 
 def test_messages_and_parts_of_any_form_are_shown(tmp_path: Path) -> None:
@@ -110,6 +111,6 @@ def test_a_report_is_of_one_run(runs: Path, tmp_path: Path) -> None:
 
 def test_no_row_is_searched_for_above_the_newest(tmp_path: Path) -> None:
     with Buffer(stored(tmp_path / "buffer", make_experience()), read_only=True) as buffer:
-        found = listing(buffer, parsed("reward < 0"), 2**61)
+        found = listing(buffer, chosen("reward < 0"), 2**61)
         assert (found.rows, found.older, found.searched_to) == ([], None, 0)
-        assert [row["seq"] for row in listing(buffer, None, 2**61).rows] == [0]
+        assert [row["seq"] for row in listing(buffer, Choice(), 2**61).rows] == [0]

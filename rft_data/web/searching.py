@@ -1,0 +1,81 @@
+"""Experiences by words and by meaning, best first."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+from typing import Any
+
+from rft_data.buffer import Buffer
+from rft_data.core.filters import And, Compare, Filter, In
+from rft_data.reading.search import Hit, embedded_by, search_text, similar, unindexed
+from rft_data.web.choice import WINDOW, Choice, end_of
+from rft_data.web.listing import PAGE, rows_of
+
+_NEAREST = 1_000
+"""Nearest rows of all, among which a filter chooses."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The best rows of a search."""
+
+    rows: list[dict[str, Any]]
+    """The columns of COLUMNS, `judgements`, and `key`: how well the row fits; larger is better."""
+    note: str
+    """What was not looked at, or why nothing could be searched; empty: all was."""
+
+
+def by_words(buffer: Buffer, words: str, choice: Choice, most: int = PAGE) -> Found:
+    """The chosen rows that hold any of some words, best first."""
+    missing = unindexed(buffer)
+    command = f"rft buffer search {shlex.quote(buffer.location)} {shlex.quote(words)} --index"
+    if missing is None:
+        return Found([], f"This buffer has no index of words yet; `{command}` makes one.")
+    newest = missing > WINDOW
+    hits = search_text(buffer, words, most, where=_within_reach(buffer, choice), indexed_only=newest)
+    note = f"{missing:,} newer rows are not in the index of words; `{command}` adds them." if newest else ""
+    return Found(_shown(buffer, hits, choice), note)
+
+
+def by_meaning(buffer: Buffer, seq: int, model: str, choice: Choice, most: int = PAGE) -> Found:
+    """The chosen rows whose completions mean most nearly what one row's does, best first.
+
+    Args: model: whose vectors are compared; empty: the first of those that embedded the row.
+    """
+    models = embedded_by(buffer, seq)
+    if not models or (model and model not in models):
+        known = f" It has vectors by {', '.join(models)}." if models else ""
+        command = f"rft buffer search {shlex.quote(buffer.location)} --like {seq} --model MODEL --index"
+        wanted = f"vector by '{model}'" if model else "vector"
+        return Found([], f"Row {seq} has no {wanted} yet; `{command}` makes those of a model.{known}")
+    model = model or models[0]
+    hits = similar(buffer, seq, most if choice.everything else _NEAREST, model=model)
+    rows = _shown(buffer, hits, choice)
+    others = f" (or by {', '.join(models[1:])})" if len(models) > 1 else ""
+    note = f"By the vectors of {model}{others}."
+    if not choice.everything:
+        note += f" The filter chose among the {_NEAREST:,} nearest rows of all."
+    return Found(rows[:most], note)
+
+
+def _within_reach(buffer: Buffer, choice: Choice) -> Filter | None:
+    """The filter, over so many of the newest rows as it may look at."""
+    if choice.where is None:
+        return None
+    bottom = end_of(buffer) - choice.reach()
+    return And((Compare("seq", "ge", bottom), choice.where)) if bottom > 0 else choice.where
+
+
+def _shown(buffer: Buffer, hits: list[Hit], choice: Choice) -> list[dict[str, Any]]:
+    """The rows of the hits that the choice lets through."""
+    scores = {hit.seq: hit.score for hit in hits}
+    if scores and not choice.everything:
+        own: Filter = In("seq", tuple(scores))
+        narrowed = Choice(own if choice.where is None else And((own, choice.where)), choice.verdict)
+        kept = narrowed.read(buffer, ["seq"], min(scores), max(scores) + 1)["seq"].to_pylist()
+        scores = {seq: score for seq, score in scores.items() if seq in set(kept)}
+    rows = rows_of(buffer, list(scores))
+    for row in rows:
+        row["key"] = scores[row["seq"]]
+    return rows

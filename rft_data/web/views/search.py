@@ -1,0 +1,101 @@
+"""The table of experiences: narrowed, searched, ordered, and as a file."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+from fastapi import Query
+from fastapi.responses import FileResponse, HTMLResponse, RedirectResponse
+from starlette.background import BackgroundTask
+
+from rft_data.buffer import Buffer
+from rft_data.core.errors import RecipeError
+from rft_data.core.words import FinishReason, RowSource
+from rft_data.web.asked import Asked, Narrowed
+from rft_data.web.downloads import FORMATS, MOST_ROWS, AskedFile, command, file_of
+from rft_data.web.listing import histogram, listing
+from rft_data.web.ordering import Order, ordered
+from rft_data.web.page import Page, Route
+from rft_data.web.searching import by_meaning, by_words
+
+
+class SearchViews:
+    """Which experiences there are."""
+
+    def __init__(self, page: Page) -> None:
+        self._page = page
+
+    def routes(self) -> Iterator[Route]:
+        """Their addresses."""
+        yield Route("/s/{key}/experiences", self.experiences)
+        yield Route("/s/{key}/experiences/narrow", self.narrow)
+        yield Route("/s/{key}/experiences/file", self.file)
+
+    def experiences(self, key: str, asked: Annotated[Asked, Query()]) -> HTMLResponse:
+        """Experiences as a table."""
+        buffer = self._page.subjects.buffer(key)
+        fixed = {
+            "subject": self._page.subjects[key],
+            "asked": asked,
+            "orders": list(Order),
+            "sources": list(RowSource),
+            "ends": list(FinishReason),
+        }
+        try:
+            choice = asked.choice
+        except RecipeError as err:
+            return self._page.shown("experiences.html", 400, wrong=str(err), **fixed)
+        plain = asked.first_page and not asked.words and asked.like is None
+        return self._page.shown(
+            "experiences.html",
+            wrong="",
+            spread=histogram(buffer, choice, asked.where) if plain else None,
+            formats=FORMATS,
+            most=MOST_ROWS,
+            command=command(buffer, asked),
+            **_table(buffer, asked),
+            **fixed,
+        )
+
+    def narrow(self, key: str, form: Annotated[Narrowed, Query()]) -> RedirectResponse:
+        """The permanent link of what the form of common filters asks for."""
+        return RedirectResponse(f"/s/{self._page.subjects[key].key}/experiences{form.query()}", 303)
+
+    def file(self, key: str, asked: Annotated[AskedFile, Query()]) -> FileResponse:
+        """What the table shows, as a file."""
+        buffer = self._page.subjects.buffer(key)
+        folder = Path(tempfile.mkdtemp(prefix="rft-view-"))
+        removed = BackgroundTask(shutil.rmtree, folder, ignore_errors=True)
+        try:
+            path = file_of(buffer, asked, folder)
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+        kind = "text/csv" if asked.format == "csv" else "application/jsonl"
+        return FileResponse(path, media_type=kind, filename=path.name, background=removed)
+
+
+def _table(buffer: Buffer, asked: Asked) -> dict[str, Any]:
+    """The rows of a page, the query of the next one, and what to say about them."""
+    choice = asked.choice
+    if asked.words or asked.like is not None:
+        found = (
+            by_words(buffer, asked.words, choice)
+            if asked.like is None
+            else by_meaning(buffer, asked.like, asked.model, choice)
+        )
+        return {"rows": found.rows, "next": "", "note": found.note, "by": "fits"}
+    if asked.order is Order.NEWEST:
+        page = listing(buffer, choice, asked.below)
+        note = "" if page.rows else f"none down to row {page.searched_to}"
+        more = "" if page.older is None else asked.link(below=page.older)
+        return {"rows": page.rows, "next": more, "note": note, "by": ""}
+    part = ordered(buffer, choice, asked.order, asked.after)
+    notes = [f"{part.without:,} rows have no value to go by and are left out."] if part.without else []
+    notes += [f"Of the newest {part.newest:,} rows."] if part.newest is not None else []
+    more = "" if part.after is None else asked.link(after=part.after)
+    return {"rows": part.rows, "next": more, "note": " ".join(notes), "by": str(asked.order)}
