@@ -8,12 +8,15 @@ from dataclasses import replace
 from typing import Any
 
 from explorers.conversations.endpoint_model import EndpointModel, chat_engine
+from explorers.conversations.model import Model
 from explorers.conversations.opening import Opening
+from explorers.conversations.recording import RecordingModel
 from explorers.conversations.rows import row_names
-from explorers.conversations.template import no_template, template_arguments
+from explorers.conversations.template import ChatTemplate, no_template, template_arguments
 from explorers.engines.images import shown
 from explorers.rewards.scoring import Rewards
 from rft_data.core.canonical import content_id
+from rft_data.core.errors import RowError
 from rft_data.core.images import PROCESSOR, for_template, image_ids
 from rft_data.core.protocols import Completion, Engine, RolloutContext
 from rft_data.core.rows import Experience, Message, Task
@@ -45,6 +48,8 @@ class SingleTurn:
         """
         self._opening = Opening(system, examples)
         self._tokenizer = tokenizer
+        self._chat_arguments = chat_template_kwargs
+        self._chat: ChatTemplate | None = None  # made for the first task with tools
         self._rewards = rewards
         if tokenizer is None:
             no_template(chat_template_kwargs)
@@ -56,7 +61,11 @@ class SingleTurn:
         """Play one rollout."""
         messages = self._opening.before(task.messages)
         if self._tokenizer is None:
-            return await self._answered(task, messages, engine, ctx)
+            return await self._answered(task, messages, EndpointModel(chat_engine(engine), ctx.sampling), ctx)
+        if task.tools:
+            chat = self._with_tools(messages, task.tools)
+            model = Model(engine, chat, ctx.sampling, tokenizer_hash=self._tokenizer_hash)
+            return await self._answered(task, messages, model, ctx)
         images = image_ids(messages)
         prompt_ids = self._tokenizer.apply_chat_template(
             for_template(messages),
@@ -93,12 +102,22 @@ class SingleTurn:
             )
         ]
 
+    def _with_tools(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> ChatTemplate:
+        """The chat template, which shows tools. Raises: RowError when it has no place for them."""
+        if self._chat is None:
+            self._chat = ChatTemplate(self._tokenizer, self._chat_arguments)
+        if self._chat.text(messages, tools, opened=True) == self._chat.text(messages, None, opened=True):
+            raise RowError(
+                "the task offers tools, and the model's chat template has no place for them; take a model "
+                "whose template renders tools, or leave out 'tools' of the taskset."
+            )
+        return self._chat
+
     async def _answered(
-        self, task: Task, messages: Sequence[Message], engine: Engine, ctx: RolloutContext
+        self, task: Task, messages: Sequence[Message], model: RecordingModel, ctx: RolloutContext
     ) -> list[Experience]:
-        """The same on an engine that takes messages."""
-        model = EndpointModel(chat_engine(engine), ctx.sampling)
-        await model.chat(messages)
+        """The same by a model that takes messages; what it calls is part of the answer."""
+        await model.chat(messages, tools=task.tools)
         [row] = model.rows(task, ctx)
         return [replace(row, **await self._rewards.score(task, row_trajectory(task, [row])))]
 

@@ -104,6 +104,10 @@ def tools(value: Json) -> list[JsonObject] | None:
     listed = objects(value)
     if listed is None:
         raise RowError("column 'tools' is not a list of tool definitions")
+    for tool in listed:
+        function = tool.get("function", tool)
+        if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
+            raise RowError("column 'tools' has a definition without a function's name")
     return [dict(tool) for tool in listed]
 
 

@@ -21,6 +21,10 @@ VersionSpan = tuple[int, int, int]
 """(policy version, first token, one past the last token), indices into `token_ids`."""
 
 
+OFFERED_TOOLS = "offered_tools"
+"""Key of a task's metadata under which it keeps the tools that it offers."""
+
+
 def now() -> datetime:
     """The current time, UTC."""
     return datetime.now(UTC)
@@ -49,6 +53,11 @@ class Task:
     """Labels a selector or a filter may use."""
     parent_experience_id: str | None = None
     """The experience it was made from; None for a task from a source."""
+
+    @property
+    def tools(self) -> Sequence[Mapping[str, Any]] | None:
+        """Tools that the task itself offers, as definitions in OpenAI's form; None: none."""
+        return self.metadata.get(OFFERED_TOOLS)
 
     @property
     def task_id(self) -> str:

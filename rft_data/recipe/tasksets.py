@@ -57,6 +57,10 @@ class Taskset(Section):
     """Column with the images of each task: one or a list of paths relative to the file, data URIs, or images
     as `datasets` stores them. A prompt shows them where it says `<image>`, else before its text. Left out:
     tasks are text."""
+    tools: str | None = Field(default=None, exclude_if=lambda given: given is None)
+    """Column with the tools that each task offers, as definitions in OpenAI's form or the JSON text of them.
+    `single_turn` shows them to the model, and what it calls is the answer; workflows of your own read
+    `task.tools`. Left out: tasks offer none."""
 
     @model_validator(mode="before")
     @classmethod
@@ -96,7 +100,7 @@ class Taskset(Section):
     def _images_of_a_file(self) -> Taskset:
         if isinstance(self.source, AnyTable):
             return self
-        for key in ("images", "system", "reward"):
+        for key in ("images", "system", "reward", "tools"):
             if getattr(self, key) is not None:
                 raise ValueError(
                     f"'{key}' is for rows of a table, and the source is '{self.source.use}'; remove it"

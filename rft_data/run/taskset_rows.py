@@ -116,6 +116,7 @@ def table_tasks(
         system=section.system,
         images=section.images,
         folder=image_folder(source),
+        tools=section.tools,
         workflow=section.workflow,
         reward=section.reward,
         difficulty=section.difficulty,

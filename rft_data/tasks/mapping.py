@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import cast
 
+from rft_data.core.chat import tools as tool_definitions
+from rft_data.core.errors import RowError
 from rft_data.core.heldout import prompt_share
-from rft_data.core.rows import Task
+from rft_data.core.json_types import Json
+from rft_data.core.rows import OFFERED_TOOLS, Task
 from rft_data.core.words import Split
 from rft_data.tasks.columns import answer_text, filled, pick, prompt_messages, value_at, with_system
 from rft_data.tasks.task_images import with_images
@@ -55,6 +59,8 @@ class Finish:
     """Column of the images."""
     folder: Path = Path()
     """Where paths of images begin."""
+    tools: str | None = None
+    """Column of the tools that the task offers."""
     workflow: str | None = None
     """Name of the workflow, or a template of it."""
     reward: str | None = None
@@ -67,6 +73,8 @@ class Finish:
         """The whole task. Raises: RowError, MissingFileError naming `where`."""
         if self.images is not None:
             task = with_images(task, row, self.images, where, self.folder)
+        if self.tools is not None:
+            task = _with_tools(task, row, self.tools, where)
         messages = task.messages
         if self.system is not None:
             messages = with_system(messages, filled(self.system, row, where), where)
@@ -78,3 +86,13 @@ class Finish:
             workflow=None if self.workflow is None else filled(self.workflow, row, where),
             reward=None if self.reward is None else filled(self.reward, row, where),
         )
+
+
+def _with_tools(task: Task, row: Mapping[str, object], column: str, where: str) -> Task:
+    """The task with the tools of its row. Raises: RowError for a column that does not hold definitions."""
+    try:
+        found = tool_definitions(cast(Json, value_at(row, column, where)))
+    except RowError as err:
+        raise RowError(f"{where}: {err}") from err
+    kept = {key: value for key, value in task.metadata.items() if key != column}
+    return replace(task, metadata=kept if found is None else {**kept, OFFERED_TOOLS: found})

@@ -21,7 +21,7 @@ _ROWS = 1000
 """Rows that are looked at."""
 _FIRST = 20
 """Rows whose columns are recognised, as in a run."""
-_COLUMNS = ("prompt", "answer", "images")
+_COLUMNS = ("prompt", "answer", "images", "tools")
 _TEXTS = ("system", "workflow", "reward")
 """Keys whose text names columns only where it is a template."""
 _SLOW = ".arrow"

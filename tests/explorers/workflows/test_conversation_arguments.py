@@ -13,7 +13,9 @@ from explorers.limits import Limits
 from explorers.meter import Meter
 from explorers.workflows.make import make_workflow
 from explorers.workflows.rollouts import Rollouts
-from rft_data.core.errors import RecipeError
+from explorers.workflows.single_turn import SingleTurn
+from rft_data.core.errors import RecipeError, RowError
+from rft_data.core.rows import OFFERED_TOOLS
 from tests.explorers.conversations.conftest import SayingEngine, trained_tokenizer
 from tests.explorers.conversations.families import GEMMA, QWEN3, QWEN25
 from tests.explorers.workflows.test_worlds import CTX, NONE, PLACE, TASK, lake, play, rows_of
@@ -153,3 +155,21 @@ def test_examples_come_after_a_tasks_own_system_prompt(tokenizers: dict[str, Any
 def test_wrong_examples_end_the_start(tokenizers: dict[str, Any], examples: Any, why: str) -> None:
     with pytest.raises(RecipeError, match=why):
         make_workflow({"use": "single_turn", "args": {"examples": examples}}, tokenizers["qwen2.5"], NONE)
+
+
+def test_a_task_may_offer_tools_of_its_own(tokenizers: dict[str, Any]) -> None:
+    tool = {"type": "function", "function": {"name": "look_up", "parameters": {"type": "object"}}}
+    task = replace(TASK, metadata={OFFERED_TOOLS: [tool]})
+    tokenizer = tokenizers["qwen2.5"]
+    engine = SayingEngine(
+        tokenizer, ['<tool_call>\n{"name": "look_up", "arguments": {}}\n</tool_call><|im_end|>']
+    )
+    [row] = asyncio.run(SingleTurn(tokenizer, NONE).run(task, engine, CTX))
+    assert row.tools == [tool]
+    assert "look_up" in tokenizer.decode(engine.seen[0])
+    assert row.messages[-1]["tool_calls"][0]["function"]["name"] == "look_up"
+    sampled = [t for t, mask in zip(row.token_ids or (), row.action_mask or (), strict=True) if mask]
+    assert sampled == engine.said[0]
+    plain = SingleTurn(tokenizers["gemma"], NONE)
+    with pytest.raises(RowError, match="offers tools, and the model's chat template has no place"):
+        asyncio.run(plain.run(task, engine, CTX))

@@ -296,3 +296,27 @@ def test_a_row_that_cannot_be_read_is_named_with_its_place(tmp_path: Path) -> No
     (tmp_path / "a.txt").write_text("x")
     with pytest.raises(RecipeError, match=r"files called '\.txt' are not read; wanted \.jsonl"):
         tasks({"use": "file", "path": str(tmp_path / "a.txt")}, **NAMED)
+
+
+DOORS = [
+    {"type": "function", "function": {"name": "open", "parameters": {"type": "object", "properties": {}}}}
+]
+
+
+@pytest.mark.parametrize("given", [DOORS, json.dumps(DOORS)])
+def test_each_row_may_offer_tools(tmp_path: Path, given: object) -> None:
+    rows = ({"q": "Open.", "tools": given, "kind": "a"}, {"q": "Say hello.", "tools": None, "kind": "b"})
+    for source in (jsonl(tmp_path / "t.jsonl", *rows), {"use": "jsonl", "path": str(tmp_path / "t.jsonl")}):
+        first, second = tasks(source, prompt="q", answer=None, tools="tools")
+        assert (first.tools, second.tools) == (DOORS, None)
+        assert first.metadata == {"kind": "a", "offered_tools": DOORS}
+        assert second.metadata == {"kind": "b"}
+        untouched, _ = tasks(source, prompt="q", answer=None)
+        assert untouched.tools is None, "a column of this name alone offers nothing"
+
+
+@pytest.mark.parametrize("given", ["[{", {"name": "open"}, [{"type": "function"}], [{"function": {}}]])
+def test_tools_that_are_no_definitions_name_their_row(tmp_path: Path, given: object) -> None:
+    source = jsonl(tmp_path / "t.jsonl", {"q": "a", "tools": DOORS}, {"q": "b", "tools": given})
+    with pytest.raises(RowError, match=r"t\.jsonl:2: column 'tools'"):
+        tasks(source, prompt="q", answer=None, tools="tools")
