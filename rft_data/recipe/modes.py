@@ -49,6 +49,8 @@ class ExploreRecipe(PlayingRecipe):
     serve: Serve | None = None
     """Let runs of mode `train` elsewhere train meanwhile; left out: the buffer is this run's alone."""
 
+    trains: ClassVar[bool] = False
+
     @property
     def judged_one_by_one(self) -> str:
         """Nothing is trained: there is no training batch."""
@@ -199,6 +201,8 @@ class EvalRecipe(RunRecipe, TasksRecipe):
     """How many held-out tasks are played, and how often each."""
     experience_ops: Operators = Field(default_factory=list, exclude_if=lambda given: not given)
     """Operators of which those that may shape a reward do, as in the run that trained; none by default."""
+
+    trains: ClassVar[bool] = False
 
     @model_validator(mode="before")
     @classmethod

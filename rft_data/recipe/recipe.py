@@ -118,6 +118,8 @@ class RunRecipe(Recipe):
     deadlines: Deadlines = Field(default_factory=Deadlines)
     """Longest waits for each part of the run, in seconds, before it counts as stalled."""
 
+    trains: ClassVar[bool] = True
+    """Whether weights are changed."""
     several_processes: ClassVar[bool] = False
     """Whether torchrun may start the trainer as several processes."""
 

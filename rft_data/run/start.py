@@ -10,6 +10,7 @@ from functools import partial
 
 from rft_data.core.collector import collector_paused
 from rft_data.core.errors import TrainerDiedError
+from rft_data.recipe.extras import check_extras
 from rft_data.recipe.modes import EvalRecipe, ExploreRecipe, OfflineRecipe, TrainRecipe
 from rft_data.recipe.online import OnlineRecipe
 from rft_data.recipe.recipe import RunRecipe
@@ -38,8 +39,9 @@ def run_recipe(recipe: RunRecipe) -> dict[str, object]:
     When the trainer dies, the run starts again from its newest checkpoint, as `rft resume` does.
     Files that the recipe imports are stored first. Of the run itself nothing is recorded before the recipe
     has been checked.
-    Raises: RecipeError and other RftErrors.
+    Raises: RecipeError and other RftErrors; MissingExtraError before anything is made.
     """
+    check_extras(recipe)
     prepare_process()
     deaths: Counter[int] = Counter()
     while True:
