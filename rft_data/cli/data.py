@@ -28,8 +28,6 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text."
 
 STORED = "stored"
 """What `--against` calls the verdicts in the buffer."""
-_GROUPS_PER_BATCH = 32
-"""Groups that are judged together, for a recipe that trains nothing."""
 _SINK = "lancedb_write_mapper"
 """The operator that writes rows elsewhere."""
 
@@ -78,6 +76,7 @@ def dry_run(
         from rft_data.reading.whole_groups import whole_groups
         from rft_data.run.build import experience_pipeline, prepare_process
         from rft_data.run.rejudge import dry_run as replay
+        from rft_data.run.rejudge import groups_per_batch
 
         prepare_process()
         loaded = _recipe_without_sink(recipe, overrides or [])
@@ -94,7 +93,7 @@ def dry_run(
                 opened,
                 pipeline,
                 chosen,
-                groups_per_batch=_groups_per_batch(loaded),
+                groups_per_batch=groups_per_batch(loaded),
                 against=other,
                 shown=rows,
             )
@@ -119,7 +118,7 @@ def readmit(
         from rft_data.cli.rejudge_text import readmitted_text
         from rft_data.recipe.load import load_operator_recipe
         from rft_data.run.build import experience_pipeline, prepare_process
-        from rft_data.run.rejudge import check_not_running
+        from rft_data.run.rejudge import check_not_running, groups_per_batch
         from rft_data.run.rejudge import readmit as admit
 
         prepare_process()
@@ -133,7 +132,7 @@ def readmit(
                 run_id,
                 book or f"{run_id}-readmitted",
                 pipeline,
-                groups_per_batch=_groups_per_batch(loaded),
+                groups_per_batch=groups_per_batch(loaded),
                 every=every,
             )
         show(found.as_json(), readmitted_text(found), as_json=as_json)
@@ -160,12 +159,6 @@ def _recipe_without_sink(path: Path, overrides: list[str]) -> OperatorRecipe:
             "writes nothing; take it out, or run the list with dj-process."
         )
     return loaded
-
-
-def _groups_per_batch(recipe: OperatorRecipe) -> int:
-    """Groups a step trains on, which is about how many are judged together."""
-    stages = getattr(recipe, "stages", [])
-    return getattr(stages[-1], "groups_per_step", _GROUPS_PER_BATCH) if stages else _GROUPS_PER_BATCH
 
 
 def _other_side(

@@ -22,6 +22,7 @@ from rft_data.web.views.feedback import FeedbackViews
 from rft_data.web.views.pictures import PictureViews
 from rft_data.web.views.runs import RunViews
 from rft_data.web.views.search import SearchViews
+from rft_data.web.views.trials import TrialViews
 
 VIEWS: tuple[type[View], ...] = (
     RunViews,
@@ -29,6 +30,7 @@ VIEWS: tuple[type[View], ...] = (
     SearchViews,
     ExperienceViews,
     FeedbackViews,
+    TrialViews,
 )
 
 

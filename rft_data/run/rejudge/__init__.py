@@ -4,7 +4,7 @@ Nothing here explores or trains.
 """
 
 from rft_data.run.rejudge.compare import Difference, Example
-from rft_data.run.rejudge.dry_run import DryRun, Replay, dry_run
+from rft_data.run.rejudge.dry_run import DryRun, Replay, dry_run, groups_per_batch
 from rft_data.run.rejudge.readmit import Readmitted, check_not_running, readmit
 from rft_data.run.rejudge.reward_version import Rescored, Version, in_shard, rescore, version_name
 from rft_data.run.rejudge.score_lines import ScoreLines
@@ -25,6 +25,7 @@ __all__ = [
     "Version",
     "check_not_running",
     "dry_run",
+    "groups_per_batch",
     "in_shard",
     "readmit",
     "rescore",

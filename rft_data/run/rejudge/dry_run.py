@@ -12,10 +12,12 @@ from rft_data.core.protocols import Pipeline
 from rft_data.core.schema import ANNOTATIONS
 from rft_data.core.words import Verdict
 from rft_data.reading.whole_groups import GroupRows
+from rft_data.recipe.modes import OperatorRecipe
 from rft_data.run.rejudge.compare import Difference
 from rft_data.run.rejudge.stored_verdicts import StoredVerdicts
 from rft_data.run.rejudge.tally import OperatorTally, Tally
 
+_GROUPS_PER_BATCH = 32
 _SHOWN = ("seq", "experience_id", "verdict", "dropped_by", "reason", "advantage", "shaped_reward", "masked")
 SHOWN_COLUMNS = tuple(name for name in _SHOWN if name in ANNOTATIONS.names)
 """Columns of a row's annotation that a dry run shows."""
@@ -54,6 +56,12 @@ class DryRun:
             ):
                 entry["keep_rate"] = tally.keep_rate
         return found
+
+
+def groups_per_batch(recipe: OperatorRecipe) -> int:
+    """Groups a step trains on, which is about how many are judged together; 32 where nothing is trained."""
+    stages = getattr(recipe, "stages", [])
+    return getattr(stages[-1], "groups_per_step", _GROUPS_PER_BATCH) if stages else _GROUPS_PER_BATCH
 
 
 def dry_run(
