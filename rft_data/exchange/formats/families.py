@@ -62,7 +62,11 @@ def read_ultrafeedback(row: Row, origin: Origin) -> Sequence[Record]:
 
 
 TASK_FORMATS: Mapping[str, Format] = {
-    **{name: made for name, made in FORMATS.items() if made.read is not None and name != "rft"},
+    **{
+        name: made
+        for name, made in FORMATS.items()
+        if made.read is not None and made.regroup is None and name != "rft"
+    },
     "verl": Format(
         "verl",
         ("prompt (text or messages), reward_model: {ground_truth} (DAPO-17k and other sets made for verl)",),

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
-from rft_data.core.rows import Experience, PreferencePair, Task
+from rft_data.core.rows import Experience, Feedback, PreferencePair, Task
+from rft_data.exchange.formats.jsonlines import Found
 from rft_data.exchange.formats.records import Record, StoredRow
+
+_EXCERPT = 4096
+_Name = TypeVar("_Name")
 
 
 @dataclass(slots=True)
@@ -16,6 +22,7 @@ class Chunk:
     tasks: list[tuple[int, Task]] = field(default_factory=list)
     pairs: list[tuple[int, PreferencePair]] = field(default_factory=list)
     experiences: list[tuple[int, Experience | StoredRow]] = field(default_factory=list)
+    feedback: list[tuple[int, Feedback]] = field(default_factory=list)
     bad: dict[int, tuple[str, str]] = field(default_factory=dict)
     """(reason, experience id) by place."""
 
@@ -26,6 +33,8 @@ class Chunk:
                 self.tasks.append((place, record))
             elif isinstance(record, PreferencePair):
                 self.pairs.append((place, record))
+            elif isinstance(record, Feedback):
+                self.feedback.append((place, record))
             else:
                 self.experiences.append((place, record))
 
@@ -34,3 +43,19 @@ class Chunk:
         self.bad.setdefault(place, (reason, experience_id))
         self.tasks = [item for item in self.tasks if item[0] != place]
         self.pairs = [item for item in self.pairs if item[0] != place]
+        self.feedback = [item for item in self.feedback if item[0] != place]
+
+
+def unseen(named: Iterator[tuple[int, _Name]], known: set[_Name]) -> set[int]:
+    """The places whose name is not in `known`; adds the names to `known`."""
+    fresh = set()
+    for place, name in named:
+        if name not in known:
+            known.add(name)
+            fresh.add(place)
+    return fresh
+
+
+def excerpt(found: Found) -> str:
+    """The beginning of a row, as ASCII text."""
+    return (found.excerpt if found.row is None else json.dumps(found.row, default=ascii))[:_EXCERPT]

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 from pathlib import Path
-from typing import TypeVar
 
 import pyarrow as pa
 
@@ -19,7 +17,7 @@ from rft_data.core.lookup import lookup
 from rft_data.core.rows import Experience, TaskKey
 from rft_data.core.version import __version__
 from rft_data.core.words import Split
-from rft_data.exchange.formats.import_chunk import Chunk
+from rft_data.exchange.formats.import_chunk import Chunk, excerpt, unseen
 from rft_data.exchange.formats.inputs import Source, open_source
 from rft_data.exchange.formats.jsonlines import Found
 from rft_data.exchange.formats.payloads import store_payloads
@@ -31,13 +29,14 @@ CHUNK_ROWS = 1000
 _DETECTED_FROM = 20
 """Rows whose columns decide the format."""
 _SHOWN = 10
-_EXCERPT = 4096
-_Name = TypeVar("_Name")
 
 
 @dataclass(slots=True)
 class ImportReport:
-    """Counts of a source's rows: rows = stored + already_there + quarantined."""
+    """Counts of a source's rows: rows = stored + already_there + quarantined.
+
+    In a log of calls (`otlp`, `langfuse`, ...) a row is a conversation, or something that cannot be read.
+    """
 
     source: str
     """Its whole name; for a dataset of the hub with the commit."""
@@ -49,7 +48,7 @@ class ImportReport:
     already_there: int = 0
     quarantined: int = 0
     new: dict[str, int] = field(
-        default_factory=lambda: dict.fromkeys(("tasks", "experiences", "preferences"), 0)
+        default_factory=lambda: dict.fromkeys(("tasks", "experiences", "preferences", "feedback"), 0)
     )
     """New rows by table; a row of the source may become several."""
     problems: list[str] = field(default_factory=list)
@@ -128,7 +127,10 @@ def ready_import(
     head = next(chunks, [])
     chosen = _format(format, head, opened)
     origin = Origin(taskset or opened.taskset, Split(split))
-    return ReadyImport(opened.name, chosen, origin, chain([head], chunks))
+    ready = chain([head], chunks)
+    if chosen.regroup is not None:
+        ready = chain(_chunks(chosen.regroup(chain.from_iterable(ready))))
+    return ReadyImport(opened.name, chosen, origin, ready)
 
 
 def _chunks(rows: Iterator[Found]) -> Iterator[list[Found]]:
@@ -174,6 +176,7 @@ class _Intake:
         self._report = report
         self._tasks: set[TaskKey] | None = None
         self._pairs: set[str] | None = None
+        self._feedback: set[str] | None = None
         self._refused: set[str] | None = None
 
     def store(self, rows: Sequence[Found]) -> None:
@@ -189,6 +192,7 @@ class _Intake:
         table, places = self._admitted(chunk)
         fresh = self._add_tasks(chunk) | self._add_preferences(chunk)
         fresh |= self._add_experiences(chunk, table, places)
+        fresh |= self._add_feedback(chunk)
         self._set_aside(rows, chunk)
         report = self._report
         report.rows += len(rows)
@@ -271,7 +275,7 @@ class _Intake:
             return set()
         if self._tasks is None:
             self._tasks = set(self._buffer.task_keys())
-        fresh = _unseen(((place, task.key) for place, task in chunk.tasks), self._tasks)
+        fresh = unseen(((place, task.key) for place, task in chunk.tasks), self._tasks)
         self._report.new["tasks"] += self._buffer.add_tasks([task for _, task in chunk.tasks])
         return fresh
 
@@ -281,8 +285,18 @@ class _Intake:
             return set()
         if self._pairs is None:
             self._pairs = set(self._buffer.read("preferences", ["preference_id"]).column(0).to_pylist())
-        fresh = _unseen(((place, pair.preference_id) for place, pair in chunk.pairs), self._pairs)
+        fresh = unseen(((place, pair.preference_id) for place, pair in chunk.pairs), self._pairs)
         self._report.new["preferences"] += self._buffer.add_preferences([pair for _, pair in chunk.pairs])
+        return fresh
+
+    def _add_feedback(self, chunk: Chunk) -> set[int]:
+        """The places whose feedback was new. The experiences it is about are stored before it."""
+        if not chunk.feedback:
+            return set()
+        if self._feedback is None:
+            self._feedback = set(self._buffer.read("feedback", ["feedback_id"]).column(0).to_pylist())
+        fresh = unseen(((place, item.feedback_id) for place, item in chunk.feedback), self._feedback)
+        self._report.new["feedback"] += self._buffer.add_feedback([item for _, item in chunk.feedback])
         return fresh
 
     def _set_aside(self, rows: Sequence[Found], chunk: Chunk) -> None:
@@ -301,7 +315,7 @@ class _Intake:
                 kept = {
                     "place": rows[place].place,
                     "format": self._format.name,
-                    "text": _excerpt(rows[place]),
+                    "text": excerpt(rows[place]),
                 }
                 new.append({"experience_id": experience_id, "reason": reason, "row": kept})
         self._buffer.add_rows("quarantine", new)
@@ -317,18 +331,3 @@ class _Intake:
             "recipe_hash": content_id(recipe),
         }
         self._buffer.add_rows("runs", [{**row, "code_version": __version__, "attempt": 0}])
-
-
-def _unseen(named: Iterator[tuple[int, _Name]], known: set[_Name]) -> set[int]:
-    """The places whose name is not in `known`; adds the names to `known`."""
-    fresh = set()
-    for place, name in named:
-        if name not in known:
-            known.add(name)
-            fresh.add(place)
-    return fresh
-
-
-def _excerpt(found: Found) -> str:
-    """The beginning of a row, as ASCII text."""
-    return (found.excerpt if found.row is None else json.dumps(found.row, default=ascii))[:_EXCERPT]

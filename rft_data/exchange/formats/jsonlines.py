@@ -56,6 +56,9 @@ def read_json(path: Path) -> Iterator[Found]:
             if _first_byte(stream) == b"[":
                 yield from _array(stream, path)
                 return
+            if _is_spread(stream, path):
+                yield _Window(stream, path).only()
+                return
             for line, text in _lines(stream):
                 if text is None:
                     yield Found(f"{path}:{line}", None, f"the line has more than {MAX_LINE_BYTES} bytes")
@@ -68,6 +71,12 @@ def read_json(path: Path) -> Iterator[Found]:
 def _first_byte(stream: io.BufferedReader) -> bytes:
     head = stream.peek(4096)[:4096].removeprefix(b"\xef\xbb\xbf").lstrip()
     return head[:1]
+
+
+def _is_spread(stream: io.BufferedReader, path: Path) -> bool:
+    """Whether a .json file is one object over several lines: its first line ends inside it."""
+    first = stream.peek(4096)[:4096].removeprefix(b"\xef\xbb\xbf").lstrip().partition(b"\n")[0].rstrip()
+    return ".json" in path.suffixes and first[:1] == b"{" and first[-1:] in (b"{", b"[", b",")
 
 
 def _lines(stream: io.BufferedReader) -> Iterator[tuple[int, bytes | None]]:
@@ -173,12 +182,20 @@ class _Window:
         """Pass one character."""
         self.skip_to(self._at + 1)
 
-    def element(self, strict: _Strict) -> Found:
-        """The element that begins here; reads on until it is complete."""
+    def only(self) -> Found:
+        """The one object of the file. Raises: RowError if it does not end, or something follows it."""
+        self.next()
+        found = self.element(_Strict(), alone=True)
+        if self.next():
+            raise self.broken("something follows the object; a file of several has one on each line")
+        return found
+
+    def element(self, strict: _Strict, *, alone: bool = False) -> Found:
+        """The element that begins here; reads on until it is complete. `alone`: no bracket follows it."""
         while True:
             try:
                 value, end = strict.decode(self._text, self._at)
-                whole = end < len(self._text)
+                whole = alone or end < len(self._text)
                 problem = "it stops before the closing bracket"
             except (ValueError, RecursionError) as err:
                 whole, problem = False, str(err)
@@ -202,8 +219,8 @@ class _Window:
         return bool(read)
 
     def broken(self, problem: str) -> RowError:
-        """The error for an array whose rest cannot be read."""
-        return RowError(f"{self._path}:{self.line}: the JSON array cannot be read on: {problem}.")
+        """The error for a file whose rest cannot be read."""
+        return RowError(f"{self._path}:{self.line}: the JSON cannot be read on: {problem}.")
 
 
 def _array(stream: io.BufferedReader, path: Path) -> Iterator[Found]:

@@ -1,12 +1,12 @@
 """What a format is: how a row of a file becomes rows of a buffer, and how a row of a buffer is written.
 
-Rows of a buffer are `rows.Task`, `rows.Experience` and `rows.PreferencePair`. Their ids are content hashes,
-so importing the same row again makes the same row.
+Rows of a buffer are `Task`, `Experience`, `PreferencePair` and `Feedback`, of `rows`. Their ids are content
+hashes, so importing the same row again makes the same row.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, TypedDict, Unpack
 
@@ -16,8 +16,9 @@ from rft_data.core.canonical import content_id
 from rft_data.core.chat import completion_text
 from rft_data.core.errors import RowError
 from rft_data.core.json_types import Json, JsonObject
-from rft_data.core.rows import Experience, Message, PreferencePair, Task
+from rft_data.core.rows import Experience, Feedback, Message, PreferencePair, Task
 from rft_data.core.words import RowSource, Split
+from rft_data.exchange.formats.jsonlines import Found
 
 RawRow: TypeAlias = Mapping[str, object]
 """One row as a file or a table holds it: column name to value, bytes and times among them."""
@@ -41,7 +42,7 @@ class StoredRow:
     """(payload id, media type, bytes) of each payload that the row refers to."""
 
 
-Record = Task | Experience | PreferencePair | StoredRow
+Record = Task | Experience | PreferencePair | StoredRow | Feedback
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +89,8 @@ class Format:
     """Whether it is a training set: evaluation rows, held-out rows and metadata are left out."""
     schemas: Mapping[str, pa.Schema] = field(default_factory=dict)
     """Arrow schema by table, for a format whose columns do not depend on the rows."""
+    regroup: Callable[[Iterator[Found]], Iterator[Found]] | None = None
+    """For a format whose records lie in several rows of a file: makes the rows that `read` takes."""
 
 
 class FileColumns(TypedDict, total=False):

@@ -12,6 +12,7 @@ from rft_data.exchange.formats.questions import GSM8K, PROBLEM_SOLUTION
 from rft_data.exchange.formats.records import Format, RawRow
 from rft_data.exchange.formats.rft import STORED
 from rft_data.exchange.formats.sharegpt import SHAREGPT
+from rft_data.exchange.formats.traces.formats import LOGS
 from rft_data.exchange.formats.training import DPO, GRPO, KTO, SFT, SFT_MESSAGES
 from rft_data.exchange.formats.trl import COMPLETION, LANGUAGE, PROMPT, UNPAIRED
 
@@ -19,7 +20,7 @@ FORMATS: Mapping[str, Format] = {
     made.name: made
     for made in (
         STORED, GSM8K, PROBLEM_SOLUTION, PROMPT, COMPLETION, LANGUAGE, PREFERENCE, UNPAIRED, OPENAI, SHAREGPT,
-        DATA_JUICER, DATA_JUICER_MESSAGES, SFT, SFT_MESSAGES, DPO, KTO, GRPO,
+        DATA_JUICER, DATA_JUICER_MESSAGES, *LOGS, SFT, SFT_MESSAGES, DPO, KTO, GRPO,
     )
 }  # fmt: skip
 

@@ -28,6 +28,15 @@ CASES = {
     "request response": "openai",
     "custom_id method url body": "openai",
     "id custom_id response error": "openai",
+    "resourceSpans": "otlp",
+    "name context span_kind attributes": "phoenix",
+    "context.trace_id context.span_id name": "phoenix",
+    "span_id name annotator_kind result": "phoenix",
+    "id trace_id type start_time input output": "langfuse",
+    "id traceId type startTime input output": "langfuse",
+    "trace observations scores": "langfuse",
+    "id name value data_type trace_id": "langfuse",
+    "id call_type messages response status": "litellm",
 }
 
 

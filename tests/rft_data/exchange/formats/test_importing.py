@@ -28,7 +28,7 @@ def test_rows_in_are_stored_or_there_already_or_quarantined(buffer: Buffer, tmp_
         stream.write('{"prompt": "\\ud800", "completion": "x"}\nnot json\n')
     report = import_into(buffer, path)
     assert (report.rows, report.stored, report.already_there, report.quarantined) == (9, 3, 2, 4)
-    assert report.new == {"tasks": 0, "experiences": 3, "preferences": 0}
+    assert report.new == {"tasks": 0, "experiences": 3, "preferences": 0, "feedback": 0}
     assert report.problems == quarantined(buffer)
     assert [problem.removeprefix(f"{path}:").split(" ")[0] for problem in report.problems] == [
         "5:",
@@ -101,7 +101,7 @@ def test_no_more_rows_are_held_than_a_chunk(buffer: Buffer, monkeypatch: pytest.
 def test_a_source_that_breaks_off_has_its_rows_stored_first(buffer: Buffer, tmp_path: Path) -> None:
     path = tmp_path / "rows.json"
     path.write_text(json.dumps(pairs(3))[:-4])
-    with pytest.raises(RowError, match=r"rows\.json:1: the JSON array cannot be read on"):
+    with pytest.raises(RowError, match=r"rows\.json:1: the JSON cannot be read on"):
         import_into(buffer, path)
     assert len(buffer) == 2
     path.write_text(json.dumps(pairs(3)))

@@ -81,7 +81,7 @@ def test_a_broken_array_gives_what_came_before_and_then_an_error(
     path.write_text(text)
     reader = read_json(path)
     assert next(reader).row == {"a": 1}
-    with pytest.raises(RowError, match=rf"rows.json:{place}: the JSON array cannot be read on") as caught:
+    with pytest.raises(RowError, match=rf"rows.json:{place}: the JSON cannot be read on") as caught:
         list(reader)
     assert problem in str(caught.value)
 
