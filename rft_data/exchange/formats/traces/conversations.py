@@ -9,14 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 
 from rft_data.core.canonical import content_id
 from rft_data.core.chat import message_text, objects
 from rft_data.core.errors import RowError
 from rft_data.core.json_types import Json, JsonObject
 from rft_data.core.rows import Experience, Feedback
-from rft_data.exchange.feedback import parse_time
 from rft_data.exchange.formats.records import Origin, Record, Row, imported_experience
+from rft_data.exchange.formats.traces.attributes import seconds
 
 _SUMMED = ("input_tokens", "output_tokens", "latency_s", "cost_usd")
 
@@ -171,7 +172,7 @@ def _feedback(score: JsonObject, about: Mapping[str, Experience]) -> Feedback:
         str(score["name"]),
         None if value is None else float(str(value)),
         None if words is None else str(words),
-        None if when is None else parse_time(when),
+        None if when is None else datetime.fromtimestamp(seconds(when), UTC),
     )
 
 
