@@ -121,17 +121,20 @@ class Model(RecordingModel):
         turn.take(completion)
         stopped = completion.finish_reason == FinishReason.STOP
         turn.ended = stopped and self._template.has_ended(turn.sampled, sampling.stop)
-        return self._reply(turn, prompt, completion.finish_reason, tools)
+        return turn_reply(turn, prompt, completion.finish_reason, tools, self._template)
 
-    def _reply(self, turn: Turn, prompt: list[int], finish: str, tools: Sequence[Any] | None) -> Reply:
-        template = self._template
-        said = turn.sampled[:-1] if turn.ended else turn.sampled
-        return parse(
-            template.tokenizer.decode(said, skip_special_tokens=False),
-            finish,
-            tools=tool_names(tools),
-            thinking_open=template.opens_thinking(prompt),
-            keep_thinking=not template.renders_thinking,
-            first_call=sum(len(one.reply.tool_calls) for one in turn.path if one.reply),
-            special=template.special_texts,
-        )
+
+def turn_reply(
+    turn: Turn, prompt: list[int], finish: str, tools: Sequence[Any] | None, template: ChatTemplate
+) -> Reply:
+    """What a turn says that was sampled after the ids `prompt`."""
+    said = turn.sampled[:-1] if turn.ended else turn.sampled
+    return parse(
+        template.tokenizer.decode(said, skip_special_tokens=False),
+        finish,
+        tools=tool_names(tools),
+        thinking_open=template.opens_thinking(prompt),
+        keep_thinking=not template.renders_thinking,
+        first_call=sum(len(one.reply.tool_calls) for one in turn.path if one.reply),
+        special=template.special_texts,
+    )

@@ -11,12 +11,12 @@ from typing import Any
 
 from explorers.conversations.messages import key, one_form
 from explorers.conversations.replies import BudgetSpent, Reply
-from explorers.conversations.rows import branch_rows, experience, step_rows
+from explorers.conversations.rows import branch_rows, constant_columns, experience, step_rows
 from explorers.conversations.turns import Turn, Turns
 from rft_data.core.canonical import canonical_json
 from rft_data.core.protocols import RolloutContext, Sampling
 from rft_data.core.rows import Experience, Message, Task
-from rft_data.core.words import HISTORY_DRIFT, Drift
+from rft_data.core.words import Drift
 
 
 class RecordingModel(ABC):
@@ -78,12 +78,7 @@ class RecordingModel(ABC):
 
         They differ in `turn`. A turn that several branches share is trained in the first one only.
         """
-        drifted = {str(kind): n for kind, n in sorted(self.drift.items()) if kind is not Drift.EXACT}
-        constant = {
-            "sampling": ctx.sampling.stored(),
-            "tokenizer_hash": self._tokenizer_hash,
-            "metadata": {HISTORY_DRIFT: drifted} if drifted else {},
-        }
+        constant = constant_columns(ctx.sampling, self._tokenizer_hash, self.drift)
         ends = (step_rows if step_wise else branch_rows)(self._turns)
         return [
             self._row(experience(last, trained, task, ctx, number, constant), last, trained)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from explorers.conversations.turns import Turn, Turns
 from rft_data.core.images import PROCESSOR, image_ids
-from rft_data.core.protocols import RolloutContext
+from rft_data.core.protocols import RolloutContext, Sampling
 from rft_data.core.rows import Experience, Task, VersionSpan, experience_id_of
+from rft_data.core.words import HISTORY_DRIFT, Drift
 
 
 @dataclass(slots=True)
@@ -50,6 +51,21 @@ def branch_rows(turns: Turns) -> list[tuple[Turn, set[Turn]]]:
         trained |= new
         rows.append((leaf, new))
     return rows
+
+
+def constant_columns(
+    sampling: Sampling,
+    tokenizer_hash: str,
+    drift: Mapping[Drift, int],
+    metadata: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Columns that are the same in every row of a rollout; `drift`: its chat calls by how they drifted."""
+    drifted = {str(kind): n for kind, n in sorted(drift.items()) if kind is not Drift.EXACT}
+    return {
+        "sampling": sampling.stored(),
+        "tokenizer_hash": tokenizer_hash,
+        "metadata": {**({HISTORY_DRIFT: drifted} if drifted else {}), **(metadata or {})},
+    }
 
 
 def step_rows(turns: Turns) -> list[tuple[Turn, set[Turn]]]:

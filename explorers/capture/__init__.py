@@ -1,0 +1,1 @@
+"""Programs that speak to an OpenAI server become rollouts: their requests are recorded at the engine."""

@@ -1,0 +1,24 @@
+"""Refusals in the form that the clients of a route expect."""
+
+from __future__ import annotations
+
+import json
+from http import HTTPStatus
+from typing import Any
+
+from explorers.capture.openai_app import Send
+
+
+async def refuse(
+    send: Send, route: str, status: int, text: str, *, param: str | None = None, wait_s: int | None = None
+) -> None:
+    """Answer with an error; `param`: the field that it is about, `wait_s`: when to come back."""
+    kind = "".join(HTTPStatus(status).phrase.split()) + "Error"
+    error: dict[str, Any] = {"message": text, "type": kind, "param": param, "code": status}
+    whole = {"type": "error", "error": error} if route == "/v1/messages" else {"error": error}
+    body = json.dumps(whole).encode()
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    if wait_s is not None:
+        headers.append((b"retry-after", str(wait_s).encode()))
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

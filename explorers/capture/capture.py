@@ -1,0 +1,115 @@
+"""Trajectories that are open over one engine; `gate.py` is the server that records into them.
+
+Each has a URL prefix and a key of its own. The key is derived from the server's secret, so none is stored.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+import time
+from base64 import urlsafe_b64encode
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from explorers.capture.limits import CaptureLimits
+from explorers.capture.trajectory import Trajectory
+from explorers.conversations.template import ChatTemplate
+from explorers.workflows.single_turn import tokenizer_hash
+from rft_data.core.errors import BusyError
+from rft_data.core.protocols import Sampling
+from rft_data.core.words import TemplatePolicy
+
+
+@dataclass(slots=True)
+class Open:
+    """An open trajectory, and who uses it now."""
+
+    trajectory: Trajectory
+    requests: int = 0
+    """Requests under way."""
+    used: float = field(default_factory=time.monotonic)
+    """When a request was last begun or ended."""
+
+
+class Capture:
+    """The open trajectories of one engine; all its methods are called in one event loop."""
+
+    def __init__(
+        self,
+        template: ChatTemplate,
+        sampling: Sampling,
+        *,
+        policy: TemplatePolicy = TemplatePolicy.FORK,
+        limits: CaptureLimits | None = None,
+        secret: str | None = None,
+    ) -> None:
+        """`sampling`: of trajectories that bring none; `secret`: keys are made of it, None: a random one."""
+        self.limits = limits or CaptureLimits()
+        self.requests = 0
+        """Requests under way."""
+        self._template = template
+        self._sampling = sampling
+        self._policy = policy
+        self._tokenizer_hash = tokenizer_hash(template.tokenizer)
+        self._secret = (secret or secrets.token_urlsafe(32)).encode()
+        self._open: dict[str, Open] = {}
+
+    def open(self, name: str | None = None, sampling: Sampling | None = None) -> Trajectory:
+        """A new trajectory.
+
+        Args: name: its id, one that was never used; None: a random one.
+        Raises: BusyError when so many are open, or hold so many tokens, that no more can be.
+        """
+        self._check_room()
+        made = Trajectory(
+            id=secrets.token_hex(8) if name is None else name,
+            template=self._template,
+            sampling=sampling or self._sampling,
+            tokenizer_hash=self._tokenizer_hash,
+            policy=self._policy,
+            budget=self.limits.tokens,
+        )
+        self._open[made.id] = Open(made)
+        return made
+
+    def close(self, name: str) -> Trajectory:
+        """Take no more requests for a trajectory, and forget it. Raises: KeyError when it is not open."""
+        trajectory = self._open.pop(name).trajectory
+        trajectory.closed = True
+        return trajectory
+
+    def __iter__(self) -> Iterator[Open]:
+        """The open trajectories."""
+        return iter(list(self._open.values()))
+
+    def __len__(self) -> int:
+        """How many are open."""
+        return len(self._open)
+
+    def find(self, name: str) -> Open | None:
+        """An open trajectory; None when there is none of that id."""
+        return self._open.get(name)
+
+    def key(self, name: str) -> str:
+        """The key of a trajectory."""
+        made = hmac.new(self._secret, name.encode(), hashlib.sha256).digest()
+        return urlsafe_b64encode(made).decode().rstrip("=")
+
+    def opens(self, name: str, given: str) -> bool:
+        """Whether `given` is the key of a trajectory, open or not."""
+        return hmac.compare_digest(self.key(name).encode(), given.encode())
+
+    @staticmethod
+    def path(name: str) -> str:
+        """The path of a trajectory's base URL."""
+        return f"/t/{name}/v1"
+
+    def _check_room(self) -> None:
+        held = sum(one.trajectory.held for one in self._open.values())
+        if len(self._open) >= self.limits.trajectories or held >= self.limits.held_tokens:
+            raise BusyError(
+                f"{len(self._open)} trajectories are open and hold {held} tokens; at most "
+                f"{self.limits.trajectories} and {self.limits.held_tokens} may be: end some, or wait."
+            )

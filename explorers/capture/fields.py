@@ -1,0 +1,166 @@
+"""Which fields of a request are honoured exactly; every other one is refused by its name.
+
+vLLM ignores what it does not know. A field that changes the distribution that is sampled from (`top_p`,
+penalties, `logit_bias`) is refused too: the logprobs in the rows would not be the trainer's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rft_data.core.errors import RowError
+from rft_data.core.protocols import Sampling
+from rft_data.core.text import shown
+
+_ANY: tuple[object, ...] = ()
+_OFF: tuple[object, ...] = (0, 0.0, False, "", [], {})
+_NEUTRAL: Mapping[str, tuple[object, ...]] = {
+    "top_p": (1, 1.0),
+    "top_k": (0, -1),
+    "min_p": _OFF,
+    "frequency_penalty": _OFF,
+    "presence_penalty": _OFF,
+    "repetition_penalty": (1, 1.0),
+    "logit_bias": _OFF,
+    "user": _ANY,
+    "metadata": _ANY,
+    "store": (False,),
+    "service_tier": ("auto", "default"),
+    "stream": _ANY,
+    "model": _ANY,
+    "temperature": _ANY,
+    "skip_special_tokens": (True,),
+    "request_id": _ANY,
+    "safety_identifier": _ANY,
+    "prompt_cache_key": _ANY,
+}
+"""Fields of several routes, with the values that change nothing; _ANY: whatever is given."""
+_SAMPLED: Mapping[str, tuple[object, ...]] = {
+    "n": _ANY,
+    "stop": _ANY,
+    "stop_token_ids": _ANY,
+    "include_stop_str_in_output": _ANY,
+    "max_tokens": _ANY,
+    "logprobs": _ANY,
+    "response_format": _ANY,
+    "structured_outputs": _ANY,
+    "stream_options": _ANY,
+    "return_token_ids": _ANY,
+    "return_tokens_as_token_ids": _ANY,
+    "best_of": (1,),
+    "echo": (False,),
+    "suffix": _OFF,
+}
+_ROUTES: Mapping[str, Mapping[str, tuple[object, ...]]] = {
+    "/v1/chat/completions": {
+        **_NEUTRAL,
+        **_SAMPLED,
+        "messages": _ANY,
+        "max_completion_tokens": _ANY,
+        "top_logprobs": _ANY,
+        "tools": _ANY,
+        "tool_choice": _ANY,
+        "parallel_tool_calls": _ANY,
+        "chat_template_kwargs": _ANY,
+        "modalities": (["text"],),
+    },
+    "/v1/completions": {**_NEUTRAL, **_SAMPLED, "prompt": _ANY},
+    "/v1/responses": {
+        **_NEUTRAL,
+        "store": (False, True),  # it is not kept either way: `previous_response_id` is refused
+        "input": _ANY,
+        "instructions": _ANY,
+        "max_output_tokens": _ANY,
+        "tools": _ANY,
+        "tool_choice": _ANY,
+        "parallel_tool_calls": _ANY,
+        "text": _ANY,
+        "top_logprobs": _ANY,
+        "include": _OFF,
+        "truncation": ("disabled",),
+        "background": (False,),
+    },
+    "/v1/messages": {
+        **_NEUTRAL,
+        "messages": _ANY,
+        "system": _ANY,
+        "max_tokens": _ANY,
+        "stop_sequences": _ANY,
+        "tools": _ANY,
+        "tool_choice": _ANY,
+        "thinking": ({"type": "disabled"},),
+    },
+}
+ROUTES = frozenset(_ROUTES)
+"""Paths of vLLM's server that sample; no other one can be posted to."""
+_LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
+_GRAMMARS = ("response_format", "structured_outputs")
+_PICTURES = ("image_url", "input_image", "image", "input_audio", "audio", "video_url", "file", "input_file")
+
+
+class Refused(RowError):
+    """A request that cannot be honoured exactly; `field` is what it is about."""
+
+    def __init__(self, field: str, text: str) -> None:
+        super().__init__(text)
+        self.field = field
+
+
+def check_fields(route: str, body: Mapping[str, Any], sampling: Sampling) -> None:
+    """Raises: Refused for the first field that would be ignored, or would change the distribution."""
+    known = _ROUTES[route]
+    for name, value in body.items():
+        if value is None:
+            continue
+        if name not in known:
+            raise Refused(
+                name, f"'{shown(name)}' is not supported here, so it would be ignored; leave it out."
+            )
+        _check_value(name, value, known[name])
+    given = body.get("temperature")
+    if given is not None and given != sampling.temperature:
+        raise Refused(
+            "temperature",
+            f"'temperature' is {shown(repr(given))}; this server samples at {sampling.temperature:g}, at "
+            "which the rows are trained: leave it out, or start the server with the one you want.",
+        )
+    _check_parts(body)
+
+
+def says_limit(body: Mapping[str, Any]) -> bool:
+    """Whether a request says how many tokens may be sampled."""
+    return any(body.get(name) is not None for name in _LIMITS)
+
+
+def asks_for_grammar(body: Mapping[str, Any]) -> bool:
+    """Whether a request constrains what may be sampled."""
+    forced = body.get("tool_choice") not in (None, "none", "auto")
+    text = body.get("text")
+    shaped = isinstance(text, Mapping) and isinstance(text.get("format"), Mapping)
+    return forced or bool(shaped) or any(body.get(name) is not None for name in _GRAMMARS)
+
+
+def _check_value(name: str, value: object, allowed: tuple[object, ...]) -> None:
+    if allowed and not any(type(value) is type(one) and value == one for one in allowed):
+        wanted = " or ".join(sorted({repr(one) for one in allowed})) if allowed is not _OFF else "nothing"
+        raise Refused(
+            name,
+            f"'{name}' is {shown(repr(value))}, which cannot be honoured: the tokens would not be sampled "
+            f"from the distribution that is trained, or it would be ignored. Leave it out (or say {wanted}).",
+        )
+
+
+def _check_parts(body: Mapping[str, Any]) -> None:
+    """Raises: Refused for content that is no text."""
+    for name in ("messages", "input"):
+        turns = body.get(name)
+        for place, message in enumerate(turns if isinstance(turns, list) else ()):
+            content = message.get("content") if isinstance(message, Mapping) else None
+            for part in content if isinstance(content, list) else ():
+                kind = part.get("type") if isinstance(part, Mapping) else None
+                if kind in _PICTURES:
+                    raise Refused(
+                        f"{name}[{place}].content",
+                        f"'{name}[{place}].content' has a part of type '{kind}'; only text can be recorded.",
+                    )

@@ -1,0 +1,178 @@
+"""In front of vLLM's server: one URL prefix and one key per trajectory, and few routes.
+
+It checks who asks, how much, and for what; nothing that vLLM would ignore or a trainer could not learn from
+goes through.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import MutableMapping
+from typing import Any
+
+from explorers.capture.answers import refuse
+from explorers.capture.capture import Capture, Open
+from explorers.capture.fields import ROUTES, Refused, asks_for_grammar, check_fields, says_limit
+from explorers.capture.openai_app import App, Receive, Scope, Send, openai_app
+from explorers.capture.trajectory import ASKED, Asked
+from explorers.engines.vllm_engine import VllmEngine
+
+_READ = frozenset({"/v1/models"})
+"""Paths of vLLM's server that may be read."""
+_DROPPED = frozenset({b"authorization", b"x-api-key", b"content-length", b"cookie"})
+"""Headers that vLLM's server does not get."""
+
+
+class Gate:
+    """ASGI application over vLLM's; paths are `/t/TRAJECTORY/v1/...`."""
+
+    def __init__(self, capture: Capture, inner: App) -> None:
+        self._capture = capture
+        self._inner = inner
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["type"] != "http":
+            return
+        _, prefix, name, rest = [*scope["path"].split("/", 3), "", "", ""][:4]
+        route = f"/{rest}"
+        opened = self._capture.find(name)
+        if prefix != "t" or not self._capture.opens(name, bearer(scope["headers"])) or opened is None:
+            await refuse(send, route, 401, "no open trajectory has this URL and this key.")
+        elif scope["method"] == "GET" and route in _READ:
+            await self._inner(_inner_scope(scope, route), receive, send)
+        elif scope["method"] != "POST" or route not in ROUTES:
+            await refuse(
+                send, route, 404, f"there is no such route here; POST one of {', '.join(sorted(ROUTES))}."
+            )
+        else:
+            await self._sampled(opened, route, scope, receive, send)
+
+    async def _sampled(self, opened: Open, route: str, scope: Scope, receive: Receive, send: Send) -> None:
+        """Hand a request on that samples."""
+        capture, limits = self._capture, self._capture.limits
+        if capture.requests >= limits.requests or opened.requests >= limits.key_requests:
+            await refuse(send, route, 429, "too many requests are under way; come back later.", wait_s=1)
+            return
+        capture.requests += 1
+        opened.requests += 1
+        opened.used = time.monotonic()
+        try:
+            raw = await _body(receive, limits.body_bytes)
+            if raw is None:
+                await refuse(send, route, 413, f"the request is longer than {limits.body_bytes} bytes.")
+                return
+            asked = self._asked(opened, route, raw)
+            token = ASKED.set(asked)
+            try:
+                await self._inner(_inner_scope(scope, route), _replayed(raw, receive), send)
+            finally:
+                ASKED.reset(token)
+        except Refused as err:
+            await refuse(send, route, 400, str(err), param=err.field)
+        finally:
+            capture.requests -= 1
+            opened.requests -= 1
+            opened.used = time.monotonic()
+
+    def _asked(self, opened: Open, route: str, raw: bytes) -> Asked:
+        """What a request says. Raises: Refused."""
+        trajectory, limits = opened.trajectory, self._capture.limits
+        if trajectory.held >= limits.key_tokens:
+            raise Refused(
+                "trajectory",
+                f"the trajectory holds {trajectory.held} tokens, of at most {limits.key_tokens}: end it.",
+            )
+        body = _parsed(raw)
+        check_fields(route, body, trajectory.sampling)
+        if asks_for_grammar(body):
+            _need_grammars()
+        chat = route == "/v1/chat/completions" and isinstance(body.get("messages"), list)
+        return Asked(
+            trajectory,
+            messages=body["messages"] if chat else None,
+            tools=body.get("tools") if chat and body.get("tool_choice") != "none" else None,
+            limited=says_limit(body),
+        )
+
+
+async def capturing(
+    capture: Capture,
+    engine: VllmEngine,
+    name: str,
+    *,
+    tool_parser: str | None = None,
+    reasoning_parser: str | None = None,
+) -> Gate:
+    """The application that programs speak to, for the event loop that the engine is stepped in.
+
+    `name` is what they call the model; raises what `openai_app` raises.
+    """
+    inner = await openai_app(engine, name, tool_parser=tool_parser, reasoning_parser=reasoning_parser)
+    return Gate(capture, inner)
+
+
+def bearer(headers: Any) -> str:
+    """The key that a request carries, in OpenAI's or Anthropic's header; empty without one."""
+    found = {name.lower(): value for name, value in headers}
+    scheme, _, token = found.get(b"authorization", b"").partition(b" ")
+    key: bytes = token.strip() if scheme.lower() == b"bearer" else found.get(b"x-api-key", b"")
+    return key.decode("latin-1")
+
+
+async def _body(receive: Receive, most: int) -> bytes | None:
+    """The body of a request; None when it is longer than `most` bytes or its client has gone."""
+    parts: list[bytes] = []
+    size, more = 0, True
+    while more:
+        message = await receive()
+        if message["type"] != "http.request":
+            return None
+        parts.append(message.get("body", b""))
+        size += len(parts[-1])
+        if size > most:
+            return None
+        more = message.get("more_body", False)
+    return b"".join(parts)
+
+
+def _parsed(raw: bytes) -> dict[str, Any]:
+    try:
+        body = json.loads(raw)
+    except (ValueError, RecursionError) as err:
+        raise Refused("body", f"the request is no JSON ({type(err).__name__}); wanted an object.") from err
+    if not isinstance(body, dict):
+        raise Refused("body", f"the request is JSON of type {type(body).__name__}; wanted an object.")
+    return body
+
+
+def _inner_scope(scope: Scope, route: str) -> Scope:
+    kept = [(name, value) for name, value in scope["headers"] if name.lower() not in _DROPPED]
+    return {**scope, "path": route, "raw_path": route.encode(), "query_string": b"", "headers": kept}
+
+
+def _replayed(raw: bytes, receive: Receive) -> Receive:
+    """Gives the body that was read, and then what the client does next."""
+    read = False
+
+    async def replay() -> MutableMapping[str, Any]:
+        nonlocal read
+        if read:
+            return await receive()
+        read = True
+        return {"type": "http.request", "body": raw, "more_body": False}
+
+    return replay
+
+
+def _need_grammars() -> None:
+    """Raises: Refused where a package is missing that vLLM imports for every grammar."""
+    from importlib.util import find_spec
+
+    if find_spec("lmformatenforcer") is None:
+        raise Refused(
+            "response_format",
+            "vLLM needs the package 'lm-format-enforcer' to constrain an answer (also for a tool_choice that "
+            "forces a call), and it is not installed on the server.",
+        )

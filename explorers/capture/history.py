@@ -1,0 +1,150 @@
+"""Where a prompt continues what was sampled: compared by token ids, then by text.
+
+A server renders the whole conversation for every request and tokenises it anew. Of what it renders, the turns
+that were sampled are replaced by their sampled ids; only what is new is tokenised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from explorers.conversations.drift import SHORT
+from explorers.conversations.template import THINK_CLOSE, THINK_OPEN, ChatTemplate
+from explorers.conversations.turns import Turn, Turns
+from rft_data.core.errors import RowError
+from rft_data.core.words import Drift, TemplatePolicy
+
+
+@dataclass(frozen=True, slots=True)
+class Continued:
+    """The turn that a prompt continues."""
+
+    parent: Turn | None
+    """None: it begins another row."""
+    added: list[int]
+    """Ids after those of the parent."""
+    drift: Drift
+
+
+@dataclass(slots=True)
+class History:
+    """Finds the place of prompts among the turns of one trajectory."""
+
+    turns: Turns
+    template: ChatTemplate
+    policy: TemplatePolicy
+
+    def continued(self, prompt: Sequence[int]) -> Continued:
+        """Where `prompt` goes on; a short difference in the last turn is put into that turn.
+
+        Raises: RowError where the history drifted and the policy is to refuse that.
+        """
+        parent, known = self._by_ids(prompt)
+        after = [turn for turn in self.turns.siblings(parent) if turn.reply is not None]
+        if not after or known == len(prompt):
+            return Continued(parent, list(prompt[known:]), Drift.EXACT)
+        left = self._text(prompt[known:])
+        deeper, rest = self._by_text(parent, left)
+        if deeper is not parent and self._longer(deeper, parent):
+            parent, left, known = deeper, rest, -1
+        drifted = self._drifted(parent, left)
+        if not drifted:
+            return Continued(parent, self._added(prompt, known, left), Drift.EXACT)
+        if self.policy is TemplatePolicy.REFUSE:
+            raise RowError(
+                "the history in 'messages' differs from what was sampled, and the template policy is refuse; "
+                "send the turns back as they came, or serve with the policy fork or keep_thinking."
+            )
+        for turn in drifted:
+            after_it = self._corrected(turn, left)
+            if after_it is not None:
+                return Continued(turn, self.template.ids(after_it), Drift.MASKED)
+        return Continued(parent, self._added(prompt, known, left), Drift.FORKED)
+
+    def _added(self, prompt: Sequence[int], known: int, left: str) -> list[int]:
+        """The ids after the parent's: as they came, or of the text `left` where the parent has other ids."""
+        return list(prompt[known:]) if known >= 0 else self.template.ids(left)
+
+    def _by_ids(self, prompt: Sequence[int]) -> tuple[Turn | None, int]:
+        """The deepest turn whose ids the prompt begins with, and how many these are."""
+        best: tuple[Turn | None, int] = (None, 0)
+        waiting: list[tuple[Turn, int]] = [(turn, 0) for turn in self.turns.roots]
+        while waiting:
+            turn, start = waiting.pop()
+            ids = _own_ids(turn)
+            end = start + len(ids)
+            if turn.reply is None or list(prompt[start:end]) != ids:
+                continue
+            if end > best[1]:
+                best = (turn, end)
+            waiting += [(child, end) for child in turn.children]
+        return best
+
+    def _by_text(self, parent: Turn | None, left: str) -> tuple[Turn | None, str]:
+        """The deepest turn after `parent` whose text `left` begins with, and the text after it."""
+        best: tuple[Turn | None, str] = (parent, left)
+        waiting = [(turn, left) for turn in self.turns.siblings(parent)]
+        while waiting:
+            turn, text = waiting.pop()
+            rest = None if turn.reply is None else self._after(turn, text)
+            if rest is None:
+                continue
+            if len(rest) < len(best[1]):
+                best = (turn, rest)
+            waiting += [(child, rest) for child in turn.children]
+        return best
+
+    def _after(self, turn: Turn, text: str) -> str | None:
+        """What follows the turn in `text`; None when it does not begin with the turn's text."""
+        context, said = self._text(turn.context), self._text([*turn.sampled, *turn.replaced])
+        if text.startswith(context + said):
+            return text[len(context) + len(said) :]
+        if self.policy is not TemplatePolicy.KEEP_THINKING:
+            return None
+        return _after_unthought(context, said, text)
+
+    def _drifted(self, parent: Turn | None, left: str) -> list[Turn]:
+        """The turns after `parent` whose prompt `left` begins with, but not with what was sampled then."""
+        contexts = [
+            (turn, self._text(turn.context)) for turn in self.turns.siblings(parent) if turn.reply is not None
+        ]
+        return [turn for turn, context in contexts if left.startswith(context) and len(left) > len(context)]
+
+    def _corrected(self, turn: Turn, left: str) -> str | None:
+        """Keep of a turn what `left` has of it; what follows that. None where it differs by too much."""
+        if turn.children or turn.replaced:
+            return None
+        text = left[len(self._text(turn.context)) :]
+        for kept in range(len(turn.sampled) - 1, max(0, len(turn.sampled) - SHORT - 1), -1):
+            said = self._text(turn.sampled[:kept])
+            if text.startswith(said):
+                turn.replace(kept, [])
+                return text[len(said) :]
+        return None
+
+    def _longer(self, deeper: Turn | None, parent: Turn | None) -> bool:
+        return deeper is not None and (parent is None or len(deeper.path) > len(parent.path))
+
+    def _text(self, ids: Sequence[int]) -> str:
+        text: str = self.template.tokenizer.decode(list(ids), skip_special_tokens=False)
+        return text
+
+
+def _own_ids(turn: Turn) -> list[int]:
+    return [*turn.context, *turn.sampled, *turn.replaced]
+
+
+def _after_unthought(context: str, said: str, text: str) -> str | None:
+    """What follows a turn in `text` that has it without its thinking; None when it is not that turn."""
+    opened = context.rstrip().endswith(THINK_OPEN)
+    if (not opened and not said.lstrip().startswith(THINK_OPEN)) or THINK_CLOSE not in said:
+        return None
+    before = context[: context.rindex(THINK_OPEN)] if opened else context
+    answer = said.partition(THINK_CLOSE)[2].lstrip("\n")
+    if not text.startswith(before):
+        return None
+    rest = text[len(before) :].lstrip("\n")
+    if rest.startswith(THINK_OPEN) and THINK_CLOSE in rest:  # the template shows an empty block
+        rest = rest.partition(THINK_CLOSE)[2].lstrip("\n")
+    return rest[len(answer) :] if answer and rest.startswith(answer) else None

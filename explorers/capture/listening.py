@@ -1,0 +1,47 @@
+"""Serves an ASGI application on a port, in the event loop that is running."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from explorers.capture.openai_app import App
+from rft_data.core.errors import BusyError
+from rft_data.core.lookup import need
+
+LOOPBACK = "127.0.0.1"
+
+
+@asynccontextmanager
+async def listening(
+    app: App, *, host: str = LOOPBACK, port: int = 0, end_s: float = 5.0
+) -> AsyncIterator[str]:
+    """Serve inside the block; gives the address, `http://HOST:PORT`.
+
+    Args: port: 0 for a free one. end_s: how long requests under way may take at the end of the block.
+    Raises: BusyError for a port that is taken.
+    """
+    uvicorn = need("uvicorn", "web", "a capturing server")
+    try:
+        bound = socket.create_server((host, port))
+    except OSError as err:
+        raise BusyError(
+            f"{host}:{port} cannot be listened on ({err}); take another port, or 0 for any."
+        ) from err
+    config = uvicorn.Config(
+        app, log_level="warning", access_log=False, server_header=False, ws="none", lifespan="off",
+        timeout_graceful_shutdown=max(1, round(end_s)),
+    )  # fmt: skip
+    server = uvicorn.Server(config)
+    server.install_signal_handlers = lambda: None
+    with bound:
+        serving = asyncio.create_task(server._serve(sockets=[bound]))  # without its handlers of signals
+        try:
+            while not server.started and not serving.done():
+                await asyncio.sleep(0.005)
+            yield f"http://{host}:{bound.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            await serving

@@ -1,0 +1,53 @@
+"""vLLM's own OpenAI server, as an ASGI application over one of our engines."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any, TypeAlias
+
+from explorers.capture.recorder import Recorder
+from explorers.engines.vllm_engine import VllmEngine
+from rft_data.core.errors import RecipeError
+
+Scope: TypeAlias = MutableMapping[str, Any]
+Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+App: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+
+async def openai_app(
+    engine: VllmEngine, name: str, *, tool_parser: str | None = None, reasoning_parser: str | None = None
+) -> App:
+    """vLLM's server over an engine that was made with `texts`, for the running event loop.
+
+    Args:
+        name: what the model is called in requests.
+        tool_parser, reasoning_parser: vLLM's names of them (`hermes`, `qwen3`); None: texts stay as sampled.
+    Raises: RecipeError for a parser that vLLM does not have.
+    """
+    from vllm.entrypoints.launchers.api_server.app_state import init_app_state
+    from vllm.entrypoints.launchers.app import build_app
+    from vllm.entrypoints.launchers.cli_args import make_arg_parser, validate_parsed_serve_args
+    from vllm.utils.argparse_utils import FlexibleArgumentParser
+
+    given = ["--model", str(engine.model_path), "--served-model-name", name, "--disable-fastapi-docs"]
+    given += ["--disable-log-stats", "--generation-config", "vllm"]
+    if tool_parser is not None:
+        given += ["--enable-auto-tool-choice", "--tool-call-parser", tool_parser]
+    if reasoning_parser is not None:
+        given += ["--reasoning-parser", reasoning_parser]
+    args = make_arg_parser(FlexibleArgumentParser()).parse_args(given)
+    validate_parsed_serve_args(args)
+    if reasoning_parser is not None:
+        args.structured_outputs_config.reasoning_parser = reasoning_parser
+    recorder = Recorder(engine)
+    tasks = ("generate",)
+    try:
+        app = build_app(args, tasks, recorder.model_config)
+        await init_app_state(recorder, app.state, args, tasks)
+    except KeyError as err:
+        raise RecipeError(
+            f"vLLM has no parser {err}; `tool_parser` and `reasoning_parser` name its own."
+        ) from err
+    made: App = app
+    return made

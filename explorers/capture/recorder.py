@@ -1,0 +1,192 @@
+"""The engine as vLLM's OpenAI server sees it: it samples with the run's own engine and records every choice.
+
+Capture happens here and not in the responses, because some routes of vLLM return no token ids.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from explorers.capture.trajectory import ASKED, Asked
+from explorers.conversations.turns import Turn
+from explorers.engines.vllm_engine import VllmEngine
+from explorers.engines.vllm_request import Flight
+from rft_data.core.errors import EngineError
+
+
+@dataclass(slots=True)
+class _Choice:
+    """One choice of a request."""
+
+    number: int
+    turn: Turn
+    flight: Flight | None = None
+    done: bool = False
+
+
+class Recorder:
+    """What vLLM calls an `EngineClient`, over an engine that was made with `texts`."""
+
+    def __init__(self, engine: VllmEngine) -> None:
+        """`engine`: steps in the event loop that the requests are answered in."""
+        self._engine = engine
+        llm = engine.llm
+        self.vllm_config = llm.vllm_config
+        self.model_config = llm.model_config
+        self.renderer = llm.renderer
+        self.input_processor = llm.input_processor
+        self._llm = llm
+
+    async def generate(
+        self, prompt: Any, sampling_params: Any, request_id: str, **_: Any
+    ) -> AsyncGenerator[Any, None]:
+        """Sample and record the choices of a request; yields vLLM's outputs, as its own engine would.
+
+        A request that is given up leaves no turn. What the client did not ask for is not in the outputs.
+        """
+        asked = ASKED.get()
+        if asked is None:
+            raise EngineError("a request came that belongs to no trajectory; this is a defect.")
+        ids = _prompt_ids(prompt)
+        most = _most(sampling_params, asked)
+        turns = asked.trajectory.begin(ids, asked, sampling_params.n, most)
+        choices = [_Choice(number, turn) for number, turn in enumerate(turns)]
+        try:
+            async for output in self._sampled(choices, sampling_params, asked):
+                yield output
+        finally:
+            asked.trajectory.settle(sampling_params.n * most)
+            for choice in choices:
+                if not choice.done:
+                    self._give_up(choice, asked)
+
+    async def _sampled(
+        self, choices: Sequence[_Choice], params: Any, asked: Asked
+    ) -> AsyncGenerator[Any, None]:
+        """vLLM's outputs of all choices; those of a request that is not streamed come as one."""
+        outputs: asyncio.Queue[tuple[_Choice, Any]] = asyncio.Queue()
+        ours = _recorded(params, asked, self._engine.end_ids)
+        for choice in choices:
+            choice.flight = await self._engine.start(
+                choice.turn.asked_ids, ours, on_output=partial(_put, outputs, choice)
+            )
+        whole: dict[int, Any] = {}
+        while not all(choice.done for choice in choices):
+            choice, output = await outputs.get()
+            if isinstance(output, EngineError):
+                raise output
+            self._record(choice, output, params, asked)
+            output.outputs[0].index = choice.number
+            if _streams(params):
+                output.finished = all(one.done for one in choices)
+                yield output
+            else:
+                whole[choice.number] = output
+        if whole:
+            first = whole[0]
+            first.outputs = [whole[number].outputs[0] for number in sorted(whole)]
+            yield first
+
+    def _record(self, choice: _Choice, output: Any, params: Any, asked: Asked) -> None:
+        """Add what was sampled to the turn, and take out of the output what the client did not ask for."""
+        said, turn = output.outputs[0], choice.turn
+        ids = list(said.token_ids)
+        turn.sampled += ids
+        turn.logprobs += [entry[i].logprob for entry, i in zip(said.logprobs or (), ids, strict=True)]
+        if params.logprobs is None:
+            said.logprobs, said.cumulative_logprob = None, None
+        if output.finished and choice.flight is not None:
+            choice.done = True
+            spans = choice.flight.segments.spans(len(turn.sampled))
+            asked.trajectory.constrained += params.structured_outputs is not None
+            asked.trajectory.finish(turn, said.finish_reason, spans, asked, tuple(params.stop or ()))
+
+    def _give_up(self, choice: _Choice, asked: Asked) -> None:
+        if choice.flight is not None:
+            self._engine.give_up(choice.flight)
+        asked.trajectory.abort(choice.turn)
+
+    # --- what else vLLM's server asks of an engine ---------------------------------------------------------
+
+    @property
+    def errored(self) -> bool:
+        """Whether it serves nothing."""
+        return self.is_stopped
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the engine is open."""
+        return not self.is_stopped
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether the engine is closed."""
+        return not self._engine.is_open
+
+    @property
+    def dead_error(self) -> BaseException:
+        """Why it serves nothing."""
+        return EngineError("the engine was closed; make a new one.")
+
+    def check_admission(self, n: int = 1, request_id: str | None = None) -> None:
+        """Every request is admitted: how many may come is decided before vLLM's server."""
+
+    async def abort(self, request_id: str | Iterable[str]) -> None:
+        """Requests end when their generator is closed."""
+
+    async def is_tracing_enabled(self) -> bool:
+        """Never."""
+        return False
+
+    async def check_health(self) -> None:
+        """Raises: EngineError when the engine is closed."""
+        if self.errored:
+            raise self.dead_error
+
+    async def do_log_stats(self) -> None:
+        """Nothing is logged."""
+
+    async def get_supported_tasks(self) -> tuple[str, ...]:
+        """What vLLM's engine can do."""
+        return tuple(self._llm.get_supported_tasks())
+
+
+def _put(outputs: asyncio.Queue[tuple[_Choice, Any]], choice: _Choice, output: Any) -> None:
+    outputs.put_nowait((choice, output))
+
+
+def _prompt_ids(prompt: Any) -> list[int]:
+    """The ids of a prompt that vLLM rendered. Raises: ValueError for one that shows more than tokens."""
+    if not isinstance(prompt, dict) or prompt.get("type") != "token":
+        raise ValueError("only text can be recorded; leave images, audio and embeddings out of the request.")
+    return list(prompt["prompt_token_ids"])
+
+
+def _most(params: Any, asked: Asked) -> int:
+    """Most tokens of a choice: what the client says, or else what the trajectory does."""
+    room = int(params.max_tokens)
+    return room if asked.limited else min(room, asked.trajectory.sampling.max_tokens)
+
+
+def _recorded(params: Any, asked: Asked, end_ids: Sequence[int]) -> Any:
+    """How one choice is sampled: with the logprobs of what is sampled, at the temperature of the rows."""
+    from msgspec.structs import replace
+
+    return replace(
+        params,
+        n=1,
+        max_tokens=_most(params, asked),
+        temperature=asked.trajectory.sampling.temperature,
+        logprobs=params.logprobs or 0,
+        stop_token_ids=sorted({*(params.stop_token_ids or ()), *end_ids}),
+    )
+
+
+def _streams(params: Any) -> bool:
+    from vllm.sampling_params import RequestOutputKind
+
+    return bool(params.output_kind != RequestOutputKind.FINAL_ONLY)

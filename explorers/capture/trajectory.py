@@ -1,0 +1,152 @@
+"""The turns of one trajectory, as the engine saw and sampled them, whoever asked for them in what form."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any
+
+from explorers.capture.history import History
+from explorers.conversations.messages import one_form
+from explorers.conversations.model import turn_reply
+from explorers.conversations.rows import branch_rows, constant_columns, experience
+from explorers.conversations.template import ChatTemplate
+from explorers.conversations.turns import Turn, Turns
+from rft_data.core.canonical import canonical_json
+from rft_data.core.errors import BudgetSpent, RowError
+from rft_data.core.protocols import RolloutContext, Sampling
+from rft_data.core.rows import Experience, Task, VersionSpan
+from rft_data.core.words import Drift, FinishReason, TemplatePolicy
+
+ABORTED, CONSTRAINED = "aborted_turns", "constrained_turns"
+"""Keys of a row's metadata: turns that a client gave up (they are not trained), and turns that were sampled
+under a grammar (their logprobs are of the tokens that it allows)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a client said in the request that is being answered."""
+
+    trajectory: Trajectory
+    messages: Sequence[Any] | None
+    """None: no chat request, or messages of another form than OpenAI's."""
+    tools: Sequence[Any] | None
+    limited: bool = True
+    """Whether the client says how many tokens may be sampled."""
+
+
+ASKED: ContextVar[Asked | None] = ContextVar("asked", default=None)
+"""The request that this asyncio task answers."""
+
+
+@dataclass(slots=True)
+class Trajectory:
+    """One program's conversation with the model, or several: a tree of turns."""
+
+    id: str
+    template: ChatTemplate
+    sampling: Sampling
+    """`max_tokens`: of a request that says nothing; the temperature is that of every request."""
+    tokenizer_hash: str
+    policy: TemplatePolicy = TemplatePolicy.FORK
+    budget: int | None = None
+    """Most tokens that it may sample."""
+    turns: Turns = field(default_factory=Turns)
+    drift: Counter[Drift] = field(default_factory=Counter)
+    """Requests by how their history differed from what was sampled."""
+    sampled: int = 0
+    """Tokens sampled so far."""
+    aborted: int = 0
+    """Turns that a client gave up before they were finished."""
+    aborted_tokens: int = 0
+    constrained: int = 0
+    """Turns that were sampled under a grammar."""
+    held: int = 0
+    """Tokens that it holds in memory."""
+    closed: bool = False
+    """Whether it takes no more requests."""
+    _asked: int = 0
+
+    def begin(self, prompt_ids: Sequence[int], asked: Asked, choices: int, max_tokens: int) -> list[Turn]:
+        """The turns of a request that is about to be sampled, one for each choice.
+
+        The ids to sample after are the `asked_ids` of any of them.
+        Raises: BudgetSpent; RowError for a trajectory that was closed, and by `History.continued`.
+        """
+        if self.closed:
+            raise RowError(f"trajectory '{self.id}' is closed; open another one.")
+        self._spend(choices * max_tokens)
+        found = History(self.turns, self.template, self.policy).continued(prompt_ids)
+        self.drift[found.drift] += 1
+        self._asked += choices * max_tokens
+        added = self._messages(found.parent, found.added, asked)
+        offered = "" if asked.messages is None else canonical_json(list(asked.tools) if asked.tools else None)
+        begun = [Turn(found.parent, (), added, list(found.added), offered) for _ in range(choices)]
+        for turn in begun:
+            self.turns.begin(turn)
+        self.held += sum(len(turn.context) for turn in begun)
+        return begun
+
+    def finish(
+        self, turn: Turn, finish: str, spans: Sequence[VersionSpan], asked: Asked, stop: Sequence[str] = ()
+    ) -> None:
+        """Keep a turn whose `sampled` and `logprobs` are whole."""
+        turn.spans = list(spans)
+        turn.ended = finish == FinishReason.STOP and self.template.has_ended(turn.sampled, stop)
+        turn.reply = turn_reply(
+            turn, turn.asked_ids[: -len(turn.sampled)], finish, asked.tools, self.template
+        )
+        self.sampled += len(turn.sampled)
+        self.held += len(turn.sampled)
+
+    def abort(self, turn: Turn) -> None:
+        """Forget a turn that was not finished."""
+        self.turns.forget(turn)
+        self.aborted += 1
+        self.aborted_tokens += len(turn.sampled)
+        self.sampled += len(turn.sampled)
+        self.held -= len(turn.context)
+
+    def settle(self, tokens: int) -> None:
+        """A request is over that could sample so many tokens."""
+        self._asked -= tokens
+
+    def rows(self, task: Task, ctx: RolloutContext) -> list[Experience]:
+        """One row for each branch, without a reward; shared turns are trained in the first."""
+        counts = {ABORTED: self.aborted, CONSTRAINED: self.constrained}
+        constant = constant_columns(
+            ctx.sampling, self.tokenizer_hash, self.drift, {key: n for key, n in counts.items() if n}
+        )
+        return [
+            experience(last, trained, task, ctx, number, constant)
+            for number, (last, trained) in enumerate(branch_rows(self.turns))
+        ]
+
+    @property
+    def prompt(self) -> tuple[dict[str, Any], ...]:
+        """The messages before the first sampled turn."""
+        first = next(iter(self.turns), None)
+        return () if first is None else first.path[0].messages
+
+    def _spend(self, tokens: int) -> None:
+        if self.budget is not None and self.sampled + self._asked + tokens > self.budget:
+            raise BudgetSpent(
+                f"trajectory '{self.id}' has sampled {self.sampled} tokens of {self.budget}, requests under "
+                f"way may sample {self._asked}, and this one asks for {tokens}; end it, ask for fewer tokens "
+                "(max_tokens), or raise the server's limit."
+            )
+
+    def _messages(
+        self, parent: Turn | None, added: Sequence[int], asked: Asked
+    ) -> tuple[dict[str, Any], ...]:
+        """The messages that a request adds; what it adds as one message where that is not known."""
+        known = 0 if parent is None else len(parent.conversation)
+        if asked.messages is not None and len(asked.messages) > known:
+            try:
+                return tuple(one_form(asked.messages)[known:])
+            except RowError:  # of a form that rows do not have: vLLM renders more than we store
+                pass
+        text = self.template.tokenizer.decode(list(added), skip_special_tokens=False)
+        return ({"role": "user", "content": text},)
