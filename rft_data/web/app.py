@@ -19,6 +19,7 @@ from rft_data.web.subjects import Subjects
 from rft_data.web.templates import STATIC
 from rft_data.web.views.experiences import ExperienceViews
 from rft_data.web.views.feedback import FeedbackViews
+from rft_data.web.views.payloads import PayloadViews
 from rft_data.web.views.pictures import PictureViews
 from rft_data.web.views.runs import RunViews
 from rft_data.web.views.search import SearchViews
@@ -29,6 +30,7 @@ VIEWS: tuple[type[View], ...] = (
     PictureViews,
     SearchViews,
     ExperienceViews,
+    PayloadViews,
     FeedbackViews,
     TrialViews,
 )

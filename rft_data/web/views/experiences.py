@@ -9,9 +9,11 @@ from fastapi.responses import HTMLResponse, JSONResponse
 
 from rft_data.reading.group_view import group_view
 from rft_data.reading.lineage import find, lineage, trained_on
+from rft_data.web.conversation import conversation
 from rft_data.web.listing import COLUMNS, with_verdicts
+from rft_data.web.overlay import Overlay, facts, tokens
 from rft_data.web.page import Page, Route
-from rft_data.web.rollout import advantage, conversation, run_tokenizer, tokens, whole_row
+from rft_data.web.rollout import advantage, beside, run_tokenizer, whole_row
 
 
 class ExperienceViews:
@@ -45,18 +47,23 @@ class ExperienceViews:
             prompt=conversation(asked, len(asked)),
         )
 
-    def row(self, key: str, seq: int) -> HTMLResponse:
+    def row(self, key: str, seq: int, overlay: Overlay = Overlay.PROBABILITY) -> HTMLResponse:
         """One experience: its conversation, its tokens, where it came from and what became of it."""
         buffer, subject = self._page.subjects.buffer(key), self._page.subjects[key]
         line = lineage(buffer, seq)
         row = whole_row(buffer, seq)
+        known = facts(row, advantage(line.judgements))
+        tokenizer = run_tokenizer(subject.run_dir)
         return self._page.shown(
             "row.html",
             subject=subject,
             row=row,
             line=line,
             messages=conversation(json.loads(row["messages"] or "[]"), row["prompt_messages"]),
-            tokens=tokens(row, advantage(line.judgements), run_tokenizer(subject.run_dir)),
+            tokens=tokens(row["token_ids"] or [], row["prompt_length"], known, overlay, tokenizer),
+            overlay=overlay,
+            overlays=known.known(),
+            beside=beside(row),
         )
 
     def row_json(self, key: str, seq: int) -> JSONResponse:

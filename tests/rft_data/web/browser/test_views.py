@@ -16,7 +16,7 @@ GRAVE = ("serious", "critical")
 AXE = "axe.run({resultTypes: ['violations']})"
 TABS = 40
 """Controls of a view that are visited with the Tab key."""
-FILES = re.compile(r"\.(csv|svg|png|jsonl|zip|yaml)$|/json$")
+FILES = re.compile(r"\.(csv|svg|png|jsonl|zip|yaml)$|/(json|file)$|/payloads/")
 SHIFT = """() => new Promise(done => {
   let sum = 0;
   new PerformanceObserver(list => { for (const one of list.getEntries()) sum += one.value; })
