@@ -99,6 +99,21 @@ class HuggingFaceTasks(RowChoice):
         return self
 
 
+class ModelScopeTasks(RowChoice):
+    """A dataset of ModelScope's hub; its files are kept in the cache of `modelscope-hub`."""
+
+    use: Literal["modelscope"]
+    """Tasks are the rows of a dataset."""
+    path: str = Field(pattern=r"^[\w.-]+/[\w.-]+$")
+    """Id on the hub, `owner/name`."""
+    name: str | None = None
+    """The dataset's config, where it has several."""
+    split: str | None = None
+    """Its split, for example `train`; left out: the only one there is."""
+    revision: str | None = None
+    """Branch, tag or commit; left out: `master` as it is now. A full commit can be repeated."""
+
+
 class FunctionTasks(RowChoice):
     """A function of one's own that makes the rows."""
 
@@ -114,24 +129,25 @@ def kind_of_source(source: object) -> str:
     return "function" if isinstance(use, str) and ":" in use else str(use)
 
 
-TableSource = FileTasks | HuggingFaceTasks | FunctionTasks
+TableSource = FileTasks | HuggingFaceTasks | ModelScopeTasks | FunctionTasks
 """Sources whose rows are chosen, and whose columns are recognised where none is named."""
-TABLES = ("file", "huggingface", "function", "jsonl")
+TABLES = ("file", "huggingface", "modelscope", "function", "jsonl")
 """Kinds of sources with rows and columns."""
-AnyTable = (FileTasks, HuggingFaceTasks, FunctionTasks, JsonLines)
+AnyTable = (FileTasks, HuggingFaceTasks, ModelScopeTasks, FunctionTasks, JsonLines)
 """The sections of these."""
 Source = Annotated[
     Annotated[ReasoningGym, Tag("reasoning_gym")]
     | Annotated[JsonLines, Tag("jsonl")]
     | Annotated[FileTasks, Tag("file")]
     | Annotated[HuggingFaceTasks, Tag("huggingface")]
+    | Annotated[ModelScopeTasks, Tag("modelscope")]
     | Annotated[VerifiersTasks, Tag("verifiers")]
     | Annotated[StoredTasks, Tag("stored")]
     | Annotated[FunctionTasks, Tag("function")],
     Discriminator(
         kind_of_source,
         custom_error_type="unknown_source",
-        custom_error_message="'use' is file, huggingface, jsonl, reasoning_gym, verifiers, stored, or a "
-        "function of your own ('./file.py:function')",
+        custom_error_message="'use' is file, huggingface, modelscope, jsonl, reasoning_gym, verifiers, "
+        "stored, or a function of your own ('./file.py:function')",
     ),
 ]

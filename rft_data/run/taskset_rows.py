@@ -15,6 +15,7 @@ from rft_data.core.rows import Task
 from rft_data.exchange.formats.families import recognised, task_in
 from rft_data.exchange.formats.inputs import folder_source, hub_source, open_source
 from rft_data.exchange.formats.jsonlines import Found
+from rft_data.exchange.formats.modelscope import modelscope_source
 from rft_data.exchange.formats.payloads import store_payloads
 from rft_data.exchange.formats.records import Origin, Row
 from rft_data.recipe.task_sources import (
@@ -22,6 +23,7 @@ from rft_data.recipe.task_sources import (
     FunctionTasks,
     HuggingFaceTasks,
     JsonLines,
+    ModelScopeTasks,
     TableSource,
 )
 from rft_data.recipe.tasksets import Taskset
@@ -62,6 +64,9 @@ def _opened(source: TableSource) -> Iterator[PlacedRow]:
         return _made(source)
     if isinstance(source, HuggingFaceTasks):
         return map(_readable, _dataset(source))
+    if isinstance(source, ModelScopeTasks):
+        which = {"config": source.name, "split": source.split}
+        return map(_readable, modelscope_source(source.path, **which, revision=source.revision).rows)
     path = Path(source.path)
     if path.is_dir() and path.suffix != ".lance":
         raise MissingFileError(f"{path} is a folder; for a dataset's folder write use: huggingface.")

@@ -22,6 +22,7 @@ EXTRAS: Mapping[str, str] = {
     "envs": "Gymnasium environments (workflow 'environment')",
     "verifiers": "environments of the verifiers library",
     "openenv": "environments behind OpenEnv clients",
+    "modelscope": "tasks of ModelScope's hub",
     "images": "images in the prompts of vision-language models",
     "sandbox": "a sandbox for programs of a model where there is no bubblewrap",
     "web": "the page of `rft view`",

@@ -7,9 +7,10 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from rft_data.recipe.recipe import Recipe
-from rft_data.recipe.task_sources import HuggingFaceTasks
+from rft_data.recipe.task_sources import HuggingFaceTasks, ModelScopeTasks
 
 _HUB_HOST = "huggingface.co"
+_MODELSCOPE_HOST = "www.modelscope.cn"
 _TRACKERS = {
     "wandb": "api.wandb.ai",
     "comet_ml": "www.comet.com",
@@ -33,6 +34,9 @@ def contacts(recipe: Recipe) -> dict[str, str]:
     served_here = explorer is None or explorer.base_url is None
     if served_here and model is not None and model.path and not Path(model.path).exists():
         found[_HUB_HOST] = f"model.path '{model.path}' is no folder here (unless HF_HUB_OFFLINE=1)"
+    for taskset in getattr(recipe, "tasks", []):
+        if isinstance(taskset.source, ModelScopeTasks):
+            found.setdefault(_MODELSCOPE_HOST, f"the dataset '{taskset.source.path}'")
     for dataset in _hub_datasets(recipe):
         found.setdefault(_HUB_HOST, f"the dataset '{dataset}' (unless HF_HUB_OFFLINE=1)")
     monitor = getattr(recipe, "monitor", None)

@@ -23,6 +23,7 @@ from rft_data.core.rows import Task
 from rft_data.recipe.stored import as_it_was_read
 from rft_data.recipe.tasksets import Taskset
 from rft_data.run.build import store_task_images, taskset_tasks
+from tests.ports import free_port
 
 ROWS: list[dict[str, Any]] = [
     {"question": f"{n} + {n}?", "answer": str(2 * n), "level": str(n % 3)} for n in range(9)
@@ -119,6 +120,25 @@ def test_a_dataset_of_the_hub_is_read_at_the_commit_that_the_log_names(
         ("org/sums", {**pinned, "split": None}),
         ("org/sums", {**pinned, "split": "test", "streaming": True}),
     ]
+
+
+def test_a_dataset_of_modelscope_is_read_from_what_its_package_fetched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MODELSCOPE_CACHE", str(tmp_path))
+    monkeypatch.setenv("MODELSCOPE_ENDPOINT", f"http://127.0.0.1:{free_port()}")  # tests have no network
+    monkeypatch.setattr("time.sleep", lambda _: None)  # between its tries
+    commit = "c0ffee" + 34 * "0"
+    snapshot = tmp_path / "datasets" / "org--sums" / "snapshots" / commit
+    snapshot.mkdir(parents=True)
+    jsonl(snapshot / "train.jsonl", *ROWS)
+    source = {"use": "modelscope", "path": "org/sums", "revision": commit, "where": "level = '1'"}
+    assert [one.answer for one in tasks(source, **NAMED)] == ["2", "8", "14"]
+    for changed in ({"revision": None}, {"revision": "d" + commit[1:]}):
+        with pytest.raises(
+            MissingFileError, match=r"modelscope://org/sums@.* cannot be fetched: .*Offline, give"
+        ):
+            tasks({**source, **changed}, **NAMED)
 
 
 def test_rows_are_chosen_then_shuffled_then_limited(tmp_path: Path) -> None:
@@ -226,7 +246,7 @@ def test_a_row_that_does_not_fit_the_columns_is_named(
         ({"prompt": "{a"}, "is broken: expected '}' before end of string"),
         ({"system": "{a:>3}"}, "'{a:>3}', which is no column's name"),
         ({"answer": "answer"}, "'answer' is given and 'prompt' is not"),
-        ({"source": {"use": "fil", "path": "x"}}, "'use' is file, huggingface, jsonl"),
+        ({"source": {"use": "fil", "path": "x"}}, "'use' is file, huggingface, modelscope, jsonl"),
         ({"source": {"use": "huggingface", "path": "a/b", "streaming": True}}, "give 'limit'"),
         (
             {"source": {"use": "stored"}, "prompt": None},

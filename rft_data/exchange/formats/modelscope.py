@@ -1,0 +1,44 @@
+"""Datasets of ModelScope's hub: fetched by its own package, then read as a folder."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from rft_data.core.errors import MissingFileError
+from rft_data.core.lookup import need
+from rft_data.exchange.formats.inputs import Source, folder_source
+
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+
+
+def modelscope_source(repo: str, *, config: str | None, split: str | None, revision: str | None) -> Source:
+    """A dataset of ModelScope at a revision; of a commit that was fetched before, nothing is asked again.
+
+    Args: split: None: the only one. revision: branch, tag or commit; None: `master`.
+    Raises: MissingExtraError; MissingFileError when it cannot be fetched, or has no such split.
+    """
+    name = f"modelscope://{repo}@{revision or 'master'}"
+    source = folder_source(_fetched(repo, revision, name), config=config, split=split)
+    return replace(source, name=name if split is None else f"{name}:{split}", taskset=Path(repo).name)
+
+
+def _fetched(repo: str, revision: str | None, name: str) -> Path:
+    """The folder with the dataset's files."""
+    package: Any = need("modelscope_hub", "modelscope", f"reading {name}")
+    hub = package.HubApi()
+    try:
+        if revision is not None and _COMMIT.fullmatch(revision):
+            try:
+                return Path(hub.download_repo(repo, "dataset", revision=revision, local_files_only=True))
+            except package.CacheNotFound:
+                pass  # it is fetched below
+        return Path(hub.download_repo(repo, "dataset", revision=revision))
+    except (package.HubError, OSError, ValueError) as err:
+        raise MissingFileError(
+            f"{name} cannot be fetched: {str(err).splitlines()[0] if str(err) else type(err).__name__}. "
+            "Offline, give a folder with its files (source huggingface), or the full commit of one that was "
+            "fetched before."
+        ) from err
