@@ -29,6 +29,10 @@ settings.register_profile("random", deadline=None)
 settings.load_profile("same")
 FEW_OBJECTS = 50_000
 """So many are looked through in 10 ms."""
+REAL_FREEZE, REAL_UNFREEZE = gc.freeze, gc.unfreeze
+# vLLM freezes every object when an engine starts and unfreezes every object when one ends. Here only
+# `frozen_imports` freezes; else each engine, and each `train()` after it, looks through all libraries: 1 s.
+gc.freeze = gc.unfreeze = lambda: None
 # Compiled modules are kept: pytest needs 7 s in each of its workers to compile all tests again.
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -43,10 +47,19 @@ def pytest_collection() -> Generator[None, object, object]:
 
 @pytest.fixture(scope="module", autouse=True)
 def frozen_imports() -> None:
-    """Each `train()` collects garbage; the imported libraries alone would cost it 0.3 s every time.
+    """Each `train()` and each end of a vLLM engine collects garbage; the libraries alone would cost it 1 s.
 
-    What a library adds later is frozen before the next module; building a vLLM engine unfreezes all.
+    What a library adds later is frozen before the next module.
     """
     if len(gc.get_objects()) > FEW_OBJECTS:
         gc.collect()
-        gc.freeze()
+        REAL_FREEZE()
+
+
+@pytest.fixture
+def own_collector(monkeypatch: pytest.MonkeyPatch) -> Generator[None]:
+    """Python's collector as other processes have it: for tests of what an engine does to it."""
+    monkeypatch.setattr(gc, "freeze", REAL_FREEZE)
+    monkeypatch.setattr(gc, "unfreeze", REAL_UNFREEZE)
+    yield
+    REAL_FREEZE()

@@ -51,9 +51,11 @@ def process_state_kept() -> Iterator[None]:
     """Undo what building an engine changes in environment, thread count, seeds and garbage collection.
 
     vLLM's default process group stays, and so do its no-op `torch.accelerator` functions on a CPU: it needs
-    them.
+    them. Where the process had frozen objects before, all stay frozen: else each full collection after it would
+    look through them again.
     """
     environment = dict(os.environ)
+    froze_before = gc.get_freeze_count() > 0
     set_num_threads = torch.set_num_threads
     threads = torch.get_num_threads()
     python_state = random.getstate()
@@ -62,7 +64,8 @@ def process_state_kept() -> Iterator[None]:
     try:
         yield
     finally:
-        gc.unfreeze()
+        if not froze_before:
+            gc.unfreeze()
         os.environ.clear()
         os.environ.update(environment)
         torch.set_num_threads = set_num_threads

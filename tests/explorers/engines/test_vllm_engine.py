@@ -58,14 +58,27 @@ def test_options_that_no_recipe_may_set_are_refused(tied: Any, name: str, reason
         VllmEngine(tied.base, seed=0, max_model_len=128, options={name: True})
 
 
+@pytest.mark.usefixtures("own_collector")
 def test_starting_vllm_leaves_environment_and_collector_alone(tied: Any) -> None:
     pytest.importorskip("vllm")
     from explorers.engines.vllm_engine import VllmEngine
 
+    gc.unfreeze()
     before = dict(os.environ)
     engine = VllmEngine(tied.base, seed=0, max_model_len=128, options={})
     assert dict(os.environ) == before
     assert gc.get_freeze_count() == 0
+    engine.close()
+
+
+@pytest.mark.usefixtures("own_collector")
+def test_what_the_host_froze_stays_frozen_while_an_engine_is_made(tied: Any) -> None:
+    from explorers.engines.transformers_engine import TransformersEngine
+
+    gc.freeze()
+    frozen = gc.get_freeze_count()  # some are freed meanwhile, as nothing refers to them any more
+    engine = TransformersEngine(tied.base, seed=0, max_model_len=128, options={})
+    assert gc.get_freeze_count() > 0.9 * frozen
     engine.close()
 
 
