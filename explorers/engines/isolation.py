@@ -51,8 +51,8 @@ def process_state_kept() -> Iterator[None]:
     """Undo what building an engine changes in environment, thread count, seeds and garbage collection.
 
     vLLM's default process group stays, and so do its no-op `torch.accelerator` functions on a CPU: it needs
-    them. Where the process had frozen objects before, all stay frozen: else each full collection after it would
-    look through them again.
+    them. Where the process had frozen objects before, all stay frozen: else each full collection after it
+    would look through them again.
     """
     environment = dict(os.environ)
     froze_before = gc.get_freeze_count() > 0
