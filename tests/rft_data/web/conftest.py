@@ -9,8 +9,8 @@ from fastapi.testclient import TestClient
 
 from rft_data.web.app import make_app
 from rft_data.web.subjects import Subjects
+from tests.rft_data.web.visitor import ARCHIVE, browser, link, visitor  # noqa: F401
 
-ARCHIVE = Path(__file__).parents[2] / "data" / "written_by_0_5_0.tar.xz"
 FORM_TOKEN = "of-the-form"  # noqa: S105 - of the tests
 
 

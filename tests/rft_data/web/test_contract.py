@@ -31,7 +31,8 @@ KNOWN: dict[str, list[Any]] = {
     "run": [["run", "preferred"], ["run", "library"], ["run"] * 20],
 }
 """Values without which most requests end at the first check; half of the requests have others."""
-EXAMPLES = 12
+EXAMPLES, WRITTEN = 12, 4
+"""Requests of a route that shows, and of one that does something."""
 
 
 def operations() -> dict[str, APIOperation]:
@@ -50,9 +51,14 @@ def operations() -> dict[str, APIOperation]:
 
 OPERATIONS = operations()
 WRITES = [label for label in OPERATIONS if label.startswith("POST ")]
-few = settings(
-    max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck), report_multiple_bugs=False
-)
+
+
+def few(label: str) -> settings:
+    """So many examples, however long they take."""
+    most = WRITTEN if label in WRITES else EXAMPLES
+    return settings(
+        max_examples=most, deadline=None, suppress_health_check=list(HealthCheck), report_multiple_bugs=False
+    )
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +81,7 @@ def test_every_request_is_answered_in_words_and_none_without_the_token(app: Guar
     if operation.path_parameters or operation.query or operation.body:
         modes.append(GenerationMode.NEGATIVE)
 
-    @few
+    @few(label)
     @given(case=st.one_of([operation.as_strategy(generation_mode=mode) for mode in modes]))
     def check(case: Case) -> None:
         stranger = asked(app, case)
@@ -103,7 +109,7 @@ def test_nothing_is_written_for_a_form_of_another_page(app: Guard, runs: Path, l
 
     before = counts()
 
-    @few
+    @few(label)
     @given(case=OPERATIONS[label].as_strategy(), forged=st.sampled_from(["", "x", FORM_TOKEN[:-1], None]))
     def check(case: Case, forged: str | None) -> None:
         assert isinstance(case.body, dict)

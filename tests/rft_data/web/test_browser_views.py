@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 import pytest
 from axe_playwright_python.base import AXE_SCRIPT
 
-from tests.rft_data.web.browser.conftest import Visitor
+from tests.rft_data.web.visitor import Visitor
 
 pytestmark = pytest.mark.slow
 PHONE, DESK, WIDE = 360, 1280, 2560

@@ -7,7 +7,7 @@ import re
 import pytest
 from playwright.sync_api import expect
 
-from tests.rft_data.web.browser.conftest import Visitor
+from tests.rft_data.web.visitor import Visitor
 
 pytestmark = pytest.mark.slow
 both = pytest.mark.parametrize("by", ["mouse", "keyboard"])

@@ -1,4 +1,4 @@
-"""One `rft view` and one Chromium for every test of this folder."""
+"""One `rft view` and one Chromium for the tests that need a browser."""
 
 from __future__ import annotations
 
@@ -9,22 +9,17 @@ import sys
 import tarfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import urljoin, urlsplit
 
 import pytest
-from playwright.sync_api import (
-    Browser,
-    ConsoleMessage,
-    Locator,
-    Page,
-    Request,
-    Response,
-    Route,
-    sync_playwright,
-)
 
-from tests.rft_data.web.conftest import ARCHIVE
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, ConsoleMessage, Locator, Page, Request, Response, Route
 
+ARCHIVE = Path(__file__).parents[2] / "data" / "written_by_0_5_0.tar.xz"
+"""Two runs and a buffer that 0.5.0 left behind."""
 NAMES = ("chromium", "google-chrome")
 
 
@@ -50,6 +45,8 @@ def browser() -> Iterator[Browser]:
     path = next((found for name in NAMES if (found := shutil.which(name))), None)
     if path is None:
         pytest.skip("no Chromium; to run them: apt-get install chromium")
+    from playwright.sync_api import sync_playwright
+
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=path)
         yield browser
