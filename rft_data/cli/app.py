@@ -106,11 +106,12 @@ def resume(
         Path, typer.Argument(help="Folder of a run, for example runs/quickstart.", autocompletion=run_folders)
     ],
     changes: Annotated[
-        list[str] | None, typer.Argument(help="steps=NUMBER: go on to so many optimizer steps in all.")
+        list[str] | None,
+        typer.Argument(help="steps=NUMBER: go on to so many optimizer steps; explore: groups=NUMBER."),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Continue a run from its own stored recipe; a finished one takes more steps with steps=NUMBER."""
+    """Continue a run from its own stored recipe; a finished one goes on with steps=NUMBER."""
     with edge(again=f"Continue with: rft resume {run_dir}"):
         from rft_data.cli.runs import run_to_end, served_rank
         from rft_data.recipe.load import load_run

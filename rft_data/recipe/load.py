@@ -17,6 +17,7 @@ from pydantic import ValidationError
 from rft_data.core.errors import MissingFileError, RecipeError, ResumeError
 from rft_data.core.lookup import own_code_from
 from rft_data.core.version import __version__
+from rft_data.recipe.extending import Length, length_of, with_length
 from rft_data.recipe.invalid import invalid
 from rft_data.recipe.layers import Written, read_layers
 from rft_data.recipe.located import located
@@ -101,7 +102,8 @@ def load_operator_recipe(path: Path, overrides: Sequence[str] = ()) -> OperatorR
 def load_run(run_dir: Path, changes: Sequence[str] = ()) -> RunRecipe:
     """The recipe a run began with, from the run's folder.
 
-    Args: changes: none, or `steps=NUMBER`, optimizer steps of its last stage.
+    Args: changes: none, or `steps=NUMBER`, optimizer steps of its last stage; `groups=NUMBER` for one that
+        explores only.
     Raises: RecipeError for another change; MissingFileError if the folder holds no run; ResumeError if it is
         damaged, or its recipe, read from here, names another folder.
     """
@@ -118,7 +120,7 @@ def load_run(run_dir: Path, changes: Sequence[str] = ()) -> RunRecipe:
         raise ResumeError(f"{path} cannot be read as this run's recipe: {err}") from err
     if not isinstance(tree, dict):
         raise ResumeError(f"{path} holds {type(tree).__name__}, not a run's recipe.")
-    _set_steps(tree, changes)
+    tree = _longer(tree, changes)
     try:
         beside = [place for folder in folders for place in folders_beside(folder / path.name)]
         recipe = _checked(Written(tree, Origins(path), [path]), stored_folders=beside)
@@ -132,26 +134,25 @@ def load_run(run_dir: Path, changes: Sequence[str] = ()) -> RunRecipe:
     return recipe
 
 
-def _set_steps(tree: dict[str, Any], changes: Sequence[str]) -> None:
-    """Raises: RecipeError for a change of anything else, and where there are no steps."""
+def _longer(tree: dict[str, Any], changes: Sequence[str]) -> dict[str, Any]:
+    """Raises: RecipeError for a change of anything but the run's length, and for a shorter one."""
+    held = length_of(tree)
     for change in changes:
         key, _, value = change.partition("=")
-        if key != "steps" or not value.isdecimal():
+        if key not in ("steps", "groups") or not value.isdecimal():
             raise RecipeError(
                 f"'{change}' cannot be given to rft resume, which goes on with the recipe that the run began "
-                "with; only its last stage may take more steps: steps=NUMBER."
+                "with; only its last stage may take more steps: steps=NUMBER (groups=NUMBER in mode explore)."
             )
-        stages = tree.get("stages") or [{}]
-        if "steps" not in stages[-1]:
+        if held is None or held.key != key:
             raise RecipeError(
-                f"run '{tree.get('name')}' of mode '{tree.get('mode')}' has no optimizer steps that could be "
-                "more; leave out steps."
+                f"run '{tree.get('name')}' of mode '{tree.get('mode')}' has no {key} that could be more; "
+                f"{'leave it out' if held is None else f'give {held.key}=NUMBER'}."
             )
-        if int(value) < stages[-1]["steps"]:
-            raise RecipeError(
-                f"steps={value} is less than the {stages[-1]['steps']} that the run was to take; give more."
-            )
-        stages[-1]["steps"] = int(value)
+        if int(value) < held.number:
+            raise RecipeError(f"{change} is less than the {held.number} that the run was to take; give more.")
+        tree = with_length(tree, Length(key, int(value)))
+    return tree
 
 
 def _own_layers(path: Path, overrides: Sequence[str]) -> Written:

@@ -23,11 +23,11 @@ from rft_data.core.filters import Compare
 from rft_data.core.lookup import OWN_CODE
 from rft_data.core.version import __version__
 from rft_data.core.words import RunMilestone
+from rft_data.recipe.extending import check_more_steps, same_but_longer
 from rft_data.recipe.load import OWN_CODE_FILE
 from rft_data.recipe.recipe import RunRecipe
 from rft_data.recipe.stored import as_it_was_read
 from rft_data.run.attached import attach
-from rft_data.run.extending import check_more_steps, same_but_longer
 from rft_data.run.record import RECIPE_FILE
 from rft_data.sampler import make_policy
 from rft_data.sampler.ledger import Ledger
@@ -142,9 +142,9 @@ class Run:
                         f"{self.directory} holds run '{self._name}' of another recipe; "
                         "these fields differ and must not change:",
                         *(f"  {line}" for line in _changed(began, now)),
-                        "continue with the recipe it began with (its 'steps' may grow), or start over with "
-                        "--fresh; to train on otherwise, start a run of another name from its weights (in "
-                        f"{self.directory / 'weights'}).",
+                        "continue with the recipe it began with (its 'steps', or 'groups' in mode explore, "
+                        "may grow), or start over with --fresh; to train on otherwise, start a run of "
+                        f"another name from its weights (in {self.directory / 'weights'}).",
                     ]
                 )
             )

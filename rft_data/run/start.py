@@ -48,7 +48,8 @@ def run_recipe(recipe: RunRecipe) -> dict[str, object]:
         with closing(Run(recipe)) as run:
             if run.summary is not None:
                 log.info(
-                    "this run is complete; more steps: rft resume %s steps=NUMBER; start over: --fresh",
+                    "this run is complete; go on: rft resume %s steps=NUMBER (explore: groups=NUMBER); start "
+                    "over: --fresh",
                     run.directory,
                 )
                 return run.summary

@@ -7,9 +7,9 @@ import pytest
 
 from rft_data.core.errors import RecipeError, ResumeError
 from rft_data.core.rows import Task
+from rft_data.recipe.extending import check_more_steps, same_but_longer
 from rft_data.recipe.load import load_recipe, load_run
 from rft_data.recipe.recipe import RunRecipe
-from rft_data.run.extending import check_more_steps, same_but_longer
 from rft_data.run.start import run_recipe
 from tests.rft_data.cli.test_cli import rft
 from tests.rft_data.run.test_exact_resume import trained
@@ -102,6 +102,7 @@ def test_only_more_steps_are_taken_as_going_on(tmp_path: Path) -> None:
     [
         ("seed=3", "'seed=3' cannot be given to rft resume.*steps=NUMBER"),
         ("steps=many", "'steps=many' cannot be given"),
+        ("groups=9", "of mode 'online' has no groups that could be more; give steps=NUMBER"),
         ("steps=1", "steps=1 is less than the 2 that the run was to take"),
     ],
 )

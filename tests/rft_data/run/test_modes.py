@@ -13,6 +13,7 @@ from rft_data.loop.explore_only import ExploreLoop
 from rft_data.reading.branch import branch
 from rft_data.reading.tags import View
 from rft_data.recipe import load_recipe
+from rft_data.recipe.load import load_run
 from rft_data.run.start import run_recipe
 
 COMMON = """\
@@ -91,7 +92,8 @@ def test_a_refused_recipe_leaves_no_model_for_the_next_one(tmp_path: Path) -> No
 
 @pytest.mark.slow
 def test_what_one_run_explored_another_trains_on_and_a_third_measures(tmp_path: Path) -> None:
-    explored = run_recipe(recipe(tmp_path, EXPLORE, "looking", "explore", groups=6))
+    assert run_recipe(recipe(tmp_path, EXPLORE, "looking", "explore", groups=4))["groups"]["ready"] == 4
+    explored = run_recipe(load_run(tmp_path / "looking", ["groups=6"]))
     assert explored["groups"]["ready"] == 6
     with pytest.raises(RecipeError, match="left 6 uses of groups that may be trained on; 4 steps of 2"):
         run_recipe(recipe(tmp_path, TRAIN, "greedy", "train", stage=STAGE.replace("steps: 3", "steps: 4")))

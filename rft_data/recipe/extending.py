@@ -1,8 +1,9 @@
-"""A run that goes on past its last step: whether it would have come there in one go, too."""
+"""A run that goes on past its end, by more optimizer steps of its last stage or more groups to explore."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from rft_data.core.errors import ResumeError
@@ -14,15 +15,38 @@ _SCHEDULES = ("constant", "constant_with_warmup", "inverse_sqrt")
 _TRLS_OWN = "linear"
 
 
+@dataclass(frozen=True, slots=True)
+class Length:
+    """How long the run of a saved recipe is."""
+
+    key: str
+    """`steps` of its last stage, or `groups`."""
+    number: int
+
+
+def length_of(tree: Mapping[str, Any]) -> Length | None:
+    """The length of a saved recipe's run; None where it has none that could be more."""
+    if tree.get("mode") == "explore":
+        key, number = "groups", tree.get("groups")
+    else:
+        key, number = "steps", (tree.get("stages") or [{}])[-1].get("steps")
+    return Length(key, number) if isinstance(number, int) else None
+
+
+def with_length(tree: Mapping[str, Any], length: Length) -> dict[str, Any]:
+    """The saved recipe of a run of that length."""
+    if length.key == "groups":
+        return {**tree, "groups": length.number}
+    *before, last = tree["stages"]
+    return {**tree, "stages": [*before, {**last, "steps": length.number}]}
+
+
 def same_but_longer(began: Mapping[str, Any], recipe: RunRecipe) -> Mapping[str, Any]:
-    """The recipe that a run began with, with the steps of `recipe`, if these are more; else as it was."""
-    stages = began.get("stages")
-    if not isinstance(recipe, TrainingRecipe) or began.get("mode") != recipe.mode or not stages:
+    """The recipe that a run began with, with the length of `recipe`, if that is more; else as it was."""
+    held, wanted = length_of(began), length_of(recipe.saved())
+    if held is None or wanted is None or held.key != wanted.key or wanted.number <= held.number:
         return began
-    steps = stages[-1].get("steps")
-    if not isinstance(steps, int) or recipe.rl.steps <= steps:
-        return began
-    return {**began, "stages": [*stages[:-1], {**stages[-1], "steps": recipe.rl.steps}]}
+    return with_length(began, wanted)
 
 
 def check_more_steps(began: Mapping[str, Any], recipe: RunRecipe) -> None:
