@@ -19,6 +19,7 @@ from rft_data.web.subjects import Subjects
 from rft_data.web.templates import STATIC
 from rft_data.web.views.experiences import ExperienceViews
 from rft_data.web.views.feedback import FeedbackViews
+from rft_data.web.views.lineage import LineageViews
 from rft_data.web.views.payloads import PayloadViews
 from rft_data.web.views.pictures import PictureViews
 from rft_data.web.views.runs import RunViews
@@ -31,6 +32,7 @@ VIEWS: tuple[type[View], ...] = (
     SearchViews,
     ExperienceViews,
     PayloadViews,
+    LineageViews,
     FeedbackViews,
     TrialViews,
 )

@@ -72,6 +72,10 @@ class Page:
         """The run id under which a run's rows are stored."""
         return stored_run_id(runs.run_folder(self.subjects, key))
 
+    def own_run(self, key: str) -> str:
+        """The run id of a run's rows; empty for a buffer alone."""
+        return "" if self.subjects[key].run_dir is None else self.run_id(key)
+
 
 class View(Protocol):
     """Some addresses that belong together."""

@@ -1,4 +1,4 @@
-"""Views of experiences: those of a step or a group, and one."""
+"""Views of experiences: those of a group, and one."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from fastapi.responses import HTMLResponse, JSONResponse
 
 from rft_data.reading.group_view import group_view
-from rft_data.reading.lineage import find, lineage, trained_on
+from rft_data.reading.lineage import find, lineage
 from rft_data.web.conversation import conversation
-from rft_data.web.listing import COLUMNS, with_verdicts
 from rft_data.web.overlay import Overlay, facts, tokens
 from rft_data.web.page import Page, Route
 from rft_data.web.rollout import advantage, beside, run_tokenizer, whole_row
+from rft_data.web.side_by_side import Against, side_by_side
 
 
 class ExperienceViews:
@@ -24,19 +24,11 @@ class ExperienceViews:
 
     def routes(self) -> Iterator[Route]:
         """Their addresses."""
-        yield Route("/s/{key}/steps/{step}", self.step)
         yield Route("/s/{key}/groups/{group_id:path}", self.group)
         yield Route("/s/{key}/rows/{seq}", self.row)
         yield Route("/s/{key}/rows/{seq}/json", self.row_json)
 
-    def step(self, key: str, step: int) -> HTMLResponse:
-        """The experiences that an optimizer step was trained on."""
-        buffer, subject = self._page.subjects.buffer(key), self._page.subjects[key]
-        rows = trained_on(buffer, self._page.run_id(key), step).select(COLUMNS).to_pylist()
-        with_verdicts(buffer, rows)
-        return self._page.shown("step.html", subject=subject, step=step, rows=rows)
-
-    def group(self, key: str, group_id: str) -> HTMLResponse:
+    def group(self, key: str, group_id: str, against: Against = Against.BEST) -> HTMLResponse:
         """The rollouts of a group side by side."""
         found = group_view(self._page.subjects.buffer(key), group_id)
         asked = [] if found.task is None else found.task.messages
@@ -44,6 +36,9 @@ class ExperienceViews:
             "group.html",
             subject=self._page.subjects[key],
             group=found,
+            found=side_by_side(found.members, against),
+            against=against,
+            choices=list(Against),
             prompt=conversation(asked, len(asked)),
         )
 
@@ -61,6 +56,7 @@ class ExperienceViews:
             line=line,
             messages=conversation(json.loads(row["messages"] or "[]"), row["prompt_messages"]),
             tokens=tokens(row["token_ids"] or [], row["prompt_length"], known, overlay, tokenizer),
+            own_run=self._page.own_run(key),
             overlay=overlay,
             overlays=known.known(),
             beside=beside(row),

@@ -116,7 +116,7 @@ def test_a_row_shows_its_tokens_its_origin_and_its_use(page: TestClient, runs: P
     assert f"logprob {row['logprobs'][first]:.4f}" in sampled[0]
     assert "policy version 5" in sampled[0]
     assert "".join(html.unescape(one) for _, one in tokens).startswith("<|user|>")
-    assert '<a href="/s/run/steps/3">step 3</a> of small: granted' in text
+    assert '<a href="/s/run/steps/3?consumer=trainer">step 3</a> of small: granted' in text
     assert page.get("/s/run/rows/160/json").json()["row"]["token_ids"] == row["token_ids"]
 
 
