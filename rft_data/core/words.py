@@ -129,6 +129,12 @@ class FeedbackKey(StrEnum):
     """A person saw the row and gave no answer."""
     COMMENT = "comment"
     """A person's words about the row."""
+    THUMB = "thumb"
+    """1: good, 0: bad."""
+    QUARANTINE = "quarantine"
+    """1: not to be trained on, 0: it may be again; the newest counts, whoever said it."""
+    RETIRE_TASK = "retire_task"
+    """1: the row's task is not to be played, 0: it may be again; the newest counts, whoever said it."""
 
 
 # --- groups and judgements -------------------------------------------------------------------------

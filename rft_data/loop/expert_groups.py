@@ -16,6 +16,7 @@ from rft_data.core.filters import And, Compare
 from rft_data.core.rows import GroupResult, Played, TaskKey, Ticket, now
 from rft_data.core.schema import ANNOTATIONS
 from rft_data.core.words import GroupOutcome, RowSource, Verdict
+from rft_data.exchange.standing import excluded
 from rft_data.loop.closing import group_row, stored_groups
 
 PART = "experts"
@@ -53,9 +54,10 @@ def open_expert_groups(buffer: Buffer, run_id: str, pipeline_hash: str, attempt:
     mine = And((Compare("run_id", "eq", run_id), Compare("source", "eq", RowSource.EXPERT)))
     columns = ["seq", "experience_id", "group_id", "taskset", "task_id", "reward"]
     known = {group.ticket.group_id for group in stored_groups(buffer, experts_run_id(run_id))}
+    unwanted = excluded(buffer).rows
     members: dict[str, list[_ExpertRow]] = {}
     for row in buffer.read("experiences", columns, mine).sort_by("seq").to_pylist():
-        if row["group_id"] not in known:
+        if row["group_id"] not in known and row["experience_id"] not in unwanted:
             members.setdefault(row["group_id"], []).append(row)
     if not members:
         return 0

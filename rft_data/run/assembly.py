@@ -189,6 +189,7 @@ def _roles(recipe: RunRecipe, run: Run, explorers: Sequence[RoleSpec] = ()) -> R
     return Roles(
         use=place.use,
         run_id=run.run_id,
+        directory=run.directory,
         buffer=run.buffer,
         engine=explorers[0].arguments["plan"]["engine"]["use"] if explorers else "",
         explorers=explorers,

@@ -17,6 +17,7 @@ from rft_data.core.canonical import bytes_id
 from rft_data.core.errors import IntegrityError
 from rft_data.core.files import manifest_bytes, read_manifest
 from rft_data.core.words import MetricRole, RowSource, RunPhase
+from rft_data.exchange.annotate import store_said
 from rft_data.recipe.offline import AnyOfflineStage, HeldoutPairs, SftStage
 from rft_data.run.folder import Run
 from rft_data.run.roles import OfflineCalls
@@ -57,6 +58,8 @@ class OfflineStages:
         run, name, folder = self.run, stage_name(number, stage), self.folder(number, stage)
         # made before the stage is trained, so that a package that is missing is not found hours later
         trackers = make_trackers(self.trackers, run.run_id, run.directory, 0, axis=name)
+        if run.hub is None:
+            store_said(run.buffer)
         given = {
             "options": stage.trl,
             "data": _data(stage, run.run_id),

@@ -24,6 +24,7 @@ from rft_data.run.control import RunControl
 from rft_data.run.evaluations import StepEvaluations
 from rft_data.run.folder import Run
 from rft_data.run.parts import RlParts, Started
+from rft_data.run.retiring import RetiredByPeople, retired_by_people
 from rft_data.run.roles import trained_from
 from rft_data.run.watch.step_log import StepLog
 from rft_data.sampler import GroupSampler, History, make_sampler
@@ -42,12 +43,13 @@ def reinforce(
     Raises: what the loop raises; IntegrityError when rows are unaccounted for at the end.
     """
     with closing(stage):
+        people = retired_by_people(run, stage)
         exploring, at = _resumed(run, stage, started.fleet)
         if at.directory is not None:
             _check_adapted(run, model)
         trainer = started.placement.start(trained_from(stage.trainer, model, at.directory))
         with _closed(trainer, started.control):
-            _train(run, stage, started.control, trainer, exploring, at, evaluations)
+            _train(run, stage, started.control, trainer, exploring, at, evaluations, people)
     groups = exploring.sampler.conservation()
     others = stage.sampler.mixed_in
     if stage.planned_elsewhere is None:
@@ -65,6 +67,7 @@ def _train(
     exploring: Exploring,
     at: Position,
     evaluations: StepEvaluations | None,
+    people: RetiredByPeople | None,
 ) -> None:
     """Run the loop to the stage's last step."""
     schedule, curator = stage.schedule, stage.curator
@@ -72,6 +75,8 @@ def _train(
     def stepped(loop: OnlineLoop, lease: Lease, report: StepReport) -> None:
         if curator is not None and curator.due(loop.step):
             curator.curate(loop.step, {*run.ledger.retired(CONSUMER), *exploring.ahead()})
+        if people is not None and schedule.checkpoint_due(loop.step):
+            people.apply()
         watch.stepped(loop, lease, report, _heldout(evaluations, loop.step, schedule.steps))
 
     training = Training(

@@ -22,6 +22,7 @@ from rft_data.loop.fleet import Fleet
 from rft_data.recipe.running import Deadlines
 from rft_data.run.attached import hub_secret
 from rft_data.run.build import PROCESS_ENVIRONMENT
+from rft_data.run.hub_file import hub_offered
 from rft_data.weights.versions import VersionRegistry
 
 log = logging.getLogger(__name__)
@@ -75,6 +76,8 @@ class Roles:
     use: str
     """The placement: inline, local or ray."""
     run_id: str
+    directory: Path
+    """The run's folder."""
     buffer: Buffer
     engine: str
     """What explorers sample with; empty where there are none."""
@@ -154,8 +157,8 @@ class Roles:
         return OfflineCalls(placement, spec, self.deadlines.stage_s, self.trainer_threads)
 
     def _hub(self, opened: ExitStack) -> tuple[str, str] | None:
-        """Address and secret of the hub, through which other processes use the buffer; None without one."""
-        if self.other_hub is not None or (self.use == "inline" and self.feedback_port is None):
+        """Address and secret of the hub, through which roles elsewhere, and the page, use the buffer."""
+        if self.other_hub is not None:
             return self.other_hub
         from rft_data.placement.hub.server import HubServer
 
@@ -163,6 +166,7 @@ class Roles:
         server = HubServer(self.buffer, host=_hub_host(self.use), port=self.feedback_port or 0, token=token)
         opened.callback(server.close)
         server.start()
+        opened.enter_context(hub_offered(self.directory, server.address, server.token))
         if self.feedback_port is not None:
             log.info("the hub receives feedback at %s", server.address)
         return server.address, server.token

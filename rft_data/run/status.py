@@ -121,7 +121,7 @@ def run_status(run_dir: Path, *, buffer: Buffer | None = None) -> RunStatus:
     Raises: MissingFileError if the folder holds no run.
     """
     now = standing(run_dir)
-    recipe = _recipe(run_dir)
+    recipe = stored_recipe(run_dir)
     counted = stored_run_id(run_dir)
     opened = buffer if buffer is not None else open_buffer(run_dir)
     try:
@@ -149,13 +149,13 @@ def run_status(run_dir: Path, *, buffer: Buffer | None = None) -> RunStatus:
 
 def stored_run_id(run_dir: Path) -> str:
     """The run id under which a run's rows are stored: one that only trains continues another one's."""
-    recipe = _recipe(run_dir)
+    recipe = stored_recipe(run_dir)
     return str(recipe.get("explored_by", recipe.get("name", run_dir.name)))
 
 
 def open_buffer(run_dir: Path) -> Buffer | None:
     """The run's buffer, for reading; None while it has none."""
-    uri = str(_recipe(run_dir).get("buffer", {}).get("uri", run_dir / "buffer"))
+    uri = str(stored_recipe(run_dir).get("buffer", {}).get("uri", run_dir / "buffer"))
     inside = run_dir / "buffer"
     if "://" not in uri and not Path(uri).is_dir() and inside.is_dir():
         uri = str(inside)  # the run was started from another folder
@@ -167,7 +167,7 @@ def open_buffer(run_dir: Path) -> Buffer | None:
         return None
 
 
-def _recipe(run_dir: Path) -> dict[str, Any]:
+def stored_recipe(run_dir: Path) -> dict[str, Any]:
     """The recipe as stored, not checked: it may be one of another release."""
     try:
         tree = json.loads((run_dir / RECIPE_FILE).read_text())

@@ -25,6 +25,7 @@ from rft_data.web.views.pictures import PictureViews
 from rft_data.web.views.runs import RunViews
 from rft_data.web.views.search import SearchViews
 from rft_data.web.views.trials import TrialViews
+from rft_data.web.views.words import WordViews
 
 VIEWS: tuple[type[View], ...] = (
     RunViews,
@@ -35,6 +36,7 @@ VIEWS: tuple[type[View], ...] = (
     LineageViews,
     FeedbackViews,
     TrialViews,
+    WordViews,
 )
 
 

@@ -1,25 +1,35 @@
-"""Which of two rollouts is better: a person's choices, one pair after the other."""
+"""Which of two rollouts is better: a queue of pairs for one or several people, and their answers."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from rft_data.buffer import Buffer
 from rft_data.core.errors import RowError
-from rft_data.exchange.annotate.session import Session, answered
+from rft_data.core.reader import BufferReader
+from rft_data.core.rows import Experience, Feedback, PreferencePair, now
+from rft_data.core.words import FeedbackKey
+from rft_data.exchange.annotate.session import LEFT, SKIP
 from rft_data.exchange.annotate.subjects import (
-    Subject,
     answer_text,
     as_text,
     comparisons,
     preference,
     stored_experiences,
 )
+from rft_data.exchange.feedback import withdrawal
+from rft_data.exchange.standing import Word, said
+from rft_data.web.claims import Claims
+from rft_data.web.writing import Writer, write
+
+_ANSWERS = (FeedbackKey.PREFERRED, FeedbackKey.SKIPPED)
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Two answers to one prompt, without their rewards; chance decides which is left."""
+    """Two answers to one prompt, without their rewards; their ids decide which is left."""
 
     left: str
     """Experience id."""
@@ -29,29 +39,96 @@ class Pair:
     right_text: str
 
 
-def next_pair(buffer: Buffer, author: str) -> Pair | None:
-    """The first pair that the author has neither answered nor skipped; None when none is left."""
-    said = answered(buffer, author)
-    for subject in comparisons(buffer):
-        if subject.right is not None and not said.has(subject):
-            left, right = subject.left, subject.right
-            texts = (as_text(subject.prompt), answer_text(left), answer_text(right))
-            return Pair(left.experience_id, right.experience_id, *texts)
-    return None
+class Queue:
+    """The pairs of one buffer, each to be answered by `people` authors."""
+
+    def __init__(self, buffer: Buffer, run_dir: Path | None, claims: Claims, people: int = 1) -> None:
+        self._buffer, self._run_dir, self._claims, self._people = buffer, run_dir, claims, people
+
+    def next_pair(self, author: str) -> Pair | None:
+        """The first pair that still needs this author, claimed for him; None when none is left."""
+        answers = _answers(self._buffer)
+        for subject in comparisons(self._buffer):
+            if subject.right is None:
+                continue
+            left, right = subject.left.experience_id, subject.right.experience_id
+            item = _item(left, right)
+            if not self._room(answers, item, author):
+                continue
+            if not self._claims.take(item, author, self._room(answers, item, author)):
+                continue
+            if not self._room(_answers(self._buffer), item, author):  # answered since it was looked at
+                self._claims.release(item, author)
+                continue
+            texts = (as_text(subject.prompt), answer_text(subject.left), answer_text(subject.right))
+            return Pair(left, right, *texts)
+        return None
+
+    def answer(self, author: str, left: str, right: str, answer: str) -> None:
+        """Store an answer to a pair: as feedback and, if one is preferred, as a preference pair.
+
+        Args: answer: as a key of `rft data annotate`: a for the left one, b for the right one, s to skip.
+        Raises: RowError unless the two make a pair that still needs this author.
+        """
+        item = _item(left, right)
+        rows = stored_experiences(self._buffer, [left, right])
+        if len(rows) < 2 or preference(rows[left], rows[right], author) is None:
+            raise RowError(
+                f"'{left}' and '{right}' are no two stored answers to one prompt; load the page again."
+            )
+        better, worse = (left, right) if answer == LEFT else (right, left)
+        word = Feedback(better, author, FeedbackKey.PREFERRED, 1.0, worse, now())
+        if answer == SKIP:
+            word = Feedback(left, author, FeedbackKey.SKIPPED, text=right, created_at=now())
+
+        def store(writer: Writer) -> None:
+            if not self._room(_answers(writer.store), item, author):
+                raise RowError("this pair has an answer already; load the page again.")
+            writer.say([word])
+            writer.prefer(_pairs(rows[better], rows[worse], word))
+
+        write(self._buffer, self._run_dir, store)
+        self._claims.release(item, author)
+
+    def undo(self, author: str) -> None:
+        """Withdraw the author's newest answer, whose pair is then asked again.
+
+        Raises: RowError when there is none.
+        """
+
+        def store(writer: Writer) -> None:
+            mine = [word for word in said(writer.store, _ANSWERS) if word.author == author]
+            standing = [word for word in mine if word.taken_back is None]
+            if not standing:
+                raise RowError(f"'{author}' has no answer to take back.")
+            last = standing[-1]
+            writer.say([withdrawal(Feedback(last.experience_id, author, last.key), len(mine))])
+
+        write(self._buffer, self._run_dir, store)
+
+    def _room(self, answers: Mapping[str, Mapping[str, Word]], item: str, author: str) -> int:
+        """How many people a pair still needs; 0 for an author who answered or skipped it."""
+        given = answers.get(item, {})
+        if author in given:
+            return 0
+        return self._people - sum(word.key == FeedbackKey.PREFERRED for word in given.values())
 
 
-def store_choice(owned: Buffer, author: str, left: str, right: str, answer: str) -> None:
-    """Store an answer to a pair, as feedback and, if one is preferred, as a preference pair.
+def _answers(store: BufferReader) -> dict[str, dict[str, Word]]:
+    """What stands of each pair, by author."""
+    found: dict[str, dict[str, Word]] = {}
+    for word in said(store, _ANSWERS):
+        partner = (word.text or "").split()
+        if word.taken_back is None and partner:
+            found.setdefault(_item(word.experience_id, partner[0]), {})[word.author] = word
+    return found
 
-    Args: answer: as a key of `rft data annotate`: a for the left one, b for the right one, s to skip.
-    Raises: RowError unless the two are stored and make a pair.
-    """
-    rows = stored_experiences(owned, [left, right])
-    if len(rows) < 2 or preference(rows[left], rows[right], author) is None:
-        raise RowError(
-            f"'{left}' and '{right}' are no two stored answers to one prompt; load the page again."
-        )
-    session = Session(owned, author, [Subject(rows[left], rows[right])])
-    if not session.answer(answer):
-        raise RowError("this pair has an answer already; load the page again.")
-    session.close()
+
+def _pairs(better: Experience, worse: Experience, word: Feedback) -> list[PreferencePair]:
+    pair = preference(better, worse, word.author)
+    return [pair] if pair is not None and word.key == FeedbackKey.PREFERRED else []
+
+
+def _item(left: str, right: str) -> str:
+    """A pair's name, whichever is left."""
+    return " ".join(sorted((left, right)))

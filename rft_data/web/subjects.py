@@ -12,6 +12,7 @@ from rft_data.buffer import Buffer
 from rft_data.core.errors import MissingFileError, RecipeError
 from rft_data.run.record import RECIPE_FILE
 from rft_data.run.status import open_buffer
+from rft_data.web.claims import Claims
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,7 @@ class Subjects:
             key = self._new_key(Path(where).name)
             self._by_key[key] = Subject(key, where, run_dir)
         self._buffers: dict[str, Buffer] = {}
+        self._claims: dict[str, Claims] = {}
         self._lock = Lock()
 
     def __iter__(self) -> Iterator[Subject]:
@@ -72,6 +74,12 @@ class Subjects:
                 self._buffers[key] = opened
             return self._buffers[key]
 
+    def claims(self, key: str) -> Claims:
+        """The claims on items of the subject's buffer. Raises: as `buffer`."""
+        location = self.buffer(key).location
+        with self._lock:
+            return self._claims.setdefault(key, Claims(location))
+
     def __enter__(self) -> Subjects:
         return self
 
@@ -84,6 +92,9 @@ class Subjects:
             for buffer in self._buffers.values():
                 buffer.close()
             self._buffers.clear()
+            for claims in self._claims.values():
+                claims.close()
+            self._claims.clear()
 
     def _new_key(self, name: str) -> str:
         base = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip(".-") or "buffer"

@@ -18,9 +18,11 @@ from rft_data.core.filters import And, Compare, Filter, parse_text
 from rft_data.core.reader import BufferReader
 from rft_data.core.rows import Message, PreferencePair
 from rft_data.core.schema import EXPERIENCES, PREFERENCES
+from rft_data.core.words import PairSource
 from rft_data.exchange.formats.mining import mined_pairs
+from rft_data.exchange.standing import Excluded, excluded
 from trainers.offline.heldout_prompts import HeldoutPrompts
-from trainers.offline.stored_rows import TAKEN_TOGETHER, listed_reasons
+from trainers.offline.stored_rows import EXCLUDED, TAKEN_TOGETHER, listed_reasons
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +59,12 @@ def chosen_pairs(
     """
     left_out: Counter[str] = Counter()
     pairs: list[PreferencePair] = []
-    held = HeldoutPrompts(store, heldout)
+    held, unwanted = HeldoutPrompts(store, heldout), excluded(store)
     for pair in _found_pairs(store, choice):
         if isinstance(pair, RowError):
             left_out[str(pair)] += 1
+        elif _is_excluded(pair, unwanted):
+            left_out[EXCLUDED] += 1
         elif held.has(pair.task_id, pair_prompt(pair)) != inside:
             left_out["the prompt is held out" if not inside else "the prompt is trained on"] += 1
         else:
@@ -73,6 +77,12 @@ def chosen_pairs(
     if not pairs:
         raise TrainingError(_no_pairs(store, choice, left_out))
     return ChosenPairs(pairs, dict(left_out))
+
+
+def _is_excluded(pair: PreferencePair, unwanted: Excluded) -> bool:
+    better, worse = pair.chosen_experience_id or "", pair.rejected_experience_id or ""
+    taken_back = pair.source == PairSource.HUMAN and (better, worse, pair.author) in unwanted.choices
+    return taken_back or not unwanted.rows.isdisjoint((better, worse))
 
 
 def pair_filter(choice: PairChoice) -> Filter | None:

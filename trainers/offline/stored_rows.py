@@ -24,10 +24,13 @@ from rft_data.core.rows import Message
 from rft_data.core.schema import EXPERIENCES
 from rft_data.core.words import MEASURING_SOURCES, TRAINABLE_SOURCES
 from rft_data.exchange.feedback import feedback_about, fold
+from rft_data.exchange.standing import excluded
 from trainers.offline.heldout_prompts import HeldoutPrompts
 
 TAKEN_TOGETHER = 512
 """Rows read at a time, at most."""
+EXCLUDED = "a person put it in quarantine, or took it back"
+"""Why examples are left out that `exchange.standing.excluded` names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +71,10 @@ def chosen_rows(store: BufferReader, choice: RowChoice, heldout: float = 0.0) ->
     """
     columns = ["seq", "experience_id", "group_id", "reward"]
     found = _read(store, columns, row_filter(choice))
+    found, unwanted = _without_excluded(store, found)
     scores = _scores(store, choice, found)
     kept, left_out = _selected(choice, found, scores)
+    left_out[EXCLUDED] = unwanted
     held = HeldoutPrompts(store, heldout)
     parts, kept_scores = [EXPERIENCES.empty_table()], [np.zeros(0)]
     for start in range(0, len(kept), TAKEN_TOGETHER):
@@ -105,6 +110,13 @@ def _read(store: BufferReader, columns: Sequence[str], where: Filter) -> pa.Tabl
     schema = pa.schema([EXPERIENCES.field(name) for name in columns])
     batches = [batch.select(columns) for batch in store.batches("experiences", columns, where)]
     return pa.Table.from_batches(batches, schema=schema)
+
+
+def _without_excluded(store: BufferReader, found: pa.Table) -> tuple[pa.Table, int]:
+    """The rows that no person wants left out, and how many others there are."""
+    unwanted = pa.array(sorted(excluded(store).rows), pa.string())
+    kept = found.filter(pc.invert(pc.is_in(found["experience_id"], value_set=unwanted)))
+    return kept, found.num_rows - kept.num_rows
 
 
 def _scores(store: BufferReader, choice: RowChoice, found: pa.Table) -> npt.NDArray[np.float64]:

@@ -89,7 +89,10 @@ def stored_experiences(buffer: Buffer, ids: Sequence[str]) -> dict[str, Experien
 
 
 def store_preferred(buffer: Buffer, author: str) -> int:
-    """Store the author's choices, less those withdrawn, as preference pairs; returns how many were new."""
+    """Store the author's choices, less those withdrawn, as preference pairs; returns how many were new.
+
+    A pair whose choice is withdrawn after that stays stored; `exchange.standing.excluded` names it.
+    """
     mine = And((Compare("author", "eq", author), Compare("key", "eq", FeedbackKey.PREFERRED)))
     choices: dict[tuple[str, str], None] = {}
     for row in buffer.read("feedback", ["experience_id", "value", "text"], mine).to_pylist():

@@ -13,6 +13,7 @@ from rft_data.web.conversation import conversation
 from rft_data.web.overlay import Overlay, facts, tokens
 from rft_data.web.page import Page, Route
 from rft_data.web.rollout import advantage, beside, run_tokenizer, whole_row
+from rft_data.web.said import about_row
 from rft_data.web.side_by_side import Against, side_by_side
 
 
@@ -55,6 +56,7 @@ class ExperienceViews:
             row=row,
             line=line,
             messages=conversation(json.loads(row["messages"] or "[]"), row["prompt_messages"]),
+            **about_row(buffer, subject, row),
             tokens=tokens(row["token_ids"] or [], row["prompt_length"], known, overlay, tokenizer),
             own_run=self._page.own_run(key),
             overlay=overlay,

@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, Literal
 
-from fastapi import Form
+from fastapi import Form, Query
 from fastapi.responses import HTMLResponse, RedirectResponse
 
-from rft_data.buffer import Buffer
 from rft_data.core.errors import RowError
 from rft_data.core.rows import Feedback, now
 from rft_data.core.words import FeedbackKey
 from rft_data.exchange.feedback import finite, storable
 from rft_data.reading.lineage import find
-from rft_data.web.choosing import next_pair, store_choice
+from rft_data.web.choosing import Queue
 from rft_data.web.page import Page, Route, Words
+from rft_data.web.writing import write
+
+MOST_PEOPLE = 9
 
 
 class FeedbackViews:
@@ -28,13 +30,17 @@ class FeedbackViews:
         """Their addresses."""
         yield Route("/s/{key}/choose", self.choose)
         yield Route("/s/{key}/choose", self.chosen, "POST")
+        yield Route("/s/{key}/choose/undo", self.undo, "POST")
         yield Route("/s/{key}/rows/{seq}/say", self.say, "POST")
 
-    def choose(self, key: str) -> HTMLResponse:
-        """Two rollouts of a group, of which the author has not said which is better."""
-        pair = next_pair(self._page.subjects.buffer(key), self._page.speaker())
+    def choose(self, key: str, people: Annotated[int, Query(ge=1, le=MOST_PEOPLE)] = 1) -> HTMLResponse:
+        """Two rollouts of a group, of which nobody has said yet which is better.
+
+        Args: people: how many are to say it of each pair, for their agreement.
+        """
+        pair = self._queue(key, people).next_pair(self._page.speaker())
         subject = self._page.subjects[key]
-        return self._page.shown("choose.html", subject=subject, pair=pair)
+        return self._page.shown("choose.html", subject=subject, pair=pair, people=people)
 
     def chosen(
         self,
@@ -43,13 +49,26 @@ class FeedbackViews:
         right: Words,
         answer: Annotated[Literal["a", "b", "s"], Form()],
         form_token: Words,
+        people: Annotated[int, Form(ge=1, le=MOST_PEOPLE)] = 1,
     ) -> RedirectResponse:
         """Store which of two rollouts is better: `a` the left one, `b` the right one, `s` neither."""
         author = self._page.speaker()
         self._page.check_form(form_token)
-        with Buffer(self._page.subjects.buffer(key).location) as owned:
-            store_choice(owned, author, left, right, answer)
-        return RedirectResponse(f"/s/{key}/choose", 303)
+        self._queue(key, people).answer(author, left, right, answer)
+        return RedirectResponse(_queue_link(key, people), 303)
+
+    def undo(
+        self, key: str, form_token: Words, people: Annotated[int, Form(ge=1, le=MOST_PEOPLE)] = 1
+    ) -> RedirectResponse:
+        """Take the author's newest answer back; its pair is asked again."""
+        author = self._page.speaker()
+        self._page.check_form(form_token)
+        self._queue(key, people).undo(author)
+        return RedirectResponse(_queue_link(key, people), 303)
+
+    def _queue(self, key: str, people: int) -> Queue:
+        subjects = self._page.subjects
+        return Queue(subjects.buffer(key), subjects[key].run_dir, subjects.claims(key), people)
 
     def say(
         self,
@@ -67,9 +86,12 @@ class FeedbackViews:
         if said.value is None and said.text is None:
             raise RowError("nothing was said: give a score, a comment or both.")
         storable(text, "comment")
-        with Buffer(self._page.subjects.buffer(key).location) as owned:
-            owned.add_feedback([said])
+        write(self._page.subjects.buffer(key), self._page.subjects[key].run_dir, lambda w: w.say([said]))
         return RedirectResponse(f"/s/{key}/rows/{seq}", 303)
+
+
+def _queue_link(key: str, people: int) -> str:
+    return f"/s/{key}/choose" + (f"?people={people}" if people > 1 else "")
 
 
 def _score(text: str) -> float | None:

@@ -4,10 +4,12 @@ import os
 import re
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
+from fastapi.testclient import TestClient
 
 from explorers.limits import recipe_limits
 from explorers.rewards.scoring import make_rewards
@@ -21,12 +23,18 @@ from rft_data.recipe import load_recipe
 from rft_data.recipe.online import OnlineRecipe
 from rft_data.run.assembly import online_parts
 from rft_data.run.folder import Run
+from rft_data.run.hub_file import HUB_FILE
 from rft_data.run.start import run_recipe
 from rft_data.sampler.awaiting import Awaiting, Delayed
 from rft_data.sampler.conservation import conservation
 from rft_data.sampler.ledger import CONSUMER, Ledger
+from rft_data.tasks.selectors.make import make_selector
+from rft_data.web.app import make_app
+from rft_data.web.subjects import Subjects
+from rft_data.weights.checkpoint import newest
 from tests.ports import free_port
 from tests.rft_data.run.test_online import write_recipe
+from tests.waiting import wait_for
 
 LATE = ["rewards.wait_s=600", "sync.max_staleness=1"]
 JOIN = "  - feedback_mapper: {}\n  - reward_range_filter"
@@ -84,6 +92,16 @@ def test_a_reward_that_comes_later_is_missing_without_a_reason() -> None:
     assert columns == {"reward": None, "reward_parts": {"exact_answer": 1.0}, "unscored_reason": None}
 
 
+def retire_a_task(root: Path) -> None:
+    """Through the page, beside the run, which it finds by its folder."""
+    wait_for(lambda: (root / "run" / HUB_FILE).is_file())
+    with Subjects([str(root / "run")]) as subjects:
+        page = TestClient(make_app(subjects, "ann", "form"), follow_redirects=False)
+        wait_for(lambda: 'href="/s/run/rows/' in page.get("/s/run/experiences").text)
+        said = page.post("/s/run/rows/0/word", data={"act": "retire", "form_token": "form"})
+        assert said.status_code == 303, said.text
+
+
 @pytest.mark.slow
 def test_a_run_trains_on_rewards_that_another_process_gives_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -98,14 +116,26 @@ def test_a_run_trains_on_rewards_that_another_process_gives_it(
     root = Path(__file__).parents[3]
     own = {HUB_TOKEN: make_token("a-secret", HubRole.FEEDBACK, "x"), "PYTHONPATH": str(root)}
     rater = [sys.executable, root / "recipes" / "rater.py", f"hub://127.0.0.1:{port}"]
-    with subprocess.Popen(rater, env={**os.environ, **own}) as people:
-        try:
-            summary = run_recipe(recipe)
-        finally:
-            people.kill()
+    with ThreadPoolExecutor(1) as page, ExitStack() as ending:
+
+        def people() -> None:
+            retire_a_task(tmp_path)
+            rating = ending.enter_context(subprocess.Popen(rater, env={**os.environ, **own}))
+            ending.callback(rating.kill)
+
+        said = page.submit(people)
+        summary = run_recipe(recipe)
+        said.result()
     assert summary["rows"]["trained"] == 2 * 4 * 4
     assert summary["rows"]["unscored"] == 0
     with Buffer(tmp_path / "run" / "buffer") as buffer:
         stored = buffer.read("experiences", ["reward", "source"]).to_pylist()
         assert {row["reward"] for row in stored if row["source"] == "rollout"} == {None}
         assert conservation(buffer, Ledger(buffer, "small", 0), CONSUMER).residual == 0
+        tasks = buffer.tasks("train")
+    assert not (tmp_path / "run" / HUB_FILE).exists()
+    at_the_end = newest(tmp_path / "run" / "checkpoints")
+    assert at_the_end is not None
+    selector = make_selector("difficulty", {}, tasks, 0)
+    selector.load_state_dict(at_the_end.state["selector"])
+    assert selector.in_play == len(tasks) - 1, "one was retired through the page"

@@ -28,11 +28,18 @@ def test_a_person_goes_from_a_curve_to_a_rollout_and_scores_it(visitor: Visitor,
     visitor.press("link", "step 1", by)
     assert visitor.place == "/s/run/steps/1"
     visitor.press("link", re.compile(r"^\d+$"), by)
-    assert re.fullmatch(r"/s/run/rows/\d+", visitor.place)
+    row = visitor.place
+    assert re.fullmatch(r"/s/run/rows/\d+", row)
     page.get_by_label("score").fill("0.25")
     page.get_by_label("comment").fill(f"said by {by}")
     visitor.press("button", "Store as me", by)
-    expect(page.get_by_text(f"0.25 said by {by}, me at")).to_be_visible()
+    expect(page.get_by_text(f"0.25 said by {by} me,")).to_be_visible()
+    visitor.press("button", "Not good", by)
+    expect(page.get_by_text("thumb 0").last).to_be_visible()
+    visitor.press("button", "Take back", by, -1)
+    assert visitor.place == "/s/run/said"
+    expect(page.get_by_text("taken back").first).to_be_visible()
+    visitor.open(row)
     visitor.press("link", "group", by)
     assert "/groups/" in visitor.place
 

@@ -1,0 +1,47 @@
+"""Where a running run's hub is: `hub.json` in its folder, with a token that gives feedback and opens no more.
+
+It is there while the run's process has a hub of its own, and only its user may read it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from rft_data.core.words import HubRole
+from rft_data.placement.hub.access import make_token
+from rft_data.run.record import held
+
+HUB_FILE = "hub.json"
+_CLIENT = "folder"
+
+
+@contextmanager
+def hub_offered(run_dir: Path, address: str, secret: str) -> Iterator[None]:
+    """Have the file inside the block."""
+    path = run_dir / HUB_FILE
+    draft = path.with_name(f".{HUB_FILE}.{os.getpid()}")
+    content = json.dumps({"address": address, "token": make_token(secret, HubRole.FEEDBACK, _CLIENT)})
+    with suppress(FileNotFoundError):
+        draft.unlink()
+    with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(content)
+    draft.rename(path)
+    try:
+        yield
+    finally:
+        with suppress(FileNotFoundError):
+            path.unlink()
+
+
+def offered_hub(run_dir: Path) -> tuple[str, str] | None:
+    """Address and token of the hub of a run whose process lives; None where it has none."""
+    try:
+        found = json.loads((run_dir / HUB_FILE).read_text())
+        offered = (str(found["address"]), str(found["token"]))
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+    return offered if held(run_dir) else None
