@@ -25,6 +25,7 @@ from explorers.ledger import note_unfinished
 from explorers.transports import make_transport
 from explorers.transports.arrival import Source, Transport
 from explorers.transports.tensor_sources import open_source
+from rft_data.core.absent import absent
 from rft_data.core.errors import EngineError, IntegrityError, RecipeError
 from rft_data.core.lookup import need, suggest
 from rft_data.core.protocols import Completion, Sampling
@@ -65,9 +66,11 @@ class TransformersEngine:
         # A progress bar for each load would hide the run's own output.
         transformers.utils.logging.disable_progress_bar()
         self._proof = Proof(model_path)
+        with absent("sklearn"):  # wanted by transformers' assisted generation alone, and 0.7 s of CPU time
+            from transformers import AutoModelForCausalLM
         with process_state_kept():
             self._model: Any = (
-                transformers.AutoModelForCausalLM.from_pretrained(model_path, dtype=settings["dtype"])
+                AutoModelForCausalLM.from_pretrained(model_path, dtype=settings["dtype"])
                 .to(settings["device"])
                 .eval()
                 .requires_grad_(False)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -239,7 +240,7 @@ def _parsed(path: Path) -> Any:
         text = path.read_text()
     except UnicodeDecodeError as err:
         raise RecipeError(f"{path} is not valid YAML: {err}") from err
-    tree = parse_yaml(text, str(path), keep_lines=True)
+    tree = _tree(text, str(path))
     if not isinstance(tree, dict):
         found = "is empty" if tree is None else f"holds {type(tree).__name__}, not a map of sections"
         raise RecipeError(
@@ -247,6 +248,12 @@ def _parsed(path: Path) -> Any:
             "folder 'recipes'."
         )
     return tree
+
+
+@lru_cache(maxsize=32)
+def _tree(text: str, place: str) -> object:
+    """What a file says, parsed once: a command reads a recipe several times. Merging copies it."""
+    return parse_yaml(text, place, keep_lines=True)
 
 
 def _origin(file: Path | None, lines: Any, key: object, around: Origin | None = None) -> Origin:

@@ -17,21 +17,24 @@ import torch
 from safetensors.torch import load_file
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 from torch.distributed.tensor import DTensor
-from transformers import (
-    AutoModelForCausalLM,
-    AutoModelForImageTextToText,
-    AutoTokenizer,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-)
 from transformers.utils.logging import disable_progress_bar
 
+from rft_data.core.absent import absent
 from rft_data.core.errors import MissingFileError, RecipeError
 from rft_data.core.files import read_manifest
 from rft_data.core.model_folder import PROCESSOR_FILES, takes_images
 from rft_data.weights.adapter import ADAPTER_FILE, adapter_in, check_base, merged
 from rft_data.weights.probe import Probe
 from trainers.models.options import loading_options
+
+with absent("sklearn"):  # wanted by transformers' assisted generation alone, and 0.7 s of CPU time
+    from transformers import (
+        AutoModelForCausalLM,
+        AutoModelForImageTextToText,
+        AutoTokenizer,
+        PreTrainedModel,
+        PreTrainedTokenizerBase,
+    )
 
 if TYPE_CHECKING:
     from accelerate import Accelerator

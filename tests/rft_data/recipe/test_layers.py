@@ -178,3 +178,15 @@ def test_the_example_of_the_page_is_a_recipe(tmp_path: Path) -> None:
     assert (recipe.name, recipe.buffer.uri) == ("mine", "runs/mine/buffer")
     assert "evaluation" not in recipe.saved()
     assert recipe.saved()["stages"][1]["steps"] == 40  # type: ignore[index]
+
+
+def test_a_file_read_again_is_as_it_was_and_one_that_changed_is_read_anew(folder: Path) -> None:
+    path = folder / "base.yaml"
+    before = read_layers(path)
+    changed = read_layers(path, ["explorer.reward.0.use=number", "~stages.0", "explorer.max_tokens=9"])
+    assert changed.tree["explorer"] == {"max_tokens": 9, "reward": [{"use": "number"}]}
+    again = read_layers(path)
+    assert again.tree == before.tree
+    assert again.origins.find(("explorer", "reward")) == before.origins.find(("explorer", "reward"))
+    path.write_text(BASE.replace("seed: 1", "seed: 2"))
+    assert read_layers(path).tree["seed"] == 2
