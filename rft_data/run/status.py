@@ -16,6 +16,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import pyarrow.compute as pc
+
 from rft_data.buffer import Buffer
 from rft_data.core.errors import MissingFileError
 from rft_data.core.facts import residual
@@ -29,7 +31,7 @@ _LAST_ROWS = 4000
 """Numbers of the newest steps that are read; a step has about a hundred."""
 _TREND = 200
 """Steps of the reward that are kept."""
-_OFFLINE_STAGE = re.compile(r"\d+-[a-z_]+/")
+_OFFLINE_STAGE = re.compile(r"^\d+-[a-z_]+/")
 """Begin of the names of an offline stage's numbers."""
 _RECENT = 20
 """Steps that rates are taken over."""
@@ -192,19 +194,20 @@ def _groups(buffer: Buffer | None, run_id: str, wanted: object) -> tuple[int, in
 def _progress(buffer: Buffer, run_id: str, *, online: bool) -> Progress | None:
     """Args: online: whether the run's steps are those of its last stage, and offline stages' do not count."""
     names = ["run_id", "role", "step", "key", "value", "created_at"]
-    last = [row for row in buffer.tail("metrics", _LAST_ROWS, names).to_pylist() if row["run_id"] == run_id]
-    if not last:  # another run has been writing since
-        last = buffer.read("metrics", names, Compare("run_id", "eq", run_id)).to_pylist()
+    last = buffer.tail("metrics", _LAST_ROWS, names)
+    last = last.filter(pc.equal(last["run_id"], run_id))
+    if not last.num_rows:  # another run has been writing since
+        last = buffer.read("metrics", names, Compare("run_id", "eq", run_id))
     if online:
-        taken = {row["step"] for row in last if row["role"] == MetricRole.LOOP}
-        last = [row for row in last if row["step"] in taken and not _OFFLINE_STAGE.match(row["key"])]
-    if not last:
+        taken = pc.unique(last.filter(pc.equal(last["role"], MetricRole.LOOP.value))["step"])
+        own = pc.invert(pc.match_substring_regex(last["key"], _OFFLINE_STAGE.pattern))
+        last = last.filter(pc.and_(pc.is_in(last["step"], taken), own))
+    if not last.num_rows:
         return None
-    step, at = last[-1]["step"], last[-1]["created_at"]
+    step, at = last["step"][-1].as_py(), last["created_at"][-1].as_py()
     numbers: dict[str, dict[str, float]] = {}
-    for row in last:
-        if row["step"] == step:
-            numbers.setdefault(row["role"], {})[row["key"]] = row["value"]
+    for row in last.filter(pc.equal(last["step"], step)).to_pylist():
+        numbers.setdefault(row["role"], {})[row["key"]] = row["value"]
     version = numbers.get(MetricRole.LOOP, {}).get(
         VERSION, numbers.get(MetricRole.TRAINER, {}).get("version")
     )

@@ -140,9 +140,10 @@ def pairs(
 
 def outcomes(buffer: Buffer, run_id: str) -> dict[str, int]:
     """Groups of a run by what became of them; those that an operator dropped by its name."""
-    groups = buffer.read("groups", ["outcome", "dropped_by"], Compare("run_id", "eq", run_id)).to_pylist()
+    groups = buffer.read("groups", ["outcome", "dropped_by"], Compare("run_id", "eq", run_id))
+    counted = groups.group_by(["outcome", "dropped_by"]).aggregate([([], "count_all")]).to_pylist()
     found: dict[str, int] = {}
-    for group in groups:
-        what = f"dropped by {group['dropped_by']}" if group["dropped_by"] else group["outcome"]
-        found[what] = found.get(what, 0) + 1
+    for one in counted:
+        what = f"dropped by {one['dropped_by']}" if one["dropped_by"] else one["outcome"]
+        found[what] = found.get(what, 0) + one["count_all"]
     return dict(sorted(found.items(), key=lambda pair: -pair[1]))

@@ -29,6 +29,8 @@ def finished(value: object) -> object:
 
 def visible(text: str) -> str:
     """A text with its lines, in which control and direction characters are seen and do nothing."""
+    if len(text) <= _LONGEST and text.isprintable():
+        return text
     cut = "" if len(text) <= _LONGEST else f"\n... {len(text) - _LONGEST:,} characters more"
     return "".join(c if c.isprintable() or c == "\n" else _seen(c) for c in text[:_LONGEST]) + cut
 

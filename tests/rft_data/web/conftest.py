@@ -9,7 +9,7 @@ from fastapi.testclient import TestClient
 
 from rft_data.web.app import make_app
 from rft_data.web.subjects import Subjects
-from tests.rft_data.web.visitor import ARCHIVE, browser, link, visitor  # noqa: F401
+from tests.rft_data.web.visitor import ARCHIVE, browser, served, visitor  # noqa: F401
 
 FORM_TOKEN = "of-the-form"  # noqa: S105 - of the tests
 

@@ -3,6 +3,7 @@
 import csv
 import html
 import io
+import os
 import re
 from pathlib import Path
 
@@ -16,7 +17,9 @@ from rft_data.reading.lineage import lineage, trained_on
 from rft_data.reading.run_metrics import run_metrics
 from rft_data.web.choice import chosen
 from rft_data.web.listing import listing
+from rft_data.web.serving import PRIORITY
 from tests.rft_data.web.conftest import FORM_TOKEN
+from tests.rft_data.web.visitor import Served
 
 
 def shown(page: TestClient, path: str, status: int = 200) -> str:
@@ -276,3 +279,8 @@ def test_a_file_that_is_rewritten_meanwhile_is_read_again(
     answer = quiet.get("/s/run/rows/160")
     assert answer.status_code == 500
     assert "OSError: gone for good" in answer.text
+
+
+def test_the_server_gives_way_to_a_run_on_the_same_machine(served: Served) -> None:
+    own = os.getpriority(os.PRIO_PROCESS, 0)
+    assert os.getpriority(os.PRIO_PROCESS, served.process) == min(own + PRIORITY, 19)

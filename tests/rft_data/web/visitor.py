@@ -23,9 +23,17 @@ ARCHIVE = Path(__file__).parents[2] / "data" / "written_by_0_5_0.tar.xz"
 NAMES = ("chromium", "google-chrome")
 
 
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A running `rft view --author me` over two runs and a buffer."""
+
+    process: int
+    link: str
+    """What it printed."""
+
+
 @pytest.fixture(scope="session")
-def link(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """What `rft view --author me` prints, over two runs and a buffer."""
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     folder = tmp_path_factory.mktemp("browser")
     with tarfile.open(ARCHIVE) as archive:
         archive.extractall(folder, filter="data")
@@ -34,7 +42,7 @@ def link(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as server:
         assert server.stdout is not None
         try:
-            yield server.stdout.readline().strip()
+            yield Served(server.pid, server.stdout.readline().strip())
         finally:
             server.terminate()
 
@@ -99,12 +107,12 @@ class Visitor:
 
 
 @pytest.fixture
-def visitor(browser: Browser, link: str) -> Iterator[Visitor]:
+def visitor(browser: Browser, served: Served) -> Iterator[Visitor]:
     """A fresh visitor, whose browser said nothing wrong and asked no other host."""
     with browser.new_context(viewport={"width": 1280, "height": 800}) as context:
         page = context.new_page()
-        person = Visitor(page, link)
-        home = urlsplit(link).netloc
+        person = Visitor(page, served.link)
+        home = urlsplit(served.link).netloc
 
         def heard(message: ConsoleMessage) -> None:
             if message.type in ("error", "warning"):
@@ -120,6 +128,6 @@ def visitor(browser: Browser, link: str) -> Iterator[Visitor]:
         page.on("console", heard)
         page.on("pageerror", lambda err: person.wrong.append(f"{person.place}: {err}"))
         context.route("**/*", asked)
-        page.goto(link)
+        page.goto(served.link)
         yield person
         assert person.wrong == []
