@@ -40,12 +40,15 @@ def view(
     author: Annotated[
         str | None, typer.Option(help="Who you are: then scores and comments may be given.")
     ] = None,
+    allow_run: Annotated[
+        bool, typer.Option("--allow-run", help="Let the recipe form start runs in the shown folder of runs.")
+    ] = False,
     port: Annotated[int, typer.Option(min=0, max=65535, help="0: a free one.")] = 0,
 ) -> None:
     """Look at runs and their rollouts in a browser, also beside a running owner."""
     with edge():
         from rft_data.core.lookup import need
-        from rft_data.web.subjects import Subjects
+        from rft_data.web.subjects import Subjects, folder_of_runs
 
         need("fastapi", "web", "rft view")
         need("jinja2", "web", "rft view")
@@ -54,4 +57,5 @@ def view(
         from rft_data.web.serving import serve
 
         say("open this link; it carries the page's token. Ctrl-C ends it.", err=True)
-        serve(Subjects(paths), port, author, say)
+        below = folder_of_runs(paths) if allow_run else None
+        serve(Subjects(paths), port, author, below, say)

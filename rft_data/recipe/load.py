@@ -24,7 +24,7 @@ from rft_data.recipe.located import located
 from rft_data.recipe.modes import MODES, DataRecipe, OperatorRecipe
 from rft_data.recipe.origins import Origins
 from rft_data.recipe.paths import folders_beside
-from rft_data.recipe.preflight import Problem, broken_rules, problems_here
+from rft_data.recipe.preflight import Problem, argument_problems, broken_rules, problems_here, trl_problems
 from rft_data.recipe.recipe import Recipe, RunRecipe
 from rft_data.recipe.references import filled
 from rft_data.recipe.section import CHECK_ONLY
@@ -63,6 +63,17 @@ def validate_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
     Raises: what `load_recipe` raises.
     """
     return _checked(_own_layers(path, overrides), CHECK_ONLY, [broken_rules, problems_here])
+
+
+def check_text(path: Path) -> Recipe:
+    """`check_recipe` for a text that nobody vouches for: the paths in it are not looked at.
+
+    Arguments and options are compared with the files of the installed packages, which are not imported. What
+    it extends is read: the caller says which recipes it may.
+    Raises: what `load_recipe` raises.
+    """
+    checks = [broken_rules, argument_problems, trl_problems]
+    return _checked(read_layers(path), CHECK_ONLY, checks, stored_folders=[])
 
 
 def load_run_recipe(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from functools import partial, wraps
+from pathlib import Path
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -14,6 +15,7 @@ from starlette.exceptions import HTTPException
 
 from rft_data.core.errors import BusyError, RftError, RowError, TokenError
 from rft_data.reading.patience import patiently
+from rft_data.web.bodies import Bounded
 from rft_data.web.page import Page, View
 from rft_data.web.subjects import Subjects
 from rft_data.web.templates import STATIC
@@ -22,6 +24,7 @@ from rft_data.web.views.feedback import FeedbackViews
 from rft_data.web.views.lineage import LineageViews
 from rft_data.web.views.payloads import PayloadViews
 from rft_data.web.views.pictures import PictureViews
+from rft_data.web.views.recipes import RecipeViews
 from rft_data.web.views.runs import RunViews
 from rft_data.web.views.search import SearchViews
 from rft_data.web.views.trials import TrialViews
@@ -37,16 +40,22 @@ VIEWS: tuple[type[View], ...] = (
     FeedbackViews,
     TrialViews,
     WordViews,
+    RecipeViews,
 )
 
 
-def make_app(subjects: Subjects, author: str | None, form_token: str) -> FastAPI:
+def make_app(
+    subjects: Subjects, author: str | None, form_token: str, runs_below: Path | None = None
+) -> FastAPI:
     """The page as an ASGI application; who may see it, `guard.py` decides.
 
-    Args: author: who speaks when something is said; None: the page only shows. form_token: what forms carry.
+    Args:
+        author: who speaks when something is said; None: the page only shows. form_token: what forms carry.
+        runs_below: the folder in which the page starts runs; None: it starts none.
     """
-    page = Page(subjects, author, form_token)
+    page = Page(subjects, author, form_token, runs_below)
     app = FastAPI(title="rft-data", docs_url=None, redoc_url=None, openapi_url=None)
+    app.add_middleware(Bounded)
     app.mount("/static", StaticFiles(directory=STATIC))
     for view in VIEWS:
         for route in view(page).routes():

@@ -11,7 +11,7 @@ from typing import Any
 from rft_data.core.children import Child, how_it_ended
 from rft_data.core.errors import BusyError, RecipeError, RftError, StalledError
 
-_AT_ONCE = 2
+_AT_ONCE, _PATIENCE_S = 2, 5.0
 _MOST_BYTES = 16 << 20
 _LINES = 20
 _free = BoundedSemaphore(_AT_ONCE)
@@ -25,7 +25,7 @@ def ask(module: str, request: Mapping[str, object], *, deadline_s: float, what: 
     Raises: BusyError while two other requests are worked on; RecipeError for what the child says is wrong,
         with its mistakes; StalledError past the deadline; RftError when the child died.
     """
-    if not _free.acquire(blocking=False):
+    if not _free.acquire(timeout=_PATIENCE_S):
         raise BusyError(f"{_AT_ONCE} other requests are being worked on; send this one again in a moment.")
     try:
         answer = _answer(module, request, deadline_s, what)

@@ -7,6 +7,7 @@ import logging
 import secrets
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any, Protocol
 
 from fastapi import Form, Query, Request
@@ -42,8 +43,12 @@ class Route:
 class Page:
     """The page over some subjects."""
 
-    def __init__(self, subjects: Subjects, author: str | None, form_token: str) -> None:
+    def __init__(
+        self, subjects: Subjects, author: str | None, form_token: str, runs_below: Path | None = None
+    ) -> None:
         self.subjects, self.author, self.form_token = subjects, author, form_token
+        self.runs_below = runs_below
+        """The folder in which runs are started; None: none are."""
         self._templates = environment()
 
     def shown(self, template: str, status: int = 200, /, **values: Any) -> HTMLResponse:

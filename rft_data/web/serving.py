@@ -6,6 +6,7 @@ import os
 import secrets
 import socket
 from collections.abc import Callable
+from pathlib import Path
 
 import uvicorn
 
@@ -18,19 +19,23 @@ PRIORITY = 10
 """By so much the page is nicer than a run: where both want a core, the run gets nine tenths of it."""
 
 
-def serve(subjects: Subjects, port: int, author: str | None, say: Callable[[str], None]) -> None:
+def serve(
+    subjects: Subjects, port: int, author: str | None, runs_below: Path | None, say: Callable[[str], None]
+) -> None:
     """Serve until interrupted, at a lower priority than other processes of this machine.
 
-    Args: port: 0 for a free one; author: who speaks, None: the page only shows; say: is given the link.
-
+    A page that may start runs keeps its priority, which they inherit.
+    Args:
+        port: 0 for a free one. author: who speaks, None: the page only shows.
+        runs_below: where runs may be started, None: nowhere. say: is given the link.
     Raises: OSError when the port is taken.
     """
-    if hasattr(os, "nice"):
+    if runs_below is None and hasattr(os, "nice"):
         os.nice(PRIORITY)
     token = secrets.token_urlsafe(24)
     with socket.create_server((HOST, port)) as listening, subjects:
         app = Guard(
-            make_app(subjects, author, secrets.token_urlsafe(24)),
+            make_app(subjects, author, secrets.token_urlsafe(24), runs_below),
             token=token,
             hosts=frozenset((HOST, "localhost")),
         )

@@ -53,6 +53,12 @@ class Subjects:
             raise MissingFileError(f"this page shows no '{key}'; it shows {', '.join(self._by_key)}.")
         return self._by_key[key]
 
+    def add(self, folder: Path) -> None:
+        """Show one more run, also before it wrote anything."""
+        with self._lock:
+            key = self._new_key(folder.name)
+            self._by_key = {**self._by_key, key: Subject(key, str(folder), folder)}
+
     def buffer(self, key: str) -> Buffer:
         """The subject's buffer, which stays open for reading.
 
@@ -102,6 +108,17 @@ class Subjects:
         while key in self._by_key:
             key, number = f"{base}-{number}", number + 1
         return key
+
+
+def folder_of_runs(paths: Sequence[str]) -> Path:
+    """The first path that is a folder of runs. Raises: MissingFileError when none is."""
+    for path in paths:
+        if all(run_dir not in (None, Path(path)) for _, run_dir in _inside(path)):
+            return Path(path)
+    raise MissingFileError(
+        f"no folder of runs is among {', '.join(paths)}, and --allow-run starts runs there; give one, for "
+        "example runs."
+    )
 
 
 def _inside(path: str) -> Iterator[tuple[str, Path | None]]:

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Mapping
 from datetime import datetime
 
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from rft_data.core.text import shown
 
@@ -33,6 +33,11 @@ def visible(text: str) -> str:
         return text
     cut = "" if len(text) <= _LONGEST else f"\n... {len(text) - _LONGEST:,} characters more"
     return "".join(c if c.isprintable() or c == "\n" else _seen(c) for c in text[:_LONGEST]) + cut
+
+
+def exact(text: str) -> Markup:
+    """A text for a form, character by character: what comes back must be what was given."""
+    return escape(text)
 
 
 def short(text: str | None) -> str:
@@ -66,6 +71,7 @@ def _seen(character: str) -> str:
 FILTERS: Mapping[str, Callable[..., object]] = {
     "number": number,
     "short": short,
+    "exact": exact,
     "moment": moment,
     "parts": parts,
     "quoted": quoted,

@@ -14,7 +14,7 @@ from rft_data.recipe.preflight.tree import Tree
 from rft_data.recipe.preflight.trl_options import trl_problems
 from rft_data.recipe.preflight.vision import vision_problems
 
-__all__ = ["Problem", "broken_rules", "problems_here"]
+__all__ = ["Problem", "argument_problems", "broken_rules", "problems_here", "trl_problems"]
 
 
 def problems_here(tree: Tree) -> Iterator[Problem]:

@@ -83,6 +83,7 @@ def test_a_trial_needs_the_form_and_bounds(page: TestClient) -> None:
 
 def test_a_third_trial_at_a_time_is_refused(page: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(asking, "_free", asking.BoundedSemaphore(1))
+    monkeypatch.setattr(asking, "_PATIENCE_S", 0)
     asking._free.acquire()
     status, text = tried(page, "run", text=TEXT)
     assert status == 503

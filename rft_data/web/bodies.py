@@ -1,0 +1,32 @@
+"""How much a request may send: a form of the page is small, and says how long it is."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+from starlette.responses import PlainTextResponse
+
+MOST_BYTES = 1 << 20
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+
+class Bounded:
+    """Refuses requests with larger bodies before these are read; ASGI middleware."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Hand on a request, or refuse it with 413."""
+        if scope["type"] == "http" and scope["method"] == "POST":
+            length = dict(scope["headers"]).get(b"content-length", b"")
+            if not length.isdigit() or int(length) > MOST_BYTES:
+                words = f"A form has at most {MOST_BYTES} bytes, and says how many; send a shorter one."
+                await PlainTextResponse(words, 413)(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
