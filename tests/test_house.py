@@ -91,3 +91,22 @@ def test_layer_contract_is_short_exhaustive_and_without_exceptions() -> None:
 def test_tests_lie_in_the_rooms_they_test() -> None:
     folders = {file.parent.relative_to(ROOT / "tests") for file in (ROOT / "tests").rglob("test_*.py")}
     assert [str(folder) for folder in sorted(folders) if not (ROOT / folder).is_dir()] == []
+
+
+def test_only_the_recipe_asks_which_mode_it_is_of() -> None:
+    asked = [
+        f"{module}:{node.lineno}"
+        for module in module_files()
+        if not module.startswith("rft_data.recipe")
+        for node in ast.walk(syntax_tree(module))
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("isinstance", "issubclass")
+        if any(name.endswith("Recipe") for name in map(ast.unparse, _alternatives(node.args[1])))
+    ]
+    assert asked == [], "ask rft_data.recipe.kinds, or give the recipe's classes a property"
+
+
+def _alternatives(kinds: ast.expr) -> list[ast.expr]:
+    """The types of `A | B` and of `(A, B)`."""
+    if isinstance(kinds, ast.BinOp):
+        return [*_alternatives(kinds.left), *_alternatives(kinds.right)]
+    return kinds.elts if isinstance(kinds, ast.Tuple) else [kinds]

@@ -64,15 +64,16 @@ def check(
 
 
 def _tasks_recipe(path: Path, overrides: list[str]) -> TasksRecipe:
+    from rft_data.recipe.kinds import with_tasks
     from rft_data.recipe.load import load_recipe
-    from rft_data.recipe.recipe import TasksRecipe
 
     loaded = load_recipe(path, overrides)
-    if not isinstance(loaded, TasksRecipe):
+    tasks = with_tasks(loaded)
+    if tasks is None:
         raise RecipeError(
             f"{path} has mode '{loaded.mode}', which reads no tasks; there is nothing to check."
         )
-    return loaded
+    return tasks
 
 
 def _lines(report: DataReport) -> Iterator[str]:

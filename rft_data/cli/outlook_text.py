@@ -7,6 +7,7 @@ from pathlib import Path
 
 from rft_data.cli.buffer_text import size_text
 from rft_data.placement.machine import total_bytes
+from rft_data.recipe.kinds import with_model, with_reinforcement
 from rft_data.recipe.modes import TrainingRecipe
 from rft_data.recipe.recipe import Recipe, RunRecipe
 from rft_data.run.doctor.machine import gpu_lines
@@ -23,15 +24,16 @@ _ROW_BYTES, _TOKEN_BYTES = 2_000, 20
 
 def outlook_lines(recipe: Recipe) -> list[str]:
     """One line for each thing that is known before the run, as `what: words`."""
-    lines = list(_training(recipe)) if isinstance(recipe, TrainingRecipe) else []
-    if isinstance(recipe, RunRecipe):
-        lines.append(("where", _where(recipe)))
+    training, run = with_reinforcement(recipe), with_model(recipe)
+    lines = [] if training is None else list(_training(training))
+    if run is not None:
+        lines.append(("where", _where(run)))
     hosts = contacts(recipe)
     lines += [("contacts", f"{host}, for {why}") for host, why in hosts.items()]
     if not hosts:
         lines.append(("contacts", "no host"))
-    if isinstance(recipe, RunRecipe):
-        lines.append(("folder", _folder(Path(recipe.run_dir))))
+    if run is not None:
+        lines.append(("folder", _folder(Path(run.run_dir))))
     return [f"{what:<12} {words}" for what, words in lines]
 
 

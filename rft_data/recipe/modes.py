@@ -96,7 +96,6 @@ class TrainRecipe(RunRecipe):
     feedback_join: ClassVar[None] = None
     greedy_member: ClassVar[None] = None
     """None: whether the exploring run decoded one greedily is not known here."""
-    offline_stages: ClassVar[tuple[()]] = ()
     has_experts: ClassVar[bool] = True
     """The buffer shows whether the exploring run had experts."""
 
@@ -167,6 +166,11 @@ class OfflineRecipe(RunRecipe):
     monitor: Monitor = Field(default_factory=Monitor, exclude_if=lambda given: given == Monitor())
     """Trackers, which are shown a stage's numbers when it is done."""
 
+    @property
+    def offline_stages(self) -> list[OfflineStage]:
+        """All of them."""
+        return self.stages
+
     @model_validator(mode="after")
     def _unserved(self) -> OfflineRecipe:
         if self.monitor.prometheus_port:
@@ -201,6 +205,13 @@ class EvalRecipe(RunRecipe, TasksRecipe):
     """How many held-out tasks are played, and how often each."""
     experience_ops: Operators = Field(default_factory=list, exclude_if=lambda given: not given)
     """Operators of which those that may shape a reward do, as in the run that trained; none by default."""
+
+    several_models: ClassVar[bool] = True
+
+    @property
+    def played(self) -> Model:
+        """The first of the models."""
+        return Model(path=self.models[0])
 
     trains: ClassVar[bool] = False
 

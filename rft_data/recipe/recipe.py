@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, PrivateAttr, model_validator
@@ -10,6 +10,7 @@ from pydantic import Field, PrivateAttr, model_validator
 from rft_data.recipe.algorithms import Algorithm
 from rft_data.recipe.imports import Import
 from rft_data.recipe.names import is_safe
+from rft_data.recipe.offline import AnyOfflineStage
 from rft_data.recipe.presets import NO_RATIO
 from rft_data.recipe.rewards import check_rewards
 from rft_data.recipe.running import (
@@ -152,6 +153,11 @@ class RunRecipe(Recipe):
         return None
 
     @property
+    def offline_stages(self) -> Sequence[AnyOfflineStage]:
+        """The stages that train on stored rows."""
+        return ()
+
+    @property
     def leases_by(self) -> Component:
         """The sampler that leases the run's groups; nothing is leased where a mode has none."""
         return Component(use="fifo")
@@ -168,6 +174,14 @@ class PlayingRecipe(RunRecipe, TasksRecipe):
     """Engine, group size, sampling and reward: how each task is played."""
     experience_ops: Operators
     """Operators that filter rollouts, shape rewards and set advantages, in order; see docs/operators.md."""
+
+    several_models: ClassVar[bool] = False
+    """Whether the path of `played` may be a pattern of folders."""
+
+    @property
+    def played(self) -> Model:
+        """The model that plays."""
+        return self.model
 
     @model_validator(mode="after")
     def _rewards(self) -> Self:

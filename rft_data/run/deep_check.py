@@ -12,15 +12,15 @@ from typing import Any, TypeVar
 from rft_data.buffer import Buffer
 from rft_data.core.errors import RecipeError, RftError
 from rft_data.core.rows import Task
-from rft_data.recipe.modes import (
-    ExploreRecipe,
-    ExplorerRecipe,
-    OfflineRecipe,
-    OperatorRecipe,
-    TrainRecipe,
+from rft_data.recipe.kinds import (
+    with_explorers,
+    with_model,
+    with_operators,
+    with_reinforcement,
+    with_tasks,
 )
-from rft_data.recipe.online import OnlineRecipe
-from rft_data.recipe.recipe import PlayingRecipe, Recipe, TasksRecipe
+from rft_data.recipe.modes import ExplorerRecipe, OperatorRecipe
+from rft_data.recipe.recipe import Recipe, TasksRecipe
 from rft_data.recipe.sections import EngineSection
 from rft_data.recipe.task_sources import StoredTasks
 from rft_data.recipe.tasksets import Taskset
@@ -38,10 +38,12 @@ def deep_problems(recipe: Recipe) -> list[str]:
     found = _Problems()
     for check in _part_checks(recipe):
         found.attempt(check)
-    if isinstance(recipe, TasksRecipe):
-        tasks = [one for section in recipe.tasks for one in _first_tasks(section, recipe, found)]
-        if isinstance(recipe, PlayingRecipe) and recipe.explorer.base_url is None and recipe.model.path:
-            found.attempt(partial(_check_prompts, recipe, recipe.model.path, tasks))
+    if (asking := with_tasks(recipe)) is not None:
+        tasks = [one for section in asking.tasks for one in _first_tasks(section, asking, found)]
+        if (playing := with_explorers(recipe)) is not None and not playing.several_models:
+            model = playing.played.path
+            if playing.explorer.base_url is None and model:
+                found.attempt(partial(_check_prompts, playing, model, tasks))
     return found.texts
 
 
@@ -62,19 +64,18 @@ class _Problems:
 
 
 def _part_checks(recipe: Recipe) -> Iterator[Callable[[], object]]:
-    if isinstance(recipe, OnlineRecipe | OfflineRecipe):
-        stages = recipe.offline_stages if isinstance(recipe, OnlineRecipe) else recipe.stages
-        yield from (partial(checks.check_offline_stage, recipe, stage) for stage in stages)
-    if isinstance(recipe, OnlineRecipe | TrainRecipe):
-        yield partial(checks.check_rl_stage, recipe, recipe.rl)
-    if isinstance(recipe, OnlineRecipe | ExploreRecipe | TrainRecipe):
-        yield partial(_build_operators, recipe)
-    if isinstance(recipe, ExplorerRecipe):
-        rewards = [reward.model_dump() for reward in recipe.explorer.reward]
-        yield partial(checks.check_explorer, recipe.explorer, rewards)
-        yield partial(_check_engine, recipe.explorer.engine, recipe.seed)
-    if isinstance(recipe, TasksRecipe) and recipe.task_ops:
-        yield partial(build.task_pipeline, recipe, recipe.task_ops, "task_ops", None)
+    if (run := with_model(recipe)) is not None:
+        yield from (partial(checks.check_offline_stage, run, stage) for stage in run.offline_stages)
+    if (training := with_reinforcement(recipe)) is not None:
+        yield partial(checks.check_rl_stage, training, training.rl)
+    if (judging := with_operators(recipe)) is not None:
+        yield partial(_build_operators, judging)
+    if (playing := with_explorers(recipe)) is not None:
+        rewards = [reward.model_dump() for reward in playing.explorer.reward]
+        yield partial(checks.check_explorer, playing.explorer, rewards)
+        yield partial(_check_engine, playing.explorer.engine, recipe.seed)
+    if (asking := with_tasks(recipe)) is not None and asking.task_ops:
+        yield partial(build.task_pipeline, asking, asking.task_ops, "task_ops", None)
 
 
 def _build_operators(recipe: OperatorRecipe) -> None:
@@ -110,7 +111,7 @@ def _first_tasks(section: Taskset, recipe: TasksRecipe, found: _Problems) -> lis
     return list(islice(tasks or [], _SHOWN))
 
 
-def _check_prompts(recipe: PlayingRecipe, model: str, tasks: list[Task]) -> None:
+def _check_prompts(recipe: ExplorerRecipe, model: str, tasks: list[Task]) -> None:
     """Render prompts with the model's template.
 
     Raises: RecipeError without a tokenizer or a template, and for prompts that leave no room for an answer.

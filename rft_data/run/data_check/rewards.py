@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from explorers.rewards.unit_tests import unit_tests
 from rft_data.core.errors import RecipeError
 from rft_data.core.rows import Task
-from rft_data.recipe.modes import ExplorerRecipe
+from rft_data.recipe.kinds import with_explorers
 from rft_data.recipe.recipe import Recipe
 from rft_data.run.task_setup import check_known_code
 
@@ -16,13 +16,14 @@ _READ_ANSWERS = ("exact_answer", "math_verify", "number", "multiple_choice")
 
 def reward_problems(recipe: Recipe | None, tasks: Sequence[Task]) -> Iterator[str]:
     """What the tasks lack, and what to write for it."""
-    if not isinstance(recipe, ExplorerRecipe):
+    playing = None if recipe is None else with_explorers(recipe)
+    if playing is None:
         return
     try:
-        check_known_code(recipe.explorer, tasks)
+        check_known_code(playing.explorer, tasks)
     except RecipeError as err:
         yield str(err)
-    for component in recipe.explorer.reward:
+    for component in playing.explorer.reward:
         scored = [one for one in tasks if not component.tasksets or one.taskset in component.tasksets]
         if component.use in _READ_ANSWERS:
             if lacking := sum(task.answer is None for task in scored):

@@ -15,8 +15,9 @@ from rft_data.buffer import Buffer
 from rft_data.core.errors import RecipeError
 from rft_data.core.images import for_template
 from rft_data.core.rows import Message, Task
-from rft_data.recipe.modes import EvalRecipe, ExplorerRecipe
-from rft_data.recipe.recipe import PlayingRecipe, Recipe, TasksRecipe
+from rft_data.recipe.kinds import with_explorers
+from rft_data.recipe.modes import ExplorerRecipe
+from rft_data.recipe.recipe import Recipe, TasksRecipe
 from rft_data.run import build
 
 
@@ -33,12 +34,13 @@ class Prompt:
 
 def explored(recipe: Recipe) -> ExplorerRecipe:
     """The recipe, if it has explorers. Raises: RecipeError."""
-    if not isinstance(recipe, PlayingRecipe | EvalRecipe):
+    playing = with_explorers(recipe)
+    if playing is None:
         raise RecipeError(
             f"recipe '{recipe.name}' has mode '{recipe.mode}', which plays no task; give one of mode online, "
             "explore or eval."
         )
-    return recipe
+    return playing
 
 
 def chosen_task(recipe: TasksRecipe, which: str | None) -> Task:
@@ -96,12 +98,11 @@ def seen(recipe: ExplorerRecipe, tokenizer: Any, task: Task) -> Prompt:
 
 def played_model(recipe: ExplorerRecipe, folder: Path) -> str:
     """Folder of the model that plays, or its name at an endpoint; one that is built is built in `folder`."""
-    if isinstance(recipe, EvalRecipe):
-        [first, *_] = recipe.models
-        return first if recipe.explorer.base_url else str(build.model_folders(first)[0])
     if recipe.explorer.base_url:
-        return str(recipe.model.path)
-    return str(build.model_folder(recipe.model, folder, recipe.seed))
+        return str(recipe.played.path)
+    if recipe.several_models:
+        return str(build.model_folders(str(recipe.played.path))[0])
+    return str(build.model_folder(recipe.played, folder, recipe.seed))
 
 
 def tokenizer_of(recipe: ExplorerRecipe, model: str) -> Any:

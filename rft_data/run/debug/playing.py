@@ -10,7 +10,7 @@ from typing import Any
 
 from rft_data.buffer import Buffer
 from rft_data.core.rows import Task
-from rft_data.recipe.modes import EvalRecipe, ExploreRecipe, ExplorerRecipe
+from rft_data.recipe.modes import ExploreRecipe, ExplorerRecipe
 from rft_data.run.debug.chosen import played_model, tokenizer_of
 from rft_data.run.start import run_recipe
 
@@ -92,8 +92,7 @@ def _explore_recipe(
 ) -> ExploreRecipe:
     """The recipe's explorers and operators on this task alone."""
     values = {key: one for key, one in recipe.model_dump().items() if key in _KEPT}
-    if isinstance(recipe, EvalRecipe):
-        values.setdefault("experience_ops", [])
+    values.setdefault("experience_ops", [])  # mode eval leaves an empty list out
     return ExploreRecipe.model_validate(
         {
             **values,

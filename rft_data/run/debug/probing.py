@@ -18,6 +18,7 @@ from rft_data.core.errors import RecipeError, TrainingError
 from rft_data.core.lookup import need
 from rft_data.core.rows import Task
 from rft_data.core.words import MetricRole
+from rft_data.recipe.kinds import that_explores_and_trains
 from rft_data.recipe.online import OnlineRecipe
 from rft_data.recipe.recipe import Recipe
 from rft_data.run.debug.chosen import Prompt, played_model, seen, tokenizer_of
@@ -73,12 +74,13 @@ def probed(recipe: OnlineRecipe, task: Task) -> Probe:
 
 def can_be_probed(recipe: Recipe) -> OnlineRecipe:
     """The recipe, if it explores and trains. Raises: RecipeError."""
-    if not isinstance(recipe, OnlineRecipe):
+    online = that_explores_and_trains(recipe)
+    if online is None:
         raise RecipeError(
             f"recipe '{recipe.name}' has mode '{recipe.mode}', and a probe explores and computes a loss: "
             "give one of mode online; for rollouts alone: rft debug engine."
         )
-    return recipe
+    return online
 
 
 def _one_step(recipe: OnlineRecipe, task: Task, model: str, root: Path) -> OnlineRecipe:
