@@ -154,8 +154,20 @@ def timed_views(client: httpx.Client, rows: int, times: int) -> dict[str, float]
     views: dict[str, Callable[[int], None]] = {
         "table": lambda _: got("/s/run/experiences", where=f"reward >= {rng.uniform(0, 0.9):.4f}"),
         "rare": lambda _: got("/s/run/experiences", where=f"task_id = 't{rng.integers(rows // GROUP)}'"),
+        "best": lambda _: got(
+            "/s/run/experiences", order="best", where=f"reward >= {rng.uniform(0, 0.9):.4f}"
+        ),
+        "longest": lambda _: got("/s/run/experiences", order="longest"),
+        "verdict": lambda _: got(
+            "/s/run/experiences", verdict="dropped", where=f"turn < {rng.integers(1, 9)}"
+        ),
+        "text": lambda _: got(
+            "/s/run/experiences", where=f"completion_text contains 'none {rng.integers(rows)}'"
+        ),
+        "file": lambda _: got("/s/run/experiences/file", format="csv", order="best"),
         "group": lambda _: got(f"/s/run/groups/run/0-{rng.integers(rows // GROUP):08d}"),
         "row": lambda _: got(f"/s/run/rows/{rng.integers(rows)}"),
+        "descent": lambda _: got(f"/s/run/rows/{rng.integers(rows)}/descent"),
         "metrics": lambda _: got("/s/run/metric", name="trainer/reward"),
         "run": lambda _: got("/s/run"),
     }
@@ -237,9 +249,9 @@ def main() -> None:
         maker = made_run(folder, rows)
         with served(folder) as (client, pid):
             spent, bare = timed_views(client, rows, times), floors(folder, times)
-            sizes = [
-                len(client.get(path).content) for path in ("/s/run", "/static/page.css", "/static/icon.svg")
-            ]
+            files = ("page.css", "reading.css", "icon.svg")
+            paths = ("/s/run", *(f"/static/{name}" for name in files))
+            sizes = [len(client.get(path).content) for path in paths]
             beside = throughput(folder, maker, client, *((1, 1) if args.quick else (12, 3)))
             memory = resident_mb(pid)
     print(f"{'view':<10}{'p95 ms':>8}{'bare scan':>11}   {rows:,} rows")

@@ -44,6 +44,10 @@ def view(
         bool, typer.Option("--allow-run", help="Let the recipe form start runs in the shown folder of runs.")
     ] = False,
     port: Annotated[int, typer.Option(min=0, max=65535, help="0: a free one.")] = 0,
+    render: Annotated[
+        bool,
+        typer.Option("--render", help="Show rows by the functions that recipes name: it runs their code."),
+    ] = False,
 ) -> None:
     """Look at runs and their rollouts in a browser, also beside a running owner."""
     with edge():
@@ -58,4 +62,4 @@ def view(
 
         say("open this link; it carries the page's token. Ctrl-C ends it.", err=True)
         below = folder_of_runs(paths) if allow_run else None
-        serve(Subjects(paths), port, author, below, say)
+        serve(Subjects(paths), port, author, below, say, renders=render)

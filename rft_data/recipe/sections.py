@@ -7,13 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from pydantic import (
-    AfterValidator,
-    Field,
-    ValidationInfo,
-    field_validator,
-    model_validator,
-)
+from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
 
 from explorers.engines.endpoint_options import endpoint_options
 from explorers.engines.routing import checked_engines
@@ -22,12 +16,7 @@ from explorers.limits import recipe_limits
 from rft_data.core.errors import RftError
 from rft_data.core.lookup import suggest
 from rft_data.core.words import SwapMode
-from rft_data.recipe.names import (
-    SAMPLERS,
-    known_name,
-    known_operator,
-    known_option,
-)
+from rft_data.recipe.names import SAMPLERS, known_name, known_operator, known_option
 from rft_data.recipe.rewards import RewardComponent
 from rft_data.recipe.running import Component
 from rft_data.recipe.section import Section
@@ -229,6 +218,9 @@ class ExplorerSection(Section):
     class of tools or an environment of your own: docs/worlds.md."""
     workflows: dict[str, PlayedWorkflow] = Field(default_factory=dict, exclude_if=lambda given: not given)
     """Further ones, by the name that a task gives in its field `workflow`."""
+    render: str | None = Field(default=None, exclude_if=lambda given: given is None)
+    """A function of your own that shows a row on the page (`rft view --render`): `file.py:function`. It gets
+    the row as plain values and returns a text, a mapping, or a list of rows; see docs/page.md."""
     limits: dict[str, object] = Field(default_factory=dict)
     """Deadlines, retries and spare rollouts: fields of `explorers.limits.Limits`."""
     sandbox: Literal["auto", "bubblewrap", "landlock", "none"] = Field(
@@ -239,6 +231,11 @@ class ExplorerSection(Section):
     reward: list[RewardComponent] = Field(default_factory=list)
     """Components whose weighted sum is the reward of a rollout; the first says whether it passes. The reward
     that a workflow itself gives is a further part, `world`; with one, the list may be empty."""
+
+    @field_validator("render")
+    @classmethod
+    def _own_function(cls, render: str | None) -> str | None:
+        return None if render is None else known_name("renderer", render, ())
 
     @model_validator(mode="after")
     def _ends(self) -> ExplorerSection:

@@ -45,15 +45,21 @@ VIEWS: tuple[type[View], ...] = (
 
 
 def make_app(
-    subjects: Subjects, author: str | None, form_token: str, runs_below: Path | None = None
+    subjects: Subjects,
+    author: str | None,
+    form_token: str,
+    runs_below: Path | None = None,
+    *,
+    renders: bool = False,
 ) -> FastAPI:
     """The page as an ASGI application; who may see it, `guard.py` decides.
 
     Args:
         author: who speaks when something is said; None: the page only shows. form_token: what forms carry.
         runs_below: the folder in which the page starts runs; None: it starts none.
+        renders: whether functions that recipes name may be run to show rows.
     """
-    page = Page(subjects, author, form_token, runs_below)
+    page = Page(subjects, author, form_token, runs_below, renders=renders)
     app = FastAPI(title="rft-data", docs_url=None, redoc_url=None, openapi_url=None)
     app.add_middleware(Bounded)
     app.mount("/static", StaticFiles(directory=STATIC))

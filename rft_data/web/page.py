@@ -44,11 +44,19 @@ class Page:
     """The page over some subjects."""
 
     def __init__(
-        self, subjects: Subjects, author: str | None, form_token: str, runs_below: Path | None = None
+        self,
+        subjects: Subjects,
+        author: str | None,
+        form_token: str,
+        runs_below: Path | None = None,
+        *,
+        renders: bool = False,
     ) -> None:
         self.subjects, self.author, self.form_token = subjects, author, form_token
         self.runs_below = runs_below
         """The folder in which runs are started; None: none are."""
+        self.renders = renders
+        """Whether functions that recipes name may be run to show rows."""
         self._templates = environment()
 
     def shown(self, template: str, status: int = 200, /, **values: Any) -> HTMLResponse:

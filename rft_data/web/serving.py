@@ -20,7 +20,13 @@ PRIORITY = 10
 
 
 def serve(
-    subjects: Subjects, port: int, author: str | None, runs_below: Path | None, say: Callable[[str], None]
+    subjects: Subjects,
+    port: int,
+    author: str | None,
+    runs_below: Path | None,
+    say: Callable[[str], None],
+    *,
+    renders: bool,
 ) -> None:
     """Serve until interrupted, at a lower priority than other processes of this machine.
 
@@ -28,6 +34,7 @@ def serve(
     Args:
         port: 0 for a free one. author: who speaks, None: the page only shows.
         runs_below: where runs may be started, None: nowhere. say: is given the link.
+        renders: whether functions that recipes name may be run to show rows.
     Raises: OSError when the port is taken.
     """
     if runs_below is None and hasattr(os, "nice"):
@@ -35,7 +42,7 @@ def serve(
     token = secrets.token_urlsafe(24)
     with socket.create_server((HOST, port)) as listening, subjects:
         app = Guard(
-            make_app(subjects, author, secrets.token_urlsafe(24), runs_below),
+            make_app(subjects, author, secrets.token_urlsafe(24), runs_below, renders=renders),
             token=token,
             hosts=frozenset((HOST, "localhost")),
         )

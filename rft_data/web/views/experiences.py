@@ -12,6 +12,7 @@ from rft_data.reading.lineage import find, lineage
 from rft_data.web.conversation import conversation
 from rft_data.web.overlay import Overlay, facts, tokens
 from rft_data.web.page import Page, Route
+from rft_data.web.rendering import rendered, renderer_of
 from rft_data.web.rollout import advantage, beside, run_tokenizer, whole_row
 from rft_data.web.said import about_row
 from rft_data.web.side_by_side import Against, side_by_side
@@ -50,8 +51,14 @@ class ExperienceViews:
         row = whole_row(buffer, seq)
         known = facts(row, advantage(line.judgements))
         tokenizer = run_tokenizer(subject.run_dir)
+        name = renderer_of(subject.run_dir)
+        made = (
+            rendered(subject.run_dir, name, row) if self._page.renders and subject.run_dir and name else None
+        )
         return self._page.shown(
             "row.html",
+            renderer=name,
+            rendered=made,
             subject=subject,
             row=row,
             line=line,
