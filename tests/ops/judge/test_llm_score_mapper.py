@@ -1,13 +1,9 @@
-"""llm_score_mapper over GSM8K's real solutions, with a judge over HTTP, and with a vLLM server."""
+"""llm_score_mapper over GSM8K's real solutions, with a judge over HTTP.
+
+With a vLLM server: tests/explorers/engines/test_openai_vllm_server.py, which has one.
+"""
 
 import json
-import os
-import subprocess
-import sys
-import time
-import urllib.error
-import urllib.request
-from pathlib import Path
 from types import SimpleNamespace
 
 import pyarrow as pa
@@ -19,7 +15,6 @@ from rft_data.buffer import Buffer
 from rft_data.core.errors import OperatorError, RecipeError
 from tests.ops.judge_server import JudgeServer, said, status
 from tests.ops.real_rollouts import gsm8k_rollouts, gsm8k_tasks, stored
-from tests.ports import free_port
 
 NAME = "llm_score_mapper"
 ASK_ALL = "Task: {prompt}\nAnswer: {answer}\nSolution: {completion}\nScore: 0-10"
@@ -259,84 +254,3 @@ def test_adding_to_a_reward_needs_one(experiences):
         assert server.requests == []
         made = run(server, table, template="{completion}", shape="replace")
     assert made["shaped_reward"].to_pylist() == [0.5]
-
-
-# --- a real server ---------------------------------------------------------------------------------------
-
-
-def wait_until_ready(url: str, server: subprocess.Popen, log: Path) -> None:
-    end = time.monotonic() + 240
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    while time.monotonic() < end:
-        assert server.poll() is None, log.read_text()[-3000:]
-        try:
-            with opener.open(f"{url}/models", timeout=5):
-                return
-        except (urllib.error.URLError, OSError):
-            time.sleep(0.5)
-    raise AssertionError(f"vLLM was not ready in 240 s: {log.read_text()[-3000:]}")
-
-
-@pytest.fixture
-def vllm_server(tmp_path: Path):
-    pytest.importorskip("vllm")
-    from trainers.models.tiny_model import build_tiny_model
-
-    model = build_tiny_model(tmp_path / "model", seed=0, max_position_embeddings=1024)
-    port, log = free_port(), tmp_path / "vllm.log"
-    command = [
-        "-m",
-        "vllm.entrypoints.openai.api_server",
-        "--model",
-        str(model),
-        "--served-model-name",
-        "tiny",
-    ]
-    command += ["--host", "127.0.0.1", "--port", str(port), "--enforce-eager", "--max-model-len", "1024"]
-    command += ["--kv-cache-memory-bytes", str(64 << 20)]
-    quiet = {
-        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-        "TORCHDYNAMO_DISABLE": "1",
-        "OMP_NUM_THREADS": "1",
-        "VLLM_NO_USAGE_STATS": "1",
-        "HF_HUB_OFFLINE": "1",
-    }
-    with log.open("w") as out:
-        server = subprocess.Popen(
-            [sys.executable, *command],
-            env={**os.environ, **quiet},
-            stdout=out,
-            stderr=subprocess.STDOUT,
-            cwd=tmp_path,
-        )
-        try:
-            wait_until_ready(f"http://127.0.0.1:{port}/v1", server, log)
-            yield f"http://127.0.0.1:{port}/v1"
-        finally:
-            server.terminate()
-            server.wait(timeout=30)
-
-
-@pytest.mark.slow
-def test_a_vllm_server_judges_real_solutions(vllm_server, tmp_path):
-    from trainers.models.tiny_model import build_tiny_tokenizer
-
-    digits = build_tiny_tokenizer().convert_tokens_to_ids(["2", "9"])
-    table = stored(gsm8k_rollouts(6))
-    args = {
-        "base_url": vllm_server,
-        "model": "tiny",
-        "template": "Rate: {completion}",
-        "score": {"pattern": r"(?P<score>\d)"},
-        # the model knows nothing: it is made to say one of two digits
-        "sampling": {"max_tokens": 1, "logit_bias": {str(token): 100 for token in digits}},
-        "cache": str(tmp_path / "judge.db"),
-    }
-    pipeline = OperatorPipeline([{NAME: args}], name="experience_ops")
-    made = pipeline.run(table)
-    assert set(made["verdict"].to_pylist()) == {"kept"}, made["reason"].to_pylist()
-    scores = [json.loads(stats)["llm_score"] for stats in made["stats"].to_pylist()]
-    assert {round(score, 6) for score in scores} <= {0.2, 0.9}
-    asks_nothing = {**args, "limits": {"max_calls": 0}}
-    again = OperatorPipeline([{NAME: asks_nothing}], name="experience_ops").run(table)
-    assert again["stats"].to_pylist() == made["stats"].to_pylist()

@@ -32,20 +32,20 @@ PLACES = [
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(480)
+@pytest.mark.timeout(900)  # minutes of CPU time, beside whatever else the machine does
 def test_a_run_on_ray_keeps_every_book_and_survives_its_conductor(tmp_path: Path) -> None:
     recipe, log = write_gated(tmp_path, 2), tmp_path / "log"
     command = [str(Path(sys.executable).with_name("rft")), "run", str(recipe), *PLACES]
     with log.open("w") as out:
         run = subprocess.Popen(command, cwd=ROOT, stdout=out, stderr=out, env=WITH_TESTS)
-        wait_for(lambda: checkpoint(tmp_path, 2).exists() or run.poll() is not None, 240)
+        wait_for(lambda: checkpoint(tmp_path, 2).exists() or run.poll() is not None, 400)
         assert run.poll() is None, log.read_text()
         conductor = int((tmp_path / "run" / "run.pid").read_text().split('"pid": ')[1].split(",")[0])
         assert conductor != run.pid
         os.kill(conductor, signal.SIGKILL)
         gate(tmp_path, 2).touch()
         try:
-            assert run.wait(200) == 0, log.read_text()
+            assert run.wait(400) == 0, log.read_text()
         finally:
             run.kill()
     check_books(tmp_path, steps=4)
