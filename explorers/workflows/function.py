@@ -45,7 +45,7 @@ class FunctionWorkflow(RecordedWorkflow):
         """
         super().__init__(tokenizer, rewards, **conversation)
         self._args = dict(args or {})
-        self._play = _playable(play, load(play, "function"), self._args)
+        self._play = playable(play, load(play, "function"), self._args)
 
     async def run(self, task: Task, engine: Engine, ctx: RolloutContext) -> list[Experience]:
         """Play one rollout. Where the function lets ContextOverflow or BudgetSpent pass, that is its end."""
@@ -57,18 +57,21 @@ class FunctionWorkflow(RecordedWorkflow):
         return await self.outcome(task, model.rows(task, ctx), course)
 
 
-def _playable(name: str, play: Any, args: Mapping[str, Any]) -> Play:
-    """Raises: RecipeError for what is no coroutine function of a task, a model and `args`."""
+def playable(name: str, play: Any, args: Mapping[str, Any], asked: str = "model") -> Play:
+    """`play`, checked; `asked`: what its second argument is.
+
+    Raises: RecipeError for what is no coroutine function of a task, a model (or client) and `args`.
+    """
     if not inspect.iscoroutinefunction(play):
         raise RecipeError(
-            f"workflow function '{name}' is no coroutine function; write `async def play(task, model)`."
+            f"workflow function '{name}' is no coroutine function; write `async def play(task, {asked})`."
         )
     try:
         inspect.signature(play).bind(None, None, **args)
     except TypeError as err:
         raise RecipeError(
-            f"workflow function '{name}' cannot be called with a task, a model and the arguments "
-            f"{sorted(args)} ({err}); write `async def play(task, model)`, or correct 'args'."
+            f"workflow function '{name}' cannot be called with a task, a {asked} and the arguments "
+            f"{sorted(args)} ({err}); write `async def play(task, {asked})`, or correct 'args'."
         ) from err
     checked: Play = play
     return checked

@@ -13,6 +13,7 @@ from explorers.environments.openenv_text import offers_tools
 from explorers.rewards.scoring import Rewards
 from explorers.workflows.environment import EnvironmentWorkflow
 from explorers.workflows.function import FunctionWorkflow
+from explorers.workflows.program import ProgramWorkflow
 from explorers.workflows.single_turn import SingleTurn
 from explorers.workflows.tools import ToolsWorkflow
 from explorers.workflows.verifiers import VerifiersWorkflow
@@ -28,9 +29,10 @@ WORKFLOWS: Mapping[str, Any] = {
     "tools": ToolsWorkflow,
     "environment": EnvironmentWorkflow,
     "verifiers": VerifiersWorkflow,
+    "program": ProgramWorkflow,
 }
 _FUNCTION, _TOOLS, _ENVIRONMENT = ("function", "play"), ("tools", "tools"), ("environment", "environment")
-_VERIFIERS = ("verifiers", "environment")
+_VERIFIERS, _AGENT = ("verifiers", "environment"), ("program", "agent")
 """Built-ins that play something of the user's, and the argument that names it."""
 
 
@@ -91,8 +93,8 @@ def make_workflows(
 def make_workflow(settings: Mapping[str, Any], tokenizer: Any, rewards: Rewards) -> Workflow:
     """Make the workflow that `settings["use"]` names, as `Class(tokenizer, rewards, **args)`.
 
-    An import path may also lead to a coroutine function, a class with tools, a `gymnasium.Env` or a client of
-    OpenEnv: the built-in workflow for that plays it.
+    An import path may also lead to a coroutine function (of a model, or of a `client`), a class with tools, a
+    `gymnasium.Env` or a client of OpenEnv: the built-in workflow for that plays it.
     Raises: UnknownComponentError; RecipeError when it cannot be built with `args`.
     """
     name, args = str(settings["use"]), dict(settings.get("args") or {})
@@ -130,7 +132,9 @@ def _player(name: str, kind: Any) -> tuple[str, str] | None:
     Raises: RecipeError for a function that is no coroutine function.
     """
     if inspect.isfunction(kind):
-        return _VERIFIERS if kind.__name__ == MAKER else _FUNCTION
+        if kind.__name__ == MAKER:
+            return _VERIFIERS
+        return _AGENT if list(inspect.signature(kind).parameters)[1:2] == ["client"] else _FUNCTION
     if not inspect.isclass(kind):
         raise RecipeError(
             f"workflow '{name}' is a {type(kind).__name__}; wanted a workflow class, a coroutine function, a "

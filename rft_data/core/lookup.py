@@ -114,11 +114,19 @@ def load(path: str, kind: str) -> Any:
     return getattr(module, attribute)
 
 
-def _from_file(file: str, why: str) -> ModuleType:
-    """The module in a file, executed once per process. Raises: UnknownComponentError if there is no file."""
+def own_file(file: str) -> Path:
+    """The path of a file of the user's, which is given from here or from the recipe's folder.
+
+    Where there is none, the one from here.
+    """
     here = Path(file).resolve()
     beside = (Path(folder, file).resolve() for folder in _own_folders())
-    path = next((one for one in (here, *beside) if one.is_file()), here)
+    return next((one for one in (here, *beside) if one.is_file()), here)
+
+
+def _from_file(file: str, why: str) -> ModuleType:
+    """The module in a file, executed once per process. Raises: UnknownComponentError if there is no file."""
+    path = own_file(file)
     name = f"rft_file_{content_id(str(path))}"
     if name in sys.modules:
         return sys.modules[name]

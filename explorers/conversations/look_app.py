@@ -1,0 +1,208 @@
+"""OpenAI's chat and completion routes over one rollout's model, as an ASGI application, on any engine.
+
+An answer that is asked for as a stream comes in one piece, when it is whole.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMapping
+from typing import Any, TypeAlias
+
+from explorers.conversations.openai_look import OpenAILook
+from rft_data.core.errors import RftError, RowError
+
+Scope: TypeAlias = MutableMapping[str, Any]
+Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+MODEL = "policy"
+"""What the model is called in the list of models; requests may call it anything."""
+_MAX_BODY = 32 << 20
+_MAX_CHOICES = 128
+_UNREAD = ("metadata", "store", "service_tier", "stream_options", "prompt_cache_key", "safety_identifier")
+"""Fields that change nothing of what is sampled, or that are honoured here."""
+
+
+class LookApp:
+    """Answers the requests of one rollout; paths are `/v1/...`."""
+
+    def __init__(self, look: OpenAILook) -> None:
+        self._look = look
+        self._answering: set[asyncio.Task[Any]] = set()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        route = (scope["method"], scope["path"])
+        if route == ("GET", "/v1/models"):
+            listed = [{"id": MODEL, "object": "model", "created": 0, "owned_by": "rft"}]
+            await answer(send, 200, {"object": "list", "data": listed})
+        elif route == ("POST", "/v1/chat/completions"):
+            await self._answered(self._look.chat.completions.create, receive, send)
+        elif route == ("POST", "/v1/completions"):
+            await self._answered(self._look.completions.create, receive, send)
+        else:
+            await refuse(send, 404, "there is no such route; POST /v1/chat/completions or /v1/completions.")
+
+    async def close(self) -> None:
+        """Give up what is being sampled, so that the rollout's turns change no more."""
+        for one in self._answering:
+            one.cancel()
+        await asyncio.gather(*self._answering, return_exceptions=True)
+
+    async def _answered(self, create: Callable[..., Any], receive: Receive, send: Send) -> None:
+        raw = await body(receive)
+        if raw is None:
+            await refuse(send, 413, f"the request is longer than {_MAX_BODY} bytes.")
+            return
+        try:
+            asked = _asked(raw)
+            streams = asked.pop("stream", None) is True
+            usage = inside(asked.get("stream_options"), "include_usage") is True
+            for name in _UNREAD:
+                asked.pop(name, None)
+            choices = await self._unless_gone(_choices(create, asked), receive)
+        except RowError as err:
+            await refuse(send, 400, str(err))
+        except RftError as err:
+            await refuse(send, 503, str(err))
+        except Exception as err:  # noqa: BLE001 - of the API's own errors, and of a fault of the engine
+            code = getattr(err, "status_code", 500)
+            await refuse(send, code, str(err), "context_length_exceeded" if code == 400 else None)
+        else:
+            if choices is None:
+                return
+            whole = _together(choices)
+            if streams:
+                await _stream(send, whole, usage=usage)
+            else:
+                await answer(send, 200, whole)
+
+    async def _unless_gone(self, asked: Awaitable[Any], receive: Receive) -> Any:
+        """What is sampled; None when the client goes first. Raises: what sampling raises."""
+        sampling = asyncio.ensure_future(asked)
+        self._answering.add(sampling)
+        gone = asyncio.ensure_future(receive())
+        try:
+            await asyncio.wait({sampling, gone}, return_when=asyncio.FIRST_COMPLETED)
+            if not sampling.done() and gone.result().get("type") == "http.disconnect":
+                return None
+            return await sampling
+        finally:
+            gone.cancel()
+            sampling.cancel()
+            await asyncio.gather(sampling, gone, return_exceptions=True)
+            self._answering.discard(sampling)
+
+
+async def body(receive: Receive, most: int = _MAX_BODY) -> bytes | None:
+    """The body of a request; None when it is longer than `most` bytes, or its client has gone."""
+    parts: list[bytes] = []
+    more, size = True, 0
+    while more:
+        message = await receive()
+        if message["type"] != "http.request":
+            return None
+        parts.append(message.get("body", b""))
+        size += len(parts[-1])
+        if size > most:
+            return None
+        more = message.get("more_body", False)
+    return b"".join(parts)
+
+
+def inside(value: Any, name: str) -> Any:
+    """A field of an object; None where there is no object."""
+    return value.get(name) if isinstance(value, Mapping) else None
+
+
+async def refuse(send: Send, status: int, text: str, code: str | None = None) -> None:
+    """Answer with an error in OpenAI's form."""
+    kind = "invalid_request_error" if status < 500 else "server_error"
+    await answer(send, status, {"error": {"message": text, "type": kind, "param": None, "code": code}})
+
+
+async def answer(send: Send, status: int, content: Mapping[str, Any]) -> None:
+    """Answer with an object."""
+    raw = json.dumps(content).encode()
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(raw)).encode())]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": raw})
+
+
+def _asked(raw: bytes) -> dict[str, Any]:
+    """Raises: RowError."""
+    try:
+        found = json.loads(raw)
+    except (ValueError, RecursionError) as err:
+        raise RowError(f"the request is no JSON ({type(err).__name__}); wanted an object.") from err
+    if not isinstance(found, dict):
+        raise RowError(f"the request is JSON of type {type(found).__name__}; wanted an object.")
+    needed = "messages" if "messages" in found else "prompt"
+    if needed not in found:
+        raise RowError("the request has neither 'messages' nor 'prompt'.")
+    return {name: value for name, value in found.items() if value is not None}
+
+
+async def _choices(create: Callable[..., Any], asked: dict[str, Any]) -> list[Any]:
+    """The answers to one request, one for each of its `n` choices; they are sampled together."""
+    count = asked.pop("n", 1)
+    if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= _MAX_CHOICES:
+        raise RowError(f"'n' is {count!r}; wanted a whole number from 1 to {_MAX_CHOICES}.")
+    sampled = [asyncio.ensure_future(create(**asked)) for _ in range(count)]
+    try:
+        return list(await asyncio.gather(*sampled))
+    finally:
+        for one in sampled:
+            one.cancel()
+        await asyncio.gather(*sampled, return_exceptions=True)
+
+
+def _together(answers: list[Any]) -> dict[str, Any]:
+    """One response with the choices of several."""
+    whole: dict[str, Any] = answers[0].model_dump(mode="json", exclude_none=True)
+    whole["choices"] = [
+        {**one.choices[0].model_dump(mode="json", exclude_none=True), "index": place}
+        for place, one in enumerate(answers)
+    ]
+    used = [one.usage for one in answers if one.usage is not None]
+    if used:
+        sent, said = used[0].prompt_tokens, sum(one.completion_tokens for one in used)
+        whole["usage"] = {"prompt_tokens": sent, "completion_tokens": said, "total_tokens": sent + said}
+    return whole
+
+
+async def _stream(send: Send, whole: Mapping[str, Any], *, usage: bool) -> None:
+    """A response as server-sent events."""
+    headers = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-store")]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    for event in _events(whole, usage=usage):
+        await send(
+            {
+                "type": "http.response.body",
+                "body": f"data: {json.dumps(event)}\n\n".encode(),
+                "more_body": True,
+            }
+        )
+    await send({"type": "http.response.body", "body": b"data: [DONE]\n\n"})
+
+
+def _events(whole: Mapping[str, Any], *, usage: bool) -> Iterator[dict[str, Any]]:
+    chat = whole["object"] == "chat.completion"
+    head = {
+        **{name: whole[name] for name in ("id", "created", "model")},
+        "object": "chat.completion.chunk" if chat else whole["object"],
+    }
+    for choice in whole["choices"]:
+        place, reason = choice["index"], choice["finish_reason"]
+        if not chat:
+            piece = {"index": place, "text": choice["text"], "finish_reason": reason, "logprobs": None}
+            yield {**head, "choices": [piece]}
+            continue
+        delta = dict(choice["message"])
+        if calls := delta.get("tool_calls"):
+            delta["tool_calls"] = [{"index": number, **call} for number, call in enumerate(calls)]
+        yield {**head, "choices": [{"index": place, "delta": delta, "finish_reason": None}]}
+        yield {**head, "choices": [{"index": place, "delta": {}, "finish_reason": reason}]}
+    if usage:
+        yield {**head, "choices": [], "usage": whole.get("usage")}

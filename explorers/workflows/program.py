@@ -1,0 +1,197 @@
+"""A world as a program that speaks to a model: a command in a child process, or a function with a client.
+
+Neither is changed: the program asks an OpenAI server whose model is the run's own engine, and what it samples
+is recorded with its exact tokens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from explorers.conversations.look_app import MODEL, LookApp
+from explorers.conversations.openai_look import OpenAILook
+from explorers.rewards.scoring import Rewards
+from explorers.workflows.function import playable
+from explorers.workflows.program_doors import Door, Doors, stated_reward
+from explorers.workflows.program_process import Ended, own_environment, resolved, run_program
+from explorers.workflows.recorded import Course, RecordedWorkflow, whole_number
+from rft_data.core.errors import RecipeError, RftError, RowError
+from rft_data.core.lookup import load, need
+from rft_data.core.protocols import Engine, RolloutContext
+from rft_data.core.rows import Experience, Task
+
+_SHOWN = 400
+_FOLDER = "rft-program-"
+
+
+class ProgramWorkflow(RecordedWorkflow):
+    """Plays a rollout by running a program whose model is the policy."""
+
+    def __init__(
+        self,
+        tokenizer: Any,
+        rewards: Rewards,
+        *,
+        command: Sequence[str] | None = None,
+        agent: str | None = None,
+        args: Mapping[str, Any] | None = None,
+        environment: Mapping[str, str] | None = None,
+        limits: Mapping[str, Any] | None = None,
+        **conversation: Any,
+    ) -> None:
+        """Find the program; what is wrong with the arguments shows at the start.
+
+        Args:
+            tokenizer: the model's.
+            rewards: the recipe's, beside the program's own.
+            command: the program and its arguments; each rollout is a process.
+            agent: instead, import path of `async def agent(task, client)`.
+            args: of the agent, beside the task and the client.
+            environment: variables of the command, beside those that every program gets.
+            limits: `processes` that run at a time (64), `deadline_s` of one (none beside the rollout's),
+                `output_kb` of its output that are kept (16).
+            conversation: further arguments of `RecordedWorkflow`.
+
+        Raises: RecipeError, UnknownComponentError.
+        """
+        super().__init__(tokenizer, rewards, **conversation)
+        need("uvicorn", "web", "the workflow 'program'")
+        need("openai", "ops", "the workflow 'program'")
+        if (command is None) == (agent is None):
+            raise RecipeError("the workflow 'program' takes one of the arguments 'command' and 'agent'.")
+        self._limits = {"processes": 64, "deadline_s": None, "output_kb": 16, **(limits or {})}
+        _check_limits(self._limits)
+        self._args, self._environment = dict(args or {}), _texts(environment or {})
+        self._command = None if command is None else resolved(command)
+        self._agent = None if agent is None else playable(agent, load(agent, "agent"), self._args, "client")
+        self._places = asyncio.Semaphore(self._limits["processes"])
+        self._doors = Doors()
+
+    async def run(self, task: Task, engine: Engine, ctx: RolloutContext) -> list[Experience]:
+        """Play one rollout.
+
+        Raises: ConnectionError when the program crashed, TimeoutError past its deadline: no reward is made of
+            either. RowError when it crashed because a request of it was refused, and what the engine raised.
+        """
+        model, course = self.model(engine, ctx), Course()
+        look = OpenAILook(model, ctx.sampling)
+        given = replace(task, messages=self.prompt(task))
+        try:
+            async with self._doors.open(LookApp(look)) as door:
+                await (self._run_command if self._agent is None else self._run_agent)(
+                    given, door, look, course
+                )
+        finally:
+            if isinstance(look.error, RftError) and not isinstance(look.error, RowError):
+                raise look.error  # the engine's fault, whatever the program made of it
+        course.turns = model.turns
+        course.end = look.end or course.end
+        return await self.outcome(task, model.rows(task, ctx), course)
+
+    async def _run_command(self, task: Task, door: Door, look: OpenAILook, course: Course) -> None:
+        folder = Path(await asyncio.to_thread(tempfile.mkdtemp, prefix=_FOLDER))
+        try:
+            async with self._doors.served() as address, self._places:
+                ended = await self._ended(folder, _variables(task, door, address, folder))
+            course.state = {
+                "output": ended.output,
+                "status": ended.status,
+                "seconds": round(ended.seconds, 3),
+            }
+            if ended.status != 0 and look.end is None:
+                raise _crashed(ended, look)
+            course.reward = await asyncio.to_thread(_left_reward, folder, door)
+        finally:
+            await asyncio.shield(asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True))
+
+    async def _ended(self, folder: Path, variables: Mapping[str, str]) -> Ended:
+        """Raises: TimeoutError past the deadline of a program."""
+        assert self._command is not None  # noqa: S101 - a workflow of a command
+        environment = own_environment({**variables, **self._environment}, folder)
+        running = run_program(self._command, environment, folder, output_kb=self._limits["output_kb"])
+        try:
+            async with asyncio.timeout(self._limits["deadline_s"]):
+                return await running
+        except TimeoutError as err:
+            raise TimeoutError(
+                f"the program took longer than {self._limits['deadline_s']:g} s and was killed"
+            ) from err
+
+    async def _run_agent(self, task: Task, door: Door, look: OpenAILook, course: Course) -> None:
+        import httpx2
+        import openai
+
+        assert self._agent is not None  # noqa: S101 - a workflow of an agent
+        transport = httpx2.ASGITransport(app=self._doors)  # type: ignore[arg-type]
+        async with (
+            httpx2.AsyncClient(transport=transport) as http,
+            openai.AsyncOpenAI(
+                base_url=f"http://rollout/t/{door.name}/v1", api_key=door.key, http_client=http, max_retries=0
+            ) as client,
+        ):
+            try:
+                course.reward = await self._agent(deepcopy(task), client, **self._args)
+            except Exception:
+                if look.end is None:
+                    raise
+        course.reward = door.reward if course.reward is None else course.reward
+
+
+def _variables(task: Task, door: Door, address: str, folder: Path) -> dict[str, str]:
+    """What a program is told; writes the task's file."""
+    place = f"{address}/t/{door.name}"
+    told = {"messages": task.messages, "answer": task.answer, "metadata": task.metadata, "tools": task.tools}
+    (folder / "task.json").write_text(json.dumps({"task_id": task.task_id, **told}), "utf-8")
+    return {
+        "OPENAI_BASE_URL": f"{place}/v1",
+        "OPENAI_API_KEY": door.key,
+        "OPENAI_MODEL": MODEL,
+        "RFT_TASK": str(folder / "task.json"),
+        "RFT_REWARD": str(folder / "reward.json"),
+        "RFT_REWARD_URL": f"{place}/reward",
+    }
+
+
+def _left_reward(folder: Path, door: Door) -> Any:
+    """The reward in the program's file, or else what it posted. Raises: RowError for one that is none."""
+    try:
+        text = (folder / "reward.json").read_text("utf-8", "replace")
+    except FileNotFoundError:
+        return door.reward
+    return stated_reward(text)
+
+
+def _crashed(ended: Ended, look: OpenAILook) -> Exception:
+    output = f"; the end of its output: {ended.output[-_SHOWN:]!r}" if ended.output else ""
+    if isinstance(look.error, RowError):
+        return RowError(f"the program ended with {ended.how} after this was refused: {look.error}{output}")
+    return ConnectionError(f"the program ended with {ended.how}{output}")
+
+
+def _check_limits(limits: Mapping[str, Any]) -> None:
+    """Raises: RecipeError."""
+    known = ("processes", "deadline_s", "output_kb")
+    for name in limits:
+        if name not in known:
+            raise RecipeError(f"workflow argument 'limits' has {name!r}; it may have: {', '.join(known)}.")
+    whole_number("limits.processes", limits["processes"], least=1)
+    whole_number("limits.output_kb", limits["output_kb"], least=1)
+    most = limits["deadline_s"]
+    if most is not None and (isinstance(most, bool) or not isinstance(most, int | float) or not most > 0):
+        raise RecipeError(f"workflow argument 'limits.deadline_s' is {most!r}; wanted seconds above 0.")
+
+
+def _texts(environment: Mapping[str, Any]) -> dict[str, str]:
+    """Raises: RecipeError for a variable that is no text or number."""
+    for name, value in environment.items():
+        if not isinstance(value, str | int | float) or isinstance(value, bool):
+            raise RecipeError(f"workflow argument 'environment.{name}' is {value!r}; wanted a text.")
+    return {name: str(value) for name, value in environment.items()}

@@ -1,0 +1,126 @@
+"""Where programs reach the model: one server for all rollouts, a URL prefix and a key for each."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import json
+import secrets
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, TypeGuard
+
+from explorers.capture.listening import listening
+from explorers.conversations.look_app import LookApp, Receive, Scope, Send, answer, body, refuse
+from explorers.rewards.contract import is_finite
+from rft_data.core.errors import RowError
+
+_MAX_REWARD = 1 << 16
+
+
+@dataclass(slots=True)
+class Door:
+    """What one program may reach."""
+
+    name: str
+    key: str
+    app: LookApp
+    reward: Any = None
+    """What it said its reward is, if it did."""
+
+
+class Doors:
+    """ASGI application: `/t/NAME/v1/...` is the model of a rollout, `/t/NAME/reward` takes its reward."""
+
+    def __init__(self) -> None:
+        self._doors: dict[str, Door] = {}
+        self._users = 0
+        self._changing = asyncio.Lock()
+        self._serving = AsyncExitStack()
+        self._address = ""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["type"] != "http":
+            return
+        _, prefix, name, rest = [*scope["path"].split("/", 3), "", "", ""][:4]
+        door = self._doors.get(name)
+        given = _key(scope)
+        if prefix != "t" or door is None or not hmac.compare_digest(door.key.encode(), given):
+            await refuse(send, 401, "no rollout has this URL and this key, or it has ended.")
+        elif rest == "reward" and scope["method"] == "POST":
+            await _take_reward(door, receive, send)
+        else:
+            await door.app({**scope, "path": f"/{rest}"}, receive, send)
+
+    @asynccontextmanager
+    async def open(self, app: LookApp) -> AsyncIterator[Door]:
+        """A door for the length of the block; what is being sampled at its end is given up."""
+        door = Door(secrets.token_hex(8), secrets.token_urlsafe(24), app)
+        self._doors[door.name] = door
+        try:
+            yield door
+        finally:
+            del self._doors[door.name]
+            await app.close()
+
+    @asynccontextmanager
+    async def served(self) -> AsyncIterator[str]:
+        """The server's address, on loopback. It runs while there is such a block, in their event loop."""
+        async with self._changing:
+            if not self._users:
+                self._address = await self._serving.enter_async_context(listening(self))
+            self._users += 1
+        try:
+            yield self._address
+        finally:
+            await asyncio.shield(self._left())
+
+    async def _left(self) -> None:
+        async with self._changing:
+            self._users -= 1
+            if not self._users:
+                await self._serving.aclose()
+
+
+def _key(scope: Scope) -> bytes:
+    headers = {name.lower(): value for name, value in scope["headers"]}
+    scheme, _, key = headers.get(b"authorization", b"").partition(b" ")
+    return bytes(key.strip()) if scheme.lower() == b"bearer" else b""
+
+
+async def _take_reward(door: Door, receive: Receive, send: Send) -> None:
+    raw = await body(receive, _MAX_REWARD)
+    try:
+        door.reward = stated_reward((raw or b"").decode("utf-8", "replace"))
+    except RowError as err:
+        await refuse(send, 400, str(err))
+        return
+    await answer(send, 200, {"reward": door.reward if isinstance(door.reward, float) else door.reward[0]})
+
+
+def stated_reward(text: str) -> float | tuple[float, dict[str, float]]:
+    """A reward as a program says it: a number, or `{"reward": number, "parts": {"name": number}}`.
+
+    Raises: RowError for anything else.
+    """
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as err:
+        raise RowError(f"the program's reward is {text[:80]!r}; wanted a number or JSON.") from err
+    value, parts = (found.get("reward"), found.get("parts")) if isinstance(found, dict) else (found, None)
+    if not _is_number(value) or not (parts is None or isinstance(parts, dict)):
+        raise RowError(
+            f'the program\'s reward is {text[:80]!r}; wanted a finite number, or {{"reward": ...}}.'
+        )
+    if parts is None:
+        return float(value)
+    wrong = next((name for name, part in parts.items() if not _is_number(part)), None)
+    if wrong is not None:
+        raise RowError(f"part {wrong!r} of the program's reward is {parts[wrong]!r}; wanted a finite number.")
+    return float(value), {name: float(part) for name, part in parts.items()}
+
+
+def _is_number(value: object) -> TypeGuard[float]:
+    return isinstance(value, int | float) and not isinstance(value, bool) and is_finite(value)
