@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import Annotated, cast
 
 import typer
 
 from rft_data.cli.edge import edge, show
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
-
-if TYPE_CHECKING:
-    from rft_data.buffer import Buffer
 
 
 def books(
@@ -27,8 +23,7 @@ def books(
         from rft_data.buffer import Buffer
         from rft_data.core.errors import UnknownComponentError
         from rft_data.core.lookup import suggest
-        from rft_data.sampler.conservation import conservation
-        from rft_data.sampler.ledger import Ledger
+        from rft_data.sampler.accounts import accounts
 
         buffer = Buffer(uri, read_only=True)
         runs = sorted(set(buffer.read("groups", ["run_id"]).column("run_id").to_pylist()))
@@ -39,23 +34,11 @@ def books(
             )
         found: list[dict[str, object]] = []
         for run_id in runs if run is None else [run]:
-            ledger = Ledger(buffer, run_id, 0, max_uses=_max_uses(buffer, run_id))
-            for consumer in ledger.consumers() or ["trainer"]:
-                counts = conservation(buffer, ledger, consumer).as_dict()
-                found.append({"run_id": run_id, "consumer": consumer, **counts})
+            for consumer, counts in accounts(buffer, run_id).items():
+                found.append({"run_id": run_id, "consumer": consumer, **counts.as_dict()})
         show(found, "\n\n".join(map(_lines, found)) or "no rollouts", as_json=as_json)
         if any(entry["residual"] or entry["faults"] for entry in found):
             raise typer.Exit(1)
-
-
-def _max_uses(buffer: Buffer, run_id: str) -> int:
-    """How often the run's own sampler may lease a group; 1 for a run whose recipe is not stored."""
-    from rft_data.core.filters import Compare
-    from rft_data.sampler import make_policy
-
-    stored = buffer.read("runs", ["recipe"], Compare("run_id", "eq", run_id)).column("recipe").to_pylist()
-    sampler = json.loads(stored[-1]).get("sampler") if stored else None
-    return make_policy(sampler["use"], sampler["args"]).max_uses if sampler else 1
 
 
 def _lines(entry: Mapping[str, object]) -> str:

@@ -84,6 +84,8 @@ class RunStatus:
     """Rows per table; empty while there is no buffer."""
     checkpoint: tuple[int, float] | None
     """Step of the newest checkpoint that was completed, and seconds since."""
+    max_staleness: int | None
+    """Optimizer steps that weights may be behind when their rollouts are trained on; None: no bound."""
     disk_free: int
     """Bytes left where the run's folder is."""
     disk_total: int
@@ -144,6 +146,7 @@ def run_status(run_dir: Path, *, buffer: Buffer | None = None) -> RunStatus:
         roles=_roles(now, progress),
         rows={name: count for name, count in rows.items() if count},
         checkpoint=_checkpoint(run_dir / "checkpoints"),
+        max_staleness=_max_staleness(recipe),
         disk_free=disk.free,
         disk_total=disk.total,
     )
@@ -182,6 +185,13 @@ def _steps(recipe: Mapping[str, Any]) -> int | None:
     stages = recipe.get("stages") or [{}]
     steps = stages[-1].get("steps") if isinstance(stages[-1], dict) else None
     return steps if isinstance(steps, int) else None
+
+
+def _max_staleness(recipe: Mapping[str, Any]) -> int | None:
+    """Of a run whose stages train on what is sampled meanwhile."""
+    sync = recipe.get("sync")
+    bound = sync.get("max_staleness") if isinstance(sync, dict) else None
+    return bound if isinstance(bound, int) else None
 
 
 def _groups(buffer: Buffer | None, run_id: str, wanted: object) -> tuple[int, int] | None:

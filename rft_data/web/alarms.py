@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from rft_data.core.words import RunState
+from rft_data.core.words import MetricRole, RunState
 from rft_data.run.status import RunStatus
 
 _RECENT = 5
@@ -15,6 +15,10 @@ _RECENT = 5
 _MOST = 0.8
 """Share of groups from which nothing is learned."""
 _LOW_DISK = 0.1
+_AT_BOUND = 0.9
+"""Share of the allowed staleness from which on groups are nearly too old."""
+_STARVING, _FEW_GROUPS = 0.25, 20
+"""A taskset starves whose groups are trained on a quarter as often as others', of at least so many drawn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,16 +35,18 @@ NUMBERS = (
     "loop/frac_solved_all",
     "loop/frac_solved_none",
     "trainer/completions/mean_length",
+    "sampler/lag_mean",
 )
 """What is looked at."""
 
 
 def alarms(status: RunStatus, numbers: pd.DataFrame | None) -> list[Alarm]:
     """Everything that is out of the ordinary now, gravest first."""
-    found = list(_of_run(status))
+    found = [*_of_run(status), *_of_tasksets(status)]
     if numbers is not None:
         found += _of_rewards(numbers)
         found += _of_lengths(numbers)
+        found += _of_staleness(numbers, status.max_staleness)
     return found
 
 
@@ -58,6 +64,34 @@ def _of_run(status: RunStatus) -> Iterator[Alarm]:
     free = status.disk_free / status.disk_total
     if free < _LOW_DISK:
         yield Alarm("the disk is nearly full", f"{free:.0%} free", "free some, or move the buffer")
+
+
+def _of_tasksets(status: RunStatus) -> Iterator[Alarm]:
+    """Tasksets that are drawn and hardly ever trained on."""
+    counts = {} if status.progress is None else status.progress.numbers.get(MetricRole.SAMPLER, {})
+    drawn = {key.partition("/")[2]: n for key, n in counts.items() if key.startswith("dispatched/")}
+    trained = {name: counts.get(f"trained/{name}", 0.0) for name in drawn}
+    if len(drawn) < 2 or not sum(trained.values()):
+        return
+    for name, number in drawn.items():
+        share, used = number / sum(drawn.values()), trained[name] / sum(trained.values())
+        if number >= _FEW_GROUPS and used < _STARVING * share:
+            yield Alarm(
+                f"the taskset '{name}' starves",
+                f"{share:.0%} of the groups drawn, {used:.1%} of those trained on",
+                "the page's flow and tasks say where its groups go: dropped, too hard, or too slow to arrive",
+            )
+
+
+def _of_staleness(numbers: pd.DataFrame, bound: int | None) -> Iterator[Alarm]:
+    lags = _series(numbers, "sampler/lag_mean").tail(_RECENT)
+    if bound and len(lags) == _RECENT and lags.mean() >= _AT_BOUND * bound:
+        yield Alarm(
+            "staleness is at its bound",
+            f"groups are {lags.mean():.3g} steps old over the last {_RECENT} steps, {bound} are allowed",
+            "exploring is far ahead of training: fewer rollouts in flight, a faster trainer, or a loss that "
+            "corrects for old weights",
+        )
 
 
 def _of_rewards(numbers: pd.DataFrame) -> Iterator[Alarm]:

@@ -21,6 +21,7 @@ from rft_data.web.subjects import Subjects
 from rft_data.web.templates import STATIC
 from rft_data.web.views.experiences import ExperienceViews
 from rft_data.web.views.feedback import FeedbackViews
+from rft_data.web.views.flow import FlowViews
 from rft_data.web.views.lineage import LineageViews
 from rft_data.web.views.payloads import PayloadViews
 from rft_data.web.views.pictures import PictureViews
@@ -32,6 +33,7 @@ from rft_data.web.views.words import WordViews
 
 VIEWS: tuple[type[View], ...] = (
     RunViews,
+    FlowViews,
     PictureViews,
     SearchViews,
     ExperienceViews,

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 
 import pandas as pd
@@ -13,6 +16,7 @@ from rft_data.buffer import Buffer
 from rft_data.core.errors import MissingFileError, RecipeError, RftError, UnknownComponentError
 from rft_data.core.filters import Compare
 from rft_data.core.lookup import suggest
+from rft_data.core.words import MetricRole
 from rft_data.reading.patience import patiently
 from rft_data.reading.run_metrics import run_metrics
 from rft_data.run.status import RunStatus, run_status, stored_run_id
@@ -32,6 +36,11 @@ FIRST = (
 """Numbers that are shown first, where a run has them."""
 
 
+GENERATED = "generated_tokens_per_s"
+_SIZE_S = 60
+"""So long the size of a folder counts as known."""
+
+
 @dataclass(frozen=True, slots=True)
 class Line:
     """A subject in the list of subjects."""
@@ -43,6 +52,18 @@ class Line:
     rows: Mapping[str, int]
     wrong: str = ""
     """Why nothing can be said of it."""
+
+    @property
+    def tokens_per_s(self) -> float | None:
+        """Tokens sampled in a second over the last step; None where none are recorded."""
+        progress = None if self.status is None else self.status.progress
+        return None if progress is None else progress.numbers.get(MetricRole.LOOP, {}).get(GENERATED)
+
+    @property
+    def disk(self) -> int | None:
+        """Bytes of its folder, counted at most once a minute; None where it is no folder."""
+        path = Path(self.subject.where)
+        return _size(path, int(time.monotonic() // _SIZE_S)) if path.is_dir() else None
 
 
 def lines(subjects: Subjects) -> list[Line]:
@@ -147,3 +168,17 @@ def outcomes(buffer: Buffer, run_id: str) -> dict[str, int]:
         what = f"dropped by {one['dropped_by']}" if one["dropped_by"] else one["outcome"]
         found[what] = found.get(what, 0) + one["count_all"]
     return dict(sorted(found.items(), key=lambda pair: -pair[1]))
+
+
+@lru_cache(maxsize=256)
+def _size(folder: Path, minute: int) -> int:
+    """Bytes of the files in a folder; those that go meanwhile count as nothing.
+
+    Args: minute: makes what was counted before it count no longer.
+    """
+    total = 0
+    for path, _, names in os.walk(folder):
+        for name in names:
+            with suppress(FileNotFoundError):
+                total += os.stat(os.path.join(path, name)).st_size
+    return total

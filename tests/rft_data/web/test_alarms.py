@@ -48,3 +48,23 @@ def test_each_alarm_has_its_number(calm: RunStatus) -> None:
     assert [(one.what, one.number) for one in found] == [("the disk is nearly full", "9% free")]
     silent = replace(calm.standing, state=RunState.SILENT, why="no word for 60 s")
     assert [one.number for one in alarms(replace(calm, standing=silent), None)] == ["no word for 60 s"]
+
+
+def test_old_groups_and_a_starving_taskset_are_said(calm: RunStatus) -> None:
+    bound = replace(calm, max_staleness=2)
+    assert said(bound, sampler__lag_mean=[0.5, 1.8, 1.8, 1.8, 1.8, 1.8]) == ["staleness is at its bound"]
+    assert not said(bound, sampler__lag_mean=[1.8, 1.7, 1.8, 1.8, 1.8])
+    assert not said(replace(calm, max_staleness=0), sampler__lag_mean=[0.0] * 5)
+    assert calm.progress is not None
+
+    def tasksets(**counts: float) -> list[str]:
+        numbers = {"sampler": {key.replace("__", "/"): n for key, n in counts.items()}}
+        assert calm.progress is not None
+        return said(replace(calm, progress=replace(calm.progress, numbers=numbers)))
+
+    even = {"dispatched__sums": 50.0, "dispatched__words": 50.0}
+    assert tasksets(**even, trained__sums=37.0, trained__words=3.0) == ["the taskset 'words' starves"]
+    assert not tasksets(**even, trained__sums=35.0, trained__words=5.0)
+    assert tasksets(**even, trained__sums=37.0) == ["the taskset 'words' starves"]
+    assert not tasksets(dispatched__sums=50.0, dispatched__words=19.0, trained__sums=40.0)
+    assert not tasksets(**even)
