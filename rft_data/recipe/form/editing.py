@@ -51,19 +51,27 @@ def _value(kind: str, value: str) -> Any:
 
 
 def _put(tree: Any, parts: list[str], value: Any) -> None:
-    """Set or remove a value; maps on the way are made, entries of lists must be there."""
+    """Set or remove a value.
+
+    Maps on the way are made, and go with their last value; entries of lists must be there.
+    """
     node = tree
+    above: list[tuple[Any, str]] = []
     for part in parts[:-1]:
         if isinstance(node, list):
-            node = node[int(part)]
+            above, node = [], node[int(part)]
             continue
         if node.get(part) is None:
             if value is None:
                 return
             node[part] = {}
+        above.append((node, part))
         node = node[part]
     last: Any = int(parts[-1]) if isinstance(node, list) else parts[-1]
     if value is not None:
         node[last] = value
     elif isinstance(node, list) or last in node:
         del node[last]
+        while above and not node:
+            node, part = above.pop()
+            del node[part]

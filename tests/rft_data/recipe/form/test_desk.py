@@ -7,6 +7,8 @@ import pytest
 
 from rft_data.core.masking import masked
 from rft_data.recipe.form.desk import Answer, worked_on
+from rft_data.recipe.load import check_text
+from rft_data.recipe.online import OnlineRecipe
 from rft_data.recipe.shipped import shipped_recipe
 
 TEXT = shipped_recipe("sums_grpo").path.read_text()
@@ -83,6 +85,17 @@ def test_files_are_not_read_and_not_told_of(tmp_path: Path, monkeypatch: pytest.
         found = answer(TEXT, fields, explain=True)
         explained[name] = [line.replace(name, "") for line in (*found["explained"], str(found["mistakes"]))]
     assert explained["there.yaml"] == explained["gone.yaml"]
+
+
+def test_paths_stay_as_they_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "elsewhere").mkdir()
+    file = tmp_path / "recipe.yaml"
+    file.write_text(answer(TEXT, {"model.path": "./model", "model.build.use": ""})["text"])
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    recipe = check_text(file)
+    assert isinstance(recipe, OnlineRecipe)
+    assert recipe.model.path == "./model"
 
 
 def test_a_shipped_recipe_may_be_extended() -> None:

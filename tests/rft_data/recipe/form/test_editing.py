@@ -40,6 +40,8 @@ def test_places_are_made_and_taken_away() -> None:
     assert changed("a: {b: 1, c: 2}\n", "a.b", " ") == ["-a: {b: 1, c: 2}", "+a: {c: 2}"]
     assert changed("a: [{b: 1}, {b: 2}]\n", "a.1.b", "3") == ["-a: [{b: 1}, {b: 2}]", "+a: [{b: 1}, {b: 3}]"]
     assert changed("name: a\n", "nothing.here", "") == []
+    assert changed("name: a\nb: {c: {d: 1}}\n", "b.c.d", "") == ["-b: {c: {d: 1}}"]
+    assert changed("a: [{b: 1}]\n", "a.0.b", "") == ["-a: [{b: 1}]", "+a: [{}]"]
 
 
 def test_a_value_that_cannot_be_put_in_leaves_the_others() -> None:
