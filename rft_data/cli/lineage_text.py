@@ -12,7 +12,7 @@ from rft_data.core.words import ENDPOINT, Verdict
 if TYPE_CHECKING:  # these open LanceDB, which who only wants to escape a line never needs
     from rft_data.core.rows import Task
     from rft_data.reading.group_view import GroupView, Member
-    from rft_data.reading.lineage import Judgement, Lineage, Use, Weights
+    from rft_data.reading.lineage_parts import Judgement, Lineage, Use, Weights
 
 
 def lineage_text(line: Lineage) -> str:

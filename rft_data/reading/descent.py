@@ -14,7 +14,8 @@ from rft_data.core.errors import RecipeError
 from rft_data.core.filters import And, Compare
 from rft_data.core.rows import TaskKey
 from rft_data.core.words import LeaseEvent, LeaseState
-from rft_data.reading.lineage import Lineage, Use, Weights, versions_of
+from rft_data.reading.lineage import versions_of
+from rft_data.reading.lineage_parts import Lineage, Use, Weights
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,8 @@ from rft_data.core.errors import RecipeError
 from rft_data.core.filters import Compare
 from rft_data.core.rows import Task, TaskKey
 from rft_data.core.words import GroupOutcome, member
-from rft_data.reading.lineage import Judgement, judgements, stored_task
+from rft_data.reading.lineage import judgements, stored_task
+from rft_data.reading.lineage_parts import Judgement
 
 
 class _Row(TypedDict):

@@ -1,4 +1,4 @@
-"""A recipe to the parts of its run: the one place that reads recipes of runs.
+"""A recipe to the parts of its run: the one place, with `role_specs.py`, that reads recipes of runs.
 
 Everything that can be checked without an engine is checked here, before anything is recorded.
 """
@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from rft_data.core.protocols import Pipeline, RoleSpec, Sampling
-from rft_data.core.words import HubRole, RunPhase, Split
+from rft_data.core.protocols import Pipeline, RoleSpec
+from rft_data.core.words import RunPhase, Split
 from rft_data.loop.closing import GroupCloser
 from rft_data.loop.dispatch import Dispatcher
 from rft_data.loop.expert_groups import PART, experts_prefix, experts_run_id
@@ -31,7 +31,6 @@ from rft_data.run import build, checks
 from rft_data.run.accuracy import evaluation_tasks
 from rft_data.run.attached import hub_secret, planned_groups
 from rft_data.run.folder import Run
-from rft_data.run.image_checks import check_images
 from rft_data.run.parts import (
     AnyModel,
     EvaluateParts,
@@ -45,7 +44,8 @@ from rft_data.run.parts import (
     Tasks,
     TrainParts,
 )
-from rft_data.run.programs import rewards_in_sandbox, workflow_in_sandbox
+from rft_data.run.programs import rewards_in_sandbox
+from rft_data.run.role_specs import TRAINER, explorer_specs, trainer_spec
 from rft_data.run.roles import Roles
 from rft_data.run.task_setup import read_tasks, task_curator
 from rft_data.sampler.awaiting import Awaiting, Delayed
@@ -54,9 +54,6 @@ from rft_data.tasks.curator import TaskCurator
 from rft_data.tasks.selectors import Nothing
 from rft_data.weights.adapter import adapter_in, check_base
 from rft_data.weights.served import ServedModel
-
-TRAINER, EXPLORER = "trainers.role:grpo_role", "explorers.role:explorer_role"
-"""The factories of the roles."""
 
 
 def online_parts(recipe: OnlineRecipe, run: Run) -> OnlineParts:
@@ -80,7 +77,7 @@ def online_parts(recipe: OnlineRecipe, run: Run) -> OnlineParts:
     closer = _closer(recipe, run, pipeline)
     return OnlineParts(
         run=run,
-        roles=_roles(recipe, run, _explorers(recipe, run, model, tasks)),
+        roles=_roles(recipe, run, explorer_specs(recipe, run, model, tasks)),
         seed=recipe.seed,
         model=model,
         tasks=tasks,
@@ -102,7 +99,7 @@ def explore_parts(recipe: ExploreRecipe, run: Run) -> ExploreParts:
     model = _played(recipe, run)
     return ExploreParts(
         run=run,
-        roles=_roles(recipe, run, _explorers(recipe, run, model, tasks)),
+        roles=_roles(recipe, run, explorer_specs(recipe, run, model, tasks)),
         seed=recipe.seed,
         model=model,
         tasks=tasks,
@@ -173,7 +170,7 @@ def evaluate_parts(recipe: EvalRecipe, run: Run) -> EvaluateParts:
         engine_model = Path(adapter["base"])
     return EvaluateParts(
         run=run,
-        roles=_roles(recipe, run, _explorers(recipe, run, engine_model, tasks)),
+        roles=_roles(recipe, run, explorer_specs(recipe, run, engine_model, tasks)),
         seed=recipe.seed,
         models=models,
         tasks=tasks,
@@ -215,52 +212,6 @@ def _measured(recipe: EvalRecipe) -> list[AnyModel]:
     if url is None:
         return [folder for pattern in recipe.models for folder in build.model_folders(pattern)]
     return [ServedModel(url, name) for name in recipe.models]
-
-
-def _explorers(recipe: ExplorerRecipe, run: Run, model: AnyModel, tasks: Tasks) -> list[RoleSpec]:
-    """Every explorer, each of which samples with a seed of its own. Raises: RecipeError, RowError."""
-    section, place = recipe.explorer, recipe.placement.explorers
-    check_images(tasks.all, model, section.engine.use, section.engine.options)
-    common = {
-        "model": str(model.absolute() if isinstance(model, Path) else model),
-        "run_id": recipe.name,
-        "attempt": run.attempt,
-        "group_size": section.group_size,
-        "sampling": Sampling(
-            section.max_tokens, section.temperature, tuple(section.stop), section.min_tokens
-        ).stored(),
-        "reward": rewards_in_sandbox(section, run),
-        "workflow": workflow_in_sandbox(section, run, section.workflow.model_dump()),
-        **(
-            {
-                "workflows": {
-                    name: workflow_in_sandbox(section, run, one.model_dump())
-                    for name, one in section.workflows.items()
-                }
-            }
-            if section.workflows
-            else {}
-        ),
-        "limits": section.limits,
-        **({"greedy_member": True} if section.greedy_member else {}),
-    }
-    return [
-        RoleSpec(
-            f"explorer-{number}",
-            EXPLORER,
-            {
-                "plan": {
-                    **common,
-                    "engine": {**section.engine.model_dump(), "seed": recipe.seed + number},
-                    "explorer_id": f"explorer-{number}",
-                }
-            },
-            cpus=place.cpus,
-            gpus=place.gpus,
-            hub_role=HubRole.EXPLORER,
-        )
-        for number in range(place.count)
-    ]
 
 
 def _heldout(recipe: ExplorerRecipe, section: Evaluation, tasks: Tasks, shaping: Pipeline | None) -> Heldout:
@@ -305,7 +256,7 @@ def _rl(recipe: TrainingRecipe, run: Run, closer: GroupCloser, dispatcher: Dispa
     curator = dispatcher.selector if isinstance(dispatcher.selector, TaskCurator) else None
     return RlParts(
         algorithm=stage.algorithm,
-        trainer=_trainer(recipe, checkpoints, closer.pipeline.pipeline_hash),
+        trainer=trainer_spec(recipe, checkpoints, closer.pipeline.pipeline_hash),
         schedule=Schedule(
             steps=stage.steps,
             groups_per_step=stage.groups_per_step,
@@ -323,29 +274,6 @@ def _rl(recipe: TrainingRecipe, run: Run, closer: GroupCloser, dispatcher: Dispa
         step_deadline_s=recipe.deadlines.step_s,
         planned_elsewhere=None if run.hub is None else planned_groups(run.buffer, run.run_id),
     )
-
-
-def _trainer(recipe: TrainingRecipe, checkpoints: Path, pipeline_hash: str) -> RoleSpec:
-    """The trainer of the stage; the model and the checkpoint it starts from are known later."""
-    stage, place = recipe.rl, recipe.placement.trainer
-    # where roles take turns the trainer has every core; else as many as it was given
-    threads = None if recipe.placement.use == "inline" else max(1, int(place.cpus) // place.processes)
-    plan = {
-        "output_dir": str(checkpoints.absolute()),
-        "steps": stage.steps,
-        "rows_per_step": stage.groups_per_step * recipe.group_size,
-        "options": {**stage.trl, "temperature": recipe.temperature},
-        "seed": recipe.seed,
-        "off_policy": stage.off_policy.model_dump(),
-        "objective": stage.objective,
-        "limits": {
-            "deadline_s": recipe.deadlines.step_s,
-            "threads": threads,
-            "processes": place.processes,
-        },
-    }
-    arguments = {"plan": plan, "pipeline_hash": pipeline_hash}
-    return RoleSpec("trainer", TRAINER, arguments, cpus=place.cpus, gpus=place.gpus)
 
 
 def _sampler(recipe: TrainingRecipe) -> SamplerSettings:

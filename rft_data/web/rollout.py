@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rft_data.buffer import Buffer
-from rft_data.reading.lineage import Judgement
+from rft_data.reading.lineage_parts import Judgement
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

@@ -1,0 +1,85 @@
+"""How to make the roles of a run, from its recipe: explorers, and the trainer of the last stage."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rft_data.core.protocols import RoleSpec, Sampling
+from rft_data.core.words import HubRole
+from rft_data.recipe.modes import ExplorerRecipe, TrainingRecipe
+from rft_data.run.folder import Run
+from rft_data.run.image_checks import check_images
+from rft_data.run.parts import AnyModel, Tasks
+from rft_data.run.programs import rewards_in_sandbox, workflow_in_sandbox
+
+TRAINER, EXPLORER = "trainers.role:grpo_role", "explorers.role:explorer_role"
+"""The factories of the roles."""
+
+
+def explorer_specs(recipe: ExplorerRecipe, run: Run, model: AnyModel, tasks: Tasks) -> list[RoleSpec]:
+    """Every explorer, each of which samples with a seed of its own. Raises: RecipeError, RowError."""
+    section, place = recipe.explorer, recipe.placement.explorers
+    check_images(tasks.all, model, section.engine.use, section.engine.options)
+    common = {
+        "model": str(model.absolute() if isinstance(model, Path) else model),
+        "run_id": recipe.name,
+        "attempt": run.attempt,
+        "group_size": section.group_size,
+        "sampling": Sampling(
+            section.max_tokens, section.temperature, tuple(section.stop), section.min_tokens
+        ).stored(),
+        "reward": rewards_in_sandbox(section, run),
+        "workflow": workflow_in_sandbox(section, run, section.workflow.model_dump()),
+        **(
+            {
+                "workflows": {
+                    name: workflow_in_sandbox(section, run, one.model_dump())
+                    for name, one in section.workflows.items()
+                }
+            }
+            if section.workflows
+            else {}
+        ),
+        "limits": section.limits,
+        **({"greedy_member": True} if section.greedy_member else {}),
+    }
+    return [
+        RoleSpec(
+            f"explorer-{number}",
+            EXPLORER,
+            {
+                "plan": {
+                    **common,
+                    "engine": {**section.engine.model_dump(), "seed": recipe.seed + number},
+                    "explorer_id": f"explorer-{number}",
+                }
+            },
+            cpus=place.cpus,
+            gpus=place.gpus,
+            hub_role=HubRole.EXPLORER,
+        )
+        for number in range(place.count)
+    ]
+
+
+def trainer_spec(recipe: TrainingRecipe, checkpoints: Path, pipeline_hash: str) -> RoleSpec:
+    """The trainer of the stage; the model and the checkpoint it starts from are known later."""
+    stage, place = recipe.rl, recipe.placement.trainer
+    # where roles take turns the trainer has every core; else as many as it was given
+    threads = None if recipe.placement.use == "inline" else max(1, int(place.cpus) // place.processes)
+    plan = {
+        "output_dir": str(checkpoints.absolute()),
+        "steps": stage.steps,
+        "rows_per_step": stage.groups_per_step * recipe.group_size,
+        "options": {**stage.trl, "temperature": recipe.temperature},
+        "seed": recipe.seed,
+        "off_policy": stage.off_policy.model_dump(),
+        "objective": stage.objective,
+        "limits": {
+            "deadline_s": recipe.deadlines.step_s,
+            "threads": threads,
+            "processes": place.processes,
+        },
+    }
+    arguments = {"plan": plan, "pipeline_hash": pipeline_hash}
+    return RoleSpec("trainer", TRAINER, arguments, cpus=place.cpus, gpus=place.gpus)
