@@ -28,6 +28,7 @@ from rft_data.web.views.pictures import PictureViews
 from rft_data.web.views.recipes import RecipeViews
 from rft_data.web.views.runs import RunViews
 from rft_data.web.views.search import SearchViews
+from rft_data.web.views.tasks import TaskViews
 from rft_data.web.views.trials import TrialViews
 from rft_data.web.views.words import WordViews
 
@@ -43,6 +44,7 @@ VIEWS: tuple[type[View], ...] = (
     TrialViews,
     WordViews,
     RecipeViews,
+    TaskViews,
 )
 
 

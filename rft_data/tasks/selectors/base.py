@@ -118,6 +118,10 @@ class TaskSelector:
         """Expected pass rate of a task's next group; None for a selector that predicts nothing."""
         return None
 
+    def _shape(self, place: int) -> tuple[float, float] | None:
+        """Both parameters of the Beta posterior of a task's pass rate; None for a selector without one."""
+        return None
+
     def _learn(self, place: int, passes: float, n: int) -> None:
         """Learn from a group of n scored rollouts whose rewards, in [0, 1], sum to `passes`."""
 
@@ -217,6 +221,13 @@ class TaskSelector:
             self._in_play = np.concatenate([self._in_play, np.ones(more, bool)])
             self._deck = None
             self._derive()
+
+    def posterior(self, keys: Sequence[TaskKey]) -> list[tuple[float, float] | None]:
+        """Both parameters of the Beta posterior of each task's pass rate.
+
+        None for an unknown task, and for every task where the selector keeps no such posterior.
+        """
+        return [None if place < 0 else self._shape(place) for place in self._roster.places(keys)]
 
     def retire(self, keys: Iterable[TaskKey]) -> None:
         """Take tasks out of play; unknown keys are ignored."""

@@ -48,6 +48,9 @@ class Mopps(TaskSelector):
         a, b = self._columns["a"].item(place), self._columns["b"].item(place)
         return float(a / (a + b))
 
+    def _shape(self, place: int) -> tuple[float, float]:
+        return self._columns["a"].item(place), self._columns["b"].item(place)
+
     def _learn(self, place: int, passes: float, n: int) -> None:
         for name, more in (("a", passes), ("b", n - passes)):
             column = self._columns[name]

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
+import numpy as np
+
 from rft_data.core.rows import Task
 from rft_data.tasks.selectors.arguments import positive, share
 from rft_data.tasks.selectors.base import TaskSelector
@@ -33,6 +35,10 @@ class PosteriorSelector(TaskSelector):
 
     def _predict(self, place: int) -> float:
         return self._posterior.mean(place)
+
+    def _shape(self, place: int) -> tuple[float, float]:
+        alpha, beta = self._posterior.shapes(np.array([place]))
+        return alpha.item(), beta.item()
 
     def _learn(self, place: int, passes: float, n: int) -> None:
         self._posterior.learn(place, passes, n)

@@ -1,4 +1,4 @@
-"""Views of runs: all of them, several compared, one, its numbers, its tasks."""
+"""Views of runs: all of them, several compared, one, its numbers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from rft_data.web import runs
 from rft_data.web.alarms import NUMBERS, alarms
 from rft_data.web.comparing import compare
 from rft_data.web.page import FirstStep, LastStep, Page, Route, Smoothing, Text
-from rft_data.web.task_map import task_map
 from rft_data.web.zoom import zooms
 
 
@@ -28,7 +27,6 @@ class RunViews:
         yield Route("/compare", self.comparison)
         yield Route("/s/{key}", self.subject)
         yield Route("/s/{key}/metric", self.metric)
-        yield Route("/s/{key}/tasks", self.tasks)
 
     def index(self) -> HTMLResponse:
         """All subjects."""
@@ -81,8 +79,3 @@ class RunViews:
             zoomable=steps,
             zooms=zooms(steps, first, last),
         )
-
-    def tasks(self, key: str) -> HTMLResponse:
-        """Which tasks were played when, and how often they were solved."""
-        found = task_map(self._page.subjects.buffer(key), self._page.run_id(key))
-        return self._page.shown("tasks.html", subject=self._page.subjects[key], map=found)

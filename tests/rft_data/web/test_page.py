@@ -200,7 +200,10 @@ def test_what_a_person_says_is_a_row_of_feedback(page: TestClient, runs: Path) -
     assert "wrong &lt;b&gt;unit&lt;/b&gt;" in shown(page, "/s/library/rows/0")
 
 
-def test_what_must_not_be_said_is_not_stored(page: TestClient, runs: Path) -> None:
+def test_what_must_not_be_said_is_not_stored(
+    page: TestClient, runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rft_data.web.writing.PATIENCE_S", 0)
     with Buffer(runs / "library", read_only=True) as buffer:
         before = buffer.counts()["feedback"]
     assert say(page, value="much") == 400
