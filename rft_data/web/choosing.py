@@ -8,6 +8,7 @@ from pathlib import Path
 
 from rft_data.buffer import Buffer
 from rft_data.core.errors import RowError
+from rft_data.core.filters import In, Not
 from rft_data.core.reader import BufferReader
 from rft_data.core.rows import Experience, Feedback, PreferencePair, now
 from rft_data.core.words import FeedbackKey
@@ -48,7 +49,9 @@ class Queue:
     def next_pair(self, author: str) -> Pair | None:
         """The first pair that still needs this author, claimed for him; None when none is left."""
         answers = _answers(self._buffer)
-        for subject in comparisons(self._buffer):
+        done = {name for item in answers if not self._room(answers, item, author) for name in item.split(" ")}
+        open_rows = Not(In("experience_id", tuple(sorted(done)))) if done else None
+        for subject in comparisons(self._buffer, where=open_rows):
             if subject.right is None:
                 continue
             left, right = subject.left.experience_id, subject.right.experience_id
