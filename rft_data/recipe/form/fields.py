@@ -131,11 +131,18 @@ def _field(node: Node, values: _Values, loc: Loc, is_required: bool) -> Field:
         value=text,
         doc=str(node.get("description", "")),
         default="" if default is None else json.dumps(default, ensure_ascii=False),
-        bounds=", ".join(words.format(node[key]) for key, words in _BOUNDS.items() if key in node),
+        bounds=_bounds(node),
         choices=choices,
         is_required=is_required,
         rows=text.count("\n") + 1 if text else 3 if node.get("type") == "array" else 1,
     )
+
+
+def _bounds(node: Node) -> str:
+    said = [words.format(node[key]) for key, words in _BOUNDS.items() if key in node]
+    if "examples" in node:
+        said.append(f"for example {', '.join(map(str, node['examples']))}")
+    return ", ".join(said)
 
 
 def _kind(node: Node) -> tuple[str, list[str]]:

@@ -34,10 +34,11 @@ class Schema:
         described = {key: node[key] for key in ("description", "default") if key in node}
         alternatives = [one for one in self._alternatives(node) if not _is_reference(one)]
         real = [one for one in alternatives if one.get("type") != "null"]
-        if len(real) > 1:
-            real = self._fitting(real, value)
         if len(real) == 1:
             return {**real[0], **described}
+        if fitting := self._fitting(real, value):
+            properties = {**fitting[0]["properties"], **self._choosers(real, fitting[0])}
+            return {**fitting[0], **described, "properties": properties}
         types = sorted({str(one["type"]) for one in alternatives if isinstance(one.get("type"), str)})
         return {"anyTypes": types, **described}
 
@@ -59,6 +60,17 @@ class Schema:
             if named:
                 return named[:1]
         return [one for one in nodes if value.keys() <= one.get("properties", {}).keys()][:1]
+
+    def _choosers(self, nodes: list[Node], chosen: Node) -> dict[str, Node]:
+        """The keys that choose a section, with all names; where one takes any name, these are examples."""
+        found: dict[str, Node] = {}
+        for key in _CHOOSERS:
+            named = [self._constants(one, key) for one in nodes if key in one.get("properties", {})]
+            if key in chosen["properties"] and any(named):
+                names = list(dict.fromkeys(name for one in named for name in one))
+                said = {"description": chosen["properties"][key].get("description", "")}
+                found[key] = {"type": "string", "enum" if all(named) else "examples": names, **said}
+        return found
 
     def _constants(self, node: Node, key: str) -> list[object]:
         found = node.get("properties", {}).get(key)

@@ -46,6 +46,10 @@ def test_a_field_has_doc_default_bounds_and_choices() -> None:
     assert (group.value, group.bounds, group.kind) == ("8", "at least 1", "yaml")
     assert found["explorer.engine.swap"].choices == ["drain", "continue", "recompute"]
     assert found["explorer.engine.swap"].default == '"drain"'
+    assert all(
+        name in found["tasks.0.source.use"].bounds for name in ("jsonl", "reasoning_gym", "huggingface")
+    )
+    assert "for example sft, dpo" in found["stages.0.algorithm"].bounds
     assert "checkpoints" in found["run_dir"].doc
     assert found["tasks.0.name"].is_required
     assert not found["evaluation.samples"].is_required
