@@ -12,6 +12,7 @@ NEEDS = {
     "could not import 'trackio'": _TRACKER,
     "could not import 'mlflow'": _TRACKER,
     "could not import 'swanlab'": _TRACKER,
+    "could not import 'agentscope'": "pip install --no-deps it and what it misses; it asks for mcp<2",
     "could not import 'vllm'": "`make setup` installs it, on platforms that have a wheel of it",
     "could not import ": "`make setup` installs it",
     "no small file system": "be root on Linux, where `mount` may make a tmpfs",
