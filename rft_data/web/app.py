@@ -13,7 +13,7 @@ from fastapi.responses import Response
 from fastapi.staticfiles import StaticFiles
 from starlette.exceptions import HTTPException
 
-from rft_data.core.errors import BusyError, RftError, RowError, TokenError
+from rft_data.core.errors import BusyError, ConflictError, RftError, RowError, TokenError
 from rft_data.reading.patience import patiently
 from rft_data.web.bodies import Bounded
 from rft_data.web.page import Page, View
@@ -105,7 +105,7 @@ def _handle_errors(app: FastAPI, page: Page) -> None:
 def _status(err: RftError) -> int:
     if isinstance(err, TokenError):
         return 403
-    return 409 if isinstance(err, BusyError) else 400 if isinstance(err, RowError) else 404
+    return 409 if isinstance(err, BusyError | ConflictError) else 400 if isinstance(err, RowError) else 404
 
 
 def _mistakes(err: RequestValidationError) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ from pathlib import Path
 from threading import Lock
 
 from rft_data.buffer import Buffer
-from rft_data.core.errors import MissingFileError, RecipeError
+from rft_data.core.errors import ConflictError, MissingFileError, RecipeError
 from rft_data.run.record import RECIPE_FILE
 from rft_data.run.status import open_buffer
 from rft_data.web.claims import Claims
@@ -41,6 +42,7 @@ class Subjects:
             key = self._new_key(Path(where).name)
             self._by_key[key] = Subject(key, where, run_dir)
         self._buffers: dict[str, Buffer] = {}
+        self._marks: dict[str, tuple[int, ...]] = {}
         self._claims: dict[str, Claims] = {}
         self._lock = Lock()
 
@@ -62,10 +64,18 @@ class Subjects:
     def buffer(self, key: str) -> Buffer:
         """The subject's buffer, which stays open for reading.
 
-        Raises: MissingFileError when the run has none yet, or its buffer is another machine's.
+        Raises: MissingFileError when the run has none yet, or its buffer is another machine's; ConflictError,
+        once, when another buffer took its place meanwhile: the next request opens that one.
         """
         subject = self[key]
         with self._lock:
+            if key in self._buffers and _mark(self._buffers[key]) != self._marks[key]:
+                place = self._forget(key)
+                raise ConflictError(
+                    f"the buffer at {place} is gone, or another one took its place, since this page opened "
+                    "it: row numbers and links of before may mean something else now. Load the page again to "
+                    "see what is there."
+                )
             if key not in self._buffers:
                 opened = (
                     Buffer(subject.where, read_only=True)
@@ -77,7 +87,7 @@ class Subjects:
                         f"run '{key}' has no buffer here: it has not begun, or its recipe names a folder "
                         "of another place (give that as well)."
                     )
-                self._buffers[key] = opened
+                self._buffers[key], self._marks[key] = opened, _mark(opened)
             return self._buffers[key]
 
     def claims(self, key: str) -> Claims:
@@ -85,6 +95,13 @@ class Subjects:
         location = self.buffer(key).location
         with self._lock:
             return self._claims.setdefault(key, Claims(location))
+
+    def _forget(self, key: str) -> str:
+        """Let go of a buffer, which a request may still be reading; returns where it was."""
+        claims = self._claims.pop(key, None)
+        if claims is not None:
+            claims.close()
+        return self._buffers.pop(key).location
 
     def __enter__(self) -> Subjects:
         return self
@@ -119,6 +136,17 @@ def folder_of_runs(paths: Sequence[str]) -> Path:
         f"no folder of runs is among {', '.join(paths)}, and --allow-run starts runs there; give one, for "
         "example runs."
     )
+
+
+def _mark(buffer: Buffer) -> tuple[int, ...]:
+    """What tells a buffer in a folder from a later one there; the same for all that are elsewhere."""
+    if "://" in buffer.location:
+        return ()
+    try:
+        found = os.stat(Path(buffer.location) / "schema_version")
+    except FileNotFoundError:
+        return (0,)
+    return found.st_dev, found.st_ino, found.st_mtime_ns
 
 
 def _inside(path: str) -> Iterator[tuple[str, Path | None]]:
