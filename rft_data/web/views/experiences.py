@@ -16,6 +16,7 @@ from rft_data.web.rendering import rendered, renderer_of
 from rft_data.web.rollout import advantage, beside, run_tokenizer, whole_row
 from rft_data.web.said import about_row
 from rft_data.web.side_by_side import Against, side_by_side
+from rft_data.web.timeline import timeline
 
 
 class ExperienceViews:
@@ -57,6 +58,7 @@ class ExperienceViews:
         )
         return self._page.shown(
             "row.html",
+            moments=timeline(buffer, line, row["created_at"]),
             renderer=name,
             rendered=made,
             subject=subject,

@@ -14,6 +14,7 @@ from rft_data.reading.descent import checkpoint_steps, checkpoints, descent, lea
 from rft_data.reading.lineage import lineage, trained_on
 from rft_data.web.app import make_app
 from rft_data.web.subjects import Subjects
+from rft_data.web.timeline import timeline
 
 CONSUMER = "<b>rival</b>"
 
@@ -124,3 +125,31 @@ def test_a_bad_rollout_leads_to_all_that_was_trained_on_it(page: TestClient, run
     alone = page.get(f"/s/buffer/rows/{seq}/descent").text
     assert "/s/buffer/checkpoints" not in alone
     assert "Nothing was trained on it" in page.get("/s/run/rows/103/descent").text
+
+
+def test_the_time_line_has_every_stored_moment(page: TestClient, run: Path) -> None:
+    with Buffer(run / "buffer", read_only=True) as buffer:
+        row = trained_on(buffer, "small", 0).to_pylist()[0]
+        line = lineage(buffer, row["seq"])
+        moments = timeline(buffer, line, row["created_at"])
+        granted = buffer.read("leases", ["created_at", "kind", "step"]).to_pylist()
+    [lease] = [one for one in granted if (one["kind"], one["step"]) == ("grant", 0)][:1]
+    assert [one.what for one in moments][-2:] == ["leased for step 0 of trainer", "in checkpoint 2"]
+    assert moments[-2].at == lease["created_at"]
+    words = " ".join(one.what for one in moments)
+    for what in (
+        f"policy version {row['version_min']} published",
+        "sampled and scored",
+        "judged: kept",
+        "its group closed: arrived",
+    ):
+        assert what in words
+    assert [one.at for one in moments] == sorted(one.at for one in moments)
+    assert (moments[0].x, moments[-1].x) == (8, 592)
+    assert sum(one.after_s for one in moments) == pytest.approx(
+        (moments[-1].at - moments[0].at).total_seconds()
+    )
+    text = page.get(f"/s/run/rows/{row['seq']}").text
+    drawn = re.search(r'<svg class="line".*?</svg>', text, re.DOTALL)
+    assert drawn is not None
+    assert drawn[0].count("<circle") == len(moments)
