@@ -8,7 +8,7 @@ from datetime import datetime
 from rft_data.buffer import Buffer
 from rft_data.core.filters import And, Compare
 from rft_data.core.words import LeaseEvent
-from rft_data.reading.lineage import Lineage
+from rft_data.reading.lineage_parts import Lineage
 
 WIDTH = 600
 _EDGE = 8
