@@ -94,6 +94,8 @@ _ROUTES: Mapping[str, Mapping[str, tuple[object, ...]]] = {
 }
 ROUTES = frozenset(_ROUTES)
 """Paths of vLLM's server that sample; no other one can be posted to."""
+MOST_CHOICES = 128
+"""Most choices, and most prompts, of one request."""
 _LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
 _GRAMMARS = ("response_format", "structured_outputs")
 _PICTURES = ("image_url", "input_image", "image", "input_audio", "audio", "video_url", "file", "input_file")
@@ -125,7 +127,20 @@ def check_fields(route: str, body: Mapping[str, Any], sampling: Sampling) -> Non
             f"'temperature' is {shown(repr(given))}; this server samples at {sampling.temperature:g}, at "
             "which the rows are trained: leave it out, or start the server with the one you want.",
         )
+    _check_choices(body)
     _check_parts(body)
+
+
+def _check_choices(body: Mapping[str, Any]) -> None:
+    """Raises: Refused for more choices than one request may have."""
+    n = body.get("n")
+    if n is not None and (isinstance(n, bool) or not isinstance(n, int) or not 1 <= n <= MOST_CHOICES):
+        raise Refused("n", f"'n' is {shown(repr(n))}; wanted a whole number from 1 to {MOST_CHOICES}.")
+    prompts = body.get("prompt")
+    if isinstance(prompts, list) and len(prompts) > MOST_CHOICES and not isinstance(prompts[0], int):
+        raise Refused(
+            "prompt", f"'prompt' has {len(prompts)} prompts; at most {MOST_CHOICES} may be in a request."
+        )
 
 
 def says_limit(body: Mapping[str, Any]) -> bool:

@@ -113,6 +113,29 @@ async def capturing(
     return Gate(capture, inner)
 
 
+class Front:
+    """One application of two: the programs' requests go to the gate, all others to the control routes."""
+
+    def __init__(self, gate: Gate, control: App, body_bytes: int) -> None:
+        """`body_bytes`: longest body of a control request."""
+        self._gate = gate
+        self._control = control
+        self._body_bytes = body_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["type"] != "http":
+            return
+        if scope["path"].startswith("/t/"):
+            await self._gate(scope, receive, send)
+            return
+        raw = await _body(receive, self._body_bytes)
+        if raw is None:
+            await refuse(send, "", 413, f"the request is longer than {self._body_bytes} bytes.")
+            return
+        await self._control(scope, _replayed(raw, receive), send)
+
+
 def bearer(headers: Any) -> str:
     """The key that a request carries, in OpenAI's or Anthropic's header; empty without one."""
     found = {name.lower(): value for name, value in headers}

@@ -22,6 +22,7 @@ from rft_data.cli.recipe import recipe_app
 from rft_data.cli.recipe_path import Overrides, RecipePath
 from rft_data.cli.reward_server import reward_server
 from rft_data.cli.run_status import run_status_app
+from rft_data.cli.serve import serve
 from rft_data.cli.view import report, view
 from rft_data.core.version import __version__
 
@@ -45,6 +46,7 @@ app.add_typer(debug_app, name="debug")
 app.add_typer(run_status_app)
 app.command()(doctor)
 app.command("reward-server")(reward_server)
+app.command()(serve)
 app.command()(view)
 app.command()(report)
 

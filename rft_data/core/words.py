@@ -274,6 +274,8 @@ class RolloutEnd(StrEnum):
     """It sampled the most tokens that it may sample."""
     CONTEXT = "context"
     """The conversation left no room for another turn."""
+    DEADLINE = "deadline"
+    """Its client made no request for so long that the server closed it."""
 
 
 class ToolFailure(StrEnum):

@@ -17,12 +17,17 @@ import pytest
 from transformers import AutoTokenizer, Qwen2Tokenizer
 
 from explorers.capture.capture import Capture
-from explorers.capture.gate import capturing
+from explorers.capture.control import control_app
+from explorers.capture.gate import Front, capturing
+from explorers.capture.journal import Journal
 from explorers.capture.limits import CaptureLimits
 from explorers.capture.listening import listening
+from explorers.capture.service import Service
+from explorers.capture.store import TrajectoryStore
 from explorers.capture.trajectory import Asked, Trajectory
 from explorers.conversations.template import ChatTemplate
 from explorers.engines.vllm_engine import VllmEngine
+from rft_data.buffer import Buffer
 from rft_data.core.files import write_manifest
 from rft_data.core.protocols import RolloutContext, Sampling
 from rft_data.core.rows import Experience, Task, WeightRef
@@ -107,6 +112,8 @@ class Served:
     loop: Loop
     engine: VllmEngine
     model: Path
+    buffer: Buffer
+    service: Service
 
     def open(self, **changes: Any) -> tuple[Trajectory, openai.OpenAI]:
         """A trajectory and an unchanged client of it."""
@@ -128,6 +135,7 @@ class Served:
 
 
 SAMPLING = Sampling(12, temperature=0.7)
+TOKEN = "a-token-of-these-tests"  # noqa: S105
 
 
 @pytest.fixture(scope="session")
@@ -140,21 +148,24 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     publishable(model, version)
     write_manifest(version, {"run_id": "run", "version": 0, "step": 0})
     loop = Loop()
+    buffer = Buffer(str(folder / "buffer"))
     engine = VllmEngine(model, seed=0, max_model_len=ROOM, options={}, texts=True)
     engine.load_weights(WeightRef("run", 0, 0, str(version)))
     template = ChatTemplate(AutoTokenizer.from_pretrained(model))
     capture = Capture(template, SAMPLING, limits=CaptureLimits(key_requests=8))
-    served, end = loop.run(_started(engine, capture, loop, model))
-    yield served
-    loop.run(end())
+    store = TrajectoryStore(buffer, Journal(folder / "open.jsonl"), "served")
+    service = Service(capture, store, engine, deadline_s=3600.0)
+    stack = AsyncExitStack()
+    address = loop.run(_listening(stack, service, engine))
+    yield Served(address, capture, loop, engine, model, buffer, service)
+    loop.run(stack.aclose())
+    store.close()
+    buffer.close()
     engine.close()
     loop.close()
 
 
-async def _started(
-    engine: VllmEngine, capture: Capture, loop: Loop, model: Path
-) -> tuple[Served, Callable[[], Coroutine[Any, Any, None]]]:
-    stack = AsyncExitStack()
-    app = await capturing(capture, engine, "tiny", tool_parser="hermes")
-    address = await stack.enter_async_context(listening(app))
-    return Served(address, capture, loop, engine, model), stack.aclose
+async def _listening(stack: AsyncExitStack, service: Service, engine: VllmEngine) -> str:
+    gate = await capturing(service.capture, engine, "tiny", tool_parser="hermes")
+    front = Front(gate, control_app(service, TOKEN), 10_000)
+    return await stack.enter_async_context(listening(front))

@@ -11,6 +11,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from explorers.capture.fields import ROUTES
 from explorers.capture.trajectory import CONSTRAINED, Trajectory
 from rft_data.core.rows import Experience
 from tests.explorers.capture.conftest import SAMPLING, Served
@@ -188,7 +189,7 @@ def test_other_routes_of_vllms_server_are_not_reachable(served: Served, path: st
         url = f"{served.address}/t/{trajectory.id}/{path}"
         answer = method(url, headers={"authorization": f"Bearer {client.api_key}"})
         assert answer.status_code in (401, 404)
-        assert client._client.get(f"{served.address}/{path}").status_code == 401
+        assert client._client.get(f"{served.address}/{path}").status_code == 404 or path == "health"
 
 
 def test_what_vllm_itself_refuses_leaves_no_turn(served: Served) -> None:
@@ -199,3 +200,36 @@ def test_what_vllm_itself_refuses_leaves_no_turn(served: Served) -> None:
         client.chat.completions.create(model="other", messages=ASK)  # type: ignore[arg-type]
     assert trajectory.turns.roots == []
     assert trajectory._asked == 0
+
+
+HOSTILE = [
+    b"",
+    b"[]",
+    b"{",
+    b'{"a":' * 3000 + b"1" + b"}" * 3000,
+    b'{"messages": 5, "prompt": {}, "input": 7}',
+    b'{"messages": [], "prompt": [], "input": []}',
+    b'{"messages": [5], "prompt": [[]], "input": [{}], "max_tokens": 1}',
+    b'{"messages": [{"role": "x", "content": [1]}], "max_tokens": 1}',
+    b'{"messages": [{"role": "user", "content": "\\ud800"}], "prompt": "\\ud800", "input": "\\ud800"}',
+    b'{"messages": [{"role": "user", "content": "x"}], "prompt": "x", "input": "x", "n": 100000}',
+    b'{"messages": [{"role": "user", "content": "x"}], "prompt": "x", "input": "x", "max_tokens": -1}',
+    b'{"messages": [{"role": "user", "content": "x"}], "prompt": "x", "input": "x", "max_tokens": 1e300}',
+    b'{"messages": [{"role": "user", "content": "x"}], "prompt": "x", "input": "x", "temperature": NaN}',
+    b'{"messages": [{"role": "user", "content": "x"}], "prompt": [999999999], "input": "x", "max_tokens": 1}',
+    b'{"messages": [{"role": "user", "content": "x"}], "tools": [{"type": 1}], "tool_choice": "required"}',
+]
+
+
+def test_no_body_makes_the_server_fail(served: Served) -> None:
+    trajectory, client = served.open()
+    headers = {"authorization": f"Bearer {client.api_key}", "content-type": "application/json"}
+    codes = []
+    for route in sorted(ROUTES):
+        for body in HOSTILE:
+            url = f"{served.address}/t/{trajectory.id}{route}"
+            answer = client._client.post(url, content=body, headers=headers)
+            codes.append((answer.status_code, route, body[:80]))
+    assert [one for one in codes if one[0] >= 500] == []
+    assert trajectory._asked == 0
+    assert chat(client, max_tokens=1).choices

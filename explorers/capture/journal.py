@@ -1,0 +1,81 @@
+"""The trajectories of a server that are open, as a file: what was open when the process was killed is known.
+
+One line for each opening and one for each end. An opening is on the disk before its client hears of it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+
+from rft_data.core.errors import IntegrityError
+from rft_data.core.files import fsync, make_folder, write_text
+
+
+class Journal:
+    """Safe to use from several threads."""
+
+    def __init__(self, path: Path) -> None:
+        """Read what an earlier process left open, in `left`."""
+        make_folder(path.parent)
+        self._path = path
+        self._lock = threading.Lock()
+        self._open: dict[str, Mapping[str, object]] = {}
+        self.left = _left(path)
+        """The trajectories that were open when the last process ended, by id: what was said of them."""
+
+    def settle(self) -> None:
+        """What was left open is dealt with: begin an empty file."""
+        self.left = {}
+        self._write_all()
+
+    def opened(self, name: str, about: Mapping[str, object]) -> None:
+        """A trajectory is open; on the disk when this returns."""
+        with self._lock:
+            self._open[name] = about
+            self._append({"open": name, **about})
+            descriptor = os.open(self._path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def ended(self, name: str) -> None:
+        """A trajectory is stored, or dealt with in another way; lost in a kill, it is found in the buffer."""
+        with self._lock:
+            self._open.pop(name, None)
+            self._append({"end": name})
+            grown = self._path.stat().st_size > (1 << 20) + 512 * len(self._open)
+        if grown:
+            self._write_all()
+
+    def _append(self, line: Mapping[str, object]) -> None:
+        with self._path.open("a") as file:
+            file.write(json.dumps(line) + "\n")
+
+    def _write_all(self) -> None:
+        """Begin the file anew with what is open; under the lock no other line comes between."""
+        with self._lock:
+            lines = [json.dumps({"open": name, **about}) for name, about in self._open.items()]
+            write_text(self._path, "".join(f"{line}\n" for line in lines))
+            fsync(self._path.parent)
+
+
+def _left(path: Path) -> dict[str, dict[str, object]]:
+    found: dict[str, dict[str, object]] = {}
+    lines = path.read_text().split("\n") if path.is_file() else []
+    for number, line in enumerate(lines, 1):
+        try:
+            row = json.loads(line) if line else {}
+        except ValueError as err:
+            if number == len(lines):  # cut off by a kill: nobody was told of it
+                continue
+            raise IntegrityError(f"{path}:{number} is damaged ({err}); remove the file to go on.") from err
+        if "open" in row:
+            found[str(row.pop("open"))] = row
+        elif "end" in row:
+            found.pop(str(row["end"]), None)
+    return found

@@ -1,0 +1,178 @@
+"""Trajectories from their opening to the buffer: what the routes of a capturing server do."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from explorers.capture.capture import Capture, Open
+from explorers.capture.store import Given, Stored, TrajectoryStore
+from explorers.capture.trajectory import Trajectory
+from explorers.engines.vllm_engine import VllmEngine
+from rft_data.core.errors import BusyError
+from rft_data.core.rows import Task
+from rft_data.core.words import Drift, RolloutEnd
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _About:
+    """What is known of an open trajectory beside its turns."""
+
+    task: Task | None
+    given: Given | None = None
+    ending: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
+class Service:
+    """All methods are called in one event loop."""
+
+    def __init__(
+        self, capture: Capture, store: TrajectoryStore, engine: VllmEngine, *, deadline_s: float
+    ) -> None:
+        """`deadline_s`: a trajectory without a request for so long is closed."""
+        self.capture = capture
+        self.deadline_s = deadline_s
+        self._store = store
+        self._engine = engine
+        self._about: dict[str, _About] = {}
+
+    @property
+    def serves(self) -> bool:
+        """Whether the engine is open."""
+        return self._engine.is_open
+
+    async def open(self, task: Task | None) -> Trajectory:
+        """A new trajectory, which has left a durable trace. Raises: BusyError when no more may be open."""
+        trajectory = self.capture.open(self._store.name(secrets.token_hex(8)))
+        self._about[trajectory.id] = _About(task)
+        try:
+            await self._store.opened(trajectory, task)
+        except BaseException:
+            self._forget(trajectory.id)
+            raise
+        return trajectory
+
+    async def look(self, name: str) -> Mapping[str, Any] | None:
+        """How a trajectory stands; None when nothing is known of it."""
+        opened = self.capture.find(name)
+        if opened is None:
+            stored = await self._store.find(name)
+            return None if stored is None else {"id": name, "open": False, **_said(stored)}
+        one = opened.trajectory
+        return {
+            "id": name,
+            "open": True,
+            "requests": opened.requests,
+            "turns": len(list(one.turns)),
+            "sampled_tokens": one.sampled,
+            "aborted_turns": one.aborted,
+            "drift": {str(kind): one.drift[kind] for kind in Drift},
+        }
+
+    async def reward(self, name: str, given: Given, author: str) -> Mapping[str, Any] | None:
+        """Keep a reward until the end of a trajectory, or store it as feedback after it."""
+        about = self._about.get(name)
+        if about is not None and not about.ending.locked():
+            about.given = given
+            return {"id": name, "stored": False}
+        stored = await self._ended(name)
+        if stored is None or not stored.experience_ids:
+            return None
+        await self._store.reward_later(stored, given, author)
+        return {"id": name, "stored": True, "experience_id": stored.experience_ids[-1]}
+
+    async def end(
+        self, name: str, given: Given | None, end: RolloutEnd = RolloutEnd.FINISHED
+    ) -> Mapping[str, Any] | None:
+        """Store a trajectory; what this returns is durable. Asked again, it says the same.
+
+        Raises: BusyError while requests are under way; what the buffer raises, and it stays open.
+        """
+        about, opened = self._about.get(name), self.capture.find(name)
+        if about is None or opened is None:
+            stored = await self._store.find(name)
+        else:
+            stored = await self._stored(name, about, opened, given, end)
+        return None if stored is None else {"id": name, "open": False, **_said(stored)}
+
+    async def abandon(self, name: str, reason: str) -> Mapping[str, Any] | None:
+        """Forget what was sampled. Raises: BusyError while requests are under way."""
+        about, opened = self._about.get(name), self.capture.find(name)
+        if about is None or opened is None:
+            return None
+        async with about.ending:
+            _check_idle(opened)
+            opened.trajectory.closed = True
+            await self._store.dropped(name, f"abandoned: {reason}" if reason else "abandoned by its client")
+            self._forget(name)
+        return {"id": name, "open": False}
+
+    async def keep_deadlines(self) -> None:
+        """Close what is past its deadline, for ever."""
+        while True:
+            await asyncio.sleep(min(1.0, self.deadline_s / 4))
+            late = time.monotonic() - self.deadline_s
+            for one in self.capture:
+                if one.used < late and not one.requests:
+                    await self._close_late(one.trajectory.id)
+
+    async def _close_late(self, name: str) -> None:
+        try:
+            await self.end(name, None, RolloutEnd.DEADLINE)
+        except Exception:  # the others still have deadlines, and this one is tried again
+            log.exception("trajectory '%s' is past its deadline and could not be stored", name)
+
+    async def stop(self) -> None:
+        """Note what is still open as given up by the server."""
+        for one in self.capture:
+            await self._store.dropped(one.trajectory.id, "lost: the server was stopped before it ended")
+            self._forget(one.trajectory.id)
+
+    async def _stored(
+        self, name: str, about: _About, opened: Open, given: Given | None, end: RolloutEnd
+    ) -> Stored | None:
+        async with about.ending:
+            if self.capture.find(name) is None:  # another call ended it meanwhile
+                return await self._store.find(name)
+            _check_idle(opened)
+            opened.trajectory.closed = True
+            try:
+                stored = await self._store.store(opened.trajectory, about.task, given or about.given, end)
+            except BaseException:
+                opened.trajectory.closed = False
+                raise
+            self._forget(name)
+            return stored
+
+    async def _ended(self, name: str) -> Stored | None:
+        """What is stored of a trajectory, once an end under way is done."""
+        about = self._about.get(name)
+        if about is not None:
+            async with about.ending:
+                pass
+        return await self._store.find(name)
+
+    def _forget(self, name: str) -> None:
+        self._about.pop(name, None)
+        if self.capture.find(name) is not None:
+            self.capture.close(name)
+
+
+def _check_idle(opened: Open) -> None:
+    if opened.requests:
+        raise BusyError(f"{opened.requests} requests of it are under way; wait for them or cancel them.")
+
+
+def _said(stored: Stored) -> dict[str, Any]:
+    return {
+        "rows": len(stored.experience_ids),
+        "experience_ids": list(stored.experience_ids),
+        "refused_rows": stored.refused,
+    }

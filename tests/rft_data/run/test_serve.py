@@ -1,0 +1,90 @@
+"""`rft serve` as a process: an unchanged client, and what is stored when the process is killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+import pytest
+
+from explorers.capture.journal import Journal
+from explorers.capture.store import TrajectoryStore
+from rft_data.buffer import Buffer
+from rft_data.run.serve import JOURNAL
+from tests.waiting import wait_for
+from trainers.models.tiny_model import build_tiny_model
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+TOKEN = "a-token-of-the-test"  # noqa: S105
+ASK: Any = [{"role": "user", "content": "2 + 2 ="}]
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+    pytest.importorskip("vllm")
+    model = build_tiny_model(tmp_path / "tiny", seed=3, hidden_size=64, num_layers=2, num_heads=2)
+    command = [sys.executable, "-c", "from rft_data.cli.app import main; main()", "serve", str(model)]
+    out = tmp_path / "out"
+    with out.open("wb") as file, (tmp_path / "err").open("wb") as log:
+        process = subprocess.Popen(
+            [*command, "--dir", str(tmp_path / "served"), "--max-tokens", "8"],
+            env={**os.environ, "RFT_SERVE_TOKEN": TOKEN},
+            stdout=file,
+            stderr=log,
+        )
+        try:
+            wait_for(lambda: b"http://" in out.read_bytes() or process.poll() is not None, 120)
+            assert process.poll() is None, (tmp_path / "err").read_text()[-3000:]
+            yield process, out.read_text().split()[-1]
+        finally:
+            process.kill()
+            process.wait()
+
+
+def test_a_killed_server_loses_no_acknowledged_trajectory_and_types_the_others(
+    server: tuple[subprocess.Popen[bytes], str], tmp_path: Path
+) -> None:
+    process, address = server
+    with httpx.Client(trust_env=False, base_url=address, timeout=60) as http:
+        auth = {"authorization": f"Bearer {TOKEN}"}
+
+        def played() -> dict[str, Any]:
+            opened: dict[str, Any] = http.post("/trajectories", headers=auth).json()
+            client = openai.OpenAI(
+                base_url=opened["base_url"], api_key=opened["key"], max_retries=0, http_client=http
+            )
+            client.chat.completions.create(model="tiny", messages=ASK)
+            return opened
+
+        ended = [played() for _ in range(3)]
+        stored = []
+        for one in ended:
+            key = {"authorization": f"Bearer {one['key']}"}
+            answer = http.post(f"/trajectories/{one['id']}/end", headers=key, json={"reward": 0.5})
+            assert answer.status_code == 200, answer.text
+            stored += answer.json()["experience_ids"]
+        left = [played(), http.post("/trajectories", headers=auth).json()]
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    with Buffer(str(tmp_path / "served" / "buffer")) as buffer:
+        rows = buffer.read("experiences", ["experience_id", "reward"]).to_pylist()
+        assert [row["experience_id"] for row in rows] == stored
+        assert [row["reward"] for row in rows] == [0.5] * 3
+        store = TrajectoryStore(buffer, Journal(tmp_path / "served" / JOURNAL), "served")
+        store.close()
+        groups = buffer.read("groups", ["group_id", "outcome", "error"]).to_pylist()
+        assert {row["group_id"] for row in groups} == {one["id"] for one in left}
+        assert {(row["outcome"], row["error"]) for row in groups} == {
+            ("cancelled", "lost: the server ended before it did")
+        }
+        everything = b"".join(file.read_bytes() for file in tmp_path.rglob("*") if file.is_file())
+    for key in (TOKEN, *(one["key"] for one in (*ended, *left))):
+        assert key.encode() not in everything
