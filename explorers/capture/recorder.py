@@ -174,16 +174,13 @@ def _most(params: Any, asked: Asked) -> int:
 
 def _recorded(params: Any, asked: Asked, end_ids: Sequence[int]) -> Any:
     """How one choice is sampled: with the logprobs of what is sampled, at the temperature of the rows."""
-    from msgspec.structs import replace
-
-    return replace(
-        params,
-        n=1,
-        max_tokens=_most(params, asked),
-        temperature=asked.trajectory.sampling.temperature,
-        logprobs=params.logprobs or 0,
-        stop_token_ids=sorted({*(params.stop_token_ids or ()), *end_ids}),
-    )
+    ours = params.clone()
+    ours.n, ours.max_tokens = 1, _most(params, asked)
+    ours.temperature = asked.trajectory.sampling.temperature
+    ours.logprobs = params.logprobs or 0
+    ours.stop_token_ids = sorted({*(params.stop_token_ids or ()), *end_ids})
+    ours.__post_init__()  # derives further fields from these
+    return ours
 
 
 def _streams(params: Any) -> bool:

@@ -120,7 +120,7 @@ class Service:
             await asyncio.sleep(min(1.0, self.deadline_s / 4))
             late = time.monotonic() - self.deadline_s
             for one in self.capture:
-                if one.used < late and not one.requests:
+                if one.trajectory.id in self._about and one.used < late and not one.requests:
                     await self._close_late(one.trajectory.id)
 
     async def _close_late(self, name: str) -> None:

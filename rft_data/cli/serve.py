@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rft_data.cli.edge import edge, say
+from rft_data.cli.recipe_path import shipped_or_file
 
 if TYPE_CHECKING:
     from rft_data.core.words import TemplatePolicy
@@ -59,9 +60,10 @@ def serve(
         if not token:
             token = secrets.token_urlsafe(32)
             say(f"export {TOKEN}={token}    # for who opens trajectories", err=True)
-        found = recipe_settings(model, overrides or []) if model.is_file() else {"model": model}
-        if overrides and not model.is_file():
+        recipe = None if model.is_dir() else shipped_or_file(model)
+        if overrides and recipe is None:
             raise RecipeError("changes are of a recipe, and the first argument names a model folder.")
+        found = {"model": model} if recipe is None else recipe_settings(recipe, overrides or [], folder)
         settings = ServeSettings(
             folder=folder,
             token=token,

@@ -62,12 +62,15 @@ class ServeSettings:
         return replace(self, sampling=sampling)
 
 
-def recipe_settings(recipe: Path, overrides: list[str]) -> dict[str, Any]:
+def recipe_settings(recipe: Path, overrides: list[str], folder: Path) -> dict[str, Any]:
     """What a recipe says about the model, the engine and the sampling, as fields of `ServeSettings`.
+
+    `folder`: where a model is made that the recipe builds.
 
     Raises: RecipeError for a recipe without an explorer, or with another engine than vllm.
     """
     from rft_data.recipe.load import load_recipe
+    from rft_data.run.build import model_folder
 
     loaded: Any = load_recipe(recipe, overrides)
     section = getattr(loaded, "explorer", None)
@@ -77,7 +80,7 @@ def recipe_settings(recipe: Path, overrides: list[str]) -> dict[str, Any]:
             "folder instead."
         )
     return {
-        "model": Path(loaded.model),
+        "model": model_folder(loaded.model, folder, loaded.seed),
         "sampling": Sampling(
             section.max_tokens, section.temperature, tuple(section.stop), section.min_tokens
         ),

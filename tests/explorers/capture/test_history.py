@@ -161,6 +161,7 @@ def test_a_request_that_was_given_up_is_counted_and_not_trained(talk: Callable[.
     one.trajectory.settle(64)
     one.say(history, "fine")
     [row] = one.rows()
+    assert len(one.trajectory.turns.roots[0].children) == 1
     assert row.metadata == {"aborted_turns": 1}
     assert trained([row]) == one.trajectory.sampled - 2
     assert one.trajectory.held == len(row.token_ids or ())

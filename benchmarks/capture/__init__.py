@@ -1,0 +1,1 @@
+"""What capturing costs beside vLLM's own server, and what it loses."""

