@@ -17,14 +17,26 @@ import pytest
 from explorers.capture.journal import Journal
 from explorers.capture.store import TrajectoryStore
 from rft_data.buffer import Buffer
-from rft_data.run.serve import JOURNAL
+from rft_data.core.errors import RecipeError
+from rft_data.core.protocols import Sampling
+from rft_data.recipe.layers import named_recipe
+from rft_data.run.serve import JOURNAL, recipe_settings
 from tests.waiting import wait_for
 from trainers.models.tiny_model import build_tiny_model
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
-
 TOKEN = "a-token-of-the-test"  # noqa: S105
 ASK: Any = [{"role": "user", "content": "2 + 2 ="}]
+
+
+def test_a_recipes_model_and_sampling_are_served(tmp_path: Path) -> None:
+    model = build_tiny_model(tmp_path / "tiny", seed=3, hidden_size=64, num_layers=2, num_heads=2)
+    recipe = named_recipe(Path("sums_explore"))
+    found = recipe_settings(recipe, [f"model.path={model}", "explorer.temperature=0.5"], tmp_path)
+    assert found["model"] == model
+    assert found["sampling"] == Sampling(48, 0.5)
+    assert found["max_model_len"] == 128
+    with pytest.raises(RecipeError, match="no explorer with the engine vllm"):
+        recipe_settings(recipe, [f"model.path={model}", "explorer.engine.use=transformers"], tmp_path)
 
 
 @pytest.fixture
@@ -49,6 +61,8 @@ def server(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
             process.wait()
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_a_killed_server_loses_no_acknowledged_trajectory_and_types_the_others(
     server: tuple[subprocess.Popen[bytes], str], tmp_path: Path
 ) -> None:
