@@ -27,6 +27,15 @@ TASK = Task("toys", ({"role": "user", "content": "?"},), answer="1", metadata={"
 Make = Callable[..., RewardPool]
 
 
+def test_a_child_starts_without_what_few_rewards_need() -> None:
+    code = (
+        "import sys, explorers.rewards.reward_child;"
+        "needless = {'numpy', 'pyarrow', 'pydantic', 'openai', 'torch'} & set(sys.modules);"
+        "assert not needless, needless"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[3])
+
+
 @pytest.fixture(scope="module")
 def pool() -> Iterator[RewardPool]:
     """One child, two seconds for each call; what a test kills is started again for the next."""
