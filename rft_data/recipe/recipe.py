@@ -189,6 +189,22 @@ class PlayingRecipe(RunRecipe, TasksRecipe):
         return self
 
     @model_validator(mode="after")
+    def _served(self) -> Self:
+        for taskset in self.tasks:
+            is_served, played_by = (
+                taskset.source.use == "served",
+                taskset.workflow or self.explorer.workflow.use,
+            )
+            if taskset.workflow in self.explorer.workflows:
+                played_by = self.explorer.workflows[taskset.workflow].use
+            if is_served and played_by != "served":
+                raise ValueError(
+                    f"taskset '{taskset.name}' is what clients of the run ask, and workflow '{played_by}' "
+                    "plays it; give explorer: {workflow: {use: served, ...}}"
+                )
+        return self
+
+    @model_validator(mode="after")
     def _selectable(self) -> Self:
         from rft_data.tasks.selectors import needed_metadata  # loads NumPy, which not every command needs
 

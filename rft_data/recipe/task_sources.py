@@ -53,6 +53,13 @@ class StoredTasks(Section):
     """The tasks are those stored under the taskset's `name`, with the split they were stored with."""
 
 
+class ServedTasks(Section):
+    """What clients of the run's own server ask; the workflow `served` plays it."""
+
+    use: Literal["served"]
+    """There is one task, of which each trajectory is a rollout; its rows hold what was really asked."""
+
+
 class RowChoice(Section):
     """Which rows of a source become tasks: those that `where` lets through, shuffled, the first `limit`."""
 
@@ -143,11 +150,12 @@ Source = Annotated[
     | Annotated[ModelScopeTasks, Tag("modelscope")]
     | Annotated[VerifiersTasks, Tag("verifiers")]
     | Annotated[StoredTasks, Tag("stored")]
+    | Annotated[ServedTasks, Tag("served")]
     | Annotated[FunctionTasks, Tag("function")],
     Discriminator(
         kind_of_source,
         custom_error_type="unknown_source",
         custom_error_message="'use' is file, huggingface, modelscope, jsonl, reasoning_gym, verifiers, "
-        "stored, or a function of your own ('./file.py:function')",
+        "stored, served, or a function of your own ('./file.py:function')",
     ),
 ]

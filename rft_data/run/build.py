@@ -22,6 +22,7 @@ from rft_data.recipe.task_sources import (
     AnyTable,
     JsonLines,
     ReasoningGym,
+    ServedTasks,
     StoredTasks,
     TableSource,
     VerifiersTasks,
@@ -88,8 +89,10 @@ def taskset_tasks(section: Taskset, buffer: Buffer | None = None, run: str = "")
 
 
 def _read_tasks(
-    section: Taskset, source: ReasoningGym | VerifiersTasks | JsonLines | TableSource
+    section: Taskset, source: ReasoningGym | VerifiersTasks | ServedTasks | JsonLines | TableSource
 ) -> list[Task]:
+    if isinstance(source, ServedTasks):
+        return [Task(section.name, ({"role": "user", "content": "What a client of the run's server asks."},))]
     if isinstance(source, VerifiersTasks):
         return verifiers_tasks(
             source.environment,

@@ -1,0 +1,131 @@
+"""A world of real users: a rollout is a trajectory that a client of the run's own server opens and ends."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from typing import Any
+
+from explorers.capture.listening import LOOPBACK, listening
+from explorers.conversations.look_app import LookApp
+from explorers.conversations.openai_look import OpenAILook
+from explorers.rewards.scoring import Rewards
+from explorers.workflows.recorded import Course, RecordedWorkflow, whole_number
+from explorers.workflows.visits import Visits
+from rft_data.core.errors import RecipeError, RowError
+from rft_data.core.lookup import need
+from rft_data.core.protocols import Engine, RolloutContext
+from rft_data.core.rows import Experience, Task
+from rft_data.core.words import RolloutEnd
+
+log = logging.getLogger(__name__)
+
+_CLOSE_S = 15.0
+"""Longest wait for the requests under way when the server ends."""
+
+
+class ServedWorkflow(RecordedWorkflow):
+    """Waits for a client's trajectory and makes rows of it; the client's reward is the world's.
+
+    As many trajectories are recorded as the sampler admits, so the bound of staleness holds whatever the
+    traffic. Clients beyond those are guests: they are served, and nothing of them is stored.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Any,
+        rewards: Rewards,
+        *,
+        token: str,
+        host: str = LOOPBACK,
+        port: int = 0,
+        idle_s: float = 600.0,
+        guests: int = 256,
+        **conversation: Any,
+    ) -> None:
+        """Check the arguments; the server starts with the first rollout and ends with the explorer.
+
+        Args:
+            tokenizer: the model's.
+            rewards: the recipe's, beside the client's.
+            token: opens trajectories; in a recipe `${env:NAME}`.
+            host: where to listen; beside other addresses than this machine's a proxy speaks TLS.
+            port: 0 for a free one, which the log names.
+            idle_s: a trajectory without a request for so long is over.
+            guests: most of them at a time.
+            conversation: further arguments of `RecordedWorkflow`.
+
+        Raises: RecipeError; MissingExtraError without uvicorn.
+        """
+        super().__init__(tokenizer, rewards, **conversation)
+        need("uvicorn", "web", "the workflow 'served'")
+        if not isinstance(token, str) or len(token) < 16:
+            raise RecipeError(
+                "explorer.workflow.args.token is shorter than 16 characters; give a random one."
+            )
+        if isinstance(idle_s, bool) or not isinstance(idle_s, int | float) or not 0 < idle_s < math.inf:
+            raise RecipeError(f"explorer.workflow.args.idle_s is {idle_s!r}; wanted seconds above 0.")
+        whole_number("port", port, least=0)
+        self._visits = Visits(
+            token, self._guest, idle_s=idle_s, guests=whole_number("guests", guests, least=0)
+        )
+        self._place = (host, port)
+        self._newest: tuple[Engine, RolloutContext] | None = None
+        self._serving: tuple[asyncio.AbstractEventLoop, AsyncExitStack] | None = None
+        self._starting = asyncio.Lock()
+
+    async def run(self, task: Task, engine: Engine, ctx: RolloutContext) -> list[Experience]:
+        """Wait for a trajectory to be opened and ended.
+
+        Raises: RowError for one that was given up, or in which nothing was sampled; BusyError for a port that
+            is taken.
+        """
+        await self._serve()
+        self._newest = (engine, ctx)
+        model, course = self.model(engine, ctx), Course()
+        look = OpenAILook(model, ctx.sampling)
+        async with self._visits.waiting(LookApp(look)) as visit:
+            ended = await self._visits.until_over(visit)
+        if visit.abandoned:
+            raise RowError("its client gave the trajectory up")
+        course.turns = model.turns
+        course.end = look.end or (RolloutEnd.FINISHED if ended else RolloutEnd.DEADLINE)
+        course.reward = visit.door.reward
+        *rows, last = await self.outcome(task, model.rows(task, ctx), course)
+        if course.reward is None and not self._rewards.composition.parts:
+            last = replace(last, unscored_reason=None)  # it may come later, as feedback
+        return [*rows, last]
+
+    def metrics(self) -> dict[str, float]:
+        """Counts since the last call."""
+        return {**super().metrics(), **self._visits.take_counts()}
+
+    def close(self) -> None:
+        """End the server, when the requests under way are answered; not called in the server's event loop."""
+        if self._serving is None:
+            return
+        loop, stack = self._serving
+        self._serving = None
+        if loop.is_running():
+            asyncio.run_coroutine_threadsafe(stack.aclose(), loop).result(_CLOSE_S)
+        elif not loop.is_closed():
+            loop.run_until_complete(stack.aclose())
+
+    async def _serve(self) -> None:
+        async with self._starting:
+            if self._serving is None:
+                host, port = self._place
+                stack = AsyncExitStack()
+                address = await stack.enter_async_context(listening(self._visits, host=host, port=port))
+                self._serving = asyncio.get_running_loop(), stack
+                log.info("programs reach the policy at %s/trajectories", address)
+
+    def _guest(self) -> LookApp | None:
+        """The model of a trajectory that no rollout waits for."""
+        if self._newest is None:
+            return None
+        engine, ctx = self._newest
+        return LookApp(OpenAILook(self.model(engine, ctx), ctx.sampling))

@@ -1,0 +1,170 @@
+"""Who uses a run's model from outside: a client opens a trajectory, speaks to the model, and ends it.
+
+POST /trajectories with the run's token gives an id, a base URL and a key, as at `rft serve`;
+with the key POST /t/ID/v1/... is OpenAI's API, and POST /trajectories/ID/(reward|end|abandon) ends it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from time import monotonic
+
+from explorers.capture.answers import refuse
+from explorers.conversations.look_app import LookApp, Receive, Scope, Send, answer, body
+from explorers.workflows.program_doors import Door, Doors, bearer_key, stated_reward
+from rft_data.core.errors import RowError
+
+_MAX_BODY = 1 << 16
+_LOOK_S, _SOON_S = 1.0, 0.05
+"""Longest and shortest time between two looks whether a trajectory was left alone."""
+_REWARD, _END, _ABANDON = _TOLD = ("POST reward", "POST end", "POST abandon")
+_COUNTS = ("served", "served_guests", "served_abandoned", "served_refused")
+
+
+@dataclass(slots=True)
+class Visit:
+    """A trajectory that waits for a client, or that one has opened."""
+
+    door: Door
+    app: LookApp
+    opened: asyncio.Event = field(default_factory=asyncio.Event)
+    over: asyncio.Event = field(default_factory=asyncio.Event)
+    used: float = 0.0
+    """`monotonic()` of the last request."""
+    abandoned: bool = False
+
+
+class Visits:
+    """ASGI application. Trajectories of the run wait for clients; one more client is served as a guest."""
+
+    def __init__(
+        self, token: str, guest: Callable[[], LookApp | None], *, idle_s: float, guests: int
+    ) -> None:
+        """Args:
+        token: opens trajectories.
+        guest: makes the model of a trajectory that no rollout waits for; None while there is no model.
+        idle_s: a trajectory without a request for so long is over.
+        guests: most of them at a time.
+        """
+        self._token = token
+        self._guest = guest
+        self._idle_s = idle_s
+        self._most_guests = guests
+        self._doors = Doors()
+        self._waiting: deque[Visit] = deque()
+        self._visits: dict[str, Visit] = {}
+        self._guests: set[asyncio.Task[None]] = set()
+        self._counts: Counter[str] = Counter()
+
+    def take_counts(self) -> dict[str, float]:
+        """Trajectories opened (`served`), of guests, given up and refused, since the last call."""
+        counts, self._counts = self._counts, Counter()
+        return {name: float(counts[name]) for name in _COUNTS}
+
+    @asynccontextmanager
+    async def waiting(self, app: LookApp) -> AsyncIterator[Visit]:
+        """A trajectory for the length of the block, which a client may open."""
+        async with self._doors.open(app) as door:
+            visit = Visit(door, app)
+            self._waiting.append(visit)
+            self._visits[door.name] = visit
+            try:
+                yield visit
+            finally:
+                del self._visits[door.name]
+                if visit in self._waiting:
+                    self._waiting.remove(visit)
+
+    async def until_over(self, visit: Visit) -> bool:
+        """Wait for a client to open and end a trajectory; False when it left it alone for too long."""
+        await visit.opened.wait()
+        while not visit.over.is_set():
+            left = visit.used + self._idle_s - monotonic()
+            if left <= 0 and not visit.app.answering:
+                return False
+            try:
+                await asyncio.wait_for(visit.over.wait(), min(max(left, _SOON_S), _LOOK_S))
+            except TimeoutError:
+                continue
+        return True
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["type"] != "http":
+            return
+        path, method = scope["path"], scope["method"]
+        _, prefix, name, rest = [*path.split("/", 3), "", "", ""][:4]
+        visit = self._visits.get(name)
+        if visit is not None:
+            visit.used = monotonic()
+        if (method, path) == ("GET", "/health"):
+            await answer(send, 200, {"waiting": len(self._waiting), "open": len(self._visits)})
+        elif (method, path) == ("POST", "/trajectories"):
+            await self._open(scope, receive, send)
+        elif prefix == "trajectories":
+            await self._told(visit, f"{method} {rest}", scope, receive, send)
+        else:
+            await self._doors(scope, receive, send)
+
+    async def _open(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if not hmac.compare_digest(self._token.encode(), bearer_key(scope)):
+            await refuse(send, scope["path"], 401, "this token opens no trajectory here.")
+            return
+        await body(receive, _MAX_BODY)
+        visit = self._waiting.popleft() if self._waiting else await self._let_in()
+        if visit is None:
+            self._counts["served_refused"] += 1
+            await refuse(send, scope["path"], 429, "no more trajectories may be open now.", wait_s=1)
+            return
+        visit.used = monotonic()
+        visit.opened.set()
+        host = next((value.decode("latin-1") for name, value in scope["headers"] if name == b"host"), "")
+        base = f"{scope.get('scheme', 'http')}://{host}/t/{visit.door.name}/v1"
+        self._counts["served"] += 1
+        await answer(send, 201, {"id": visit.door.name, "base_url": base, "key": visit.door.key})
+
+    async def _let_in(self) -> Visit | None:
+        """A trajectory of a guest, which ends as others do and of which nothing is stored; None: too many."""
+        app = self._guest()
+        if app is None or len(self._guests) >= self._most_guests:
+            return None
+        stack = AsyncExitStack()
+        visit = await stack.enter_async_context(self.waiting(app))
+        self._waiting.remove(visit)
+
+        async def stay() -> None:
+            async with stack:
+                await self.until_over(visit)
+
+        visit.used = monotonic()
+        staying = asyncio.create_task(stay())
+        self._guests.add(staying)
+        staying.add_done_callback(self._guests.discard)
+        self._counts["served_guests"] += 1
+        return visit
+
+    async def _told(self, visit: Visit | None, what: str, scope: Scope, receive: Receive, send: Send) -> None:
+        """A client gives a reward, ends its trajectory, or gives it up."""
+        if visit is None or not hmac.compare_digest(visit.door.key.encode(), bearer_key(scope)):
+            await refuse(send, scope["path"], 401, "no open trajectory has this id and this key.")
+            return
+        if what not in _TOLD:
+            await refuse(send, scope["path"], 404, f"there is {' and '.join(_TOLD)} of a trajectory.")
+            return
+        raw = await body(receive, _MAX_BODY)
+        try:
+            if raw and what != _ABANDON:
+                visit.door.reward = stated_reward(raw.decode("utf-8", "replace"))
+        except RowError as err:
+            await refuse(send, scope["path"], 400, str(err))
+            return
+        if what != _REWARD:
+            visit.abandoned = what == _ABANDON
+            self._counts["served_abandoned"] += visit.abandoned
+            visit.over.set()
+        await answer(send, 200, {"id": visit.door.name, "open": not visit.over.is_set()})

@@ -1,0 +1,231 @@
+"""Trajectories of real clients as rollouts: exact rows, rewards from outside, guests, typed ends."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+import httpx
+import openai
+import pytest
+
+from explorers.limits import Limits
+from explorers.meter import Meter
+from explorers.workflows.rollouts import Rollouts
+from explorers.workflows.served import ServedWorkflow
+from rft_data.core.errors import RecipeError
+from rft_data.core.rows import Experience
+from tests.explorers.conversations.conftest import SayingEngine, trained_tokenizer
+from tests.explorers.conversations.families import QWEN25
+from tests.explorers.workflows.test_worlds import CTX, NONE, TASK
+from tests.ports import free_port
+
+TOKEN = "a token of enough characters"  # noqa: S105
+ASK = [{"role": "user", "content": "two and two?"}]
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Any:
+    made = trained_tokenizer()
+    made.chat_template = QWEN25
+    return made
+
+
+class Run:
+    """A run with some rollouts that wait for clients."""
+
+    def __init__(self, tokenizer: Any, port: int, said: list[str], **args: Any) -> None:
+        self.engine = SayingEngine(tokenizer, [f"{text}<|im_end|>" for text in said])
+        self.workflow = ServedWorkflow(tokenizer, NONE, token=TOKEN, port=port, **args)
+        self.rollouts = Rollouts(self.engine, self.workflow, Limits(), Meter())
+        self.base = f"http://127.0.0.1:{port}"
+        self.http = httpx.AsyncClient(base_url=self.base, headers={"authorization": f"Bearer {TOKEN}"})
+
+    def wait(self, member: int) -> asyncio.Task[list[Experience] | Exception]:
+        """A rollout that waits for a client."""
+        return asyncio.create_task(self.rollouts.play(TASK, replace(CTX, member=member)))
+
+    async def open(self) -> dict[str, Any]:
+        answer = await self.http.post("/trajectories")
+        assert answer.status_code == 201, answer.text
+        found: dict[str, Any] = answer.json()
+        return found
+
+    async def say(self, opened: dict[str, Any], *messages: Any) -> str:
+        async with openai.AsyncOpenAI(
+            base_url=opened["base_url"], api_key=opened["key"], max_retries=0
+        ) as client:
+            reply = await client.chat.completions.create(model="any", messages=list(messages))
+        return reply.choices[0].message.content or ""
+
+    async def end(self, opened: dict[str, Any], how: str = "end", body: Any = None) -> httpx.Response:
+        headers = {"authorization": f"Bearer {opened['key']}"}
+        return await self.http.post(
+            f"/trajectories/{opened['id']}/{how}", headers=headers, content=json.dumps(body) if body else b""
+        )
+
+
+@asynccontextmanager
+async def running(tokenizer: Any, *said: str, **args: Any) -> AsyncIterator[Run]:
+    run = Run(tokenizer, free_port(), list(said), **args)
+    try:
+        yield run
+    finally:
+        await run.http.aclose()
+        await asyncio.to_thread(run.workflow.close)
+
+
+async def reachable(run: Run, waiting: int = 1) -> None:
+    """Wait until so many rollouts wait for clients."""
+    while True:
+        try:
+            if (await run.http.get("/health")).json()["waiting"] == waiting:
+                return
+        except httpx.ConnectError:
+            pass
+        await asyncio.sleep(0.01)
+
+
+def test_a_clients_conversation_is_a_row_with_its_exact_tokens_and_reward(tokenizer: Any) -> None:
+    async def story() -> None:
+        async with running(tokenizer, "four", "sure") as run:
+            waiting = run.wait(0)
+            await reachable(run)
+            opened = await run.open()
+            first = await run.say(opened, *ASK)
+            await run.say(
+                opened, *ASK, {"role": "assistant", "content": first}, {"role": "user", "content": "Sure?"}
+            )
+            assert (await run.end(opened, "reward", 0.25)).json()["open"]
+            assert (await run.end(opened, body={"reward": 0.5, "parts": {"thumb": 1}})).status_code == 200
+            rows = await waiting
+            assert isinstance(rows, list)
+            (row,) = rows
+            assert (row.reward, row.reward_parts) == (0.5, {"world": 0.5, "world.thumb": 1.0})
+            assert row.messages[0]["content"] == "two and two?", "what was asked, not the task's placeholder"
+            assert list(row.token_ids or ()) == run.engine.seen[1] + run.engine.said[1]
+            assert sum(row.action_mask or ()) == len(run.engine.said[0]) + len(run.engine.said[1])
+            assert (await run.end(opened)).status_code == 401, "it is over"
+            assert run.workflow.metrics()["served"] == 1.0
+
+    asyncio.run(story())
+
+
+def test_clients_that_no_rollout_waits_for_are_served_and_not_recorded(tokenizer: Any) -> None:
+    async def story() -> None:
+        async with running(tokenizer, "guest", "recorded", guests=1) as run:
+            waiting = run.wait(0)
+            await reachable(run)
+            recorded, guest = await run.open(), await run.open()
+            refused = await run.http.post("/trajectories")
+            assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
+            assert await run.say(guest, *ASK) == "guest"
+            assert not waiting.done()
+            await run.say(recorded, *ASK)
+            await run.end(guest, body=1.0)
+            await run.end(recorded, body=1.0)
+            rows = await waiting
+            assert isinstance(rows, list)
+            assert [row.completion_text for row in rows] == ["recorded"]
+            counts = run.workflow.metrics()
+            assert (counts["served"], counts["served_guests"], counts["served_refused"]) == (2.0, 1.0, 1.0)
+
+    asyncio.run(story())
+
+
+def test_a_key_opens_its_own_trajectory_and_the_token_opens_none(tokenizer: Any) -> None:
+    async def story() -> None:
+        async with running(tokenizer, "a", "b") as run:
+            waiting = [run.wait(0), run.wait(1)]
+            await reachable(run, 2)
+            one, two = await run.open(), await run.open()
+            assert one["key"] != two["key"]
+            for key in (two["key"], TOKEN):
+                mixed = {**one, "key": key}
+                with pytest.raises(openai.AuthenticationError):
+                    await run.say(mixed, *ASK)
+                assert (await run.end(mixed)).status_code == 401
+            stranger = await run.http.post("/trajectories", headers={"authorization": "Bearer wrong"})
+            assert stranger.status_code == 401
+            for opened in (one, two):
+                await run.say(opened, *ASK)
+                await run.end(opened, body=0.0)
+            first, second = [await one for one in waiting]
+            assert isinstance(first, list)
+            assert isinstance(second, list)
+            assert [rows[0].completion_text for rows in (first, second)] == ["a", "b"]
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize(
+    ("how", "why"), [("abandon", "gave the trajectory up"), ("end", "nothing was sampled")]
+)
+def test_what_nothing_can_be_learned_from_is_no_row(tokenizer: Any, how: str, why: str) -> None:
+    async def story() -> None:
+        async with running(tokenizer) as run:
+            waiting = run.wait(0)
+            await reachable(run)
+            await run.end(await run.open(), how)
+            outcome = await waiting
+            assert isinstance(outcome, Exception)
+            assert why in str(outcome)
+
+    asyncio.run(story())
+
+
+def test_a_trajectory_left_alone_is_over_and_its_reward_stays_open(
+    tokenizer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story() -> None:
+        async with running(tokenizer, "four", idle_s=3600) as run:
+            waiting = run.wait(0)
+            await reachable(run)
+            await run.say(await run.open(), *ASK)
+            now = time.monotonic()
+            monkeypatch.setattr("explorers.workflows.visits.monotonic", lambda: now + 3601)
+            rows = await waiting
+            assert isinstance(rows, list)
+            assert (rows[-1].reward, rows[-1].unscored_reason) == (None, None), "feedback may still come"
+            assert rows[-1].metadata["end"] == "deadline"
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize(
+    "body", [b"{", b'{"reward": "good"}', b"NaN", b'{"reward": 1, "parts": {"a": null}}']
+)
+def test_a_reward_that_is_none_is_refused_and_the_trajectory_stays(tokenizer: Any, body: bytes) -> None:
+    async def story() -> None:
+        async with running(tokenizer, "four") as run:
+            waiting = run.wait(0)
+            await reachable(run)
+            opened = await run.open()
+            await run.say(opened, *ASK)
+            headers = {"authorization": f"Bearer {opened['key']}"}
+            assert (
+                await run.http.post(f"/trajectories/{opened['id']}/end", headers=headers, content=body)
+            ).status_code == 400
+            assert not waiting.done()
+            await run.end(opened, body=1.0)
+            assert isinstance(await waiting, list)
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        ({"token": "short"}, "token is shorter"),
+        ({"idle_s": 0}, "idle_s is 0"),
+        ({"guests": -1}, "guests is -1"),
+    ],
+)
+def test_wrong_arguments_are_refused(tokenizer: Any, args: dict[str, Any], message: str) -> None:
+    with pytest.raises(RecipeError, match=message):
+        ServedWorkflow(tokenizer, NONE, **{"token": TOKEN, **args})

@@ -1,0 +1,77 @@
+"""A run whose rollouts are the visits of users: every visit is answered, and each is trained on once."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+
+import pytest
+
+from recipes.sums_users import Users
+from rft_data.buffer import Buffer
+from rft_data.core.errors import RecipeError
+from rft_data.recipe.load import load_recipe
+from rft_data.run.start import run_recipe
+from tests.ports import free_port
+
+TOKEN = "a token of enough characters"  # noqa: S105
+RECIPE = """\
+recipe: 1
+name: served
+mode: online
+run_dir: {root}/run
+buffer: {{uri: {root}/buffer}}
+model: {{build: {{use: tiny_qwen2, hidden_size: 64, num_layers: 2, num_heads: 2, intermediate_size: 128}}}}
+tasks: [{{name: users, source: {{use: served}}}}]
+selector: {{use: sequential}}
+explorer:
+  engine: {{use: transformers, max_model_len: 128}}
+  max_tokens: 4
+  group_size: 1
+  workflow: {{use: served, args: {{token: {token}, port: {port}}}}}
+  reward: []
+experience_ops: [{{invalid_reward_filter: {{}}}}, {{reward_advantage_mapper: {{}}}}]
+stages:
+  - {{algorithm: reinforce_plus_plus, groups_per_step: 4, steps: 3, trl: {{learning_rate: 1.0e-3}}}}
+monitor: {{trackers: []}}
+"""
+
+
+def recipe(root: Path, port: int = 8009) -> Path:
+    path = root / "served.yaml"
+    path.write_text(RECIPE.format(root=root, port=port, token=json.dumps(TOKEN)))
+    return path
+
+
+@pytest.mark.slow
+def test_users_are_served_over_changes_of_weights_and_each_visit_is_trained_on_once(tmp_path: Path) -> None:
+    port = free_port()
+    users = Users(f"http://127.0.0.1:{port}", TOKEN, seed=0)
+    threads = [threading.Thread(target=users.come, args=(n, 100), daemon=True) for n in range(3)]
+    for thread in threads:
+        thread.start()
+    summary = run_recipe(load_recipe(recipe(tmp_path, port)))
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive()
+    assert summary["groups"]["trained"] == 12
+    assert not users.troubles, "a visit failed while the server was there"
+    with Buffer(tmp_path / "buffer", read_only=True) as buffer:
+        rows = buffer.read("experiences").to_pylist()
+        leases = buffer.read("leases").to_pylist()
+    trained = [group for lease in leases if lease["kind"] == "grant" for group in lease["group_ids"]]
+    assert len(trained) == len(set(trained)) == 12
+    assert len({row["version_min"] for row in rows}) == 3, "each step was sampled with the weights of the last"
+    for row in rows:
+        assert "arithmetic problem" in json.loads(row["messages"])[0]["content"]
+        assert row["reward"] in (0.0, 1.0)
+        assert sum(row["action_mask"]) > 0
+
+
+def test_what_users_ask_is_played_by_the_workflow_that_serves_them(tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match=r"'users' is what clients .*'single_turn' plays it"):
+        load_recipe(
+            recipe(tmp_path),
+            ["explorer.workflow={use: single_turn}", "explorer.reward=[{use: exact_answer}]"],
+        )
