@@ -24,6 +24,7 @@ BROUGHT_ALONG = {
     "jinja2": "torch",
     "loguru": "py-data-juicer",
     "markupsafe": "jinja2",
+    "msgspec": "vllm",
     "packaging": "lancedb",
     "pillow": "py-data-juicer",
     "rich": "typer",

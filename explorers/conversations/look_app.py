@@ -44,6 +44,11 @@ class LookApp:
         else:
             await refuse(send, 404, "there is no such route; POST /v1/chat/completions or /v1/completions.")
 
+    @property
+    def answering(self) -> int:
+        """Requests that are being answered."""
+        return len(self._answering)
+
     async def close(self) -> None:
         """Give up what is being sampled, so that the rollout's turns change no more."""
         for one in self._answering:

@@ -14,6 +14,7 @@ from explorers.rewards.scoring import Rewards
 from explorers.workflows.environment import EnvironmentWorkflow
 from explorers.workflows.function import FunctionWorkflow
 from explorers.workflows.program import ProgramWorkflow
+from explorers.workflows.served import ServedWorkflow
 from explorers.workflows.single_turn import SingleTurn
 from explorers.workflows.tools import ToolsWorkflow
 from explorers.workflows.verifiers import VerifiersWorkflow
@@ -30,6 +31,7 @@ WORKFLOWS: Mapping[str, Any] = {
     "environment": EnvironmentWorkflow,
     "verifiers": VerifiersWorkflow,
     "program": ProgramWorkflow,
+    "served": ServedWorkflow,
 }
 _FUNCTION, _TOOLS, _ENVIRONMENT = ("function", "play"), ("tools", "tools"), ("environment", "environment")
 _VERIFIERS, _AGENT = ("verifiers", "environment"), ("program", "agent")

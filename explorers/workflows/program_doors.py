@@ -46,7 +46,7 @@ class Doors:
             return
         _, prefix, name, rest = [*scope["path"].split("/", 3), "", "", ""][:4]
         door = self._doors.get(name)
-        given = _key(scope)
+        given = bearer_key(scope)
         if prefix != "t" or door is None or not hmac.compare_digest(door.key.encode(), given):
             await refuse(send, 401, "no rollout has this URL and this key, or it has ended.")
         elif rest == "reward" and scope["method"] == "POST":
@@ -84,7 +84,8 @@ class Doors:
                 await self._serving.aclose()
 
 
-def _key(scope: Scope) -> bytes:
+def bearer_key(scope: Scope) -> bytes:
+    """The key that a request carries; empty without one."""
     headers = {name.lower(): value for name, value in scope["headers"]}
     scheme, _, key = headers.get(b"authorization", b"").partition(b" ")
     return bytes(key.strip()) if scheme.lower() == b"bearer" else b""

@@ -21,6 +21,7 @@ _WORKFLOWS = {
     "environment": ("gymnasium", "envs"),
     "verifiers": ("verifiers", "verifiers"),
     "program": ("uvicorn", "web"),
+    "served": ("uvicorn", "web"),
 }
 
 

@@ -28,7 +28,7 @@ TRACKERS = (
     "tensorboard", "azure_ml", "clearml", "comet_ml", "dagshub", "dvclive", "kubeflow", "mlflow", "neptune",
     "swanlab", "trackio", "wandb",
 )  # fmt: skip
-WORKFLOWS = ("single_turn", "function", "tools", "environment", "verifiers", "program")
+WORKFLOWS = ("single_turn", "function", "tools", "environment", "verifiers", "program", "served")
 SAMPLERS = ("fifo", "windowed", "ready_first", "fresh_first", "replay", "mix")
 ENGINE_OPTIONS = ("dtype", "device", "max_num_seqs")
 """Of the engine `transformers`."""

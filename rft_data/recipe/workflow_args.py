@@ -23,6 +23,7 @@ WORKFLOW_ARGS: Mapping[str, tuple[str, ...]] = {
     "tools": ("tools", "args", *_POOLED),
     "environment": ("environment", "args", "actions", "pattern", "invalid_reward", "shape", *_POOLED),
     "verifiers": ("environment", "args", *_CONVERSATION),
+    "served": ("token", "host", "port", "idle_s", "guests", *_CONVERSATION),
     "program": ("command", "agent", "args", "environment", "limits", *_CONVERSATION),
 }
 """What each takes in `explorer.workflow.args`."""
@@ -31,6 +32,7 @@ NEEDED_ARGS: Mapping[str, str] = {
     "tools": "tools",
     "environment": "environment",
     "verifiers": "environment",
+    "served": "token",
 }
 """The argument without which one cannot be made."""
 

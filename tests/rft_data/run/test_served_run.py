@@ -62,7 +62,9 @@ def test_users_are_served_over_changes_of_weights_and_each_visit_is_trained_on_o
         leases = buffer.read("leases").to_pylist()
     trained = [group for lease in leases if lease["kind"] == "grant" for group in lease["group_ids"]]
     assert len(trained) == len(set(trained)) == 12
-    assert len({row["version_min"] for row in rows}) == 3, "each step was sampled with the weights of the last"
+    assert len({row["version_min"] for row in rows}) == 3, (
+        "each step was sampled with the weights of the last"
+    )
     for row in rows:
         assert "arithmetic problem" in json.loads(row["messages"])[0]["content"]
         assert row["reward"] in (0.0, 1.0)
