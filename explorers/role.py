@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from explorers.engines.images import images_from
@@ -23,6 +24,7 @@ from explorers.workflows.rollouts import Rollouts
 from rft_data.core.lookup import need
 from rft_data.core.protocols import BufferClient, Sampling, Workflow
 from rft_data.core.rows import Assignment, Experience, Played, Task, WeightRef
+from rft_data.placement.hub.node_files import node_files
 
 _EVALUATED = 512
 """Largest number of rows of an evaluation in one append."""
@@ -134,6 +136,8 @@ def explorer_role(buffer: BufferClient, *, plan: Mapping[str, Any]) -> ExplorerR
     parts = ExplorerPlan.from_json(plan)
     limits = parts.groups.limits
     meter = Meter()
+    if not takes_messages(parts.engine):
+        node_files(buffer).fetch(Path(parts.model))
     with ExitStack() as undo:
         rewards = make_rewards(parts.reward, limits, meter)
         undo.callback(rewards.close)

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import re
+import shutil
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
 from rft_data.core.words import HubRole
 from rft_data.placement.hub.access import make_token
-from tests.cluster.nodes import Nodes, nodes_of
+from tests.cluster.nodes import HOME, RAY_PORT, Nodes, nodes_of
+from tests.rft_data.run.test_online import RECIPE, check_books
 from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -41,6 +45,15 @@ with HubClient(sys.argv[1], sys.argv[2]) as client:
     rows = client.read("experiences", ["seq", "experience_id"]).to_pydict()
     print(len(rows["seq"]), len(set(rows["seq"])), len(set(rows["experience_id"])), max(rows["seq"]))
 """
+
+
+SPREAD = [
+    "placement.use=ray",
+    "placement.explorers={count: 2, cpus: 0.5}",
+    "placement.trainer={cpus: 2}",
+    "explorer.engine.transport.use=auto",
+]
+"""By the CPUs that the nodes say they have, the trainer fits the second only, the explorers the third."""
 
 
 @pytest.fixture(scope="module")
@@ -74,3 +87,22 @@ def test_cut_network_loses_and_doubles_nothing(nodes: Nodes, cut_s: float) -> No
     stored = away.run(sys.executable, "-c", READ, address, reader).split()
     assert stored == ["400", "400", "400", "399"]
     assert sorted(map(int, acknowledged())) == list(range(400))
+
+
+def test_run_over_three_nodes_without_a_common_folder(nodes: Nodes, tmp_path: Path) -> None:
+    home, second, third = nodes[0], nodes[1], nodes[2]
+    home.start_ray(cpus=0)
+    with ThreadPoolExecutor() as joining:
+        list(joining.map(lambda node, cpus: node.start_ray(home, cpus=cpus), [second, third], [2, 1]))
+    home.file("small.yaml").write_text(RECIPE.format(root=HOME, engine="transformers", steps=4))
+    rft = [str(Path(sys.executable).with_name("rft")), "run", "small.yaml"]
+    run = home.start(*rft, *SPREAD, log="out", RAY_ADDRESS=f"{home.address}:{RAY_PORT}")
+    assert run.wait(400) == 0, home.file("out").read_text()
+    shutil.copytree(home.file("run"), tmp_path / "run")
+    check_books(tmp_path, steps=4)
+    assert (second.file("run/checkpoints/checkpoint-4") / "trainer_state.json").is_file()
+    assert third.file("run/.model.copied").is_file()
+    assert not any(node.file("run/buffer").exists() for node in (second, third))
+    assert not third.file("run/weights").exists(), "weights came by the wire"
+    said = (tmp_path / "run" / "log.txt").read_text()
+    assert "weights reach the explorers by 'ray': explorers may be on nodes" in said

@@ -16,6 +16,7 @@ from rft_data.core.failpoints import failpoint
 from rft_data.core.files import flush, write_manifest
 from rft_data.core.protocols import BufferClient
 from rft_data.core.rows import FileFacts, Lease, StepReport
+from rft_data.placement.hub.node_files import NodeFiles, SharedFiles, node_files
 from trainers.models.disk import writing
 from trainers.policy.expert_rows import with_ids
 from trainers.policy.grpo import GrpoTrainer
@@ -33,13 +34,16 @@ class TrainerRole:
         trainer: GrpoTrainer,
         pipeline_hash: str,
         others: OtherRanks | None = None,
+        files: NodeFiles | None = None,
     ) -> None:
         """Join a buffer and a trainer.
 
         Args:
             pipeline_hash: names the operator list whose advantages are trained on.
             others: the trainer's other ranks, which end with it.
+            files: hands in what it writes, where it does not see the run's folder.
         """
+        self._files = files or SharedFiles()
         self._others = others
         self._buffer = buffer
         self._trainer = trainer
@@ -72,15 +76,18 @@ class TrainerRole:
         return StepReport({**report.metrics, **seconds}, report.ess, files)
 
     def save_weights(self, directory: str, header: Mapping[str, object]) -> str:
-        """Write weights, probe and, last, a manifest with `header` into an existing empty folder.
+        """Write weights, probe and, last, a manifest with `header` into an empty folder of the run.
 
         Returns: the manifest's digest.
         Raises: what `GrpoTrainer.save_weights` raises.
         """
         folder = Path(directory)
+        folder.mkdir(parents=True, exist_ok=True)
         facts = self._trainer.save_weights(folder)
         with writing("the manifest", folder):
-            return write_manifest(folder, {**header, **facts})
+            digest = write_manifest(folder, {**header, **facts})
+        self._files.send(folder)
+        return digest
 
     def checkpoint(self) -> dict[str, FileFacts]:
         """Write the checkpoint of `steps_done` now, unless it is there already; returns its files."""
@@ -90,7 +97,9 @@ class TrainerRole:
     def _flushed(self) -> dict[str, FileFacts]:
         folder = self._trainer.checkpoint_dir(self._trainer.steps_done)
         with writing("the checkpoint", folder):
-            return flush(folder)
+            files = flush(folder)
+        self._files.send(folder)
+        return files
 
     def steps_done(self) -> int:
         """Optimizer steps taken so far, those before a resume included."""
@@ -117,7 +126,10 @@ def grpo_role(buffer: BufferClient, *, plan: dict[str, Any], pipeline_hash: str)
     Args: plan: a GrpoPlan as JSON (`GrpoPlan.from_json`).
     Raises: what GrpoTrainer raises, in any rank; RoleDiedError, StalledError when a rank does not start.
     """
-    limits = GrpoPlan.from_json(plan).limits
+    wanted = GrpoPlan.from_json(plan)
+    limits, files = wanted.limits, node_files(buffer)
+    for folder in filter(None, (wanted.model_path, wanted.resume_from)):
+        files.fetch(folder.absolute())
     others = other_ranks(limits.processes, limits.deadline_s)
     try:
         trainer = lead_trainer(plan, ALONE if others is None else others.ranks)
@@ -125,7 +137,7 @@ def grpo_role(buffer: BufferClient, *, plan: dict[str, Any], pipeline_hash: str)
         if others is not None:
             others.close(now=True)
         raise
-    return TrainerRole(buffer, trainer, pipeline_hash, others)
+    return TrainerRole(buffer, trainer, pipeline_hash, others, files)
 
 
 def lead_trainer(arguments: Mapping[str, Any], ranks: Ranks) -> GrpoTrainer:

@@ -123,6 +123,11 @@ def read_manifest(directory: Path) -> dict[str, Any]:
     return manifest
 
 
+def folder_bytes(directory: Path) -> int:
+    """Bytes of a folder's `weight_files`; 0 if it is gone."""
+    return sum(path.stat().st_size for path in weight_files(directory))
+
+
 def weight_files(directory: Path) -> list[Path]:
     """The safetensors files directly in a folder, by name; a probe is in its own folder."""
     return sorted(directory.glob("*.safetensors"))

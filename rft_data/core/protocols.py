@@ -334,6 +334,21 @@ class RoleSpec:
     """What it may do at the run's hub, in a process of its own."""
 
 
+class WeightSender(Protocol):
+    """Gives published weights to explorers that do not read them from the run's folder."""
+
+    def offer(self, ref: WeightRef, explorers: Sequence[str]) -> None:
+        """Called before these explorers, by name, are asked to load a version.
+
+        Raises: StalledError, EngineError when it cannot be sent.
+        """
+        ...
+
+    def close(self) -> None:
+        """Stop; idempotent."""
+        ...
+
+
 class Role(Protocol):
     """A running role, wherever it runs."""
 

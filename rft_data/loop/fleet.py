@@ -10,10 +10,12 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from rft_data.core.errors import EngineError, ParityError, RoleDiedError, StalledError
-from rft_data.core.protocols import Role
+from rft_data.core.files import folder_bytes
+from rft_data.core.protocols import Role, WeightSender
 from rft_data.core.rows import Assignment, Played, Task, WeightRef
 from rft_data.weights.versions import VersionRegistry
 
@@ -32,6 +34,10 @@ class Member:
     playing: dict[Future[list[Played]], list[Assignment]] = field(default_factory=dict)
     loading: tuple[Future[float], WeightRef] | None = None
     """The call that loads weights, and these weights, while it is under way."""
+    loading_since: float = 0.0
+    """`time.monotonic()` when it was asked to load."""
+    loaded_s: float = 0.0
+    """Seconds that its last load took: transfer, proof, and the wait for what it was playing."""
     starting: Future[None] | None = None
     """Its restart, while that is under way."""
     deaths: int = 0
@@ -69,6 +75,7 @@ class Fleet:
         whole_rounds: bool,
         deadline_s: float,
         max_restarts: int = 3,
+        sender: WeightSender | None = None,
     ) -> None:
         """Manage explorer roles that are already running.
 
@@ -79,7 +86,9 @@ class Fleet:
             deadline_s: longest a call may take.
             max_restarts: how often one explorer is started again without returning a group, before the run
                 ends.
+            sender: is told before explorers load a version; None: they read the published folder.
         """
+        self._sender = sender
         self.members = [Member(role) for role in roles]
         self._versions = versions
         self._whole_rounds = whole_rounds
@@ -93,6 +102,19 @@ class Fleet:
     def parity(self) -> float:
         """Largest logprob difference (nats), engine against trainer, at the last loads."""
         return max((member.parity for member in self.members), default=0.0)
+
+    def publication(self) -> dict[str, float]:
+        """Bytes of the last published weights, and the seconds of the slowest explorer that loaded them."""
+        loads = [member.loaded_s for member in self.members if member.version >= 0 and member.loaded_s]
+        if self._published is None or not loads:
+            return {}
+        size = folder_bytes(Path(self._published.path))
+        slowest = max(loads)
+        return {
+            "publication_bytes": float(size),
+            "publication_s": slowest,
+            "publication_gb_per_s": len(loads) * size / slowest / 1e9,
+        }
 
     @property
     def playing(self) -> int:
@@ -110,8 +132,7 @@ class Fleet:
     def publish(self, ref: WeightRef) -> None:
         """Have every explorer load these weights; one that is still loading older ones loads these next."""
         self._published = ref
-        for member in self.members:
-            self._follow(member)
+        self._follow(self.members)
 
     def versions(self) -> list[int]:
         """The versions that are served, newest first.
@@ -224,15 +245,21 @@ class Fleet:
             asked.append(member.role.call("metrics", dict[str, float], deadline_s=self._deadline_s))
         return [one.result() for one in asked if one.exception() is None]
 
-    def _follow(self, member: Member) -> None:
+    def _follow(self, members: Sequence[Member]) -> None:
         """Start loading what was published last; one that is starting or loading does so afterwards."""
         ref = self._published
-        if member.starting is None and member.loading is None and ref is not None:
+        ready = [member for member in members if member.starting is None and member.loading is None]
+        if ref is None or not ready:
+            return
+        if self._sender is not None:
+            self._sender.offer(ref, [member.role.name for member in ready])
+        for member in ready:
             self._versions.hold(ref.version)
             member.loading = (
                 member.role.call("load_weights", float, deadline_s=self._deadline_s, ref=ref),
                 ref,
             )
+            member.loading_since = time.monotonic()
             member.watch()
 
     def _loaded(self, member: Member, load: Future[float], ref: WeightRef) -> None:
@@ -244,8 +271,9 @@ class Fleet:
             self._restart(member, err)
             return
         member.version = ref.version
+        member.loaded_s = time.monotonic() - member.loading_since
         if ref != self._published:
-            self._follow(member)
+            self._follow([member])
 
     def _restart(self, member: Member, why: Exception) -> None:
         if member.deaths >= self._max_restarts:
@@ -269,7 +297,7 @@ class Fleet:
         except _MAY_RESTART as err:
             self._restart(member, err)
             return
-        self._follow(member)
+        self._follow([member])
 
 
 def _shares(tasks: Sequence[Task], n: int) -> Iterator[Sequence[Task]]:

@@ -133,10 +133,11 @@ class TaskUpkeep(Section):
 
 
 class TransportSection(Section):
-    """How published weights reach the engine; the other ways (docs/weights.md) need a sender."""
+    """How published weights reach the engine; see docs/weights.md."""
 
-    use: Literal["directory", "shm"] = "directory"
-    """`directory`: each engine reads the published folder; `shm`: one copy per machine in shared memory."""
+    use: Literal["directory", "shm", "ray", "auto"] = "directory"
+    """`directory`: each engine reads the published folder; `shm`: one copy per machine in shared memory;
+    `ray`: Ray's object store, for nodes that do not see the folder; `auto`: what fits the placement."""
 
 
 class EngineSection(Section):

@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any, cast
 
 from rft_data.core.protocols import Pipeline, RoleSpec
-from rft_data.core.words import RunPhase, Split
+from rft_data.core.words import HubRole, RunPhase, Split
 from rft_data.loop.closing import GroupCloser
 from rft_data.loop.dispatch import Dispatcher
 from rft_data.loop.expert_groups import PART, experts_prefix, experts_run_id
 from rft_data.loop.online import Schedule
+from rft_data.placement.hub.run_files import RunFolders
 from rft_data.recipe.modes import (
     EvalRecipe,
     ExploreRecipe,
@@ -45,7 +46,7 @@ from rft_data.run.parts import (
     TrainParts,
 )
 from rft_data.run.programs import rewards_in_sandbox
-from rft_data.run.role_specs import TRAINER, explorer_specs, trainer_spec
+from rft_data.run.role_specs import TRAINER, explorer_specs, trainer_spec, way_of
 from rft_data.run.roles import Roles
 from rft_data.run.task_setup import read_tasks, task_curator
 from rft_data.sampler.awaiting import Awaiting, Delayed
@@ -77,7 +78,7 @@ def online_parts(recipe: OnlineRecipe, run: Run) -> OnlineParts:
     closer = _closer(recipe, run, pipeline)
     return OnlineParts(
         run=run,
-        roles=_roles(recipe, run, explorer_specs(recipe, run, model, tasks)),
+        roles=_roles(recipe, run, [model], explorer_specs(recipe, run, model, tasks)),
         seed=recipe.seed,
         model=model,
         tasks=tasks,
@@ -99,7 +100,7 @@ def explore_parts(recipe: ExploreRecipe, run: Run) -> ExploreParts:
     model = _played(recipe, run)
     return ExploreParts(
         run=run,
-        roles=_roles(recipe, run, explorer_specs(recipe, run, model, tasks)),
+        roles=_roles(recipe, run, [model], explorer_specs(recipe, run, model, tasks)),
         seed=recipe.seed,
         model=model,
         tasks=tasks,
@@ -132,7 +133,7 @@ def train_parts(recipe: TrainRecipe, run: Run) -> TrainParts:
     closer = _closer(recipe, run, pipeline)
     return TrainParts(
         run=run,
-        roles=_roles(recipe, run),
+        roles=_roles(recipe, run, [model]),
         seed=recipe.seed,
         model=model,
         rl=_rl(recipe, run, closer, Dispatcher(Nothing(), {})),
@@ -145,11 +146,12 @@ def offline_parts(recipe: OfflineRecipe, run: Run) -> OfflineParts:
     Raises: RecipeError; TrainingError saying what the buffer has when a stage finds nothing.
     """
     checks.check_offline_stages(recipe, run)
+    model = build.model_folder(recipe.model, run.directory, recipe.seed)
     return OfflineParts(
         run=run,
-        roles=_roles(recipe, run),
+        roles=_roles(recipe, run, [model]),
         seed=recipe.seed,
-        model=build.model_folder(recipe.model, run.directory, recipe.seed),
+        model=model,
         stages=recipe.stages,
         heldout=recipe.heldout,
         trackers=recipe.monitor.trackers,
@@ -170,7 +172,7 @@ def evaluate_parts(recipe: EvalRecipe, run: Run) -> EvaluateParts:
         engine_model = Path(adapter["base"])
     return EvaluateParts(
         run=run,
-        roles=_roles(recipe, run, explorer_specs(recipe, run, engine_model, tasks)),
+        roles=_roles(recipe, run, [engine_model, *models], explorer_specs(recipe, run, engine_model, tasks)),
         seed=recipe.seed,
         models=models,
         tasks=tasks,
@@ -181,7 +183,9 @@ def evaluate_parts(recipe: EvalRecipe, run: Run) -> EvaluateParts:
 # --- what several modes have ---------------------------------------------------------------------------
 
 
-def _roles(recipe: RunRecipe, run: Run, explorers: Sequence[RoleSpec] = ()) -> Roles:
+def _roles(
+    recipe: RunRecipe, run: Run, models: Sequence[AnyModel], explorers: Sequence[RoleSpec] = ()
+) -> Roles:
     place = recipe.placement
     return Roles(
         use=place.use,
@@ -190,10 +194,14 @@ def _roles(recipe: RunRecipe, run: Run, explorers: Sequence[RoleSpec] = ()) -> R
         buffer=run.buffer,
         engine=explorers[0].arguments["plan"]["engine"]["use"] if explorers else "",
         explorers=explorers,
-        trainer=RoleSpec("trainer", TRAINER, {}, cpus=place.trainer.cpus, gpus=place.trainer.gpus),
+        trainer=RoleSpec(
+            "trainer", TRAINER, {}, place.trainer.cpus, place.trainer.gpus, hub_role=HubRole.LEARNER
+        ),
         trainer_threads=None if place.use == "inline" else max(1, int(place.trainer.cpus)),
         deadlines=recipe.deadlines,
         feedback_port=recipe.feedback_port,
+        way=way_of(recipe, run),
+        folders=RunFolders(run.directory, [model for model in models if isinstance(model, Path)]),
         other_hub=run.hub,
     )
 

@@ -1,7 +1,8 @@
 """A run conducted by a Ray actor, which Ray starts again when it dies.
 
 The actor ends with the process that started it (under `ray job submit` that process is on the cluster). It
-resumes from the run's folder, which must be on a file system that every node sees.
+runs on that process's node, where the run's folder is, and resumes from there; it goes to another one when
+that node is gone, which helps only if all nodes see the folder.
 """
 
 from __future__ import annotations
@@ -74,7 +75,10 @@ def conduct(recipe: RunRecipe) -> dict[str, object]:
 
 def _conducted(ray: ModuleType, recipe: RunRecipe) -> dict[str, object]:
     name = f"rft-{recipe.name}"
+    strategies = need("ray.util.scheduling_strategies", "ray", "placement 'ray'")
+    here = strategies.NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
     options = {"name": name, "namespace": NAMESPACE, "num_cpus": 0, "max_restarts": _RESTARTS}
+    options["scheduling_strategy"] = here  # where the run's folder is
     try:
         actor = ray.remote(Conductor).options(**options, max_task_retries=_RESTARTS).remote()
     except ValueError as err:

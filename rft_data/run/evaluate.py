@@ -22,7 +22,7 @@ def run_evaluate(parts: EvaluateParts, control: RunControl) -> dict[str, object]
         if parts.heldout.shaping is not None:
             opened.callback(parts.heldout.shaping.close)
         placement = roles.open(opened)
-        fleet = roles.start_fleet(placement, run.versions, whole_rounds=True)
+        fleet = roles.start_fleet(placement, run.versions, opened, whole_rounds=True)
         offline = opened.enter_context(roles.offline(placement))
         started = Started(control, placement, fleet, offline)
         for place, model in enumerate(parts.models):

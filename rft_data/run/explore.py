@@ -41,7 +41,7 @@ def run_explore(parts: ExploreParts, control: RunControl) -> dict[str, object]:
     with ExitStack() as opened:
         opened.enter_context(closing(parts.closer.pipeline))
         placement = roles.open(opened)
-        fleet = roles.start_fleet(placement, run.versions, whole_rounds=False)
+        fleet = roles.start_fleet(placement, run.versions, opened, whole_rounds=False)
         if not run.versions.published():
             with roles.offline(placement) as offline:
                 publish_model(run.versions, offline, parts.model)

@@ -73,7 +73,11 @@ def _start(parts: OnlineParts, control: RunControl, opened: ExitStack) -> Starte
     placement = roles.open(opened)
     with run.timed(RunPhase.ENGINE_START):
         fleet = roles.start_fleet(
-            placement, run.versions, beside=[roles.trainer], whole_rounds=parts.rl.sampler.max_staleness == 0
+            placement,
+            run.versions,
+            opened,
+            beside=[roles.trainer],
+            whole_rounds=parts.rl.sampler.max_staleness == 0,
         )
     return Started(control, placement, fleet, opened.enter_context(roles.offline(placement)))
 
@@ -129,6 +133,7 @@ def _summary(parts: OnlineParts, trained: Path) -> dict[str, object]:
         "seed": parts.seed,
         "engine": parts.roles.engine,
         "placement": parts.roles.use,
+        "weights": None if parts.roles.way is None else parts.roles.way.as_json(),
         "heldout_accuracy": progress.heldout_accuracy,
         "heldout_reward": progress.heldout_reward,
         "heldout_parts": progress.heldout_parts,

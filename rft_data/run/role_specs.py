@@ -7,10 +7,12 @@ from pathlib import Path
 from rft_data.core.protocols import RoleSpec, Sampling
 from rft_data.core.words import HubRole
 from rft_data.recipe.modes import ExplorerRecipe, TrainingRecipe
+from rft_data.recipe.recipe import RunRecipe
 from rft_data.run.folder import Run
 from rft_data.run.image_checks import check_images
 from rft_data.run.parts import AnyModel, Tasks
 from rft_data.run.programs import rewards_in_sandbox, workflow_in_sandbox
+from rft_data.run.transports import Way, chosen_way
 
 TRAINER, EXPLORER = "trainers.role:grpo_role", "explorers.role:explorer_role"
 """The factories of the roles."""
@@ -19,6 +21,9 @@ TRAINER, EXPLORER = "trainers.role:grpo_role", "explorers.role:explorer_role"
 def explorer_specs(recipe: ExplorerRecipe, run: Run, model: AnyModel, tasks: Tasks) -> list[RoleSpec]:
     """Every explorer, each of which samples with a seed of its own. Raises: RecipeError, RowError."""
     section, place = recipe.explorer, recipe.placement.explorers
+    way, engine = way_of(recipe, run), section.engine.model_dump()
+    if way is not None:
+        engine["transport"] = way.engine_argument()
     check_images(tasks.all, model, section.engine.use, section.engine.options)
     common = {
         "model": str(model.absolute() if isinstance(model, Path) else model),
@@ -50,7 +55,7 @@ def explorer_specs(recipe: ExplorerRecipe, run: Run, model: AnyModel, tasks: Tas
             {
                 "plan": {
                     **common,
-                    "engine": {**section.engine.model_dump(), "seed": recipe.seed + number},
+                    "engine": {**engine, "seed": recipe.seed + number},
                     "explorer_id": f"explorer-{number}",
                 }
             },
@@ -82,4 +87,11 @@ def trainer_spec(recipe: TrainingRecipe, checkpoints: Path, pipeline_hash: str) 
         },
     }
     arguments = {"plan": plan, "pipeline_hash": pipeline_hash}
-    return RoleSpec("trainer", TRAINER, arguments, cpus=place.cpus, gpus=place.gpus)
+    return RoleSpec("trainer", TRAINER, arguments, place.cpus, place.gpus, hub_role=HubRole.LEARNER)
+
+
+def way_of(recipe: RunRecipe, run: Run) -> Way | None:
+    """How weights reach the explorers; None where nothing samples with weights of ours."""
+    if not isinstance(recipe, ExplorerRecipe) or recipe.explorer.base_url is not None:
+        return None
+    return chosen_way(recipe.explorer.engine, recipe.placement, run.run_id, run.attempt)

@@ -17,12 +17,14 @@ from typing import Any, Self
 from rft_data.buffer import Buffer
 from rft_data.core.errors import RoleDiedError, TrainerDiedError
 from rft_data.core.lookup import need
-from rft_data.core.protocols import Placement, Role, RoleSpec
+from rft_data.core.protocols import Placement, Role, RoleSpec, WeightSender
 from rft_data.loop.fleet import Fleet
+from rft_data.placement.hub.run_files import RunFolders
 from rft_data.recipe.running import Deadlines
 from rft_data.run.attached import hub_secret
 from rft_data.run.build import PROCESS_ENVIRONMENT
 from rft_data.run.hub_file import hub_offered
+from rft_data.run.transports import Way, make_sender
 from rft_data.weights.versions import VersionRegistry
 
 log = logging.getLogger(__name__)
@@ -89,6 +91,10 @@ class Roles:
     deadlines: Deadlines
     feedback_port: int | None = None
     """Port at which the run's hub receives delayed rewards; None: it receives none."""
+    way: Way | None = None
+    """How weights reach the explorers; None where there are none."""
+    folders: RunFolders | None = None
+    """Folders that roles on other nodes need copies of."""
     other_hub: tuple[str, str] | None = None
     """Address and token of the hub of the run that owns the buffer; None: this run does."""
 
@@ -113,13 +119,15 @@ class Roles:
         self,
         placement: Placement,
         versions: VersionRegistry,
+        opened: ExitStack,
         *,
         beside: Sequence[RoleSpec] = (),
         whole_rounds: bool,
     ) -> Fleet:
-        """Start the explorers, side by side where the placement can.
+        """Start the explorers, side by side where the placement can, and what sends them weights.
 
         Args:
+            opened: the sender ends with it.
             beside: roles that will be started later and need resources too.
             whole_rounds: see `Fleet`; always so where roles take turns.
         """
@@ -135,7 +143,17 @@ class Roles:
             versions,
             whole_rounds=whole_rounds or not placement.overlaps,
             deadline_s=self.deadlines.explore_s,
+            sender=self._sender(opened),
         )
+
+    def _sender(self, opened: ExitStack) -> WeightSender | None:
+        if self.way is None:
+            return None
+        log.info("weights reach the explorers by '%s': %s", self.way.use, self.way.why)
+        sender = make_sender(self.way)
+        if sender is not None:
+            opened.callback(sender.close)
+        return sender
 
     def no_fleet(self, versions: VersionRegistry) -> Fleet:
         """A fleet without explorers."""
@@ -163,7 +181,13 @@ class Roles:
         from rft_data.placement.hub.server import HubServer
 
         token = None if self.feedback_port is None else hub_secret("rewards")
-        server = HubServer(self.buffer, host=_hub_host(self.use), port=self.feedback_port or 0, token=token)
+        server = HubServer(
+            self.buffer,
+            host=_hub_host(self.use),
+            port=self.feedback_port or 0,
+            token=token,
+            folders=self.folders,
+        )
         opened.callback(server.close)
         server.start()
         opened.enter_context(hub_offered(self.directory, server.address, server.token))

@@ -14,6 +14,7 @@ from typing import Any
 
 from rft_data.core.files import write_manifest
 from rft_data.core.reader import BufferReader
+from rft_data.placement.hub.node_files import node_files
 
 
 class OfflineRole:
@@ -22,6 +23,7 @@ class OfflineRole:
     def __init__(self, buffer: BufferReader) -> None:
         """`buffer`: a buffer, or a client of its hub."""
         self._buffer = buffer
+        self._files = node_files(buffer)
 
     def train(
         self,
@@ -44,13 +46,16 @@ class OfflineRole:
         """
         from trainers.offline.offline_stage import StageInput, run_stage
 
+        self._files.fetch(Path(model))
         folder = Path(output)
         shutil.rmtree(folder, ignore_errors=True)  # files that a stopped run left there
         stage = StageInput(Path(model), folder, **given)
         with _cores(threads):
             report = asdict(run_stage(self._buffer, algorithm, stage))
         facts = {**header, "examples": report["examples"], "trained_on": report["digest"]}
-        return {**report, "manifest": write_manifest(folder, facts)}
+        digest = write_manifest(folder, facts)
+        self._files.send(folder)
+        return {**report, "manifest": digest}
 
     def prefer(
         self,
@@ -76,6 +81,8 @@ class OfflineRole:
         from trainers.offline.preference_accuracy import policy_accuracy, scorer_accuracy
         from trainers.offline.stored_pairs import PairChoice, chosen_pairs
 
+        for folder in (model, base):
+            self._files.fetch(Path(folder))
         pairs = chosen_pairs(self._buffer, PairChoice(**data), heldout, inside=True).pairs
         pairs = [pairs[i * len(pairs) // limit] for i in range(limit)] if len(pairs) > limit else pairs
         _, tokens, _ = pair_tokens(self._buffer, pairs, Path(base))
@@ -91,8 +98,13 @@ class OfflineRole:
         """
         from trainers.models.weights import publishable
 
-        publishable(Path(model), Path(directory))
-        return write_manifest(Path(directory), header)
+        self._files.fetch(Path(model))
+        folder = Path(directory)
+        folder.mkdir(parents=True, exist_ok=True)
+        publishable(Path(model), folder)
+        digest = write_manifest(folder, header)
+        self._files.send(folder)
+        return digest
 
     def close(self) -> None:
         """Nothing is open between calls."""

@@ -17,14 +17,16 @@ from rft_data.core.words import HubRole
 _MAC_LETTERS = 64
 
 READS = frozenset({"read", "tail", "take", "leased", "payload", "counts", "lost_rows"})
+_FILES = frozenset({"mark", "list_files", "read_file"})
 _LEDGER_READS = frozenset({"leases", "retired", "consumed", "is_consumed"})
 _LEDGER = _LEDGER_READS | {"attach", "find", "grant", "release", "retire", "consume"}
 
 MAY_CALL: Mapping[HubRole, frozenset[str]] = {
-    HubRole.EXPLORER: frozenset({"append", "add_rows", "payload"}),
-    HubRole.READER: READS | _LEDGER_READS,
+    HubRole.EXPLORER: frozenset({"append", "add_rows", "payload"}) | _FILES,
+    HubRole.LEARNER: READS | _LEDGER_READS | _FILES | {"begin_folder", "write_file", "end_folder"},
+    HubRole.READER: READS | _LEDGER_READS | _FILES,
     HubRole.FEEDBACK: READS | {"add_feedback"},
-    HubRole.TRAINER: READS | _LEDGER | {"add_rows"},
+    HubRole.TRAINER: READS | _LEDGER | _FILES | {"add_rows"},
 }
 """The calls of each role; the owner may make all."""
 MAY_WRITE: Mapping[HubRole, frozenset[str]] = {

@@ -23,6 +23,7 @@ from rft_data.core.rows import Feedback, Lease
 from rft_data.core.schema import ANNOTATIONS, EXPERIENCES, INCOMING, TABLES, TASKS
 from rft_data.placement.hub import arrow_rows, wire
 from rft_data.placement.hub.ledgers import Ledgers
+from rft_data.placement.hub.run_files import PART, RunFiles
 from rft_data.placement.hub.wire import AppendAnswer, Rows
 
 ROW_TABLES = ("runs", "task_state", "groups", "versions", "metrics", "tags", "quarantine")
@@ -31,6 +32,7 @@ BRINGING: Mapping[str, pa.Schema] = {
     "append": INCOMING,
     "annotate": ANNOTATIONS,
     "add_tasks": pa.schema([field for field in TASKS if field.name != "created_at"]),
+    "write_file": PART,
 }
 """The calls that bring rows, and their columns."""
 _LISTS = ("rows", "feedback")
@@ -44,8 +46,8 @@ _ROWS_PER_READ = 1024
 class Calls:
     """The calls of one hub, by name."""
 
-    def __init__(self, buffer: Buffer) -> None:
-        """`buffer`: the buffer that is served."""
+    def __init__(self, buffer: Buffer, files: RunFiles | None = None) -> None:
+        """`buffer`: the buffer that is served. `files`: those of a run, for its roles on other nodes."""
         self._buffer = buffer
         self._rows_lock = threading.Lock()
         self.ledgers = Ledgers(buffer)
@@ -66,6 +68,9 @@ class Calls:
             "lost_rows": self.lost_rows,
             **self.ledgers.calls,
         }
+        if files is not None:
+            with_rows |= files.calls_with_rows
+            without_rows |= files.calls
         checked = validate_call(config=ConfigDict(arbitrary_types_allowed=True))
         self._calls: dict[str, Callable[..., object]] = {
             name: checked(call) for name, call in {**with_rows, **without_rows}.items()

@@ -43,14 +43,14 @@ class HubClient:
 
         `locate`: finds a hub that may move (see `actor.connect`).
         """
-        self._connection = Connection(address, token, locate)
+        self.connection = Connection(address, token, locate)
         self._pool = ThreadPoolExecutor(PIPELINED, "hub-client")
         self._slots = threading.BoundedSemaphore(PIPELINED)
 
     def close(self) -> None:
         """Wait for the appends that have no answer yet, then close the connection; idempotent."""
         self._pool.shutdown()
-        self._connection.close()
+        self.connection.close()
 
     def __enter__(self) -> HubClient:
         return self
@@ -60,7 +60,7 @@ class HubClient:
 
     def ledger(self, run_id: str, attempt: int, *, max_uses: int = 1) -> RemoteLedger:
         """The hub's ledger of a run."""
-        return RemoteLedger(self._connection, run_id, attempt, max_uses=max_uses)
+        return RemoteLedger(self.connection, run_id, attempt, max_uses=max_uses)
 
     # --- writing -----------------------------------------------------------------------------------
 
@@ -105,12 +105,12 @@ class HubClient:
         if table.num_rows == 0:
             answer: AppendAnswer = {"seqs": [], "digests": [], "stored": 0, "quarantined": 0}
         else:
-            answer = self._connection.call("append", {"deadline_s": deadline_s}, table, deadline_s=deadline_s)
+            answer = self.connection.call("append", {"deadline_s": deadline_s}, table, deadline_s=deadline_s)
         return _appended(table, places, sent, answer)
 
     def annotate(self, annotations: pa.Table, *, deadline_s: float = DEADLINE_S) -> None:
         """`Buffer.annotate`."""
-        self._connection.call("annotate", {}, annotations, deadline_s=deadline_s)
+        self.connection.call("annotate", {}, annotations, deadline_s=deadline_s)
 
     def add_rows(
         self, name: str, rows: Sequence[Mapping[str, object]], *, deadline_s: float = DEADLINE_S
@@ -122,13 +122,13 @@ class HubClient:
             other content.
         """
         if rows:
-            self._connection.call("add_rows", {"name": name, "rows": list(rows)}, deadline_s=deadline_s)
+            self.connection.call("add_rows", {"name": name, "rows": list(rows)}, deadline_s=deadline_s)
 
     def add_tasks(self, tasks: Sequence[Task], *, deadline_s: float = DEADLINE_S) -> int:
         """`Buffer.add_tasks`."""
         if not tasks:
             return 0
-        return int(self._connection.call("add_tasks", {}, to_table(tasks, TASKS), deadline_s=deadline_s))
+        return int(self.connection.call("add_tasks", {}, to_table(tasks, TASKS), deadline_s=deadline_s))
 
     def add_feedback(self, feedback: Sequence[Feedback], *, deadline_s: float = DEADLINE_S) -> int:
         """`Buffer.add_feedback`, all of it or none; a run that waits for it continues within a second.
@@ -137,13 +137,13 @@ class HubClient:
         """
         if not feedback:
             return 0
-        return int(self._connection.call("add_feedback", {"feedback": list(feedback)}, deadline_s=deadline_s))
+        return int(self.connection.call("add_feedback", {"feedback": list(feedback)}, deadline_s=deadline_s))
 
     # --- reading -----------------------------------------------------------------------------------
 
     def take(self, seqs: Sequence[int], *, deadline_s: float = DEADLINE_S) -> pa.Table:
         """`Buffer.take`."""
-        return self._connection.rows("take", {"seqs": list(seqs)}, deadline_s=deadline_s)
+        return self.connection.rows("take", {"seqs": list(seqs)}, deadline_s=deadline_s)
 
     def read(
         self,
@@ -155,7 +155,7 @@ class HubClient:
         deadline_s: float = DEADLINE_S,
     ) -> pa.Table:
         """`Buffer.read`."""
-        return self._connection.rows(
+        return self.connection.rows(
             "read", _read_arguments(name, columns, where, limit), deadline_s=deadline_s
         )
 
@@ -169,24 +169,22 @@ class HubClient:
     ) -> Iterator[pa.RecordBatch]:
         """`Buffer.batches`; `deadline_s` is for all batches, and for the time between them."""
         args = _read_arguments(name, columns, where, None)
-        for batch in self._connection.stream("read", args, deadline_s=deadline_s):
+        for batch in self.connection.stream("read", args, deadline_s=deadline_s):
             if batch.num_rows:
                 yield batch
 
     def tail(self, name: str, n: int, *, deadline_s: float = DEADLINE_S) -> pa.Table:
         """`Buffer.tail`."""
-        return self._connection.rows("tail", {"name": name, "n": n}, deadline_s=deadline_s)
+        return self.connection.rows("tail", {"name": name, "n": n}, deadline_s=deadline_s)
 
     def leased(self, lease: Lease, pipeline_hash: str, *, deadline_s: float = DEADLINE_S) -> LeasedBatch:
         """`Buffer.leased`."""
         args = {"lease": lease, "pipeline_hash": pipeline_hash}
-        return LeasedBatch(lease, self._connection.rows("leased", args, deadline_s=deadline_s))
+        return LeasedBatch(lease, self.connection.rows("leased", args, deadline_s=deadline_s))
 
     def payload(self, payload_id: str, *, deadline_s: float = DEADLINE_S) -> tuple[str, bytes]:
         """`Buffer.payload`."""
-        [row] = self._connection.rows(
-            "payload", {"payload_id": payload_id}, deadline_s=deadline_s
-        ).to_pylist()
+        [row] = self.connection.rows("payload", {"payload_id": payload_id}, deadline_s=deadline_s).to_pylist()
         return row["media_type"], row["data"]
 
     def tasks(self, split: str | None = None, *, deadline_s: float = DEADLINE_S) -> list[Task]:
@@ -200,11 +198,11 @@ class HubClient:
 
     def counts(self, *, deadline_s: float = DEADLINE_S) -> dict[str, int]:
         """`Buffer.counts`."""
-        return dict(self._connection.call("counts", {}, deadline_s=deadline_s))
+        return dict(self.connection.call("counts", {}, deadline_s=deadline_s))
 
     def lost_rows(self, *, deadline_s: float = DEADLINE_S) -> set[int]:
         """`Buffer.lost_rows`."""
-        return set(self._connection.call("lost_rows", {}, deadline_s=deadline_s))
+        return set(self.connection.call("lost_rows", {}, deadline_s=deadline_s))
 
 
 def _read_arguments(

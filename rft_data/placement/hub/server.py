@@ -18,6 +18,7 @@ from rft_data.core.words import HubRole
 from rft_data.placement.hub.address import Place, is_loopback
 from rft_data.placement.hub.buffer_calls import Calls
 from rft_data.placement.hub.frames import Channel
+from rft_data.placement.hub.run_files import RunFiles, RunFolders
 from rft_data.placement.hub.serving import Served, Serving
 from rft_data.placement.hub.tls import Certificate, certificate
 from rft_data.placement.hub.wire import LedgerKey
@@ -36,17 +37,23 @@ class HubServer:
     """One buffer, served. Several may serve different buffers in one process."""
 
     def __init__(
-        self, buffer: Buffer, *, host: str = "127.0.0.1", port: int = 0, token: str | None = None
+        self,
+        buffer: Buffer,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        token: str | None = None,
+        folders: RunFolders | None = None,
     ) -> None:
         """Prepare to serve `buffer`; the caller closes it, after the hub.
 
         `port`: 0 uses any free one. `token`: the secret, which the tokens of clients are made from; None
-        makes a random one.
+        makes a random one. `folders`: of a run whose roles may be on nodes that do not see them.
         Raises: MissingExtraError if `host` is not loopback, and what TLS needs is not installed.
         """
         self.token = token or secrets.token_urlsafe(32)
         self._certificate = None if is_loopback(host) else certificate(self.token)
-        self._calls = Calls(buffer)
+        self._calls = Calls(buffer, None if folders is None else RunFiles(folders))
         self._serving = Serving(self._calls, self.token)
         self._host, self._port = host, port
         self._listener: _Listener | None = None

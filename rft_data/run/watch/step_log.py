@@ -115,6 +115,7 @@ class StepLog:
                 **ess_by_age(report.ess, lag_of),
                 "groups": float(len(lease.group_ids)),
                 "parity": parts.fleet.parity,
+                **parts.fleet.publication(),
             },
             MetricRole.SELECTOR: parts.dispatcher.selector.metrics(),
             MetricRole.OPS: _operators(parts.closer.pipeline.metrics()),
