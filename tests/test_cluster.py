@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from rft_data.core.files import file_digest
 from rft_data.core.words import HubRole
 from rft_data.placement.hub.access import make_token
 from tests.cluster.nodes import HOME, RAY_PORT, Nodes, nodes_of
@@ -37,6 +38,60 @@ with HubClient(sys.argv[1], sys.argv[2]) as client:
     for start in range(0, 400, 4):
         done = client.append([make_experience(n) for n in range(start, start + 4)])
         print(*done.seqs, flush=True)
+"""
+SERVE_RUN = """
+import sys, time
+from pathlib import Path
+from rft_data.buffer import Buffer
+from rft_data.placement.hub import HubServer
+from rft_data.placement.hub.run_files import RunFolders
+model = Path("model")
+model.mkdir()
+(model / "config.json").write_text("{}")
+(model / "weights.bin").write_bytes(bytes(range(256)) * (80 << 10))  # 20 MiB: two parts
+folders = RunFolders(Path("of-run"), [model])
+with Buffer("files-buffer") as buffer, HubServer(
+    buffer, host=sys.argv[1], token=sys.argv[2], folders=folders
+) as hub:
+    print(hub.address, flush=True)
+    time.sleep(1000)
+"""
+COPY = """
+import sys
+from pathlib import Path
+from rft_data.core.errors import ConflictError, MissingFileError
+from rft_data.core.files import file_digest
+from rft_data.placement.hub import HubClient
+from rft_data.placement.hub.node_files import node_files
+model, version = Path("model").absolute(), Path("of-run/weights/v1").absolute()
+with HubClient(sys.argv[1], sys.argv[2]) as client:
+    files = node_files(client)
+    print("shared", files.shared)
+    files.fetch(model)
+    print("model", sorted(path.name for path in model.iterdir()), file_digest(model / "weights.bin"))
+    made = (model / "weights.bin").stat().st_mtime_ns
+    files.fetch(model)
+    print("again", (model / "weights.bin").stat().st_mtime_ns == made)
+    (model / "config.json").write_text("changed")
+    files.fetch(model)
+    print("mended", (model / "config.json").read_text())
+    Path(".model.copied").unlink()
+    (model / "config.json").write_text("the user's own")
+    try:
+        files.fetch(model)
+    except ConflictError as err:
+        said = "holds other files than on the run's node" in str(err)
+        print("own", said, (model / "config.json").read_text())
+    try:
+        files.fetch(version)
+    except MissingFileError as err:
+        print("none", "the run has no files in" in str(err))
+    version.mkdir(parents=True)
+    (version / "a.safetensors").write_bytes(b"x" * (17 << 20))
+    (version / "manifest.json").write_text("[]")
+    files.send(version)
+    files.send(version)
+    print("sent", file_digest(version / "a.safetensors"))
 """
 READ = """
 import sys
@@ -89,8 +144,30 @@ def test_cut_network_loses_and_doubles_nothing(nodes: Nodes, cut_s: float) -> No
     assert sorted(map(int, acknowledged())) == list(range(400))
 
 
+def test_folders_are_copied_to_a_node_and_handed_in_from_there(nodes: Nodes) -> None:
+    home, away = nodes[0], nodes[1]
+    home.start(sys.executable, "-c", SERVE_RUN, home.address, SECRET, log="hub-of-run")
+    wait_for(lambda: "hub://" in home.file("hub-of-run").read_text())
+    address = home.file("hub-of-run").read_text().strip()
+    learner = make_token(SECRET, HubRole.LEARNER, "trainer")
+    said = dict(
+        line.split(" ", 1)
+        for line in away.run(sys.executable, "-c", COPY, address, learner, within_s=120).splitlines()
+    )
+    there = file_digest(home.file("model/weights.bin"))
+    assert said == {
+        "shared": "False",
+        "model": f"['config.json', 'weights.bin'] {there}",
+        "again": "True",
+        "mended": "{}",
+        "own": "True the user's own",
+        "none": "True",
+        "sent": file_digest(home.file("of-run/weights/v1/a.safetensors")),
+    }
+
+
 def test_run_over_three_nodes_without_a_common_folder(nodes: Nodes, tmp_path: Path) -> None:
-    home, second, third = nodes[0], nodes[1], nodes[2]
+    home, second, third = nodes.all
     home.start_ray(cpus=0)
     with ThreadPoolExecutor() as joining:
         list(joining.map(lambda node, cpus: node.start_ray(home, cpus=cpus), [second, third], [2, 1]))
@@ -100,7 +177,7 @@ def test_run_over_three_nodes_without_a_common_folder(nodes: Nodes, tmp_path: Pa
     assert run.wait(400) == 0, home.file("out").read_text()
     shutil.copytree(home.file("run"), tmp_path / "run")
     check_books(tmp_path, steps=4)
-    assert (second.file("run/checkpoints/checkpoint-4") / "trainer_state.json").is_file()
+    assert second.file("run/checkpoints/checkpoint-4/trainer_state.json").is_file()
     assert third.file("run/.model.copied").is_file()
     assert not any(node.file("run/buffer").exists() for node in (second, third))
     assert not third.file("run/weights").exists(), "weights came by the wire"

@@ -17,6 +17,7 @@ from rft_data.cli.data import data_app
 from rft_data.cli.debug import debug_app
 from rft_data.cli.doctor import doctor
 from rft_data.cli.edge import edge, say, speak
+from rft_data.cli.hub import hub
 from rft_data.cli.ops import ops_app
 from rft_data.cli.recipe import recipe_app
 from rft_data.cli.recipe_path import Overrides, RecipePath
@@ -47,6 +48,7 @@ app.add_typer(run_status_app)
 app.command()(doctor)
 app.command("reward-server")(reward_server)
 app.command()(serve)
+app.command()(hub)
 app.command()(view)
 app.command()(report)
 

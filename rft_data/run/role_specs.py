@@ -6,6 +6,7 @@ from pathlib import Path
 
 from rft_data.core.protocols import RoleSpec, Sampling
 from rft_data.core.words import HubRole
+from rft_data.recipe.kinds import with_explorers
 from rft_data.recipe.modes import ExplorerRecipe, TrainingRecipe
 from rft_data.recipe.recipe import RunRecipe
 from rft_data.run.folder import Run
@@ -92,6 +93,7 @@ def trainer_spec(recipe: TrainingRecipe, checkpoints: Path, pipeline_hash: str) 
 
 def way_of(recipe: RunRecipe, run: Run) -> Way | None:
     """How weights reach the explorers; None where nothing samples with weights of ours."""
-    if not isinstance(recipe, ExplorerRecipe) or recipe.explorer.base_url is not None:
+    playing = with_explorers(recipe)
+    if playing is None or playing.explorer.base_url is not None:
         return None
-    return chosen_way(recipe.explorer.engine, recipe.placement, run.run_id, run.attempt)
+    return chosen_way(playing.explorer.engine, recipe.placement, run.run_id, run.attempt)

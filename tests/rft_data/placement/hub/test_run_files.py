@@ -1,0 +1,117 @@
+"""The folders of a run at its hub: which may be read and written, and that nothing complete is replaced."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from rft_data.buffer import Buffer
+from rft_data.core.errors import ConflictError, TokenError
+from rft_data.core.files import file_digest
+from rft_data.core.words import HubRole
+from rft_data.placement.hub import HubClient, HubServer
+from rft_data.placement.hub.access import make_token
+from rft_data.placement.hub.node_files import CopiedFiles, SharedFiles, node_files
+from rft_data.placement.hub.run_files import PART, RunFiles, RunFolders
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> RunFolders:
+    model = tmp_path / "model"
+    for name, content in (("config.json", "{}"), ("sub/tokens.txt", "abc"), ("manifest.json", "[]")):
+        (model / name).parent.mkdir(parents=True, exist_ok=True)
+        (model / name).write_text(content)
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "recipe.json").write_text("a secret?")
+    return RunFolders(tmp_path / "run", [model])
+
+
+@pytest.fixture
+def hub(tmp_path: Path, folders: RunFolders) -> Iterator[HubServer]:
+    with Buffer(tmp_path / "buffer") as buffer, HubServer(buffer, folders=folders) as hub:
+        yield hub
+
+
+def part(content: bytes) -> pa.Table:
+    return pa.table([pa.array([content], PART[0].type)], schema=PART)
+
+
+def test_listing_has_every_file_with_its_digest_and_the_manifest_last(folders: RunFolders) -> None:
+    model = folders.models[0]
+    listed = RunFiles(folders).list_files(str(model))
+    assert list(listed) == ["config.json", "sub/tokens.txt", "manifest.json"]
+    assert listed["sub/tokens.txt"] == (3, file_digest(model / "sub" / "tokens.txt"))
+    (model / "sub" / "tokens.txt").write_text("abcd")
+    assert RunFiles(folders).list_files(str(model))["sub/tokens.txt"][0] == 4
+
+
+@pytest.mark.parametrize(
+    "folder",
+    ["{run}", "{run}/buffer", "{run}/weights/../..", "{run}/weights/", "weights", "/etc", "{run}/weightsX"],
+)
+def test_folder_that_is_not_shared_is_neither_read_nor_written(folders: RunFolders, folder: str) -> None:
+    files, named = RunFiles(folders), folder.format(run=folders.directory)
+    for call in (files.list_files, files.begin_folder, files.end_folder):
+        with pytest.raises(TokenError, match="none of the folders that this run shares"):
+            call(named)
+
+
+@pytest.mark.parametrize("name", ["../recipe.json", "/etc/passwd", "a/../../b", "", "a\0b"])
+def test_name_that_leads_out_of_its_folder_is_refused(folders: RunFolders, name: str) -> None:
+    files, weights = RunFiles(folders), str(folders.directory / "weights" / "v1")
+    files.begin_folder(weights)
+    with pytest.raises(TokenError, match="no name of a file in a folder"):
+        files.write_file(part(b"x"), weights, name, 0)
+    with pytest.raises(TokenError, match="no name of a file in a folder"):
+        files.read_file(str(folders.models[0]), name, 0)
+
+
+def test_link_that_leads_out_of_the_run_is_not_followed(folders: RunFolders, tmp_path: Path) -> None:
+    files, weights = RunFiles(folders), folders.directory / "weights"
+    weights.mkdir()
+    (tmp_path / "elsewhere").mkdir()
+    (weights / "v1").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(TokenError, match="none of the folders"):
+        files.write_file(part(b"x"), str(weights / "v1"), "a", 0)
+
+
+def test_models_are_only_read(folders: RunFolders) -> None:
+    with pytest.raises(TokenError, match="none of the folders"):
+        RunFiles(folders).begin_folder(str(folders.models[0]))
+
+
+def test_parts_may_come_twice_and_a_complete_folder_is_not_emptied(folders: RunFolders) -> None:
+    files, weights = RunFiles(folders), folders.directory / "weights" / "v1"
+    weights.mkdir(parents=True)
+    (weights / "left-over").touch()
+    files.begin_folder(str(weights))
+    for content, offset in ((b"abc", 0), (b"def", 3), (b"abc", 0)):
+        files.write_file(part(content), str(weights), "sub/x", offset)
+    assert (weights / "sub" / "x").read_bytes() == b"abcdef"
+    assert files.end_folder(str(weights)).keys() == {"sub/x"}
+    files.write_file(part(b"{}"), str(weights), "manifest.json", 0)
+    with pytest.raises(ConflictError, match="is complete and may not be written again"):
+        files.begin_folder(str(weights))
+
+
+def test_node_that_sees_the_folder_copies_nothing(hub: HubServer, tmp_path: Path) -> None:
+    with HubClient(hub.address, make_token(hub.token, HubRole.EXPLORER, "e")) as client:
+        assert isinstance(node_files(client), SharedFiles)
+        (tmp_path / "run" / ".home").write_text("another run's")
+        assert isinstance(node_files(client), CopiedFiles)
+    assert isinstance(node_files(None), SharedFiles)
+
+
+@pytest.mark.parametrize("role", [HubRole.EXPLORER, HubRole.READER, HubRole.FEEDBACK, HubRole.TRAINER])
+def test_only_the_trainers_process_hands_in_folders(hub: HubServer, tmp_path: Path, role: HubRole) -> None:
+    weights = tmp_path / "run" / "weights" / "v1"
+    begin = ("begin_folder", {"folder": str(weights)})
+    with (
+        HubClient(hub.address, make_token(hub.token, role, "x")) as client,
+        pytest.raises(TokenError, match=f"is not for the role '{role}'"),
+    ):
+        client.connection.call(*begin, deadline_s=30)
+    with HubClient(hub.address, make_token(hub.token, HubRole.LEARNER, "x")) as client:
+        client.connection.call(*begin, deadline_s=30)
+    assert weights.is_dir()
