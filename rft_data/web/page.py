@@ -5,10 +5,11 @@ from __future__ import annotations
 import hmac
 import logging
 import secrets
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any
 
 from fastapi import Form, Query, Request
 from fastapi.responses import HTMLResponse, Response
@@ -90,11 +91,12 @@ class Page:
         return "" if self.subjects[key].run_dir is None else self.run_id(key)
 
 
-class View(Protocol):
+class View(ABC):
     """Some addresses that belong together."""
 
-    def __init__(self, page: Page) -> None: ...
+    def __init__(self, page: Page) -> None:
+        self._page = page
 
+    @abstractmethod
     def routes(self) -> Iterator[Route]:
         """Its addresses."""
-        ...

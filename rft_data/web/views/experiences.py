@@ -11,7 +11,7 @@ from rft_data.reading.group_view import group_view
 from rft_data.reading.lineage import find, lineage
 from rft_data.web.conversation import conversation
 from rft_data.web.overlay import Overlay, facts, tokens
-from rft_data.web.page import Page, Route
+from rft_data.web.page import Route, View
 from rft_data.web.rendering import rendered, renderer_of
 from rft_data.web.rollout import advantage, beside, run_tokenizer, whole_row
 from rft_data.web.said import about_row
@@ -19,11 +19,8 @@ from rft_data.web.side_by_side import Against, side_by_side
 from rft_data.web.timeline import timeline
 
 
-class ExperienceViews:
+class ExperienceViews(View):
     """What the model said."""
-
-    def __init__(self, page: Page) -> None:
-        self._page = page
 
     def routes(self) -> Iterator[Route]:
         """Their addresses."""

@@ -14,17 +14,14 @@ from rft_data.core.words import FeedbackKey
 from rft_data.exchange.feedback import finite, storable
 from rft_data.reading.lineage import find
 from rft_data.web.choosing import Queue
-from rft_data.web.page import Page, Route, Words
+from rft_data.web.page import Route, View, Words
 from rft_data.web.writing import write
 
 MOST_PEOPLE = 9
 
 
-class FeedbackViews:
+class FeedbackViews(View):
     """Scores, comments, and which of two is better."""
-
-    def __init__(self, page: Page) -> None:
-        self._page = page
 
     def routes(self) -> Iterator[Route]:
         """Their addresses."""

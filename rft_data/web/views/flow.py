@@ -11,14 +11,11 @@ from fastapi.responses import HTMLResponse
 from rft_data.run.record import RECIPE_FILE
 from rft_data.web import runs
 from rft_data.web.flow import MOST_ROWS, flows
-from rft_data.web.page import Page, Route
+from rft_data.web.page import Route, View
 
 
-class FlowViews:
+class FlowViews(View):
     """From sampled to trained."""
-
-    def __init__(self, page: Page) -> None:
-        self._page = page
 
     def routes(self) -> Iterator[Route]:
         """Their addresses."""

@@ -13,18 +13,15 @@ from rft_data.core.filters import Compare
 from rft_data.reading.descent import checkpoint_steps, checkpoints, descent, leases_of_step
 from rft_data.reading.lineage import lineage, versions_of
 from rft_data.web.listing import rows_of
-from rft_data.web.page import Page, Route, Text
+from rft_data.web.page import Route, Text, View
 
 MOST_SHOWN = 200
 """Rows, steps or tasks of one view."""
 Step = Annotated[int, Path(ge=0, lt=2**62)]
 
 
-class LineageViews:
+class LineageViews(View):
     """From what to what."""
-
-    def __init__(self, page: Page) -> None:
-        self._page = page
 
     def routes(self) -> Iterator[Route]:
         """Their addresses."""

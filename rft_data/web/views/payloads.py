@@ -11,7 +11,7 @@ from fastapi.responses import Response
 from rft_data.core.errors import MissingFileError, RowError
 from rft_data.core.filters import Compare
 from rft_data.core.images import media_type
-from rft_data.web.page import Page, Route
+from rft_data.web.page import Route, View
 
 SHOWN = ("image/png", "image/jpeg", "image/gif", "image/webp")
 """Kinds of images that hold no script."""
@@ -19,11 +19,8 @@ _MOST_BYTES = 32 << 20
 _HEADERS = {"content-security-policy": "default-src 'none'; sandbox", "x-content-type-options": "nosniff"}
 
 
-class PayloadViews:
+class PayloadViews(View):
     """What messages refer to."""
-
-    def __init__(self, page: Page) -> None:
-        self._page = page
 
     def routes(self) -> Iterator[Route]:
         """Their addresses."""

@@ -15,15 +15,12 @@ from rft_data.web.asked import Asked
 from rft_data.web.chart import averages, finite
 from rft_data.web.comparing import compared_numbers
 from rft_data.web.listing import histogram
-from rft_data.web.page import FirstStep, LastStep, Page, Route, Smoothing, Text
+from rft_data.web.page import FirstStep, LastStep, Route, Smoothing, Text, View
 from rft_data.web.plot import Bars, Curves, Kind, download
 
 
-class PictureViews:
+class PictureViews(View):
     """What the page's charts show, to be put elsewhere."""
-
-    def __init__(self, page: Page) -> None:
-        self._page = page
 
     def routes(self) -> Iterator[Route]:
         """Their addresses."""

@@ -12,7 +12,7 @@ from fastapi.responses import HTMLResponse, PlainTextResponse, RedirectResponse,
 
 from rft_data.core.errors import ConflictError, RecipeError, TokenError
 from rft_data.recipe.shipped import shipped_recipe, shipped_recipes
-from rft_data.web.page import Page, Route, Text, Words
+from rft_data.web.page import Page, Route, Text, View, Words
 from rft_data.web.recipe_form import Sent, by_field, of_text, sent, worked_on
 from rft_data.web.starting import Start, begin, planned
 
@@ -20,11 +20,11 @@ Form = Annotated[Sent, Depends(sent)]
 _FIRST = "quickstart"
 
 
-class RecipeViews:
+class RecipeViews(View):
     """Recipes, written with a form beside their text."""
 
     def __init__(self, page: Page) -> None:
-        self._page = page
+        super().__init__(page)
         self._begun: dict[str, dict[str, Any]] = {}
         """The form of each shipped recipe that was asked for."""
 

@@ -11,15 +11,12 @@ from fastapi.responses import HTMLResponse
 from rft_data.web import runs
 from rft_data.web.alarms import NUMBERS, alarms
 from rft_data.web.comparing import compare
-from rft_data.web.page import FirstStep, LastStep, Page, Route, Smoothing, Text
+from rft_data.web.page import FirstStep, LastStep, Route, Smoothing, Text, View
 from rft_data.web.zoom import zooms
 
 
-class RunViews:
+class RunViews(View):
     """What a run did."""
-
-    def __init__(self, page: Page) -> None:
-        self._page = page
 
     def routes(self) -> Iterator[Route]:
         """Their addresses."""

@@ -19,15 +19,12 @@ from rft_data.web.asked import Asked, Narrowed
 from rft_data.web.downloads import FORMATS, MOST_ROWS, AskedFile, command, file_of
 from rft_data.web.listing import histogram, listing
 from rft_data.web.ordering import Order, ordered
-from rft_data.web.page import Page, Route
+from rft_data.web.page import Route, View
 from rft_data.web.searching import by_meaning, by_words
 
 
-class SearchViews:
+class SearchViews(View):
     """Which experiences there are."""
-
-    def __init__(self, page: Page) -> None:
-        self._page = page
 
     def routes(self) -> Iterator[Route]:
         """Their addresses."""

@@ -16,7 +16,7 @@ from rft_data.exchange.feedback import storable
 from rft_data.exchange.standing import retired_tasks
 from rft_data.reading.lineage import find
 from rft_data.web.conversation import conversation
-from rft_data.web.page import Page, Route, Text, Words
+from rft_data.web.page import Route, Text, View, Words
 from rft_data.web.said import counts
 from rft_data.web.selector_view import selector_view
 from rft_data.web.task_map import task_map
@@ -24,11 +24,8 @@ from rft_data.web.task_view import task_view
 from rft_data.web.writing import write
 
 
-class TaskViews:
+class TaskViews(View):
     """What was played, how well, and what is not to be played."""
-
-    def __init__(self, page: Page) -> None:
-        self._page = page
 
     def routes(self) -> Iterator[Route]:
         """Their addresses."""

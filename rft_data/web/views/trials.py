@@ -15,7 +15,7 @@ from rft_data.core.errors import BusyError, RecipeError, RftError, StalledError
 from rft_data.run.record import RECIPE_FILE
 from rft_data.run.trial.operator_text import KEY
 from rft_data.web import runs
-from rft_data.web.page import Page, Route, Text, Words
+from rft_data.web.page import Page, Route, Text, View, Words
 from rft_data.web.plot import Kind, download
 from rft_data.web.trials import Trial, Trials, Wanted, as_recipe
 
@@ -23,11 +23,11 @@ _START = "- reward_variance_filter: {}\n- grpo_advantage_mapper: {}\n"
 _FEW, _MOST = 64, 2_000
 
 
-class TrialViews:
+class TrialViews(View):
     """What operators would keep, drop and change."""
 
     def __init__(self, page: Page) -> None:
-        self._page = page
+        super().__init__(page)
         self._trials = Trials()
 
     def routes(self) -> Iterator[Route]:

@@ -17,7 +17,7 @@ from rft_data.exchange.annotate.subjects import stored_experiences
 from rft_data.exchange.feedback import storable, withdrawal
 from rft_data.exchange.standing import TAG_PREFIX
 from rft_data.reading.lineage import find
-from rft_data.web.page import Page, Route, Text, Words
+from rft_data.web.page import Route, Text, View, Words
 from rft_data.web.said import newest_said
 from rft_data.web.writing import Writer, write
 
@@ -35,11 +35,8 @@ _PLAIN: dict[str, tuple[FeedbackKey, float]] = {
 """Key and value of acts whose text is a reason."""
 
 
-class WordViews:
+class WordViews(View):
     """Thumbs, tags, corrections, quarantine, tasks; and the list of all of it."""
-
-    def __init__(self, page: Page) -> None:
-        self._page = page
 
     def routes(self) -> Iterator[Route]:
         """Their addresses."""
