@@ -10,8 +10,8 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -92,28 +92,51 @@ async def run_program(
     """
     mark, now = new_mark(), asyncio.get_running_loop().time
     began = now()
+    kept = bytearray()
+    async with _pipe() as (output, written):
+        try:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable, "-I", "-S", "-c", _START, str(os.getpid()), *command,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=written,
+                stderr=asyncio.subprocess.STDOUT,
+                env={**environment, MARK: mark},
+                cwd=folder,
+                start_new_session=True,
+            )  # fmt: skip
+        except OSError as err:
+            raise ConnectionError(f"the program cannot be started: {err}") from err
+        finally:
+            os.close(written)
+        reading = asyncio.create_task(_read(output, kept, output_kb << 10))
+        try:
+            status = await process.wait()
+        finally:
+            await _kill(process, mark)
+            await asyncio.wait({reading}, timeout=_AFTER_S)
+            reading.cancel()
+    return Ended(status, kept.decode("utf-8", "replace"), now() - began)
+
+
+@asynccontextmanager
+async def _pipe() -> AsyncIterator[tuple[asyncio.StreamReader, int]]:
+    """A pipe: its end to read, and the descriptor to write to, which the caller closes.
+
+    With asyncio's own, `Process.wait` waits for all that hold the pipe open, like a server left behind.
+    Raises: ConnectionError when too many files are open.
+    """
+    reader = asyncio.StreamReader()
     try:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-I", "-S", "-c", _START, str(os.getpid()), *command,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-            env={**environment, MARK: mark},
-            cwd=folder,
-            start_new_session=True,
-        )  # fmt: skip
+        output, written = os.pipe()
     except OSError as err:
         raise ConnectionError(f"the program cannot be started: {err}") from err
-    assert process.stdout is not None  # noqa: S101 - it is a pipe
-    kept = bytearray()
-    reading = asyncio.create_task(_read(process.stdout, kept, output_kb << 10))
+    transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(output, "rb", 0)
+    )
     try:
-        status = await process.wait()
+        yield reader, written
     finally:
-        await _kill(process, mark)
-        await asyncio.wait({reading}, timeout=_AFTER_S)
-        reading.cancel()
-    return Ended(status, kept.decode("utf-8", "replace"), now() - began)
+        transport.close()
 
 
 async def _read(pipe: asyncio.StreamReader, kept: bytearray, most: int) -> None:

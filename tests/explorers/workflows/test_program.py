@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import socket
+import sys
 import urllib.error
 import urllib.request
 from collections.abc import Sequence
@@ -21,6 +22,7 @@ from explorers.rewards.rules import ExactAnswer
 from explorers.rewards.scoring import Rewards
 from explorers.workflows.make import make_workflow
 from explorers.workflows.program_doors import Doors
+from explorers.workflows.program_process import own_environment, run_program
 from explorers.workflows.rollouts import Rollouts
 from rft_data.core.errors import EngineError, RecipeError, RowError
 from rft_data.core.protocols import Completion, Sampling
@@ -119,6 +121,15 @@ def test_a_late_program_is_an_outcome_of_its_own(tokenizer: Any) -> None:
     outcome = asyncio.run(rollouts.play(TASK, CTX))
     assert isinstance(outcome, TimeoutError)
     assert "took longer than 0.05 s and was killed" in str(outcome)
+
+
+def test_a_program_that_leaves_a_server_behind_is_over_when_it_ends(tmp_path: Path) -> None:
+    left = "import subprocess, sys; print(subprocess.Popen(['sleep', '60'], start_new_session=True).pid)"
+    environment = own_environment({}, tmp_path)
+    running = run_program([sys.executable, "-c", left], environment, tmp_path, output_kb=1)
+    ended = asyncio.run(asyncio.wait_for(running, 30))
+    assert ended.status == 0
+    wait_for(lambda: not _alive(int(ended.output)))
 
 
 def test_a_cancelled_rollout_leaves_no_program(tokenizer: Any, tmp_path: Path) -> None:

@@ -136,10 +136,10 @@ def seconds(value: Json) -> float:
     """
     if value in (None, ""):
         return 0.0
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return float(value)
     try:
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            return datetime.fromtimestamp(value, UTC).timestamp()
         found = datetime.fromisoformat(str(value))
-    except ValueError as err:
-        raise RowError(f"{str(value)[:40]!r} is no time") from err
+    except (ValueError, OverflowError, OSError) as err:
+        raise RowError(f"{str(value)[:40]!r} is no time in seconds and no ISO text") from err
     return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -23,6 +24,7 @@ SAMPLING = (
     "frequency_penalty",
 )
 """Parameters of a request that become a row's `sampling`."""
+_NUMBERS = ("input_tokens", "output_tokens", "cost_usd")
 _ROLES = {"human": "user", "ai": "assistant", "model": "assistant", "chatbot": "assistant"}
 _REDACTED = ("__REDACTED__", "redacted-by-litellm")
 
@@ -104,8 +106,25 @@ def answered(
         [{"message": one, "finish_reason": why} for one, (_, why) in zip(answers, said, strict=True)],
         list(tools) if tools else None,
         {key: parameters[key] for key in SAMPLING if parameters.get(key) is not None},
-        {key: value for key, value in {**facts, **_latency(span)}.items() if value not in (None, "")},
+        {
+            key: value
+            for key, value in {**_checked(facts), **_latency(span)}.items()
+            if value not in (None, "")
+        },
     )
+
+
+def _checked(facts: Mapping[str, Json]) -> Mapping[str, Json]:
+    """Raises: RowError for a count or a cost that is no number."""
+    for key in _NUMBERS:
+        value = facts.get(key)
+        try:
+            good = value in (None, "") or math.isfinite(float(str(value)))
+        except ValueError:
+            good = False
+        if not good:
+            raise RowError(f"'{key}' of the call is {str(value)[:40]!r}; a number is needed")
+    return facts
 
 
 def _latency(span: Span) -> dict[str, Json]:

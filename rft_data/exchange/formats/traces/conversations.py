@@ -19,6 +19,8 @@ from rft_data.core.rows import Experience, Feedback
 from rft_data.exchange.formats.records import Origin, Record, Row, imported_experience
 from rft_data.exchange.formats.traces.attributes import seconds
 
+_Name = tuple[str, str]
+"""(trace, span id) of a call."""
 _SUMMED = ("input_tokens", "output_tokens", "latency_s", "cost_usd")
 
 
@@ -34,8 +36,8 @@ class _Path:
     member: int = 0
     choices: int = 1
     """Of its only call; a row with several is not lengthened."""
-    names: list[str] = field(default_factory=list)
-    """Span ids of its calls, those that were logged twice among them."""
+    names: list[_Name] = field(default_factory=list)
+    """Of its calls, those that were logged twice among them."""
 
 
 def read_conversation(row: Row, origin: Origin) -> Sequence[Record]:
@@ -52,22 +54,27 @@ def read_conversation(row: Row, origin: Origin) -> Sequence[Record]:
     ]
 
 
-def _distinct(calls: Sequence[JsonObject]) -> list[tuple[JsonObject, list[str]]]:
-    """(call, its span ids). A call logged by two libraries, one around the other, is one call."""
-    kept: list[tuple[JsonObject, list[str]]] = []
-    by_content: dict[str, tuple[JsonObject, list[str]]] = {}
+def _distinct(calls: Sequence[JsonObject]) -> list[tuple[JsonObject, list[_Name]]]:
+    """(call, its names). A call logged by two libraries, one around the other, is one call."""
+    kept: list[tuple[JsonObject, list[_Name]]] = []
+    by_content: dict[str, tuple[JsonObject, list[_Name]]] = {}
     for call in sorted(calls, key=_begins_and_holds):
         content = content_id(
             [_digest(call["messages"]), _digest([_said(one) for one in _list(call["answers"])])]
         )
         outer = by_content.get(content)
         if outer is not None and _within(_object(call["span"]), _object(outer[0]["span"])):
-            outer[1].append(str(_object(call["span"])["span_id"]))
+            outer[1].append(_name(call))
             continue
-        one = (call, [str(_object(call["span"])["span_id"])])
+        one = (call, [_name(call)])
         by_content[content] = one
         kept.append(one)
     return kept
+
+
+def _name(call: JsonObject) -> _Name:
+    span = _object(call["span"])
+    return str(span["trace"]), str(span["span_id"])
 
 
 def _begins_and_holds(call: JsonObject) -> tuple[float, float]:
@@ -81,7 +88,7 @@ def _within(inner: JsonObject, outer: JsonObject) -> bool:
     return 0 < start <= float(str(inner["started_s"])) and float(str(inner["ended_s"])) <= end
 
 
-def _paths(calls: Sequence[tuple[JsonObject, list[str]]]) -> list[_Path]:
+def _paths(calls: Sequence[tuple[JsonObject, list[_Name]]]) -> list[_Path]:
     paths: list[_Path] = []
     ends: dict[str, _Path] = {}
     for call, names in calls:
@@ -143,7 +150,7 @@ def _experience(path: _Path, origin: Origin) -> Experience:
     sums = {key: sum(float(str(one[key])) for one in facts if key in one) for key in _SUMMED}
     log: dict[str, Json] = {
         "traces": list(dict.fromkeys(str(span["trace"]) for span in spans)),
-        "spans": list(path.names),
+        "spans": [span_id for _, span_id in path.names],
         "calls": len(path.calls),
         "model": facts[-1].get("model"),
         "name": facts[-1].get("name"),
@@ -164,10 +171,11 @@ def _experience(path: _Path, origin: Origin) -> Experience:
     )
 
 
-def _feedback(score: JsonObject, about: Mapping[str, Experience]) -> Feedback:
+def _feedback(score: JsonObject, about: Mapping[_Name, Experience]) -> Feedback:
     value, when, words = score["value"], score.get("created_at"), score.get("text")
+    trace, span_id = _list(score["call"])
     return Feedback(
-        about[str(score["call"])].experience_id,
+        about[str(trace), str(span_id)].experience_id,
         str(score["author"]),
         str(score["name"]),
         None if value is None else float(str(value)),

@@ -104,8 +104,9 @@ def _spoken(item: Json) -> list[JsonObject]:
     if not isinstance(item, Mapping) or not isinstance(parts, list):
         raise RowError("a logged message has no 'parts'")
     results = [part for part in parts if inside(part, "type") == "tool_call_response"]
+    others = [part for part in parts if inside(part, "type") != "tool_call_response"]
     if results:
-        return [_result(part) for part in results]
+        return [*map(_result, results), *(_spoken({**item, "parts": others}) if others else ())]
     made: dict[str, Json] = {"role": item.get("role"), "content": _content(parts)}
     calls = [_tool_call(part) for part in parts if inside(part, "type") == "tool_call"]
     thoughts = [text(inside(part, "content")) for part in parts if inside(part, "type") == "reasoning"]

@@ -146,6 +146,7 @@ def score(item: Json, about: str, trace: str) -> Score:
         raise RowError("an annotation has no name")
     result = result if isinstance(result, Mapping) else item
     value = result.get("score")
+    value = None if value != value else value  # NaN, with which tables mark what is missing
     if isinstance(value, bool) or not isinstance(value, int | float | None):
         raise RowError(f"annotation '{name}' has score {value!r}; a number is needed")
     words = [text(part) for part in (result.get("label"), result.get("explanation")) if part]

@@ -9,7 +9,7 @@ from rft_data.core.errors import RowError
 from rft_data.core.json_types import Json, JsonObject
 from rft_data.exchange.formats.records import Row
 from rft_data.exchange.formats.traces import gen_ai, openinference
-from rft_data.exchange.formats.traces.attributes import first, inside, otlp_attributes, text, tree
+from rft_data.exchange.formats.traces.attributes import first, inside, otlp_attributes, seconds, text, tree
 from rft_data.exchange.formats.traces.call import Item, Score, Span
 
 _FAILED = (2, "STATUS_CODE_ERROR")
@@ -76,8 +76,8 @@ def session(attributes: JsonObject) -> str:
 
 def _time(value: Json) -> float:
     try:
-        return int(str(value or 0)) / _NANO
-    except ValueError as err:
+        return seconds(int(str(value or 0)) / _NANO)
+    except (ValueError, OverflowError, RowError) as err:
         raise RowError(f"a span has the time {value!r}; nanoseconds are needed") from err
 
 

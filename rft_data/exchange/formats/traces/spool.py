@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
@@ -79,10 +80,16 @@ def _parsed(parse: Parse, found: Found, store: sqlite3.Connection) -> Iterator[s
         for item in parse(row):
             if isinstance(item, RowError):
                 yield str(item)
+            elif isinstance(item, Score) and item.value is not None and not math.isfinite(item.value):
+                yield f"score {item.name!r} is {item.value}; a finite number is needed"
             else:
                 _keep(store, item, found.place)
     except RowError as err:
         yield str(err)
+    except RecursionError:
+        yield "it is nested too deeply"
+    except UnicodeEncodeError:
+        yield "an id in it has half of a surrogate pair, which is no text"
 
 
 def _as_json(value: object) -> Json:
@@ -117,17 +124,17 @@ def _keep(store: sqlite3.Connection, item: Item, place: str) -> None:
 def _conversations(store: sqlite3.Connection) -> Iterator[Found]:
     names = store.execute("SELECT conversation FROM traces GROUP BY conversation ORDER BY min(first)")
     for (name,) in names.fetchall():
-        calls = {
-            row[2]: row for row in store.execute(_OF_KIND, (name, "call"))
-        }  # a span written twice: its last
-        last = {row[3]: row[2] for row in calls.values()}
+        # a span written twice: its last; a session's traces may number their spans alike
+        calls = {(row[3], row[2]): row for row in store.execute(_OF_KIND, (name, "call"))}
+        last = {trace: (trace, span) for trace, span in calls}
         scores = []
         for body, place, about, trace in store.execute(_OF_KIND, (name, "score")).fetchall():
-            call = about if about in calls else last.get(trace) if _is_root(store, about) else None
+            own = (trace, about)
+            call = own if own in calls else last.get(trace) if _is_root(store, about) else None
             if call is None:
                 yield _stray(body, place)
             else:
-                scores.append({**json.loads(body), "call": call})
+                scores.append({**json.loads(body), "call": list(call)})
         if calls:
             found = [json.loads(row[0]) for row in calls.values()]
             yield Found(next(iter(calls.values()))[1], {"calls": found, "scores": scores})

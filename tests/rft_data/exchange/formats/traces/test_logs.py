@@ -279,6 +279,17 @@ def test_the_traces_of_one_session_are_one_conversation(buffer: Buffer, tmp_path
     assert stored(buffer)[0]["metadata"]["log"]["traces"] == ["t1", "t2"]
 
 
+def test_traces_of_a_session_that_number_their_spans_alike_lose_no_call(
+    buffer: Buffer, tmp_path: Path
+) -> None:
+    rows = [
+        otlp(span("1", openinference([_say(text, "user")], _say(text), **{"session.id": "one"}), 1, text))
+        for text in ("a", "b")
+    ]
+    assert imported(buffer, tmp_path, rows).new["experiences"] == 2
+    assert [_trained(row) for row in stored(buffer)] == [["a"], ["b"]]
+
+
 def test_choices_of_one_call_are_a_group(buffer: Buffer, tmp_path: Path) -> None:
     found = gen_ai([SYSTEM, ASKED], ANSWER, _say("6"))
     going_on = gen_ai([SYSTEM, ASKED, ANSWER, _say("Sure?", "user")], _say("Yes."))
@@ -424,6 +435,22 @@ BAD: dict[str, tuple[Callable[[], dict[str, Any]], str]] = {
         lambda: {**observation("b", [ASKED], "x"), "input": None},
         "observation b: the observation has no input: its content was not recorded",
     ),
+    "a cost that is no number": (
+        lambda: observation("b", [ASKED], ANSWER, total_cost="n/a"),
+        "observation b: 'cost_usd' of the call is 'n/a'; a number is needed",
+    ),
+    "a time in milliseconds": (
+        lambda: observation("b", [ASKED], ANSWER, start_time=1.7e12),
+        "observation b: '1700000000000.0' is no time in seconds and no ISO text",
+    ),
+    "an id that is no text": (
+        lambda: observation("\ud800", [ASKED], ANSWER),
+        "an id in it has half of a surrogate pair",
+    ),
+    "too deep": (
+        lambda: otlp(span("b", {**GOOD, ".".join("a" * 5000): 1})),
+        "it is nested too deeply",
+    ),
     "an error of Phoenix": (
         lambda: phoenix("b", GOOD, status_code="ERROR", status_message="boom"),
         "span b of trace t1: the call failed: boom",
@@ -484,9 +511,13 @@ def test_results_of_several_tools_are_several_messages(buffer: Buffer, tmp_path:
     results = [{"type": "tool_call_response", "id": f"c{n}", "response": {"sum": n}} for n in range(2)]
     found = gen_ai([SYSTEM, ASKED], ANSWER)
     found["gen_ai.input.messages"] = json.dumps(
-        [{"role": "user", "parts": [{"type": "text", "content": "x"}]}, {"role": "tool", "parts": results}]
+        [
+            {"role": "user", "parts": [{"type": "text", "content": "x"}]},
+            {"role": "user", "parts": [*results, {"type": "text", "content": "go on"}]},
+        ]
     )
     imported(buffer, tmp_path, [otlp(span("a", found))])
+    assert stored(buffer)[0]["messages"][4] == {"role": "user", "content": "go on"}
     assert stored(buffer)[0]["messages"][2:4] == [
         {"role": "tool", "tool_call_id": f"c{n}", "content": json.dumps({"sum": n})} for n in range(2)
     ]
