@@ -1,4 +1,4 @@
-"""Where a running run's hub is: `hub.json` in its folder, with a token that gives feedback and opens no more.
+"""Where a running run's hub is: `hub.json` in its folder, with a token that reads and gives feedback.
 
 It is there while the run's process has a hub of its own, and only its user may read it.
 """
@@ -20,11 +20,12 @@ _CLIENT = "folder"
 
 
 @contextmanager
-def hub_offered(run_dir: Path, address: str, secret: str) -> Iterator[None]:
-    """Have the file inside the block."""
+def hub_offered(run_dir: Path, location: str, address: str, secret: str) -> Iterator[None]:
+    """Have the file inside the block. Args: location: of the buffer that the hub serves."""
     path = run_dir / HUB_FILE
     draft = path.with_name(f".{HUB_FILE}.{os.getpid()}")
-    content = json.dumps({"address": address, "token": make_token(secret, HubRole.FEEDBACK, _CLIENT)})
+    token = make_token(secret, HubRole.FEEDBACK, _CLIENT)
+    content = json.dumps({"address": address, "token": token, "buffer": _whole(location)})
     with suppress(FileNotFoundError):
         draft.unlink()
     with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
@@ -37,11 +38,19 @@ def hub_offered(run_dir: Path, address: str, secret: str) -> Iterator[None]:
             path.unlink()
 
 
-def offered_hub(run_dir: Path) -> tuple[str, str] | None:
-    """Address and token of the hub of a run whose process lives; None where it has none."""
+def offered_hub(run_dir: Path, location: str) -> tuple[str, str] | None:
+    """Address and token of the hub of a run whose process lives and has this buffer; None without one.
+
+    A copy of the buffer names the same run, and a folder may hold another one meanwhile.
+    """
     try:
         found = json.loads((run_dir / HUB_FILE).read_text())
         offered = (str(found["address"]), str(found["token"]))
+        same = found["buffer"] == _whole(location)
     except (OSError, ValueError, TypeError, KeyError):
         return None
-    return offered if held(run_dir) else None
+    return offered if same and held(run_dir) else None
+
+
+def _whole(location: str) -> str:
+    return location if "://" in location else str(Path(location).resolve())

@@ -190,7 +190,7 @@ class Roles:
         )
         opened.callback(server.close)
         server.start()
-        opened.enter_context(hub_offered(self.directory, server.address, server.token))
+        opened.enter_context(hub_offered(self.directory, self.buffer.location, server.address, server.token))
         if self.feedback_port is not None:
             log.info("the hub receives feedback at %s", server.address)
         return server.address, server.token

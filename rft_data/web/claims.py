@@ -65,13 +65,13 @@ class Claims:
                     self._open = sqlite3.connect(
                         self._path, timeout=_WAIT_S, isolation_level=None, check_same_thread=False
                     )
-                    self._open.execute(_TABLE)
+                self._open.execute(_TABLE)
                 self._open.execute("begin immediate")
+                try:
+                    yield self._open
+                    self._open.execute("commit")
+                finally:
+                    if self._open.in_transaction:  # it failed, and must not hold up the next one
+                        self._open.execute("rollback")
             except sqlite3.Error as err:
                 raise RftError(f"{self._path} cannot hold claims on items: {err}; remove it.") from err
-            try:
-                yield self._open
-            except BaseException:
-                self._open.execute("rollback")
-                raise
-            self._open.execute("commit")

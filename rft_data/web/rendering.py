@@ -7,6 +7,7 @@ The function gets the row as plain values (JSON columns read) and returns a text
 from __future__ import annotations
 
 import json
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,8 @@ from rft_data.run.record import RECIPE_FILE
 DEADLINE_S = 10.0
 """For its import and its call."""
 MOST_ROWS, MOST_COLUMNS = 200, 20
+_LAST_LINES = 3
+"""Of what it printed, in messages; it may print without end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +55,7 @@ def rendered(run_dir: Path, name: str, row: Mapping[str, Any]) -> Rendered:
     """What the renderer makes of a row, or why it makes nothing."""
     own_code = run_dir / OWN_CODE_FILE
     folders = own_code.read_text() if own_code.is_file() else ""
-    lines: list[str] = []
+    lines: deque[str] = deque(maxlen=_LAST_LINES)
     child = Child("rft_data.web.render_child", name, folders, on_line=lines.append)
     try:
         child.send(json.dumps(_plain(row), default=str).encode() + b"\n")
@@ -61,7 +64,7 @@ def rendered(run_dir: Path, name: str, row: Mapping[str, Any]) -> Rendered:
         return Rendered(name, wrong=f"it took longer than {DEADLINE_S:g} s and was ended.")
     except EOFError:
         how = how_it_ended(child.end(1.0))
-        return Rendered(name, wrong=f"its process ended with {how}. {' '.join(lines[-3:])}".rstrip())
+        return Rendered(name, wrong=f"its process ended with {how}. {' '.join(lines)}".rstrip())
     finally:
         child.close()
     if "wrong" in answer:

@@ -60,7 +60,8 @@ def write(buffer: Buffer, run_dir: Path | None, act: Callable[[Writer], Result])
     with _one_at_a_time:
         end = time.monotonic() + PATIENCE_S
         while True:
-            hub = next((found for one in _run_folders(buffer, run_dir) if (found := offered_hub(one))), None)
+            hubs = (offered_hub(one, buffer.location) for one in _run_folders(buffer, run_dir))
+            hub = next((found for found in hubs if found), None)
             if hub is not None:
                 with HubClient(*hub) as client:
                     return act(Writer(client))

@@ -85,17 +85,24 @@ class RunFiles:
     def begin_folder(self, folder: str) -> None:
         """Make an empty folder, in place of an incomplete one.
 
-        Raises: ConflictError if it is complete.
+        Raises: ConflictError if it is complete, or one in it is.
         """
         where = self._allowed(folder, self._own)
-        if (where / MANIFEST_FILE).exists():
-            raise ConflictError(f"{where} is complete and may not be written again; resume the run.")
+        for manifest in where.rglob(MANIFEST_FILE):
+            raise _complete(manifest.parent)
         shutil.rmtree(where, ignore_errors=True)
         make_folder(where)
 
     def write_file(self, table: pa.Table, folder: str, name: str, offset: int) -> None:
-        """Write a part of a file; may be repeated."""
-        path = self._allowed(folder, self._own) / _inside(name)
+        """Write a part of a file; may be repeated.
+
+        Raises: ConflictError if a folder that it is in is complete. Manifests come last.
+        """
+        where = self._allowed(folder, self._own)
+        path = where / _inside(name)
+        for parent in (one for one in path.parents if one.is_relative_to(where)):
+            if path.name != MANIFEST_FILE and (parent / MANIFEST_FILE).exists():
+                raise _complete(parent)
         make_folder(path.parent)
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o644)
         with os.fdopen(descriptor, "wb") as file:
@@ -143,6 +150,10 @@ def files_below(folder: Path) -> Iterator[tuple[str, Path]]:
     found = [path for path in folder.rglob("*") if path.is_file()] if folder.is_dir() else []
     for path in sorted(found, key=lambda path: (path.name == MANIFEST_FILE, str(path))):
         yield str(path.relative_to(folder)), path
+
+
+def _complete(folder: Path) -> ConflictError:
+    return ConflictError(f"{folder} is complete and may not be written again; resume the run.")
 
 
 def _inside(name: str) -> str:

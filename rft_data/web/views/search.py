@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
+import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from tempfile import TemporaryDirectory
+from typing import Annotated, Any, BinaryIO
 
 from fastapi import Query
-from fastapi.responses import FileResponse, HTMLResponse, RedirectResponse
-from starlette.background import BackgroundTask
+from fastapi.responses import HTMLResponse, RedirectResponse, StreamingResponse
 
 from rft_data.buffer import Buffer
 from rft_data.core.errors import RecipeError
@@ -21,6 +20,8 @@ from rft_data.web.listing import histogram, listing
 from rft_data.web.ordering import Order, ordered
 from rft_data.web.page import Route, View
 from rft_data.web.searching import by_meaning, by_words
+
+_PART_BYTES = 1 << 18
 
 
 class SearchViews(View):
@@ -62,18 +63,24 @@ class SearchViews(View):
         """The permanent link of what the form of common filters asks for."""
         return RedirectResponse(f"/s/{self._page.subjects[key].key}/experiences{form.query()}", 303)
 
-    def file(self, key: str, asked: Annotated[AskedFile, Query()]) -> FileResponse:
+    def file(self, key: str, asked: Annotated[AskedFile, Query()]) -> StreamingResponse:
         """What the table shows, as a file."""
         buffer = self._page.subjects.buffer(key)
-        folder = Path(tempfile.mkdtemp(prefix="rft-view-"))
-        removed = BackgroundTask(shutil.rmtree, folder, ignore_errors=True)
-        try:
-            path = file_of(buffer, asked, folder)
-        except BaseException:
-            shutil.rmtree(folder, ignore_errors=True)
-            raise
+        with TemporaryDirectory(prefix="rft-view-") as folder:
+            path = file_of(buffer, asked, Path(folder))
+            file = path.open("rb")  # read after its name is gone: nothing is left, whoever hangs up
+        headers = {
+            "content-disposition": f'attachment; filename="{path.name}"',
+            "content-length": str(os.fstat(file.fileno()).st_size),
+        }
         kind = "text/csv" if asked.format == "csv" else "application/jsonl"
-        return FileResponse(path, media_type=kind, filename=path.name, background=removed)
+        return StreamingResponse(_parts(file), media_type=kind, headers=headers)
+
+
+def _parts(file: BinaryIO) -> Iterator[bytes]:
+    with file:
+        while part := file.read(_PART_BYTES):
+            yield part
 
 
 def _table(buffer: Buffer, asked: Asked) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Forms of other pages, and of pages that only show: refused by every route that acts, and nothing is written."""
+"""Forms of other pages, and of pages that only show: every route that acts refuses them, writing nothing."""
 
 import json
 import os

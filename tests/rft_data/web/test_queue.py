@@ -1,6 +1,7 @@
 """A queue of pairs for several people: who gets which pair, and what becomes of answers and of deaths."""
 
 import re
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -12,10 +13,10 @@ import pytest
 from fastapi.testclient import TestClient
 
 from rft_data.buffer import Buffer
-from rft_data.core.errors import RowError
+from rft_data.core.errors import RftError, RowError
 from rft_data.web.app import make_app
 from rft_data.web.choosing import Pair, Queue
-from rft_data.web.claims import CLAIM_S, Claims
+from rft_data.web.claims import CLAIM_S, CLAIMS_FILE, Claims
 from rft_data.web.subjects import Subjects
 from tests.rft_data.run.rejudge.explored import explore
 from tests.rft_data.web.conftest import FORM_TOKEN
@@ -118,6 +119,24 @@ def test_a_claim_that_came_after_an_answer_is_given_up(folder: Path, reading: Bu
 
     bob._claims.take = late  # type: ignore[method-assign]
     assert names(bob.next_pair("bob")) != names(first)
+
+
+def test_a_claim_that_could_not_be_stored_does_not_hold_up_the_next_one(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rft_data.web.claims._WAIT_S", 0.01)
+    claims = Claims(str(folder))
+    for number in range(3):
+        assert claims.take(f"pair {number}", "ann", 1)
+    other = sqlite3.connect(folder / CLAIMS_FILE, isolation_level=None)
+    reading = other.execute("select * from claims")
+    reading.fetchone()
+    with pytest.raises(RftError, match="cannot hold claims on items: database is locked"):
+        claims.take("pair", "ann", 1)
+    reading.close()
+    other.close()
+    assert claims.take("pair", "bob", 1), "ann's claim was not stored"
+    claims.close()
 
 
 def shown(page: TestClient, path: str) -> str:

@@ -309,7 +309,18 @@ def test_files_hold_what_is_shown(
             assert got.text == target.read_text()
     assert fruit.get("/s/fruit/experiences/file?format=sft&where=source+%3D+%27eval%27").status_code == 400
     assert fruit.get("/s/fruit/experiences/file?format=exe").status_code == 422
-    assert not list(Path(tmp_path).glob("rft-view-*"))
+
+
+def test_a_file_leaves_nothing_behind_however_it_is_asked_for(
+    fruit: TestClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    whole = fruit.get("/s/fruit/experiences/file?format=sft")
+    assert int(whole.headers["content-length"]) == len(whole.content)
+    for headers in ({"range": "bytes=99999999-"}, {"range": "bytes=x"}, {"range": "bytes=0-3"}):
+        assert fruit.get("/s/fruit/experiences/file?format=sft", headers=headers).content
+    assert fruit.get("/s/fruit/experiences/file?format=sft&where=source+%3D+%27eval%27").status_code == 400
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_files_are_bounded_and_name_the_command_for_all(

@@ -3,6 +3,7 @@
 import html
 import json
 import re
+import shutil
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -44,6 +45,8 @@ RECIPE = {
         {"algorithm": "grpo"},
     ],
 }
+
+START = {"run_id": "run", "recipe_hash": "h", "code_version": "0", "attempt": 0}
 
 
 @pytest.fixture
@@ -197,7 +200,7 @@ def test_beside_a_live_run_words_go_through_its_hub(
     lock = Lock(run_dir / LOCK_FILE)
     with Buffer(run_dir / "buffer") as owner:
         act(page, "up", status=409)
-        with HubServer(owner) as hub, hub_offered(run_dir, hub.address, hub.token):
+        with HubServer(owner) as hub, hub_offered(run_dir, owner.location, hub.address, hub.token):
             assert (run_dir / HUB_FILE).stat().st_mode & 0o777 == 0o600
             assert hub.token not in (run_dir / HUB_FILE).read_text(), "the secret stays with the run"
             act(page, "up")
@@ -211,10 +214,29 @@ def test_beside_a_live_run_words_go_through_its_hub(
         assert store_said(owner) == 0
     lock.release()
     assert len(chosen_pairs(reading, PairChoice()).pairs) == 1
-    with hub_offered(run_dir, "hub://127.0.0.1:1", "of-a-dead-run"):
-        assert offered_hub(run_dir) is None, "its process is gone"
+    with hub_offered(run_dir, reading.location, "hub://127.0.0.1:1", "of-a-dead-run"):
+        assert offered_hub(run_dir, reading.location) is None, "its process is gone"
         act(page, "down")
     assert reading.counts()["feedback"] == 5
+
+
+def test_a_copy_of_a_live_runs_buffer_is_not_written_through_its_hub(run_dir: Path, tmp_path: Path) -> None:
+    with Buffer(run_dir / "buffer") as owner:
+        owner.add_rows("runs", [{**START, "recipe": {"run_dir": str(run_dir)}}])
+    shutil.copytree(run_dir / "buffer", tmp_path / "copy")
+    lock = Lock(run_dir / LOCK_FILE)
+    with (
+        Buffer(run_dir / "buffer") as owner,
+        HubServer(owner) as hub,
+        hub_offered(run_dir, owner.location, hub.address, hub.token),
+        Subjects([str(tmp_path / "copy"), str(run_dir / "buffer")]) as both,
+    ):
+        pages = TestClient(make_app(both, "ann", FORM_TOKEN), follow_redirects=False)
+        for key, stored in (("copy", (1, 0)), ("buffer", (1, 1))):
+            form = {"act": "up", "form_token": FORM_TOKEN}
+            assert pages.post(f"/s/{key}/rows/0/word", data=form).status_code == 303
+            assert (both.buffer("copy").counts()["feedback"], owner.counts()["feedback"]) == stored
+    lock.release()
 
 
 def test_a_task_is_retired_by_its_newest_word(page: TestClient, subjects: Subjects, reading: Buffer) -> None:

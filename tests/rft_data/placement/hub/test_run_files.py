@@ -95,6 +95,20 @@ def test_parts_may_come_twice_and_a_complete_folder_is_not_emptied(folders: RunF
         files.begin_folder(str(weights))
 
 
+@pytest.mark.parametrize("folder", ["weights", "weights/v1"])
+def test_nothing_in_a_complete_folder_is_replaced(folders: RunFolders, folder: str) -> None:
+    files, version = RunFiles(folders), folders.directory / "weights" / "v1"
+    version.mkdir(parents=True)
+    for name in ("manifest.json", "model"):
+        (version / name).write_text(name)
+    asked = folders.directory / folder
+    with pytest.raises(ConflictError, match="is complete and may not be written again"):
+        files.begin_folder(str(asked))
+    with pytest.raises(ConflictError, match="is complete and may not be written again"):
+        files.write_file(part(b"x"), str(asked), str((version / "model").relative_to(asked)), 0)
+    assert (version / "model").read_text() == "model"
+
+
 def test_node_that_sees_the_folder_copies_nothing(hub: HubServer, tmp_path: Path) -> None:
     with HubClient(hub.address, make_token(hub.token, HubRole.EXPLORER, "e")) as client:
         assert isinstance(node_files(client), SharedFiles)
