@@ -29,7 +29,12 @@ FORMS: dict[str, dict[str, str]] = {
 }
 """What each route that acts is sent, without the token."""
 SPEAKS = [path for path in FORMS if path.startswith("/s/") and not path.endswith("/try")]
-FORGED = ({}, {"form_token": ""}, {"form_token": FORM_TOKEN[:-1]}, {"form_token": FORM_TOKEN + "x"})
+FORGED: tuple[dict[str, str], ...] = (
+    {},
+    {"form_token": ""},
+    {"form_token": FORM_TOKEN[:-1]},
+    {"form_token": FORM_TOKEN + "x"},
+)
 
 
 @pytest.fixture
