@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from fastapi import FastAPI, Header, HTTPException, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, model_validator
 
 from explorers.capture.service import Service
 from explorers.capture.store import Given
@@ -55,6 +55,12 @@ class Ending(_Body):
 
     reward: FiniteFloat | None = None
     parts: dict[Name, FiniteFloat] = Field(default={}, max_length=100)
+
+    @model_validator(mode="after")
+    def _whole(self) -> Ending:
+        if self.parts and self.reward is None:
+            raise ValueError("'parts' are of a reward, and there is none; give 'reward' too")
+        return self
 
 
 class Leaving(_Body):

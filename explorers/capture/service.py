@@ -6,12 +6,12 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from explorers.capture.capture import Capture, Open
-from explorers.capture.store import Given, Stored, TrajectoryStore
+from explorers.capture.store import TASKSET, Given, Stored, TrajectoryStore
 from explorers.capture.trajectory import Trajectory
 from explorers.engines.vllm_engine import VllmEngine
 from rft_data.core.errors import BusyError
@@ -19,6 +19,9 @@ from rft_data.core.rows import Task
 from rft_data.core.words import Drift, RolloutEnd
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
+CLIENT = "client"
+"""Author of a reward that comes with an end."""
 
 
 @dataclass(slots=True)
@@ -42,6 +45,7 @@ class Service:
         self._store = store
         self._engine = engine
         self._about: dict[str, _About] = {}
+        self._closing: set[asyncio.Task[Any]] = set()
 
     @property
     def serves(self) -> bool:
@@ -79,10 +83,12 @@ class Service:
     async def reward(self, name: str, given: Given, author: str) -> Mapping[str, Any] | None:
         """Keep a reward until the end of a trajectory, or store it as feedback after it."""
         about = self._about.get(name)
-        if about is not None and not about.ending.locked():
-            about.given = given
-            return {"id": name, "stored": False}
-        stored = await self._ended(name)
+        if about is not None:
+            async with about.ending:
+                if self.capture.find(name) is not None:
+                    about.given = given
+                    return {"id": name, "stored": False}
+        stored = await self._store.find(name)
         if stored is None or not stored.experience_ids:
             return None
         await self._store.reward_later(stored, given, author)
@@ -93,13 +99,15 @@ class Service:
     ) -> Mapping[str, Any] | None:
         """Store a trajectory; what this returns is durable. Asked again, it says the same.
 
+        A reward that a trajectory does not have yet, which the deadline ended, becomes feedback.
+
         Raises: BusyError while requests are under way; what the buffer raises, and it stays open.
         """
         about, opened = self._about.get(name), self.capture.find(name)
         if about is None or opened is None:
-            stored = await self._store.find(name)
+            stored = await self._again(name, given)
         else:
-            stored = await self._stored(name, about, opened, given, end)
+            stored = await self._whole(self._stored(name, about, opened, given, end))
         return None if stored is None else {"id": name, "open": False, **_said(stored)}
 
     async def abandon(self, name: str, reason: str) -> Mapping[str, Any] | None:
@@ -107,12 +115,8 @@ class Service:
         about, opened = self._about.get(name), self.capture.find(name)
         if about is None or opened is None:
             return None
-        async with about.ending:
-            _check_idle(opened)
-            opened.trajectory.closed = True
-            await self._store.dropped(name, f"abandoned: {reason}" if reason else "abandoned by its client")
-            self._forget(name)
-        return {"id": name, "open": False}
+        why = f"abandoned: {reason}" if reason else "abandoned by its client"
+        return await self._whole(self._abandoned(name, about, opened, why))
 
     async def keep_deadlines(self) -> None:
         """Close what is past its deadline, for ever."""
@@ -126,21 +130,47 @@ class Service:
     async def _close_late(self, name: str) -> None:
         try:
             await self.end(name, None, RolloutEnd.DEADLINE)
+        except BusyError:  # a request came meanwhile
+            pass
         except Exception:  # the others still have deadlines, and this one is tried again
             log.exception("trajectory '%s' is past its deadline and could not be stored", name)
 
     async def stop(self) -> None:
-        """Note what is still open as given up by the server."""
+        """Note what is still open as given up by the server, once what is being stored is."""
+        await asyncio.gather(*self._closing, return_exceptions=True)
         for one in self.capture:
-            await self._store.dropped(one.trajectory.id, "lost: the server was stopped before it ended")
-            self._forget(one.trajectory.id)
+            name = one.trajectory.id
+            taskset = _taskset(self._about.get(name))
+            await self._store.dropped(name, "lost: the server was stopped before it ended", taskset)
+            self._forget(name)
+
+    async def _whole(self, work: Coroutine[Any, Any, T]) -> T:
+        """Close a trajectory to the end, also where the request that asked for it is cancelled meanwhile."""
+        closing = asyncio.create_task(work)
+        self._closing.add(closing)
+        closing.add_done_callback(self._closing.discard)
+        return await asyncio.shield(closing)
+
+    async def _abandoned(self, name: str, about: _About, opened: Open, why: str) -> Mapping[str, Any] | None:
+        async with about.ending:
+            if self.capture.find(name) is None:  # it was ended first, and what was stored stays
+                return await self.look(name)
+            _check_idle(opened)
+            opened.trajectory.closed = True
+            try:
+                await self._store.dropped(name, why, _taskset(about))
+            except BaseException:
+                opened.trajectory.closed = False
+                raise
+            self._forget(name)
+        return {"id": name, "open": False}
 
     async def _stored(
         self, name: str, about: _About, opened: Open, given: Given | None, end: RolloutEnd
     ) -> Stored | None:
         async with about.ending:
             if self.capture.find(name) is None:  # another call ended it meanwhile
-                return await self._store.find(name)
+                return await self._again(name, given)
             _check_idle(opened)
             opened.trajectory.closed = True
             try:
@@ -151,18 +181,21 @@ class Service:
             self._forget(name)
             return stored
 
-    async def _ended(self, name: str) -> Stored | None:
-        """What is stored of a trajectory, once an end under way is done."""
-        about = self._about.get(name)
-        if about is not None:
-            async with about.ending:
-                pass
-        return await self._store.find(name)
+    async def _again(self, name: str, given: Given | None) -> Stored | None:
+        """What is stored of a trajectory that has ended, perhaps without the reward that is given now."""
+        stored = await self._store.find(name)
+        if stored is not None and given is not None and not stored.has(given):
+            await self._store.reward_later(stored, given, CLIENT)
+        return stored
 
     def _forget(self, name: str) -> None:
         self._about.pop(name, None)
         if self.capture.find(name) is not None:
             self.capture.close(name)
+
+
+def _taskset(about: _About | None) -> str:
+    return TASKSET if about is None or about.task is None else about.task.taskset
 
 
 def _check_idle(opened: Open) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -14,6 +15,7 @@ import pyarrow as pa
 from explorers.capture.journal import Journal
 from explorers.capture.trajectory import Trajectory
 from explorers.rewards.unscored import reason_text
+from rft_data.core.errors import RowError
 from rft_data.core.filters import Compare, Filter
 from rft_data.core.protocols import RolloutContext, Unscored
 from rft_data.core.rows import Experience, Feedback, Task
@@ -67,6 +69,12 @@ class Stored:
     """Of its rows, in their order; the last one has the reward."""
     refused: int = 0
     """Rows that validation refused."""
+    reward: float | None = None
+    """Of its last row."""
+
+    def has(self, given: Given) -> bool:
+        """Whether a reward is the one that is stored."""
+        return self.reward is not None and math.isclose(self.reward, given.value, rel_tol=1e-6)
 
 
 class TrajectoryStore:
@@ -81,7 +89,8 @@ class TrajectoryStore:
         self._next = self._first_ordinal()
         self.lost = [name for name in journal.left if not self._rows_of(name)]
         for name in self.lost:
-            self._fail(name, "lost: the server ended before it did")
+            taskset = str(journal.left[name].get("taskset", TASKSET))
+            self._fail(name, "lost: the server ended before it did", taskset)
         journal.settle()
 
     def name(self, random: str) -> str:
@@ -101,7 +110,9 @@ class TrajectoryStore:
 
         Raises: what the buffer raises; then nothing is acknowledged.
         """
-        task = task or Task(TASKSET, trajectory.prompt)
+        task = task or Task(TASKSET, ())
+        if not task.messages:
+            task = replace(task, messages=trajectory.prompt)
         ctx = RolloutContext(
             self._run_id, trajectory.id, 0, 0, EXPLORER, RowSource.ROLLOUT, trajectory.sampling
         )
@@ -110,17 +121,23 @@ class TrajectoryStore:
             rows[-1] = _with_outcome(rows[-1], trajectory, given, end)
         return await self._in_thread(partial(self._store, trajectory.id, task, rows))
 
-    async def dropped(self, name: str, why: str) -> None:
+    async def dropped(self, name: str, why: str, taskset: str) -> None:
         """Note that a trajectory ended without rows."""
-        await self._in_thread(partial(self._drop, name, why))
+        await self._in_thread(partial(self._drop, name, why, taskset))
 
     async def find(self, name: str) -> Stored | None:
         """What is stored of a trajectory that is closed; None: nothing."""
-        ids = await self._in_thread(partial(self._rows_of, name))
-        return Stored(tuple(ids)) if ids else None
+        rows = await self._in_thread(partial(self._rows_of, name))
+        ids = tuple(str(row["experience_id"]) for row in rows)
+        return Stored(ids, reward=rows[-1]["reward"]) if rows else None
 
     async def reward_later(self, stored: Stored, given: Given, author: str) -> None:
-        """Store a reward as feedback about the row that has the outcome."""
+        """Store a reward as feedback about the row that has the outcome. Raises: RowError for parts of it."""
+        if given.parts:
+            raise RowError(
+                "the parts of a reward are stored with a trajectory's rows, and it has ended; give the "
+                "number alone."
+            )
         item = Feedback(stored.experience_ids[-1], author, FeedbackKey.REWARD, given.value)
         await self._in_thread(partial(self._buffer.add_feedback, [item]))
 
@@ -130,7 +147,7 @@ class TrajectoryStore:
 
     def _store(self, name: str, task: Task, rows: Sequence[Experience]) -> Stored:
         if not rows:
-            self._drop(name, "nothing was sampled")
+            self._drop(name, "nothing was sampled", task.taskset)
             return Stored(())
         self._buffer.add_tasks([task])
         seqs = self._buffer.append(rows).seqs
@@ -138,11 +155,11 @@ class TrajectoryStore:
         kept = tuple(row.experience_id for row, seq in zip(rows, seqs, strict=True) if seq is not None)
         return Stored(kept, len(rows) - len(kept))
 
-    def _drop(self, name: str, why: str) -> None:
-        self._fail(name, why)
+    def _drop(self, name: str, why: str, taskset: str) -> None:
+        self._fail(name, why, taskset)
         self._journal.ended(name)
 
-    def _fail(self, name: str, why: str) -> None:
+    def _fail(self, name: str, why: str, taskset: str) -> None:
         """Write how a trajectory without rows ended, once."""
         if len(self._buffer.read("groups", ["group_id"], Compare("group_id", "eq", name))):
             return
@@ -152,7 +169,7 @@ class TrajectoryStore:
             "ordinal": _ordinal(name),
             "round": -1,
             "attempt": 0,
-            "taskset": str(self._journal.left.get(name, {}).get("taskset", TASKSET)),
+            "taskset": taskset,
             "task_id": "",
             "version": 0,
             "version_min": 0,
@@ -164,9 +181,10 @@ class TrajectoryStore:
         }
         self._buffer.add_rows("groups", [row])
 
-    def _rows_of(self, name: str) -> list[str]:
-        found = self._buffer.read("experiences", ["experience_id", "turn"], Compare("group_id", "eq", name))
-        return [row["experience_id"] for row in sorted(found.to_pylist(), key=lambda row: int(row["turn"]))]
+    def _rows_of(self, name: str) -> list[dict[str, Any]]:
+        columns = ["experience_id", "turn", "reward"]
+        found = self._buffer.read("experiences", columns, Compare("group_id", "eq", name))
+        return sorted(found.to_pylist(), key=lambda row: int(row["turn"]))
 
     def _first_ordinal(self) -> int:
         mine = Compare("run_id", "eq", self._run_id)
