@@ -1,0 +1,60 @@
+"""`hub.json` of a run: there while its process has a hub, for its user alone, and good for feedback only."""
+
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from rft_data.buffer import Buffer
+from rft_data.core.errors import TokenError
+from rft_data.core.lock import Lock
+from rft_data.core.protocols import RoleSpec
+from rft_data.core.rows import Feedback
+from rft_data.placement.hub import HubClient
+from rft_data.placement.hub.access import MAY_CALL, READS
+from rft_data.placement.hub.run_files import RunFolders
+from rft_data.recipe.running import Deadlines
+from rft_data.run.hub_file import HUB_FILE, offered_hub
+from rft_data.run.record import LOCK_FILE
+from rft_data.run.roles import Roles
+from tests.rft_data.conftest import make_experience
+
+OTHERS = {call for calls in MAY_CALL.values() for call in calls} - READS - {"add_feedback"}
+
+
+def roles(folder: Path, buffer: Buffer) -> Roles:
+    trainer = RoleSpec("trainer", "nothing:nothing", {}, 1, 0)
+    return Roles(
+        use="local",
+        run_id="run",
+        directory=folder,
+        buffer=buffer,
+        engine="",
+        explorers=[],
+        trainer=trainer,
+        trainer_threads=None,
+        deadlines=Deadlines(),
+        folders=RunFolders(folder),
+    )
+
+
+def test_the_token_in_a_runs_folder_gives_feedback_and_is_gone_with_the_run(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / HUB_FILE).write_text("left by a killed run")
+    lock = Lock(folder / LOCK_FILE)
+    with Buffer(folder / "buffer") as buffer:
+        buffer.append([row := make_experience()])
+        with ExitStack() as opened:
+            roles(folder, buffer).open(opened)
+            assert (folder / HUB_FILE).stat().st_mode & 0o777 == 0o600
+            offered = offered_hub(folder, str(folder / "buffer"))
+            assert offered is not None
+            with HubClient(*offered) as client:
+                assert client.add_feedback([Feedback(row.experience_id, "ann", "thumb", 1.0)]) == 1
+                for call in sorted(OTHERS):
+                    with pytest.raises(TokenError, match=f"'{call}' is not for the role 'feedback'"):
+                        client.connection.call(call, {}, deadline_s=20)
+        assert buffer.counts()["feedback"] == 1
+    lock.release()
+    assert [path.name for path in folder.iterdir() if "hub" in path.name] == []
