@@ -11,8 +11,7 @@ import pandas as pd
 
 from rft_data.core.errors import RecipeError
 from rft_data.recipe.leaves import dotted, leaves
-from rft_data.run.record import RECIPE_FILE
-from rft_data.run.status import stored_run_id
+from rft_data.run.status import stored_recipe, stored_run_id
 from rft_data.web.chart import Overlay, overlay
 from rft_data.web.runs import FIRST, metrics, opened, pairs
 from rft_data.web.subjects import Subjects
@@ -71,10 +70,7 @@ def _numbers(subjects: Subjects, key: str, folder: Path) -> pd.DataFrame | None:
 
 
 def _settings(folders: Sequence[Path]) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    sides = [
-        {dotted(key): value for key, value in leaves(json.loads((folder / RECIPE_FILE).read_text()))}
-        for folder in folders
-    ]
+    sides = [{dotted(key): value for key, value in leaves(stored_recipe(folder))} for folder in folders]
     found = []
     for key in dict.fromkeys(key for side in sides for key in side):
         values = tuple(json.dumps(side[key], ensure_ascii=False) if key in side else "" for side in sides)

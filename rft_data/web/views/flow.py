@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
 from fastapi.responses import HTMLResponse
 
-from rft_data.run.record import RECIPE_FILE
+from rft_data.run.status import stored_recipe
 from rft_data.web import runs
 from rft_data.web.flow import MOST_ROWS, flows
 from rft_data.web.page import Route, View
@@ -33,5 +32,5 @@ class FlowViews(View):
 
 def _operators(folder: Path) -> list[str]:
     """Names of the operators of a run's stored recipe, in order."""
-    stored = json.loads((folder / RECIPE_FILE).read_text()).get("experience_ops") or []
+    stored = stored_recipe(folder).get("experience_ops") or []
     return [name for one in stored for name in (one if isinstance(one, dict) else ())]

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import io
-import json
-from collections.abc import Iterator, Mapping
-from typing import Annotated, Any
+from collections.abc import Iterator
+from typing import Annotated
 
 from fastapi import Form, Request
 from fastapi.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 from ruamel.yaml import YAML
 
 from rft_data.core.errors import BusyError, RecipeError, RftError, StalledError
-from rft_data.run.record import RECIPE_FILE
+from rft_data.run.status import stored_recipe
 from rft_data.run.trial.operator_text import KEY
 from rft_data.web import runs
 from rft_data.web.page import Page, Route, Text, View, Words
@@ -73,9 +72,8 @@ class TrialViews(View):
         """A recipe that extends the run's with the operators that were tried."""
         found = self._trials.find(key, number)
         folder = runs.run_folder(self._page.subjects, key)
-        stored = json.loads((folder / RECIPE_FILE).read_text())
         headers = {"content-disposition": f'attachment; filename="{key}-tried.yaml"'}
-        text = as_recipe(found, folder, stored)
+        text = as_recipe(found, folder, stored_recipe(folder))
         return PlainTextResponse(text, media_type="application/yaml", headers=headers)
 
     def _shown(
@@ -103,8 +101,7 @@ class TrialViews(View):
         folder = self._page.subjects[key].run_dir
         if folder is None:
             return _START
-        stored: Mapping[str, Any] = json.loads((folder / RECIPE_FILE).read_text())
-        operators = stored.get(KEY)
+        operators = stored_recipe(folder).get(KEY)
         if not operators:
             return _START
         out = io.StringIO()

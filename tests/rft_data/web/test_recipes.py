@@ -202,3 +202,21 @@ def test_runs_are_started_in_a_folder_of_runs(runs: Path) -> None:
     assert folder_of_runs([str(runs / "library"), str(runs)]) == runs
     with pytest.raises(MissingFileError, match="no folder of runs is among"):
         folder_of_runs([str(runs / "run"), str(runs / "library")])
+
+
+@pytest.mark.parametrize("recipe", [None, "{"])
+def test_a_run_that_has_not_written_its_recipe_yet_can_be_looked_at(
+    tmp_path: Path, recipe: str | None
+) -> None:
+    for name in ("old", "new"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "old" / "recipe.json").write_text('{"name": "old", "mode": "online"}')
+    if recipe is not None:
+        (tmp_path / "new" / "recipe.json").write_text(recipe)
+    with Subjects([str(tmp_path / "old")]) as subjects:
+        subjects.add(tmp_path / "new")
+        page = TestClient(make_app(subjects, None, FORM_TOKEN), raise_server_exceptions=False)
+        for path in ("/", "/s/new/try", "/compare?run=old&run=new"):
+            assert page.get(path).status_code == 200, path
+        assert page.get("/s/new").status_code == (404 if recipe is None else 200)
+        assert page.get("/s/new/flow").status_code == 404
