@@ -32,8 +32,8 @@ def store_corrections(buffer: Buffer) -> int:
             rows.append(corrected(parent, word))
             pairs.append(_pair(parent, rows[-1], word))
     if rows:
+        buffer.add_preferences(pairs)  # first: what has a row is not looked at again
         buffer.append(rows)
-        buffer.add_preferences(pairs)
     return len(rows)
 
 

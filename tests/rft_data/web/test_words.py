@@ -13,8 +13,10 @@ from fastapi.testclient import TestClient
 
 from rft_data.buffer import Buffer
 from rft_data.core.errors import TrainingError
+from rft_data.core.failpoints import armed
 from rft_data.core.lock import Lock
-from rft_data.exchange.annotate import store_said
+from rft_data.core.rows import Feedback
+from rft_data.exchange.annotate import store_corrections, store_said
 from rft_data.exchange.standing import excluded, retired_tasks
 from rft_data.placement.hub.server import HubServer
 from rft_data.run.hub_file import HUB_FILE, hub_offered, offered_hub
@@ -159,6 +161,18 @@ def test_a_correction_is_a_row_to_imitate_and_a_pair_until_it_is_taken_back(
             choose()
     act(page, "correct", "much better")
     assert chosen_rows(reading, RowChoice(sources=["expert"])).table.num_rows == 1, "he said it again"
+
+
+@pytest.mark.parametrize("at", [1, 2])
+def test_a_correction_has_its_row_and_its_pair_whenever_storing_them_fails(run_dir: Path, at: int) -> None:
+    with Buffer(run_dir / "buffer") as buffer:
+        row = buffer.take([0])["experience_id"][0].as_py()
+        buffer.add_feedback([Feedback(row, "ann", "edit", None, "better")])
+        with armed("store.write", at), pytest.raises(OSError, match="failpoint"):
+            store_corrections(buffer)
+        store_corrections(buffer)
+        assert buffer.counts()["preferences"] == 1
+        assert buffer.counts()["experiences"] == 5
 
 
 def test_rows_in_quarantine_are_not_trained_on_until_somebody_admits_them_again(
