@@ -25,6 +25,7 @@ from rft_data.core.logs import PlainFormatter
 from rft_data.core.masking import masked
 from rft_data.core.words import RunState, StopRequest
 from rft_data.run.record import (
+    HUB_FILE,
     LOCK_FILE,
     LOG_FILE,
     STOP_FILE,
@@ -115,7 +116,8 @@ class RunControl:
         """
         make_folder(self._dir)
         self._lock = self._claim()
-        (self._dir / STOP_FILE).unlink(missing_ok=True)
+        for left in (STOP_FILE, HUB_FILE):  # of a start that was killed
+            (self._dir / left).unlink(missing_ok=True)
         self._log = RunLog(self._dir / LOG_FILE)
         logging.getLogger().addHandler(self._log)
         write_record(self._dir, self._record, durable=True)

@@ -13,9 +13,8 @@ from pathlib import Path
 
 from rft_data.core.words import HubRole
 from rft_data.placement.hub.access import make_token
-from rft_data.run.record import held
+from rft_data.run.record import HUB_FILE, held
 
-HUB_FILE = "hub.json"
 _CLIENT = "folder"
 
 
@@ -23,7 +22,7 @@ _CLIENT = "folder"
 def hub_offered(run_dir: Path, location: str, address: str, secret: str) -> Iterator[None]:
     """Have the file inside the block. Args: location: of the buffer that the hub serves."""
     path = run_dir / HUB_FILE
-    draft = path.with_name(f".{HUB_FILE}.{os.getpid()}")
+    draft = path.with_name(f".{HUB_FILE}")
     token = make_token(secret, HubRole.FEEDBACK, _CLIENT)
     content = json.dumps({"address": address, "token": token, "buffer": _whole(location)})
     with suppress(FileNotFoundError):

@@ -18,6 +18,7 @@ from rft_data.core.lock import holder
 from rft_data.core.words import RunState, StopRequest, member
 
 RECORD_FILE, LOCK_FILE, STOP_FILE, LOG_FILE = "run.pid", "run.lock", "run.stop", "log.txt"
+HUB_FILE = "hub.json"
 RECIPE_FILE = "recipe.json"
 """The resolved recipe; a folder with it is a run's."""
 SILENT_S = 30.0

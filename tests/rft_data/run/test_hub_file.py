@@ -14,8 +14,9 @@ from rft_data.placement.hub import HubClient
 from rft_data.placement.hub.access import MAY_CALL, READS
 from rft_data.placement.hub.run_files import RunFolders
 from rft_data.recipe.running import Deadlines
-from rft_data.run.hub_file import HUB_FILE, offered_hub
-from rft_data.run.record import LOCK_FILE
+from rft_data.run.control import RunControl
+from rft_data.run.hub_file import offered_hub
+from rft_data.run.record import HUB_FILE, LOCK_FILE
 from rft_data.run.roles import Roles
 from tests.rft_data.conftest import make_experience
 
@@ -58,3 +59,10 @@ def test_the_token_in_a_runs_folder_gives_feedback_and_is_gone_with_the_run(tmp_
         assert buffer.counts()["feedback"] == 1
     lock.release()
     assert [path.name for path in folder.iterdir() if "hub" in path.name] == []
+
+
+def test_a_run_that_begins_again_offers_no_hub_of_its_killed_predecessor(tmp_path: Path) -> None:
+    (tmp_path / HUB_FILE).write_text('{"address": "hub://127.0.0.1:1", "token": "t", "buffer": "/b"}')
+    with RunControl(tmp_path):
+        assert offered_hub(tmp_path, "/b") is None
+        assert not (tmp_path / HUB_FILE).exists()

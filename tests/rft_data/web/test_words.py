@@ -19,8 +19,8 @@ from rft_data.core.rows import Feedback
 from rft_data.exchange.annotate import store_corrections, store_said
 from rft_data.exchange.standing import excluded, retired_tasks
 from rft_data.placement.hub.server import HubServer
-from rft_data.run.hub_file import HUB_FILE, hub_offered, offered_hub
-from rft_data.run.record import LOCK_FILE
+from rft_data.run.hub_file import hub_offered, offered_hub
+from rft_data.run.record import HUB_FILE, LOCK_FILE
 from rft_data.web.app import make_app
 from rft_data.web.counting import NO_RECIPE, NOTHING, where_it_counts
 from rft_data.web.subjects import Subjects
