@@ -150,10 +150,11 @@ def says_limit(body: Mapping[str, Any]) -> bool:
 
 def asks_for_grammar(body: Mapping[str, Any]) -> bool:
     """Whether a request constrains what may be sampled."""
-    forced = body.get("tool_choice") not in (None, "none", "auto")
-    text = body.get("text")
-    shaped = isinstance(text, Mapping) and isinstance(text.get("format"), Mapping)
-    return forced or bool(shaped) or any(body.get(name) is not None for name in _GRAMMARS)
+    choice, text = body.get("tool_choice"), body.get("text")
+    choice = choice.get("type") if isinstance(choice, Mapping) else choice  # Anthropic's form
+    asked = [body.get(name) for name in _GRAMMARS]
+    asked.append(text.get("format") if isinstance(text, Mapping) else None)
+    return choice not in (None, "none", "auto") or any(one not in (None, {"type": "text"}) for one in asked)
 
 
 def _check_value(name: str, value: object, allowed: tuple[object, ...]) -> None:

@@ -6,6 +6,7 @@ goes through.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from collections.abc import MutableMapping
@@ -20,6 +21,8 @@ from explorers.engines.vllm_engine import VllmEngine
 
 _READ = frozenset({"/v1/models"})
 """Paths of vLLM's server that may be read."""
+_BODY_S = 120.0
+"""Longest wait for a body: without it, a client that was cut off keeps its trajectory open for ever."""
 _DROPPED = frozenset({b"authorization", b"x-api-key", b"content-length", b"cookie"})
 """Headers that vLLM's server does not get."""
 
@@ -59,7 +62,12 @@ class Gate:
         opened.requests += 1
         opened.used = time.monotonic()
         try:
-            raw = await _body(receive, limits.body_bytes)
+            try:
+                async with asyncio.timeout(_BODY_S):
+                    raw = await _body(receive, limits.body_bytes)
+            except TimeoutError:
+                await refuse(send, route, 408, f"the request's body did not come in {_BODY_S:g} s.")
+                return
             if raw is None:
                 await refuse(send, route, 413, f"the request is longer than {limits.body_bytes} bytes.")
                 return

@@ -20,6 +20,7 @@ MODEL = "policy"
 """What the model is called in the list of models; requests may call it anything."""
 _MAX_BODY = 32 << 20
 _MAX_CHOICES = 128
+_OVER = "the rollout has ended, so nothing is sampled for it any more."
 _UNREAD = ("metadata", "store", "service_tier", "stream_options", "prompt_cache_key", "safety_identifier")
 """Fields that change nothing of what is sampled, or that are honoured here."""
 
@@ -30,6 +31,7 @@ class LookApp:
     def __init__(self, look: OpenAILook) -> None:
         self._look = look
         self._answering: set[asyncio.Task[Any]] = set()
+        self._closed = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -51,6 +53,7 @@ class LookApp:
 
     async def close(self) -> None:
         """Give up what is being sampled, so that the rollout's turns change no more."""
+        self._closed = True
         for one in self._answering:
             one.cancel()
         await asyncio.gather(*self._answering, return_exceptions=True)
@@ -59,6 +62,9 @@ class LookApp:
         raw = await body(receive)
         if raw is None:
             await refuse(send, 413, f"the request is longer than {_MAX_BODY} bytes.")
+            return
+        if self._closed:
+            await refuse(send, 409, _OVER)
             return
         try:
             asked = _asked(raw)
@@ -92,6 +98,8 @@ class LookApp:
             await asyncio.wait({sampling, gone}, return_when=asyncio.FIRST_COMPLETED)
             if not sampling.done() and gone.result().get("type") == "http.disconnect":
                 return None
+            if sampling.cancelled():
+                raise RowError(_OVER)
             return await sampling
         finally:
             gone.cancel()

@@ -115,7 +115,10 @@ class Visits:
         if not hmac.compare_digest(self._token.encode(), bearer_key(scope)):
             await refuse(send, scope["path"], 401, "this token opens no trajectory here.")
             return
-        await body(receive, _MAX_BODY)
+        raw = await body(receive, _MAX_BODY)
+        if raw is None or raw.strip() not in (b"", b"{}"):  # its client has gone, or wants what is not done
+            await refuse(send, scope["path"], 400, "a trajectory of a run has the run's task; send no body.")
+            return
         visit = self._waiting.popleft() if self._waiting else await self._let_in()
         if visit is None:
             self._counts["served_refused"] += 1
@@ -157,6 +160,12 @@ class Visits:
             await refuse(send, scope["path"], 404, f"there is {' and '.join(_TOLD)} of a trajectory.")
             return
         raw = await body(receive, _MAX_BODY)
+        if raw is None:
+            await refuse(send, scope["path"], 413, f"the request is longer than {_MAX_BODY} bytes.")
+            return
+        if visit.over.is_set() or visit.door.name not in self._visits:
+            await refuse(send, scope["path"], 409, "the trajectory has ended; what came first stays.")
+            return
         try:
             if raw and what != _ABANDON:
                 visit.door.reward = stated_reward(raw.decode("utf-8", "replace"))

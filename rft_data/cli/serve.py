@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from rft_data.core.words import TemplatePolicy
 
 TOKEN = "RFT_SERVE_TOKEN"  # noqa: S105 - its name, not the token
+_SHORTEST = 16
 
 
 def serve(
@@ -80,7 +81,10 @@ def serve(
 
 
 def _token(host: str) -> str:
-    """The token of the environment. Raises: RecipeError without one for a server that others reach."""
+    """The token of the environment.
+
+    Raises: RecipeError without one for a server that others reach, and for a short one.
+    """
     import os
 
     from rft_data.core.errors import RecipeError
@@ -89,6 +93,11 @@ def _token(host: str) -> str:
     if not token and host not in ("127.0.0.1", "localhost", "::1"):
         raise RecipeError(
             f"--host {host} is reached by other machines; set {TOKEN} to a token of your own first."
+        )
+    if token and len(token) < _SHORTEST:
+        raise RecipeError(
+            f"{TOKEN} has {len(token)} characters, and keys that clients get are made of it; give a random "
+            f"one of {_SHORTEST} or more."
         )
     return token
 

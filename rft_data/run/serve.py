@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from rft_data.buffer import Buffer
 from rft_data.core.errors import RecipeError, Stopped
+from rft_data.core.files import write_text
 from rft_data.core.lookup import need
 from rft_data.core.protocols import Sampling
 from rft_data.core.words import TemplatePolicy
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 JOURNAL = "open.jsonl"
 """In the server's folder: the trajectories that are open."""
+MODEL = "served_model"
+"""In the server's folder: the path of the model whose weights are its versions."""
 _CONTROL_BYTES = 1 << 20
 
 
@@ -67,7 +70,7 @@ def recipe_settings(recipe: Path, overrides: list[str], folder: Path) -> dict[st
 
     `folder`: where a model is made that the recipe builds.
 
-    Raises: RecipeError for a recipe without an explorer, or with another engine than vllm.
+    Raises: RecipeError for a recipe without an explorer, with another engine than vllm, or with `stop`.
     """
     from rft_data.recipe.load import load_recipe
     from rft_data.run.build import model_folder
@@ -79,11 +82,14 @@ def recipe_settings(recipe: Path, overrides: list[str], folder: Path) -> dict[st
             f"{recipe} has no explorer with the engine vllm, with which `rft serve` samples; name a model "
             "folder instead."
         )
+    if section.stop or section.min_tokens:
+        raise RecipeError(
+            "explorer.stop and explorer.min_tokens are not applied by `rft serve`; leave them out "
+            "(explorer.stop=[] explorer.min_tokens=0), and let programs send 'stop'."
+        )
     return {
         "model": model_folder(loaded.model, folder, loaded.seed),
-        "sampling": Sampling(
-            section.max_tokens, section.temperature, tuple(section.stop), section.min_tokens
-        ),
+        "sampling": Sampling(section.max_tokens, section.temperature),
         "max_model_len": section.engine.max_model_len,
         "options": section.engine.options,
         "seed": loaded.seed,
@@ -106,6 +112,21 @@ def serve_until_stopped(settings: ServeSettings, say: Callable[[str], None]) -> 
     raise Stopped("the server stopped, as asked")
 
 
+def check_same_model(folder: Path, model: Path, *, fresh: bool) -> None:
+    """Note whose weights a folder's versions are; `fresh`: it has none yet.
+
+    Raises: RecipeError when they are of another model: they would be served under the name of this one.
+    """
+    noted, path = folder / MODEL, str(model.resolve())
+    if fresh or not noted.exists():
+        write_text(noted, path)
+    elif (found := noted.read_text("utf-8")) != path:
+        raise RecipeError(
+            f"{folder} serves the model {found}, not {path}; give --dir another folder, or remove {noted} if "
+            "the model was only moved."
+        )
+
+
 def _engine(settings: ServeSettings, buffer: Buffer) -> VllmEngine:
     """The engine, which serves the model as version 0."""
     from explorers.engines.vllm_engine import VllmEngine
@@ -113,6 +134,7 @@ def _engine(settings: ServeSettings, buffer: Buffer) -> VllmEngine:
 
     versions = VersionRegistry(buffer, settings.folder.name, settings.folder.absolute() / "weights")
     published = versions.published()
+    check_same_model(settings.folder, settings.model, fresh=not published)
     ref = published[-1] if published else versions.publish(0, partial(publishable, settings.model))
     room = settings.max_model_len or _room(settings.model)
     engine = VllmEngine(

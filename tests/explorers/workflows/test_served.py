@@ -8,16 +8,18 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import openai
 import pytest
 
+from explorers.conversations.look_app import LookApp
 from explorers.limits import Limits
 from explorers.meter import Meter
 from explorers.workflows.rollouts import Rollouts
 from explorers.workflows.served import ServedWorkflow
+from explorers.workflows.visits import Visits
 from rft_data.core.errors import RecipeError
 from rft_data.core.rows import Experience
 from tests.explorers.conversations.conftest import SayingEngine, trained_tokenizer
@@ -193,6 +195,56 @@ def test_a_trajectory_left_alone_is_over_and_its_reward_stays_open(
             assert isinstance(rows, list)
             assert (rows[-1].reward, rows[-1].unscored_reason) == (None, None), "feedback may still come"
             assert rows[-1].metadata["end"] == "deadline"
+
+    asyncio.run(story())
+
+
+def test_what_a_client_says_first_of_a_trajectorys_end_stays() -> None:
+    async def story() -> None:
+        visits = Visits(TOKEN, lambda: None, idle_s=60.0, guests=0)
+        transport = httpx.ASGITransport(app=visits)  # type: ignore[arg-type]
+        async with (
+            visits.waiting(LookApp(cast(Any, None))) as visit,
+            httpx.AsyncClient(transport=transport, base_url="http://run") as http,
+        ):
+            owner = {"authorization": f"Bearer {TOKEN}"}
+            asked = await http.post("/trajectories", headers=owner, json={"task": {"answer": "4"}})
+            assert asked.status_code == 400, "a task that nobody reads, and it takes no rollout"
+            opened = (await http.post("/trajectories", headers=owner, json={})).json()
+            place, key = f"/trajectories/{opened['id']}", {"authorization": f"Bearer {opened['key']}"}
+            assert (await http.post(f"{place}/end", headers=key, json={"reward": 1.0})).status_code == 200
+            for how in ("end", "abandon", "reward"):
+                late = await http.post(f"{place}/{how}", headers=key, json={"reward": 0.0})
+                assert late.status_code == 409
+            assert (visit.door.reward, visit.abandoned) == (1.0, False)
+
+    asyncio.run(story())
+
+
+def test_an_end_gives_up_what_is_being_sampled_and_its_client_hears_so(tokenizer: Any) -> None:
+    async def story() -> None:
+        async with running(tokenizer, "four", "five") as run:
+            waiting = run.wait(0)
+            await reachable(run)
+            opened = await run.open()
+            await run.say(opened, *ASK)
+            halting = asyncio.Event()
+            generate = run.engine.generate
+
+            async def halted(prompt_ids: Any, sampling: Any) -> Any:
+                halting.set()
+                await asyncio.Event().wait()
+                return await generate(prompt_ids, sampling)
+
+            run.engine.generate = halted  # type: ignore[method-assign]
+            saying = asyncio.create_task(run.say(opened, {"role": "user", "content": "another"}))
+            await halting.wait()
+            assert (await run.end(opened, body=1.0)).status_code == 200
+            with pytest.raises(openai.BadRequestError, match="the rollout has ended"):
+                await saying
+            rows = await waiting
+            assert isinstance(rows, list)
+            assert [row.completion_text for row in rows] == ["four"]
 
     asyncio.run(story())
 

@@ -17,10 +17,11 @@ import pytest
 from explorers.capture.journal import Journal
 from explorers.capture.store import TrajectoryStore
 from rft_data.buffer import Buffer
+from rft_data.cli.serve import _token
 from rft_data.core.errors import RecipeError
 from rft_data.core.protocols import Sampling
 from rft_data.recipe.layers import named_recipe
-from rft_data.run.serve import JOURNAL, recipe_settings
+from rft_data.run.serve import JOURNAL, check_same_model, recipe_settings
 from tests.waiting import wait_for
 from trainers.models.tiny_model import build_tiny_model
 
@@ -35,8 +36,24 @@ def test_a_recipes_model_and_sampling_are_served(tmp_path: Path) -> None:
     assert found["model"] == model
     assert found["sampling"] == Sampling(48, 0.5)
     assert found["max_model_len"] == 128
+    with pytest.raises(RecipeError, match=r"explorer\.min_tokens are not applied"):
+        recipe_settings(recipe, [f"model.path={model}", "explorer.min_tokens=2"], tmp_path)
     with pytest.raises(RecipeError, match="no explorer with the engine vllm"):
         recipe_settings(recipe, [f"model.path={model}", "explorer.engine.use=transformers"], tmp_path)
+
+
+def test_a_folder_does_not_serve_one_models_weights_as_anothers(tmp_path: Path) -> None:
+    check_same_model(tmp_path, tmp_path / "b", fresh=True)
+    check_same_model(tmp_path, tmp_path / "a", fresh=True)
+    check_same_model(tmp_path, tmp_path / "b" / ".." / "a", fresh=False)
+    with pytest.raises(RecipeError, match=r"serves the model .*a, not .*b; give --dir another"):
+        check_same_model(tmp_path, tmp_path / "b", fresh=False)
+
+
+def test_a_token_that_can_be_guessed_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RFT_SERVE_TOKEN", "short")
+    with pytest.raises(RecipeError, match="has 5 characters"):
+        _token("127.0.0.1")
 
 
 @pytest.fixture
