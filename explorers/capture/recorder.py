@@ -102,7 +102,8 @@ class Recorder:
         if output.finished and choice.flight is not None:
             choice.done = True
             spans = choice.flight.segments.spans(len(turn.sampled))
-            asked.trajectory.constrained += params.structured_outputs is not None
+            turn.constrained = params.structured_outputs is not None
+            asked.trajectory.constrained += turn.constrained
             asked.trajectory.finish(turn, said.finish_reason, spans, asked, tuple(params.stop or ()))
 
     def _give_up(self, choice: _Choice, asked: Asked) -> None:

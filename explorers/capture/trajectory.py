@@ -22,7 +22,7 @@ from rft_data.core.words import Drift, FinishReason, TemplatePolicy
 
 ABORTED, CONSTRAINED = "aborted_turns", "constrained_turns"
 """Keys of a row's metadata: turns that a client gave up (they are not trained), and turns that were sampled
-under a grammar (their logprobs are of the tokens that it allows)."""
+under a grammar (they have no loss: their logprobs are of the tokens that it allows)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,9 +36,12 @@ class _Tokens:
             self.context([*turn.sampled, *turn.replaced])
             return
         start = len(self.ids)
-        self.ids += turn.sampled
-        self.mask += [1] * len(turn.sampled)
-        self.logprobs += turn.logprobs
+        if turn.constrained:
+            self.context(turn.sampled)
+        else:
+            self.ids += turn.sampled
+            self.mask += [1] * len(turn.sampled)
+            self.logprobs += turn.logprobs
         self.spans += [(version, start + first, start + end) for version, first, end in turn.spans]
         self.context(turn.replaced)
 

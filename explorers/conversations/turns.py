@@ -43,6 +43,8 @@ class Turn:
     """`context` with one placeholder for each image, as the engine is asked; None: without images."""
     processor: str = ""
     """Hash of what made tensors of the images."""
+    constrained: bool = False
+    """Whether a grammar said what may be sampled: the logprobs are of what it allows, so there is no loss."""
 
     def take(self, completion: Completion) -> None:
         """Keep what was sampled, and the context as the model saw it."""

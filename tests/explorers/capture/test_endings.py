@@ -170,6 +170,27 @@ def test_tasks_without_a_prompt_are_told_apart_by_what_was_asked(place: Place) -
     assert place.buffer.read("groups", ["taskset"]).to_pylist() == [{"taskset": "sums"}]
 
 
+def test_a_turn_under_a_grammar_is_stored_and_has_no_loss(place: Place) -> None:
+    async def story() -> None:
+        trajectory = await place.service.open(None)
+        talk = Talk(trajectory)
+        history: list[Any] = [*ASK]
+        for text, constrained in (("4", False), ("five", True)):
+            said = talk.say(history, text)
+            list(trajectory.turns)[-1].constrained = constrained
+            history += [{"role": "assistant", "content": said}, {"role": "user", "content": "and?"}]
+        free, bound = trajectory.turns
+        (row,) = talk.rows()
+        assert sum(row.action_mask or ()) == len(free.sampled)
+        assert list(row.token_ids or ())[-len(bound.sampled) :] == bound.sampled
+        free.constrained = True
+        stored = await place.service.end(trajectory.id, GOOD)
+        assert stored is not None
+        assert (stored["rows"], stored["refused_rows"]) == (1, 0)
+
+    asyncio.run(story())
+
+
 def test_parts_without_a_reward_are_refused() -> None:
     with pytest.raises(ValidationError, match="give 'reward' too"):
         Ending(parts={"form": 1.0})

@@ -117,6 +117,7 @@ def test_an_answer_under_a_grammar_is_one_and_says_so(served: Served) -> None:
     assert json.loads(said.choices[0].message.content)["x"] in (1, 2)
     [row] = served.rows(trajectory)
     assert row.metadata == {CONSTRAINED: 1}
+    assert trained([row]) == 0
 
 
 @pytest.mark.parametrize(
