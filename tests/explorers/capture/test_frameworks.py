@@ -12,10 +12,14 @@ from transformers import AutoTokenizer
 
 from explorers.capture.capture import Capture
 from explorers.capture.gate import capturing
+from explorers.capture.journal import Journal
 from explorers.capture.listening import listening
+from explorers.capture.service import Service
+from explorers.capture.store import TrajectoryStore
 from explorers.capture.trajectory import CONSTRAINED, Trajectory
 from explorers.conversations.template import ChatTemplate
 from explorers.engines.vllm_engine import VllmEngine
+from rft_data.buffer import Buffer
 from rft_data.core.files import write_manifest
 from rft_data.core.rows import WeightRef
 from rft_data.core.words import Drift
@@ -53,8 +57,13 @@ def roomy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         app = await capturing(capture, engine, "tiny", tool_parser="hermes")
         return await stack.enter_async_context(listening(app))
 
-    yield Served(loop.run(started()), capture, loop, engine, model)
+    buffer = Buffer(str(folder / "buffer"))
+    store = TrajectoryStore(buffer, Journal(folder / "open.jsonl"), "frameworks")
+    service = Service(capture, store, engine, deadline_s=3600.0)
+    yield Served(loop.run(started()), capture, loop, engine, model, buffer, service)
     loop.run(stack.aclose())
+    store.close()
+    buffer.close()
     engine.close()
     loop.close()
 
