@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from http import HTTPStatus
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from explorers.capture.openai_app import Send
+if TYPE_CHECKING:  # it imports torch
+    from explorers.capture.openai_app import Send
 
 
 async def refuse(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, MutableMapping
+import logging
+from collections.abc import Awaitable, Callable, Iterator, MutableMapping
+from contextlib import contextmanager
 from typing import Any, TypeAlias
 
 from explorers.capture.recorder import Recorder
@@ -25,10 +27,11 @@ async def openai_app(
         tool_parser, reasoning_parser: vLLM's names of them (`hermes`, `qwen3`); None: texts stay as sampled.
     Raises: RecipeError for a parser that vLLM does not have.
     """
-    from vllm.entrypoints.launchers.api_server.app_state import init_app_state
-    from vllm.entrypoints.launchers.app import build_app
-    from vllm.entrypoints.launchers.cli_args import make_arg_parser, validate_parsed_serve_args
-    from vllm.utils.argparse_utils import FlexibleArgumentParser
+    with _levels_kept():  # a package that vLLM's server imports silences all but errors
+        from vllm.entrypoints.launchers.api_server.app_state import init_app_state
+        from vllm.entrypoints.launchers.app import build_app
+        from vllm.entrypoints.launchers.cli_args import make_arg_parser, validate_parsed_serve_args
+        from vllm.utils.argparse_utils import FlexibleArgumentParser
 
     given = ["--model", str(engine.model_path), "--served-model-name", name, "--disable-fastapi-docs"]
     given += ["--disable-log-stats", "--generation-config", "vllm"]
@@ -43,11 +46,25 @@ async def openai_app(
     recorder = Recorder(engine)
     tasks = ("generate",)
     try:
-        app = build_app(args, tasks, recorder.model_config)
-        await init_app_state(recorder, app.state, args, tasks)
+        with _levels_kept():
+            app = build_app(args, tasks, recorder.model_config)
+            await init_app_state(recorder, app.state, args, tasks)
     except KeyError as err:
         raise RecipeError(
             f"vLLM has no parser {err}; `tool_parser` and `reasoning_parser` name its own."
         ) from err
     made: App = app
     return made
+
+
+@contextmanager
+def _levels_kept() -> Iterator[None]:
+    """Undo what is done to the levels of the root logger and its handlers."""
+    root = logging.getLogger()
+    level, handlers = root.level, [(handler, handler.level) for handler in root.handlers]
+    try:
+        yield
+    finally:
+        root.setLevel(level)
+        for handler, before in handlers:
+            handler.setLevel(before)

@@ -104,16 +104,14 @@ class Loop:
 
 
 @dataclass
-class Served:
-    """A server over the one engine of these tests."""
+class Recorded:
+    """A server over an engine, which records."""
 
     address: str
     capture: Capture
     loop: Loop
     engine: VllmEngine
     model: Path
-    buffer: Buffer
-    service: Service
 
     def open(self, **changes: Any) -> tuple[Trajectory, openai.OpenAI]:
         """A trajectory and an unchanged client of it."""
@@ -132,6 +130,14 @@ class Served:
 
     async def _opened(self, changes: dict[str, Any]) -> Trajectory:
         return self.capture.open(**changes)
+
+
+@dataclass
+class Served(Recorded):
+    """The one server of these tests, which stores what it records."""
+
+    buffer: Buffer
+    service: Service
 
 
 SAMPLING = Sampling(12, temperature=0.7)

@@ -12,18 +12,14 @@ from transformers import AutoTokenizer
 
 from explorers.capture.capture import Capture
 from explorers.capture.gate import capturing
-from explorers.capture.journal import Journal
 from explorers.capture.listening import listening
-from explorers.capture.service import Service
-from explorers.capture.store import TrajectoryStore
 from explorers.capture.trajectory import CONSTRAINED, Trajectory
 from explorers.conversations.template import ChatTemplate
 from explorers.engines.vllm_engine import VllmEngine
-from rft_data.buffer import Buffer
 from rft_data.core.files import write_manifest
 from rft_data.core.rows import WeightRef
 from rft_data.core.words import Drift
-from tests.explorers.capture.conftest import SAMPLING, Loop, Served
+from tests.explorers.capture.conftest import SAMPLING, Loop, Recorded
 from tests.explorers.capture.test_recorder import check_exact, trained
 from trainers.models.tiny_model import build_tiny_model
 from trainers.models.weights import publishable
@@ -38,7 +34,7 @@ Agent = Callable[[str, str], Coroutine[Any, Any, None]]
 
 
 @pytest.fixture(scope="module")
-def roomy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def roomy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recorded]:
     """As `served`, with room for the prompts of frameworks."""
     pytest.importorskip("vllm")
     folder = tmp_path_factory.mktemp("frameworks")
@@ -57,13 +53,8 @@ def roomy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         app = await capturing(capture, engine, "tiny", tool_parser="hermes")
         return await stack.enter_async_context(listening(app))
 
-    buffer = Buffer(str(folder / "buffer"))
-    store = TrajectoryStore(buffer, Journal(folder / "open.jsonl"), "frameworks")
-    service = Service(capture, store, engine, deadline_s=3600.0)
-    yield Served(loop.run(started()), capture, loop, engine, model, buffer, service)
+    yield Recorded(loop.run(started()), capture, loop, engine, model)
     loop.run(stack.aclose())
-    store.close()
-    buffer.close()
     engine.close()
     loop.close()
 
@@ -130,14 +121,14 @@ AGENTS: dict[str, tuple[str, Agent]] = {
 }
 
 
-def played(roomy: Served, agent: Agent) -> Trajectory:
+def played(roomy: Recorded, agent: Agent) -> Trajectory:
     trajectory: Trajectory = roomy.open()[0]
     asyncio.run(agent(roomy.address + Capture.path(trajectory.id), roomy.capture.key(trajectory.id)))
     return trajectory
 
 
 @pytest.mark.parametrize("name", AGENTS)
-def test_a_conversation_of_a_framework_is_one_exact_row(name: str, roomy: Served) -> None:
+def test_a_conversation_of_a_framework_is_one_exact_row(name: str, roomy: Recorded) -> None:
     package, agent = AGENTS[name]
     pytest.importorskip(package)
     trajectory = played(roomy, agent)
@@ -147,7 +138,7 @@ def test_a_conversation_of_a_framework_is_one_exact_row(name: str, roomy: Served
     assert [tool["function"]["name"] for tool in row.tools or ()] == ["add"]
 
 
-def test_forced_tool_calls_of_smolagents_are_marked_as_constrained(roomy: Served) -> None:
+def test_forced_tool_calls_of_smolagents_are_marked_as_constrained(roomy: Recorded) -> None:
     """It forces calls, so their logprobs are of what a grammar allows; the rest is as everywhere."""
     pytest.importorskip("smolagents")
     pytest.importorskip("lmformatenforcer")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
 from typing import Any
 
@@ -70,6 +71,11 @@ def test_every_route_of_vllms_server_is_recorded_exactly(served: Served) -> None
     assert len(rows) == 1 + 2 + 1 + 2 + 1 + 2 + 1 + 1
     assert [row.messages[0]["content"] for row in rows[:6]] == ["2 + 2 ="] * 6
     assert client.models.list().data[0].id == "tiny"
+
+
+def test_the_logs_of_a_run_are_heard_beside_vllms_server(served: Served) -> None:
+    assert served.engine.is_open
+    assert logging.getLogger().level < logging.ERROR, "a package of vLLM's server silences the root logger"
 
 
 def test_an_agent_of_many_turns_is_one_row(served: Served) -> None:

@@ -4,7 +4,7 @@ import html
 import re
 import shutil
 from pathlib import Path
-from urllib.parse import quote
+from urllib.parse import parse_qsl, quote
 
 import numpy as np
 import pytest
@@ -69,14 +69,18 @@ def test_a_task_with_quotes_leads_to_its_own_rows(
 ) -> None:
     name = "O'Brien's' or reward >= 0 or task_id = '"
     line = TaskLine("it's", name, 1, 0.5, 0.1, ())
-    monkeypatch.setattr("rft_data.web.views.runs.task_map", lambda *_: TaskMap((line,), 1, 0, 0, 1))
-    link = re.search(r'href="/s/run/experiences\?where=([^"]+)"', page.get("/s/run/tasks").text)
-    assert link is not None
+    monkeypatch.setattr("rft_data.web.views.tasks.task_map", lambda *_: TaskMap((line,), 1, 0, 0, 1))
+    named = {"taskset": "it's", "task_id": name}
+    [listed] = re.findall(r'href="/s/run/task\?([^"]+)"', page.get("/s/run/tasks").text)
+    assert dict(parse_qsl(html.unescape(listed))) == named
     rows = [
         make_experience(number, experience_id=f"e{number}", taskset=taskset, task_id=task)
         for number, (taskset, task) in enumerate([("it's", name), ("it's", "other"), ("another", name)])
     ]
     own = page_over(stored(tmp_path / "buffer", *rows))
+    shown = own.get("/s/buffer/task", params=named).text
+    link = re.search(r'href="/s/buffer/experiences\?where=([^"]+)"', shown)
+    assert link is not None
     found = own.get(f"/s/buffer/experiences?where={html.unescape(link[1])}").text
     assert re.findall(r'href="/s/buffer/rows/(\d+)"', found) == ["0"]
 
