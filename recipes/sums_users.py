@@ -1,4 +1,4 @@
-"""Users of recipes/served_cpu.yaml: they ask for sums through OpenAI's client, and like right answers.
+"""Users of recipes/served_cpu.yaml: they ask for sums through OpenAI's client, and like answers with working.
 
 python recipes/sums_users.py --port 8009     (RFT_SERVE_TOKEN as for the run)
 """
@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import os
 import random
-import re
 import sys
 import threading
 import time
@@ -18,23 +17,22 @@ import httpx
 import openai
 
 
-def asked_sum(dice: random.Random) -> tuple[str, int]:
-    """A question and its answer."""
+def question(dice: random.Random) -> str:
+    """What a user asks."""
     terms = [dice.randint(1, 9), *(dice.choice((-1, 1)) * dice.randint(1, 9) for _ in range(2))]
     text = " ".join(f"{'+' if term > 0 else '-'} {abs(term)}" for term in terms).removeprefix("+ ")
-    return f"State the final answer to the following arithmetic problem: {text} =", sum(terms)
+    return f"State the final answer to the following arithmetic problem: {text} ="
 
 
 def visit(http: httpx.Client, dice: random.Random) -> bool:
     """Ask, read, and give a thumb; returns whether the answer was liked."""
     opened = http.post("/trajectories").raise_for_status().json()
-    question, right = asked_sum(dice)
     with openai.OpenAI(base_url=opened["base_url"], api_key=opened["key"], max_retries=0) as client:
         reply = client.chat.completions.create(
-            model="policy", messages=[{"role": "user", "content": question}]
+            model="policy", messages=[{"role": "user", "content": question(dice)}]
         )
-    said = re.findall(r"-?\d+", (reply.choices[0].message.content or "").rpartition("####")[2])
-    liked = bool(said) and int(said[-1]) == right
+    working, _, answer = (reply.choices[0].message.content or "").partition("####")
+    liked = "=" in working and answer.strip() != ""
     key = {"authorization": f"Bearer {opened['key']}"}
     http.post(
         f"/trajectories/{opened['id']}/end", headers=key, json={"reward": float(liked)}
