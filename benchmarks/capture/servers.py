@@ -15,7 +15,7 @@ from pathlib import Path
 
 import httpx
 
-TOKEN = "benchmark"  # noqa: S105 - of a server that lives for a minute
+TOKEN = "a-token-of-this-benchmark"  # noqa: S105 - of a server that lives for a minute
 RECIPE = "sums_explore"
 """Its engine is served, with another model."""
 ROOM = 256
