@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:  # it imports torch
-    from explorers.capture.openai_app import Send
+from explorers.capture.asgi import Send
 
 
 async def refuse(

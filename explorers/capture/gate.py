@@ -13,9 +13,10 @@ from collections.abc import MutableMapping
 from typing import Any
 
 from explorers.capture.answers import refuse
+from explorers.capture.asgi import App, Receive, Scope, Send, read_body
 from explorers.capture.capture import Capture, Open
 from explorers.capture.fields import ROUTES, Refused, asks_for_grammar, check_fields, says_limit
-from explorers.capture.openai_app import App, Receive, Scope, Send, openai_app
+from explorers.capture.openai_app import openai_app
 from explorers.capture.trajectory import ASKED, Asked
 from explorers.engines.vllm_engine import VllmEngine
 
@@ -64,7 +65,7 @@ class Gate:
         try:
             try:
                 async with asyncio.timeout(_BODY_S):
-                    raw = await _body(receive, limits.body_bytes)
+                    raw = await read_body(receive, limits.body_bytes)
             except TimeoutError:
                 await refuse(send, route, 408, f"the request's body did not come in {_BODY_S:g} s.")
                 return
@@ -137,7 +138,7 @@ class Front:
         if scope["path"].startswith("/t/"):
             await self._gate(scope, receive, send)
             return
-        raw = await _body(receive, self._body_bytes)
+        raw = await read_body(receive, self._body_bytes)
         if raw is None:
             await refuse(send, "", 413, f"the request is longer than {self._body_bytes} bytes.")
             return
@@ -150,22 +151,6 @@ def bearer(headers: Any) -> str:
     scheme, _, token = found.get(b"authorization", b"").partition(b" ")
     key: bytes = token.strip() if scheme.lower() == b"bearer" else found.get(b"x-api-key", b"")
     return key.decode("latin-1")
-
-
-async def _body(receive: Receive, most: int) -> bytes | None:
-    """The body of a request; None when it is longer than `most` bytes or its client has gone."""
-    parts: list[bytes] = []
-    size, more = 0, True
-    while more:
-        message = await receive()
-        if message["type"] != "http.request":
-            return None
-        parts.append(message.get("body", b""))
-        size += len(parts[-1])
-        if size > most:
-            return None
-        more = message.get("more_body", False)
-    return b"".join(parts)
 
 
 def _parsed(raw: bytes) -> dict[str, Any]:

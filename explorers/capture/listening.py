@@ -6,13 +6,10 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
 
+from explorers.capture.asgi import App
 from rft_data.core.errors import BusyError
 from rft_data.core.lookup import need
-
-if TYPE_CHECKING:  # it imports torch
-    from explorers.capture.openai_app import App
 
 LOOPBACK = "127.0.0.1"
 

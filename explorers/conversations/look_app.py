@@ -7,15 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMapping
-from typing import Any, TypeAlias
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from typing import Any
 
+from explorers.capture.asgi import Receive, Scope, Send, read_body
 from explorers.conversations.openai_look import OpenAILook
 from rft_data.core.errors import RftError, RowError
 
-Scope: TypeAlias = MutableMapping[str, Any]
-Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 MODEL = "policy"
 """What the model is called in the list of models; requests may call it anything."""
 _MAX_BODY = 32 << 20
@@ -59,7 +57,7 @@ class LookApp:
         await asyncio.gather(*self._answering, return_exceptions=True)
 
     async def _answered(self, create: Callable[..., Any], receive: Receive, send: Send) -> None:
-        raw = await body(receive)
+        raw = await read_body(receive, _MAX_BODY)
         if raw is None:
             await refuse(send, 413, f"the request is longer than {_MAX_BODY} bytes.")
             return
@@ -106,22 +104,6 @@ class LookApp:
             sampling.cancel()
             await asyncio.gather(sampling, gone, return_exceptions=True)
             self._answering.discard(sampling)
-
-
-async def body(receive: Receive, most: int = _MAX_BODY) -> bytes | None:
-    """The body of a request; None when it is longer than `most` bytes, or its client has gone."""
-    parts: list[bytes] = []
-    more, size = True, 0
-    while more:
-        message = await receive()
-        if message["type"] != "http.request":
-            return None
-        parts.append(message.get("body", b""))
-        size += len(parts[-1])
-        if size > most:
-            return None
-        more = message.get("more_body", False)
-    return b"".join(parts)
 
 
 def inside(value: Any, name: str) -> Any:

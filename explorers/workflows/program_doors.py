@@ -11,8 +11,9 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, TypeGuard
 
+from explorers.capture.asgi import Receive, Scope, Send, read_body
 from explorers.capture.listening import listening
-from explorers.conversations.look_app import LookApp, Receive, Scope, Send, answer, body, refuse
+from explorers.conversations.look_app import LookApp, answer, refuse
 from explorers.rewards.contract import is_finite
 from rft_data.core.errors import RowError
 
@@ -92,7 +93,7 @@ def bearer_key(scope: Scope) -> bytes:
 
 
 async def _take_reward(door: Door, receive: Receive, send: Send) -> None:
-    raw = await body(receive, _MAX_REWARD)
+    raw = await read_body(receive, _MAX_REWARD)
     try:
         door.reward = stated_reward((raw or b"").decode("utf-8", "replace"))
     except RowError as err:

@@ -67,12 +67,7 @@ class SingleTurn:
             model = Model(engine, chat, ctx.sampling, tokenizer_hash=self._tokenizer_hash)
             return await self._answered(task, messages, model, ctx)
         images = image_ids(messages)
-        prompt_ids = self._tokenizer.apply_chat_template(
-            for_template(messages),
-            add_generation_prompt=True,
-            return_dict=False,
-            **self._template_arguments,
-        )
+        prompt_ids = self._prompt_ids(messages)
         completion = await engine.generate(prompt_ids, ctx.sampling, **shown(images))
         text = self._tokenizer.decode(completion.token_ids, skip_special_tokens=True)
         tokens = _tokens(completion.prompt_ids or prompt_ids, completion)
@@ -101,6 +96,15 @@ class SingleTurn:
                 metadata={PROCESSOR: completion.processor} if images else {},
             )
         ]
+
+    def _prompt_ids(self, messages: Sequence[Message]) -> list[int]:
+        ids: list[int] = self._tokenizer.apply_chat_template(
+            for_template(messages),
+            add_generation_prompt=True,
+            return_dict=False,
+            **self._template_arguments,
+        )
+        return ids
 
     def _with_tools(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> ChatTemplate:
         """The chat template, which shows tools. Raises: RowError when it has no place for them."""

@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from time import monotonic
 
 from explorers.capture.answers import refuse
-from explorers.conversations.look_app import LookApp, Receive, Scope, Send, answer, body
+from explorers.capture.asgi import Receive, Scope, Send, read_body
+from explorers.conversations.look_app import LookApp, answer
 from explorers.workflows.program_doors import Door, Doors, bearer_key, stated_reward
 from rft_data.core.errors import RowError
 
@@ -115,7 +116,7 @@ class Visits:
         if not hmac.compare_digest(self._token.encode(), bearer_key(scope)):
             await refuse(send, scope["path"], 401, "this token opens no trajectory here.")
             return
-        raw = await body(receive, _MAX_BODY)
+        raw = await read_body(receive, _MAX_BODY)
         if raw is None or raw.strip() not in (b"", b"{}"):  # its client has gone, or wants what is not done
             await refuse(send, scope["path"], 400, "a trajectory of a run has the run's task; send no body.")
             return
@@ -159,7 +160,7 @@ class Visits:
         if what not in _TOLD:
             await refuse(send, scope["path"], 404, f"there is {' and '.join(_TOLD)} of a trajectory.")
             return
-        raw = await body(receive, _MAX_BODY)
+        raw = await read_body(receive, _MAX_BODY)
         if raw is None:
             await refuse(send, scope["path"], 413, f"the request is longer than {_MAX_BODY} bytes.")
             return

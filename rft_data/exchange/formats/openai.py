@@ -24,7 +24,7 @@ from rft_data.exchange.formats.records import (
     with_metadata,
 )
 
-_SAMPLING = (
+SAMPLING = (
     "temperature",
     "top_p",
     "top_k",
@@ -36,6 +36,7 @@ _SAMPLING = (
     "presence_penalty",
     "frequency_penalty",
 )
+"""Parameters of a request that become a row's `sampling`."""
 _KEPT = "openai"
 
 
@@ -68,7 +69,7 @@ def read_openai(row: Row, origin: Origin) -> Sequence[Record]:
     choices = response.get("choices")
     if not isinstance(choices, list) or not choices:
         raise RowError("the response has no choices")
-    rest_of_request = _filled(request, "messages", "tools", *_SAMPLING)
+    rest_of_request = _filled(request, "messages", "tools", *SAMPLING)
     exchange = _Exchange(request, messages, rest, rest_of_request, _filled(response, "choices"))
     return [_experience(origin, exchange, choice) for choice in choices]
 
@@ -90,7 +91,7 @@ def _experience(origin: Origin, exchange: _Exchange, choice: Json) -> Experience
         member=index,
         tools=tools(exchange.request.get("tools")),
         finish_reason=finish or "",
-        sampling=_only(exchange.request, _SAMPLING),
+        sampling=_only(exchange.request, SAMPLING),
         metadata=exchange.kept(choice=_filled(choice, "message", "finish_reason", "index")),
     )
 

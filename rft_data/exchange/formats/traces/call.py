@@ -10,20 +10,8 @@ from dataclasses import dataclass, field
 from rft_data.core.chat import chat, message
 from rft_data.core.errors import RowError
 from rft_data.core.json_types import Json, JsonObject
+from rft_data.exchange.formats.openai import SAMPLING
 
-SAMPLING = (
-    "temperature",
-    "top_p",
-    "top_k",
-    "max_tokens",
-    "max_completion_tokens",
-    "n",
-    "seed",
-    "stop",
-    "presence_penalty",
-    "frequency_penalty",
-)
-"""Parameters of a request that become a row's `sampling`."""
 _NUMBERS = ("input_tokens", "output_tokens", "cost_usd")
 _ROLES = {"human": "user", "ai": "assistant", "model": "assistant", "chatbot": "assistant"}
 _REDACTED = ("__REDACTED__", "redacted-by-litellm")
