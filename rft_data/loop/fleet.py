@@ -95,6 +95,7 @@ class Fleet:
         self._deadline_s = deadline_s
         self._max_restarts = max_restarts
         self._published: WeightRef | None = None
+        self._published_bytes = 0
         self._lost: list[Assignment] = []
         """What dead explorers were playing."""
 
@@ -106,10 +107,9 @@ class Fleet:
     def publication(self) -> dict[str, float]:
         """Bytes of the last published weights, and the seconds of the slowest explorer that loaded them."""
         loads = [member.loaded_s for member in self.members if member.version >= 0 and member.loaded_s]
-        if self._published is None or not loads:
+        if not loads:
             return {}
-        size = folder_bytes(Path(self._published.path))
-        slowest = max(loads)
+        size, slowest = self._published_bytes, max(loads)
         return {
             "publication_bytes": float(size),
             "publication_s": slowest,
@@ -132,6 +132,7 @@ class Fleet:
     def publish(self, ref: WeightRef) -> None:
         """Have every explorer load these weights; one that is still loading older ones loads these next."""
         self._published = ref
+        self._published_bytes = folder_bytes(Path(ref.path))
         self._follow(self.members)
 
     def versions(self) -> list[int]:

@@ -1,5 +1,6 @@
 """Who serves and who plays while an explorer dies and comes back; the explorers are small roles."""
 
+import shutil
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -66,6 +67,23 @@ def assignment(ordinal: int) -> Assignment:
 
 def home(ordinal: int) -> Played:
     return Played(assignment(ordinal).ticket, TASKS[ordinal].key, "arrived", (), 0)
+
+
+def test_a_publication_has_its_bytes_and_the_seconds_of_the_slowest(versions: VersionRegistry) -> None:
+    fleet, first, second = serving(versions)
+    ref = versions.publish(1, lambda folder: (folder / "model.safetensors").write_bytes(b"x" * 3000))
+    fleet.publish(ref)
+    for explorer in (first, second):
+        explorer.last("load_weights").set_result(0.0)
+    fleet.collect()
+    assert all(0 < member.loaded_s < 60 for member in fleet.members)
+    fleet.members[0].loaded_s, fleet.members[1].loaded_s = 2.0, 4.0
+    shutil.rmtree(ref.path)  # weights that nobody needs any more are removed
+    assert fleet.publication() == {
+        "publication_bytes": 3000.0,
+        "publication_s": 4.0,
+        "publication_gb_per_s": 2 * 3000 / 4.0 / 1e9,
+    }
 
 
 @pytest.mark.slow
