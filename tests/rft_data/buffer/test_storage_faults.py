@@ -27,6 +27,7 @@ from rft_data.sampler import make_sampler
 from rft_data.sampler.ledger import Ledger
 from rft_data.weights.versions import VersionRegistry
 from tests.rft_data.conftest import make_experience
+from tests.waiting import wait_for
 
 PIPELINE = "pipeline"
 NEWEST = {"annotations": ("pipeline_hash", "seq"), "metrics": ("run_id", "role", "step", "key")}
@@ -217,10 +218,19 @@ def tables(buffer: Buffer) -> dict[str, list[dict[str, Any]]]:
     return found
 
 
+def play(world: World, name: str) -> None:
+    """One operation, and the compaction that the thread of appends may do after it has answered."""
+    try:
+        dict(SCRIPT)[name](world)
+    finally:
+        commit = world.buffer._intake._writer
+        wait_for(lambda: not commit._unfinished)
+
+
 def run(world: World, names: list[str]) -> None:
-    for name, operation in SCRIPT:
+    for name in NAMES:
         if name in names:
-            operation(world)
+            play(world, name)
 
 
 def world_before(start: Path, root: Path, name: str, durability: Durability) -> World:
@@ -234,11 +244,10 @@ def world_before(start: Path, root: Path, name: str, durability: Durability) -> 
 def faulted(start: Path, root: Path, name: str, pattern: str, at: int) -> None:
     """One fault in one operation of the script, which is then retried."""
     world = world_before(start, root, name, "power" if pattern == "store.synced" else "process")
-    operation = dict(SCRIPT)[name]
     raised = False
     with commit_raises(at) if pattern == "commit" else armed(pattern, at) as point:
         try:
-            operation(world)
+            play(world, name)
         except OSError:
             raised = True
     where = f"{pattern}, pass {at}"
@@ -247,7 +256,7 @@ def faulted(start: Path, root: Path, name: str, pattern: str, at: int) -> None:
     assert raised or upkeep, f"{where}: the caller is not told"
     assert state(world) == stored_state(world), f"{where}: memory and tables differ"
     if raised:
-        operation(world)
+        play(world, name)
     compare(world, name, where)
     world.buffer.close()
 
@@ -300,7 +309,7 @@ def test_a_failed_storage_call_is_told_and_a_retry_gives_what_an_undisturbed_run
     world.buffer.close()
     world = world_before(start, tmp_path / "counted", name, "power")
     with counted() as passes:
-        dict(SCRIPT)[name](world)
+        play(world, name)
     world.buffer.close()
     assert passes["commit"] or name == "compact"
     assert set(passes) <= {*POINTS, "commit"}, "a failpoint that is not tried"
