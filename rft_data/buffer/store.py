@@ -21,6 +21,7 @@ import pyarrow as pa
 from rft_data.buffer.creation import FORMAT, create, half_made
 from rft_data.buffer.durability import Barrier, Durability
 from rft_data.buffer.faults import damage_named, overtaken, some_columns, storage_errors, stored_beside
+from rft_data.buffer.few import few_rows, names_few
 from rft_data.buffer.growth import Growth
 from rft_data.buffer.location import LocalFolder, ObjectPrefix
 from rft_data.buffer.takeover import take_over
@@ -248,6 +249,8 @@ class Store:
         if limit is not None and limit < 1:
             return empty
         with damage_named(self.location, name):
+            if where is not None and limit is None and names_few(where) and self._made(name):
+                return few_rows(self._newest(name), names, to_sql(where, TABLES[name][0])).select(names)
             scanner = self._scanner(name, names, where, limit=limit)
             return empty if scanner is None else scanner.to_table().select(names)
 
