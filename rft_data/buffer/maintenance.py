@@ -118,13 +118,20 @@ def remove_orphans(store: Store, name: str) -> int:
 
 
 def _merge(dataset: Any, lowest: int, target: int, crowd: int) -> None:
-    """Merge fragments below `target` rows if there are more than `crowd` of them in this tier."""
+    """Merge fragments below `target` rows if there are more than `crowd` of them in this tier.
+
+    To the tier belong those of `lowest` rows and more, and smaller ones in front of them.
+    """
+    from lance.optimize import Compaction, CompactionOptions
+
     fragments = [fragment.metadata for fragment in dataset.get_fragments()]
     full = [f.id for f in fragments if sum(file.file_size_bytes or 0 for file in f.files) >= FULL_BYTES]
-    if sum(lowest <= f.physical_rows < target and f.id not in full for f in fragments) <= crowd:
+    small = [f.physical_rows for f in fragments if f.physical_rows < target and f.id not in full]
+    while small and small[-1] < lowest:
+        small.pop()
+    if len(small) <= crowd:
         return
-    failpoint("compact.merge")
-    dataset.optimize.compact_files(
+    options = CompactionOptions(
         target_rows_per_fragment=target,
         max_bytes_per_file=FULL_BYTES,
         excluded_fragment_ids=full,
@@ -132,7 +139,25 @@ def _merge(dataset: Any, lowest: int, target: int, crowd: int) -> None:
         num_threads=1,
         binary_copy_read_batch_bytes=_READ_BATCH_BYTES,
     )
+    tasks = _in_order(dataset, Compaction.plan(dataset, options).tasks)
+    if not tasks:
+        return
+    failpoint("compact.merge")
+    Compaction.commit(dataset, [task.execute(dataset) for task in tasks])
     failpoint("compact.merged")
+
+
+def _in_order(dataset: Any, tasks: list[Any]) -> list[Any]:
+    """The merges after which rows are still read in the order they were written.
+
+    Fragments are read in the order of their ids, and merged ones get new ids: so nothing that stays as it
+    is may follow what is merged. A fragment larger than the target stays, and one alone on its side of the
+    end of a search index; the fragments before it are merged in another tier, or with a later commit.
+    """
+    merged = {fragment.id for task in tasks for fragment in task.fragments}
+    stays = [fragment.fragment_id for fragment in dataset.get_fragments()]
+    last = max((number for number in stays if number not in merged), default=-1)
+    return [task for task in tasks if min(fragment.id for fragment in task.fragments) > last]
 
 
 def _release_memory() -> None:

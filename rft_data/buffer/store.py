@@ -24,6 +24,7 @@ from rft_data.buffer.faults import damage_named, overtaken, some_columns, storag
 from rft_data.buffer.few import few_rows, names_few
 from rft_data.buffer.growth import Growth
 from rft_data.buffer.location import LocalFolder, ObjectPrefix
+from rft_data.buffer.row_order import check_order
 from rft_data.buffer.takeover import take_over
 from rft_data.core.errors import BusyError, FencedError, RftError
 from rft_data.core.failpoints import failpoint
@@ -145,6 +146,8 @@ class Store:
                 self._made(name)
                 with damage_named(self.location, name):
                     opened = some_columns(lance.dataset(self.uri(name), session=self._session))
+                if not self.read_only:
+                    check_order(self.location, name, opened)
                 if isinstance(self._folder, ObjectPrefix) and not self.read_only:
                     self._folder.check_owner(self._db)  # after opening: a later takeover then conflicts
                 self._heads[name] = opened

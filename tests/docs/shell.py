@@ -43,7 +43,7 @@ def wrong(words: list[str]) -> str | None:
         return f"no file {gone[0]}"
     if program == "rft":
         check = named if "..." in words else _parsed
-        return next((found for one in _alternatives(words[1:]) if (found := check(one))), None)
+        return next((found for one in alternatives(words[1:]) if (found := check(one))), None)
     if program == "make":
         targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
         return None if set(words[1:2]) <= targets else f"no target {words[1]}"
@@ -57,13 +57,13 @@ def wrong(words: list[str]) -> str | None:
     return None if program in SHELL else f"'{program}' is no program that this test knows"
 
 
-def _alternatives(words: list[str]) -> Iterator[list[str]]:
+def alternatives(words: list[str]) -> Iterator[list[str]]:
     """`buffer info|head B [--json] ...` stands for several commands; what is in brackets may be given."""
     plain = [word.strip("[]") for word in words if word not in ("...", "[...]")]
     for place, word in enumerate(plain[:3]):
         if re.fullmatch(r"[a-z-]+(\|[a-z-]+)+", word):
             for one in word.split("|"):
-                yield from _alternatives([*plain[:place], one, *plain[place + 1 :]])
+                yield from alternatives([*plain[:place], one, *plain[place + 1 :]])
             return
     yield plain
 
@@ -94,7 +94,7 @@ def _parsed(words: list[str]) -> str | None:
 
 def named(words: list[str]) -> str | None:
     """What of a command does not exist, the command or an option; arguments may be left out."""
-    for given in _alternatives(words):
+    for given in alternatives(words):
         command = _command()
         while given and hasattr(command, "commands"):
             if given[0] not in command.commands:

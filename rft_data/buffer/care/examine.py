@@ -14,6 +14,7 @@ from rft_data.buffer.care.damage import Finding
 from rft_data.buffer.care.folder import FileFault, Snapshot, TableFolder, fits
 from rft_data.buffer.care.fragment_rows import FragmentRows, rows_at_once
 from rft_data.buffer.care.lost_commits import LostCommits
+from rft_data.buffer.care.order import misplaced
 from rft_data.buffer.care.ranges import Numbers, size, to_ranges
 from rft_data.buffer.care.salvage import lost_commit_files, read_files
 from rft_data.buffer.care.trial import lethal
@@ -131,6 +132,7 @@ def findings(table: Examined) -> Iterator[Finding]:
     for number, fault in (table.faults | table.contents.faults).items():
         yield _file(folder, fault, lost[number])
     yield from _rows(table)
+    yield from _order(folder, folder.head)
     yield from _notes(folder)
 
 
@@ -238,6 +240,18 @@ def _rows(table: Examined) -> Iterator[Finding]:
             f"{size(rows)} rows; row {first}: {whys[first]}",
             f"{REPAIR} copies the rows to `quarantine` and takes them out",
             rows,
+        )
+
+
+def _order(folder: TableFolder, head: Snapshot) -> Iterator[Finding]:
+    if numbers := misplaced(head):
+        yield Finding(
+            "order",
+            "damage",
+            folder.name,
+            f"fragments {numbers[0]} to {numbers[-1]}",
+            "no row, but which of two rows is the newer one",
+            f"{REPAIR} writes these fragments again in the order of their row ids",
         )
 
 

@@ -16,6 +16,7 @@ from rft_data.buffer.care.examine import Examined
 from rft_data.buffer.care.folder import Snapshot, TableFolder
 from rft_data.buffer.care.fragment_rows import FragmentRows
 from rft_data.buffer.care.lost_commits import LostCommits
+from rft_data.buffer.care.order import put_in_order
 from rft_data.buffer.care.ranges import Numbers, ranges_text, to_ranges
 from rft_data.buffer.care.repair_report import Repaired
 from rft_data.buffer.care.salvage import by_time, from_older_versions, read_files
@@ -218,6 +219,12 @@ def _keep_columns(head: Snapshot, lost: Numbers, aside: Aside) -> None:
     columns = {name: values for name, values in found.items() if values is not None}
     if columns:
         aside.keep("partial", pa.table({**columns, "_rowid": pa.array(lost)}))
+
+
+def mend_order(folder: TableFolder, done: Repaired) -> None:
+    """Let the rows be read in the order they were written."""
+    if rows := put_in_order(folder.path):
+        done.actions.append(f"{folder.name}: {rows} rows written again in the order of their row ids")
 
 
 def mend_rows(table: Examined, aside: Aside, done: Repaired, extra: Mapping[int, str] | None = None) -> None:

@@ -17,7 +17,7 @@ from rft_data.buffer.care.damage import Report
 from rft_data.buffer.care.examine import Examined, examine_each
 from rft_data.buffer.care.folder import TableFolder
 from rft_data.buffer.care.lost_rows import read_lost
-from rft_data.buffer.care.mend import mend_files, mend_manifests, mend_rows
+from rft_data.buffer.care.mend import mend_files, mend_manifests, mend_order, mend_rows
 from rft_data.buffer.care.ranges import to_numbers
 from rft_data.buffer.care.references import read_references
 from rft_data.buffer.care.repair_report import Repaired
@@ -102,6 +102,7 @@ def _mend(root: Path, done: Repaired, kinds: list[str]) -> None:
         if mend_files(table, aside, done):
             (again,) = examine_each([TableFolder(root, table.folder.name)], deep=True, tried=True)
         mend_rows(again, aside, done)
+        mend_order(again.folder, done)
     tables = examine_all(root, deep=False, tried=True)
     lost = read_lost(root)
     references = read_references(tables, lost)

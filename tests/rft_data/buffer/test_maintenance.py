@@ -2,11 +2,14 @@
 
 import os
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import lance
 import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from rft_data.buffer import Buffer, maintenance
 from rft_data.buffer.verdicts import Verdicts
@@ -176,3 +179,29 @@ def test_power_durability_holds_over_a_compaction(tmp_path: Path, monkeypatch: p
         merged = set((buffer.root / "experiences.lance" / "data").iterdir()) - before
         assert merged
         assert {str(path) for path in merged} <= synced
+
+
+@pytest.mark.slow
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@given(sizes=st.lists(st.integers(1, 40), min_size=2, max_size=14), indexed=st.integers(0, 14))
+def test_compaction_keeps_the_order_whatever_the_sizes_and_the_end_of_an_index(
+    sizes: list[int], indexed: int
+) -> None:
+    """Lance gives a merged fragment a new id, and reads fragments in the order of their ids."""
+    with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch, Buffer(folder) as buffer:
+        patch.setattr(maintenance, "TIERS", (8, 24, 72))
+        patch.setattr(maintenance, "_CROWD", 2)
+        patch.setattr(maintenance, "COMPACT_EVERY", 3)
+        written = 0
+        for number, size in enumerate(sizes):
+            rows = [{"run_id": "r", "role": "run", "step": i, "key": "k", "value": 0.0} for i in range(size)]
+            buffer.add_rows("metrics", [{**row, "step": written + row["step"]} for row in rows])
+            written += size
+            if number == indexed:
+                lance.dataset(buffer._store.uri("metrics")).create_scalar_index("key", "BTREE")
+                buffer._store.forget_head("metrics")
+            assert buffer.read("metrics", ["step"]).column("step").to_pylist() == list(range(written))
+        assert fragments(buffer, "metrics") <= 12
+        maintenance.compact(buffer._store, "metrics", crowd=1)
+        assert buffer.read("metrics", ["step"]).column("step").to_pylist() == list(range(written))
+        assert fragments(buffer, "metrics") <= 4 or indexed < len(sizes)
