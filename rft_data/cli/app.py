@@ -12,7 +12,6 @@ from typing import Annotated
 import typer
 
 from rft_data.cli.buffer import buffer_app
-from rft_data.cli.completion import run_folders
 from rft_data.cli.data import data_app
 from rft_data.cli.debug import debug_app
 from rft_data.cli.doctor import doctor
@@ -24,6 +23,7 @@ from rft_data.cli.recipe_path import Overrides, RecipePath
 from rft_data.cli.reward_server import reward_server
 from rft_data.cli.run_status import run_status_app
 from rft_data.cli.serve import serve
+from rft_data.cli.status import RunDir
 from rft_data.cli.view import report, view
 from rft_data.core.version import __version__
 
@@ -106,9 +106,7 @@ def eval_(
 
 @app.command()
 def resume(
-    run_dir: Annotated[
-        Path, typer.Argument(help="Folder of a run, for example runs/quickstart.", autocompletion=run_folders)
-    ],
+    run_dir: RunDir,
     changes: Annotated[
         list[str] | None,
         typer.Argument(help="steps=NUMBER: go on to so many optimizer steps; explore: groups=NUMBER."),
@@ -119,8 +117,9 @@ def resume(
     with edge(again=f"Continue with: rft resume {run_dir}"):
         from rft_data.cli.runs import run_to_end, served_rank
         from rft_data.recipe.load import load_run
+        from rft_data.run.mirror import run_folder
 
-        loaded = load_run(run_dir, changes or [])
+        loaded = load_run(run_folder(run_dir), changes or [], of=run_dir)
         if not served_rank(loaded):
             say(run_to_end(loaded, f"resume {run_dir}", as_json=as_json))
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 from rft_data.cli.buffer_text import size_text
+from rft_data.core.scratch import on_store, working_folder
 from rft_data.placement.machine import total_bytes
 from rft_data.recipe.kinds import with_model, with_reinforcement
 from rft_data.recipe.modes import TrainingRecipe
@@ -33,7 +33,7 @@ def outlook_lines(recipe: Recipe) -> list[str]:
     if not hosts:
         lines.append(("contacts", "no host"))
     if run is not None:
-        lines.append(("folder", _folder(Path(run.run_dir))))
+        lines.append(("folder", _folder(run.run_dir)))
     return [f"{what:<12} {words}" for what, words in lines]
 
 
@@ -107,7 +107,10 @@ def _devices_text(cpus: float, gpus: float) -> str:
     return f"{cpus:g} {'CPU' if cpus == 1 else 'CPUs'}, {gpus:g} {'GPU' if gpus == 1 else 'GPUs'}"
 
 
-def _folder(run_dir: Path) -> str:
+def _folder(named: str) -> str:
+    run_dir = working_folder(named)
+    if on_store(named):
+        return f"'{named}', which is not looked at here; the run works in '{run_dir}'"
     if not (run_dir / "recipe.json").is_file():
         return f"'{run_dir}' holds no run: this would be its first start"
     found = run_status(run_dir)

@@ -28,9 +28,9 @@ def stop(
 ) -> None:
     """Ask a run to finish what is under way, write a checkpoint and end; `rft resume` continues it."""
     with edge():
-        from rft_data.run.record import ask_to_stop
+        from rft_data.run.mirror import stop_run
 
-        say(ask_to_stop(run_dir, now=now))
+        say(stop_run(run_dir, now=now))
 
 
 @run_status_app.command()
@@ -66,10 +66,12 @@ def logs(
     """Print the end of a run's log, and what is added to it until the run ends."""
     with edge():
         from rft_data.core.errors import MissingFileError
-        from rft_data.run.record import LOG_FILE, standing
+        from rft_data.run.mirror import run_folder
+        from rft_data.run.record import COPY_FILE, LOG_FILE, standing
 
-        alive = standing(run_dir).alive
-        path = run_dir / LOG_FILE
+        folder = run_folder(run_dir)
+        alive = standing(folder).alive and not (folder / COPY_FILE).is_file()  # a copy does not grow
+        path = folder / LOG_FILE
         if not path.is_file():
             raise MissingFileError(
                 f"the run in {run_dir} has no {LOG_FILE}: it was never started by this release."
@@ -78,7 +80,7 @@ def logs(
             for text in _last_lines(file, lines):
                 say(text, end="")
             if follow and alive:
-                for text in _added(file, lambda: standing(run_dir).alive):
+                for text in _added(file, lambda: standing(folder).alive):
                     say(text, end="")
 
 

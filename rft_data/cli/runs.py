@@ -14,6 +14,7 @@ from rft_data.buffer import Buffer
 from rft_data.cli.edge import quiet
 from rft_data.cli.progress import following
 from rft_data.core.errors import RecipeError
+from rft_data.core.scratch import on_store
 from rft_data.core.version import __version__
 from rft_data.recipe.recipe import RunRecipe
 from rft_data.run.conductor import conduct
@@ -29,8 +30,8 @@ def run_to_end(recipe: RunRecipe, again: str, *, as_json: bool = False) -> str:
 
     Args: again: the command that names this recipe. as_json: the summary for programs.
     """
-    directory, buffer = Path(recipe.run_dir), recipe.buffer.uri
-    log.info("run '%s' in %s (continue a stopped run with: rft resume %s)", recipe.name, directory, directory)
+    directory, buffer, named = recipe.folder, recipe.buffer.uri, recipe.run_dir
+    log.info("run '%s' in %s (continue a stopped run with: rft resume %s)", recipe.name, directory, named)
     with following(directory, quiet=quiet()):
         summary = conduct(recipe) if recipe.placement.use == "ray" else run_recipe(recipe)
     if as_json or "pictures" not in summary:
@@ -45,7 +46,7 @@ def run_to_end(recipe: RunRecipe, again: str, *, as_json: bool = False) -> str:
             f"pictures  {', '.join(found['pictures'])}",
             f"summary   {directory / 'summary.json'}",
             "",
-            next_steps(program(), again, str(directory), buffer),
+            next_steps(program(), again, named, buffer),
         ]
     )
 
@@ -67,7 +68,12 @@ def move_aside(recipe: RunRecipe) -> None:
 
     Raises: BusyError while another process runs it; RecipeError when its buffer is elsewhere.
     """
-    directory, buffer = Path(recipe.run_dir), Path(recipe.buffer.uri)
+    directory, buffer = recipe.folder, Path(recipe.buffer.uri)
+    if on_store(recipe.run_dir):
+        raise RecipeError(
+            f"--fresh renames a run's folder, and an object store cannot rename {recipe.run_dir}; give "
+            "another 'run_dir' and 'buffer.uri'."
+        )
     if not directory.exists():
         return
     if not buffer.resolve().is_relative_to(directory.resolve()):

@@ -6,7 +6,6 @@ import json
 import sys
 import time
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -18,7 +17,11 @@ if TYPE_CHECKING:
     from rft_data.run.status import RunStatus
 
 RunDir = Annotated[
-    Path, typer.Argument(help="Folder of a run, for example runs/quickstart.", autocompletion=run_folders)
+    str,
+    typer.Argument(
+        help="Folder of a run, for example runs/quickstart, or s3://bucket/prefix.",
+        autocompletion=run_folders,
+    ),
 ]
 _HOME_AND_CLEAR = "\x1b[H\x1b[2J"
 
@@ -33,13 +36,15 @@ def status(
     with edge():
         from rft_data.cli.status_text import status_text
         from rft_data.reading.patience import patiently
+        from rft_data.run.mirror import run_folder
         from rft_data.run.status import open_buffer, run_status
 
         buffer = None
         try:
             while True:
-                buffer = buffer or (open_buffer(run_dir) if watch else None)
-                found = patiently(partial(run_status, run_dir, buffer=buffer))
+                folder = run_folder(run_dir)
+                buffer = buffer or (open_buffer(folder) if watch else None)
+                found = patiently(partial(run_status, folder, buffer=buffer))
                 _show(found, json.dumps(found.as_json()) if as_json else status_text(found), as_json, watch)
                 if not watch or not found.standing.alive:
                     return

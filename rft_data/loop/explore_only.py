@@ -26,6 +26,8 @@ class ExploreLoop(Loop):
     on_progress: Callable[[int, int], None]
     """Called with the groups that are closed, and all that are to be."""
     stop_requested: Callable[[], bool] = lambda: False
+    sealed: Callable[[], None] = lambda: None
+    """Called when a checkpoint is complete."""
     _sealed: int = field(default=0, init=False)
     """Groups that the last checkpoint holds."""
 
@@ -82,6 +84,7 @@ class ExploreLoop(Loop):
         folder = self.checkpoints / f"checkpoint-{exploring.closed}"
         folder.mkdir(parents=True, exist_ok=True)
         checkpoint.seal(folder, exploring.closed, state)
+        self.sealed()
         checkpoint.prune(self.checkpoints, keep=checkpoint.KEPT)
 
     def _end(self) -> None:

@@ -65,6 +65,8 @@ class OnlineLoop(Loop):
     on_step: Callable[[OnlineLoop, Lease, StepReport], None]
     """Called after every step."""
     stop_requested: Callable[[], bool] = lambda: False
+    sealed: Callable[[], None] = lambda: None
+    """Called when a checkpoint is complete, before its leases count as consumed."""
     _boundary: dict[str, object] = field(default_factory=dict)
     """The state of the parts when the last step was done: a resume starts from it."""
 
@@ -162,6 +164,7 @@ class OnlineLoop(Loop):
         row = {"run_id": self.ledger.run_id, "step": self.step, "selector": state["selector"]}
         self.buffer.add_rows("task_state", [row])
         checkpoint.seal(self.checkpoints / f"checkpoint-{self.step}", self.step, state, files)
+        self.sealed()
         self.ledger.consume(CONSUMER, self.step)
         checkpoint.prune(self.checkpoints, keep=checkpoint.KEPT)
 

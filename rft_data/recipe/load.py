@@ -16,6 +16,7 @@ from pydantic import ValidationError
 
 from rft_data.core.errors import MissingFileError, RecipeError, ResumeError
 from rft_data.core.lookup import own_code_from
+from rft_data.core.scratch import on_store, working_folder
 from rft_data.core.version import __version__
 from rft_data.recipe.extending import Length, length_of, with_length
 from rft_data.recipe.invalid import invalid
@@ -110,11 +111,11 @@ def load_operator_recipe(path: Path, overrides: Sequence[str] = ()) -> OperatorR
     return recipe
 
 
-def load_run(run_dir: Path, changes: Sequence[str] = ()) -> RunRecipe:
+def load_run(run_dir: Path, changes: Sequence[str] = (), *, of: str = "") -> RunRecipe:
     """The recipe a run began with, from the run's folder.
 
     Args: changes: none, or `steps=NUMBER`, optimizer steps of its last stage; `groups=NUMBER` for one that
-        explores only.
+        explores only. of: the run's URL, where the folder is a copy from an object store.
     Raises: RecipeError for another change; MissingFileError if the folder holds no run; ResumeError if it is
         damaged, or its recipe, read from here, names another folder.
     """
@@ -137,7 +138,8 @@ def load_run(run_dir: Path, changes: Sequence[str] = ()) -> RunRecipe:
         recipe = _checked(Written(tree, Origins(path), [path]), stored_folders=beside)
     except ValueError as err:
         raise ResumeError(f"{path} cannot be read as this run's recipe: {err}") from err
-    if not isinstance(recipe, RunRecipe) or Path(recipe.run_dir).resolve() != run_dir.resolve():
+    run_dir = working_folder(of) if on_store(of) else run_dir
+    if not isinstance(recipe, RunRecipe) or recipe.folder.resolve() != run_dir.resolve():
         raise ResumeError(
             f"{run_dir} was run as '{getattr(recipe, 'run_dir', recipe.name)}'; resume it under that name, "
             "from the folder it was started in."

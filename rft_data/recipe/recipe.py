@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, PrivateAttr, model_validator
 
+from rft_data.core.scratch import on_store, working_folder
 from rft_data.recipe.algorithms import Algorithm
 from rft_data.recipe.imports import Import
 from rft_data.recipe.names import is_safe
@@ -111,7 +113,8 @@ class RunRecipe(Recipe):
     """What every run on a model has."""
 
     run_dir: str
-    """Folder for checkpoints, weights, log and summary, relative to the working directory."""
+    """Folder for checkpoints, weights, log and summary, relative to the working directory; or, where the
+    buffer is on an object store too, `s3://bucket/prefix`: docs/storage.md."""
     imports: list[Import] = Field(default_factory=list, exclude_if=lambda given: not given)
     """Files whose rows are stored in the buffer before the run begins: answers, pairs, tasks to train on."""
     placement: PlacementSection = Field(default_factory=PlacementSection)
@@ -141,6 +144,21 @@ class RunRecipe(Recipe):
                 "'imports' need a buffer of the run's own, and 'buffer.uri' is a hub; remove them"
             )
         return self
+
+    @model_validator(mode="after")
+    def _stored_together(self) -> Self:
+        if on_store(self.run_dir) and "://" not in self.buffer.uri:
+            raise ValueError(
+                f"'run_dir' is {self.run_dir}, and 'buffer.uri' is the folder '{self.buffer.uri}' of one "
+                f"machine: another one could not continue the run; give buffer.uri: "
+                f"{self.run_dir.rstrip('/')}/buffer"
+            )
+        return self
+
+    @property
+    def folder(self) -> Path:
+        """The run's folder on this machine; for one on an object store, where it works before it stores."""
+        return working_folder(self.run_dir)
 
     @property
     def run_id(self) -> str:

@@ -52,7 +52,7 @@ def check_offline_stage(recipe: RunRecipe, stage: AnyOfflineStage) -> None:
     need("trl", "train", "training")
     from trainers.offline.offline_stage import check_stage
 
-    check_stage(stage.algorithm, Path(recipe.run_dir), options=stage.trl, seed=recipe.seed, lora=stage.lora)
+    check_stage(stage.algorithm, recipe.folder, options=stage.trl, seed=recipe.seed, lora=stage.lora)
 
 
 def check_explorer(section: ExplorerSection, rewards: Sequence[Mapping[str, Any]]) -> None:
@@ -190,7 +190,7 @@ def check_rl_stage(recipe: TrainingRecipe, stage: RlStage) -> None:
     from trainers.policy.objective import make_objective
     from trainers.policy.off_policy import off_policy_corrections
 
-    folder, rows = Path(recipe.run_dir), stage.groups_per_step * recipe.group_size
+    folder, rows = recipe.folder, stage.groups_per_step * recipe.group_size
     config = grpo_config(folder, steps=stage.steps, rows_per_step=rows, options=stage.trl, seed=recipe.seed)
     corrections = off_policy_corrections(stage.off_policy.model_dump(), config)
     objective = make_objective(stage.objective, stage.trl, config, corrections)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from pathlib import Path
 from types import ModuleType
 from typing import cast
 
@@ -91,9 +90,9 @@ def _conducted(ray: ModuleType, recipe: RunRecipe) -> dict[str, object]:
         try:
             return dict(decode_answer(ray.get(answer)))
         except KeyboardInterrupt:  # the first; a second one ends it at once
-            if not (Path(recipe.run_dir) / RECORD_FILE).is_file():
+            if not (recipe.folder / RECORD_FILE).is_file():
                 raise
-            log.warning("%s", ask_to_stop(Path(recipe.run_dir), now=False))
+            log.warning("%s", ask_to_stop(recipe.folder, now=False))
             return dict(decode_answer(ray.get(answer)))
     except ray.exceptions.RayActorError as err:
         raise RoleDiedError(

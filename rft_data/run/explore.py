@@ -55,6 +55,7 @@ def run_explore(parts: ExploreParts, control: RunControl) -> dict[str, object]:
             groups=parts.groups,
             checkpoint_every=parts.checkpoint_every,
             checkpoints=parts.checkpoints,
+            sealed=run.keep,
             on_progress=partial(_progress, control, costs),
             stop_requested=lambda: control.stop_requested,
         ).run()

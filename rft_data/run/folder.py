@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields, replace
-from pathlib import Path
 from typing import Any, cast
 
 from explorers.sandbox.probe import Choice
@@ -21,6 +20,7 @@ from rft_data.core.errors import ResumeError
 from rft_data.core.files import make_folder, write_text
 from rft_data.core.filters import Compare
 from rft_data.core.lookup import OWN_CODE
+from rft_data.core.scratch import on_store
 from rft_data.core.version import __version__
 from rft_data.core.words import RunMilestone
 from rft_data.recipe.extending import check_more_steps, same_but_longer
@@ -28,6 +28,7 @@ from rft_data.recipe.load import OWN_CODE_FILE
 from rft_data.recipe.recipe import RunRecipe
 from rft_data.recipe.stored import as_it_was_read
 from rft_data.run.attached import attach
+from rft_data.run.mirror import Mirror
 from rft_data.run.record import RECIPE_FILE
 from rft_data.sampler import make_policy
 from rft_data.sampler.ledger import Ledger
@@ -83,7 +84,16 @@ class Run:
         """
         self._name = recipe.name
         self._saved = recipe.saved()
-        self.directory = Path(recipe.run_dir)
+        self.directory = recipe.folder
+        """The run's folder on this machine."""
+        self._mirror = Mirror(recipe.run_dir) if on_store(recipe.run_dir) else None
+        try:
+            self._open(recipe)
+        except BaseException:
+            self._let_go()
+            raise
+
+    def _open(self, recipe: RunRecipe) -> None:
         self.run_id = recipe.run_id
         self.hash = content_id(self._saved)
         self.hub: tuple[str, str] | None = None
@@ -179,6 +189,8 @@ class Run:
         write_text(self.directory / RECIPE_FILE, json.dumps(self._saved, indent=1))
         if own_code := os.environ.get(OWN_CODE):
             write_text(self.directory / OWN_CODE_FILE, own_code)
+        if self._mirror is not None:
+            self._mirror.start()
         row = {
             "run_id": self._name,
             "recipe": self._saved,
@@ -195,7 +207,17 @@ class Run:
             act()
             self.note(done=(*self.progress.done, phase))
         self.save()
+        if new:
+            self.keep()
         return new
+
+    def keep(self) -> None:
+        """Store what is complete, where the run's folder is on an object store.
+
+        Raises: FencedError if another process has taken the run over; StalledError.
+        """
+        if self._mirror is not None:
+            self._mirror.save()
 
     def save(self) -> None:
         """Write `progress.json`, in the order in which things were measured."""
@@ -205,10 +227,16 @@ class Run:
         """Write `summary.json`, which marks the run as complete."""
         self.summary = summary
         write_text(self.directory / _SUMMARY, json.dumps(summary, indent=1))
+        self.keep()
 
     def close(self) -> None:
         """Close the buffer; idempotent."""
         self.buffer.close()
+        self._let_go()
+
+    def _let_go(self) -> None:
+        if self._mirror is not None:
+            self._mirror.close()
 
 
 def _changed(before: object, after: object) -> list[str]:

@@ -91,6 +91,7 @@ def _train(
             versions=run.versions,
             schedule=schedule,
             checkpoints=stage.checkpoints,
+            sealed=run.keep,
             step=at.step,
             on_step=stepped,
             stop_requested=lambda: control.stop_requested,

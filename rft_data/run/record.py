@@ -21,8 +21,12 @@ RECORD_FILE, LOCK_FILE, STOP_FILE, LOG_FILE = "run.pid", "run.lock", "run.stop",
 HUB_FILE = "hub.json"
 RECIPE_FILE = "recipe.json"
 """The resolved recipe; a folder with it is a run's."""
+COPY_FILE = ".copy-of"
+"""File of a folder that is a copy of a part of a run on an object store; it holds the run's URL."""
 SILENT_S = 30.0
 """A run writes its record every second; one that wrote none for so many seconds is `silent`."""
+_STORED_SILENT_S = 90.0
+"""The same of a run that stores its record on an object store every 15 s, seen from another machine."""
 _ANSWER_S = 15.0
 
 
@@ -111,13 +115,14 @@ def standing(run_dir: Path) -> Standing:
             f"{run_dir} holds no run (neither {RECORD_FILE} nor {RECIPE_FILE} in it); "
             "name a folder under 'runs'."
         )
-    living = held(run_dir)
+    copied = (run_dir / COPY_FILE).is_file()
+    living = not copied and held(run_dir)
     if record is None:
         return Standing(RunState.RUNNING if living else RunState.UNKNOWN, "", None)
     if record.state not in (RunState.RUNNING, RunState.STOPPING):
         return Standing(record.state, record.why, record)
     since = max(0.0, time.time() - record.beat_at)
-    if living and since < SILENT_S:
+    if (living and since < SILENT_S) or (copied and since < _STORED_SILENT_S):
         return Standing(record.state, record.why, record)
     who = f"process {record.pid} on {record.host}"
     if living:

@@ -24,7 +24,7 @@ from rft_data.core.facts import residual
 from rft_data.core.files import MANIFEST_FILE
 from rft_data.core.filters import And, Compare, In
 from rft_data.core.words import ADMITTED, GroupState, MetricRole
-from rft_data.run.record import RECIPE_FILE, Standing, standing
+from rft_data.run.record import COPY_FILE, RECIPE_FILE, Standing, standing
 from rft_data.run.watch.metrics_log import ELAPSED_S, VERSION
 
 _LAST_ROWS = 4000
@@ -137,7 +137,7 @@ def run_status(run_dir: Path, *, buffer: Buffer | None = None) -> RunStatus:
             opened.close()
     disk = shutil.disk_usage(run_dir)
     return RunStatus(
-        run_dir=str(run_dir),
+        run_dir=str(recipe.get("run_dir", "")) if (run_dir / COPY_FILE).is_file() else str(run_dir),
         run_id=str(recipe.get("name", run_dir.name)),
         standing=now,
         steps=_steps(recipe),

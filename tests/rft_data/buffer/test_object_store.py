@@ -1,14 +1,4 @@
-"""The same buffer on an S3-compatible store: moto's server, in a process of its own.
-
-moto is not imported here: Flask's proxies, once loaded, break vLLM's look over all modules.
-"""
-
-import os
-import socket
-import subprocess
-import sys
-import uuid
-from collections.abc import Iterator
+"""The same buffer on an S3-compatible store."""
 
 import pytest
 
@@ -17,53 +7,14 @@ from rft_data.buffer.store import Store
 from rft_data.core.errors import FencedError, MissingFileError
 from rft_data.core.rows import GroupResult, TaskKey, Ticket
 from rft_data.sampler.ledger import Ledger
-from tests.ports import free_port
 from tests.rft_data.conftest import make_experience
-from tests.waiting import wait_for
 
 pytestmark = pytest.mark.slow
-boto3 = pytest.importorskip("boto3")
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[str]:
-    port = free_port()
-    url = f"http://127.0.0.1:{port}"
-    process = subprocess.Popen(
-        [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    variables = {
-        "AWS_ACCESS_KEY_ID": "key",
-        "AWS_SECRET_ACCESS_KEY": "secret",
-        "AWS_REGION": "us-east-1",
-        "AWS_ENDPOINT": url,
-        "AWS_ALLOW_HTTP": "true",
-    }
-    before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
-    try:
-        wait_for(lambda: process.poll() is not None or listens(port))
-        assert process.poll() is None
-        yield url
-    finally:
-        process.kill()
-        process.wait()
-        for name, value in before.items():
-            os.environ.pop(name) if value is None else os.environ.update({name: value})
-
-
-def listens(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 @pytest.fixture
-def prefix(server: str) -> str:
-    bucket = f"bucket-{uuid.uuid4().hex[:8]}"
-    boto3.client("s3", endpoint_url=server, region_name="us-east-1").create_bucket(Bucket=bucket)
-    return f"s3://{bucket}/runs/buffer"
+def prefix(bucket: str) -> str:
+    return f"{bucket}/runs/buffer"
 
 
 def kept_group(number: int, seqs: tuple[int, ...]) -> GroupResult:

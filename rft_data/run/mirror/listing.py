@@ -1,0 +1,137 @@
+"""Which objects are a run's files: one row on the store, which only the run's owner can replace.
+
+A replacement is Lance's compare-and-set on the owner's epoch: a conditional put of the table's next manifest.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from datetime import timedelta
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pyarrow as pa
+
+from rft_data.core.canonical import bytes_id, canonical_json
+from rft_data.core.errors import FencedError, IntegrityError, MissingFileError
+from rft_data.core.files import file_digest
+from rft_data.run.mirror.objects import Objects, reached
+
+OBJECTS = "objects"
+"""Folder of the objects; in it one of each owner, by epoch, so that no owner deletes what another one put."""
+_TABLE = "files"
+_SCHEMA = pa.schema(
+    [
+        pa.field("epoch", pa.int64(), nullable=False),
+        pa.field("listing", pa.string(), nullable=False),
+    ]
+)
+_OLD = timedelta(minutes=10)
+_TIDY_EVERY = 100
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFile:
+    """A file of the run, as an object."""
+
+    key: str
+    bytes: int
+    blake2b: str
+
+
+class Listing:
+    """The row, and the object it names: every stored file of the run by its name in the run's folder."""
+
+    def __init__(self, url: str, objects: Objects, *, create: bool = False) -> None:
+        """Raises: MissingFileError if there is none, unless `create`."""
+        import lancedb  # 1 s
+
+        self._url, self._objects = url, objects
+        self.epoch = 0
+        """Of this owner; 0 for a reader."""
+        with reached(url):
+            db = lancedb.connect(url, read_consistency_interval=timedelta(0))
+            if _TABLE not in db.list_tables().tables:
+                if not create:
+                    raise MissingFileError(
+                        f"{url} holds no run (no table '{_TABLE}' in it); name the 'run_dir' of one."
+                    )
+                first = pa.Table.from_pylist([{"epoch": 0, "listing": ""}], schema=_SCHEMA)
+                db.create_table(_TABLE, first, exist_ok=True)
+            self._table: Any = db.open_table(_TABLE)
+        self._replaced = 0
+
+    def take_over(self) -> None:
+        """Become the owner: from now on what a former owner would store is refused."""
+        while True:
+            epoch = self._row()["epoch"]
+            if self._set(epoch, {"epoch": epoch + 1}):
+                self.epoch = epoch + 1
+                return  # otherwise another owner was faster: read again
+
+    @property
+    def key(self) -> str:
+        """The object with the names; empty before the first."""
+        return str(self._row()["listing"])
+
+    def files(self) -> dict[str, StoredFile]:
+        """The stored files by name. Raises: IntegrityError if the listing is damaged."""
+        if not (key := self.key):
+            return {}
+        with TemporaryDirectory() as folder:
+            file = Path(folder) / "listing"
+            self._objects.fetch(key, file)
+            content = file.read_bytes()
+        if bytes_id(content) != key.rpartition("-")[2]:
+            raise IntegrityError(f"{self._url}/{key} is damaged: it is not the listing that was stored.")
+        return {name: StoredFile(**facts) for name, facts in json.loads(content).items()}
+
+    def replace(self, files: Mapping[str, StoredFile]) -> None:
+        """Make these the stored files. Raises: FencedError if another process has taken the run over."""
+        before = self.key
+        content = canonical_json({name: asdict(stored) for name, stored in files.items()}).encode()
+        key = f"{OBJECTS}/{self.epoch}/listing-{bytes_id(content)}"
+        with TemporaryDirectory() as folder:
+            file = Path(folder) / "listing"
+            file.write_bytes(content)
+            self._objects.put(file, key)
+        if not self._set(self.epoch, {"listing": key}):
+            raise FencedError(
+                f"the run at {self._url} was taken over by another process (its epoch is "
+                f"{self._row()['epoch']}, this process has {self.epoch}); nothing of this call is stored. "
+                "Stop this process: the other one owns the run now."
+            )
+        if before not in ("", key):
+            self._objects.remove(before)
+        self._replaced += 1
+        if self._replaced % _TIDY_EVERY == 0:
+            with reached(self._url):
+                self._table.optimize(cleanup_older_than=_OLD)
+
+    def _set(self, epoch: int, values: Mapping[str, object]) -> bool:
+        """Change the row if it has this epoch; returns whether it had. Raises: StalledError."""
+        with reached(self._url):
+            done = self._table.update(where=f"epoch = {epoch}", values=dict(values))
+        return bool(done.rows_updated == 1)
+
+    def _row(self) -> dict[str, Any]:
+        with reached(self._url):
+            [row] = self._table.search().to_list()
+        return dict(row)
+
+
+def fetch_file(objects: Objects, stored: StoredFile, target: Path) -> None:
+    """Write one stored file, whole or not at all.
+
+    Raises: IntegrityError if the object is not what was stored.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    draft = target.with_name(f".fetched-{target.name}")
+    objects.fetch(stored.key, draft)
+    if draft.stat().st_size != stored.bytes or file_digest(draft) != stored.blake2b:
+        draft.unlink()
+        raise IntegrityError(f"object {stored.key} of '{target.name}' is damaged: it is not what was stored.")
+    draft.rename(target)

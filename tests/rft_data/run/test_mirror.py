@@ -1,0 +1,182 @@
+"""Runs on an S3-compatible store: what is stored, who may, and a run that goes on with an empty disk."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from rft_data.cli.app import app
+from rft_data.core import failpoints
+from rft_data.core.errors import BusyError, FencedError, IntegrityError, MissingFileError, RftError
+from rft_data.core.files import write_manifest
+from rft_data.core.rows import Task
+from rft_data.core.scratch import SCRATCH, working_folder
+from rft_data.recipe import load_recipe
+from rft_data.run.mirror import Mirror, run_folder
+from rft_data.run.mirror.objects import Objects
+from rft_data.run.start import run_recipe
+from tests.rft_data.run.test_online import write_recipe
+
+pytestmark = pytest.mark.slow
+SHORT = [
+    "~experts",
+    "~evaluation",
+    "explorer.reward=[{use: tests.rft_data.run.test_mirror:digits}]",
+    "experience_ops=[{grpo_advantage_mapper: {}}]",
+    "stages=[{algorithm: grpo, groups_per_step: 2, steps: 2, checkpoint_every: 1}]",
+]
+"""Changes for a run of two steps without a supervised stage."""
+
+
+@pytest.fixture
+def url(bucket: str) -> str:
+    return f"{bucket}/runs/small"
+
+
+def digits(task: Task, text: str) -> float:
+    """A reward that random weights get now and then."""
+    return sum(letter.isdigit() for letter in text) / 8
+
+
+class Node:
+    """A machine with a disk of its own."""
+
+    def __init__(self, root: Path, patch: pytest.MonkeyPatch) -> None:
+        self._root, self._patch = root, patch
+
+    def go(self, name: str) -> None:
+        """Be this machine from now on."""
+        self._patch.setenv(SCRATCH, str(self._root / name))
+
+
+@pytest.fixture
+def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Node:
+    here = Node(tmp_path, monkeypatch)
+    here.go("a")
+    return here
+
+
+def write(folder: Path, name: str, text: str) -> Path:
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+def files(folder: Path) -> dict[str, str]:
+    found = (path for path in folder.rglob("*") if path.is_file() and "/." not in str(path))
+    return {str(path.relative_to(folder)): path.read_text() for path in found}
+
+
+def test_what_is_complete_reaches_an_empty_disk_and_nothing_else_does(url: str, node: Node) -> None:
+    first = Mirror(url)
+    write(first.folder, "weights/v1/model", "one")
+    write(first.folder, "weights/.draft-v2/model", "half")
+    write(first.folder, "checkpoints/checkpoint-1/model", "one")
+    write_manifest(first.folder / "checkpoints" / "checkpoint-1", {})
+    write(first.folder, "checkpoints/checkpoint-2/model", "no manifest yet")
+    write(first.folder, "hub.json", "a secret")
+    first.save()
+    keys = Objects(url).keys("objects")
+    write(first.folder, "weights/v2/model", "two")
+    shutil.rmtree(first.folder / "weights" / "v1")
+    shutil.rmtree(first.folder / "checkpoints" / "checkpoint-1")
+    first.save()
+    assert len(Objects(url).keys("objects")) < len(keys), "what is gone stays stored"
+    write(first.folder, "log.txt", "after the last save")  # as after a kill
+
+    node.go("b")
+    second = Mirror(url)
+    assert files(second.folder) == {"weights/v2/model": "two"}
+    second.close()
+
+    node.go("a")
+    first.close()
+    again = Mirror(url)  # what was not stored is no part of the run
+    assert files(again.folder) == files(second.folder) | {
+        "checkpoints/checkpoint-2/model": "no manifest yet",
+        "hub.json": "a secret",
+    }
+    assert not (again.folder / "weights" / "v1").exists()
+    again.close()
+
+
+def test_an_owner_that_was_replaced_stores_and_deletes_nothing(url: str, node: Node) -> None:
+    first = Mirror(url)
+    write(first.folder, "weights/v1/model", "one")
+    first.save()
+    with pytest.raises(BusyError, match="is at work on this machine"):
+        Mirror(url)
+    node.go("b")
+    second = Mirror(url)
+    write(second.folder, "weights/v2/model", "two")
+    second.save()
+    node.go("a")
+    shutil.rmtree(first.folder / "weights" / "v1")
+    write(first.folder, "weights/v2/model", "another two")
+    with pytest.raises(FencedError, match="taken over by another process"):
+        first.save()
+    first.close()
+    second.close()
+    node.go("c")
+    third = Mirror(url)  # which also deletes what the first one put and nobody lists
+    assert files(third.folder) == {"weights/v1/model": "one", "weights/v2/model": "two"}
+    third.close()
+    assert len(Objects(url).keys("objects")) == 3, "two files and their listing"
+
+
+@pytest.mark.parametrize("at", ["mirror.stored", "mirror.listed"])
+def test_a_save_that_is_broken_off_is_whole_or_absent(url: str, node: Node, at: str) -> None:
+    first = Mirror(url)
+    write(first.folder, "weights/v1/a", "one")
+    first.save()
+    write(first.folder, "weights/v2/a", "two")
+    write(first.folder, "weights/v2/b", "three")
+    with failpoints.armed(at, 1), pytest.raises(OSError, match=at):
+        first.save()
+    first._lock.release()
+    node.go("b")
+    second = Mirror(url)
+    new = {"weights/v2/a": "two", "weights/v2/b": "three"} if at == "mirror.listed" else {}
+    assert files(second.folder) == {"weights/v1/a": "one"} | new
+    second.close()
+
+
+def test_an_object_that_is_not_what_was_stored_is_refused(url: str, node: Node, tmp_path: Path) -> None:
+    first = Mirror(url)
+    write(first.folder, "weights/v1/a", "one")
+    first.save()
+    [stored] = first._stored.values()
+    Objects(url).put(write(tmp_path, "other", "ONE"), stored.key)
+    first.close()
+    node.go("b")
+    with pytest.raises(IntegrityError, match="is damaged: it is not what was stored"):
+        Mirror(url)
+
+
+def test_a_run_goes_on_with_an_empty_disk_and_ends_with_the_same_weights(
+    url: str, node: Node, tmp_path: Path
+) -> None:
+    straight = tmp_path / "straight"
+    straight.mkdir()
+    run_recipe(load_recipe(write_recipe(straight), SHORT))
+    with pytest.raises(MissingFileError, match="holds no run"):
+        run_folder(url)
+    stored = [*SHORT, f"run_dir={url}", f"buffer.uri={url}/buffer"]
+    recipe = load_recipe(write_recipe(tmp_path), stored)
+    with failpoints.armed("checkpoint.written", 2), pytest.raises((OSError, RftError)):
+        run_recipe(recipe)
+    node.go("b")
+    rft = CliRunner()
+    seen = json.loads(rft.invoke(app, ["status", url, "--json"]).stdout)
+    assert (seen["run_dir"], seen["standing"]["state"], seen["checkpoint"][0]) == (url, "failed", 1)
+    with failpoints.armed("step.begin", 99) as steps:
+        done = rft.invoke(app, ["resume", url])
+    assert (done.exit_code, steps.passes) == (0, 1), done.output
+    weights = "checkpoints/checkpoint-2/model.safetensors"
+    assert (working_folder(url) / weights).read_bytes() == (straight / "run" / weights).read_bytes()
+    node.go("c")
+    assert json.loads(rft.invoke(app, ["status", url, "--json"]).stdout)["standing"]["state"] == "finished"
+    assert "failpoint checkpoint.written" in rft.invoke(app, ["logs", url]).stdout
