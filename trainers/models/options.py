@@ -101,9 +101,10 @@ def build_config(
 
     Raises: RecipeError with TRL's own message when TRL refuses the combination.
     """
-    defaults = {"report_to": "none", "disable_tqdm": True, **accelerator_defaults()}
+    defaults = {"disable_tqdm": True, **accelerator_defaults()}
     ours = {
         "output_dir": str(output_dir),
+        "report_to": "none",
         "logging_steps": 1,
         "logging_nan_inf_filter": False,
         "save_strategy": "no",

@@ -27,6 +27,7 @@ OWNED: Mapping[str, str] = {
         "nothing is uploaded",
         *("push_to_hub", "hub_token", "hub_model_id", "hub_strategy", "hub_always_push", "hub_revision"),
     ),
+    **refused("trackers are named by monitor.trackers", "report_to"),
     **refused("code from model repositories is never run", "trust_remote_code"),
     **refused(
         "the batch size must stay what the recipe says", "auto_find_batch_size", "remove_unused_columns"
