@@ -177,7 +177,7 @@ def _taking_feedback(uri: str) -> Buffer | HubClient:
     from rft_data.placement.hub.access import narrowed
     from rft_data.placement.hub.client import HUB_TOKEN, HubClient
 
-    return HubClient(uri, narrowed(os.environ.get(HUB_TOKEN, ""), HubRole.FEEDBACK, "rft data feedback"))
+    return HubClient(uri, narrowed(os.environ.get(HUB_TOKEN, ""), HubRole.CURATOR, "rft data feedback"))
 
 
 def owning(uri: str) -> Buffer:

@@ -36,7 +36,7 @@ def stop(
 @run_status_app.command()
 def token(
     role: Annotated[
-        Literal["feedback", "reader", "explorer", "trainer"],
+        Literal["feedback", "curator", "reader", "explorer", "trainer"],
         typer.Argument(help="What its holder may do at the hub; see docs/hub.md."),
     ],
     name: Annotated[str, typer.Option(help="Of the one client that will use it.")],

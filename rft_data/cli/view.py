@@ -38,7 +38,16 @@ def view(
         list[str], typer.Argument(help="Runs, folders of runs, and buffers; for example runs/quickstart.")
     ],
     author: Annotated[
-        str | None, typer.Option(help="Who you are: then scores and comments may be given.")
+        list[str] | None,
+        typer.Option(
+            help="Who you are: then all may be said. Of several, each gets a link and speaks alone."
+        ),
+    ] = None,
+    rater: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="The same for who scores, comments, tags and chooses, and decides nothing about training."
+        ),
     ] = None,
     allow_run: Annotated[
         bool, typer.Option("--allow-run", help="Let the recipe form start runs in the shown folder of runs.")
@@ -58,8 +67,10 @@ def view(
         need("jinja2", "web", "rft view")
         need("python_multipart", "web", "rft view")
         need("uvicorn", "web", "rft view")
+        from rft_data.web.people import people
         from rft_data.web.serving import serve
 
+        visitors = people(author or [], rater or [])
         say("open this link; it carries the page's token. Ctrl-C ends it.", err=True)
         below = folder_of_runs(paths) if allow_run else None
-        serve(Subjects(paths), port, author, below, say, renders=render)
+        serve(Subjects(paths), port, visitors, below, say, renders=render)

@@ -410,6 +410,8 @@ class HubRole(StrEnum):
     """Reads rows."""
     FEEDBACK = "feedback"
     """Reads rows and says something about them."""
+    CURATOR = "curator"
+    """The same, and decides what is trained on: corrects, quarantines and readmits rows, retires tasks."""
 
 
 class MetricRole(StrEnum):

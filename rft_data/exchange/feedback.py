@@ -24,10 +24,13 @@ from rft_data.core.filters import And, Compare, In
 from rft_data.core.reader import BufferReader
 from rft_data.core.rows import Feedback, now
 from rft_data.core.schema import FEEDBACK
+from rft_data.core.words import FeedbackKey
 from rft_data.exchange.formats.jsonlines import Found, read_json
 
 How: TypeAlias = Literal["last", "mean", "sum"]
 WITHDRAWN = "rft:withdrawn"
+CHOICES = (FeedbackKey.PREFERRED, FeedbackKey.SKIPPED)
+"""Keys under which a text begins with the id of another experience."""
 """Beginning of a withdrawal's text. It cancels what its author gave earlier under its key on its row."""
 _COLUMNS = ["experience_id", "author", "value", "text", "created_at"]
 _FEW = 1_000
@@ -124,12 +127,25 @@ def _last_places(codes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
 
 
 def withdrawal(item: Feedback, earlier: int) -> Feedback:
-    """Feedback that withdraws `item`.
+    """Feedback that withdraws what its author said under its key on its experience.
 
+    Of a choice between two (its text begins with the id of the other one) only those with the same other one
+    are withdrawn.
     `earlier`: how many rows of feedback its author has stored under this key on this experience. It makes the
     withdrawal differ from earlier ones: equal feedback is stored once.
     """
-    return replace(item, value=None, text=f"{WITHDRAWN} {earlier}", created_at=now())
+    other = partner(item.key, item.text)
+    return replace(item, value=None, text=f"{WITHDRAWN} {earlier} {other}".rstrip(), created_at=now())
+
+
+def withdrawn_partner(text: str) -> str:
+    """The other one of the choices that a withdrawal is about; empty: it is about all that was said."""
+    return "".join(text.split()[2:3])
+
+
+def partner(key: str, text: str | None) -> str:
+    """The experience beside which a choice was made; empty for what is no choice."""
+    return "".join((text or "").split()[:1]) if key in CHOICES else ""
 
 
 def is_withdrawal(value: float | None, text: str | None) -> bool:

@@ -1,6 +1,7 @@
 """What people have said about experiences, and what of it still stands.
 
-Feedback is only added. An author's withdrawal takes back what he said before it under its key on its row.
+Feedback is only added. An author's withdrawal takes back what he said before it under its key on its row; of
+choices between two rows, one pair's.
 Under the keys that decide something (quarantine, retire_task), the newest standing value decides.
 """
 
@@ -17,7 +18,7 @@ from rft_data.core.filters import Compare, In
 from rft_data.core.reader import BufferReader
 from rft_data.core.rows import TaskKey
 from rft_data.core.words import FeedbackKey
-from rft_data.exchange.feedback import fold, is_withdrawal
+from rft_data.exchange.feedback import fold, is_withdrawal, partner, withdrawn_partner
 
 TAG_PREFIX = "tag:"
 """A tag is feedback of value 1 under this prefix and its name, so that `feedback_mapper` can read one tag."""
@@ -38,6 +39,11 @@ class Word:
     created_at: datetime
     taken_back: datetime | None = None
     """When its author withdrew it; None: it stands."""
+
+    @property
+    def partner(self) -> str:
+        """The experience beside which a choice was made; empty for what is no choice."""
+        return partner(self.key, self.text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +70,12 @@ def words(feedback: pa.Table) -> list[Word]:
             standing.setdefault(about, []).append(len(found))
             found.append(Word(**row))
             continue
+        other = withdrawn_partner(row["text"])
         for place in standing.pop(about, ()):
             one = found[place]
+            if other and one.partner != other:
+                standing.setdefault(about, []).append(place)
+                continue
             found[place] = Word(
                 one.feedback_id, *about[:2], one.key, one.value, one.text, one.created_at, row["created_at"]
             )

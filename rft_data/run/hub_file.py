@@ -1,4 +1,4 @@
-"""Where a running run's hub is: `hub.json` in its folder, with a token that reads and gives feedback.
+"""Where a running run's hub is: `hub.json` in its folder, with tokens that give feedback and that curate.
 
 It is there while the run's process has a hub of its own, and only its user may read it.
 """
@@ -16,6 +16,7 @@ from rft_data.placement.hub.access import make_token
 from rft_data.run.record import HUB_FILE, held
 
 _CLIENT = "folder"
+_ROLES = (HubRole.FEEDBACK, HubRole.CURATOR)
 
 
 @contextmanager
@@ -23,8 +24,8 @@ def hub_offered(run_dir: Path, location: str, address: str, secret: str) -> Iter
     """Have the file inside the block. Args: location: of the buffer that the hub serves."""
     path = run_dir / HUB_FILE
     draft = path.with_name(f".{HUB_FILE}")
-    token = make_token(secret, HubRole.FEEDBACK, _CLIENT)
-    content = json.dumps({"address": address, "token": token, "buffer": _whole(location)})
+    tokens = {str(role): make_token(secret, role, _CLIENT) for role in _ROLES}
+    content = json.dumps({"address": address, "tokens": tokens, "buffer": _whole(location)})
     with suppress(FileNotFoundError):
         draft.unlink()
     with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
@@ -37,14 +38,15 @@ def hub_offered(run_dir: Path, location: str, address: str, secret: str) -> Iter
             path.unlink()
 
 
-def offered_hub(run_dir: Path, location: str) -> tuple[str, str] | None:
+def offered_hub(run_dir: Path, location: str, role: HubRole = HubRole.FEEDBACK) -> tuple[str, str] | None:
     """Address and token of the hub of a run whose process lives and has this buffer; None without one.
 
+    Args: role: of the token: FEEDBACK or CURATOR.
     A copy of the buffer names the same run, and a folder may hold another one meanwhile.
     """
     try:
         found = json.loads((run_dir / HUB_FILE).read_text())
-        offered = (str(found["address"]), str(found["token"]))
+        offered = (str(found["address"]), str(found["tokens"][role]))
         same = found["buffer"] == _whole(location)
     except (OSError, ValueError, TypeError, KeyError):
         return None

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from rft_data.buffer import Buffer
 from rft_data.core.errors import RowError
@@ -23,8 +22,9 @@ from rft_data.exchange.annotate.subjects import (
 from rft_data.exchange.feedback import withdrawal
 from rft_data.exchange.standing import Word, said
 from rft_data.web.claims import Claims
-from rft_data.web.writing import Writer, write
+from rft_data.web.writing import Writer
 
+Write = Callable[[Callable[[Writer], None]], None]
 _ANSWERS = (FeedbackKey.PREFERRED, FeedbackKey.SKIPPED)
 
 
@@ -43,8 +43,9 @@ class Pair:
 class Queue:
     """The pairs of one buffer, each to be answered by `people` authors."""
 
-    def __init__(self, buffer: Buffer, run_dir: Path | None, claims: Claims, people: int = 1) -> None:
-        self._buffer, self._run_dir, self._claims, self._people = buffer, run_dir, claims, people
+    def __init__(self, buffer: Buffer, write: Write, claims: Claims, people: int = 1) -> None:
+        """Args: write: lets an act write to the buffer."""
+        self._buffer, self._write, self._claims, self._people = buffer, write, claims, people
 
     def next_pair(self, author: str) -> Pair | None:
         """The first pair that still needs this author, claimed for him; None when none is left."""
@@ -90,7 +91,7 @@ class Queue:
             writer.say([word])
             writer.prefer(_pairs(rows[better], rows[worse], word))
 
-        write(self._buffer, self._run_dir, store)
+        self._write(store)
         self._claims.release(item, author)
 
     def undo(self, author: str) -> None:
@@ -105,9 +106,11 @@ class Queue:
             if not standing:
                 raise RowError(f"'{author}' has no answer to take back.")
             last = standing[-1]
-            writer.say([withdrawal(Feedback(last.experience_id, author, last.key), len(mine))])
+            writer.say(
+                [withdrawal(Feedback(last.experience_id, author, last.key, text=last.text), len(mine))]
+            )
 
-        write(self._buffer, self._run_dir, store)
+        self._write(store)
 
     def _room(self, answers: Mapping[str, Mapping[str, Word]], item: str, author: str) -> int:
         """How many people a pair still needs; 0 for an author who answered or skipped it."""

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import Any
 from urllib.parse import parse_qsl, quote, urlencode
 
 from starlette.requests import cookie_parser
+
+from rft_data.web.people import Person, speaking
 
 PARAMETER = "token"
 HEADERS = {
@@ -31,9 +33,17 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 class Guard:
     """Lets requests through that carry the token; ASGI middleware."""
 
-    def __init__(self, app: App, *, token: str, hosts: frozenset[str]) -> None:
-        """Args: hosts: names under which the page is reached; others are refused (DNS rebinding)."""
-        self._app, self._token, self._hosts = app, token, hosts
+    def __init__(
+        self, app: App, *, token: str, hosts: frozenset[str], people: Mapping[str, Person] | None = None
+    ) -> None:
+        """Let this token through, or those of people.
+
+        Args: token: names the cookie, too. people: by the token of each one's link; None: all who have
+            `token` are the same person. hosts: names under which the page is reached; others are refused
+            (DNS rebinding).
+        """
+        self._app, self._hosts = app, hosts
+        self._people: Mapping[str, Person | None] = {token: None} if people is None else people
         self._cookie = cookie_name(token)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -47,18 +57,21 @@ class Guard:
         given = dict(query).get(PARAMETER)
         if _without_port(headers.get("host", "")) not in self._hosts:
             await _say(send, 421, "This page does not answer under that host name.")
-        elif given is not None and self._is_token(given):
+        elif given is not None and self._known(given):
             rest = urlencode([(name, value) for name, value in query if name != PARAMETER])
             place = quote(scope["path"]) + (f"?{rest}" if rest else "")
-            cookie = f"{self._cookie}={self._token}; HttpOnly; SameSite=Strict; Path=/"
+            cookie = f"{self._cookie}={given}; HttpOnly; SameSite=Strict; Path=/"
             await _say(send, 303, "", {"location": _local(place), "set-cookie": cookie})
-        elif not self._is_token(cookie_parser(headers.get("cookie", "")).get(self._cookie, "")):
+        elif not (known := self._known(cookie_parser(headers.get("cookie", "")).get(self._cookie, ""))):
             await _say(send, 401, "Open the link that 'rft view' printed: it carries the token of this page.")
         else:
-            await self._app(scope, receive, _with_headers(send))
+            with speaking(self._people[known]):
+                await self._app(scope, receive, _with_headers(send))
 
-    def _is_token(self, given: str) -> bool:
-        return hmac.compare_digest(given.encode(), self._token.encode())
+    def _known(self, given: str) -> str:
+        """The token that was given, as it is known here; empty for a wrong one."""
+        fitting = [token for token in self._people if hmac.compare_digest(given.encode(), token.encode())]
+        return fitting[0] if fitting else ""
 
 
 def cookie_name(token: str) -> str:

@@ -15,10 +15,13 @@ from fastapi import Form, Query, Request
 from fastapi.responses import HTMLResponse, Response
 
 from rft_data.core.errors import TokenError
+from rft_data.core.words import HubRole
 from rft_data.run.status import stored_run_id
 from rft_data.web import runs
+from rft_data.web.people import Person, speaker
 from rft_data.web.subjects import Subjects
 from rft_data.web.templates import environment
+from rft_data.web.writing import Result, Writer, write
 
 logger = logging.getLogger(__name__)
 Text = Annotated[str, Query(max_length=2_000)]
@@ -53,7 +56,9 @@ class Page:
         *,
         renders: bool = False,
     ) -> None:
-        self.subjects, self.author, self.form_token = subjects, author, form_token
+        self.subjects = subjects
+        self._author = None if author is None else Person(author)
+        self._form_secret = form_token
         self.runs_below = runs_below
         """The folder in which runs are started; None: none are."""
         self.renders = renders
@@ -62,7 +67,12 @@ class Page:
 
     def shown(self, template: str, status: int = 200, /, **values: Any) -> HTMLResponse:
         """A template with its values; every template also has the author and the token of forms."""
-        known = {"author": self.author, "form_token": self.form_token}
+        person = self.person
+        known = {
+            "author": person and person.name,
+            "curates": person is not None and person.curates,
+            "form_token": self.form_token,
+        }
         return HTMLResponse(self._templates.get_template(template).render(known | values), status)
 
     def problem(self, request: Request, text: str, status: int) -> HTMLResponse:
@@ -71,11 +81,38 @@ class Page:
         logger.warning("page: request %s of %s: %s", number, request.url.path, text)
         return self.shown("problem.html", status, text=text, number=number, status=status)
 
+    @property
+    def person(self) -> Person | None:
+        """Whose link the request came by, or the page's only author; None: the page only shows."""
+        return speaker() or self._author
+
+    @property
+    def form_token(self) -> str:
+        """What forms for the present person carry."""
+        person = speaker()
+        return self._form_secret if person is None else person.form_token(self._form_secret)
+
     def speaker(self) -> str:
         """The author. Raises: TokenError when this page only shows."""
-        if self.author is None:
+        if self.person is None:
             raise TokenError("this page only shows; start it with 'rft view --author NAME' to say something.")
-        return self.author
+        return self.person.name
+
+    def curator(self) -> str:
+        """The author, who may decide what is trained on. Raises: TokenError for others."""
+        author = self.speaker()
+        if self.person is None or not self.person.curates:
+            raise TokenError(
+                f"'{author}' rates rows here, and does not decide what is trained on; that needs a link of "
+                "'rft view --author NAME'."
+            )
+        return author
+
+    def write(self, key: str, act: Callable[[Writer], Result]) -> Result:
+        """Write to a subject's buffer as the present person may. Raises: as `writing.write`."""
+        curates = self.person is not None and self.person.curates
+        role = HubRole.CURATOR if curates else HubRole.FEEDBACK
+        return write(self.subjects.buffer(key), self.subjects[key].run_dir, act, role)
 
     def check_form(self, token: str) -> None:
         """Raises: TokenError when a form was not made by this page."""

@@ -6,7 +6,7 @@ import secrets
 import textwrap
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -46,6 +46,8 @@ class Trial:
     wanted: Wanted
     found: Mapping[str, Any]
     """What `rft_data.run.trial.trial.tried` returns."""
+    readmitted: Mapping[str, Any] | None = None
+    """What `rft_data.run.trial.readmission.readmitted` returned, after it."""
 
     def bars(self) -> Iterator[Bars]:
         """Spreads before and after, of what has any values."""
@@ -71,22 +73,29 @@ class Trials:
 
     def run(self, subjects: Subjects, key: str, wanted: Wanted) -> Trial:
         """Try operators in a child process. Raises: what `ask` raises; MissingFileError without a buffer."""
-        folder = subjects[key].run_dir
-        request = {
-            "location": subjects.buffer(key).location,
-            "recipe": None if folder is None else str(folder / RECIPE_FILE),
-            "run_id": None if folder is None else stored_run_id(folder),
-            "text": wanted.text,
-            "where": wanted.where,
-            "groups": wanted.groups,
-        }
+        request = _request(subjects, key, wanted)
         found = ask("rft_data.run.trial.child", request, deadline_s=DEADLINE_S, what="the trial")
         trial = Trial(secrets.token_hex(6), key, wanted, found)
+        self._keep(trial)
+        return trial
+
+    def readmit(self, subjects: Subjects, key: str, number: str) -> None:
+        """Readmit what a trial would keep of the run's rejected groups, as a curator may.
+
+        Raises: as `run`; MissingFileError for a trial that is not kept any more, or of a buffer alone.
+        """
+        trial, folder = self.find(key, number), subjects[key].run_dir
+        if folder is None:
+            raise MissingFileError(f"'{key}' is a buffer alone: it has no run that rejected groups.")
+        request = {"trial": _request(subjects, key, trial.wanted), "run_dir": str(folder)}
+        found = ask("rft_data.web.readmit_child", request, deadline_s=DEADLINE_S, what="the readmission")
+        self._keep(replace(trial, readmitted=found))
+
+    def _keep(self, trial: Trial) -> None:
         with self._lock:
             self._by_number[trial.number] = trial
             while len(self._by_number) > _KEPT:
                 self._by_number.popitem(last=False)
-        return trial
 
     def find(self, key: str, number: str) -> Trial:
         """Raises: MissingFileError for a trial that is not kept any more."""
@@ -95,6 +104,18 @@ class Trials:
         if found is None or found.key != key:
             raise MissingFileError(f"this trial is not kept any more (the newest {_KEPT} are); try it again.")
         return found
+
+
+def _request(subjects: Subjects, key: str, wanted: Wanted) -> dict[str, object]:
+    folder = subjects[key].run_dir
+    return {
+        "location": subjects.buffer(key).location,
+        "recipe": None if folder is None else str(folder / RECIPE_FILE),
+        "run_id": None if folder is None else stored_run_id(folder),
+        "text": wanted.text,
+        "where": wanted.where,
+        "groups": wanted.groups,
+    }
 
 
 def as_recipe(trial: Trial, folder: Path, recipe: Mapping[str, Any]) -> str:

@@ -12,6 +12,7 @@ from typing import TypeVar
 from rft_data.buffer import Buffer
 from rft_data.core.errors import BusyError
 from rft_data.core.rows import Feedback, PreferencePair
+from rft_data.core.words import HubRole
 from rft_data.exchange.annotate import store_corrections
 from rft_data.placement.hub.client import HubClient
 from rft_data.run.hub_file import offered_hub
@@ -51,16 +52,18 @@ class Writer:
             store_corrections(self.store)
 
 
-def write(buffer: Buffer, run_dir: Path | None, act: Callable[[Writer], Result]) -> Result:
+def write(
+    buffer: Buffer, run_dir: Path | None, act: Callable[[Writer], Result], role: HubRole = HubRole.FEEDBACK
+) -> Result:
     """Let `act` write to the buffer that `buffer` reads; one at a time.
 
-    Args: run_dir: of the run it belongs to, where that is known.
+    Args: run_dir: of the run it belongs to, where that is known. role: at a hub, FEEDBACK or CURATOR.
     Raises: BusyError when a process has the buffer that offers no hub here; what `act` raises.
     """
     with _one_at_a_time:
         end = time.monotonic() + PATIENCE_S
         while True:
-            hubs = (offered_hub(one, buffer.location) for one in _run_folders(buffer, run_dir))
+            hubs = (offered_hub(one, buffer.location, role) for one in _run_folders(buffer, run_dir))
             hub = next((found for found in hubs if found), None)
             if hub is not None:
                 with HubClient(*hub) as client:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rft_data.core.errors import RecipeError, TokenError
-from rft_data.core.words import HubRole
+from rft_data.core.words import FeedbackKey, HubRole
 
 _MAC_LETTERS = 64
 
@@ -26,9 +26,12 @@ MAY_CALL: Mapping[HubRole, frozenset[str]] = {
     HubRole.LEARNER: READS | _LEDGER_READS | _FILES | {"begin_folder", "write_file", "end_folder"},
     HubRole.READER: READS | _LEDGER_READS | _FILES,
     HubRole.FEEDBACK: READS | {"add_feedback"},
+    HubRole.CURATOR: READS | {"add_feedback", "readmit"},
     HubRole.TRAINER: READS | _LEDGER | _FILES | {"add_rows"},
 }
 """The calls of each role; the owner may make all."""
+CURATED = frozenset({FeedbackKey.EDIT, FeedbackKey.QUARANTINE, FeedbackKey.RETIRE_TASK})
+"""Keys of feedback that add rows to training or take tasks and rows away: for curators."""
 MAY_WRITE: Mapping[HubRole, frozenset[str]] = {
     HubRole.EXPLORER: frozenset({"quarantine"}),
     HubRole.TRAINER: frozenset({"runs", "versions", "metrics", "task_state"}),
@@ -57,11 +60,24 @@ class Holder:
                 f"hub call '{method}' is not for the role '{self.role}' of this client's token; it is for: "
                 f"{', '.join(able)}. Make a token of such a role with `rft token`."
             )
+        if method == "add_feedback" and self.role == HubRole.FEEDBACK:
+            self._check_keys(args.get("feedback"))
         table = args.get("name")
         if method == "add_rows" and table not in MAY_WRITE[self.role]:
             raise TokenError(
                 f"a client with the role '{self.role}' may not add rows to table '{table}', only to "
                 f"{', '.join(sorted(MAY_WRITE[self.role]))}; use a token of another role (`rft token`)."
+            )
+
+    def _check_keys(self, feedback: object) -> None:
+        """Raises: TokenError for feedback under a key that only a curator may use."""
+        rows = feedback if isinstance(feedback, list) else []
+        keys = {one.get("key") for one in rows if isinstance(one, Mapping)}
+        if wrong := sorted(CURATED & keys):
+            raise TokenError(
+                f"feedback under the key '{wrong[0]}' is not for the role '{self.role}' of this client's "
+                f"token; it is for: {HubRole.OWNER}, {HubRole.CURATOR}. Make a token of such a role with "
+                "`rft token`."
             )
 
 

@@ -23,6 +23,7 @@ from rft_data.core.rows import Feedback, Lease
 from rft_data.core.schema import ANNOTATIONS, EXPERIENCES, INCOMING, TABLES, TASKS
 from rft_data.placement.hub import arrow_rows, wire
 from rft_data.placement.hub.ledgers import Ledgers
+from rft_data.placement.hub.readmission import Readmission
 from rft_data.placement.hub.run_files import PART, RunFiles
 from rft_data.placement.hub.wire import AppendAnswer, Rows
 
@@ -31,11 +32,12 @@ ROW_TABLES = ("runs", "task_state", "groups", "versions", "metrics", "tags", "qu
 BRINGING: Mapping[str, pa.Schema] = {
     "append": INCOMING,
     "annotate": ANNOTATIONS,
+    "readmit": ANNOTATIONS,
     "add_tasks": pa.schema([field for field in TASKS if field.name != "created_at"]),
     "write_file": PART,
 }
 """The calls that bring rows, and their columns."""
-_LISTS = ("rows", "feedback")
+_LISTS = ("rows", "feedback", "groups", "versions")
 """Arguments with rows as JSON."""
 _PAYLOAD = ("media_type", "data")
 _SHOWN = 20
@@ -55,6 +57,7 @@ class Calls:
             "append": self.append,
             "annotate": self.annotate,
             "add_tasks": self.add_tasks,
+            "readmit": Readmission(buffer).readmit,
         }
         without_rows: dict[str, Callable[..., object]] = {
             "add_rows": self.add_rows,

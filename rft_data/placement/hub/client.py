@@ -139,6 +139,22 @@ class HubClient:
             return 0
         return int(self.connection.call("add_feedback", {"feedback": list(feedback)}, deadline_s=deadline_s))
 
+    def readmit(
+        self,
+        book: str,
+        groups: Sequence[Mapping[str, object]],
+        versions: Sequence[Mapping[str, object]],
+        annotations: pa.Table,
+        *,
+        deadline_s: float = DEADLINE_S,
+    ) -> int:
+        """Store rejected groups that were judged again, under run id `book`; returns how many are new.
+
+        Raises: RowError for groups that no run rejected, and for verdicts about other rows.
+        """
+        args = {"book": book, "groups": list(groups), "versions": list(versions)}
+        return int(self.connection.call("readmit", args, annotations, deadline_s=deadline_s))
+
     # --- reading -----------------------------------------------------------------------------------
 
     def take(self, seqs: Sequence[int], *, deadline_s: float = DEADLINE_S) -> pa.Table:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TypedDict, cast
+from typing import Protocol, cast
 
 import pyarrow as pa
 
@@ -25,6 +25,7 @@ from rft_data.core.words import GroupOutcome, Verdict
 from rft_data.loop.closing import group_results, group_row
 from rft_data.reading.whole_groups import GroupRows, whole_groups
 from rft_data.run.record import standing
+from rft_data.run.rejudge.rejected import Chosen, GroupRow, Rejected
 from rft_data.run.rejudge.stored_verdicts import StoredVerdicts
 from rft_data.sampler.ledger import Ledger
 
@@ -32,22 +33,6 @@ _NAMES = ("seq", "experience_id", "pipeline_hash", "created_at")
 _DECIDED = [name for name in ANNOTATIONS.names if name not in _NAMES]
 """Columns of an annotation that hold the decision, not the row or the time."""
 Seqs = Sequence[int]
-
-
-class GroupRow(TypedDict):
-    """The columns of a row of `groups` that are read here."""
-
-    run_id: str
-    group_id: str
-    ordinal: int
-    round: int
-    taskset: str
-    task_id: str
-    version: int
-    version_min: int
-    outcome: GroupOutcome
-    rewards: Sequence[float | None]
-    seqs: Sequence[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,58 +100,73 @@ def readmit(
         that other operators kept, or is being trained on; OperatorError; IntegrityError if a stored row is
         damaged.
     """
-    found = _Found(buffer, run_id, book, every=every)
-    _check_judged_alike(buffer, found.entered, pipeline.pipeline_hash, book)
-    whole = _whole(buffer, run_id, found.open)
-    kept, by = _judge(buffer, whole, found.open, pipeline, groups_per_batch)
-    _enter(buffer, book, kept, found.entered)
-    return Readmitted(
-        run_id=run_id,
-        book=book,
-        pipeline_hash=pipeline.pipeline_hash,
-        rejected=len(found.rejected),
-        admitted=len(kept),
-        already=len(found.already),
-        elsewhere=len(found.elsewhere),
-        set_aside=len(found.set_aside) + len(found.open) - len(whole),
-        still_rejected=len(whole) - len(kept),
-        rows=sum(len(row["seqs"]) for row in kept),
-        rejected_by=dict(by),
-    )
+    chosen = Chosen(run_id, book, every=every)
+    again = judged_again(buffer, chosen, pipeline, buffer.annotate, groups_per_batch=groups_per_batch)
+    return again.enter(buffer, buffer)
 
 
-class _Found:
-    """The run's groups to judge, each in one of: already readmitted, elsewhere, set aside, open."""
+class RowStore(Protocol):
+    """The method of a buffer, or of the hub that has it, which stores readmitted groups."""
 
-    def __init__(self, buffer: Buffer, run_id: str, book: str, *, every: bool) -> None:
-        _check_book(buffer, run_id, book)
-        rows = buffer.read("groups").to_pylist()
-        mine = {row["group_id"]: row for row in rows if row["run_id"] == run_id}
-        if not mine:
-            raise RecipeError(
-                f"buffer {buffer.location} has no group of a run '{run_id}'; see `rft buffer info`."
-            )
-        self.rejected = {
-            name: row
-            for name, row in mine.items()
-            if row["outcome"] == GroupOutcome.ARRIVED and (every or not row["seqs"])
-        }
-        self.entered = [row for row in rows if row["run_id"] == book]
-        left = set(self.rejected)
-        self.already = left & {row["group_id"] for row in self.entered}
-        others = {row["group_id"] for row in rows if row["run_id"] not in (run_id, book)}
-        self.elsewhere = (left - self.already) & (others | _leased(buffer, book))
-        self.set_aside = (left - self.already - self.elsewhere) & _retired(buffer, run_id)
-        gone = self.already | self.elsewhere | self.set_aside
-        self.open = [row for name, row in self.rejected.items() if name not in gone]
+    def add_rows(self, name: str, rows: Sequence[Mapping[str, object]]) -> None:
+        """Append rows to a table."""
+        ...
 
 
-def _check_book(buffer: Buffer, run_id: str, book: str) -> None:
-    if book == run_id or buffer.read("experiences", ["seq"], Compare("run_id", "eq", book), 1).num_rows:
-        raise RecipeError(
-            f"'{book}' is the id of a run that explored; readmitted groups need a run id of their own: give "
-            f"one with --as, for example --as {run_id}-readmitted."
+@dataclass(frozen=True, slots=True)
+class JudgedAgain:
+    """Groups that were judged again, before those kept are stored."""
+
+    found: Rejected
+    kept: Sequence[GroupRow]
+    rejected_by: Mapping[str, int]
+    whole: int
+    """Groups that were judged."""
+    pipeline_hash: str
+
+    def enter(self, buffer: Buffer, store: RowStore) -> Readmitted:
+        """Store the kept groups under their new run id, those excepted that another run id got meanwhile.
+
+        Args: buffer: is read, and may be another process's; store: is written to.
+        Raises: RecipeError when training on them has begun.
+        """
+        found, chosen = self.found, self.found.chosen
+        now = Rejected(buffer, chosen)
+        open_now = {row["group_id"] for row in now.open}
+        kept = [row for row in self.kept if row["group_id"] in open_now]
+        _enter(buffer, store, chosen.book, kept, now.entered)
+        return Readmitted(
+            run_id=chosen.run_id,
+            book=chosen.book,
+            pipeline_hash=self.pipeline_hash,
+            rejected=len(found.rejected),
+            admitted=len(kept),
+            already=len(found.already),
+            elsewhere=len(found.elsewhere) + len(self.kept) - len(kept),
+            set_aside=len(found.set_aside) + len(found.open) - self.whole,
+            still_rejected=self.whole - len(self.kept),
+            rows=sum(len(row["seqs"]) for row in kept),
+            rejected_by=dict(self.rejected_by),
         )
+
+
+def judged_again(
+    buffer: Buffer,
+    chosen: Chosen,
+    pipeline: Pipeline,
+    annotate: Callable[[pa.Table], None],
+    *,
+    groups_per_batch: int,
+) -> JudgedAgain:
+    """Judge the chosen groups; `annotate` gets the verdicts that are not stored yet, batch by batch.
+
+    Raises: as `readmit`.
+    """
+    found = Rejected(buffer, chosen)
+    _check_judged_alike(buffer, found.entered, pipeline.pipeline_hash, chosen.book)
+    whole = _whole(buffer, chosen.run_id, found.open)
+    kept, by = _judge(buffer, annotate, whole, found.open, pipeline, groups_per_batch)
+    return JudgedAgain(found, kept, dict(by), len(whole), pipeline.pipeline_hash)
 
 
 def _check_judged_alike(buffer: Buffer, entered: Sequence[GroupRow], pipeline_hash: str, book: str) -> None:
@@ -182,20 +182,6 @@ def _check_judged_alike(buffer: Buffer, entered: Sequence[GroupRow], pipeline_ha
         )
 
 
-def _leased(buffer: Buffer, book: str) -> set[str]:
-    """Groups in a lease that was not released, of any consumer and any run but `book`."""
-    runs = set(buffer.read("leases", ["run_id"]).column("run_id").to_pylist()) - {book}
-    return {
-        name for run_id in runs for lease in Ledger(buffer, run_id, 0).leases() for name in lease.group_ids
-    }
-
-
-def _retired(buffer: Buffer, run_id: str) -> set[str]:
-    """Groups that are retired for at least one consumer of the run."""
-    ledger = Ledger(buffer, run_id, 0)
-    return {name for consumer in ["", *ledger.consumers()] for name in ledger.retired(consumer)}
-
-
 def _whole(buffer: Buffer, run_id: str, groups: Sequence[GroupRow]) -> GroupRows:
     """The rows of those groups of which every row is stored; others are neither judged nor trained."""
     rows = {row["group_id"]: len(row["rewards"]) for row in groups}
@@ -206,7 +192,12 @@ def _whole(buffer: Buffer, run_id: str, groups: Sequence[GroupRow]) -> GroupRows
 
 
 def _judge(
-    buffer: Buffer, whole: GroupRows, groups: Sequence[GroupRow], pipeline: Pipeline, groups_per_batch: int
+    buffer: Buffer,
+    annotate: Callable[[pa.Table], None],
+    whole: GroupRows,
+    groups: Sequence[GroupRow],
+    pipeline: Pipeline,
+    groups_per_batch: int,
 ) -> tuple[list[GroupRow], Counter[str]]:
     """Rows of `groups` for those kept now, and how many groups each operator still drops."""
     by_name = {row["group_id"]: row for row in groups}
@@ -219,7 +210,7 @@ def _judge(
         annotations = pipeline.run(rows)
         fresh = _changed(annotations, before.verdicts(annotations.column("seq").to_numpy()))
         if fresh.num_rows:
-            buffer.annotate(fresh)
+            annotate(fresh)
         played = [_played(by_name[whole.names[place]], whole.group(place).tolist()) for place in places]
         for group, result in zip(played, group_results(played, rows, annotations), strict=True):
             if result.seqs:
@@ -241,7 +232,9 @@ def _changed(annotations: pa.Table, before: pa.Table) -> pa.Table:
     return annotations.filter(pa.array([new != old for new, old in pairs], pa.bool_()))
 
 
-def _enter(buffer: Buffer, book: str, kept: Sequence[GroupRow], entered: Sequence[GroupRow]) -> None:
+def _enter(
+    buffer: Buffer, store: RowStore, book: str, kept: Sequence[GroupRow], entered: Sequence[GroupRow]
+) -> None:
     """Store new groups under run id `book`, in the run's order, and the policy versions that sampled them.
 
     Every version is of step 0 there: all groups were sampled before their training begins.
@@ -254,15 +247,15 @@ def _enter(buffer: Buffer, book: str, kept: Sequence[GroupRow], entered: Sequenc
             f"the groups of run id '{book}' are being trained on, or were; {len(kept)} more groups can be "
             "readmitted now: give another run id with --as."
         )
-    _issue(buffer, book, {version for row in kept for version in (row["version"], row["version_min"])})
+    _issue(buffer, store, book, {version for row in kept for version in (row["version"], row["version_min"])})
     first = max((row["ordinal"] for row in entered), default=-1) + 1
     ordered = sorted(kept, key=lambda row: row["ordinal"])
     named = {"run_id": book, "attempt": 0}
-    buffer.add_rows("groups", [{**row, **named, "ordinal": first + n} for n, row in enumerate(ordered)])
+    store.add_rows("groups", [{**row, **named, "ordinal": first + n} for n, row in enumerate(ordered)])
 
 
-def _issue(buffer: Buffer, book: str, versions: Collection[int]) -> None:
+def _issue(buffer: Buffer, store: RowStore, book: str, versions: Collection[int]) -> None:
     stored = buffer.read("versions", ["version"], Compare("run_id", "eq", book)).column("version").to_pylist()
     common = {"run_id": book, "step": 0, "path": "", "manifest_digest": "", "rows": len(buffer)}
     fresh = sorted(set(versions) - set(stored))
-    buffer.add_rows("versions", [{**common, "version": version} for version in fresh])
+    store.add_rows("versions", [{**common, "version": version} for version in fresh])

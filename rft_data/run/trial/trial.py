@@ -55,9 +55,9 @@ def tried(request: Request) -> dict[str, Any]:
     """
     text = read_operators(request["text"])
     with Buffer(request["location"], read_only=True) as buffer:
-        pipeline, batch = _pipeline(request["recipe"], text, buffer)
+        pipeline, batch = tried_pipeline(request["recipe"], text, buffer)
         with closing(pipeline):
-            groups = _newest(buffer, request)
+            groups = newest_groups(buffer, request)
             stored = StoredVerdicts(buffer)
             watched = Watched(pipeline, stored)
             found = dry_run(buffer, watched, groups, groups_per_batch=batch, against=stored)
@@ -70,7 +70,7 @@ def tried(request: Request) -> dict[str, Any]:
     }
 
 
-def _pipeline(recipe: str | None, text: OperatorText, buffer: Buffer) -> tuple[OperatorPipeline, int]:
+def tried_pipeline(recipe: str | None, text: OperatorText, buffer: Buffer) -> tuple[OperatorPipeline, int]:
     """The operators, with what the run's algorithm adds to them, and how many groups they judge together."""
     problems = list(_unbuildable(text, buffer))
     if problems:
@@ -98,7 +98,7 @@ def _alone(operators: list[dict[str, Any]], buffer: Buffer) -> OperatorPipeline:
     return OperatorPipeline(operators, name=KEY, store=buffer)
 
 
-def _newest(buffer: Buffer, request: Request) -> GroupRows:
+def newest_groups(buffer: Buffer, request: Request) -> GroupRows:
     where = parse_text(request["where"], EXPERIENCES) if request["where"].strip() else None
     groups = whole_groups(buffer, request["run_id"], where)
     if not len(groups):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Annotated, Literal
 
 from fastapi import Form, Query
@@ -15,7 +16,6 @@ from rft_data.exchange.feedback import finite, storable
 from rft_data.reading.lineage import find
 from rft_data.web.choosing import Queue
 from rft_data.web.page import Route, View, Words
-from rft_data.web.writing import write
 
 MOST_PEOPLE = 9
 
@@ -65,7 +65,7 @@ class FeedbackViews(View):
 
     def _queue(self, key: str, people: int) -> Queue:
         subjects = self._page.subjects
-        return Queue(subjects.buffer(key), subjects[key].run_dir, subjects.claims(key), people)
+        return Queue(subjects.buffer(key), partial(self._page.write, key), subjects.claims(key), people)
 
     def say(
         self,
@@ -83,7 +83,7 @@ class FeedbackViews(View):
         if said.value is None and said.text is None:
             raise RowError("nothing was said: give a score, a comment or both.")
         storable(text, "comment")
-        write(self._page.subjects.buffer(key), self._page.subjects[key].run_dir, lambda w: w.say([said]))
+        self._page.write(key, lambda writer: writer.say([said]))
         return RedirectResponse(f"/s/{key}/rows/{seq}", 303)
 
 

@@ -21,7 +21,6 @@ from rft_data.web.said import counts
 from rft_data.web.selector_view import selector_view
 from rft_data.web.task_map import task_map
 from rft_data.web.task_view import task_view
-from rft_data.web.writing import write
 
 
 class TaskViews(View):
@@ -74,15 +73,15 @@ class TaskViews(View):
         text: Words = "",
     ) -> RedirectResponse:
         """Say that a task is not to be played, or that it may be again."""
-        author = self._page.speaker()
+        author = self._page.curator()
         self._page.check_form(form_token)
         storable(text, "the reason")
-        buffer, subject = self._page.subjects.buffer(key), self._page.subjects[key]
+        buffer = self._page.subjects.buffer(key)
         found = task_view(buffer, TaskKey(taskset, task_id))
         if found.anchor is None:
             raise RowError("this task has no row yet; a task can be retired when it was played once.")
         row = find(buffer, found.anchor)["experience_id"]
         value = 1.0 if act == "retire" else 0.0
         word = Feedback(row, author, FeedbackKey.RETIRE_TASK, value, text.strip() or None, now())
-        write(buffer, subject.run_dir, lambda writer: writer.say([word]))
+        self._page.write(key, lambda writer: writer.say([word]))
         return RedirectResponse(f"/s/{key}/task?{urlencode({'taskset': taskset, 'task_id': task_id})}", 303)

@@ -34,6 +34,7 @@ class TrialViews(View):
         yield Route("/s/{key}/try", self.form)
         yield Route("/s/{key}/try", self.run, "POST")
         yield Route("/s/{key}/try/{number}", self.trial)
+        yield Route("/s/{key}/try/{number}/readmit", self.readmit, "POST")
         yield Route("/s/{key}/try/{number}/recipe.yaml", self.recipe)
         yield Route("/s/{key}/try/{number}/{name}.{kind}", self.spread)
 
@@ -63,6 +64,18 @@ class TrialViews(View):
         """What came of a trial, and its list, to be changed and tried again."""
         found = self._trials.find(key, number)
         return self._shown(key, found.wanted, trial=found)
+
+    def readmit(self, key: str, number: str, form_token: Words) -> Response:
+        """Have what the trial would keep of the run's rejected groups trained on, under another run id."""
+        self._page.curator()
+        self._page.check_form(form_token)
+        try:
+            self._trials.readmit(self._page.subjects, key, number)
+        except (RecipeError, BusyError, StalledError) as err:
+            found = self._trials.find(key, number)
+            status = 400 if isinstance(err, RecipeError) else 503
+            return self._shown(key, found.wanted, trial=found, wrong=err, status=status)
+        return RedirectResponse(f"/s/{key}/try/{number}", 303)
 
     def spread(self, key: str, number: str, name: str, kind: Kind) -> Response:
         """Values before and after, as a file."""

@@ -19,7 +19,7 @@ from rft_data.exchange.standing import TAG_PREFIX
 from rft_data.reading.lineage import find
 from rft_data.web.page import Route, Text, View, Words
 from rft_data.web.said import newest_said
-from rft_data.web.writing import Writer, write
+from rft_data.web.writing import Writer
 
 _TAG_CHARACTERS = 100
 LongText = Annotated[str, Form(max_length=100_000)]
@@ -33,6 +33,8 @@ _PLAIN: dict[str, tuple[FeedbackKey, float]] = {
     "bring_back": (FeedbackKey.RETIRE_TASK, 0.0),
 }
 """Key and value of acts whose text is a reason."""
+_RATING = ("up", "down", "tag")
+"""Acts of everybody; the others decide what is trained on."""
 
 
 class WordViews(View):
@@ -57,7 +59,7 @@ class WordViews(View):
         self, key: str, seq: int, act: Annotated[Act, Form()], form_token: Words, text: LongText = ""
     ) -> RedirectResponse:
         """Store one act about one row as feedback of this page's author."""
-        author = self._page.speaker()
+        author = self._page.speaker() if act in _RATING else self._page.curator()
         self._page.check_form(form_token)
         storable(text, "the text")
         buffer = self._page.subjects.buffer(key)
@@ -75,11 +77,16 @@ class WordViews(View):
             if act == "correct":
                 writer.correct()
 
-        write(buffer, self._page.subjects[key].run_dir, store)
+        self._page.write(key, store)
         return RedirectResponse(f"/s/{key}/rows/{seq}", 303)
 
-    def take_back(self, key: str, experience: Words, about: Words, form_token: Words) -> RedirectResponse:
-        """Withdraw what this page's author said of an experience under a key; nothing is erased."""
+    def take_back(
+        self, key: str, experience: Words, about: Words, form_token: Words, beside: Words = ""
+    ) -> RedirectResponse:
+        """Withdraw what this page's author said of an experience under a key; nothing is erased.
+
+        Args: beside: of a choice, the other experience.
+        """
         author = self._page.speaker()
         self._page.check_form(form_token)
         mine = And(
@@ -94,9 +101,9 @@ class WordViews(View):
             earlier = writer.store.read("feedback", ["feedback_id"], mine).num_rows
             if not earlier:
                 raise RowError(f"'{author}' said nothing of '{experience}' under '{about}'.")
-            writer.say([withdrawal(Feedback(experience, author, about), earlier)])
+            writer.say([withdrawal(Feedback(experience, author, about, text=beside), earlier)])
 
-        write(self._page.subjects.buffer(key), self._page.subjects[key].run_dir, store)
+        self._page.write(key, store)
         return RedirectResponse(f"/s/{key}/said", 303)
 
 

@@ -24,6 +24,7 @@ FORMS: dict[str, dict[str, str]] = {
     "/s/{key}/said/back": {"experience": LEFT, "about": "thumb"},
     "/s/{key}/task": {"taskset": "t", "task_id": "0", "act": "retire"},
     "/s/{key}/try": {"text": "- reward_variance_filter: {}"},
+    "/s/{key}/try/{number}/readmit": {},
     "/recipe": {"text": "extends: quickstart"},
     "/recipe/run": {"text": "extends: quickstart"},
 }
@@ -63,7 +64,7 @@ def files(folder: Path) -> dict[str, tuple[int, int]]:
 
 
 def address(path: str) -> str:
-    return path.format(key="run", seq=0)
+    return path.format(key="run", seq=0, number="x")
 
 
 def test_every_route_that_acts_is_tried_here(subjects: Subjects, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,10 +15,12 @@ from fastapi.testclient import TestClient
 
 from rft_data.buffer import Buffer
 from rft_data.core.errors import RftError, RowError
+from rft_data.exchange.standing import excluded, said
 from rft_data.web.app import make_app
 from rft_data.web.choosing import Pair, Queue
 from rft_data.web.claims import CLAIM_S, CLAIMS_FILE, Claims
 from rft_data.web.subjects import Subjects
+from rft_data.web.writing import write
 from tests.rft_data.run.rejudge.explored import explore
 from tests.rft_data.web.conftest import FORM_TOKEN
 
@@ -25,11 +28,13 @@ PAIRS = 14
 _BOB = """
 import sys, time
 from rft_data.buffer import Buffer
+from functools import partial
 from rft_data.web.choosing import Queue
 from rft_data.web.claims import Claims
+from rft_data.web.writing import write
 folder, answers = sys.argv[1], int(sys.argv[2])
 with Buffer(folder, read_only=True) as buffer:
-    queue = Queue(buffer, None, Claims(folder))
+    queue = Queue(buffer, partial(write, buffer, None), Claims(folder))
     print("ready", flush=True)
     sys.stdin.readline()
     for number in range(answers + 1):
@@ -62,7 +67,7 @@ def names(pair: Pair | None) -> frozenset[str]:
 def test_no_pair_is_given_to_two_people_and_a_killed_one_loses_nothing(
     folder: Path, reading: Buffer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    own = Queue(reading, None, Claims(str(folder)))
+    own = Queue(reading, partial(write, reading, None), Claims(str(folder)))
     child = [sys.executable, "-c", _BOB, str(folder), "4"]
     with subprocess.Popen(child, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as bob:
         assert bob.stdin is not None
@@ -91,7 +96,7 @@ def test_no_pair_is_given_to_two_people_and_a_killed_one_loses_nothing(
     assert len(set(others)) == 5
     assert not set(given) & set(others)
     assert own.next_pair("ann") is None, "his claim outlives him"
-    again = Queue(reading, None, Claims(str(folder)))
+    again = Queue(reading, partial(write, reading, None), Claims(str(folder)))
     assert names(again.next_pair("bob")) == others[-1], "he goes on where he was"
     later = time.time() + CLAIM_S + 1
     monkeypatch.setattr("rft_data.web.claims.time.time", lambda: later)
@@ -108,7 +113,7 @@ def test_no_pair_is_given_to_two_people_and_a_killed_one_loses_nothing(
 
 
 def test_a_claim_that_came_after_an_answer_is_given_up(folder: Path, reading: Buffer) -> None:
-    ann, bob = (Queue(reading, None, Claims(str(folder))) for _ in range(2))
+    ann, bob = (Queue(reading, partial(write, reading, None), Claims(str(folder))) for _ in range(2))
     real, first = bob._claims.take, ann.next_pair("ann")
     assert first is not None
 
@@ -172,3 +177,23 @@ def test_two_people_may_both_be_asked_and_their_agreement_is_shown(folder: Path)
         assert ">75 %<" in shown(ann, "/s/buffer/said")
         assert eve.post("/s/buffer/choose/undo", data=form).status_code == 303
         assert eve.post("/s/buffer/choose/undo", data=form).status_code == 400, "nothing is left to undo"
+
+
+def test_undo_takes_back_one_choice_of_several_with_the_same_better_row(
+    folder: Path, reading: Buffer
+) -> None:
+    with Buffer(folder) as buffer:
+        explore(buffer, [[1.0, 0.5, 0.0]], run_id="three")
+    one, two, three = (
+        row["experience_id"]
+        for row in reading.read("experiences", ["experience_id", "run_id"]).to_pylist()
+        if row["run_id"] == "three"
+    )
+    queue = Queue(reading, partial(write, reading, None), Claims(str(folder)))
+    queue.answer("ann", one, two, "a")
+    queue.answer("ann", one, three, "a")
+    for standing in ([two], []):
+        queue.undo("ann")
+        words = said(reading, ["preferred"])
+        assert [word.text for word in words if word.taken_back is None] == standing
+        assert {choice[1] for choice in excluded(reading).choices} == {two, three} - set(standing)

@@ -6,6 +6,7 @@ import io
 import json
 import re
 from pathlib import Path
+from urllib.parse import unquote_plus
 
 import pytest
 from fastapi.testclient import TestClient
@@ -14,7 +15,11 @@ from typer.testing import CliRunner
 from rft_data.buffer import Buffer
 from rft_data.cli.app import app
 from rft_data.core.errors import StalledError
+from rft_data.core.filters import Compare
 from rft_data.web import asking
+from rft_data.web.app import make_app
+from rft_data.web.subjects import Subjects
+from tests.rft_data.run.rejudge.explored import STRICT, explore
 from tests.rft_data.web.conftest import FORM_TOKEN
 
 TEXT = """\
@@ -103,3 +108,31 @@ def test_a_child_that_dies_says_how() -> None:
         asking.ask("rft_data.run.trial.child", {}, deadline_s=0.01, what="the thing")
     with pytest.raises(asking.RftError, match="ended with exit code 1 and no answer"):
         asking.ask("rft_data.run.no_such_module", {}, deadline_s=30, what="the thing")
+
+
+@pytest.mark.slow
+def test_what_a_trial_keeps_of_rejected_groups_is_readmitted_from_the_page(
+    page: TestClient, runs: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    recipe = json.loads((runs / "run" / "recipe.json").read_text())
+    (run / "recipe.json").write_text(json.dumps({**recipe, "name": "run", "experience_ops": STRICT}))
+    with Buffer(run / "buffer") as buffer:
+        explore(buffer, [[1.0, 0.0], [1.0, 1.0], [0.0, 0.0]])
+    with Subjects([str(run)]) as subjects:
+        own = TestClient(make_app(subjects, "me", FORM_TOKEN), follow_redirects=False)
+        dropped = own.get("/s/run/groups/run/0-00000001").text
+        wanted = re.search(r'href="/s/run/try\?where=([^"]+)"', dropped)
+        assert wanted is not None
+        where = unquote_plus(wanted[1])
+        status, place = tried(own, "run", text="- grpo_advantage_mapper: {}\n", where=where)
+        assert status == 303, place
+        answer = own.post(f"{place}/readmit", data={"form_token": FORM_TOKEN})
+        assert answer.status_code == 303, answer.text
+        text = own.get(place).text
+        assert "1 of 1 rejected groups are re-admitted (2 rows)" in text
+        book = re.search(r"explored_by: (run-readmitted-\w+)</code>", text)
+        assert book is not None
+        rows = subjects.buffer("run").read("groups", None, Compare("run_id", "eq", book[1])).to_pylist()
+        assert [(row["group_id"], row["seqs"]) for row in rows] == [("run/0-00000001", [2, 3])]
