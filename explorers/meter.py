@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from explorers import clock
 from explorers.engines.images import accepted
 from explorers.ledger import Ledger, new_request
 from explorers.rewards.unscored import stated_cause
@@ -146,7 +147,7 @@ class MeteredEngine:
         request = new_request()
         given = accepted(self._engine, images)
         try:
-            with self._meter.during("generating"):
+            with self._meter.during("generating"), clock.during("generating"):
                 completion = await self._engine.generate(prompt_ids, sampling, **given)
             request.tokens = len(completion.token_ids)
         finally:
@@ -182,7 +183,7 @@ class MeteredChatEngine(MeteredEngine):
         sampling: Sampling,
     ) -> ChatCompletion:
         """`ChatEngine.chat`."""
-        with self._meter.during("generating"):
+        with self._meter.during("generating"), clock.during("generating"):
             completion = await self._chats.chat(messages, tools, sampling)
         self._meter.count("tokens", completion.completion_tokens)
         self._meter.ledger.sampled(completion.completion_tokens)

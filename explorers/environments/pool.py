@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, TypeVar
 
+from explorers import clock
 from explorers.environments.thread import EnvironmentThread, within
 from rft_data.core.errors import RecipeError
 
@@ -58,9 +59,10 @@ class Lent(Generic[E]):
         Raises: LateCall, StillBusy, and what the method raises.
         """
         what = getattr(method, "__name__", "the call")
-        if inspect.iscoroutinefunction(method):
-            return await within(deadline_s, method(*args, **kwargs), what)
-        return await self.thread.call(deadline_s, partial(method, *args, **kwargs), what)
+        with clock.during("acting"):
+            if inspect.iscoroutinefunction(method):
+                return await within(deadline_s, method(*args, **kwargs), what)
+            return await self.thread.call(deadline_s, partial(method, *args, **kwargs), what)
 
     def make(self, make: Callable[[], E]) -> None:
         """Make the environment; to be run in its thread."""
@@ -115,14 +117,16 @@ class EnvironmentPool(Generic[E]):
 
         Raises: LateCall when making one takes too long, and what making it raises.
         """
-        await self._places.acquire()
+        with clock.during("waiting"):
+            await self._places.acquire()
         lent: Lent[E] | None = None
         good = False
         try:
             lent = self._idle.pop() if self._idle else Lent(self._name)
             if lent.made is None:
                 making = partial(self._made, lent)
-                await lent.thread.call(self._plan.start_deadline_s, making, f"making '{self._name}'")
+                with clock.during("acting"):
+                    await lent.thread.call(self._plan.start_deadline_s, making, f"making '{self._name}'")
             yield lent
             good = True
         finally:
@@ -137,8 +141,12 @@ class EnvironmentPool(Generic[E]):
     @asynccontextmanager
     async def turn(self) -> AsyncIterator[None]:
         """Wait until this rollout may be played: at most `size` are at a time."""
-        async with self._turns:
+        with clock.during("waiting"):
+            await self._turns.acquire()
+        try:
             yield
+        finally:
+            self._turns.release()
 
     async def reset(self, lent: Lent[E], reset: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Call the environment's `reset` with the deadline for it. Raises: as `Lent.call`."""

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from explorers import clock
 from explorers.limits import Limits
 from explorers.meter import RETRIED, Meter
 from explorers.rewards.composition import Composition, RewardPart, is_open
@@ -86,7 +87,7 @@ class Rewards:
         if isinstance(chosen, Unscored):
             return self._composition.columns({task.reward or _RECIPE: chosen})
         own = [part for part in chosen if not self.is_of_groups(part)]
-        with self._meter.during("rewarding"):
+        with self._meter.during("rewarding"), clock.during("rewarding"):
             found = await self._outcomes(own, task, judged)
         return self._composition.columns(found, whole=len(own) == len(chosen))
 

@@ -7,6 +7,7 @@ from collections.abc import Collection, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
+from explorers.clock import RolloutClock, started
 from explorers.conversations.rows import row_names
 from explorers.ledger import Cost
 from explorers.meter import Meter
@@ -19,7 +20,7 @@ from explorers.workflows.rollouts import Rollouts, described
 from rft_data.core.errors import RftError
 from rft_data.core.protocols import Group, RolloutContext, Sampling, Unscored
 from rft_data.core.rows import Experience, Task, Ticket
-from rft_data.core.words import BurnCause, GroupOutcome, RowSource
+from rft_data.core.words import ROLLOUT_SECONDS, BurnCause, GroupOutcome, RowSource
 
 T = TypeVar("T")
 Member = asyncio.Task[list[Experience] | Exception]
@@ -87,12 +88,14 @@ class GroupPlayer:
         return dict(sorted(arrived.items())), errors
 
     async def _counted(self, task: Task, ctx: RolloutContext, cost: Cost) -> list[Experience] | Exception:
-        """Play a rollout and count what it costs."""
+        """Play a rollout, count what it costs, and note on its last row where its seconds went."""
         cost.begin()
+        clock = started()
         try:
-            return await self._rollouts.play(task, ctx)
+            outcome = await self._rollouts.play(task, ctx)
         finally:
             cost.end()
+        return outcome if isinstance(outcome, Exception) else _timed(outcome, clock)
 
     async def _group(
         self, ticket: Ticket, task: Task, arrived: Mapping[int, list[Experience]], errors: Sequence[str]
@@ -179,6 +182,11 @@ class GroupPlayer:
             source=source,
             sampling=sampling,
         )
+
+
+def _timed(rows: list[Experience], clock: RolloutClock) -> list[Experience]:
+    last = rows[-1]
+    return [*rows[:-1], replace(last, metadata={**last.metadata, ROLLOUT_SECONDS: clock.seconds()})]
 
 
 def _fate(one: Member, member: int, kept: Collection[int] | None) -> BurnCause | None:

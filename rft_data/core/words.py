@@ -79,6 +79,8 @@ class Drift(StrEnum):
     """By more, or the template renders it in another way: another row begins."""
 
 
+ROLLOUT_SECONDS: Final = "rollout_seconds"
+"""Key of the metadata of a rollout's last row: its wall seconds, by phase (`explorers/clock.py`)."""
 HISTORY_DRIFT: Final = "history_drift"
 """Key of a row's metadata: how many chat calls of its rollout drifted, by `Drift`; left out when none did."""
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rft_data.buffer import Buffer
+from rft_data.core.words import ROLLOUT_SECONDS
 from rft_data.reading.lineage_parts import Judgement
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def beside(row: Mapping[str, Any]) -> list[tuple[str, str]]:
     found: list[tuple[str, object]] = []
     if row["environment"]:
         found.append(("environment", row["environment"]))
-    found += json.loads(row["metadata"] or "{}").items()
+    found += [pair for pair in json.loads(row["metadata"] or "{}").items() if pair[0] != ROLLOUT_SECONDS]
     for name in ("sampling", "tools"):
         if row[name] and (value := json.loads(row[name])):
             found.append((name, value))

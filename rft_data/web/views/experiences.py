@@ -16,6 +16,8 @@ from rft_data.web.rendering import rendered, renderer_of
 from rft_data.web.rollout import advantage, beside, run_tokenizer, whole_row
 from rft_data.web.said import about_row
 from rft_data.web.side_by_side import Against, side_by_side
+from rft_data.web.spent import shares
+from rft_data.web.step_numbers import trained_in
 from rft_data.web.timeline import timeline
 
 
@@ -56,6 +58,8 @@ class ExperienceViews(View):
         return self._page.shown(
             "row.html",
             moments=timeline(buffer, line, row["created_at"]),
+            spent=shares(row["metadata"]),
+            trained=trained_in(buffer, line, self._page.own_run(key)),
             renderer=name,
             rendered=made,
             subject=subject,

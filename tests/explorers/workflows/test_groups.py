@@ -21,6 +21,7 @@ from explorers.workflows.rollouts import Rollouts
 from rft_data.core.errors import EngineError, ParityError, RecipeError
 from rft_data.core.protocols import Group, Sampling
 from rft_data.core.rows import Experience, Task, Ticket, WeightRef, experience_id_of
+from rft_data.core.words import ROLLOUT_SECONDS
 from tests.explorers.toys import ScriptedEngine, ScriptedWorkflow, task
 
 T = TypeVar("T")
@@ -361,3 +362,12 @@ def test_limits_out_of_their_range_are_refused_by_name(given: dict[str, Any], ma
     with pytest.raises(RecipeError) as refused:
         recipe_limits(given, group_size=4)
     assert match in str(refused.value)
+
+
+def test_the_last_row_of_a_rollout_says_where_its_seconds_went() -> None:
+    group, other = House().play(task("steps", "ok"), task("ok", name="u"))
+    for rows in ([row for row in one.experiences if row.member == 0] for one in (group, other)):
+        assert all(ROLLOUT_SECONDS not in row.metadata for row in rows[:-1])
+        spent = rows[-1].metadata[ROLLOUT_SECONDS]
+        assert {"all", "generating"} <= spent.keys()
+        assert 0 <= spent["generating"] <= spent["all"]
