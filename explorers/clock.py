@@ -1,7 +1,7 @@
 """Where the seconds of one rollout went: in calls of the engine, of its environment, of rewards, in waiting.
 
-They are stored beside the rollout's last row. Calls that other asyncio tasks make for a rollout (an HTTP server's)
-are not seen; all else counts as the rest.
+They are stored beside the rollout's last row. Calls that other asyncio tasks make for a rollout (an HTTP
+server's) are not seen; all else counts as the rest.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ class Share:
 
 
 def shares(metadata: str | None) -> list[Share]:
-    """The phases of a rollout, in a fixed order; empty where a row has none, or something else in their place.
+    """The phases of a rollout, in a fixed order; empty where a row has none, or something else there.
 
     Args: metadata: of its last row, as JSON.
     """
