@@ -8,11 +8,10 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TypedDict, cast
 
-from rft_data.core.text import shown
+from rft_data.core.text import shown, size_text
 from rft_data.reading.overview import Overview
 
 _CELL = 60
-_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 def overview_text(facts: Overview, owner: str, tags: Sequence[str]) -> str:
@@ -43,15 +42,6 @@ def _overview_lines(facts: Overview, owner: str, tags: Sequence[str]) -> Iterato
         yield f"run         {shown(run.run_id)}: {counts}, {steps}{newest}"
     if tags:
         yield f"tags        {', '.join(tags)}"
-
-
-def size_text(size: float) -> str:
-    """Bytes in the largest unit that leaves a number of at least one."""
-    for unit in _UNITS[:-1]:
-        if size < 1024:
-            return f"{size:.4g} {unit}"
-        size /= 1024
-    return f"{size:.4g} {_UNITS[-1]}"
 
 
 def rows_text(rows: Sequence[Mapping[str, object]]) -> str:

@@ -7,8 +7,7 @@ from collections.abc import Iterator, Mapping
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from rft_data.cli.buffer_text import size_text
-from rft_data.core.text import escaped, shown
+from rft_data.core.text import escaped, shown, size_text
 
 if TYPE_CHECKING:
     from rft_data.core.rows import Task

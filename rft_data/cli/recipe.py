@@ -165,10 +165,10 @@ def _validated(recipe: Path, overrides: Sequence[str], *, deep: bool) -> Recipe:
 def explain(recipe: RecipePath, overrides: Overrides = None, as_json: Json = False) -> None:
     """What a run would come to (batches, memory, disk, hosts), and every value with what set it."""
     with edge():
-        from rft_data.cli.outlook_text import outlook_lines
         from rft_data.recipe.explain import explain as explained
         from rft_data.recipe.explain import values
         from rft_data.recipe.load import load_recipe
+        from rft_data.run.outlook.lines import outlook_lines
 
         outlook = outlook_lines(load_recipe(recipe, overrides or []))
         if not as_json:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,9 +53,13 @@ def of_text(text: str) -> Sent:
     return Sent(text, text, {}, "", "")
 
 
-def worked_on(form: Sent) -> dict[str, Any]:
-    """What `rft_data.recipe.form.desk` says of a form; what was typed is never lost."""
+def worked_on(form: Sent, models: Collection[str] = ()) -> dict[str, Any]:
+    """What `rft_data.recipe.form.desk` says of a form; what was typed is never lost.
+
+    Args: models: folders of models that may be looked at: no other path in the form reaches the file system.
+    """
     request = {
+        "models": sorted(models),
         "text": form.text,
         "drawn": form.drawn,
         "fields": form.fields,
@@ -73,6 +77,7 @@ def worked_on(form: Sent) -> dict[str, Any]:
             "name": "",
             "places": {},
             "explained": [],
+            "outlook": [],
         }
 
 

@@ -7,10 +7,11 @@ import os
 import sys
 from pathlib import Path
 
-from rft_data.core.children import connected
+from rft_data.core.children import connected, limit_memory
 from rft_data.core.lookup import load, own_code_from
 
 _MOST_BYTES = 1_000_000
+_MEMORY_GIB = 2
 
 
 def main() -> None:
@@ -21,12 +22,15 @@ def main() -> None:
         own_code_from(Path(folder))
     with channel.makefile("rb") as stream:
         row = json.loads(stream.readline())
+    limit_memory(_MEMORY_GIB << 30)
     channel.sendall(_answer(name, row) + b"\n")
 
 
 def _answer(name: str, row: object) -> bytes:
     try:
         made = load(name, "renderer")(row)
+    except MemoryError:
+        return json.dumps({"wrong": f"it needs more than {_MEMORY_GIB} GiB of memory."}).encode()
     except Exception as err:  # noqa: BLE001 - renderers are user code
         return json.dumps({"wrong": f"{type(err).__name__}: {err}"[:2_000]}).encode()
     try:

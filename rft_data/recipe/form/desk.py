@@ -7,7 +7,7 @@ in it are not looked at. Values of environment variables are shown as references
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
@@ -57,10 +57,18 @@ class Answer(TypedDict):
     places: dict[str, str]
     """Its mode, folder and buffer: `mode`, `run_dir` and `buffer`."""
     explained: list[str]
+    outlook: list[tuple[str, str]]
+    """What a run of it would come to, as what and words."""
 
 
-def worked_on(request: Request) -> Answer:
-    """The recipe after the changes, what is wrong with it, and its fields."""
+Outlook = Callable[[Recipe], Sequence[tuple[str, str]]]
+
+
+def worked_on(request: Request, outlook: Outlook = lambda _: ()) -> Answer:
+    """The recipe after the changes, what is wrong with it, and its fields.
+
+    Args: outlook: what a run of a recipe without mistakes would come to.
+    """
     text, wrong, typed = _changed(request)
     mistakes: list[dict[str, Any]] = [_mistake(key, said) for key, said in wrong.items()]
     answer: Answer = {
@@ -71,6 +79,7 @@ def worked_on(request: Request) -> Answer:
         "name": "",
         "places": {},
         "explained": [],
+        "outlook": [],
     }
     try:
         tree = parse_yaml(text, _TOP, keep_lines=True)
@@ -86,6 +95,7 @@ def worked_on(request: Request) -> Answer:
     if not mistakes:
         answer["name"], answer["explained"] = recipe.name, lines
         where = str(getattr(recipe, "run_dir", ""))
+        answer["outlook"] = list(outlook(recipe))
         answer["places"] = {"mode": recipe.mode, "run_dir": where, "buffer": recipe.buffer.uri}
     return answer
 

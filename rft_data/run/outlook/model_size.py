@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,11 +44,6 @@ class ModelSize:
         return sum(rank * sum(shape) for name, shape in self.shapes.items() if _adapts(targets, name, shape))
 
 
-def size_of(model: Model) -> ModelSize | None:
-    """The size of a recipe's model; None where it is not a folder of this machine."""
-    return _tiny(model.build) if model.build is not None else folder_size(Path(str(model.path)))
-
-
 def folder_size(folder: Path) -> ModelSize | None:
     """The size of the model in a Hugging Face folder; None where there is none with safetensors files.
 
@@ -76,6 +71,15 @@ def folder_size(folder: Path) -> ModelSize | None:
             f"model '{folder}' cannot be sized up ({type(err).__name__}: {err}): config.json and the heads "
             "of its safetensors files do not say; copy it again."
         ) from err
+
+
+Look = Callable[[Path], ModelSize | None]
+"""Sizes up the model in a folder; None where there is none."""
+
+
+def size_of(model: Model, look: Look = folder_size) -> ModelSize | None:
+    """The size of a recipe's model; None where it is not a folder of this machine."""
+    return _tiny(model.build) if model.build is not None else look(Path(str(model.path)))
 
 
 def _heads(file: Path) -> Iterator[tuple[str, tuple[int, ...]]]:

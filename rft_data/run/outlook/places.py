@@ -10,7 +10,7 @@ from rft_data.recipe.modes import TrainingRecipe
 from rft_data.recipe.online import OnlineRecipe
 from rft_data.run.outlook.batches import micro_batch
 from rft_data.run.outlook.memory import Training, cache_bytes_a_token, training_memory, width
-from rft_data.run.outlook.model_size import ModelSize, folder_size
+from rft_data.run.outlook.model_size import Look, ModelSize, folder_size
 
 _MOST_AT_A_TIME = 256
 """Sequences that an engine runs at a time where the recipe does not say."""
@@ -33,16 +33,19 @@ class Place:
         return sum(self.parts.values())
 
 
-def places(recipe: TrainingRecipe, size: ModelSize, *, shared_gpu: bool) -> Iterator[Place]:
+def places(
+    recipe: TrainingRecipe, size: ModelSize, look: Look = folder_size, *, shared_gpu: bool
+) -> Iterator[Place]:
     """The trainer, the engines, and the reward models on devices of their own.
 
-    Args: shared_gpu: the run is one process on a machine with a GPU, on which it trains and samples.
+    Args: look: sizes up the models of rewards. shared_gpu: the run is one process on a machine with a GPU,
+        on which it trains and samples.
     """
     trainer, explorers = recipe.placement.trainer, recipe.placement.explorers
     yield _trainer(recipe, size, 1 if shared_gpu else trainer.gpus / trainer.processes)
     if recipe.explorer is not None:
         yield _engine(recipe, size, 1 if shared_gpu else explorers.gpus)
-        yield from _reward_models(recipe)
+        yield from _reward_models(recipe, look)
 
 
 def _trainer(recipe: TrainingRecipe, size: ModelSize, gpus: float) -> Place:
@@ -74,10 +77,10 @@ def _engine(recipe: OnlineRecipe, size: ModelSize, gpus: float) -> Place:
     return Place(f"engine '{engine.use}'", explorers.count, gpus, parts)
 
 
-def _reward_models(recipe: OnlineRecipe) -> Iterator[Place]:
+def _reward_models(recipe: OnlineRecipe, look: Look) -> Iterator[Place]:
     for one in recipe.explorer.reward:
         if one.use == "reward_model":
-            size = folder_size(Path(str(one.args.get("model"))))
+            size = look(Path(str(one.args.get("model"))))
             on_gpu = not str(one.args.get("device", "cpu")).startswith("cpu")
             if size is not None:
                 parts = {"weights": 4 * size.parameters}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from hashlib import sha256
+from pathlib import Path
 from typing import Annotated, Any
 
 from fastapi import Depends
@@ -12,12 +13,14 @@ from fastapi.responses import HTMLResponse, PlainTextResponse, RedirectResponse,
 
 from rft_data.core.errors import ConflictError, RecipeError, TokenError
 from rft_data.recipe.shipped import shipped_recipe, shipped_recipes
+from rft_data.run.status import stored_recipe
 from rft_data.web.page import Page, Route, Text, View, Words
 from rft_data.web.recipe_form import Sent, by_field, of_text, sent, worked_on
 from rft_data.web.starting import Start, begin, planned
 
 Form = Annotated[Sent, Depends(sent)]
 _FIRST = "quickstart"
+_MOST_RUNS = 50
 
 
 class RecipeViews(View):
@@ -38,7 +41,7 @@ class RecipeViews(View):
         """A shipped recipe, to start from."""
         name = shipped_recipe(start).name
         if name not in self._begun:
-            found = worked_on(of_text(shipped_recipe(name).path.read_text()))
+            found = worked_on(of_text(shipped_recipe(name).path.read_text()), self._models())
             if not found["parts"]:
                 return self._shown(found)
             self._begun[name] = found
@@ -47,7 +50,7 @@ class RecipeViews(View):
     def change(self, form_token: Words, form: Form) -> Response:
         """Put the fields into the text, and check, explain or download it."""
         self._page.check_form(form_token)
-        found = worked_on(form)
+        found = worked_on(form, self._models())
         if form.button == "download" and not found["typed"]:
             return _file(found["text"])
         return self._shown(found, said=form.button == "check", status=400 if found["mistakes"] else 200)
@@ -60,7 +63,7 @@ class RecipeViews(View):
                 "this page starts nothing; start it with 'rft view RUNS --allow-run' to run recipes."
             )
         self._page.check_form(form_token)
-        found = worked_on(form)
+        found = worked_on(form, self._models())
         if not found["name"]:
             return self._shown(found, status=400)
         try:
@@ -72,6 +75,13 @@ class RecipeViews(View):
         if form.confirmed != digest:
             return self._page.shown("run_recipe.html", start=start, text=found["text"], digest=digest)
         return self._began(start, found["text"])
+
+    def _models(self) -> set[str]:
+        """Folders of models that recipes of the first runs name: they may be looked at for an outlook."""
+        folders = [one.run_dir for one in self._page.subjects if one.run_dir is not None][:_MOST_RUNS]
+        recipes = [stored_recipe(folder) for folder in folders]
+        paths = [one["model"].get("path") for one in recipes if isinstance(one.get("model"), dict)]
+        return {str(Path(path)) for path in paths if isinstance(path, str) and Path(path).is_absolute()}
 
     def _began(self, start: Start, text: str) -> RedirectResponse:
         begin(start, text)

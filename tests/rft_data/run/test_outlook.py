@@ -9,13 +9,13 @@ import torch
 from peft import LoraConfig, get_peft_model
 from transformers import AutoConfig, AutoModelForCausalLM, Qwen2ForCausalLM
 
-from rft_data.cli.outlook_text import outlook_lines
 from rft_data.core.errors import IntegrityError
 from rft_data.recipe.load import load_recipe
 from rft_data.recipe.online import OnlineRecipe
 from rft_data.recipe.sections import TinyModel
 from rft_data.run.outlook.batches import micro_batch
 from rft_data.run.outlook.contacts import contacts
+from rft_data.run.outlook.lines import outlook_lines
 from rft_data.run.outlook.memory import Batch, Training, cache_bytes_a_token, training_memory
 from rft_data.run.outlook.model_size import _tiny, folder_size
 from rft_data.run.outlook.places import places

@@ -31,6 +31,7 @@ def table(row): return [{"x": 1}, {"y": "<b>two</b>"}]
 def hostile(row): return [{k: k for k in row["metadata"]["hostile"]}]
 def thing(row): return object()
 def big(row): return "x" * 2_000_000
+def hungry(row): return str(len(bytearray(3 << 30)))
 def wrong(row): raise KeyError("<script>no city</script>")
 def leaves(row): sys.exit(4)
 def sleeps(row): time.sleep(60)
@@ -105,6 +106,7 @@ def test_other_values_are_refused(made: object) -> None:
     [
         ("thing", "it returned object; wanted"),
         ("big", "it returned 2,000,012 bytes; at most 1,000,000"),
+        ("hungry", "it needs more than 2 GiB of memory."),
         ("wrong", "KeyError: '<script>no city</script>'"),
         ("leaves", "its process ended with exit code 4."),
         ("ends_all", "its process ended with signal SIGKILL."),

@@ -1,11 +1,11 @@
-"""What `rft recipe explain` says first: what a run would come to, in lines for a person."""
+"""What a run would come to, in lines for a person: of `rft recipe explain`, and of the page's form."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rft_data.cli.buffer_text import size_text
 from rft_data.core.scratch import on_store, working_folder
+from rft_data.core.text import size_text
 from rft_data.placement.machine import total_bytes
 from rft_data.recipe.kinds import with_model, with_reinforcement
 from rft_data.recipe.modes import TrainingRecipe
@@ -13,7 +13,7 @@ from rft_data.recipe.recipe import Recipe, RunRecipe
 from rft_data.run.doctor.machine import gpu_lines
 from rft_data.run.outlook.batches import batch_lines, counted, most_sampled, staleness_line
 from rft_data.run.outlook.contacts import contacts
-from rft_data.run.outlook.model_size import ModelSize, size_of
+from rft_data.run.outlook.model_size import Look, ModelSize, folder_size, size_of
 from rft_data.run.outlook.places import Place, places
 from rft_data.run.status import run_status
 from rft_data.weights.checkpoint import KEPT
@@ -25,7 +25,7 @@ _ROW_BYTES, _TOKEN_BYTES = 2_000, 20
 def outlook_lines(recipe: Recipe) -> list[str]:
     """One line for each thing that is known before the run, as `what: words`."""
     training, run = with_reinforcement(recipe), with_model(recipe)
-    lines = [] if training is None else list(_training(training))
+    lines = [] if training is None else list(training_lines(training))
     if run is not None:
         lines.append(("where", _where(run)))
     hosts = contacts(recipe)
@@ -37,19 +37,20 @@ def outlook_lines(recipe: Recipe) -> list[str]:
     return [f"{what:<12} {words}" for what, words in lines]
 
 
-def _training(recipe: TrainingRecipe) -> Iterator[tuple[str, str]]:
+def training_lines(recipe: TrainingRecipe, look: Look = folder_size) -> Iterator[tuple[str, str]]:
+    """What its training would come to: batches, staleness, memory, disk; each as what and words.
+
+    Args: look: sizes up the model in a folder that the recipe names; None where it looks at none.
+    """
     yield from batch_lines(recipe)
     yield "staleness", staleness_line(recipe)
-    size = size_of(recipe.model)
+    size = size_of(recipe.model, look)
     if size is None:
-        yield (
-            "memory",
-            f"not known: '{recipe.model.path}' is no folder here with safetensors files",
-        )
+        yield "memory", f"not known: '{recipe.model.path}' is no folder here with safetensors files"
         return
     yield "model", f"{_number(size.parameters)} parameters"
     cards = gpu_lines() if recipe.placement.use == "inline" else []
-    found = list(places(recipe, size, shared_gpu=bool(cards)))
+    found = list(places(recipe, size, look, shared_gpu=bool(cards)))
     for place in found:
         yield "memory", _memory(place)
     if cards:
