@@ -7,7 +7,7 @@ that were sampled are replaced by their sampled ids; only what is new is tokenis
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from explorers.conversations.drift import SHORT
 from explorers.conversations.template import THINK_CLOSE, THINK_OPEN, ChatTemplate
@@ -34,6 +34,12 @@ class History:
     turns: Turns
     template: ChatTemplate
     policy: TemplatePolicy
+    _contexts: dict[Turn, str] = field(default_factory=dict)
+    """The texts of their contexts: each prompt is compared with all of them."""
+
+    def forget(self, turn: Turn) -> None:
+        """A turn was removed."""
+        self._contexts.pop(turn, None)
 
     def continued(self, prompt: Sequence[int]) -> Continued:
         """Where `prompt` goes on; a short difference in the last turn is put into that turn.
@@ -97,17 +103,20 @@ class History:
 
     def _after(self, turn: Turn, text: str) -> str | None:
         """What follows the turn in `text`; None when it does not begin with the turn's text."""
-        context, said = self._text(turn.context), self._text([*turn.sampled, *turn.replaced])
+        context, thinks = self._context(turn), self.policy is TemplatePolicy.KEEP_THINKING
+        if not thinks and not text.startswith(context):
+            return None
+        said = self._text([*turn.sampled, *turn.replaced])
         if text.startswith(context + said):
             return text[len(context) + len(said) :]
-        if self.policy is not TemplatePolicy.KEEP_THINKING:
+        if not thinks:
             return None
         return _after_unthought(context, said, text)
 
     def _drifted(self, parent: Turn | None, left: str) -> list[Turn]:
         """The turns after `parent` whose prompt `left` begins with, but not with what was sampled then."""
         contexts = [
-            (turn, self._text(turn.context)) for turn in self.turns.siblings(parent) if turn.reply is not None
+            (turn, self._context(turn)) for turn in self.turns.siblings(parent) if turn.reply is not None
         ]
         return [turn for turn, context in contexts if left.startswith(context) and len(left) > len(context)]
 
@@ -115,7 +124,7 @@ class History:
         """Keep of a turn what `left` has of it; what follows that. None where it differs by too much."""
         if turn.children or turn.replaced:
             return None
-        text = left[len(self._text(turn.context)) :]
+        text = left[len(self._context(turn)) :]
         for kept in range(len(turn.sampled) - 1, max(0, len(turn.sampled) - SHORT - 1), -1):
             said = self._text(turn.sampled[:kept])
             if text.startswith(said):
@@ -125,6 +134,11 @@ class History:
 
     def _longer(self, deeper: Turn | None, parent: Turn | None) -> bool:
         return deeper is not None and (parent is None or len(deeper.path) > len(parent.path))
+
+    def _context(self, turn: Turn) -> str:
+        if turn not in self._contexts:
+            self._contexts[turn] = self._text(turn.context)
+        return self._contexts[turn]
 
     def _text(self, ids: Sequence[int]) -> str:
         text: str = self.template.tokenizer.decode(list(ids), skip_special_tokens=False)

@@ -68,6 +68,10 @@ class Trajectory:
     closed: bool = False
     """Whether it takes no more requests."""
     _asked: int = 0
+    _history: History = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._history = History(self.turns, self.template, self.policy)
 
     def begin(self, prompt_ids: Sequence[int], asked: Asked, choices: int, max_tokens: int) -> list[Turn]:
         """The turns of a request that is about to be sampled, one for each choice.
@@ -78,7 +82,7 @@ class Trajectory:
         if self.closed:
             raise RowError(f"trajectory '{self.id}' is closed; open another one.")
         self._spend(choices * max_tokens)
-        found = History(self.turns, self.template, self.policy).continued(prompt_ids)
+        found = self._history.continued(prompt_ids)
         self.drift[found.drift] += 1
         self._asked += choices * max_tokens
         added = self._messages(found.parent, found.added, asked)
@@ -104,6 +108,7 @@ class Trajectory:
     def abort(self, turn: Turn) -> None:
         """Forget a turn that was not finished."""
         self.turns.forget(turn)
+        self._history.forget(turn)
         self.aborted += 1
         self.aborted_tokens += len(turn.sampled)
         self.sampled += len(turn.sampled)

@@ -1,4 +1,4 @@
-"""vLLM's V1 engine inside this process, stepped by us from one thread.
+"""vLLM's V1 engine inside this process, stepped by us, one call at a time.
 
 Because we step it, no step runs during a weight swap and the version of every token is known. It is no
 server and uses one process. `explorers/engines/swap.py` describes a swap.
@@ -7,9 +7,9 @@ server and uses one process. `explorers/engines/swap.py` describes a swap.
 from __future__ import annotations
 
 import asyncio
-import itertools
 import os
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from explorers.engines.images import Fetch
 from explorers.engines.isolation import RandomStream, process_state_kept
 from explorers.engines.proof import Proof, check_room, end_token_ids, probe_tolerance
 from explorers.engines.swap import Segments, WeightSwap, checked_mode
+from explorers.engines.vllm_calls import EngineCalls
 from explorers.engines.vllm_images import VllmImages, refusals
 from explorers.engines.vllm_options import (
     SCORING,
@@ -30,7 +31,7 @@ from explorers.engines.vllm_options import (
     started,
 )
 from explorers.engines.vllm_process import ONE_AT_A_TIME, opened, shut_down
-from explorers.engines.vllm_request import Flight, Flights, OnOutput, asked, sampled_tokens
+from explorers.engines.vllm_request import Flight, Flights, OnOutput, sampled_tokens
 from explorers.ledger import note_unfinished
 from explorers.transports import make_transport
 from explorers.transports.arrival import Source
@@ -53,6 +54,7 @@ class VllmEngine:
         swap: str = "drain",
         transport: Mapping[str, Any] | None = None,
         texts: bool = False,
+        own_thread: bool = False,
     ) -> None:
         """Start vLLM on the model in `model_path`.
 
@@ -64,6 +66,7 @@ class VllmEngine:
             swap: what `swap_weights` does with requests in flight: drain, continue or recompute.
             transport: `use` and the arguments of one of TRANSPORTS; None: the published directory.
             texts: whether vLLM has the model's tokenizer, as a server over this engine needs it.
+            own_thread: whether it steps beside the event loop; see `EngineCalls`.
 
         Raises: RecipeError for an option vLLM does not have, before anything is started.
         """
@@ -84,9 +87,8 @@ class VllmEngine:
         tolerance = probe_tolerance(str(self._llm.model_config.dtype))
         self._swap = WeightSwap(self, self._proof, way, mode=mode, tolerance=tolerance)
         self._random = RandomStream(seed)
-        self._ids = itertools.count()
         self._flights = Flights()
-        self._held: list[Any] = []
+        self._calls = EngineCalls(self._llm, self._random, own_thread=own_thread)
         self._stepper: asyncio.Task[None] | None = None
 
     @property
@@ -138,9 +140,14 @@ class VllmEngine:
         check_room(prompt_ids, self._max_model_len)
         future = asyncio.get_running_loop().create_future()
         flight = Flight(list(prompt_ids), parameters, Segments(version), future, images, on_output=on_output)
-        self._start(flight, version)
+        self._flights.take(flight)
         if self._stepper is None or self._stepper.done():
             self._stepper = asyncio.create_task(self._step_until_idle())
+        try:
+            await self._calls.call(partial(self._start, flight, version))
+        except BaseException:
+            self._abort([flight])
+            raise
         return flight
 
     def give_up(self, flight: Flight) -> None:
@@ -164,6 +171,7 @@ class VllmEngine:
         Returns and raises what `WeightSwap.load` does, and EngineError when the engine is closed.
         """
         self._check_open()
+        self._calls.settle()
         with ONE_AT_A_TIME:
             return self._swap.load(ref)
 
@@ -175,6 +183,7 @@ class VllmEngine:
     def close(self) -> None:
         """Stop vLLM and free its memory; idempotent."""
         self._swap.close()
+        self._calls.close()
         if self._llm is not None:
             shut_down(self, self._llm)
             self._llm = None
@@ -188,36 +197,25 @@ class VllmEngine:
         salt = f"v{version}"
         shown = self._images.of_prompt(flight.images, salt)
         with refusals(flight.images):
-            flight.request_id = self._add(flight.prompt_ids, flight.parameters, salt, shown)
-        self._flights.running[flight.request_id] = flight
-
-    def _add(self, prompt_ids: Sequence[int], parameters: Any, salt: str, shown: Mapping[str, Any]) -> str:
-        prompt, params = asked(prompt_ids, parameters, salt, shown)
-        request_id = str(next(self._ids))
-        with ONE_AT_A_TIME:
-            self._llm.add_request(request_id, prompt, params)
-        return request_id
+            self._calls.add(flight.request_id, flight.prompt_ids, flight.parameters, salt, shown)
 
     def _step(self) -> list[Any]:
         """One step of every running request; returns the outputs of those that finished or are streamed."""
-        with ONE_AT_A_TIME, self._random.active():
-            return [output for output in self._llm.step() if self._flights.awaits(output)]
+        return [output for output in self._calls.step() if self._flights.awaits(output)]
 
     async def _step_until_idle(self) -> None:
         try:
             while self._flights.running:
-                self._flights.answer(self._step())
+                await self._calls.call(lambda: self._flights.held.extend(self._step()))
+                self._flights.answer()
                 await asyncio.sleep(0)
         except Exception as err:  # noqa: BLE001 - any error of vLLM is passed to the callers
             self._break(err)
 
     def _abort(self, flights: Sequence[Flight]) -> None:
-        request_ids = [flight.request_id for flight in flights]
-        for request_id in request_ids:
-            self._flights.running.pop(request_id, None)
+        request_ids = self._flights.leave(flights)
         if self._llm is not None:
-            with ONE_AT_A_TIME:
-                self._llm.abort_request(request_ids)
+            self._calls.later(partial(self._calls.abort, request_ids))
 
     def _break(self, err: Exception) -> EngineError:
         """Close the engine after a failed step: the state of vLLM is unknown."""
@@ -244,9 +242,8 @@ class VllmEngine:
     def apply(self, source: Source, version: int) -> None:
         """Replace the weights in one call of the worker, between two steps."""
         self._check_open()
-        sampled = sampled_tokens(self._llm)
-        for request_id, flight in self._flights.running.items():
-            flight.segments.cut(version, sampled[request_id])
+        self._calls.settle()
+        without_token = self._flights.cut(version, sampled_tokens(self._llm))
         with ONE_AT_A_TIME:
             self._llm.collective_rpc("rft_load_weights", args=(dict(source),))
             if self._swap.mode == "recompute":
@@ -254,17 +251,17 @@ class VllmEngine:
             elif not self._flights.running:
                 self._llm.reset_prefix_cache()
         if self._swap.mode == "continue":
-            self._start_over(
-                [f for f in self._flights.running.values() if not sampled[f.request_id]], version
-            )
+            self._start_over(without_token, version)
 
     def score(self, sequences: Sequence[Sequence[int]]) -> list[npt.NDArray[np.float32]]:
         """Logprobs (nats, temperature 1) of each token given the ones before; entry 0 is 0.
 
         Requests in flight are stepped too; those that finish are answered by `go_on`.
         """
-        salt = f"probe{next(self._ids)}"
-        ids = [self._add(row, SCORING, salt, {}) for row in sequences]
+        salt = f"probe{self._flights.new_id()}"
+        ids = [self._flights.new_id() for _ in sequences]
+        for name, row in zip(ids, sequences, strict=True):
+            self._calls.add(name, row, SCORING, salt, {})
         found: dict[str, Any] = {}
         while len(found) < len(ids):
             try:
@@ -272,7 +269,7 @@ class VllmEngine:
             except Exception as err:
                 raise self._break(err) from err
             found.update({o.request_id: o.prompt_logprobs for o in outputs if o.request_id in ids})
-            self._held += [output for output in outputs if output.request_id not in ids]
+            self._flights.held += [output for output in outputs if output.request_id not in ids]
         scored = []
         for request_id, row in zip(ids, sequences, strict=True):
             entries = zip(found[request_id][1:], row[1:], strict=True)
@@ -282,17 +279,17 @@ class VllmEngine:
     def go_on(self, step: int) -> None:
         """Seed the random stream for the new weights, and answer the requests that have finished."""
         self._random.restart(step)
-        held, self._held = self._held, []
-        self._flights.answer(held)
+        self._flights.answer()
 
     def drop(self, failure: EngineError) -> None:
         """Fail all requests in flight, and abort them in vLLM: no step may use mixed weights."""
-        self._held = []
+        self._flights.held.clear()
         self._flights.fail(failure)
         self._abort(list(self._flights.running.values()))
 
     def _start_over(self, flights: Sequence[Flight], version: int) -> None:
         """Restart requests without a token yet, so that they have no cache of the old weights."""
-        self._abort(flights)
+        self._calls.abort(self._flights.leave(flights))
         for flight in flights:
+            self._flights.take(flight)
             self._start(flight, version)

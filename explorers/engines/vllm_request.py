@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -76,15 +77,45 @@ class Flights:
 
     running: dict[str, Flight] = field(default_factory=dict)
     """By the id that vLLM has of them."""
+    held: list[Any] = field(default_factory=list)
+    """Outputs that are not passed on yet, in the order of the steps."""
+    _ids: Iterator[int] = field(default_factory=itertools.count)
+
+    def new_id(self) -> str:
+        """The id of another request."""
+        return str(next(self._ids))
+
+    def take(self, flight: Flight) -> None:
+        """A request is in flight, under a new id."""
+        flight.request_id = self.new_id()
+        self.running[flight.request_id] = flight
+
+    def leave(self, flights: Sequence[Flight]) -> list[str]:
+        """Requests are not in flight any more; returns their ids."""
+        request_ids = [flight.request_id for flight in flights]
+        for request_id in request_ids:
+            self.running.pop(request_id, None)
+        return request_ids
+
+    def cut(self, version: int, sampled: Mapping[str, int]) -> list[Flight]:
+        """Another version samples from here on; returns the requests without a token yet.
+
+        `sampled`: tokens so far of those that vLLM has not finished.
+        """
+        unfinished = {name: flight for name, flight in self.running.items() if name in sampled}
+        for name, flight in unfinished.items():
+            flight.segments.cut(version, sampled[name])
+        return [flight for name, flight in unfinished.items() if not sampled[name]]
 
     def awaits(self, output: Any) -> bool:
         """Whether somebody wants this output: the last one of a request, or any of one that is streamed."""
         flight = self.running.get(output.request_id)
         return bool(output.finished) or (flight is not None and flight.on_output is not None)
 
-    def answer(self, outputs: Sequence[Any]) -> None:
-        """Pass vLLM's outputs on; a request with its last one is not in flight any more."""
-        for output in outputs:
+    def answer(self) -> None:
+        """Pass the held outputs on; a request with its last one is not in flight any more."""
+        held, self.held = self.held, []
+        for output in held:
             flight = self.running.get(output.request_id)
             if output.finished:
                 self.running.pop(output.request_id, None)
@@ -98,8 +129,8 @@ class Flights:
 
 
 def sampled_tokens(llm: Any) -> dict[str, int]:
-    """Tokens sampled so far, by request."""
-    states = llm.output_processor.request_states.values()
+    """Tokens sampled so far, by request; others may come and go meanwhile."""
+    states = list(llm.output_processor.request_states.values())
     return {state.external_req_id: state.detokenizer.num_output_tokens() for state in states}
 
 

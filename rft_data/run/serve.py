@@ -138,7 +138,12 @@ def _engine(settings: ServeSettings, buffer: Buffer) -> VllmEngine:
     ref = published[-1] if published else versions.publish(0, partial(publishable, settings.model))
     room = settings.max_model_len or _room(settings.model)
     engine = VllmEngine(
-        settings.model, seed=settings.seed, max_model_len=room, options=settings.options, texts=True
+        settings.model,
+        seed=settings.seed,
+        max_model_len=room,
+        options=settings.options,
+        texts=True,
+        own_thread=True,
     )
     engine.load_weights(ref)
     return engine

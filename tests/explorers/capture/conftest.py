@@ -155,7 +155,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     write_manifest(version, {"run_id": "run", "version": 0, "step": 0})
     loop = Loop()
     buffer = Buffer(str(folder / "buffer"))
-    engine = VllmEngine(model, seed=0, max_model_len=ROOM, options={}, texts=True)
+    engine = VllmEngine(model, seed=0, max_model_len=ROOM, options={}, texts=True, own_thread=True)
     engine.load_weights(WeightRef("run", 0, 0, str(version)))
     template = ChatTemplate(AutoTokenizer.from_pretrained(model))
     capture = Capture(template, SAMPLING, limits=CaptureLimits(key_requests=8))

@@ -1,0 +1,72 @@
+"""The calls of one vLLM engine, one after another: in the event loop, or in a thread of its own beside it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+from explorers.engines.isolation import RandomStream
+from explorers.engines.vllm_process import ONE_AT_A_TIME
+from explorers.engines.vllm_request import asked
+
+T = TypeVar("T")
+
+
+class EngineCalls:
+    """Steps, additions and abortions, in the order in which they are asked for.
+
+    In a thread of their own they leave the event loop free for other work, such as a server's. Such an engine
+    changes torch's random generators at any time, so no trainer may be in its process.
+    """
+
+    def __init__(self, llm: Any, random: RandomStream, *, own_thread: bool) -> None:
+        """`llm`: vLLM's `LLMEngine`, which draws from `random`."""
+        self._llm = llm
+        self._random = random
+        self._pool = ThreadPoolExecutor(1, "vllm") if own_thread else None
+
+    async def call(self, act: Callable[[], T]) -> T:
+        """Call now, or after the calls before it; returns or raises what `act` does."""
+        if self._pool is None:
+            return act()
+        return await asyncio.get_running_loop().run_in_executor(self._pool, act)
+
+    def later(self, act: Callable[[], object]) -> None:
+        """The same without waiting for the end."""
+        if self._pool is None:
+            act()
+        else:
+            self._pool.submit(act)
+
+    def settle(self) -> None:
+        """Wait until all calls so far are done; the event loop stands still."""
+        if self._pool is not None:
+            self._pool.submit(int).result()
+
+    def close(self) -> None:
+        """Take no more calls, and wait for the one that runs; those that have not begun are given up."""
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+
+    # --- the calls -----------------------------------------------------------------------------------------
+
+    def add(
+        self, name: str, prompt_ids: Sequence[int], parameters: Any, salt: str, shown: Mapping[str, Any]
+    ) -> None:
+        """Add a request; arguments are those of `asked`."""
+        prompt, params = asked(prompt_ids, parameters, salt, shown)
+        with ONE_AT_A_TIME:
+            self._llm.add_request(name, prompt, params)
+
+    def abort(self, names: Sequence[str]) -> None:
+        """End requests; those that vLLM does not know are passed over."""
+        with ONE_AT_A_TIME:
+            self._llm.abort_request(list(names))
+
+    def step(self) -> list[Any]:
+        """One step of every request; returns vLLM's outputs."""
+        with ONE_AT_A_TIME, self._random.active():
+            found: list[Any] = self._llm.step()
+            return found
