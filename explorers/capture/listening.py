@@ -25,7 +25,8 @@ async def listening(
     """
     uvicorn = need("uvicorn", "web", "a capturing server")
     try:
-        bound = socket.create_server((host, port))
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        bound = socket.create_server((host, port), family=family)
     except OSError as err:
         raise BusyError(
             f"{host}:{port} cannot be listened on ({err}); take another port, or 0 for any."
@@ -41,7 +42,8 @@ async def listening(
         try:
             while not server.started and not serving.done():
                 await asyncio.sleep(0.005)
-            yield f"http://{host}:{bound.getsockname()[1]}"
+            named = f"[{host}]" if ":" in host else host
+            yield f"http://{named}:{bound.getsockname()[1]}"
         finally:
             server.should_exit = True
             await serving

@@ -20,7 +20,7 @@ async def openai_app(
     Args:
         name: what the model is called in requests.
         tool_parser, reasoning_parser: vLLM's names of them (`hermes`, `qwen3`); None: texts stay as sampled.
-    Raises: RecipeError for a parser that vLLM does not have.
+    Raises: RecipeError for a parser that vLLM does not have, or cannot import.
     """
     with _levels_kept():  # a package that vLLM's server imports silences all but errors
         from vllm.entrypoints.launchers.api_server.app_state import init_app_state
@@ -30,6 +30,7 @@ async def openai_app(
 
     given = ["--model", str(engine.model_path), "--served-model-name", name, "--disable-fastapi-docs"]
     given += ["--disable-log-stats", "--generation-config", "vllm"]
+    given += ["--api-key", ""]  # the gate looks at keys; VLLM_API_KEY is of another server
     if tool_parser is not None:
         given += ["--enable-auto-tool-choice", "--tool-call-parser", tool_parser]
     if reasoning_parser is not None:
@@ -44,9 +45,12 @@ async def openai_app(
         with _levels_kept():
             app = build_app(args, tasks, recorder.model_config)
             await init_app_state(recorder, app.state, args, tasks)
-    except KeyError as err:
+    except (KeyError, TypeError) as err:
+        if isinstance(err, TypeError) and "has not been registered" not in str(err):
+            raise
         raise RecipeError(
-            f"vLLM has no parser {err}; `tool_parser` and `reasoning_parser` name its own."
+            f"vLLM cannot load a parser ({err}); `tool_parser` is {tool_parser!r} and `reasoning_parser` "
+            f"{reasoning_parser!r}: name parsers of vLLM's, and install what they import."
         ) from err
     made: App = app
     return made

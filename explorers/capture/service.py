@@ -81,11 +81,12 @@ class Service:
         }
 
     async def reward(self, name: str, given: Given, author: str) -> Mapping[str, Any] | None:
-        """Keep a reward until the end of a trajectory, or store it as feedback after it."""
+        """Keep a reward until the end of a trajectory, or store it as feedback; either is durable."""
         about = self._about.get(name)
         if about is not None:
             async with about.ending:
                 if self.capture.find(name) is not None:
+                    await self._store.rewarded(name, about.task, given)
                     about.given = given
                     return {"id": name, "stored": False}
         stored = await self._store.find(name)

@@ -89,8 +89,11 @@ class TrajectoryStore:
         self._next = self._first_ordinal()
         self.lost = [name for name in journal.left if not self._rows_of(name)]
         for name in self.lost:
-            taskset = str(journal.left[name].get("taskset", TASKSET))
-            self._fail(name, "lost: the server ended before it did", taskset)
+            about = journal.left[name]
+            reward = about.get("reward")
+            rewards = [reward] if isinstance(reward, float) else []
+            taskset = str(about.get("taskset", TASKSET))
+            self._fail(name, "lost: the server ended before it did", taskset, rewards)
         journal.settle()
 
     def name(self, random: str) -> str:
@@ -100,8 +103,12 @@ class TrajectoryStore:
 
     async def opened(self, trajectory: Trajectory, task: Task | None) -> None:
         """Leave a durable trace of a trajectory that is about to begin."""
-        about = {"taskset": TASKSET if task is None else task.taskset}
-        await self._in_thread(partial(self._journal.opened, trajectory.id, about))
+        await self._in_thread(partial(self._journal.opened, trajectory.id, _about(task)))
+
+    async def rewarded(self, name: str, task: Task | None, given: Given) -> None:
+        """Note the reward of an open trajectory, which outlives a kill of the server."""
+        about = {**_about(task), "reward": given.value}
+        await self._in_thread(partial(self._journal.opened, name, about))
 
     async def store(
         self, trajectory: Trajectory, task: Task | None, given: Given | None, end: RolloutEnd
@@ -159,7 +166,7 @@ class TrajectoryStore:
         self._fail(name, why, taskset)
         self._journal.ended(name)
 
-    def _fail(self, name: str, why: str, taskset: str) -> None:
+    def _fail(self, name: str, why: str, taskset: str, rewards: Sequence[float] = ()) -> None:
         """Write how a trajectory without rows ended, once."""
         if len(self._buffer.read("groups", ["group_id"], Compare("group_id", "eq", name))):
             return
@@ -174,7 +181,7 @@ class TrajectoryStore:
             "version": 0,
             "version_min": 0,
             "outcome": str(GroupOutcome.CANCELLED),
-            "rewards": [],
+            "rewards": list(rewards),
             "seqs": [],
             "dropped_by": "",
             "error": why,
@@ -197,6 +204,11 @@ class TrajectoryStore:
 
     async def _in_thread(self, act: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, act)
+
+
+def _about(task: Task | None) -> dict[str, Any]:
+    """What the journal says of a trajectory."""
+    return {"taskset": TASKSET if task is None else task.taskset}
 
 
 def _ordinal(name: str) -> int:

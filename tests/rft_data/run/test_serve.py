@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -56,6 +57,15 @@ def test_a_token_that_can_be_guessed_is_refused(monkeypatch: pytest.MonkeyPatch)
         _token("127.0.0.1")
 
 
+def _loopback() -> str:
+    """`::1` where the machine has it."""
+    try:
+        with socket.create_server(("::1", 0), family=socket.AF_INET6):
+            return "::1"
+    except OSError:
+        return "127.0.0.1"
+
+
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
     pytest.importorskip("vllm")
@@ -64,8 +74,8 @@ def server(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
     out = tmp_path / "out"
     with out.open("wb") as file, (tmp_path / "err").open("wb") as log:
         process = subprocess.Popen(
-            [*command, "--dir", str(tmp_path / "served"), "--max-tokens", "8"],
-            env={**os.environ, "RFT_SERVE_TOKEN": TOKEN},
+            [*command, "--dir", str(tmp_path / "served"), "--max-tokens", "8", "--host", _loopback()],
+            env={**os.environ, "RFT_SERVE_TOKEN": TOKEN, "VLLM_API_KEY": "of-another-server"},
             stdout=file,
             stderr=log,
         )
@@ -103,6 +113,8 @@ def test_a_killed_server_loses_no_acknowledged_trajectory_and_types_the_others(
             assert answer.status_code == 200, answer.text
             stored += answer.json()["experience_ids"]
         left = [played(), http.post("/trajectories", headers=auth).json()]
+        liked = http.post(f"/trajectories/{left[0]['id']}/reward", headers=auth, json={"reward": 0.25})
+        assert liked.json() == {"id": left[0]["id"], "stored": False}
     process.send_signal(signal.SIGKILL)
     process.wait()
     with Buffer(str(tmp_path / "served" / "buffer")) as buffer:
@@ -111,8 +123,9 @@ def test_a_killed_server_loses_no_acknowledged_trajectory_and_types_the_others(
         assert [row["reward"] for row in rows] == [0.5] * 3
         store = TrajectoryStore(buffer, Journal(tmp_path / "served" / JOURNAL), "served")
         store.close()
-        groups = buffer.read("groups", ["group_id", "outcome", "error"]).to_pylist()
-        assert {row["group_id"] for row in groups} == {one["id"] for one in left}
+        groups = buffer.read("groups", ["group_id", "outcome", "error", "rewards"]).to_pylist()
+        rewards = {row["group_id"]: row["rewards"] for row in groups}
+        assert rewards == {left[0]["id"]: [0.25], left[1]["id"]: []}
         assert {(row["outcome"], row["error"]) for row in groups} == {
             ("cancelled", "lost: the server ended before it did")
         }
