@@ -75,11 +75,11 @@ class Experiences:
 
     def lost(self) -> list[tuple[int, int]]:
         """Row numbers that a repair removed, as (first, last)."""
-        path = None if self._store.local is None else self._store.local / LOST_ROWS
-        if path is None or not path.is_file():
+        text = self._store.text(LOST_ROWS)
+        if text is None:
             return []
         try:
-            return [(int(first), int(last)) for first, last in json.loads(path.read_text())["seqs"]]
+            return [(int(first), int(last)) for first, last in json.loads(text)["seqs"]]
         except (ValueError, KeyError, TypeError) as err:
             raise self._damaged(f"{LOST_ROWS} is damaged ({err})") from err
 

@@ -13,10 +13,11 @@ import pyarrow as pa
 
 from rft_data.buffer.faults import overtaken
 from rft_data.buffer.manifests import check_newest
-from rft_data.buffer.unfinished import check_finished
+from rft_data.buffer.unfinished import MARK, check_finished, unfinished
 from rft_data.core.errors import BusyError, FencedError, IntegrityError, MissingFileError
 from rft_data.core.files import make_folder, write_text
 from rft_data.core.lock import Lock, holder
+from rft_data.core.objects import Objects
 from rft_data.core.schema import OLDEST_COPIED, SCHEMA_VERSION
 
 OWNER_LOCK = "owner.lock"
@@ -47,7 +48,7 @@ class LocalFolder:
         try:
             check_schema_version(self.root, marker.read_text().strip())
             if not (read_only or repairing):
-                check_finished(self.root)
+                check_finished(self.root, unfinished(self.root))
                 for table in sorted(self.root.glob("*.lance")):
                     check_newest(table)
         except IntegrityError:
@@ -108,10 +109,12 @@ class ObjectPrefix:
     The table `owner` holds one row: the epoch of the owner, which grows by compare-and-set.
     """
 
-    def __init__(self, url: str, db: Any, *, read_only: bool) -> None:
+    def __init__(self, url: str, db: Any, *, read_only: bool, repairing: bool = False) -> None:
         """Open the buffer at `url`, creating it unless `read_only`, and take it over.
 
-        Raises: MissingFileError if it does not exist, IntegrityError if it has another schema version.
+        `repairing`: a repair may open what others must not write to.
+        Raises: MissingFileError if it does not exist, IntegrityError if it has another schema version, or a
+            repair of it was interrupted.
         """
         self.epoch = 0
         if OWNER not in db.list_tables().tables:
@@ -124,6 +127,8 @@ class ObjectPrefix:
             check_schema_version(url, str(row["schema_version"]))
             if read_only:
                 return
+            if not repairing:
+                check_finished(url, Objects(url).has(MARK))
             self.epoch = row["epoch"] + 1
             if table.update(where=f"epoch = {row['epoch']}", values={"epoch": self.epoch}).rows_updated == 1:
                 return  # otherwise another owner was faster: read again

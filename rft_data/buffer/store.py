@@ -30,6 +30,7 @@ from rft_data.core.errors import BusyError, FencedError, RftError
 from rft_data.core.failpoints import failpoint
 from rft_data.core.filters import Filter, to_sql
 from rft_data.core.named_tables import known_columns, table_schema
+from rft_data.core.objects import Objects
 from rft_data.core.schema import TABLES
 
 _CACHES: dict[str, Any] = {"metadata_cache_size_bytes": 32 << 20, "index_cache_size_bytes": 32 << 20}
@@ -126,6 +127,13 @@ class Store:
                 create(self.uri(name), name)
                 self.sync(name)
             return there or not self.read_only
+
+    def text(self, name: str) -> str | None:
+        """A small file beside the tables; None if there is none."""
+        if self.local is None:
+            return Objects(self.location).text(name)
+        path = self.local / name
+        return path.read_text() if path.is_file() else None
 
     def _stored(self, names: Iterable[str]) -> list[str]:
         if self.local is None:

@@ -44,12 +44,12 @@ def begun_anew(root: Path) -> set[str]:
         return set()  # no repair was interrupted, or nothing but its mark is damaged
 
 
-def check_finished(root: Path) -> None:
+def check_finished(root: Path | str, marked: bool) -> None:
     """Refuse a buffer in the middle of a repair.
 
     Raises: IntegrityError.
     """
-    if unfinished(root):
+    if marked:
         raise IntegrityError(
             f"a repair of buffer {root} was interrupted (there is {MARK}): rows that it was about to put "
             f"back may be missing. Finish it: rft buffer repair {root}"

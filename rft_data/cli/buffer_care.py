@@ -11,7 +11,7 @@ import typer
 
 from rft_data.cli.edge import edge, show
 
-Uri = Annotated[Path, typer.Argument(help="The buffer's folder.")]
+Uri = Annotated[str, typer.Argument(help="The buffer's folder or object-store URL.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 
 
@@ -25,8 +25,10 @@ def verify(
     """Look for damage; exit code 1 if there is any. Reads only, also beside a running owner."""
     with edge():
         from rft_data.buffer.care import verify as look
+        from rft_data.buffer.care import verify_stored
+        from rft_data.core.scratch import on_store
 
-        report = look(uri, deep=not quick)
+        report = verify_stored(uri, deep=not quick) if on_store(uri) else look(Path(uri), deep=not quick)
         show(report.as_json(), report.text(), as_json=as_json)
         if report.damaged:
             raise typer.Exit(1)
@@ -42,8 +44,10 @@ def repair(
     """Repair damage: move it aside, put back what can be found, list what is lost. Deletes nothing."""
     with edge():
         from rft_data.buffer.care import repair as mend
+        from rft_data.buffer.care import repair_stored
+        from rft_data.core.scratch import on_store
 
-        done = mend(uri, dry_run=dry_run)
+        done = repair_stored(uri, dry_run=dry_run) if on_store(uri) else mend(Path(uri), dry_run=dry_run)
         show(done.as_json(), done.text(), as_json=as_json)
 
 
@@ -90,12 +94,8 @@ def quarantine(
         show(value, "\n".join(lines) or "nothing is in quarantine", as_json=as_json)
 
 
-def _must_exist(uri: Path) -> None:
+def _must_exist(uri: str) -> None:
     """Opening a buffer for writing would create it."""
-    from rft_data.core.errors import MissingFileError
+    from rft_data.buffer import Buffer
 
-    if not (uri / "schema_version").is_file():
-        raise MissingFileError(
-            f"there is no buffer at {uri} (no file 'schema_version' in it); "
-            "name the folder of a run's buffer, for example runs/quickstart/buffer."
-        )
+    Buffer(uri, read_only=True).close()

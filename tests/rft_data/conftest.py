@@ -39,9 +39,16 @@ def make_experience(number: int = 0, **changes: object) -> Experience:
 
 
 @pytest.fixture
-def buffer(tmp_path: Path):
-    with Buffer(tmp_path / "buffer") as opened:
+def buffer(tmp_path: Path, request: pytest.FixtureRequest):
+    """An empty buffer: in a folder, or with the parameter `store` on an object store (see `EVERYWHERE`)."""
+    stored = getattr(request, "param", "folder") == "store"
+    where = f"{request.getfixturevalue('bucket')}/buffer" if stored else tmp_path / "buffer"
+    with Buffer(where) as opened:
         yield opened
+
+
+EVERYWHERE = pytest.mark.parametrize("buffer", ["folder", "store"], indirect=True)
+"""For tests of which a folder and an object store make no difference."""
 
 
 @pytest.fixture

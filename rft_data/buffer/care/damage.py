@@ -103,7 +103,8 @@ KINDS: dict[FindingKind, str] = {
 class Report:
     """The findings of one verification of a buffer."""
 
-    root: Path
+    root: Path | str
+    """Folder or URL of the buffer."""
     deep: bool
     """Whether every row was checked, not only files and numbers."""
     rows: dict[str, int]

@@ -16,11 +16,11 @@ from rft_data.core.json_types import Json
 class Repaired:
     """The outcome of one repair."""
 
-    root: Path
+    root: Path | str
     dry_run: bool
     findings: tuple[Finding, ...]
     """The damage found before anything was changed."""
-    folder: Path | None = None
+    folder: Path | str | None = None
     """Folder of the removed files and rows; None when nothing was removed."""
     actions: list[str] = field(default_factory=list)
     """What was done, in order (with `dry_run`: what would be done)."""

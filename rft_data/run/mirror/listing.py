@@ -18,7 +18,7 @@ import pyarrow as pa
 from rft_data.core.canonical import bytes_id, canonical_json
 from rft_data.core.errors import FencedError, IntegrityError, MissingFileError
 from rft_data.core.files import file_digest
-from rft_data.run.mirror.objects import Objects, reached
+from rft_data.core.objects import Objects, reached
 
 OBJECTS = "objects"
 """Folder of the objects; in it one of each owner, by epoch, so that no owner deletes what another one put."""

@@ -17,9 +17,9 @@ from rft_data.core.errors import BusyError, FencedError, RftError
 from rft_data.core.failpoints import failpoint
 from rft_data.core.files import MANIFEST_FILE, file_digest, make_folder
 from rft_data.core.lock import Lock
+from rft_data.core.objects import Objects
 from rft_data.core.scratch import working_folder
 from rft_data.run.mirror.listing import OBJECTS, Listing, StoredFile, fetch_file
-from rft_data.run.mirror.objects import Objects
 from rft_data.run.record import HUB_FILE, LOCK_FILE, LOG_FILE, STOP_FILE
 
 log = logging.getLogger(__name__)
@@ -188,7 +188,7 @@ class Mirror:
     def _tidy(self) -> None:
         """Delete the objects that killed owners left behind."""
         listed = {self._listing.key, *(stored.key for stored in self._stored.values())}
-        for key in self._objects.keys(OBJECTS):
+        for key in self._objects.keys_below(OBJECTS):
             if key not in listed and int(key.split("/")[1]) < self._listing.epoch:
                 self._objects.remove(key)
 

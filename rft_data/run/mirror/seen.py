@@ -9,11 +9,11 @@ from tempfile import TemporaryDirectory, mkdtemp
 
 from rft_data.core.errors import StalledError
 from rft_data.core.files import MANIFEST_FILE
+from rft_data.core.objects import Objects
 from rft_data.core.scratch import on_store, working_folder
 from rft_data.core.words import StopRequest
 from rft_data.run.mirror.listing import Listing, fetch_file
 from rft_data.run.mirror.mirror import BEAT_S, STOP_OBJECT
-from rft_data.run.mirror.objects import Objects
 from rft_data.run.record import COPY_FILE, ask_to_stop, held, standing
 
 _TRIES = 3

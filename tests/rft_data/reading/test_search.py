@@ -10,7 +10,7 @@ from rft_data.buffer import Buffer
 from rft_data.core.errors import BusyError, ConflictError, RecipeError, RowError
 from rft_data.core.filters import Compare
 from rft_data.reading.search import Hit, embed, fuse, index_text, search_text, similar, vectors
-from tests.rft_data.conftest import make_experience
+from tests.rft_data.conftest import EVERYWHERE, make_experience
 
 WORDS = ["alpha", "beta", "gamma", "delta"]
 
@@ -56,11 +56,13 @@ def test_without_an_index_words_are_refused(buffer):
         search_text(buffer, "alpha")
 
 
+@pytest.mark.slow
+@EVERYWHERE
 def test_rows_after_the_index_are_found_by_a_reader(buffer):
     buffer.append(rows(0, 8))
     index_text(buffer)
     buffer.append(rows(8, 12))
-    with Buffer(buffer.root, read_only=True) as reader:
+    with Buffer(buffer.location, read_only=True) as reader:
         assert found(search_text(reader, "number9 number2")) == {9, 2}
     done = index_text(buffer)
     assert (done.rows, done.new) == (12, 4)
@@ -68,6 +70,8 @@ def test_rows_after_the_index_are_found_by_a_reader(buffer):
     assert found(search_text(buffer, "number9")) == {9}
 
 
+@pytest.mark.slow
+@EVERYWHERE
 def test_index_survives_appends_and_compaction(buffer):
     for n in range(0, 40, 4):
         buffer.append(rows(n, n + 4))
@@ -113,6 +117,8 @@ def test_search_of_an_empty_buffer_finds_nothing(buffer):
     assert search_text(buffer, "alpha") == []
 
 
+@pytest.mark.slow
+@EVERYWHERE
 def test_similar_is_the_exact_cosine_order(buffer):
     data = rows(0, 60)
     buffer.append(data)

@@ -96,9 +96,11 @@ def test_tag_refuses(buffer):
 
 
 @pytest.fixture
-def source(tmp_path: Path):
+def source(tmp_path: Path, request: pytest.FixtureRequest):
     """Twelve rows of three tasks, each judged and one with a payload, feedback and a pair."""
-    with Buffer(tmp_path / "source") as buffer:
+    stored = getattr(request, "param", "folder") == "store"
+    where = f"{request.getfixturevalue('bucket')}/source" if stored else tmp_path / "source"
+    with Buffer(where) as buffer:
         buffer.add_tasks(TASKS)
         picture = buffer.add_payload(b"png", "image/png")
         buffer.add_payload(b"other", "image/png")
@@ -142,9 +144,11 @@ SOME = View(10, Compare("reward", "ge", 0.5))
 
 
 @pytest.mark.slow
-def test_branch_copies_rows_and_what_is_said_about_them(source, tmp_path: Path):
+@pytest.mark.parametrize("source", ["folder", "store"], indirect=True)
+def test_branch_copies_rows_and_what_is_said_about_them(source):
     buffer, data = source
-    done = branch(buffer, tmp_path / "target", SOME)
+    place = f"{buffer.location.rpartition('/')[0]}/target"
+    done = branch(buffer, place, SOME)
     assert done.experiences == 5
     assert done.new == {
         "experiences": 5,
@@ -155,7 +159,7 @@ def test_branch_copies_rows_and_what_is_said_about_them(source, tmp_path: Path):
         "feedback": 1,
         "preferences": 1,
     }
-    with Buffer(tmp_path / "target") as target:
+    with Buffer(place) as target:
         copied = target.take(range(5))
         original = buffer.take(range(5, 10))
         assert copied.drop_columns(["seq"]).equals(original.drop_columns(["seq"]))

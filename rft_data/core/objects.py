@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from rft_data.core.errors import RftError, StalledError
 
@@ -40,10 +41,19 @@ class Objects:
         with reached(f"{self._url}/{key}"):
             self._session.delete_file(key)
 
-    def keys(self, below: str) -> list[str]:
-        """The keys that begin with the folder `below`. Raises: StalledError."""
+    def keys_below(self, below: str = "") -> list[str]:
+        """The keys in the folder `below`, and in folders of it. Raises: StalledError."""
         with reached(f"{self._url}/{below}"):
-            return sorted(self._session.list(below))
+            return sorted(self._session.list(below or None))
+
+    def text(self, key: str) -> str | None:
+        """The content of a small object; None if there is none. Raises: StalledError."""
+        if not self.has(key):
+            return None
+        with TemporaryDirectory() as folder:
+            file = Path(folder) / "object"
+            self.fetch(key, file)
+            return file.read_text()
 
 
 @contextmanager
