@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -20,7 +21,7 @@ from rft_data.recipe.load import load_run
 from rft_data.run.start import run_recipe
 from rft_data.weights.adapter import ADAPTER_FILE
 from rft_data.weights.probe import Probe
-from tests.rft_data.run.test_modes import EVAL, EXPLORE, TRAIN, recipe
+from tests.rft_data.run.test_modes import EVAL, EXPLORE, TASKS, TRAIN, recipe
 from tests.rft_data.run.test_online import check_books, write_recipe
 
 pytestmark = pytest.mark.slow
@@ -29,9 +30,10 @@ LORA = "stages.1.lora={r: 4, lora_alpha: 16, target_modules: [q_proj, v_proj]}"
 STAGE = """\
   - algorithm: grpo
     groups_per_step: 2
-    steps: 2
+    steps: STEPS
     checkpoint_every: 1
     lora: {r: 2, target_modules: [q_proj]}
+    trl: {learning_rate: 1.0e-2, lr_scheduler_type: constant}
 """
 
 
@@ -74,11 +76,14 @@ def test_online_run_publishes_adapters_and_ends_with_a_whole_model(tmp_path: Pat
     assert len(AutoTokenizer.from_pretrained(final)) > 100
 
 
-def test_training_killed_before_its_final_model_is_whole_is_resumed_and_its_adapters_evaluated(
+def test_training_killed_before_its_final_model_is_whole_is_resumed_taken_on_and_its_adapters_evaluated(
     tmp_path: Path,
 ) -> None:
-    run_recipe(recipe(tmp_path, EXPLORE, "looking", "explore", groups=6))
-    learning, run = recipe(tmp_path, TRAIN, "learning", "train", stage=STAGE), tmp_path / "learning"
+    tasks = TASKS.replace("use: answer_format", "use: 'tests.rft_data.run.test_extending:uneven'")
+    run_recipe(recipe(tmp_path, EXPLORE, "looking", "explore", groups=6, tasks=tasks))
+    shutil.copytree(tmp_path / "buffer", tmp_path / "straight" / "buffer")
+    stage = STAGE.replace("STEPS", "2")
+    learning, run = recipe(tmp_path, TRAIN, "learning", "train", stage=stage), tmp_path / "learning"
     with armed("step.begin", 2), pytest.raises(OSError, match=r"step\.begin"):
         run_recipe(learning)
     base = run / "model" / "model.safetensors"
@@ -100,6 +105,12 @@ def test_training_killed_before_its_final_model_is_whole_is_resumed_and_its_adap
     assert not (run / "final").exists()
     assert run_recipe(load_run(run))["model"] == str(run / "final")
     assert same_as_served(run)
+    two_steps = (run / "final" / "model.safetensors").read_bytes()
+    run_recipe(load_run(run, ["steps=3"]))
+    assert same_as_served(run)
+    straight = recipe(tmp_path / "straight", TRAIN, "learning", "train", stage=STAGE.replace("STEPS", "3"))
+    of_three = Path(run_recipe(straight)["model"]) / "model.safetensors"
+    assert (run / "final" / "model.safetensors").read_bytes() == of_three.read_bytes() != two_steps
     versions = f"{run.rename(tmp_path / 'moved')}/weights/v*"
     measured = run_recipe(recipe(tmp_path, EVAL, "measuring", "eval", models=versions))
     assert len(measured["heldout_accuracy"]) == 2
