@@ -34,6 +34,18 @@ def stop(
 
 
 @run_status_app.command()
+def scale(
+    run_dir: RunDir,
+    explorers: Annotated[int, typer.Argument(min=1, help="How many explorers the run is to have.")],
+) -> None:
+    """Ask a run whose `placement.explorers.count` is a range for more explorers, or for fewer."""
+    with edge():
+        from rft_data.run.scaling import ask_for_explorers
+
+        say(ask_for_explorers(run_dir, explorers))
+
+
+@run_status_app.command()
 def token(
     role: Annotated[
         Literal["feedback", "curator", "reader", "explorer", "trainer"],

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from rft_data.core.rows import Experience, GroupResult, Lease, Task, TaskKey, Ticket, VersionSpan, WeightRef
 from rft_data.core.words import GroupOutcome, HubRole, RowSource, UnscoredCause
@@ -384,7 +384,7 @@ class Role(Protocol):
 
 
 class Placement(Protocol):
-    """Where roles run."""
+    """Where roles run; also an `ElasticPlacement` if roles may come and go during a run."""
 
     @property
     def overlaps(self) -> bool:
@@ -404,6 +404,23 @@ class Placement(Protocol):
 
     def close(self, *, now: bool = False) -> None:
         """End every role started here; with `now` without asking it to close first. Idempotent."""
+        ...
+
+
+@runtime_checkable
+class ElasticPlacement(Placement, Protocol):
+    """A placement whose roles may come and go while a run goes on. None of its own methods waits."""
+
+    def room(self, spec: RoleSpec) -> bool:
+        """Whether the role may be started now; a cluster without room for it is asked for more."""
+        ...
+
+    def release(self, name: str) -> None:
+        """Ask for no room any more for a role that was closed, or never started; idempotent."""
+        ...
+
+    def drained(self) -> Container[str]:
+        """Names of the roles whose node is about to be taken away."""
         ...
 
 

@@ -50,15 +50,16 @@ class Dispatcher:
         """Forget an open ticket; idempotent."""
         self.open.pop(ticket.ordinal, None)
 
-    def give_back(self, tasks: Sequence[TaskKey]) -> None:
+    def give_back(self, tasks: Sequence[TaskKey], *, blamed: bool = True) -> None:
         """Play these tasks next: their tickets were lost.
 
         A task that is lost a second time is not played again: it may be what kills the explorer.
+        Args: blamed: whether the explorer died; one that left says nothing about its tasks.
         """
         for key in tasks:
             if key not in self.tasks:
                 continue
-            self._lost[key] += 1
+            self._lost[key] += blamed
             if self._lost[key] <= _CHANCES:
                 self._again.append(key)
             else:

@@ -107,7 +107,9 @@ class Exploring:
         """
         played, lost = self.fleet.collect()
         if lost:
-            played += self._salvage(lost)
+            played += self._salvage(lost, "its explorer died")
+        if handed_back := self.fleet.handed_back():
+            played += self._salvage(handed_back, "its explorer left", blamed=False)
         if played and not self.arrived:
             self._arrived_at = time.monotonic()
         self.arrived += played
@@ -148,18 +150,22 @@ class Exploring:
                 self.rewards.append(result.rewards)
         self.dispatcher.selector.observe([r for r in results if not self.sampler.is_stale(r)])
 
-    def _salvage(self, lost: Sequence[Assignment]) -> list[Played]:
-        """The groups that a dead explorer had stored; the tasks of the others are played again."""
+    def _salvage(self, lost: Sequence[Assignment], why: str, *, blamed: bool = True) -> list[Played]:
+        """The groups that an explorer had stored before it ended; the tasks of the others are played again.
+
+        Args: why: it ended. blamed: whether a task that is lost again and again is given up.
+        """
         found = self.closer.interrupted({assignment.task.key for assignment in lost})
         stored = {group.ticket.group_id: group for group in found}
-        played = [_salvaged(a, stored.get(a.ticket.group_id)) for a in lost]
-        self.dispatcher.give_back([group.task for group in played if group.outcome == GroupOutcome.CANCELLED])
+        played = [_salvaged(a, stored.get(a.ticket.group_id), why) for a in lost]
+        again = [group.task for group in played if group.outcome == GroupOutcome.CANCELLED]
+        self.dispatcher.give_back(again, blamed=blamed)
         return played
 
 
-def _salvaged(lost: Assignment, stored: Played | None) -> Played:
+def _salvaged(lost: Assignment, stored: Played | None, why: str) -> Played:
     ticket, task = lost.ticket, lost.task.key
     if stored is None:
-        return Played(ticket, task, GroupOutcome.CANCELLED, (), 0, "its explorer died")
-    why = "" if stored.outcome == GroupOutcome.ARRIVED else "its explorer died"
+        return Played(ticket, task, GroupOutcome.CANCELLED, (), 0, why)
+    why = "" if stored.outcome == GroupOutcome.ARRIVED else why
     return Played(ticket, task, stored.outcome, stored.seqs, stored.rows, why)

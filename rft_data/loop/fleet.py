@@ -9,7 +9,6 @@ import logging
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,51 +16,13 @@ from rft_data.core.errors import EngineError, ParityError, RoleDiedError, Stalle
 from rft_data.core.files import folder_bytes
 from rft_data.core.protocols import Role, WeightSender
 from rft_data.core.rows import Assignment, Played, Task, WeightRef
+from rft_data.loop.extras import Extras
+from rft_data.loop.member import Member
 from rft_data.weights.versions import VersionRegistry
 
 log = logging.getLogger(__name__)
 
 _MAY_RESTART = (RoleDiedError, StalledError, EngineError, ParityError)
-
-
-@dataclass(eq=False)
-class Member:
-    """One explorer of the fleet."""
-
-    role: Role
-    version: int = -1
-    """The version it proved to serve; -1 while it serves none."""
-    playing: dict[Future[list[Played]], list[Assignment]] = field(default_factory=dict)
-    loading: tuple[Future[float], WeightRef] | None = None
-    """The call that loads weights, and these weights, while it is under way."""
-    loading_since: float = 0.0
-    """`time.monotonic()` when it was asked to load."""
-    loaded_s: float = 0.0
-    """Seconds that its last load took: transfer, proof, and the wait for what it was playing."""
-    starting: Future[None] | None = None
-    """Its restart, while that is under way."""
-    deaths: int = 0
-    """How often it was started again since it last returned a group."""
-    parity: float = 0.0
-    """Largest logprob difference (nats) at its last load."""
-    busy_s: float = 0.0
-    """Seconds with a call under way, since `busy_seconds` was last read."""
-    since: float | None = None
-    """`time.monotonic()` at the last update of `busy_s`; None while no call is under way."""
-    asked: Future[dict[str, float]] | None = None
-    """The call for its metrics, while that is under way."""
-
-    @property
-    def load(self) -> int:
-        """Groups it is playing."""
-        return sum(map(len, self.playing.values()))
-
-    def watch(self) -> None:
-        """Update `busy_s`, which counts while a call is under way."""
-        now = time.monotonic()
-        if self.since is not None:
-            self.busy_s += now - self.since
-        self.since = now if self.playing or self.loading else None
 
 
 class Fleet:
@@ -76,6 +37,7 @@ class Fleet:
         deadline_s: float,
         max_restarts: int = 3,
         sender: WeightSender | None = None,
+        extras: Extras | None = None,
     ) -> None:
         """Manage explorer roles that are already running.
 
@@ -87,8 +49,10 @@ class Fleet:
             max_restarts: how often one explorer is started again without returning a group, before the run
                 ends.
             sender: is told before explorers load a version; None: they read the published folder.
+            extras: explorers that join and leave while the run goes on; None: there are none.
         """
         self._sender = sender
+        self._extras = extras
         self.members = [Member(role) for role in roles]
         self._versions = versions
         self._whole_rounds = whole_rounds
@@ -98,6 +62,8 @@ class Fleet:
         self._published_bytes = 0
         self._lost: list[Assignment] = []
         """What dead explorers were playing."""
+        self._handed_back: list[Assignment] = []
+        """What explorers that left were playing."""
 
     @property
     def parity(self) -> float:
@@ -123,11 +89,12 @@ class Fleet:
 
     def futures(self) -> list[Future[Any]]:
         """Calls to wait for: when any of them ends, `collect` may return something."""
+        ending = [member.ending for member in self.members if member.ending]
         starting = [member.starting for member in self.members if member.starting]
-        loading = [member.loading[0] for member in self.members if member.loading]
-        playing = [future for member in self.members for future in member.playing]
+        loading = [member.loading[0] for member in self.members if member.loading and not member.ending]
+        playing = [future for member in self.members if not member.ending for future in member.playing]
         late = [future for future in playing if not future.done()] if self._whole_rounds else []
-        return starting + loading + (late or playing)
+        return starting + loading + ending + (late or playing)
 
     def publish(self, ref: WeightRef) -> None:
         """Have every explorer load these weights; one that is still loading older ones loads these next."""
@@ -143,11 +110,11 @@ class Fleet:
         """
         if self._whole_rounds and any(m.loading or m.starting or m.playing for m in self.members):
             return []
-        return sorted({member.version for member in self.members if member.version >= 0}, reverse=True)
+        return sorted({m.version for m in self.members if m.version >= 0 and m.stays}, reverse=True)
 
     def play(self, assignments: Sequence[Assignment], version: int) -> None:
         """Hand groups to the explorers that serve `version`, the least loaded first."""
-        members = [member for member in self.members if member.version == version]
+        members = [member for member in self.members if member.version == version and member.stays]
         shares: dict[Member, list[Assignment]] = {member: [] for member in members}
         for assignment in assignments:
             shares[min(members, key=lambda member: member.load + len(shares[member]))].append(assignment)
@@ -167,7 +134,11 @@ class Fleet:
         Raises: what an explorer raised, if a restart cannot help or was tried `max_restarts` times.
         """
         played: list[Played] = []
+        if self._extras is not None:
+            self._extras.look(self)
         for member in self.members:
+            if member.ending is not None:
+                continue
             self._started(member)
             if member.loading is not None and member.loading[0].done():
                 self._loaded(member, *member.loading)
@@ -183,6 +154,24 @@ class Fleet:
             member.watch()
         lost, self._lost = self._lost, []
         return sorted(played, key=lambda one: one.ticket.ordinal), lost
+
+    def handed_back(self) -> list[Assignment]:
+        """What explorers that left since the last call had not finished; their processes have ended."""
+        taken, self._handed_back = self._handed_back, []
+        return taken
+
+    def join(self, role: Role) -> None:
+        """Take in an explorer that runs; it is given groups once it serves the newest weights, proved."""
+        member = Member(role, extra=True)
+        self.members.append(member)
+        self._follow([member])
+
+    def gone(self, member: Member) -> None:
+        """Forget an explorer whose process has ended, and hand back what it was playing."""
+        self._handed_back += [assignment for call in member.playing.values() for assignment in call]
+        if member.loading is not None:
+            self._versions.let_go(member.loading[1].version)
+        self.members.remove(member)
 
     def _finished(self, member: Member) -> list[Future[list[Played]]]:
         """Calls that may be collected; those of a whole round only together."""
@@ -211,9 +200,10 @@ class Fleet:
         Raises: what an explorer raises.
         """
         asked = {"label": label, "samples": samples}
+        serving = [member for member in self.members if member.stays]
         calls = [
             member.role.call("evaluate", list[int], deadline_s=self._deadline_s, tasks=list(share), **asked)
-            for member, share in zip(self.members, _shares(tasks, len(self.members)), strict=True)
+            for member, share in zip(serving, _shares(tasks, len(serving)), strict=True)
             if share
         ]
         return [seq for call in calls for seq in call.result()]
@@ -234,7 +224,7 @@ class Fleet:
                 asked, member.asked = member.asked, None
                 if asked.exception() is None:  # else its death shows in the calls that play
                     found[member.role.name] = asked.result()
-            if member.asked is None and member.starting is None:
+            if member.asked is None and member.starting is None and member.stays:
                 member.asked = member.role.call("metrics", dict[str, float], deadline_s=self._deadline_s)
         return found
 
@@ -249,7 +239,7 @@ class Fleet:
     def _follow(self, members: Sequence[Member]) -> None:
         """Start loading what was published last; one that is starting or loading does so afterwards."""
         ref = self._published
-        ready = [member for member in members if member.starting is None and member.loading is None]
+        ready = [m for m in members if m.starting is None and m.loading is None and m.stays]
         if ref is None or not ready:
             return
         if self._sender is not None:
@@ -277,16 +267,20 @@ class Fleet:
             self._follow([member])
 
     def _restart(self, member: Member, why: Exception) -> None:
-        if member.deaths >= self._max_restarts:
+        if member.deaths >= self._max_restarts and not member.extra:
             raise why
         member.deaths += 1
-        log.warning("%s is started again (%d groups lost): %s", member.role.name, member.load, why)
+        what = "is gone" if member.extra else "is started again"
+        log.warning("%s %s (%d groups lost): %s", member.role.name, what, member.load, why)
         self._lost += [assignment for call in member.playing.values() for assignment in call]
         member.playing.clear()
         if member.loading is not None:
             self._versions.let_go(member.loading[1].version)
         member.loading, member.version, member.asked = None, -1, None
-        member.starting = member.role.restart()
+        if member.extra:
+            member.leaves_at, member.died = time.monotonic(), True
+        else:
+            member.starting = member.role.restart()
 
     def _started(self, member: Member) -> None:
         """If its restart is done, have it load the published weights."""

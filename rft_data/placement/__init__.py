@@ -29,12 +29,16 @@ class Surroundings:
     environment: Mapping[str, str] = field(default_factory=dict)
     """Variables for other processes; a variable that is set there already keeps its value."""
     patience: Patience = field(default_factory=Patience)
+    address: str | None = None
+    """A running cluster's; None: the environment names one, or one of this machine's own is started."""
 
 
 PLACEMENTS: Mapping[str, Callable[[Surroundings], Placement]] = {
     "inline": lambda given: InlinePlacement(given.buffer),
     "local": lambda given: LocalPlacement(given.hub, given.environment, given.patience),
-    "ray": lambda given: RayPlacement(given.run_id, given.hub, given.environment, given.patience),
+    "ray": lambda given: RayPlacement(
+        given.run_id, given.hub, given.environment, given.patience, given.address
+    ),
 }
 
 

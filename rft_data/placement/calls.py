@@ -41,6 +41,8 @@ class Patience:
     """For its factory to return: it may read a large model."""
     place_s: float = 300.0
     """For free resources in a cluster."""
+    nodes_s: float = 0.0
+    """For nodes that a cluster does not have yet; 0: what its nodes cannot hold is refused at once."""
     close_s: float = 30.0
     """For it to close when asked, before it is terminated."""
     silent_s: float = 60.0

@@ -42,5 +42,26 @@ def never_fits(specs: Sequence[RoleSpec], nodes: Sequence[Resources]) -> str | N
     )
 
 
+def lacking(specs: Sequence[RoleSpec], nodes: Sequence[Resources]) -> str:
+    """A table: what each role asks for, what the largest node has, what is missing; and all together."""
+    kinds = [kind for kind in ("CPU", "GPU") if any(kind in role_resources(spec) for spec in specs)]
+    most = {kind: max((node.get(kind, 0.0) for node in nodes), default=0.0) for kind in kinds}
+    total = {kind: sum(node.get(kind, 0.0) for node in nodes) for kind in kinds}
+    together: dict[str, float] = {}
+    for spec in specs:
+        for kind, amount in role_resources(spec).items():
+            together[kind] = together.get(kind, 0.0) + amount
+    asked = [(spec.name, role_resources(spec), most) for spec in specs]
+    asked.append((f"together, on {len(nodes)} nodes", together, total))
+    width = max(len(name) for name, _, _ in asked)
+    heads = "".join(f"  {f'{kind}s asked':>10}  {'have':>6}  {'missing':>7}" for kind in kinds)
+    lines = [f"  {'':<{width}}{heads}"]
+    for name, needed, has in asked:
+        cells = [(needed.get(kind, 0.0), has[kind]) for kind in kinds]
+        row = "".join(f"  {want:>10g}  {have:>6g}  {max(0.0, want - have):>7g}" for want, have in cells)
+        lines.append(f"  {name:<{width}}{row}")
+    return "\n".join(lines)
+
+
 def _fits(needed: Resources, node: Resources) -> bool:
     return all(node.get(kind, 0.0) >= amount for kind, amount in needed.items())

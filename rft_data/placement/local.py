@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from concurrent.futures import Future
 
-from rft_data.core.errors import RftError, RoleDiedError
+from rft_data.core.errors import RecipeError, RftError, RoleDiedError
 from rft_data.core.protocols import RoleSpec
 from rft_data.placement.background import Background
 from rft_data.placement.calls import Awaited, Patience, RoleSetup, encode_call
@@ -115,6 +115,8 @@ class LocalPlacement:
         self._environment = dict(environment or {})
         self._patience = patience or Patience()
         self._devices = Devices()
+        self._gpus: dict[str, float] = {}
+        """GPUs of the roles that were announced or run."""
         self._background = Background("local-placement")
         self._roles: dict[str, LocalRole] = {}
 
@@ -123,8 +125,26 @@ class LocalPlacement:
 
         Raises: RecipeError if there are too few GPUs.
         """
-        self._devices.check({spec.name: spec.gpus for spec in specs})
+        self._gpus |= {spec.name: spec.gpus for spec in specs}
+        self._devices.check(self._gpus)
         return warnings_for(specs)
+
+    def room(self, spec: RoleSpec) -> bool:
+        """Whether there are GPUs for this role beside those of all others; CPUs are shared."""
+        try:
+            self._devices.check({**self._gpus, spec.name: spec.gpus})
+        except RecipeError:
+            return False
+        self._gpus[spec.name] = spec.gpus
+        return True
+
+    def release(self, name: str) -> None:
+        """Leave its GPUs to others; idempotent."""
+        self._gpus.pop(name, None)
+
+    def drained(self) -> Container[str]:
+        """None: this machine stays."""
+        return ()
 
     def start(self, spec: RoleSpec) -> LocalRole:
         """Start a role's process; several threads may call this at once.

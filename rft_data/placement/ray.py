@@ -6,19 +6,17 @@ The caller decides whether a role that has died is started again, so Ray itself 
 from __future__ import annotations
 
 import os
-import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from types import ModuleType
 
-from rft_data.core.errors import BusyError, RecipeError, RftError, StalledError
-from rft_data.core.lookup import need
+from rft_data.core.errors import BusyError, RftError
 from rft_data.core.protocols import RoleSpec
 from rft_data.placement.background import Background
 from rft_data.placement.calls import Patience, RoleSetup
-from rft_data.placement.cluster import never_fits, role_resources
-from rft_data.placement.ray_handles import PlacementGroup, ray_module
+from rft_data.placement.ray_handles import ray_module
 from rft_data.placement.ray_role import RayRole, RoleActor, RoleHandle, close_all
+from rft_data.placement.ray_room import RayRoom
 
 _CALLS_AT_ONCE = 1000
 """Of one actor: its coroutines run concurrently."""
@@ -53,27 +51,31 @@ class RayPlacement:
         self._patience = patience or Patience()
         self._address = address
         self._background = Background("ray-placement")
-        self._groups: list[PlacementGroup] = []
-        self._places: dict[str, tuple[PlacementGroup, int]] = {}
+        self._room = RayRoom(namespace, self._patience)
         self._roles: list[RayRole] = []
         self._started_ray = False
 
     def preflight(self, specs: Sequence[RoleSpec]) -> list[str]:
         """Reserve the resources of these roles; no warnings.
 
-        Raises: RecipeError, at once, if the cluster is too small for them; StalledError if other runs hold
-            its resources for `Patience.place_s`.
+        Raises: as `RayRoom.reserve`.
         """
         self._started_ray = connect(self._address) or self._started_ray
-        ray = _ray()
-        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-        if reason := never_fits(specs, nodes):
-            raise RecipeError(reason)
-        placed = [spec for spec in specs if role_resources(spec)]
-        if placed:
-            group = self._reserved(placed)
-            self._places |= {spec.name: (group, n) for n, spec in enumerate(placed)}
+        self._room.reserve(specs)
         return []
+
+    def room(self, spec: RoleSpec) -> bool:
+        """Whether the cluster has reserved what this role needs; it may add a node for it."""
+        return self._room.has(spec)
+
+    def release(self, name: str) -> None:
+        """Free what was reserved for one role by `room`; idempotent."""
+        self._room.free(name)
+        self._roles = [role for role in self._roles if role.name != name]
+
+    def drained(self) -> Container[str]:
+        """Names of the roles on nodes that Ray was told to drain."""
+        return self._room.drained()
 
     def start(self, spec: RoleSpec) -> RayRole:
         """Start an actor; reserves its resources if `preflight` has not.
@@ -82,7 +84,7 @@ class RayPlacement:
             namespace has an actor of this name.
         """
         setup = RoleSetup.of(spec, self._hub).encode()
-        if spec.name not in self._places:
+        if spec.name not in self._room:
             self.preflight([spec])
         role = RayRole(spec.name, lambda: self._make(spec, setup), self._background, self._patience)
         self._roles.append(role)
@@ -94,32 +96,13 @@ class RayPlacement:
         Args: now: end them without asking the roles to close first.
         """
         roles, self._roles = self._roles, []
-        groups, self._groups = self._groups, []
-        self._places = {}
-        if roles or groups:
+        if roles:
             close_all(roles, 0.0 if now else self._patience.close_s)
-            for group in groups:
-                _group_module().remove_placement_group(group)
+        self._room.close()
         self._background.close()
         if self._started_ray:
             self._started_ray = False
             _ray().shutdown()
-
-    def _reserved(self, specs: Sequence[RoleSpec]) -> PlacementGroup:
-        module = _group_module()
-        # names are unique in the cluster, and a killed run leaves its groups there
-        name = f"{self._namespace}/{secrets.token_hex(4)}"
-        needed = [role_resources(spec) for spec in specs]
-        group: PlacementGroup = module.placement_group(needed, strategy="PACK", name=name)
-        if not group.wait(timeout_seconds=self._patience.place_s):
-            module.remove_placement_group(group)
-            raise StalledError(
-                f"the run waited {self._patience.place_s:g} s for the Ray cluster to reserve "
-                f"what its roles need ({needed}); it is large enough, but other runs hold its resources: "
-                f"{_held()}. Wait for them to end, or ask for less in 'placement'."
-            )
-        self._groups.append(group)
-        return group
 
     def _make(self, spec: RoleSpec, setup: bytes) -> RoleHandle:
         self._wait_for_name(spec.name)
@@ -132,12 +115,8 @@ class RayPlacement:
             "max_task_retries": 0,
             "max_concurrency": _CALLS_AT_ONCE,
         }
-        if spec.name in self._places:
-            group, index = self._places[spec.name]
-            strategies = need("ray.util.scheduling_strategies", "ray", "a placement on Ray")
-            options["scheduling_strategy"] = strategies.PlacementGroupSchedulingStrategy(
-                placement_group=group, placement_group_bundle_index=index
-            )
+        if (strategy := self._room.strategy(spec.name)) is not None:
+            options["scheduling_strategy"] = strategy
         threads = max(1, int(spec.cpus))
         made = _ray().remote(RoleActor).options(**options)
         actor: RoleHandle = made.remote(setup, self._environment, threads)
@@ -184,36 +163,5 @@ def connect(address: str | None = None) -> bool:
     return True
 
 
-def give_back_places(namespace: str) -> None:
-    """Remove the placement groups that a killed conductor of this run has left in the cluster."""
-    module = _group_module()
-    for group in _ray().util.placement_group_table().values():
-        if group["state"] != "REMOVED" and group["name"].startswith(f"{namespace}/"):
-            module.remove_placement_group(module.get_placement_group(group["name"]))
-
-
-def _held() -> str:
-    """One line with the free resources of the cluster, its placement groups and its named actors."""
-    ray = _ray()
-    kinds = ("CPU", "GPU")
-    free, total = ray.available_resources(), ray.cluster_resources()
-    amounts = [
-        f"{free.get(kind, 0):g} of {total[kind]:g} {kind}s are free" for kind in kinds if kind in total
-    ]
-    groups = [
-        f"placement group '{group['name']}' has {list(group['bundles'].values())}"
-        for group in _ray().util.placement_group_table().values()
-        if group["state"] == "CREATED"
-    ]
-    actors = [f"'{a['name']}' of '{a['namespace']}'" for a in ray.util.list_named_actors(all_namespaces=True)]
-    named = [f"named actors: {', '.join(actors)}"] if actors else []
-    return "; ".join([*amounts, *groups, *named])
-
-
 def _ray() -> ModuleType:
     return ray_module("a placement on Ray")
-
-
-def _group_module() -> ModuleType:
-    module: ModuleType = need("ray.util.placement_group", "ray", "a placement on Ray")
-    return module

@@ -65,15 +65,41 @@ class OffPolicy(Section):
     """Largest importance weight, above 1; with `masked`, weights outside [1/cap, cap] become 0."""
 
 
+class ExplorerRange(Section):
+    """Explorers that join and leave while the run goes on; see docs/placement.md."""
+
+    min: int = Field(default=1, ge=1)
+    """So many are there from the start, and are started again when they die."""
+    max: int = Field(ge=1)
+    """As many as there is room for, and `rft scale` has not asked for fewer, up to this."""
+
+    @model_validator(mode="after")
+    def _ordered(self) -> ExplorerRange:
+        if self.max < self.min:
+            raise ValueError(f"'max' {self.max} is less than 'min' {self.min}")
+        return self
+
+
 class Explorers(Section):
     """What each explorer gets."""
 
-    count: int = Field(default=1, ge=1)
-    """How many explorers there are, each with an engine of its own."""
+    count: Annotated[int, Field(ge=1)] | ExplorerRange = 1
+    """How many explorers there are, each with an engine of its own; or `{min: 1, max: 4}`, if they may join
+    and leave while the run goes on."""
     cpus: float = Field(default=1.0, ge=0)
     """CPUs of each: threads with `local`, a reservation with `ray`, ignored with `inline`."""
     gpus: float = Field(default=0.0, ge=0)
     """GPUs of each: a whole number, or a part of one GPU that it shares; 0: none."""
+
+    @property
+    def least(self) -> int:
+        """So many are always there."""
+        return self.count if isinstance(self.count, int) else self.count.min
+
+    @property
+    def most(self) -> int:
+        """There are never more."""
+        return self.count if isinstance(self.count, int) else self.count.max
 
 
 class TrainerPlace(Section):
@@ -98,6 +124,11 @@ class PlacementSection(Section):
     """How many explorers, and the CPUs and GPUs of each."""
     trainer: TrainerPlace = Field(default_factory=TrainerPlace)
     """Processes, CPUs and GPUs of the trainer."""
+    address: str | None = Field(default=None, exclude_if=lambda given: given is None)
+    """Of a running Ray cluster: `host:port`, or `auto`; left out: RAY_ADDRESS, or one is started here."""
+    wait_s: float | None = Field(default=None, gt=0, exclude_if=lambda given: given is None)
+    """With `ray`, how long the run waits for room, also on nodes that the cluster does not have yet; left
+    out: 300 s for what other runs hold, and what its nodes can never hold is refused at once."""
 
     @field_validator("use")
     @classmethod
@@ -111,8 +142,22 @@ class PlacementSection(Section):
         return use
 
     @model_validator(mode="after")
+    def _of_a_cluster(self) -> PlacementSection:
+        given = [name for name in ("address", "wait_s") if getattr(self, name) is not None]
+        if given and self.use != "ray":
+            raise ValueError(
+                f"'{given[0]}' is about a Ray cluster, and 'use' is '{self.use}'; set use: ray, or remove it"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _feasible(self) -> PlacementSection:
-        place = self.trainer
+        place, explorers = self.trainer, self.explorers
+        if explorers.most > explorers.least and self.use == "inline":
+            raise ValueError(
+                "'explorers.count' is a range with 'use: inline', where explorers take turns in one process; "
+                "use local or ray, or give a number"
+            )
         if place.processes > 1 and self.use == "inline":
             raise ValueError(
                 f"'trainer.processes' is {place.processes} with 'use: inline', where the trainer shares its "

@@ -188,7 +188,7 @@ def _roles(
 ) -> Roles:
     place = recipe.placement
     return Roles(
-        use=place.use,
+        place=place,
         run_id=run.run_id,
         directory=run.directory,
         buffer=run.buffer,

@@ -20,7 +20,8 @@ from rft_data.core.logs import log_to_stderr
 from rft_data.core.lookup import need
 from rft_data.core.masking import hidden_values, hide, mask_streams
 from rft_data.placement.hub.wire import decode_answer, encode_error, encode_result
-from rft_data.placement.ray import connect, give_back_places
+from rft_data.placement.ray import connect
+from rft_data.placement.ray_room import give_back_places
 from rft_data.recipe.modes import MODES
 from rft_data.recipe.recipe import RunRecipe
 from rft_data.run.record import RECORD_FILE, ask_to_stop
@@ -64,7 +65,7 @@ def conduct(recipe: RunRecipe) -> dict[str, object]:
         if its conductor died more often than it may.
     """
     ray = need("ray", "ray", "placement 'ray'")
-    mine = connect()
+    mine = connect(recipe.placement.address)
     try:
         return _conducted(ray, recipe)
     finally:

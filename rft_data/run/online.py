@@ -132,7 +132,7 @@ def _summary(parts: OnlineParts, trained: Path) -> dict[str, object]:
         "run_id": run.run_id,
         "seed": parts.seed,
         "engine": parts.roles.engine,
-        "placement": parts.roles.use,
+        "placement": parts.roles.place.use,
         "weights": None if parts.roles.way is None else parts.roles.way.as_json(),
         "heldout_accuracy": progress.heldout_accuracy,
         "heldout_reward": progress.heldout_reward,

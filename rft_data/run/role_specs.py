@@ -64,7 +64,7 @@ def explorer_specs(recipe: ExplorerRecipe, run: Run, model: AnyModel, tasks: Tas
             gpus=place.gpus,
             hub_role=HubRole.EXPLORER,
         )
-        for number in range(place.count)
+        for number in range(place.most)
     ]
 
 

@@ -15,15 +15,17 @@ from pathlib import Path
 from typing import Any, Self
 
 from rft_data.buffer import Buffer
-from rft_data.core.errors import RoleDiedError, TrainerDiedError
+from rft_data.core.errors import RecipeError, RoleDiedError, TrainerDiedError
 from rft_data.core.lookup import need
-from rft_data.core.protocols import Placement, Role, RoleSpec, WeightSender
+from rft_data.core.protocols import ElasticPlacement, Placement, Role, RoleSpec, WeightSender
+from rft_data.loop.extras import Extras
 from rft_data.loop.fleet import Fleet
 from rft_data.placement.hub.run_files import RunFolders
-from rft_data.recipe.running import Deadlines
+from rft_data.recipe.running import Deadlines, PlacementSection
 from rft_data.run.attached import hub_secret
 from rft_data.run.build import PROCESS_ENVIRONMENT
 from rft_data.run.hub_file import hub_offered
+from rft_data.run.scaling import explorers_asked
 from rft_data.run.transports import Way, make_sender
 from rft_data.weights.versions import VersionRegistry
 
@@ -75,8 +77,8 @@ class OfflineCalls:
 class Roles:
     """What is known of a run's roles before they are started."""
 
-    use: str
-    """The placement: inline, local or ray."""
+    place: PlacementSection
+    """The recipe's placement."""
     run_id: str
     directory: Path
     """The run's folder."""
@@ -104,13 +106,18 @@ class Roles:
         Raises: RecipeError when the hub receives feedback and no token is set.
         """
         from rft_data.placement import Surroundings, make_placement
+        from rft_data.placement.calls import Patience
 
         environment = {
             **PROCESS_ENVIRONMENT,
             **{name: os.environ[name] for name in _PASSED_ON if name in os.environ},
         }
         hub = self._hub(opened)
-        placement = make_placement(self.use, Surroundings(self.run_id, self.buffer, hub, environment))
+        patience = Patience()
+        if (wait_s := self.place.wait_s) is not None:
+            patience = Patience(place_s=wait_s, nodes_s=wait_s)
+        surroundings = Surroundings(self.run_id, self.buffer, hub, environment, patience, self.place.address)
+        placement = make_placement(self.place.use, surroundings)
         # Ctrl-C for the second time means now
         opened.push(lambda kind, *_: placement.close(now=kind is KeyboardInterrupt))
         return placement
@@ -131,20 +138,43 @@ class Roles:
             beside: roles that will be started later and need resources too.
             whole_rounds: see `Fleet`; always so where roles take turns.
         """
-        self.preflight(placement, [*self.explorers, *beside])
-        log.info("starting %d explorer(s) on %s", len(self.explorers), self.engine)
+        lasting = self.explorers[: self.place.explorers.least]
+        extras = self._extras(placement)
+        self.preflight(placement, [*lasting, *beside])
+        log.info("starting %d explorer(s) on %s", len(lasting), self.engine)
         if placement.overlaps:
-            with ThreadPoolExecutor(len(self.explorers)) as starting:
-                started: list[Role] = list(starting.map(placement.start, self.explorers))
+            with ThreadPoolExecutor(len(lasting)) as starting:
+                started: list[Role] = list(starting.map(placement.start, lasting))
         else:
-            started = [placement.start(spec) for spec in self.explorers]
+            started = [placement.start(spec) for spec in lasting]
         return Fleet(
             started,
             versions,
             whole_rounds=whole_rounds or not placement.overlaps,
             deadline_s=self.deadlines.explore_s,
             sender=self._sender(opened),
+            extras=extras,
         )
+
+    def _extras(self, placement: Placement) -> Extras | None:
+        """The explorers that may join and leave; None where their number is fixed.
+
+        Raises: RecipeError if the placement cannot have such.
+        """
+        count = self.place.explorers
+        if count.most == count.least:
+            return None
+        if not isinstance(placement, ElasticPlacement):
+            raise RecipeError(
+                f"'placement.explorers.count' is a range, and placement '{self.place.use}' has no methods "
+                "'room', 'release' and 'drained' (ElasticPlacement); give a number, or add them."
+            )
+
+        def wanted() -> int:
+            asked = explorers_asked(self.directory)
+            return (count.most if asked is None else asked) - count.least
+
+        return Extras(placement, self.explorers[count.least :], wanted)
 
     def _sender(self, opened: ExitStack) -> WeightSender | None:
         if self.way is None:
@@ -183,7 +213,7 @@ class Roles:
         token = None if self.feedback_port is None else hub_secret("rewards")
         server = HubServer(
             self.buffer,
-            host=_hub_host(self.use),
+            host=_hub_host(self.place.use),
             port=self.feedback_port or 0,
             token=token,
             folders=self.folders,

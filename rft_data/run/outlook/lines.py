@@ -97,8 +97,9 @@ def _where(recipe: RunRecipe) -> str:
     if place.use == "inline":
         return "one process, which explores and trains in turn"
     processes = counted(place.trainer.processes, "trainer process")
+    least, explorers = place.explorers.least, counted(place.explorers.most, "explorer")
     return (
-        f"{place.use}: {counted(place.explorers.count, 'explorer')} with "
+        f"{place.use}: {explorers if least == place.explorers.most else f'{least} to {explorers}'} with "
         f"{_devices_text(place.explorers.cpus, place.explorers.gpus)} each; {processes} with "
         f"{_devices_text(place.trainer.cpus, place.trainer.gpus)} together"
     )

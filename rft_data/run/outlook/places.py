@@ -68,13 +68,13 @@ def _engine(recipe: OnlineRecipe, size: ModelSize, gpus: float) -> Place:
     given = engine.options.get("max_num_seqs")
     bound = given if isinstance(given, int) else _MOST_AT_A_TIME
     groups = recipe.rl.groups_per_step * (recipe.sync.max_staleness + 1)
-    sequences = min(bound, -(-groups * recipe.explorer.group_size // explorers.count))
+    sequences = min(bound, -(-groups * recipe.explorer.group_size // explorers.least))
     cache = cache_bytes_a_token(size, dtype) * sequences * engine.max_model_len
     parts = {
         "weights": size.parameters * width(dtype),
         f"cache of {sequences} sequences of {engine.max_model_len:,} tokens": cache,
     }
-    return Place(f"engine '{engine.use}'", explorers.count, gpus, parts)
+    return Place(f"engine '{engine.use}'", explorers.most, gpus, parts)
 
 
 def _reward_models(recipe: OnlineRecipe, look: Look) -> Iterator[Place]:
@@ -84,4 +84,4 @@ def _reward_models(recipe: OnlineRecipe, look: Look) -> Iterator[Place]:
             on_gpu = not str(one.args.get("device", "cpu")).startswith("cpu")
             if size is not None:
                 parts = {"weights": 4 * size.parameters}
-                yield Place(f"reward '{one.stored_as}'", recipe.placement.explorers.count, on_gpu, parts)
+                yield Place(f"reward '{one.stored_as}'", recipe.placement.explorers.most, on_gpu, parts)

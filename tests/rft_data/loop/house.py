@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 from ops.runtime.pipeline import OperatorPipeline
 from rft_data.buffer import Buffer
-from rft_data.core.protocols import RoleSpec
+from rft_data.core.protocols import ElasticPlacement, Placement, RoleSpec
 from rft_data.core.rows import Lease, StepReport
+from rft_data.core.words import HubRole
 from rft_data.loop.closing import GroupCloser, stored_groups
 from rft_data.loop.dispatch import Dispatcher
 from rft_data.loop.exploring import Exploring
+from rft_data.loop.extras import Extras
 from rft_data.loop.fleet import Fleet
 from rft_data.loop.online import OnlineLoop, Schedule
 from rft_data.loop.resume import resume
 from rft_data.loop.training import Training
+from rft_data.placement.hub.server import HubServer
 from rft_data.placement.inline import InlinePlacement
 from rft_data.sampler import History, make_sampler
 from rft_data.sampler.awaiting import Awaiting, Delayed
@@ -49,14 +54,24 @@ class House:
         selector: str = "shuffle",
         explorers: int = 1,
         jitter: int | None = None,
+        placed: Callable[[Buffer, HubServer], ElasticPlacement] | None = None,
+        extras: int = 0,
         opened: ExitStack | None = None,
     ) -> None:
         """`jitter`: seed of how long calls take, each role in a thread; None: every call runs at once.
 
-        `opened` closes what a start that fails had opened; without it call `close`.
+        `opened` closes what a start that fails had opened; without it call `close`. `placed` makes a placement of
+        processes, which reach the buffer through a hub; then `extras` explorers may join, which take a
+        minute for a group, and the other takes 0.1 s.
         """
         self.buffer = Buffer(root / "buffer")
-        self.placement = Jittery(self.buffer, jitter) if jitter is not None else InlinePlacement(self.buffer)
+        self.hub = None if placed is None else HubServer(self.buffer).start()
+        self.placement: Placement = InlinePlacement(self.buffer)
+        if jitter is not None:
+            self.placement = Jittery(self.buffer, jitter)
+        joining = None
+        if placed is not None and self.hub is not None:
+            self.placement = joining = placed(self.buffer, self.hub)
         if opened is not None:
             opened.callback(self.close)
         operators = OPERATORS if wait_s is None else [{"feedback_mapper": {}}, *OPERATORS]
@@ -93,12 +108,23 @@ class House:
             "pipeline_hash": pipeline.pipeline_hash,
             "resume_from": None if at.directory is None else str(at.directory),
         }
-        fleet = [
-            self.placement.start(RoleSpec(f"explorer-{n}", f"{TOY}:explorer_role", {**explorer, "seed": n}))
+        if joining is not None:
+            explorer["pause_s"] = 0.1
+        specs = [
+            RoleSpec(
+                f"explorer-{n}", f"{TOY}:explorer_role", {**explorer, "seed": n}, hub_role=HubRole.EXPLORER
+            )
             for n in range(explorers)
         ]
+        joins = [
+            replace(specs[0], name=f"explorer-{n}", arguments={**explorer, "pause_s": 60.0})
+            for n in range(explorers, explorers + extras)
+        ]
+        fleet = [self.placement.start(spec) for spec in specs]
         self.explorer = fleet[0]
-        self.trainer = self.placement.start(RoleSpec("trainer", f"{TOY}:trainer_role", trainer))
+        self.trainer = self.placement.start(
+            RoleSpec("trainer", f"{TOY}:trainer_role", trainer, hub_role=HubRole.LEARNER)
+        )
         self.steps = steps
         self.staleness: list[int] = []
         schedule = Schedule(steps, groups, every, checkpoint_every, max_explored_per_step=max_explored)
@@ -108,7 +134,13 @@ class House:
                 sampler=self.sampler,
                 dispatcher=self.dispatcher,
                 repeats=dict(at.repeats),
-                fleet=Fleet(fleet, self.versions, whole_rounds=True, deadline_s=60),
+                fleet=Fleet(
+                    fleet,
+                    self.versions,
+                    whole_rounds=joining is None,
+                    deadline_s=60,
+                    extras=None if joining is None else Extras(joining, joins, lambda: extras),
+                ),
             ),
             buffer=self.buffer,
             ledger=self.ledger,
@@ -127,6 +159,8 @@ class House:
 
     def close(self) -> None:
         self.placement.close()
+        if self.hub is not None:
+            self.hub.close()
         self.buffer.close()
 
     def check(self) -> None:

@@ -7,7 +7,7 @@ import pytest
 from rft_data.core.errors import RecipeError
 from rft_data.core.protocols import RoleSpec
 from rft_data.placement import machine
-from rft_data.placement.cluster import never_fits, role_resources
+from rft_data.placement.cluster import lacking, never_fits, role_resources
 from rft_data.placement.devices import Devices, visible_devices
 
 
@@ -35,6 +35,18 @@ def test_a_role_larger_than_every_node_is_refused_though_all_nodes_together_have
     refusal = never_fits([role("trainer", 3)], [{"CPU": 2.0}, {"CPU": 2.0}])
     assert refusal is not None
     assert "(no node is large enough for 'trainer')" in refusal
+
+
+def test_what_a_cluster_lacks_is_shown_by_role_and_resource() -> None:
+    asked = [role("explorer-0", 1, 1), role("trainer", 4)]
+    rows = [line.split() for line in lacking(asked, [{"CPU": 2.0}, {"CPU": 1.0, "memory": 1e9}]).splitlines()]
+    assert rows == [
+        ["CPUs", "asked", "have", "missing", "GPUs", "asked", "have", "missing"],
+        ["explorer-0", "1", "2", "0", "1", "0", "1"],
+        ["trainer", "4", "2", "2", "0", "0", "0"],
+        ["together,", "on", "2", "nodes", "5", "3", "2", "1", "0", "1"],
+    ]
+    assert "GPU" not in lacking([role("trainer", 4)], [])
 
 
 def test_a_part_of_more_than_one_gpu_is_refused() -> None:

@@ -13,7 +13,7 @@ from rft_data.core.rows import Feedback
 from rft_data.placement.hub import HubClient
 from rft_data.placement.hub.access import MAY_CALL, READS
 from rft_data.placement.hub.run_files import RunFolders
-from rft_data.recipe.running import Deadlines
+from rft_data.recipe.running import Deadlines, PlacementSection
 from rft_data.run.control import RunControl
 from rft_data.run.hub_file import offered_hub
 from rft_data.run.record import HUB_FILE, LOCK_FILE
@@ -26,7 +26,7 @@ OTHERS = {call for calls in MAY_CALL.values() for call in calls} - READS - {"add
 def roles(folder: Path, buffer: Buffer) -> Roles:
     trainer = RoleSpec("trainer", "nothing:nothing", {}, 1, 0)
     return Roles(
-        use="local",
+        place=PlacementSection(use="local"),
         run_id="run",
         directory=folder,
         buffer=buffer,

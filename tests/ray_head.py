@@ -1,0 +1,114 @@
+"""A Ray cluster as its users start it: `ray start --head` with the job server, and nodes that join and leave.
+
+Every node is processes of this machine, in a session of their own; only these are ended.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.ports import free_port
+from tests.waiting import wait_for
+
+_RAY = [sys.executable, "-c", "from ray.scripts.scripts import main; main()"]
+_STORE = f"--object-store-memory={100 << 20}"
+_HERE = "127.0.0.1"
+
+
+class Head:
+    """The head of a cluster that runs."""
+
+    def __init__(self, folder: Path) -> None:
+        """`folder`: its own; a short path, for sockets."""
+        self.folder = folder
+        self.address = f"{_HERE}:{free_port()}"
+        self.jobs = f"http://{_HERE}:{free_port()}"
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._opened = ExitStack()
+
+    def open(self, cpus: float) -> None:
+        """Start it; returns when jobs may be submitted."""
+        ports = {
+            "port": self.address.rpartition(":")[2],
+            "dashboard-port": self.jobs.rpartition(":")[2],
+            "ray-client-server-port": free_port(),
+            "dashboard-agent-listen-port": 0,
+        }
+        options = [f"--{name}={port}" for name, port in ports.items()]
+        self.start("head", "--head", f"--num-cpus={cpus}", *options, f"--temp-dir={self.folder}")
+        wait_for(lambda: _listens(int(ports["dashboard-port"])))
+
+    def start(self, name: str, *options: str) -> subprocess.Popen[bytes]:
+        """Start a node of the cluster; its output goes to a file of that name."""
+        log = self._opened.enter_context((self.folder / f"{name}.log").open("wb"))
+        command = [*_RAY, "start", "--block", f"--node-ip-address={_HERE}", _STORE, "--disable-usage-stats"]
+        process = subprocess.Popen(
+            [*command, *options], stdout=log, stderr=log, start_new_session=True, env=_environment()
+        )
+        self._processes.append(process)
+        return process
+
+    def join(self, name: str, cpus: float) -> subprocess.Popen[bytes]:
+        """Start another node; it joins when it is up."""
+        return self.start(name, f"--address={self.address}", f"--num-cpus={cpus}")
+
+    def ray(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run `ray ARGUMENTS`, and wait."""
+        return subprocess.run(
+            [*_RAY, *arguments], capture_output=True, text=True, check=False, env=_environment()
+        )
+
+    def close(self) -> None:
+        """End every node."""
+        for process in reversed(self._processes):
+            kill_node(process)
+        self._opened.close()
+
+
+def kill_node(process: subprocess.Popen[bytes]) -> None:
+    """Kill every process of a node at once, as when its power fails; idempotent."""
+    if process.poll() is None:
+        mine = psutil.Process(process.pid)
+        for one in [*mine.children(recursive=True), mine]:
+            try:
+                os.kill(one.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+    process.wait()
+
+
+def _environment() -> dict[str, str]:
+    """Without tokens: the cluster listens on loopback only. Its workers are no slower than other tests."""
+    given = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
+    return {**given, "RAY_AUTH_MODE": "disabled", "RAY_worker_niceness": "0"}
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex((_HERE, port)) == 0
+
+
+@contextmanager
+def ray_head(cpus: float) -> Iterator[Head]:
+    """A cluster of one node, ended after the block with all that joined it."""
+    pytest.importorskip("aiohttp_cors", reason="Ray has no job server without its extra 'default'")
+    folder = Path(tempfile.mkdtemp(prefix="rft-", dir="/tmp"))  # sockets need a short path
+    head = Head(folder)
+    try:
+        head.open(cpus)
+        yield head
+    finally:
+        head.close()
+        shutil.rmtree(folder, ignore_errors=True)
