@@ -40,9 +40,10 @@ def scale(
 ) -> None:
     """Ask a run whose `placement.explorers.count` is a range for more explorers, or for fewer."""
     with edge():
+        from rft_data.run.mirror import run_folder
         from rft_data.run.scaling import ask_for_explorers
 
-        say(ask_for_explorers(run_dir, explorers))
+        say(ask_for_explorers(run_folder(run_dir), explorers))
 
 
 @run_status_app.command()

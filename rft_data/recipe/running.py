@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, field_validator, model_validator
+from pydantic import AfterValidator, Discriminator, Field, Tag, field_validator, model_validator
 
 from ops.runtime.limits import OnFailure, needs_workers
 from rft_data.core.lookup import suggest
@@ -83,7 +83,10 @@ class ExplorerRange(Section):
 class Explorers(Section):
     """What each explorer gets."""
 
-    count: Annotated[int, Field(ge=1)] | ExplorerRange = 1
+    count: Annotated[
+        Annotated[int, Field(ge=1), Tag("number")] | Annotated[ExplorerRange, Tag("range")],
+        Discriminator(lambda count: "range" if isinstance(count, dict | ExplorerRange) else "number"),
+    ] = 1
     """How many explorers there are, each with an engine of its own; or `{min: 1, max: 4}`, if they may join
     and leave while the run goes on."""
     cpus: float = Field(default=1.0, ge=0)

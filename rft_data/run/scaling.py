@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rft_data.core.errors import RecipeError
 from rft_data.core.files import write_text
-from rft_data.run.record import RECIPE_FILE, standing
+from rft_data.run.record import COPY_FILE, RECIPE_FILE, standing
 
 SCALE_FILE = "run.explorers"
 
@@ -18,6 +18,10 @@ def ask_for_explorers(run_dir: Path, number: int) -> str:
     Raises: MissingFileError if the folder holds no run; RecipeError if the run cannot have so many.
     """
     state = standing(run_dir)
+    if (run_dir / COPY_FILE).is_file():
+        raise RecipeError(
+            "the run is on an object store, and runs on another machine; call `rft scale` on that one."
+        )
     recipe = json.loads((run_dir / RECIPE_FILE).read_text())
     count = recipe.get("placement", {}).get("explorers", {}).get("count", 1)
     if not isinstance(count, dict):

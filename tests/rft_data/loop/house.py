@@ -60,8 +60,8 @@ class House:
     ) -> None:
         """`jitter`: seed of how long calls take, each role in a thread; None: every call runs at once.
 
-        `opened` closes what a start that fails had opened; without it call `close`. `placed` makes a placement of
-        processes, which reach the buffer through a hub; then `extras` explorers may join, which take a
+        `opened` closes what a start that fails had opened; without it call `close`. `placed` makes one
+        of processes, which reach the buffer through a hub; then `extras` explorers may join, which take a
         minute for a group, and the other takes 0.1 s.
         """
         self.buffer = Buffer(root / "buffer")
