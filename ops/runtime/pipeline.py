@@ -24,6 +24,7 @@ from ops.runtime.annotations import OperatorReport, annotation_rows, without_adv
 from ops.runtime.limits import Limits, with_worker
 from ops.runtime.native import local_stage
 from ops.runtime.specs import OperatorList, Spec, parse
+from ops.runtime.spread import SpreadStage
 from ops.runtime.stage import (
     ROW,
     Outcome,
@@ -100,6 +101,7 @@ class OperatorPipeline:
         allow_unsafe: bool = False,
         limits: Mapping[str, Limits] | None = None,
         store: Any = None,
+        spread: int = 0,
     ) -> None:
         """Check and build the operators; workers are started when first needed.
 
@@ -110,6 +112,8 @@ class OperatorPipeline:
             allow_unsafe: allow operators outside `ops.runtime.allowlist`.
             limits: operator name to its limits; each name must be in the list.
             store: the run's buffer, for operators that read stored rows.
+            spread: run operators that have no workers of their own in so many tasks of Ray Data, on the
+                cluster that this process is connected to; 0: in this process.
         Raises: RecipeError, UnknownComponentError, MissingExtraError.
         """
         specs = parse(operators, name, allow_unsafe=allow_unsafe)
@@ -117,6 +121,7 @@ class OperatorPipeline:
         self._hash = content_id([[spec.name, dict(spec.args)] for spec in specs])
         self._text_column = text_column
         self._store = store
+        self._spread = spread
         self._limits = dict(limits or {})
         self._check_limits({spec.name for spec in specs})
         self._steps: list[Step] = []
@@ -206,6 +211,8 @@ class OperatorPipeline:
         stage = local_stage(label, op)
         if limits.workers:
             stage = WorkerStage(stage, spec, self._text_column, limits)
+        elif self._spread and not getattr(op, "needs_store", False):
+            stage = SpreadStage(stage, spec, self._text_column, self._spread)
         self._steps.append(Step(stage, limits, op))
 
     def _attach(self, op: ArrowOperator, label: str, limits: Limits) -> None:

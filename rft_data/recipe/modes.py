@@ -22,6 +22,7 @@ from rft_data.recipe.recipe import (
 from rft_data.recipe.rewards import RewardComponent, check_rewards
 from rft_data.recipe.running import (
     Component,
+    DataPlace,
     Monitor,
     Serve,
 )
@@ -238,6 +239,8 @@ class DataRecipe(TasksRecipe):
     """Files of completions to score and store as experiences; none by default."""
     reward: list[RewardComponent] = Field(default_factory=list)
     """Components of the reward that scores them; their weighted sum is stored. Needed with `rollouts`."""
+    placement: DataPlace = Field(default_factory=DataPlace, exclude_if=lambda given: given == DataPlace())
+    """Where `task_ops` run; the default is this process."""
 
     @model_validator(mode="after")
     def _coherent(self) -> DataRecipe:

@@ -174,6 +174,24 @@ class PlacementSection(Section):
         return self
 
 
+class DataPlace(Section):
+    """Where the operators of a data recipe run."""
+
+    use: Literal["local", "ray"] = "local"
+    """`local`: this process; `ray`: tasks of Ray Data, over the nodes of a cluster, with the same result."""
+    address: str | None = None
+    """Of a running Ray cluster: `host:port`, or `auto`; left out: RAY_ADDRESS, or one is started here."""
+    workers: int | None = Field(default=None, ge=1)
+    """How many tasks run at a time, each on one CPU; left out: as many as the cluster has CPUs."""
+
+    @model_validator(mode="after")
+    def _of_a_cluster(self) -> DataPlace:
+        given = [name for name in ("address", "workers") if getattr(self, name) is not None]
+        if given and self.use != "ray":
+            raise ValueError(f"'{given[0]}' is about a Ray cluster; set use: ray, or remove it")
+        return self
+
+
 class LateRewards(Section):
     """Rewards that come as feedback while the run goes on; see docs/feedback.md."""
 

@@ -233,9 +233,12 @@ def shaping_pipeline(recipe: ShapingRecipe, store: Buffer | None) -> OperatorPip
 
 
 def task_pipeline(
-    recipe: TasksRecipe, operators: Operators, name: str, store: Buffer | None
+    recipe: TasksRecipe, operators: Operators, name: str, store: Buffer | None, spread: int = 0
 ) -> OperatorPipeline:
-    """Operators over tasks, checked; Data-Juicer's read the column `text`. `name`: their recipe key."""
+    """Operators over tasks, checked; Data-Juicer's read the column `text`.
+
+    Args: name: their recipe key. spread: see `OperatorPipeline`.
+    """
     from ops.runtime.pipeline import OperatorPipeline
 
     return OperatorPipeline(
@@ -245,6 +248,7 @@ def task_pipeline(
         allow_unsafe=recipe.allow_unsafe_ops,
         limits=_operator_limits(recipe.op_limits, operators),
         store=store,
+        spread=spread,
     )
 
 

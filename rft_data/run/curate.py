@@ -11,9 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from rft_data.buffer import Buffer
+from rft_data.core.errors import RecipeError
 from rft_data.core.files import write_text
+from rft_data.core.lookup import need
 from rft_data.core.rows import Task
 from rft_data.core.words import Split
+from rft_data.placement.ray import connect
 from rft_data.recipe.modes import DataRecipe
 from rft_data.run.build import prepare_process, taskset_tasks
 from rft_data.run.score_file import Scorer
@@ -36,7 +39,7 @@ def curate(recipe: DataRecipe) -> dict[str, Any]:
         read = [task for section in recipe.tasks for task in taskset_tasks(section, buffer)]
         tasks = list({task.key: task for task in read}.values())
         log.info("%d tasks read, %d of them repeated", len(read), len(read) - len(tasks))
-        kept, operators = clean_tasks(tasks, recipe, buffer)
+        kept, operators = clean_tasks(tasks, recipe, buffer, _spread(recipe, opened))
         report: dict[str, Any] = {
             "name": recipe.name,
             "tasks_read": len(read),
@@ -60,6 +63,25 @@ def curate(recipe: DataRecipe) -> dict[str, Any]:
     report["report"] = str(path)
     write_text(path, json.dumps(report, indent=1))
     return report
+
+
+def _spread(recipe: DataRecipe, opened: ExitStack) -> int:
+    """Join the recipe's cluster until `opened` closes; how many tasks may run there at a time (0: none).
+
+    Raises: MissingExtraError without Ray; RftError if no cluster answers.
+    """
+    place = recipe.placement
+    if place.use != "ray":
+        return 0
+    ray = need("ray", "ray", "placement 'ray'")
+    if connect(place.address):
+        opened.callback(ray.shutdown)
+    cpus = int(ray.cluster_resources().get("CPU", 0))
+    if cpus < 1:
+        raise RecipeError(
+            "the Ray cluster has no CPU for operators; add nodes, or run with placement.use=local."
+        )
+    return min(cpus, place.workers or cpus)
 
 
 def by_taskset(

@@ -90,13 +90,15 @@ def check_known_code(explorer: ExplorerSection, tasks: Sequence[Task]) -> None:
 
 
 def clean_tasks(
-    tasks: Sequence[Task], recipe: TasksRecipe, buffer: Buffer | None = None
+    tasks: Sequence[Task], recipe: TasksRecipe, buffer: Buffer | None = None, spread: int = 0
 ) -> tuple[list[Task], list[TaskOperator]]:
     """Run `task_ops` over the prompts; returns kept tasks and, per operator, what it dropped and why.
 
     A mapper's edit makes a new task with the edited prompt. Tasks are in their old order, or by falling
     `priority` where an operator gave them one.
-    Args: buffer: where the tasks' stored rollouts are; None: no task was ever played.
+    Args:
+        buffer: where the tasks' stored rollouts are; None: no task was ever played.
+        spread: tasks of Ray Data that run at a time, on the cluster that this process has joined; 0: none.
     Raises: RecipeError when a prompt of several messages was edited, which one text cannot tell apart.
     """
     # operators are found through Data-Juicer, which reading a recipe must not load
@@ -108,7 +110,7 @@ def clean_tasks(
     for part, needs_record in _parts(recipe.task_ops):
         if needs_record and buffer is not None:
             table = with_played(table, played(buffer))
-        with closing(task_pipeline(recipe, part, "task_ops", buffer)) as pipeline:
+        with closing(task_pipeline(recipe, part, "task_ops", buffer, spread)) as pipeline:
             verdicts = pipeline.run_tasks(table)
         reports += [_reported(report, kept) for report in verdicts.reports]
         kept = edited_tasks(kept, verdicts.kept.tolist(), verdicts.table)

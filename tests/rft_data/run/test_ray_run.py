@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -10,12 +11,19 @@ from pathlib import Path
 
 import pytest
 
-from rft_data.core.errors import RecipeError
+from rft_data.buffer import Buffer
+from rft_data.core.errors import RecipeError, StalledError, Stopped
+from rft_data.core.protocols import RoleSpec
+from rft_data.placement.calls import Patience
+from rft_data.placement.hub.server import HubServer
+from rft_data.placement.ray import RayPlacement
 from rft_data.recipe import load_recipe
+from rft_data.recipe.load import load_data_recipe
 from rft_data.recipe.online import OnlineRecipe
 from rft_data.run.conductor import conduct
-from tests.ray_head import Head, ray_head
-from tests.rays import ray_for
+from rft_data.run.curate import curate
+from tests.ray_head import Head, kill_node, ray_head
+from tests.rft_data.loop.house import House
 from tests.rft_data.run.test_online import (
     ROOT,
     check_books,
@@ -26,6 +34,18 @@ from tests.rft_data.run.test_online import (
 )
 from tests.waiting import wait_for
 
+CLEAN = """\
+recipe: 1
+name: clean
+mode: data
+tasks:
+  - name: sums
+    source: {{use: jsonl, path: {root}/tasks.jsonl}}
+task_ops:
+  - whitespace_normalization_mapper: {{}}
+  - special_characters_filter: {{max_ratio: 0.35}}
+  - document_deduplicator: {{}}
+"""
 PLACES = [
     "placement.use=ray",
     "placement.explorers={count: 2, cpus: 0.5}",
@@ -61,12 +81,74 @@ def test_a_submitted_run_keeps_every_book_and_survives_its_conductor(tmp_path: P
     assert "continuing from the checkpoint of step 2" in (tmp_path / "run" / "log.txt").read_text()
 
 
+@pytest.fixture
+def apart() -> Iterator[None]:
+    """This process is connected to no cluster, before and after."""
+    ray = pytest.importorskip("ray")
+    ray.shutdown()
+    yield
+    ray.shutdown()
+
+
 @pytest.mark.slow
-def test_a_run_that_no_cluster_can_hold_is_refused_with_the_arithmetic(tmp_path: Path) -> None:
-    recipe = load_recipe(write_recipe(tmp_path), [*PLACES, "placement.trainer.gpus=64"])
+@pytest.mark.usefixtures("apart")
+def test_a_run_that_no_cluster_can_hold_is_refused_with_the_arithmetic(tmp_path: Path, head: Head) -> None:
+    changes = [*PLACES, "placement.trainer.gpus=64", f"placement.address={head.address}"]
+    recipe = load_recipe(write_recipe(tmp_path), changes)
     assert isinstance(recipe, OnlineRecipe)
-    with (
-        ray_for(num_cpus=2, object_store_memory=256 << 20),
-        pytest.raises(RecipeError, match=r"the roles can never start on this cluster \(too few GPUs"),
-    ):
+    with pytest.raises(RecipeError, match=r"the roles can never start on this cluster \(too few GPUs"):
         conduct(recipe)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("apart")
+def test_operators_over_a_cluster_do_what_they_do_here(tmp_path: Path, head: Head) -> None:
+    texts = [f"How many are {n} and {n % 7} apples" + "? " * (n % 5) + "!@#" * (n % 11) for n in range(120)]
+    lines = [json.dumps({"question": text, "answer": f"#### {n}"}) for n, text in enumerate(texts * 2)]
+    (tmp_path / "tasks.jsonl").write_text("\n".join(lines))
+    recipe = tmp_path / "clean.yaml"
+    recipe.write_text(CLEAN.format(root=tmp_path))
+    found = {}
+    for place, more in (("local", []), ("ray", [f"placement.address={head.address}"])):
+        uri = f"{tmp_path}/{place}"
+        report = curate(load_data_recipe(recipe, [f"buffer.uri={uri}", f"placement.use={place}", *more]))
+        with Buffer(uri) as buffer:
+            found[place] = ([{**op, "seconds": 0} for op in report["operators"]], buffer.tasks())
+    assert found["ray"] == found["local"]
+    assert [op["rows_in"] > op["rows_out"] > 0 for op in found["ray"][0]] == [False, True, True]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.usefixtures("apart")
+def test_a_cluster_is_waited_for_and_a_node_that_is_lost_costs_its_groups_only(
+    tmp_path: Path, head: Head, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    impatient = RayPlacement("small", patience=Patience(nodes_s=0.5, place_s=0.5), address=head.address)
+    with pytest.raises(StalledError, match=r"(?s)does not have:.*trainer +3 +2 +1.*add nodes") as caught:
+        impatient.preflight([RoleSpec("trainer", "toy:toy", {}, cpus=3)])
+    assert caught.value.exit_code == 75
+
+    def placed(buffer: Buffer, hub: HubServer) -> RayPlacement:
+        return RayPlacement("house", (hub.address, hub.token), {}, Patience(), head.address)
+
+    house = House(tmp_path, 0, staleness=2, groups=2, steps=10_000, placed=placed, extras=1)
+    joined: list[subprocess.Popen[bytes]] = []
+
+    def stop_requested() -> bool:
+        """A node comes, an explorer joins on it, and the node is lost while it plays."""
+        extra = [one for one in house.loop.exploring.fleet.members if one.extra]
+        if not joined:
+            joined.append(head.join("second", cpus=1))
+        elif extra and extra[0].load and extra[0].stays:
+            kill_node(joined[0])
+        return joined[0].poll() is not None and not extra
+
+    house.loop.stop_requested = stop_requested
+    with pytest.raises(Stopped, match="stopped at step"):
+        house.loop.run()
+    groups = house.buffer.read("groups").to_pylist()
+    assert {row["error"] for row in groups if row["outcome"] == "cancelled"} == {"its explorer died"}
+    house.steps = house.loop.step
+    house.check()
+    house.close()
