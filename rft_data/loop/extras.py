@@ -11,13 +11,11 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, TypeVar
+from typing import Protocol, TypeVar
 
 from rft_data.core.errors import RftError
 from rft_data.core.protocols import ElasticPlacement, Role, RoleSpec
-
-if TYPE_CHECKING:
-    from rft_data.loop.fleet import Fleet
+from rft_data.loop.member import Member
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -28,6 +26,20 @@ LEAVE_S = 20.0
 """How long an explorer that leaves may finish what it plays; clouds take a node 30 s after the notice."""
 AGAIN_S = 10.0
 """After its death, or a start that failed, an explorer is started again no earlier."""
+
+
+class Crew(Protocol):
+    """What this module uses of a fleet."""
+
+    members: list[Member]
+
+    def join(self, role: Role) -> None:
+        """Take in an explorer that runs."""
+        ...
+
+    def gone(self, member: Member) -> None:
+        """Forget an explorer whose process has ended."""
+        ...
 
 
 class Extras:
@@ -51,7 +63,7 @@ class Extras:
         self._not_before: dict[str, float] = {}
         self._look_at = 0.0
 
-    def look(self, fleet: Fleet) -> None:
+    def look(self, fleet: Crew) -> None:
         """Take in who has started, let go who has ended; at times, look who is to join or to leave."""
         self._take_in(fleet)
         self._let_go(fleet)
@@ -63,7 +75,7 @@ class Extras:
         self._notice(fleet, wanted, now)
         self._start(fleet, wanted, now)
 
-    def _take_in(self, fleet: Fleet) -> None:
+    def _take_in(self, fleet: Crew) -> None:
         for name in [name for name, started in self._joining.items() if started.done()]:
             started = self._joining.pop(name)
             try:
@@ -75,7 +87,7 @@ class Extras:
             else:
                 log.info("%s joins the run", name)
 
-    def _let_go(self, fleet: Fleet) -> None:
+    def _let_go(self, fleet: Crew) -> None:
         now = time.monotonic()
         for member in [one for one in fleet.members if not one.stays]:
             name = member.role.name
@@ -88,7 +100,7 @@ class Extras:
                     self._not_before[name] = now + AGAIN_S
                 member.ending = _in_thread(f"end-{name}", member.role.close)
 
-    def _notice(self, fleet: Fleet, wanted: set[str], now: float) -> None:
+    def _notice(self, fleet: Crew, wanted: set[str], now: float) -> None:
         """Mark those that are to leave."""
         extras = [member for member in fleet.members if member.extra and member.stays]
         drained = self._placement.drained() if extras else ()
@@ -100,7 +112,7 @@ class Extras:
             log.info("%s leaves the run, %s (%d groups under way)", name, why, member.load)
             member.leaves_at = now + LEAVE_S
 
-    def _start(self, fleet: Fleet, wanted: set[str], now: float) -> None:
+    def _start(self, fleet: Crew, wanted: set[str], now: float) -> None:
         """Start those that are wanted and for which there is room."""
         here = {member.role.name for member in fleet.members} | self._joining.keys()
         for spec in self._specs:

@@ -116,7 +116,7 @@ class LocalPlacement:
         self._patience = patience or Patience()
         self._devices = Devices()
         self._gpus: dict[str, float] = {}
-        """GPUs of the roles that were announced or run."""
+        """GPUs of the roles that were announced last, and of those for which there was room beside them."""
         self._background = Background("local-placement")
         self._roles: dict[str, LocalRole] = {}
 
@@ -125,7 +125,7 @@ class LocalPlacement:
 
         Raises: RecipeError if there are too few GPUs.
         """
-        self._gpus |= {spec.name: spec.gpus for spec in specs}
+        self._gpus = {spec.name: spec.gpus for spec in specs}
         self._devices.check(self._gpus)
         return warnings_for(specs)
 
