@@ -14,7 +14,7 @@ from pydantic.fields import FieldInfo
 
 from rft_data.recipe.field_docs import field_docs
 from rft_data.recipe.modes import MODES
-from rft_data.recipe.running import Component
+from rft_data.recipe.running import Component, DataPlace
 from rft_data.recipe.section import Section
 from rft_data.recipe.sections import OnlineEvaluation, Operators
 from rft_data.recipe.stages import BatchOps, RlStage
@@ -80,6 +80,7 @@ _TITLES: Mapping[type[Section], str] = {
     Component: "use and args",
     RlStage: "stages[] (any other algorithm)",
     OnlineEvaluation: "evaluation (mode online)",
+    DataPlace: "placement (mode data)",
     FunctionTasks: "tasks[].source (a function of your own)",
 }
 """Titles of sections that stand in many places, or that no value of a key chooses."""
