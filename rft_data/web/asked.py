@@ -24,10 +24,12 @@ class Asked(BaseModel):
     verdict: AskedVerdict = ""
     words: _Short = ""
     """Words to search completions for; the order is then how well they fit."""
+    means: _Short = ""
+    """A text: the experiences whose completions mean most nearly the same."""
     like: Annotated[int | None, Field(ge=0, lt=2**62)] = None
     """Row number: the experiences whose completions mean most nearly the same."""
     model: _Short = ""
-    """The model whose vectors `like` compares; empty: the first that embedded the row."""
+    """The model whose vectors `like` and `means` compare; empty: the first that there is."""
     order: Order = Order.NEWEST
     below: Annotated[int | None, Field(ge=0, lt=2**62)] = None
     """Row number below which a page of NEWEST begins."""
@@ -62,6 +64,8 @@ class Asked(BaseModel):
             found.append(Chip(f"verdict: {self.verdict}", self.link(verdict="")))
         if self.words:
             found.append(Chip(f"words: {self.words}", self.link(words="")))
+        if self.means:
+            found.append(Chip(f"means: {self.means}", self.link(means="", model="")))
         if self.like is not None:
             found.append(Chip(f"like row {self.like}", self.link(like=None, model="")))
         return found

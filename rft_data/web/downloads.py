@@ -37,6 +37,8 @@ class AskedFile(Asked):
 def shown_rows(buffer: Buffer, asked: Asked, most: int) -> list[dict[str, Any]]:
     """The rows that a table shows on its pages from this one on, in its order."""
     choice = asked.choice
+    if asked.means:
+        raise RowError("what a typed text finds has no file; search for words, or for what is like a row.")
     if asked.words:
         return by_words(buffer, asked.words, choice, most).rows
     if asked.like is not None:

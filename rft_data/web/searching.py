@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from rft_data.buffer import Buffer
 from rft_data.core.filters import And, Compare, Filter, In
 from rft_data.reading.search import Hit, embedded_by, search_text, similar, unindexed
 from rft_data.web.choice import WINDOW, Choice, end_of
 from rft_data.web.listing import PAGE, rows_of
+from rft_data.web.meaning import vector
 
+_NO_EMBEDDER = (
+    "No model is here to search for a text by its meaning: the run's recipe must name the folder of a "
+    "sentence-transformers model by which rows of this buffer were embedded (`rft buffer search --model`). "
+    "Open a row for *more like this*."
+)
 _NEAREST = 1_000
 """Nearest rows of all, among which a filter chooses."""
 
@@ -57,6 +66,24 @@ def by_meaning(buffer: Buffer, seq: int, model: str, choice: Choice, most: int =
     if not choice.everything:
         note += f" The filter chose among the {_NEAREST:,} nearest rows of all."
     return Found(rows[:most], note)
+
+
+def by_text(buffer: Buffer, text: str, models: Sequence[str], asked: str, choice: Choice) -> Found:
+    """The chosen rows whose completions mean most nearly what a text does, best first.
+
+    Args: models: by which a text can be searched for here. asked: which one; empty: the first.
+    Raises: what `meaning.vector` raises.
+    """
+    if not models or (asked and asked not in models):
+        return Found([], _NO_EMBEDDER)
+    model = asked or models[0]
+    found = vector(model, text)
+    most = PAGE if choice.everything else _NEAREST
+    hits = similar(buffer, text, most, model=lambda texts: np.stack([found] * len(texts)), name=model)
+    note = f"By the vectors of {model}."
+    if not choice.everything:
+        note += f" The filter chose among the {_NEAREST:,} nearest rows of all."
+    return Found(_shown(buffer, hits, choice)[:PAGE], note)
 
 
 def _within_reach(buffer: Buffer, choice: Choice) -> Filter | None:

@@ -6,7 +6,7 @@ search also finds rows that came after the last indexing.
 
 from rft_data.reading.search.full_text import Indexed, index_text, search_text, unindexed
 from rft_data.reading.search.hits import Hit, fuse
-from rft_data.reading.search.vectors import Embedded, embed, embedded_by, similar
+from rft_data.reading.search.vectors import Embedded, embed, embedded_by, has_vectors, similar
 
 __all__ = [
     "Embedded",
@@ -15,6 +15,7 @@ __all__ = [
     "embed",
     "embedded_by",
     "fuse",
+    "has_vectors",
     "index_text",
     "search_text",
     "similar",

@@ -123,6 +123,12 @@ def similar(
     return [hit for hit in hits if hit.seq != query][:k]
 
 
+def has_vectors(buffer: Buffer, model_id: str) -> bool:
+    """Whether an experience was embedded by this model."""
+    table = _open(buffer)
+    return table is not None and _count(table, model_id) > 0
+
+
 def embedded_by(buffer: Buffer, seq: int) -> list[str]:
     """The models by which one experience was embedded, sorted."""
     table = _open(buffer)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any, BinaryIO
@@ -17,9 +17,10 @@ from rft_data.core.words import FinishReason, RowSource
 from rft_data.web.asked import Asked, Narrowed
 from rft_data.web.downloads import FORMATS, MOST_ROWS, AskedFile, command, file_of
 from rft_data.web.listing import histogram, listing
+from rft_data.web.meaning import embedders
 from rft_data.web.ordering import Order, ordered
 from rft_data.web.page import Route, View
-from rft_data.web.searching import by_meaning, by_words
+from rft_data.web.searching import by_meaning, by_text, by_words
 
 _PART_BYTES = 1 << 18
 
@@ -36,18 +37,19 @@ class SearchViews(View):
     def experiences(self, key: str, asked: Annotated[Asked, Query()]) -> HTMLResponse:
         """Experiences as a table."""
         buffer = self._page.subjects.buffer(key)
-        fixed = {
+        fixed: dict[str, Any] = {
             "subject": self._page.subjects[key],
             "asked": asked,
             "orders": list(Order),
             "sources": list(RowSource),
             "ends": list(FinishReason),
+            "embedders": embedders(buffer, self._page.subjects[key].run_dir),
         }
         try:
             choice = asked.choice
         except RecipeError as err:
             return self._page.shown("experiences.html", 400, wrong=str(err), **fixed)
-        plain = asked.first_page and not asked.words and asked.like is None
+        plain = asked.first_page and not asked.words and not asked.means and asked.like is None
         return self._page.shown(
             "experiences.html",
             wrong="",
@@ -55,7 +57,7 @@ class SearchViews(View):
             formats=FORMATS,
             most=MOST_ROWS,
             command=command(buffer, asked),
-            **_table(buffer, asked),
+            **_table(buffer, asked, fixed["embedders"]),
             **fixed,
         )
 
@@ -83,9 +85,12 @@ def _parts(file: BinaryIO) -> Iterator[bytes]:
             yield part
 
 
-def _table(buffer: Buffer, asked: Asked) -> dict[str, Any]:
+def _table(buffer: Buffer, asked: Asked, embedders: Sequence[str]) -> dict[str, Any]:
     """The rows of a page, the query of the next one, and what to say about them."""
     choice = asked.choice
+    if asked.means and not asked.words and asked.like is None:
+        found = by_text(buffer, asked.means, embedders, asked.model, choice)
+        return {"rows": found.rows, "next": "", "note": found.note, "by": "fits"}
     if asked.words or asked.like is not None:
         found = (
             by_words(buffer, asked.words, choice)

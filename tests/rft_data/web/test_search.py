@@ -355,3 +355,34 @@ def test_what_cannot_be_asked_is_said_in_words(fruit: TestClient, query: str, st
     answer = fruit.get(f"/s/fruit/experiences?{query}")
     assert answer.status_code == status
     assert text in html.unescape(answer.text)
+
+
+@pytest.mark.slow
+def test_a_typed_text_is_searched_for_by_the_model_of_the_runs_recipe(tmp_path: Path) -> None:
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.models import BoW
+
+    model = tmp_path / "fruits"
+    SentenceTransformer(modules=[BoW(vocab=["apples", "pears", "plums"])]).save(str(model))
+    run = tmp_path / "run"
+    with Buffer(run / "buffer") as buffer:
+        buffer.append([row(number) for number in range(ROWS)])  # type: ignore[list-item]
+        embed(buffer, str(model))
+        embed(buffer, fruits, name="toy/of-nobody")
+    operators = [{"semantic_diversity_filter": {"model": str(model)}}, {"x": {"model": "toy/of-nobody"}}]
+    recipe = {"name": "run", "mode": "online", "experience_ops": operators}
+    (run / "recipe.json").write_text(json.dumps(recipe))
+    with Subjects([str(run), str(run / "buffer")]) as subjects:
+        page = TestClient(make_app(subjects, None, "f"))
+        assert 'name="means"' in page.get("/s/run/experiences").text
+        assert 'name="means"' not in page.get("/s/buffer/experiences").text
+        pears = set(range(1, ROWS, 3))
+        found = page.get("/s/run/experiences?means=pears&where=seq+<+30")
+        assert found.status_code == 200, found.text
+        near = [int(seq) for seq in re.findall(r"/s/run/rows/(\d+)\"", found.text)]
+        assert set(near[:10]) == {seq for seq in pears if seq < 30}
+        assert f"By the vectors of {model}" in html.unescape(found.text)
+        assert "No model is here" in page.get("/s/run/experiences?means=pears&model=toy/of-nobody").text
+        assert page.get("/s/run/experiences/file?means=pears&format=csv").status_code == 400
+        (model / "modules.json").unlink()
+        assert "No model is here" in page.get("/s/run/experiences?means=plums").text, "nothing is downloaded"

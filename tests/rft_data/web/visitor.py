@@ -25,11 +25,15 @@ NAMES = ("chromium", "google-chrome")
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """A running `rft view --author me` over two runs and a buffer."""
+    """A running `rft view --author me --rater bob` over two runs and a buffer."""
 
     process: int
     link: str
-    """What it printed."""
+    """Mine."""
+    other_link: str
+    """Bob's, who rates."""
+    folder: Path
+    """Of the runs and the buffer."""
 
 
 @pytest.fixture(scope="session")
@@ -38,11 +42,14 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     with tarfile.open(ARCHIVE) as archive:
         archive.extractall(folder, filter="data")
     shown = [str(folder / name) for name in ("run", "preferred", "library")]
-    command = [sys.executable, "-m", "rft_data.cli.app", "view", *shown, "--author", "me"]
+    command = [sys.executable, "-m", "rft_data.cli.app", "view", *shown]
+    command += ["--author", "me", "--rater", "bob"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as server:
         assert server.stdout is not None
         try:
-            yield Served(server.pid, server.stdout.readline().strip())
+            links = [server.stdout.readline().strip() for _ in range(2)]
+            mine, other = (links[place].removeprefix(name) for place, name in enumerate(("me: ", "bob: ")))
+            yield Served(server.pid, mine, other, folder)
         finally:
             server.terminate()
 
