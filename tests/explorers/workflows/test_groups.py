@@ -367,6 +367,7 @@ def test_limits_out_of_their_range_are_refused_by_name(given: dict[str, Any], ma
 def test_the_last_row_of_a_rollout_says_where_its_seconds_went() -> None:
     group, other = House().play(task("steps", "ok"), task("ok", name="u"))
     for rows in ([row for row in one.experiences if row.member == 0] for one in (group, other)):
+        assert [row.turn for row in rows] == list(range(len(rows)))
         assert all(ROLLOUT_SECONDS not in row.metadata for row in rows[:-1])
         spent = rows[-1].metadata[ROLLOUT_SECONDS]
         assert {"all", "generating"} <= spent.keys()
