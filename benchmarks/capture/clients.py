@@ -111,5 +111,6 @@ def _ask(number: int) -> list[dict[str, str]]:
 
 
 def _client(base_url: str, connections: int, headers: dict[str, str]) -> httpx.AsyncClient:
-    limits = httpx.Limits(max_connections=connections)
+    # a connection that the server is about to close, after 5 s, is not used again
+    limits = httpx.Limits(max_connections=connections, keepalive_expiry=2.0)
     return httpx.AsyncClient(base_url=base_url, headers=headers, timeout=300, trust_env=False, limits=limits)

@@ -25,3 +25,17 @@ async def read_body(receive: Receive, most: int) -> bytes | None:
             return None
         more = message.get("more_body", False)
     return b"".join(parts)
+
+
+def replayed(raw: bytes, receive: Receive) -> Receive:
+    """Gives the body that was read, and then what the client does next."""
+    read = False
+
+    async def replay() -> MutableMapping[str, Any]:
+        nonlocal read
+        if read:
+            return await receive()
+        read = True
+        return {"type": "http.request", "body": raw, "more_body": False}
+
+    return replay

@@ -9,11 +9,10 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import MutableMapping
 from typing import Any
 
 from explorers.capture.answers import refuse
-from explorers.capture.asgi import App, Receive, Scope, Send, read_body
+from explorers.capture.asgi import App, Receive, Scope, Send, read_body, replayed
 from explorers.capture.capture import Capture, Open
 from explorers.capture.fields import ROUTES, Refused, asks_for_grammar, check_fields, says_limit
 from explorers.capture.openai_app import openai_app
@@ -75,7 +74,7 @@ class Gate:
             asked = self._asked(opened, route, raw)
             token = ASKED.set(asked)
             try:
-                await self._inner(_inner_scope(scope, route), _replayed(raw, receive), send)
+                await self._inner(_inner_scope(scope, route), replayed(raw, receive), send)
             finally:
                 ASKED.reset(token)
         except Refused as err:
@@ -142,7 +141,7 @@ class Front:
         if raw is None:
             await refuse(send, "", 413, f"the request is longer than {self._body_bytes} bytes.")
             return
-        await self._control(scope, _replayed(raw, receive), send)
+        await self._control(scope, replayed(raw, receive), send)
 
 
 def bearer(headers: Any) -> str:
@@ -166,20 +165,6 @@ def _parsed(raw: bytes) -> dict[str, Any]:
 def _inner_scope(scope: Scope, route: str) -> Scope:
     kept = [(name, value) for name, value in scope["headers"] if name.lower() not in _DROPPED]
     return {**scope, "path": route, "raw_path": route.encode(), "query_string": b"", "headers": kept}
-
-
-def _replayed(raw: bytes, receive: Receive) -> Receive:
-    """Gives the body that was read, and then what the client does next."""
-    read = False
-
-    async def replay() -> MutableMapping[str, Any]:
-        nonlocal read
-        if read:
-            return await receive()
-        read = True
-        return {"type": "http.request", "body": raw, "more_body": False}
-
-    return replay
 
 
 def _need_grammars() -> None:

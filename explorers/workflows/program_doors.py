@@ -66,6 +66,12 @@ class Doors:
             del self._doors[door.name]
             await app.close()
 
+    def rename(self, door: Door, name: str, key: str) -> None:
+        """Give a door another name and key."""
+        del self._doors[door.name]
+        door.name, door.key = name, key
+        self._doors[name] = door
+
     @asynccontextmanager
     async def served(self) -> AsyncIterator[str]:
         """The server's address, on loopback. It runs while there is such a block, in their event loop."""

@@ -13,6 +13,7 @@ from explorers.capture.listening import LOOPBACK, listening
 from explorers.conversations.look_app import LookApp
 from explorers.conversations.openai_look import OpenAILook
 from explorers.rewards.scoring import Rewards
+from explorers.workflows.openings import Openings
 from explorers.workflows.recorded import Course, RecordedWorkflow, whole_number
 from explorers.workflows.visits import Visits
 from rft_data.core.errors import RecipeError, RowError
@@ -44,6 +45,7 @@ class ServedWorkflow(RecordedWorkflow):
         port: int = 0,
         idle_s: float = 600.0,
         guests: int = 256,
+        alike: float | None = None,
         **conversation: Any,
     ) -> None:
         """Check the arguments; the server starts with the first rollout and ends with the explorer.
@@ -56,6 +58,8 @@ class ServedWorkflow(RecordedWorkflow):
             port: 0 for a free one, which the log names.
             idle_s: a trajectory without a request for so long is over.
             guests: most of them at a time.
+            alike: groups are of trajectories whose first requests are alike: 1 the same, below 1 so large a
+                share of their words (Jaccard); None: of whoever comes.
             conversation: further arguments of `RecordedWorkflow`.
 
         Raises: RecipeError; MissingExtraError without uvicorn.
@@ -70,7 +74,11 @@ class ServedWorkflow(RecordedWorkflow):
             raise RecipeError(f"explorer.workflow.args.idle_s is {idle_s!r}; wanted seconds above 0.")
         whole_number("port", port, least=0)
         self._visits = Visits(
-            token, self._guest, idle_s=idle_s, guests=whole_number("guests", guests, least=0)
+            token,
+            self._guest,
+            idle_s=idle_s,
+            guests=whole_number("guests", guests, least=0),
+            openings=None if alike is None else Openings(_share(alike)),
         )
         self._place = (host, port)
         self._newest: tuple[Engine, RolloutContext] | None = None
@@ -87,7 +95,7 @@ class ServedWorkflow(RecordedWorkflow):
         self._newest = (engine, ctx)
         model, course = self.model(engine, ctx), Course()
         look = OpenAILook(model, ctx.sampling)
-        async with self._visits.waiting(LookApp(look)) as visit:
+        async with self._visits.waiting(LookApp(look), ctx.group_id) as visit:
             ended = await self._visits.until_over(visit)
         if visit.abandoned:
             raise RowError("its client gave the trajectory up")
@@ -129,3 +137,12 @@ class ServedWorkflow(RecordedWorkflow):
             return None
         engine, ctx = self._newest
         return LookApp(OpenAILook(self.model(engine, ctx), ctx.sampling))
+
+
+def _share(alike: object) -> float:
+    """Raises: RecipeError."""
+    if isinstance(alike, bool) or not isinstance(alike, int | float) or not 0 < alike <= 1:
+        raise RecipeError(
+            f"explorer.workflow.args.alike is {alike!r}; wanted a share above 0, at most 1 (equal requests)."
+        )
+    return float(alike)

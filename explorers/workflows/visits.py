@@ -15,12 +15,14 @@ from dataclasses import dataclass, field
 from time import monotonic
 
 from explorers.capture.answers import refuse
-from explorers.capture.asgi import Receive, Scope, Send, read_body
+from explorers.capture.asgi import Receive, Scope, Send, read_body, replayed
 from explorers.conversations.look_app import LookApp, answer
+from explorers.workflows.openings import Arrival, Openings, Said
 from explorers.workflows.program_doors import Door, Doors, bearer_key, stated_reward
 from rft_data.core.errors import RowError
 
 _MAX_BODY = 1 << 16
+_MAX_FIRST = 32 << 20
 _LOOK_S, _SOON_S = 1.0, 0.05
 """Longest and shortest time between two looks whether a trajectory was left alone."""
 _REWARD, _END, _ABANDON = _TOLD = ("POST reward", "POST end", "POST abandon")
@@ -33,6 +35,8 @@ class Visit:
 
     door: Door
     app: LookApp
+    group: str = ""
+    """Of the rollout that waits."""
     opened: asyncio.Event = field(default_factory=asyncio.Event)
     over: asyncio.Event = field(default_factory=asyncio.Event)
     used: float = 0.0
@@ -44,14 +48,22 @@ class Visits:
     """ASGI application. Trajectories of the run wait for clients; one more client is served as a guest."""
 
     def __init__(
-        self, token: str, guest: Callable[[], LookApp | None], *, idle_s: float, guests: int
+        self,
+        token: str,
+        guest: Callable[[], LookApp | None],
+        *,
+        idle_s: float,
+        guests: int,
+        openings: Openings | None = None,
     ) -> None:
         """Args:
         token: opens trajectories.
         guest: makes the model of a trajectory that no rollout waits for; None while there is no model.
         idle_s: a trajectory without a request for so long is over.
         guests: most of them at a time.
+        openings: finds the group of a trajectory by its first request; None: the groups are of whoever comes.
         """
+        self._openings = openings
         self._token = token
         self._guest = guest
         self._idle_s = idle_s
@@ -68,10 +80,10 @@ class Visits:
         return {name: float(counts[name]) for name in _COUNTS}
 
     @asynccontextmanager
-    async def waiting(self, app: LookApp) -> AsyncIterator[Visit]:
+    async def waiting(self, app: LookApp, group: str = "") -> AsyncIterator[Visit]:
         """A trajectory for the length of the block, which a client may open."""
         async with self._doors.open(app) as door:
-            visit = Visit(door, app)
+            visit = Visit(door, app, group)
             self._waiting.append(visit)
             self._visits[door.name] = visit
             try:
@@ -107,6 +119,10 @@ class Visits:
             await answer(send, 200, {"waiting": len(self._waiting), "open": len(self._visits)})
         elif (method, path) == ("POST", "/trajectories"):
             await self._open(scope, receive, send)
+        elif self._openings is not None and name in self._openings.arrivals:
+            await self._begin(
+                self._openings, self._openings.arrivals[name], (prefix, rest), scope, receive, send
+            )
         elif prefix == "trajectories":
             await self._told(visit, f"{method} {rest}", scope, receive, send)
         else:
@@ -120,17 +136,81 @@ class Visits:
         if raw is None or raw.strip() not in (b"", b"{}"):  # its client has gone, or wants what is not done
             await refuse(send, scope["path"], 400, "a trajectory of a run has the run's task; send no body.")
             return
-        visit = self._waiting.popleft() if self._waiting else await self._let_in()
-        if visit is None:
-            self._counts["served_refused"] += 1
-            await refuse(send, scope["path"], 429, "no more trajectories may be open now.", wait_s=1)
+        door: Door | Arrival | None
+        if self._openings is None:
+            visit = self._waiting.popleft() if self._waiting else await self._let_in()
+            door = None if visit is None else self._taken(visit).door
+        else:
+            full = len(self._openings.arrivals) >= self._most_guests + len(self._waiting)
+            door = None if full else self._openings.arrive(self._idle_s)
+        if door is None:
+            await self._refuse_another(scope, send)
             return
+        host = next((value.decode("latin-1") for name, value in scope["headers"] if name == b"host"), "")
+        base = f"{scope.get('scheme', 'http')}://{host}/t/{door.name}/v1"
+        self._counts["served"] += 1
+        await answer(send, 201, {"id": door.name, "base_url": base, "key": door.key})
+
+    async def _refuse_another(self, scope: Scope, send: Send) -> None:
+        self._counts["served_refused"] += 1
+        await refuse(send, scope["path"], 429, "no more trajectories may be open now.", wait_s=1)
+
+    @staticmethod
+    def _taken(visit: Visit) -> Visit:
         visit.used = monotonic()
         visit.opened.set()
-        host = next((value.decode("latin-1") for name, value in scope["headers"] if name == b"host"), "")
-        base = f"{scope.get('scheme', 'http')}://{host}/t/{visit.door.name}/v1"
-        self._counts["served"] += 1
-        await answer(send, 201, {"id": visit.door.name, "base_url": base, "key": visit.door.key})
+        return visit
+
+    async def _begin(
+        self,
+        openings: Openings,
+        arrival: Arrival,
+        place: tuple[str, str],
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+    ) -> None:
+        """The first request of a trajectory finds its rollout, and is answered by it."""
+        arrival.used = monotonic()
+        if not hmac.compare_digest(arrival.key.encode(), bearer_key(scope)):
+            await refuse(send, scope["path"], 401, "no open trajectory has this id and this key.")
+        elif place in (("trajectories", "end"), ("trajectories", "abandon")):
+            del openings.arrivals[arrival.name]
+            await answer(send, 200, {"id": arrival.name, "open": False})
+        elif place[0] != "t" or scope["method"] != "POST":
+            await refuse(send, scope["path"], 409, "the trajectory begins with a request that samples.")
+        else:
+            await self._find_rollout(openings, arrival, scope, receive, send)
+
+    async def _find_rollout(
+        self, openings: Openings, arrival: Arrival, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        raw = await read_body(receive, _MAX_FIRST)
+        if raw is None:
+            await refuse(send, scope["path"], 413, f"the request is longer than {_MAX_FIRST} bytes.")
+            return
+        try:
+            said = Said.of(raw)
+        except RowError as err:
+            await refuse(send, scope["path"], 400, str(err))
+            return
+        if openings.arrivals.pop(arrival.name, None) is not None:  # else another request of it came first
+            visit = openings.choose(said, self._waiting, lambda one: one.group)
+            if visit is not None:
+                self._waiting.remove(visit)
+            else:
+                visit = await self._let_in()
+            if visit is None:
+                openings.arrivals[arrival.name] = arrival
+                await self._refuse_another(scope, send)
+                return
+            self._rename(self._taken(visit), arrival)
+        await self._doors(scope, replayed(raw, receive), send)
+
+    def _rename(self, visit: Visit, arrival: Arrival) -> None:
+        del self._visits[visit.door.name]
+        self._doors.rename(visit.door, arrival.name, arrival.key)
+        self._visits[arrival.name] = visit
 
     async def _let_in(self) -> Visit | None:
         """A trajectory of a guest, which ends as others do and of which nothing is stored; None: too many."""

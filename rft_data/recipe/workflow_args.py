@@ -23,7 +23,7 @@ WORKFLOW_ARGS: Mapping[str, tuple[str, ...]] = {
     "tools": ("tools", "args", *_POOLED),
     "environment": ("environment", "args", "actions", "pattern", "invalid_reward", "shape", *_POOLED),
     "verifiers": ("environment", "args", *_CONVERSATION),
-    "served": ("token", "host", "port", "idle_s", "guests", *_CONVERSATION),
+    "served": ("token", "host", "port", "idle_s", "guests", "alike", *_CONVERSATION),
     "program": ("command", "agent", "args", "environment", "limits", *_CONVERSATION),
 }
 """What each takes in `explorer.workflow.args`."""

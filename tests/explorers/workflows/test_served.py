@@ -48,9 +48,10 @@ class Run:
         self.base = f"http://127.0.0.1:{port}"
         self.http = httpx.AsyncClient(base_url=self.base, headers={"authorization": f"Bearer {TOKEN}"})
 
-    def wait(self, member: int) -> asyncio.Task[list[Experience] | Exception]:
+    def wait(self, member: int, group: str = CTX.group_id) -> asyncio.Task[list[Experience] | Exception]:
         """A rollout that waits for a client."""
-        return asyncio.create_task(self.rollouts.play(TASK, replace(CTX, member=member)))
+        ctx = replace(CTX, member=member, group_id=group)
+        return asyncio.create_task(self.rollouts.play(TASK, ctx))
 
     async def open(self) -> dict[str, Any]:
         answer = await self.http.post("/trajectories")
@@ -136,6 +137,37 @@ def test_clients_that_no_rollout_waits_for_are_served_and_not_recorded(tokenizer
             assert [row.completion_text for row in rows] == ["recorded"]
             counts = run.workflow.metrics()
             assert (counts["served"], counts["served_guests"], counts["served_refused"]) == (2.0, 1.0, 1.0)
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize(("alike", "asked"), [(1.0, "two and two?"), (0.4, "what is two and two?")])
+def test_clients_that_ask_alike_are_one_group(tokenizer: Any, alike: float, asked: str) -> None:
+    async def story() -> None:
+        async with running(tokenizer, *"abcde", alike=alike, guests=1) as run:
+            waiting = {(n, g): run.wait(n, g) for g in ("g-0", "g-1") for n in range(2)}
+            await reachable(run, 4)
+            opened = [await run.open() for _ in range(5)]
+            stranger = {**opened[0], "key": opened[1]["key"]}
+            assert (await run.end(stranger, "reward", 1.0)).status_code == 401
+            assert (await run.end(opened[0], "reward", 1.0)).status_code == 409, "nothing was sampled yet"
+            other = {"role": "user", "content": "name a colour"}
+            said = {
+                n: await run.say(opened[n], {"role": "user", "content": text})
+                for n, text in ((0, "two and two?"), (1, "name a colour"), (2, asked))
+            }
+            said[3] = await run.say(opened[3], {"role": "user", "content": "sing"})
+            said[4] = await run.say(opened[4], other)
+            assert (await run.end(opened[3], body=1.0)).status_code == 200
+            for n in (0, 1, 2, 4):
+                assert (await run.end(opened[n], body=1.0)).status_code == 200
+            rows = {place: await one for place, one in waiting.items()}
+            groups: dict[str, set[str]] = {"g-0": set(), "g-1": set()}
+            for (_, group), found in rows.items():
+                assert isinstance(found, list), found
+                groups[group].add(found[0].completion_text)
+            assert groups == {"g-0": {said[0], said[2]}, "g-1": {said[1], said[4]}}
+            assert run.workflow.metrics()["served_guests"] == 1.0, "what no group is about is no row"
 
     asyncio.run(story())
 
@@ -276,6 +308,7 @@ def test_a_reward_that_is_none_is_refused_and_the_trajectory_stays(tokenizer: An
         ({"token": "short"}, "token is shorter"),
         ({"idle_s": 0}, "idle_s is 0"),
         ({"guests": -1}, "guests is -1"),
+        ({"alike": 0}, "alike is 0"),
     ],
 )
 def test_wrong_arguments_are_refused(tokenizer: Any, args: dict[str, Any], message: str) -> None:

@@ -1,0 +1,101 @@
+"""Which clients of a served run belong into one group: those whose trajectories begin with the same request.
+
+A client that has opened a trajectory has said nothing yet, so its rollout is found with its first request.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from time import monotonic
+from typing import Any, TypeVar
+
+from rft_data.core.errors import RowError
+
+_MOST_GROUPS = 4096
+_SAID = ("messages", "prompt", "tools")
+V = TypeVar("V")
+
+
+@dataclass(slots=True)
+class Arrival:
+    """A trajectory whose client has asked for nothing yet."""
+
+    name: str = field(default_factory=lambda: secrets.token_hex(8))
+    key: str = field(default_factory=lambda: secrets.token_urlsafe(24))
+    used: float = field(default_factory=monotonic)
+    """`monotonic()` of its last request."""
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """The first request of a trajectory."""
+
+    text: str
+    words: frozenset[str]
+
+    @classmethod
+    def of(cls, raw: bytes) -> Said:
+        """Of a request's body: messages, prompt and tools. Raises: RowError for no JSON object."""
+        try:
+            body = json.loads(raw)
+        except (ValueError, RecursionError) as err:
+            raise RowError(f"the request is no JSON ({type(err).__name__}); wanted an object.") from err
+        if not isinstance(body, dict):
+            raise RowError(f"the request is JSON of type {type(body).__name__}; wanted an object.")
+        text = json.dumps({name: body.get(name) for name in _SAID}, sort_keys=True)
+        return cls(text, frozenset(_words(body)))
+
+    def likeness(self, other: Said) -> float:
+        """1 for the same request, else the share of words that both have (Jaccard), below 1."""
+        if self.text == other.text:
+            return 1.0
+        either = len(self.words | other.words)
+        return min(len(self.words & other.words) / either, 0.999) if either else 0.0
+
+
+class Openings:
+    """The trajectories without a request yet, and what each group is about."""
+
+    def __init__(self, least: float) -> None:
+        """`least`: likeness with the first of a group, from which on a trajectory belongs to it."""
+        self._least = least
+        self._groups: dict[str, Said] = {}
+        self.arrivals: dict[str, Arrival] = {}
+
+    def arrive(self, idle_s: float) -> Arrival:
+        """A new trajectory; those that were left alone for `idle_s` are forgotten."""
+        late = monotonic() - idle_s
+        self.arrivals = {name: one for name, one in self.arrivals.items() if one.used >= late}
+        made = Arrival()
+        self.arrivals[made.name] = made
+        return made
+
+    def choose(self, said: Said, waiting: Iterable[V], group: Callable[[V], str]) -> V | None:
+        """The rollout for a first request: of a group that is about it, or else of one about nothing yet."""
+        free: V | None = None
+        for one in waiting:
+            about = self._groups.get(group(one))
+            if about is None:
+                free = one if free is None else free
+            elif said.likeness(about) >= self._least:
+                return one
+        if free is not None:
+            self._groups[group(free)] = said
+            while len(self._groups) > _MOST_GROUPS:
+                del self._groups[next(iter(self._groups))]
+        return free
+
+
+def _words(value: Any) -> Iterable[str]:
+    """All words that a request says, in lower case."""
+    if isinstance(value, Mapping):
+        for name in ("messages", "prompt", "content", "text"):
+            yield from _words(value.get(name))
+    elif isinstance(value, list):
+        for one in value:
+            yield from _words(one)
+    elif isinstance(value, str):
+        yield from value.lower().split()
