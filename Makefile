@@ -12,7 +12,7 @@ READY := $(VENV)/.ready-vllm-$(VLLM)
 # Compiled modules are kept: the tests start hundreds of processes, each of which would compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup quickstart test fast check bench mutants trinity locks docs
+.PHONY: setup quickstart test fast check bench mutants trinity locks docs gpu-check
 
 setup: $(READY)
 
@@ -59,6 +59,18 @@ docs: setup
 
 bench: setup
 	$(BIN)/python -m benchmarks.buffer
+
+# On a machine with CUDA: the GPU extras (torch, vLLM, TRL of requirements/lock-cuda.txt) in an environment of its own,
+# then a line of JSON for each step; see docs/placement.md. STEPS=a,b chooses some.
+GPU := .venv-gpu
+gpu-check:
+	@command -v nvidia-smi >/dev/null || { echo "error: this machine has no nvidia-smi; on a CPU: \
+	$(BIN)/python -m benchmarks.gpu_check --smoke" >&2; exit 3; }
+	@command -v uv >/dev/null || { echo "error: uv is not installed: pip install uv" >&2; exit 3; }
+	@test -x $(GPU)/bin/python || uv venv --quiet --python 3.12 $(GPU)
+	@VIRTUAL_ENV=$(GPU) uv pip install --quiet -r requirements/lock-cuda.txt
+	@VIRTUAL_ENV=$(GPU) uv pip install --quiet --no-deps -e .
+	$(GPU)/bin/python -m benchmarks.gpu_check $(if $(STEPS),--only $(STEPS))
 
 # All mutants take hours and go on where they stopped; N=30 is a random sample, SEED says which.
 mutants: setup

@@ -11,7 +11,18 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+_ON_GPUS = "RFT_BENCH_GPUS"
 Tasks = Mapping[str, Callable[..., dict[str, Any]]]
+
+
+def on_gpus(use: bool) -> dict[str, str]:
+    """The environment of a process that sees the GPUs of this one, or none; its own children are told.
+
+    Without this contenders are compared on the CPU, wherever a benchmark runs.
+    """
+    if use:
+        return {**os.environ, _ON_GPUS: "1"}
+    return {**os.environ, _ON_GPUS: "0", "CUDA_VISIBLE_DEVICES": ""}
 
 
 def in_child(module: str, what: str, threads: int, **given: Any) -> dict[str, Any]:
@@ -20,10 +31,9 @@ def in_child(module: str, what: str, threads: int, **given: Any) -> dict[str, An
     Raises: RuntimeError with the end of its output when it fails.
     """
     environment = {
-        **os.environ,
+        **on_gpus(os.environ.get(_ON_GPUS) == "1"),
         "OMP_NUM_THREADS": str(threads),
         "MKL_NUM_THREADS": str(threads),
-        "CUDA_VISIBLE_DEVICES": "",  # contenders are compared on the CPU, wherever this runs
         "HF_HUB_OFFLINE": "1",
         "TRL_EXPERIMENTAL_SILENCE": "1",
     }

@@ -50,7 +50,17 @@ class Turn:
         self.grad_norms.append(grad_norm)
 
 
+def _device() -> str:
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
 def _clock() -> tuple[float, float]:
+    import torch
+
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
     return time.perf_counter(), time.process_time()
 
 
@@ -61,14 +71,15 @@ def bare(case: Case, steps: int, folder: Path) -> Turn:
 
     from trainers.models.weights import load_model
 
-    model = load_model(case.model).train()
+    device = _device()
+    model = load_model(case.model).train().to(device)
     optimizer = torch.optim.AdamW(model.parameters(), **ADAM)
     rows, turn = case.table().to_pydict(), Turn()
     for _ in range(steps):
         began = _clock()
-        ids = torch.tensor(rows["token_ids"])
-        advantages = torch.tensor(rows["advantage"])
-        old = torch.tensor(rows["logprobs"])[:, PROMPT_TOKENS:]
+        ids = torch.tensor(rows["token_ids"], device=device)
+        advantages = torch.tensor(rows["advantage"], device=device)
+        old = torch.tensor(rows["logprobs"], device=device)[:, PROMPT_TOKENS:]
         answer = ids[:, PROMPT_TOKENS:]
         scored = model(input_ids=ids, logits_to_keep=COMPLETION_TOKENS + 1, use_cache=False)
         logits = scored.logits[:, :-1]

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from benchmarks.gpu_check.__main__ import run_figures
 from docs.pages.metrics import ONLINE
 from rft_data.buffer import Buffer
 from rft_data.cli.app import app
@@ -147,6 +148,10 @@ def test_online_run_keeps_every_book(
     assert groups["admitted"] == sum(v for k, v in groups.items() if k != "admitted")
     assert all(Path(picture).stat().st_size > 1000 for picture in summary["pictures"])
     assert json.loads((tmp_path / "run" / "summary.json").read_text()) == summary
+    figures = run_figures(tmp_path / "run")  # of a step of `make gpu-check`
+    assert 0 <= figures["parity"] < 1e-3
+    assert figures["publication_bytes"] > 1000
+    assert figures["gained"] == summary["heldout_accuracy"]["final"] - summary["heldout_accuracy"]["start"]
     check_books(tmp_path, steps=4)
     with Buffer(tmp_path / "run" / "buffer") as buffer:
         rows = buffer.read("experiences", ["source"]).column("source").to_pylist()

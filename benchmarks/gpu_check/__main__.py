@@ -1,0 +1,150 @@
+"""`python -m benchmarks.gpu_check [--smoke] [--only NAME,...] [--list] [--keep DIR]`: a machine with GPUs.
+
+`make gpu-check` sets up the GPU extras and calls it. Every step is a process of its own and prints one line
+of JSON; `ok` is true, false, or null where the machine has too few GPUs for the step. The exit code is 1
+unless every step that could run is true. With `--smoke` every step runs on the CPU, small, without bars.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from benchmarks.child import on_gpus
+from benchmarks.gpu_check.steps import BenchStep, RunStep, steps
+from rft_data.buffer import Buffer
+from rft_data.core.errors import RecipeError
+from rft_data.placement.devices import visible_devices
+
+RECIPE = Path(__file__).parents[2] / "recipes" / "quickstart.yaml"
+_LIMIT_S = 3600.0
+_LAST = 600
+"""Characters of a failed step's output that its line holds."""
+Line = dict[str, Any]
+
+
+def check(step: RunStep | BenchStep, smoke: bool, gpus: int, folder: Path) -> Line:
+    """Run one step; its line."""
+    line: Line = {"step": step.name, "ok": None, "smoke": smoke, "seconds": 0.0, "figures": {}, "why": ""}
+    if not smoke and gpus < step.gpus:
+        return {**line, "why": f"needs {step.gpus} GPUs, this machine shows {gpus}"}
+    began = time.perf_counter()
+    figures, why = _run(step, smoke, folder) if isinstance(step, RunStep) else _bench(step, smoke)
+    seconds = round(time.perf_counter() - began, 1)
+    return {**line, "ok": not why, "seconds": seconds, "figures": figures, "why": why}
+
+
+def _run(step: RunStep, smoke: bool, folder: Path) -> tuple[Line, str]:
+    """Figures of a run, and what is wrong with it."""
+    root = folder / step.name
+    changes = [f"run_dir={root}", f"buffer.uri={root}/buffer", *(step.smoke if smoke else step.gpu)]
+    done = _called(["rft_data.cli.app", "run", str(RECIPE), *changes], smoke)
+    if done.returncode == RecipeError.exit_code:
+        return {}, f"not built: {_end(done)}"
+    if done.returncode:
+        return {}, f"exit code {done.returncode}: {_end(done)}"
+    figures = run_figures(root)
+    return figures, "; ".join(misses(figures, {} if smoke else step.least, step.most))
+
+
+def run_figures(root: Path) -> Line:
+    """What a finished run says of itself."""
+    summary = json.loads((root / "summary.json").read_text())
+    passes = summary["heldout_accuracy"]
+    with Buffer(root / "buffer", read_only=True) as buffer:
+        rows = buffer.read("metrics", ["role", "key", "value"]).to_pylist()
+    by_key: dict[str, list[float]] = {}
+    for row in rows:
+        by_key.setdefault(row["key"], []).append(row["value"])
+    found = {
+        "weights": (summary["weights"] or {}).get("use"),
+        "gained": passes["final"] - passes["start"],
+        "seconds": summary["seconds"],
+        "parity": max(by_key["parity"]),
+    }
+    published = {name: by_key[name] for name in by_key if name.startswith("publication_")}
+    return {**found, **{name: median(values) for name, values in published.items()}}
+
+
+def misses(figures: Mapping[str, Any], least: Mapping[str, float], most: Mapping[str, float]) -> list[str]:
+    """A text for each figure that is not what it should be."""
+    low = [
+        f"{name} is {figures[name]:.4g}, below {bound:g}"
+        for name, bound in least.items()
+        if figures[name] < bound
+    ]
+    high = [
+        f"{name} is {figures[name]:.4g}, above {bound:g}"
+        for name, bound in most.items()
+        if not figures[name] <= bound
+    ]
+    return low + high
+
+
+def _bench(step: BenchStep, smoke: bool) -> tuple[Line, str]:
+    """Figures of a benchmark, and the bars that it missed."""
+    done = _called([step.module, *(step.smoke if smoke else step.gpu)], smoke)
+    if done.returncode:
+        return {}, f"exit code {done.returncode}: {_end(done)}"
+    said = json.loads(done.stdout.strip().splitlines()[-1])
+    missed = [
+        f"{bar['name']} is {bar['value']}, bar {bar['bound']}" for bar in said["bars"] if not bar["holds"]
+    ]
+    return said["figures"], "" if smoke else "; ".join(missed)
+
+
+def _called(command: Sequence[str], smoke: bool) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(  # noqa: S603
+        [sys.executable, "-m", *command],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=_LIMIT_S,
+        env=on_gpus(not smoke),
+    )
+
+
+def _end(done: subprocess.CompletedProcess[str]) -> str:
+    return (done.stderr.strip() or done.stdout.strip())[-_LAST:]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Check, and print a line for each step; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu_check")
+    parser.add_argument("--smoke", action="store_true", help="on the CPU, small: does every step run at all")
+    parser.add_argument("--only", help="names of steps, with commas")
+    parser.add_argument("--list", action="store_true", help="print the names, and end")
+    parser.add_argument("--keep", type=Path, help="keep the runs here")
+    arguments = parser.parse_args(argv)
+    gpus = 0 if arguments.smoke else len(visible_devices())
+    every = steps(gpus)
+    known = [step.name for step in every]
+    if arguments.list:
+        print("\n".join(known))
+        return 0
+    chosen = known if arguments.only is None else arguments.only.split(",")
+    if unknown := sorted(set(chosen) - set(known)):
+        parser.error(f"no steps {unknown}; there are {', '.join(known)}")
+    if not arguments.smoke and not gpus:
+        parser.error("this machine shows no GPU (nvidia-smi, CUDA_VISIBLE_DEVICES); on a CPU: --smoke")
+    good = True
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = arguments.keep or Path(temporary)
+        for step in every:
+            if step.name in chosen:
+                line = check(step, arguments.smoke, gpus, folder)
+                print(json.dumps(line), flush=True)
+                good = good and line["ok"] is not False
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
