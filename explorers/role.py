@@ -6,6 +6,7 @@ about versions.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -48,6 +49,9 @@ class ExplorerRole:
         self._workflow = workflow
         self._meter = meter
         self._restarts = 0
+        self._buffer = buffer
+        self._bases: set[str] = set()
+        """Folders of models, which adapters are merged into, that are here."""
         self._appends = SharedAppends(buffer)
 
     async def explore(self, assignments: list[Assignment]) -> list[Played]:
@@ -77,10 +81,16 @@ class ExplorerRole:
     async def load_weights(self, ref: WeightRef) -> float:
         """Load and prove other weights; they are served from then on.
 
+        The model that an adapter is merged into is copied to this node before, if it is not here.
+
         Returns: the largest difference of logprobs on their probe (nats).
-        Raises: ParityError, IntegrityError, EngineError, as the engine does.
+        Raises: ParityError, IntegrityError, EngineError, as the engine does; ConflictError when this node
+            has another model in that folder.
         """
         with self._meter.during("loading"):
+            if ref.base and ref.base not in self._bases:
+                await asyncio.to_thread(node_files(self._buffer).fetch, Path(ref.base))
+                self._bases.add(ref.base)
             return await self._engine.swap_weights(ref)
 
     def version(self) -> int:

@@ -15,9 +15,9 @@ TRANSPORTS: Mapping[str, str] = {
     "directory": "explorers.transports.directory:Directory",
     "shm": "explorers.transports.shm:SharedMemory",
     "ray": "explorers.transports.ray_store:RayStore",
-    "nccl": "explorers.transports.transfer:nccl",
+    "gloo": "explorers.transports.group:gloo",
+    "nccl": "explorers.transports.group:nccl",
     "ipc": "explorers.transports.transfer:ipc",
-    "gloo": "explorers.transports.transfer:gloo",
 }
 
 

@@ -5,10 +5,12 @@ It depends on no engine and no transport.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import TracebackType
@@ -19,7 +21,7 @@ import numpy.typing as npt
 from safetensors import SafetensorError, safe_open
 
 from rft_data.core.errors import IntegrityError
-from rft_data.core.files import Tensors, parse_manifest, weight_files
+from rft_data.core.files import Tensors, parse_manifest, safetensors_header, weight_files
 from rft_data.core.rows import WeightRef
 from rft_data.weights.adapter import ADAPTER, check_base, manifest_adapter, merged
 from rft_data.weights.probe import PROBE_FILE, Probe
@@ -107,6 +109,45 @@ def file_tensors(manifest: Mapping[str, Any]) -> Tensors:
 def engine_tensors(manifest: Mapping[str, Any]) -> Tensors:
     """The tensors that an engine loads: those of the files, or of the base with the adapter merged."""
     return file_tensors(manifest.get(ADAPTER, manifest))
+
+
+def arrived_files(
+    files: Mapping[str, Any],
+    manifest: Mapping[str, Any],
+    ref: WeightRef,
+    source: Source,
+    done: Callable[[BaseException | None], None] = lambda error: None,
+) -> Arrived:
+    """The files of a version that are in memory, checked.
+
+    Args: files: bytes of those that `is_needed` says, by name. source: where an engine's worker reads them.
+    Raises: IntegrityError for bytes that do not match the manifest; MissingFileError when it is an adapter
+        whose base cannot be read on this node.
+    """
+    tensors: Tensors = {}
+    for name in filter(is_needed, manifest["files"]):
+        data = files.get(name)
+        if data is None or _digest(data) != manifest["files"][name]["blake2b"]:
+            raise IntegrityError(
+                f"'{name}' of version {ref.version} did not arrive by '{source['use']}', or does not match "
+                "its manifest; the version served before is still served: publish again."
+            )
+        if name != PROBE_FILE:
+            header = data[: 8 + int.from_bytes(bytes(data[:8]), "little")]
+            tensors.update(safetensors_header(BytesIO(header).read, len(data)))
+    if tensors != file_tensors(manifest):
+        raise IntegrityError(f"the files of version {ref.version} do not hold the manifest's tensors.")
+    probe = probe_in_bytes(bytes(files[PROBE_FILE]))
+    return Arrived(engine_tensors(manifest), probe, on_base(manifest, Path(ref.path), source), done)
+
+
+def is_needed(name: str) -> bool:
+    """Whether an engine needs a file: tensors, of a model or an adapter, and the probe."""
+    return name == PROBE_FILE or (name.endswith(".safetensors") and "/" not in name)
+
+
+def _digest(data: Any) -> str:
+    return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
 def on_base(manifest: Mapping[str, Any], version: Path, source: Source) -> Source:

@@ -6,9 +6,7 @@ them without a copy. An actor on the publisher's node keeps the newest versions.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Mapping
-from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,15 +15,13 @@ import numpy as np
 from explorers.transports.arrival import (
     Arrived,
     Source,
+    arrived_files,
     checked_manifest,
-    engine_tensors,
-    file_tensors,
-    on_base,
-    probe_in_bytes,
+    is_needed,
     tensors_in_bytes,
 )
-from rft_data.core.errors import EngineError, IntegrityError, StalledError
-from rft_data.core.files import MANIFEST_FILE, Tensors, manifest_bytes, parse_manifest, safetensors_header
+from rft_data.core.errors import EngineError, StalledError
+from rft_data.core.files import MANIFEST_FILE, manifest_bytes, parse_manifest
 from rft_data.core.lookup import need
 from rft_data.core.rows import WeightRef
 from rft_data.weights.probe import PROBE_FILE
@@ -122,28 +118,10 @@ class RayStore:
         files = _files(source, MANIFEST_FILE)
         manifest = checked_manifest(files[MANIFEST_FILE].tobytes(), ref, f"'{self._actor}': {MANIFEST_FILE}")
         files = _files(source, None)
-        tensors: Tensors = {}
-        for name in filter(is_needed, manifest["files"]):
-            data = files.get(name)
-            if data is None or _digest(data) != manifest["files"][name]["blake2b"]:
-                raise IntegrityError(
-                    f"'{name}' of version {ref.version} is missing in Ray's object store, or does not match "
-                    "its manifest; the version served before is still served: publish again."
-                )
-            if name != PROBE_FILE:
-                tensors.update(safetensors_header(BytesIO(data).read, len(data)))
-        if tensors != file_tensors(manifest):
-            raise IntegrityError(f"the files of version {ref.version} do not hold the manifest's tensors.")
-        probe = probe_in_bytes(files[PROBE_FILE].tobytes())
-        return Arrived(engine_tensors(manifest), probe, on_base(manifest, Path(ref.path), source))
+        return arrived_files(files, manifest, ref, source)
 
     def close(self) -> None:
         """Nothing is held."""
-
-
-def is_needed(name: str) -> bool:
-    """Whether an engine needs a file: tensors, of a model or an adapter, and the probe."""
-    return name == PROBE_FILE or (name.endswith(".safetensors") and "/" not in name)
 
 
 def read(source: Source) -> Iterator[tuple[str, torch.Tensor]]:
@@ -173,7 +151,3 @@ def _files(source: Source, only: str | None) -> dict[str, Any]:
             f"version {version} did not come from Ray actor '{actor}' within {deadline_s:g} s ({err})."
         ) from err
     return dict(zip(names, arrays, strict=True))
-
-
-def _digest(data: Any) -> str:
-    return hashlib.blake2b(data, digest_size=16).hexdigest()

@@ -71,13 +71,20 @@ class WeightSender:
         self.port = int(self._store.port)
         self._pool = ThreadPoolExecutor(1, "weight-sender")
         self._generation = -1
+        self._client: _StoreClient | None = None
+        self._engine: tuple[int, Any] | None = None
+        """vLLM's engine of the sender's side, and the group it is of."""
         self.regroup(receivers)
 
     def regroup(self, receivers: int) -> None:
-        """Make a new group of `receivers` engines at the next offer; needed after an engine was restarted."""
+        """Make a new group of `receivers` engines at the next offer; needed after an engine was restarted.
+
+        Engines that have not answered an earlier offer are not waited for any longer.
+        """
         self._receivers = receivers
         self._generation += 1
-        self._engine: Any = None
+        if self._client is not None:
+            self._client.given_up = True
 
     def offer(self, ref: WeightRef) -> Future[None]:
         """Start sending a version; engines receive it when they load it.
@@ -86,18 +93,7 @@ class WeightSender:
         StalledError when not all have come within the deadline; then `regroup` before the next offer. An
         adapter is merged here, so it raises MissingFileError or IntegrityError for its base.
         """
-        return self._pool.submit(self._send, ref)
-
-    def close(self) -> None:
-        """Stop sending, without waiting for engines that did not answer."""
-        if self._engine is not None:
-            self._engine.shutdown()
-        self._pool.shutdown(wait=False, cancel_futures=True)
-
-    def _send(self, ref: WeightRef) -> None:
         directory = Path(ref.path)
-        source = DirectorySource(directory, "cpu" if self._backend == "gloo" else "cuda")
-        client = _StoreClient(self._store, ref.version, self._generation, self._receivers, self._deadline_s)
         offer = {
             "generation": self._generation,
             "receivers": self._receivers,
@@ -105,12 +101,27 @@ class WeightSender:
             "probe": base64.b64encode((directory / PROBE_FILE).read_bytes()).decode(),
         }
         self._store.set(f"offer/{ref.version}", json.dumps(offer))
-        if self._engine is None:
-            self._engine = WeightTransferTrainerFactory.trainer_init(
-                self._init_info(), client=client, source=source
-            )
-        self._engine.client, self._engine.source = client, source
-        self._engine.send_weights()
+        client = self._client = _StoreClient(
+            self._store, ref.version, self._generation, self._receivers, self._deadline_s
+        )
+        return self._pool.submit(self._send, directory, client, self._generation)
+
+    def close(self) -> None:
+        """Stop sending, without waiting for engines that did not answer."""
+        if self._client is not None:
+            self._client.given_up = True
+        if self._engine is not None:
+            self._engine[1].shutdown()
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _send(self, directory: Path, client: _StoreClient, generation: int) -> None:
+        source = DirectorySource(directory, "cpu" if self._backend == "gloo" else "cuda")
+        if self._engine is None or self._engine[0] != generation:
+            made = WeightTransferTrainerFactory.trainer_init(self._init_info(), client=client, source=source)
+            self._engine = (generation, made)
+        engine = self._engine[1]
+        engine.client, engine.source = client, source
+        engine.send_weights()
 
     def _init_info(self) -> TrainerInitInfo:
         if self._backend == "ipc":
@@ -157,6 +168,8 @@ class _StoreClient:
         self._generation = generation
         self._receivers = receivers
         self._deadline_s = deadline_s
+        self.given_up = False
+        """Whether nobody waits for these engines any longer."""
 
     def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:
         """Store the address of the group."""
@@ -171,7 +184,7 @@ class _StoreClient:
         key = f"{self._generation}/{self._version}"
         deadline = time.monotonic() + self._deadline_s
         while (done := int(self._store.add(f"done/{key}", 0))) < self._receivers:
-            if time.monotonic() > deadline:
+            if self.given_up or time.monotonic() > deadline:
                 raise StalledError(
                     f"{done} of {self._receivers} engines have loaded version {self._version} within "
                     f"{self._deadline_s:g} s of its offer; check the others, then call `regroup`."

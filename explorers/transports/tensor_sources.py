@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from explorers.transports import directory, ray_store
+from explorers.transports import directory, group, ray_store
 from explorers.transports.arrival import Source, whole_tensors
 
 if TYPE_CHECKING:
@@ -13,7 +13,11 @@ if TYPE_CHECKING:
 
 Tensors = Iterator[tuple[str, "torch.Tensor"]]
 
-READERS: Mapping[str, Callable[[Source], Tensors]] = {"directory": directory.read, "ray": ray_store.read}
+READERS: Mapping[str, Callable[[Source], Tensors]] = {
+    "directory": directory.read,
+    "ray": ray_store.read,
+    "group": group.read,
+}
 
 
 def open_source(source: Source) -> Tensors:

@@ -288,6 +288,8 @@ class WeightRef:
     """Optimizer steps behind these weights."""
     path: str
     """Folder with `*.safetensors`, `config.json`, `probe/` and `manifest.json`."""
+    base: str = ""
+    """Folder of the model that these weights, an adapter, are merged into; empty for whole weights."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,13 +56,13 @@ class RayPlacement:
         self._started_ray = False
 
     def preflight(self, specs: Sequence[RoleSpec]) -> list[str]:
-        """Reserve the resources of these roles; no warnings.
+        """Reserve the resources of these roles; warns where calls between nodes are in clear.
 
         Raises: as `RayRoom.reserve`.
         """
         self._started_ray = connect(self._address) or self._started_ray
         self._room.reserve(specs)
-        return []
+        return _in_clear(sum(node["Alive"] for node in _ray().nodes()))
 
     def room(self, spec: RoleSpec) -> bool:
         """Whether the cluster has reserved what this role needs; it may add a node for it."""
@@ -161,6 +161,15 @@ def connect(address: str | None = None) -> bool:
             "RAY_ADDRESS unset for one on this machine."
         ) from err
     return True
+
+
+def _in_clear(nodes: int) -> list[str]:
+    if nodes < 2 or os.environ.get("RAY_USE_TLS", "0").lower() in ("1", "true"):
+        return []
+    return [
+        f"Ray sends what it carries between its {nodes} nodes in clear, with the tokens of this run's roles; "
+        "in a network that others use set RAY_USE_TLS (docs/placement.md)."
+    ]
 
 
 def _ray() -> ModuleType:

@@ -41,3 +41,14 @@ def ray_module(why: str) -> ModuleType:
     """
     module: ModuleType = need("ray", "ray", why)
     return module
+
+
+def on_this_node(why: str) -> object:
+    """The scheduling strategy of an actor whose files are on the node of this process.
+
+    Ray puts an actor that asks for no resources on any node at random, unless it is bound to one without
+    exception (`soft=False`).
+    """
+    strategies = need("ray.util.scheduling_strategies", "ray", why)
+    here = ray_module(why).get_runtime_context().get_node_id()
+    return strategies.NodeAffinitySchedulingStrategy(here, soft=False)

@@ -36,6 +36,7 @@ from rft_data.recipe.sections import (
 )
 from rft_data.recipe.stages import RlStage
 from rft_data.recipe.tasksets import Rollouts
+from rft_data.recipe.transports import check_transport
 
 
 class ExploreRecipe(PlayingRecipe):
@@ -227,6 +228,11 @@ class EvalRecipe(RunRecipe, TasksRecipe):
     @model_validator(mode="after")
     def _rewards(self) -> EvalRecipe:
         check_rewards(self.explorer.reward, [one.name for one in self.tasks], groups=True)
+        return self
+
+    @model_validator(mode="after")
+    def _reachable(self) -> EvalRecipe:
+        check_transport(self.explorer.engine, self.placement)
         return self
 
 

@@ -32,6 +32,7 @@ from rft_data.recipe.sections import (
 from rft_data.recipe.stages import RlStage
 from rft_data.recipe.task_sources import ReasoningGym
 from rft_data.recipe.tasksets import Taskset
+from rft_data.recipe.transports import check_transport
 
 
 class Recipe(Section):
@@ -204,6 +205,11 @@ class PlayingRecipe(RunRecipe, TasksRecipe):
     @model_validator(mode="after")
     def _rewards(self) -> Self:
         check_rewards(self.explorer.reward, [one.name for one in self.tasks], groups=True)
+        return self
+
+    @model_validator(mode="after")
+    def _reachable(self) -> Self:
+        check_transport(self.explorer.engine, self.placement)
         return self
 
     @model_validator(mode="after")

@@ -135,9 +135,10 @@ class TaskUpkeep(Section):
 class TransportSection(Section):
     """How published weights reach the engine; see docs/weights.md."""
 
-    use: Literal["directory", "shm", "ray", "auto"] = "directory"
+    use: Literal["directory", "shm", "ray", "gloo", "nccl", "ipc", "auto"] = "directory"
     """`directory`: each engine reads the published folder; `shm`: one copy per machine in shared memory;
-    `ray`: Ray's object store, for nodes that do not see the folder; `auto`: what fits the placement."""
+    `ray`: Ray's object store, `gloo`: broadcast over TCP, both for nodes that do not see the folder; `nccl`:
+    broadcast between GPUs; `ipc`: memory of a GPU that is shared; `auto`: what fits the placement."""
 
 
 class EngineSection(Section):

@@ -1,8 +1,7 @@
 """A run conducted by a Ray actor, which Ray starts again when it dies.
 
 The actor ends with the process that started it (under `ray job submit` that process is on the cluster). It
-runs on that process's node, where the run's folder is, and resumes from there; it goes to another one when
-that node is gone, which helps only if all nodes see the folder.
+runs on that process's node and no other: the run's folder is there.
 """
 
 from __future__ import annotations
@@ -21,6 +20,7 @@ from rft_data.core.lookup import need
 from rft_data.core.masking import hidden_values, hide, mask_streams
 from rft_data.placement.hub.wire import decode_answer, encode_error, encode_result
 from rft_data.placement.ray import connect
+from rft_data.placement.ray_handles import on_this_node
 from rft_data.placement.ray_room import give_back_places
 from rft_data.recipe.modes import MODES
 from rft_data.recipe.recipe import RunRecipe
@@ -35,11 +35,17 @@ _RESTARTS = 3
 class Conductor:
     """The actor's body."""
 
-    def run(self, recipe: bytes, folder: str, path: list[str]) -> bytes:
+    def run(self, recipe: bytes, folder: str, path: list[str], home: str) -> bytes:
         """Run or resume; answers the summary or the error as JSON.
 
-        Args: folder: the working directory that the recipe's paths start from. path: where code is found.
+        Args:
+            folder: the working directory that the recipe's paths start from.
+            path: where code is found.
+            home: the id of the node that `folder` is on.
         """
+        context = need("ray", "ray", "a conductor").get_runtime_context()
+        if error := _elsewhere(home, context.get_node_id(), folder):
+            return encode_error(error)
         os.chdir(folder)
         sys.path[:] = list(dict.fromkeys([*path, *sys.path]))
         mask_streams()
@@ -47,7 +53,7 @@ class Conductor:
         from rft_data.run.start import run_recipe
 
         loaded = _received(recipe)
-        if need("ray", "ray", "a conductor").get_runtime_context().was_current_actor_reconstructed:
+        if context.was_current_actor_reconstructed:
             give_back_places(loaded.run_id)
         try:
             return encode_result(run_recipe(loaded))
@@ -75,10 +81,9 @@ def conduct(recipe: RunRecipe) -> dict[str, object]:
 
 def _conducted(ray: ModuleType, recipe: RunRecipe) -> dict[str, object]:
     name = f"rft-{recipe.name}"
-    strategies = need("ray.util.scheduling_strategies", "ray", "placement 'ray'")
-    here = strategies.NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
+    home = ray.get_runtime_context().get_node_id()
     options = {"name": name, "namespace": NAMESPACE, "num_cpus": 0, "max_restarts": _RESTARTS}
-    options["scheduling_strategy"] = here  # where the run's folder is
+    options["scheduling_strategy"] = on_this_node("placement 'ray'")
     try:
         actor = ray.remote(Conductor).options(**options, max_task_retries=_RESTARTS).remote()
     except ValueError as err:
@@ -86,7 +91,7 @@ def _conducted(ray: ModuleType, recipe: RunRecipe) -> dict[str, object]:
             f"run '{recipe.name}' is conducted on this Ray cluster already (actor '{name}'); wait for it, or "
             f"end it with: rft stop {recipe.run_dir}"
         ) from err
-    answer = actor.run.remote(_sent(recipe), os.getcwd(), sys.path)
+    answer = actor.run.remote(_sent(recipe), os.getcwd(), sys.path, home)
     try:
         try:
             return dict(decode_answer(ray.get(answer)))
@@ -102,6 +107,16 @@ def _conducted(ray: ModuleType, recipe: RunRecipe) -> dict[str, object]:
         ) from err
     finally:
         ray.kill(actor)
+
+
+def _elsewhere(home: str, here: str, folder: str) -> RftError | None:
+    """The error of a conductor that is not on the node it belongs to."""
+    if home == here:
+        return None
+    return RftError(
+        f"the conductor is on Ray node {here}; the run was called in {folder} of node {home}, where its "
+        "folder belongs. Nothing was written. Call `rft run` on a node of the cluster, without Ray Client."
+    )
 
 
 def _sent(recipe: RunRecipe) -> bytes:

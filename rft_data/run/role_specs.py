@@ -24,7 +24,7 @@ def explorer_specs(recipe: ExplorerRecipe, run: Run, model: AnyModel, tasks: Tas
     section, place = recipe.explorer, recipe.placement.explorers
     way, engine = way_of(recipe, run), section.engine.model_dump()
     if way is not None:
-        engine["transport"] = way.engine_argument()
+        engine["transport"] = {"use": way.use}
     check_images(tasks.all, model, section.engine.use, section.engine.options)
     common = {
         "model": str(model.absolute() if isinstance(model, Path) else model),

@@ -11,13 +11,14 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
 from rft_data.buffer import Buffer
 from rft_data.core.errors import RecipeError, RoleDiedError, TrainerDiedError
 from rft_data.core.lookup import need
-from rft_data.core.protocols import ElasticPlacement, Placement, Role, RoleSpec, WeightSender
+from rft_data.core.protocols import ElasticPlacement, Placement, Role, RoleSpec
 from rft_data.loop.extras import Extras
 from rft_data.loop.fleet import Fleet
 from rft_data.placement.hub.run_files import RunFolders
@@ -26,7 +27,7 @@ from rft_data.run.attached import hub_secret
 from rft_data.run.build import PROCESS_ENVIRONMENT
 from rft_data.run.hub_file import hub_offered
 from rft_data.run.scaling import explorers_asked
-from rft_data.run.transports import Way, make_sender
+from rft_data.run.transports import Sending, Way, make_sender, with_sender
 from rft_data.weights.versions import VersionRegistry
 
 log = logging.getLogger(__name__)
@@ -138,8 +139,10 @@ class Roles:
             beside: roles that will be started later and need resources too.
             whole_rounds: see `Fleet`; always so where roles take turns.
         """
-        lasting = self.explorers[: self.place.explorers.least]
-        extras = self._extras(placement)
+        sender = self._sender(opened)
+        specs = [with_sender(spec, sender) for spec in self.explorers]
+        lasting = specs[: self.place.explorers.least]
+        extras = self._extras(placement, specs)
         self.preflight(placement, [*lasting, *beside])
         log.info("starting %d explorer(s) on %s", len(lasting), self.engine)
         if placement.overlaps:
@@ -152,11 +155,11 @@ class Roles:
             versions,
             whole_rounds=whole_rounds or not placement.overlaps,
             deadline_s=self.deadlines.explore_s,
-            sender=self._sender(opened),
+            sender=sender,
             extras=extras,
         )
 
-    def _extras(self, placement: Placement) -> Extras | None:
+    def _extras(self, placement: Placement, specs: Sequence[RoleSpec]) -> Extras | None:
         """The explorers that may join and leave; None where their number is fixed.
 
         Raises: RecipeError if the placement cannot have such.
@@ -174,13 +177,13 @@ class Roles:
             asked = explorers_asked(self.directory)
             return (count.most if asked is None else asked) - count.least
 
-        return Extras(placement, self.explorers[count.least :], wanted)
+        return Extras(placement, specs[count.least :], wanted)
 
-    def _sender(self, opened: ExitStack) -> WeightSender | None:
+    def _sender(self, opened: ExitStack) -> Sending | None:
         if self.way is None:
             return None
         log.info("weights reach the explorers by '%s': %s", self.way.use, self.way.why)
-        sender = make_sender(self.way)
+        sender = make_sender(self.way, partial(_own_host, self.place.use))
         if sender is not None:
             opened.callback(sender.close)
         return sender
@@ -213,7 +216,7 @@ class Roles:
         token = None if self.feedback_port is None else hub_secret("rewards")
         server = HubServer(
             self.buffer,
-            host=_hub_host(self.place.use),
+            host=_own_host(self.place.use),
             port=self.feedback_port or 0,
             token=token,
             folders=self.folders,
@@ -234,7 +237,7 @@ def trained_from(spec: RoleSpec, model: Path, resume_from: Path | None) -> RoleS
     return replace(spec, arguments=arguments)
 
 
-def _hub_host(placement: str) -> str:
+def _own_host(placement: str) -> str:
     """Loopback, or this node's own address where roles may be on others."""
     if placement != "ray":
         return "127.0.0.1"

@@ -26,6 +26,7 @@ from rft_data.core.files import (
 )
 from rft_data.core.filters import Compare
 from rft_data.core.rows import WeightRef
+from rft_data.weights.adapter import adapter_in
 
 _REMOVED = ".removed-"
 
@@ -154,7 +155,7 @@ class VersionRegistry:
                 f"on disk: {self._stored()}. Keep more of them (`keep`), or use one of these."
             )
         self._check(folder, digest, {"version": version, "step": step})
-        return WeightRef(self._run_id, version, step, str(folder))
+        return WeightRef(self._run_id, version, step, str(folder), _base(folder))
 
     def published(self) -> list[WeightRef]:
         """Every published version whose folder still exists, oldest first."""
@@ -206,7 +207,8 @@ class VersionRegistry:
 
     def _record(self, step: int, path: str, digest: str) -> WeightRef:
         version = self._latest + 1
-        ref = self._last_try = WeightRef(self._run_id, version, step, path)
+        base = _base(Path(path)) if path else ""
+        ref = self._last_try = WeightRef(self._run_id, version, step, path, base)
         self._unsure = True
         row = {
             "run_id": self._run_id,
@@ -242,3 +244,9 @@ class VersionRegistry:
             folder.rename(doomed)
             fsync(self._root)  # or a power cut could keep the name and lose files
             shutil.rmtree(doomed)
+
+
+def _base(folder: Path) -> str:
+    """The folder of the model that a published adapter is merged into; empty for whole weights."""
+    adapter = adapter_in(folder)
+    return "" if adapter is None else str(adapter["base"])

@@ -30,6 +30,7 @@ _OBJECT_STORE = 100 << 20
 _INIT = Path(__file__).with_name("node_init.py")
 _ROOT = Path(__file__).parents[2]
 _SECONDS = 30.0
+_HEALTH = {"RAY_health_check_timeout_ms": "5000", "RAY_health_check_failure_threshold": "3"}
 
 
 @dataclass(eq=False)
@@ -91,6 +92,7 @@ class Node:
     def start_ray(self, head: Node | None = None, *, cpus: int = 0, holds: Sequence[str] = ()) -> None:
         """Start a Ray node here: the head of a cluster, or one that joins the cluster of `head`.
 
+        A node that is silent for some 20 seconds is taken for dead; Ray's own default is a minute.
         `holds`: names of resources of which this node has 1 each.
         """
         where = ["--head", f"--port={RAY_PORT}", "--include-dashboard=false"]
@@ -100,7 +102,7 @@ class Node:
         ray = [sys.executable, "-c", "from ray.scripts.scripts import main; main()"]
         options = [f"--node-ip-address={self.address}", f"--num-cpus={cpus}", f"--resources={has}"]
         options += [f"--object-store-memory={_OBJECT_STORE}", "--disable-usage-stats"]
-        self.run(*ray, "start", *where, *options, within_s=120.0)
+        self.run(*ray, "start", *where, *options, within_s=120.0, **_HEALTH)
 
     def environment(self, more: dict[str, str]) -> dict[str, str]:
         """Of a process there: that of the tests, with the node's own home; it finds this code."""
@@ -120,12 +122,29 @@ class Node:
 class Nodes:
     """Nodes that are up."""
 
-    def __init__(self, switch: Node, nodes: Sequence[Node]) -> None:
+    def __init__(self, switch: Node, made: ExitStack) -> None:
+        """`made`: the nodes end with it."""
         self.switch = switch
-        self.all = list(nodes)
+        self.all: list[Node] = []
+        self._made = made
 
     def __getitem__(self, place: int) -> Node:
         return self.all[place]
+
+    def add(self, number: int) -> None:
+        """Bring node `number` up, which is a new one or one that was killed: then with empty folders."""
+        node = _started(self._made, f"node{number}", f"{_NETWORK}.{number}")
+        port = _port(node)
+        cable = ["type", "veth", "peer", "name", "eth0", "netns", str(node.pid)]
+        # the switch sees the machine's process numbers only through the machine's /proc
+        switch = ["nsenter", "-t", str(self.switch.pid), "-n", "--", "ip", "link"]
+        subprocess.run([*switch, "del", port], capture_output=True, check=False)  # of the killed one
+        subprocess.run([*switch, "add", port, *cable], check=True)
+        self.switch.run("ip", "link", "set", port, "master", "bridge", "up")
+        node.run("ip", "address", "add", f"{node.address}/24", "dev", "eth0")
+        node.run("ip", "link", "set", "eth0", "up")
+        node.run("ip", "route", "add", "default", "dev", "eth0")  # its address is the one it is known by
+        self.all[number - 1 :] = [node, *self.all[number:]]
 
     def cut(self, node: Node) -> None:
         """Cut a node's cable: what is sent is lost, and neither end is told."""
@@ -182,19 +201,10 @@ def nodes_of(number: int) -> Iterator[Nodes]:
         switch = _started(made, SWITCH, "")
         switch.run("ip", "link", "add", "bridge", "type", "bridge")
         switch.run("ip", "link", "set", "bridge", "up")
-        nodes = [_started(made, f"node{n}", f"{_NETWORK}.{n}") for n in range(1, number + 1)]
-        for node in nodes:
-            port = _port(node)
-            cable = ["type", "veth", "peer", "name", "eth0", "netns", str(node.pid)]
-            # the switch sees the machine's process numbers only through the machine's /proc
-            subprocess.run(
-                ["nsenter", "-t", str(switch.pid), "-n", "--", "ip", "link", "add", port, *cable], check=True
-            )
-            switch.run("ip", "link", "set", port, "master", "bridge", "up")
-            node.run("ip", "address", "add", f"{node.address}/24", "dev", "eth0")
-            node.run("ip", "link", "set", "eth0", "up")
-            node.run("ip", "route", "add", "default", "dev", "eth0")  # its address is the one it is known by
-        yield Nodes(switch, nodes)
+        nodes = Nodes(switch, made)
+        for n in range(1, number + 1):
+            nodes.add(n)
+        yield nodes
 
 
 def missing() -> str:

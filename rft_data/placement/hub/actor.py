@@ -1,7 +1,7 @@
 """The hub as a named Ray actor, and clients that find it again after Ray has restarted it.
 
-All state of the actor is in the buffer's folder: it may restart on any node that can write there.
-On which node it runs is not decided here.
+All state of the actor is in the buffer's folder. It runs on the node that started it, where that folder is;
+with a buffer in object storage on any.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from rft_data.buffer import Buffer
 from rft_data.core.errors import BusyError, ConflictError, RftError
 from rft_data.placement.hub.client import HubClient
 from rft_data.placement.hub.server import HubServer
-from rft_data.placement.ray_handles import RemoteMethod, ray_module
+from rft_data.placement.ray_handles import RemoteMethod, on_this_node, ray_module
 
 TAKEOVER_S = 60.0
 """How long a restarted actor waits until the killed one before it no longer owns the folder."""
@@ -61,9 +61,12 @@ def start(root: str, *, name: str, across_nodes: bool = False) -> HubHandle:
     Raises: ConflictError if the actor `name` serves another buffer.
     """
     ray = _ray()
-    root = root if "://" in root else str(Path(root).resolve())  # a worker has another working directory
+    where: dict[str, object] = {}
+    if "://" not in root:
+        root = str(Path(root).resolve())  # a worker has another working directory
+        where["scheduling_strategy"] = on_this_node("the hub as an actor")
     made = ray.remote(HubActor).options(
-        name=name, get_if_exists=True, num_cpus=0, max_restarts=-1, max_task_retries=-1
+        name=name, get_if_exists=True, num_cpus=0, max_restarts=-1, max_task_retries=-1, **where
     )
     actor: HubHandle = made.remote(root, across_nodes)
     served = ray.get(actor.root.remote(), timeout=2 * TAKEOVER_S)

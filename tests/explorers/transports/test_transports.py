@@ -9,6 +9,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -19,9 +20,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from explorers.transports import TRANSPORTS, make_transport
+from explorers.transports import TRANSPORTS, group, make_transport
 from explorers.transports.arrival import Arrived, tensors_in_bytes
 from explorers.transports.directory import Directory
+from explorers.transports.group_sender import GroupSender
 from explorers.transports.shm import SharedMemory
 from explorers.transports.tensor_sources import open_source
 from rft_data.core.errors import (
@@ -37,6 +39,10 @@ from rft_data.core.rows import WeightRef
 from rft_data.weights.probe import PROBE_FILE
 from tests.explorers.engines.test_adapter_versions import adapter_ref
 from tests.rays import ray_for
+from tests.waiting import wait_for
+
+TRANSFER = "explorers.transports.transfer:"
+"""vLLM's own weight transfer, by import path."""
 
 
 def same_as_published(arrived: Arrived, ref: WeightRef) -> bool:
@@ -82,7 +88,7 @@ def test_vllms_transfers_are_refused_by_the_transformers_engine(tied: Any) -> No
 
     with pytest.raises(RecipeError, match="use directory, shm or ray"):
         TransformersEngine(
-            tied.base, seed=0, max_model_len=64, options={}, transport={"use": "nccl", "host": "h", "port": 1}
+            tied.base, seed=0, max_model_len=64, options={}, transport={"use": "ipc", "host": "h", "port": 1}
         )
 
 
@@ -268,7 +274,7 @@ def test_rays_object_store_brings_what_was_published(tied: Any, ray: Any) -> Non
     assert asyncio.run(engine.swap_weights(adapter)) <= 1e-4
     broken = damaged(tied.ref("b"))
     sender.offer(broken)
-    message = r"'model.safetensors' of version 4 is missing in Ray's object store"
+    message = r"'model.safetensors' of version 4 did not arrive by 'ray'"
     with pytest.raises(IntegrityError, match=message):
         asyncio.run(engine.swap_weights(broken))
     assert engine.version == adapter.version
@@ -276,6 +282,83 @@ def test_rays_object_store_brings_what_was_published(tied: Any, ray: Any) -> Non
     sender.close()
     with pytest.raises((EngineError, StalledError), match="weights"):
         RayStore("weights", deadline_s=5).fetch(third)
+
+
+# --- broadcast by a group ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def sender(monkeypatch: pytest.MonkeyPatch) -> Iterator[GroupSender]:
+    monkeypatch.setattr(group, "STEP_S", 2.0)  # of a group with a dead member
+    made = GroupSender("gloo", "127.0.0.1", gather_s=30.0)
+    yield made
+    made.close()
+
+
+def of_group(sender: GroupSender, *names: str, deadline_s: float = 60.0) -> list[Any]:
+    return [group.gloo(sender.host, sender.port, name, deadline_s) for name in names]
+
+
+def test_a_group_gets_what_was_published_at_once_and_a_restarted_engine_alone(
+    tied: Any, sender: GroupSender
+) -> None:
+    sender.offer(tied.ref("a"), ["gone"])  # it never asks, and holds up nobody
+    first, second = tied.ref("a"), tied.ref("b")
+    both = of_group(sender, "one", "two")
+    for ref in (first, second):
+        sender.offer(ref, ["one", "two"])
+        with ThreadPoolExecutor() as pool:
+            early = pool.submit(both[0].fetch, ref)
+            wait_for(lambda ref=ref: sender._store.check([group.asked_key("one", ref.version)]))
+            time.sleep(10 * group.LOOK_S)  # the sender has seen it, and waits for the other
+            arrived = [both[1].fetch(ref), early.result()]
+        assert all(same_as_published(one, ref) for one in arrived)
+        held = [path for one in arrived for path in one.source["files"].values()]
+        assert all(map(os.path.exists, held))
+        for one in arrived:
+            one.done(None)
+        assert not any(map(os.path.exists, held))
+    assert sender._groups == 2, "one broadcast of each"
+    sender.offer(second, ["one"])
+    [restarted] = of_group(sender, "one")
+    with restarted.fetch(second) as arrived:
+        assert same_as_published(arrived, second)
+    adapter, _ = adapter_ref(tied)
+    sender.offer(adapter, ["two"])
+    with both[1].fetch(adapter) as arrived:
+        assert "base" in arrived.source, "it is merged where it is used"
+
+
+def test_a_group_without_one_of_its_members_is_made_again(
+    tied: Any, sender: GroupSender, caplog: pytest.LogCaptureFixture
+) -> None:
+    ref = tied.ref("a")
+    [alive, dying] = of_group(sender, "alive", "dying")
+    dying._received = lambda answer: pytest.fail("it was killed")
+    sender._gather_s = 1.0
+    sender.offer(ref, ["alive", "dying"])
+    with ThreadPoolExecutor() as pool:
+        gone = pool.submit(dying.fetch, ref)
+        with alive.fetch(ref) as arrived:
+            assert same_as_published(arrived, ref)
+        assert gone.exception() is not None
+    assert "did not reach all of alive, dying" in caplog.text
+    assert "version 0 is asked for again" in caplog.text
+
+
+def test_a_group_refuses_damage_and_says_what_it_cannot_have(tied: Any, sender: GroupSender) -> None:
+    [one] = of_group(sender, "one")
+    broken, gone = damaged(tied.ref("a")), tied.ref("b")
+    sender.offer(broken, ["one"])
+    with pytest.raises(IntegrityError, match=r"'model.safetensors' of version 0 did not arrive by 'group'"):
+        one.fetch(broken)
+    (Path(gone.path) / "manifest.json").unlink()
+    sender.offer(gone, ["one"])
+    with pytest.raises(EngineError, match=r"version 1 could not be sent: .* has no manifest\.json"):
+        one.fetch(gone)
+    [late] = of_group(sender, "late", deadline_s=0.1)
+    with pytest.raises(StalledError, match=r"did not offer version 0 to 'late' within 0\.1 s"):
+        late.fetch(broken)
 
 
 # --- vLLM's own weight transfer ------------------------------------------------------------------------
@@ -290,7 +373,12 @@ def test_gloo_sends_to_vllm_engines_in_other_processes(tied: Any, tmp_path: Path
     sender = WeightSender("gloo", receivers=1, deadline_s=120)
     order = {
         "model": str(tied.base),
-        "transport": {"use": "gloo", "host": "127.0.0.1", "port": sender.port, "deadline_s": 120},
+        "transport": {
+            "use": TRANSFER + "gloo",
+            "host": "127.0.0.1",
+            "port": sender.port,
+            "deadline_s": 120,
+        },
         "refs": [dataclasses.asdict(ref) for ref in refs],
         "prompt": list(range(5, 15)),
     }
@@ -338,7 +426,7 @@ def test_an_engine_waits_for_an_offer_until_its_deadline() -> None:
     import torch.distributed as dist
 
     store = dist.TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)
-    transport = make_transport("gloo", host="127.0.0.1", port=store.port, deadline_s=0.2)
+    transport = make_transport(TRANSFER + "gloo", host="127.0.0.1", port=store.port, deadline_s=0.2)
     with pytest.raises(StalledError, match=r"did not offer 'offer/4' within 0\.2 s"):
         transport.fetch(WeightRef("run", 4, 0, "/nowhere"))
 
@@ -355,7 +443,9 @@ def test_an_engine_too_many_is_refused(tied: Any) -> None:
     offer = {"generation": 0, "receivers": 1, "manifest": manifest, "probe": probe}
     store.set(f"offer/{ref.version}", json.dumps(offer))
     store.set("init/0", json.dumps({"rank_offset": 1}))
-    first, second = (make_transport("nccl", host="127.0.0.1", port=store.port, deadline_s=5) for _ in "ab")
+    first, second = (
+        make_transport(TRANSFER + "nccl", host="127.0.0.1", port=store.port, deadline_s=5) for _ in "ab"
+    )
     arrived = first.fetch(ref)
     assert arrived.source["init"] == {"rank_offset": 1}
     assert arrived.source["update"]["names"] == sorted(arrived.tensors)

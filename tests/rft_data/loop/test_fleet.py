@@ -1,6 +1,7 @@
 """Who serves and who plays while an explorer dies and comes back; the explorers are small roles."""
 
 import shutil
+from collections.abc import Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -169,3 +170,47 @@ def _done(value: float) -> Future[Any]:
     future: Future[Any] = Future()
     future.set_result(value)
     return future
+
+
+class Sender:
+    """Writes down what it is told to send, and when."""
+
+    def __init__(self, roles: list[Explorer]) -> None:
+        self.roles = roles
+        self.offers: list[tuple[int, list[str], int]] = []
+        """Version, to whom, and how many loads had been asked of them by then."""
+
+    def offer(self, ref: WeightRef, explorers: Sequence[str]) -> None:
+        asked = [name for role in self.roles if role.name in explorers for name, _ in role.calls]
+        self.offers.append((ref.version, list(explorers), asked.count("load_weights")))
+
+    def close(self) -> None:
+        """Nothing runs."""
+
+
+def test_a_restarted_explorer_is_sent_the_newest_version_before_its_first_group(
+    versions: VersionRegistry,
+) -> None:
+    first, second = Explorer("explorer-0"), Explorer("explorer-1")
+    sender = Sender([first, second])
+    fleet = Fleet([first, second], versions, whole_rounds=False, deadline_s=60, sender=sender)
+    fleet.publish(published(versions, 0))
+    for explorer in (first, second):
+        explorer.last("load_weights").set_result(0.0)
+    fleet.collect()
+    fleet.play([assignment(0), assignment(1)], 0)
+    second.last("explore").set_exception(RoleDiedError("it died"))
+    fleet.collect()
+    fleet.publish(published(versions, 1))
+    assert sender.offers == [(0, ["explorer-0", "explorer-1"], 0), (1, ["explorer-0"], 1)]
+    first.last("load_weights").set_result(0.0)
+    second.births[-1].set_result(None)
+    fleet.collect()
+    assert sender.offers[2:] == [(1, ["explorer-1"], 1)], "at once, and before it is asked to load"
+    assert second.calls[-1][0] == "load_weights"
+    fleet.play([assignment(2), assignment(3)], 1)
+    assert second.calls[-1][0] == "load_weights", "it plays nothing before"
+    second.last("load_weights").set_result(0.0)
+    fleet.collect()
+    fleet.play([assignment(4)], 1)
+    assert second.calls[-1][0] == "explore"

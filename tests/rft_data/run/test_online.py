@@ -136,6 +136,8 @@ def test_online_run_keeps_every_book(
     # where it has a process of its own, the trainer is killed in step 3 and goes on from checkpoint 2
     monkeypatch.setenv("RFT_FAILPOINT", "trainer.step:3:kill")
     changes = [f"placement.use={placement}", "monitor.trackers=[tensorboard, wandb]"]
+    if placement == "local":
+        changes += ["explorer.engine.transport.use=gloo", "placement.explorers.count=2"]
     summary = run_recipe(load_recipe(write_recipe(tmp_path, engine), changes))
     assert "switched off" not in caplog.text
     assert ("goes on from the checkpoint of step 2" in caplog.text) == (placement == "local")
@@ -143,6 +145,7 @@ def test_online_run_keeps_every_book(
     assert set(summary["heldout_accuracy"]) == {"start", "sft", "final"}
     assert summary["heldout_accuracy"]["start"] < 0.2
     assert summary["consumed_steps"] == 4
+    assert summary["weights"]["use"] == ("gloo" if placement == "local" else "directory")
     groups = summary["groups"]
     assert groups["trained"] == 16
     assert groups["admitted"] == sum(v for k, v in groups.items() if k != "admitted")
@@ -160,6 +163,8 @@ def test_online_run_keeps_every_book(
     found = {m["key"] for m in metrics if m["role"] == "trainer"}
     assert {name.trl for name in ONLINE if name.always} - {"rewards/NAME/mean", "rewards/NAME/std"} <= found
     assert {"rewards/exact_answer/mean", "rewards/exact_answer/std"} <= found
+    for name in ("publication_bytes", "publication_s", "publication_gb_per_s"):
+        assert min(m["value"] for m in metrics if m["key"] == name) > 0
     parity = [m["value"] for m in metrics if m["key"] == "parity"]
     assert len(parity) == 4
     assert 0 <= max(parity) < 1e-3

@@ -12,15 +12,16 @@ from pathlib import Path
 import pytest
 
 from rft_data.buffer import Buffer
-from rft_data.core.errors import RecipeError, StalledError, Stopped
+from rft_data.core.errors import RecipeError, RftError, StalledError, Stopped
 from rft_data.core.protocols import RoleSpec
 from rft_data.placement.calls import Patience
 from rft_data.placement.hub.server import HubServer
+from rft_data.placement.hub.wire import decode_answer
 from rft_data.placement.ray import RayPlacement
 from rft_data.recipe import load_recipe
 from rft_data.recipe.load import load_data_recipe
 from rft_data.recipe.online import OnlineRecipe
-from rft_data.run.conductor import conduct
+from rft_data.run.conductor import Conductor, conduct
 from rft_data.run.curate import curate
 from tests.ray_head import Head, kill_node, ray_head
 from tests.rft_data.loop.house import House
@@ -50,6 +51,7 @@ PLACES = [
     "placement.use=ray",
     "placement.explorers={count: 2, cpus: 0.5}",
     "placement.trainer={cpus: 0.5}",
+    "explorer.engine.transport.use=gloo",
 ]
 
 
@@ -128,6 +130,9 @@ def test_a_cluster_is_waited_for_and_a_node_that_is_lost_costs_its_groups_only(
     with pytest.raises(StalledError, match=r"(?s)does not have:.*trainer +3 +2 +1.*add nodes") as caught:
         impatient.preflight([RoleSpec("trainer", "toy:toy", {}, cpus=3)])
     assert caught.value.exit_code == 75
+    answer = Conductor().run(b"", str(tmp_path), [], "another")
+    with pytest.raises(RftError, match=r"the conductor is on Ray node \w+; .* of node another"):
+        decode_answer(answer)
 
     def placed(buffer: Buffer, hub: HubServer) -> RayPlacement:
         return RayPlacement("house", (hub.address, hub.token), {}, Patience(), head.address)

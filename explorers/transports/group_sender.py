@@ -1,0 +1,148 @@
+"""The run's side of `group.py`: broadcasts a published version to the explorers that ask for it.
+
+Whoever was offered a version is waited for a little, so that all get it at once; who comes later, because it
+died and was started again, gets it then.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import socket
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from pathlib import Path
+
+import numpy as np
+import torch.distributed as dist
+
+from explorers.transports.arrival import is_needed
+from explorers.transports.group import LOOK_S, STEP_S, Group, answer_key, asked_key
+from rft_data.core.errors import RftError
+from rft_data.core.files import manifest_bytes, parse_manifest
+from rft_data.core.rows import WeightRef
+
+log = logging.getLogger(__name__)
+
+_GATHER_S = 10.0
+"""How long those who ask wait for others that were offered the same version."""
+
+
+class GroupSender:
+    """Sends published folders; one thread, one group at a time."""
+
+    def __init__(self, backend: str, host: str, gather_s: float = _GATHER_S) -> None:
+        """Open the store at `host`, an address of this machine that the explorers can reach."""
+        listening = socket.create_server((host, 0))
+        self.host, self.port = host, int(listening.getsockname()[1])
+        self._store = dist.TCPStore(
+            host,
+            self.port,
+            None,
+            True,
+            timedelta(seconds=STEP_S),
+            wait_for_workers=False,
+            master_listen_fd=listening.detach(),
+        )
+        self._backend = backend
+        self._gather_s = gather_s
+        self._wanted: dict[str, WeightRef] = {}
+        """What each explorer was offered last and has not got."""
+        self._answered: set[str] = set()
+        self._groups = 0
+        self._changed = threading.Condition()
+        self._closed = False
+        self._thread = threading.Thread(target=self._serve, name=f"{backend}-sender", daemon=True)
+        self._thread.start()
+
+    def offer(self, ref: WeightRef, explorers: Sequence[str]) -> None:
+        """Have these explorers find the version when they ask for it; returns at once."""
+        with self._changed:
+            self._wanted |= dict.fromkeys(explorers, ref)
+            self._changed.notify()
+
+    def close(self) -> None:
+        """Stop; idempotent. A broadcast that is under way ends with the process."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+
+    def _serve(self) -> None:
+        since: dict[WeightRef, float] = {}
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._wanted or self._closed)
+                if self._closed:
+                    return
+                wanted = dict(self._wanted)
+            due = self._due(wanted, since)
+            if due is None:
+                time.sleep(LOOK_S)
+                continue
+            ref, here = due
+            del since[ref]
+            if self._send(ref, here):
+                self._served(ref, here)
+
+    def _due(
+        self, wanted: Mapping[str, WeightRef], since: dict[WeightRef, float]
+    ) -> tuple[WeightRef, dict[str, str]] | None:
+        """A version to send now, and the waits of those who get it; None if nothing is due.
+
+        Args: since: when the first asked for a version, of those whose waits go on; it is changed.
+        """
+        for ref in sorted(set(wanted.values()), key=lambda ref: ref.version):
+            offered = [name for name, one in wanted.items() if one == ref]
+            here = {name: wait for name in offered if (wait := self._waiting(name, ref.version))}
+            if not here:
+                continue
+            began = since.setdefault(ref, time.monotonic())
+            if len(here) == len(offered) or time.monotonic() >= began + self._gather_s:
+                return ref, here
+        return None
+
+    def _waiting(self, explorer: str, version: int) -> str:
+        """The wait of an explorer that was not answered yet; empty if there is none."""
+        key = asked_key(explorer, version)
+        wait = self._store.get(key).decode() if self._store.check([key]) else ""
+        return "" if wait in self._answered else wait
+
+    def _send(self, ref: WeightRef, waits: Mapping[str, str]) -> bool:
+        """Broadcast `ref` to these; whether all have it, or cannot get it."""
+        self._answered.update(waits.values())
+        self._groups += 1
+        directory, name = Path(ref.path), str(self._groups)
+        try:
+            content = manifest_bytes(directory)
+            needed = [one for one in parse_manifest(content, directory)["files"] if is_needed(one)]
+            files = {one: np.memmap(directory / one, np.uint8, "c") for one in needed}
+        except (RftError, OSError) as err:
+            self._answer(waits, [{"error": str(err)} for _ in waits])
+            return True
+        size = 1 + len(waits)
+        common = {"group": name, "size": size, "manifest": content.decode()}
+        common["files"] = {one: len(data) for one, data in files.items()}
+        self._answer(waits, [{**common, "rank": rank} for rank in range(1, size)])
+        try:
+            group = Group(self._backend, self._store, name, 0, size, self.host)
+            for data in files.values():
+                group.broadcast(data)
+            group.leave()
+        except RuntimeError as err:  # of torch: an explorer died; the others ask again
+            log.warning("version %d did not reach all of %s: %s", ref.version, ", ".join(waits), err)
+            return False
+        for wait in waits.values():
+            self._store.delete_key(answer_key(wait))
+        return True
+
+    def _answer(self, waits: Mapping[str, str], answers: Sequence[Mapping[str, object]]) -> None:
+        for wait, answer in zip(waits.values(), answers, strict=True):
+            self._store.set(answer_key(wait), json.dumps(answer))
+
+    def _served(self, ref: WeightRef, explorers: Mapping[str, str]) -> None:
+        with self._changed:
+            for name in explorers:
+                if self._wanted.get(name) == ref:
+                    del self._wanted[name]

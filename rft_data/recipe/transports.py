@@ -1,0 +1,95 @@
+"""Which ways of published weights to the engines fit a recipe's placement, and which one `auto` is.
+
+It looks at the recipe alone. What a way needs beside the run is started in `rft_data/run/transports.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from rft_data.recipe.running import PlacementSection
+from rft_data.recipe.sections import EngineSection
+
+AUTO = "auto"
+
+
+def named_way(engine: EngineSection, place: PlacementSection) -> tuple[str, str]:
+    """The way that the weights of these explorers go, and who chose it and why."""
+    use: str = engine.transport.use
+    return (use, "the recipe names it") if use != AUTO else _suggested(engine, place)
+
+
+def check_transport(engine: EngineSection, place: PlacementSection) -> None:
+    """Refuse a way that the engine or the placement of a recipe cannot go.
+
+    Raises: ValueError.
+    """
+    use = engine.transport.use
+    if use in _RULES and (problem := _RULES[use](engine, place)):
+        raise ValueError(f"'explorer.engine.transport' is '{use}', {problem}, or 'auto'")
+
+
+def _of_ray(engine: EngineSection, place: PlacementSection) -> str:
+    if place.use == "ray":
+        return ""
+    return f"which needs 'placement.use: ray', found '{place.use}'; use 'shm' or 'directory' on one machine"
+
+
+def _of_processes(engine: EngineSection, place: PlacementSection) -> str:
+    if place.use == "inline":
+        return (
+            "which sends weights to other processes, and with 'placement.use: inline' there are none; use "
+            "'directory'"
+        )
+    if engine.use == "routed":
+        return "which reaches one engine per explorer, and 'routed' has several; use 'shm' or 'ray'"
+    return ""
+
+
+def _of_nccl(engine: EngineSection, place: PlacementSection) -> str:
+    if place.use == "ray":
+        return "which the run's own process sends, and as a Ray actor it has no GPU; use 'ray' or 'gloo'"
+    gpus = {"explorers": place.explorers.gpus, "trainer": place.trainer.gpus}
+    for name, count in gpus.items():
+        if count < 1:
+            return (
+                f"which broadcasts between GPUs of their own, from the trainer's to the explorers', and "
+                f"'placement.{name}.gpus' is {count:g}; give both 1 or more, or use 'gloo' or 'shm'"
+            )
+    return _of_processes(engine, place)
+
+
+def _of_ipc(engine: EngineSection, place: PlacementSection) -> str:
+    if place.use == "ray":
+        return "which the run's own process sends, and as a Ray actor it has no GPU; use 'ray' or 'gloo'"
+    together = place.explorers.gpus * place.explorers.most
+    if not 0 < together <= 1:
+        return (
+            "which hands over memory of one GPU that all explorers share, and 'placement.explorers' asks for "
+            f"{together:g} in all; give each a part of one, or use 'gloo' or 'shm'"
+        )
+    if engine.use != "vllm":
+        return f"which only the engine 'vllm' takes, found '{engine.use}'; use 'shm'"
+    return _of_processes(engine, place)
+
+
+def _suggested(engine: EngineSection, place: PlacementSection) -> tuple[str, str]:
+    """What fits a placement, and why."""
+    if place.use == "inline":
+        return "directory", "explorers and trainer are one process"
+    if place.use == "ray":
+        return "ray", "explorers may be on nodes that do not see the run's folder"
+    if place.explorers.gpus and not _of_nccl(engine, place):
+        return "nccl", "explorers and trainer have GPUs of their own on one machine"
+    if not _of_ipc(engine, place):
+        return "ipc", "all explorers share one GPU"
+    return "shm", "explorers are processes of one machine"
+
+
+_RULES: Mapping[str, Callable[[EngineSection, PlacementSection], str]] = {
+    "ray": _of_ray,
+    "gloo": _of_processes,
+    "nccl": _of_nccl,
+    "ipc": _of_ipc,
+}
+"""What is wrong with a way, in words; empty if nothing."""

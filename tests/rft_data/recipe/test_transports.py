@@ -1,0 +1,65 @@
+"""Which ways of the weights a recipe may name, and what `auto` is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rft_data.core.errors import RecipeError
+from rft_data.recipe import load_recipe
+from rft_data.recipe.running import PlacementSection
+from rft_data.recipe.sections import EngineSection
+from rft_data.recipe.transports import named_way
+from tests.rft_data.run.test_online import write_recipe
+
+OWN_GPUS = ["placement.explorers.gpus=1", "placement.trainer.gpus=1"]
+ONE_GPU = ["placement.explorers={count: 2, gpus: 0.5}", "explorer.engine.use=vllm"]
+
+ROUTED = ["explorer.engine.use=routed", "explorer.engine.options={engines: [{use: transformers}]}"]
+
+
+@pytest.mark.parametrize(
+    ("use", "changes", "refusal"),
+    [
+        ("ray", ["placement.use=local"], "needs 'placement.use: ray', found 'local'; use 'shm'"),
+        ("gloo", [], "sends weights to other processes, and with 'placement.use: inline' there are none"),
+        ("gloo", ["placement.use=local"], ""),
+        ("gloo", ["placement.use=local", *ROUTED], "one engine per explorer"),
+        ("nccl", ["placement.use=local"], "GPUs of their own, .* 'placement.explorers.gpus' is 0"),
+        ("nccl", ["placement.use=local", OWN_GPUS[0]], "'placement.trainer.gpus' is 0; give both 1 or more"),
+        ("nccl", ["placement.use=local", *OWN_GPUS], ""),
+        ("nccl", ["placement.use=ray", *OWN_GPUS], "as a Ray actor it has no GPU; use 'ray' or 'gloo'"),
+        ("ipc", ["placement.use=local"], "memory of one GPU .* asks for 0 in all"),
+        ("ipc", ["placement.use=local", *ONE_GPU], ""),
+        ("ipc", ["placement.use=local", ONE_GPU[0]], "only the engine 'vllm' takes, found 'transformers'"),
+    ],
+)
+def test_way_that_the_placement_cannot_go_is_refused(
+    tmp_path: Path, use: str, changes: list[str], refusal: str
+) -> None:
+    recipe, changed = write_recipe(tmp_path), [f"explorer.engine.transport.use={use}", *changes]
+    if not refusal:
+        load_recipe(recipe, changed)
+        return
+    with pytest.raises(RecipeError, match=rf"'explorer.engine.transport' is '{use}', .*{refusal}"):
+        load_recipe(recipe, changed)
+
+
+@pytest.mark.parametrize(
+    ("place", "engine", "use"),
+    [
+        ({"use": "inline"}, "transformers", "directory"),
+        ({"use": "local"}, "transformers", "shm"),
+        ({"use": "ray"}, "vllm", "ray"),
+        ({"use": "ray", "explorers": {"gpus": 1}, "trainer": {"gpus": 1}}, "vllm", "ray"),
+        ({"use": "local", "explorers": {"gpus": 1}, "trainer": {"gpus": 1}}, "transformers", "nccl"),
+        ({"use": "local", "explorers": {"count": 2, "gpus": 0.5}}, "vllm", "ipc"),
+        ({"use": "local", "explorers": {"count": 2, "gpus": 0.5}}, "transformers", "shm"),
+        ({"use": "local", "explorers": {"count": 3, "gpus": 0.5}}, "vllm", "shm"),
+    ],
+)
+def test_auto_is_what_fits_the_placement(place: dict[str, Any], engine: str, use: str) -> None:
+    section = EngineSection.model_validate({"use": engine, "transport": {"use": "auto"}})
+    assert named_way(section, PlacementSection.model_validate(place))[0] == use
