@@ -6,6 +6,7 @@ distance is counted in optimizer steps (`optimizer_step`), never by subtracting 
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections import Counter
 from collections.abc import Callable
@@ -26,7 +27,6 @@ from rft_data.core.files import (
 )
 from rft_data.core.filters import Compare
 from rft_data.core.rows import WeightRef
-from rft_data.weights.adapter import adapter_in
 
 _REMOVED = ".removed-"
 
@@ -248,5 +248,5 @@ class VersionRegistry:
 
 def _base(folder: Path) -> str:
     """The folder of the model that a published adapter is merged into; empty for whole weights."""
-    adapter = adapter_in(folder)
-    return "" if adapter is None else str(adapter["base"])
+    adapter = parse_manifest(manifest_bytes(folder), folder / MANIFEST_FILE).get("adapter")
+    return "" if adapter is None else os.path.normpath(folder.absolute() / adapter["base"])
