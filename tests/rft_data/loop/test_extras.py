@@ -4,6 +4,7 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Event
 
 import pytest
 
@@ -11,13 +12,16 @@ from rft_data.buffer import Buffer
 from rft_data.core.errors import RoleDiedError, Stopped
 from rft_data.core.protocols import Role, RoleSpec
 from rft_data.loop import extras as extras_module
+from rft_data.loop.dispatch import Dispatcher
 from rft_data.loop.extras import Extras
 from rft_data.loop.fleet import Fleet
 from rft_data.placement.hub.server import HubServer
 from rft_data.placement.local import LocalPlacement
+from rft_data.tasks.selectors import Nothing
 from rft_data.weights.versions import VersionRegistry
 from tests.rft_data.loop.house import House
 from tests.rft_data.loop.test_fleet import Explorer, assignment, home, published
+from tests.rft_data.loop.toy_run import TASKS
 from tests.waiting import wait_for
 
 
@@ -105,8 +109,8 @@ def test_one_that_leaves_finishes_what_it_plays_and_gets_nothing_more(case: Case
     case.fleet.play([assignment(n) for n in range(3)], 0)
     case.wanted = 1
     case.fleet.collect()
-    case.fleet.play([assignment(3), assignment(4)], 0)
-    assert [member.load for member in case.fleet.members] == [2, 2, 1]
+    case.fleet.play([assignment(n) for n in (3, 4, 5)], 0)
+    assert [member.load for member in case.fleet.members] == [3, 2, 1]
     leaving = case.cluster.started[1]
     leaving.last("explore").set_result([home(2)])
     assert case.fleet.collect() == ([home(2)], [])
@@ -121,15 +125,19 @@ def test_what_one_cannot_finish_in_time_is_handed_back_once_its_process_has_ende
     monkeypatch.setattr(extras_module, "LEAVE_S", 0.0)
     case.wanted = 1
     case.come("explorer-0", "explorer-1")
-    joined, ended = case.cluster.started[0], []
+    joined, may_end = case.cluster.started[0], Event()
     joined.last("load_weights").set_result(0.0)
-    joined.close = lambda: ended.append(case.fleet.handed_back())  # type: ignore[method-assign]
+    joined.close = lambda: may_end.wait(60)  # type: ignore[assignment, method-assign]
     case.fleet.collect()
     case.fleet.play([assignment(0), assignment(1)], 0)
     case.cluster.going = {"explorer-1"}
     case.cluster.has_room = False
+    for _ in range(5):
+        case.fleet.collect()
+    assert case.names() == ["explorer-0", "explorer-1"], "its process had not ended"
+    assert case.fleet.handed_back() == []
+    may_end.set()
     case.come("explorer-0")
-    assert ended == [[]], "handed back before it had ended"
     assert case.fleet.handed_back() == [assignment(1)]
     assert case.fleet.playing == 1
 
@@ -207,3 +215,14 @@ def test_a_run_keeps_its_books_while_explorers_join_die_and_are_drained(
     house.steps = house.loop.step
     house.check()
     house.close()
+
+
+def test_tasks_that_were_handed_back_are_played_however_often_that_happens() -> None:
+    dispatcher = Dispatcher(Nothing(), {TASKS[0].key: TASKS[0]})
+    for _ in range(3):
+        dispatcher.give_back([TASKS[0].key], blamed=False)
+        assert dispatcher.draw(1) == [TASKS[0].key]
+    dispatcher.give_back([TASKS[0].key])
+    assert dispatcher.draw(1) == [TASKS[0].key]
+    dispatcher.give_back([TASKS[0].key])
+    assert dispatcher.draw(1) == [], "its explorer died twice"
