@@ -2,23 +2,36 @@
 
 import json
 import shutil
+import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from rft_data.cli.app import app
+from rft_data.cli.runs import move_aside
 from rft_data.core import failpoints
-from rft_data.core.errors import BusyError, FencedError, IntegrityError, MissingFileError, RftError
+from rft_data.core.errors import (
+    BusyError,
+    FencedError,
+    IntegrityError,
+    MissingFileError,
+    RecipeError,
+    RftError,
+)
 from rft_data.core.files import write_manifest
 from rft_data.core.objects import Objects
 from rft_data.core.rows import Task
 from rft_data.core.scratch import SCRATCH, working_folder
+from rft_data.core.words import RunState, StopRequest
 from rft_data.recipe import load_recipe
-from rft_data.run.mirror import Mirror, run_folder
+from rft_data.run.mirror import Mirror, mirror, run_folder, stop_run
+from rft_data.run.record import STOP_FILE, RunRecord, standing, write_record
 from rft_data.run.start import run_recipe
 from rft_data.weights import checkpoint
 from tests.rft_data.run.test_online import write_recipe
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.slow
 SHORT = [
@@ -175,3 +188,31 @@ def test_a_run_goes_on_with_an_empty_disk(url: str, node: Node, tmp_path: Path) 
     node.go("c")
     assert json.loads(rft.invoke(app, ["status", url, "--json"]).stdout)["standing"]["state"] == "finished"
     assert "failpoint checkpoint.written" in rft.invoke(app, ["logs", url]).stdout
+
+
+def test_a_run_on_a_store_needs_its_buffer_there_and_is_not_moved_aside(tmp_path: Path) -> None:
+    path, place = write_recipe(tmp_path), "run_dir=s3://bucket/run"
+    with pytest.raises(RecipeError, match=r"give buffer.uri: s3://bucket/run/buffer"):
+        load_recipe(path, [place])
+    recipe = load_recipe(path, [place, "buffer.uri=s3://bucket/run/buffer"])
+    with pytest.raises(RecipeError, match="an object store cannot rename s3://bucket/run"):
+        move_aside(recipe)
+
+
+def test_a_run_is_seen_and_stopped_from_another_machine(
+    url: str, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mirror, "BEAT_S", 0.05)
+    first, now = Mirror(url), time.time()
+    record = RunRecord(7, "a", 0, now, RunState.RUNNING, now)
+    write_record(first.folder, record, durable=False)
+    first.start()
+    node.go("b")
+    assert standing(run_folder(url)).alive
+    assert "process 7 on a is asked to stop" in stop_run(url, now=False)
+    wait_for((first.folder / STOP_FILE).exists)
+    assert (first.folder / STOP_FILE).read_text() == StopRequest.DRAIN
+    write_record(first.folder, replace(record, beat_at=now - 100), durable=False)
+    wait_for(lambda: not standing(run_folder(url)).alive)  # it stored nothing for long enough
+    assert "nothing to stop" in stop_run(url, now=True)
+    first.close()
