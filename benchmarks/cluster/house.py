@@ -26,6 +26,7 @@ class Process:
 
     def __init__(self, module: str, *arguments: object) -> None:
         """Start it; it inherits this process's standard error."""
+        self._module = module
         command = [sys.executable, "-m", module, *map(str, arguments)]
         self._child = subprocess.Popen(  # noqa: S603
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2]
@@ -36,7 +37,7 @@ class Process:
         """Its next line. Raises: RuntimeError if it ended instead."""
         found = self._out.readline()
         if not found:
-            raise RuntimeError(f"{self._child.args} ended with {self._child.wait()}")
+            raise RuntimeError(f"{self._module} ended with {self._child.wait()}")
         return found.strip()
 
     def order(self, **order: object) -> None:

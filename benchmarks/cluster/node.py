@@ -13,8 +13,9 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ LEASED_GROUPS = 8
 _DEADLINE_S = 120.0
 _PAUSE_S = 0.5
 """Between two leases."""
+_LOOK_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,46 +50,44 @@ class Node:
 
     def explore(self, order: dict[str, Any]) -> dict[str, Any]:
         """Let explorers append for a time, or until a file is there; with a rate, at set times."""
-        gate = threading.Barrier(len(order["names"]))
-        with ThreadPoolExecutor(len(order["names"])) as threads:
-            work = [threads.submit(self._explorer, name, order, gate) for name in order["names"]]
-            found = [one.result() for one in work]
-        return {
-            "rows": GROUP * sum(len(latencies) for latencies, _ in found),
-            "append_s": [latency for latencies, _ in found for latency in latencies],
-            "fetch_s": [latency for _, latencies in found for latency in latencies],
-        }
+        names = order["names"]
+        gate, over = threading.Barrier(len(names)), threading.Event()
+        with ExitStack() as opened, ThreadPoolExecutor(2 * len(names) + 1) as threads:
+            clients = [opened.enter_context(self._client(name, order["address"])) for name in names]
+            weights = Weights(Path(order["weights"]), clients, over) if "weights" in order else None
+            fetching = None if weights is None else threads.submit(weights.follow, threads)
+            pairs = zip(names, clients, strict=True)
+            work = [threads.submit(self._explorer, name, client, order, gate) for name, client in pairs]
+            found = [latency for one in work for latency in one.result()]
+            over.set()
+            fetched = [] if fetching is None else fetching.result()
+        return {"rows": GROUP * len(found), "append_s": found, "fetch_s": fetched}
+
+    def _client(self, name: str, address: str) -> HubClient:
+        client = HubClient(address, make_token(self.secret, HubRole.EXPLORER, name))
+        client.connection.call("mark", {}, deadline_s=_DEADLINE_S)  # connects, with TLS's handshake
+        return client
 
     def _explorer(
-        self, name: str, order: dict[str, Any], gate: threading.Barrier
-    ) -> tuple[list[float], list[float]]:
-        """Seconds of each append and of each fetch of weights that appeared."""
-        replay = Replay(self.pool, name)
-        weights = Weights(Path(order["weights"])) if "weights" in order else None
+        self, name: str, client: HubClient, order: dict[str, Any], gate: threading.Barrier
+    ) -> list[float]:
+        """Seconds of each append; at a rate, from the time at which it was due."""
+        replay, took = Replay(self.pool, name), list[float]()
         waiting: deque[Future[Appended]] = deque()
-        took: list[float] = []
-        fetched: list[float] = []
-        token = make_token(self.secret, HubRole.EXPLORER, name)
-        with HubClient(order["address"], token) as client:
-            client.connection.call("mark", {}, deadline_s=_DEADLINE_S)  # connects, with TLS's handshake
-            gate.wait()
-            begin, every = time.perf_counter(), order.get("every_s", 0.0)
-            due = begin + every * random.random()  # noqa: S311 - explorers do not end rollouts together
-            while not _over(order, begin):
-                table = replay.group()
-                if every:
-                    time.sleep(max(0.0, due - time.perf_counter()))
-                waiting.append(
-                    self._append(client, table, due if every else time.perf_counter(), took.append)
-                )
-                due += every
-                while len(waiting) >= order["window"]:
-                    waiting.popleft().result()
-                if weights is not None:
-                    fetched += weights.fetch(client)
-            for future in waiting:
-                future.result()
-        return took, fetched
+        gate.wait()
+        begin, every = time.perf_counter(), order.get("every_s", 0.0)
+        due = begin + every * random.random()  # noqa: S311 - explorers do not end rollouts together
+        while not _over(order, begin):
+            table = replay.group()
+            if every:
+                time.sleep(max(0.0, due - time.perf_counter()))
+            waiting.append(self._append(client, table, due if every else time.perf_counter(), took.append))
+            due += every
+            while len(waiting) >= order["window"]:
+                waiting.popleft().result()
+        for future in waiting:
+            future.result()
+        return took
 
     def _append(
         self, client: HubClient, table: Any, since: float, took: Callable[[float], None]
@@ -132,27 +132,31 @@ def _over(order: dict[str, Any], begin: float) -> bool:
 
 
 class Weights:
-    """The published weights that an explorer has not fetched yet."""
+    """Published weights, which every explorer of a node fetches through its own connection."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, clients: Sequence[HubClient], over: threading.Event) -> None:
         """`folder`: of the hub's run; here only its names are looked at, which a run tells its explorers."""
-        self._folder = folder
-        self._have = {path.name for path in folder.iterdir()}
+        self._folder, self._clients, self._over = folder, clients, over
+        self._have = set(folder.iterdir())
 
-    def fetch(self, client: HubClient) -> list[float]:
-        """Fetch new versions through the hub; seconds since each was published."""
-        took = []
-        for path in sorted(self._folder.iterdir()):
-            if path.name.startswith(".") or path.name in self._have:
-                continue
-            listed = client.connection.call("list_files", {"folder": str(path)}, deadline_s=_DEADLINE_S)
-            for name, (size, _) in listed.items():
-                for offset in range(0, size, PART_BYTES):
-                    where = {"folder": str(path), "name": name, "offset": offset}
-                    client.connection.rows("read_file", where, deadline_s=_DEADLINE_S)
-            self._have.add(path.name)
-            took.append(time.time() - path.stat().st_mtime)
-        return took
+    def follow(self, threads: ThreadPoolExecutor) -> list[float]:
+        """Fetch each new version until the explorers end; seconds from its publication, for each explorer."""
+        fetches: list[Future[float]] = []
+        while not self._over.wait(_LOOK_S):
+            new = {path for path in self._folder.iterdir() if not path.name.startswith(".")} - self._have
+            self._have |= new
+            fetches += [threads.submit(_fetch, client, path) for path in new for client in self._clients]
+        return [fetch.result() for fetch in fetches]
+
+
+def _fetch(client: HubClient, path: Path) -> float:
+    """Fetch a version through the hub; seconds since it was published."""
+    listed = client.connection.call("list_files", {"folder": str(path)}, deadline_s=_DEADLINE_S)
+    for name, (size, _) in listed.items():
+        for offset in range(0, size, PART_BYTES):
+            where = {"folder": str(path), "name": name, "offset": offset}
+            client.connection.rows("read_file", where, deadline_s=_DEADLINE_S)
+    return time.time() - path.stat().st_mtime
 
 
 def main() -> None:
