@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from explorers.engines.images import images_from
-from explorers.engines.make import LiveEngine, engine_metrics, make_engine, takes_messages
+from explorers.engines.make import LiveEngine, engine_metrics, engine_rest, make_engine, takes_messages
 from explorers.meter import Meter, metered
 from explorers.plan import ExplorerPlan
 from explorers.rewards.scoring import Rewards, make_rewards
@@ -92,6 +92,17 @@ class ExplorerRole:
                 await asyncio.to_thread(node_files(self._buffer).fetch, Path(ref.base))
                 self._bases.add(ref.base)
             return await self._engine.swap_weights(ref)
+
+    async def sleep(self) -> None:
+        """Free the engine's GPUs for a trainer that shares them; idempotent.
+
+        Raises: EngineError while rollouts are under way.
+        """
+        engine_rest(self._engine).sleep()
+
+    async def wake(self) -> None:
+        """Take them back; idempotent."""
+        engine_rest(self._engine).wake()
 
     def version(self) -> int:
         """The policy version that the engine has proved.

@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from rft_data.core.errors import RecipeError
+from explorers.engines.parallel import parallel_of
+from explorers.engines.resting import Rest
+from rft_data.core.errors import EngineError, RecipeError
 from rft_data.core.lookup import load, lookup
 from rft_data.core.protocols import Engine
 from rft_data.core.rows import WeightRef
@@ -18,6 +20,9 @@ ENGINES: Mapping[str, str] = {
     "openai": "explorers.engines.openai_engine:OpenaiEngine",
 }
 """Engine name to import path; an engine's library is imported only when a recipe names the engine."""
+
+_SERVED = "explorers.engines.vllm_served:ServedVllmEngine"
+"""`vllm` where its options spread it over several devices."""
 
 
 class LiveEngine(Engine, Protocol):
@@ -54,6 +59,16 @@ def engine_metrics(engine: Engine) -> dict[str, float]:
     return found
 
 
+def engine_rest(engine: Engine) -> Rest:
+    """What puts an engine to sleep. Raises: EngineError for one that cannot sleep."""
+    rest = getattr(engine, "rest", None)
+    if not isinstance(rest, Rest):
+        raise EngineError(f"{type(engine).__name__} cannot sleep; use the engine vllm to share its GPUs.")
+    return rest
+
+
 def _kind(settings: Mapping[str, Any]) -> Any:
     name = str(settings["use"])
+    if name == "vllm" and parallel_of(settings.get("options") or {}).served:
+        return load(_SERVED, "engine")
     return load(name if ":" in name else lookup(name, ENGINES, "engine"), "engine")

@@ -19,6 +19,7 @@ import numpy.typing as npt
 from explorers.engines.images import Fetch
 from explorers.engines.isolation import RandomStream, process_state_kept
 from explorers.engines.proof import Proof, check_room, end_token_ids, probe_tolerance
+from explorers.engines.resting import Rest
 from explorers.engines.swap import Segments, WeightSwap, checked_mode
 from explorers.engines.vllm_calls import EngineCalls
 from explorers.engines.vllm_images import VllmImages, refusals
@@ -31,7 +32,7 @@ from explorers.engines.vllm_options import (
     started,
 )
 from explorers.engines.vllm_process import ONE_AT_A_TIME, opened, shut_down
-from explorers.engines.vllm_request import Flight, Flights, OnOutput, sampled_tokens
+from explorers.engines.vllm_request import Flight, Flights, OnOutput, prompt_logprobs, sampled_tokens
 from explorers.ledger import note_unfinished
 from explorers.transports import make_transport
 from explorers.transports.arrival import Source
@@ -90,6 +91,7 @@ class VllmEngine:
         self._flights = Flights()
         self._calls = EngineCalls(self._llm, self._random, own_thread=own_thread)
         self._stepper: asyncio.Task[None] | None = None
+        self.rest = Rest(self.in_flight, lambda level: self._llm.sleep(level), lambda: self._llm.wake_up())
 
     @property
     def version(self) -> int:
@@ -137,6 +139,7 @@ class VllmEngine:
         Raises: as `generate`.
         """
         version = await self._swap.admitted()
+        self.rest.check_awake()
         check_room(prompt_ids, self._max_model_len)
         future = asyncio.get_running_loop().create_future()
         flight = Flight(list(prompt_ids), parameters, Segments(version), future, images, on_output=on_output)
@@ -191,6 +194,7 @@ class VllmEngine:
     def _check_open(self) -> None:
         if self._llm is None:
             raise EngineError("the engine was closed; make a new one.")
+        self.rest.check_awake()
 
     def _start(self, flight: Flight, version: int) -> None:
         # The prefix cache outlives a weight swap, so every version gets its own.
@@ -270,11 +274,7 @@ class VllmEngine:
                 raise self._break(err) from err
             found.update({o.request_id: o.prompt_logprobs for o in outputs if o.request_id in ids})
             self._flights.held += [output for output in outputs if output.request_id not in ids]
-        scored = []
-        for request_id, row in zip(ids, sequences, strict=True):
-            entries = zip(found[request_id][1:], row[1:], strict=True)
-            scored.append(np.array([0.0, *(entry[i].logprob for entry, i in entries)], dtype=np.float32))
-        return scored
+        return [prompt_logprobs(found[name], row) for name, row in zip(ids, sequences, strict=True)]
 
     def go_on(self, step: int) -> None:
         """Seed the random stream for the new weights, and answer the requests that have finished."""

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from explorers.engines.parallel import parallel_of, unfit
 from rft_data.core.errors import EngineError, RecipeError
 from rft_data.core.lookup import need, suggest
 from rft_data.core.model_folder import takes_images
@@ -24,6 +25,9 @@ _CPU_DEFAULTS: Mapping[str, Any] = {
     "kv_cache_memory_bytes": 64 << 20,  # without it vLLM takes 92 % of the machine's memory
     "max_num_seqs": 256,
 }
+
+READABLE = ("directory", "shm")
+"""Ways of weights whose files every process of a machine can read."""
 
 _OURS = ("model", "seed", "max_model_len", "worker_extension_cls", "logprobs_mode", "skip_tokenizer_init")
 
@@ -76,6 +80,32 @@ def engine_arguments(
     )
 
 
+def served_config(model_path: Path, seed: int, max_model_len: int, options: Mapping[str, object]) -> Any:
+    """vLLM's configuration of an engine that spreads over several devices.
+
+    Raises: RecipeError as `engine_arguments`, and for sizes by which the model cannot be divided.
+    """
+    parallel = parallel_of(options)
+    for name, why in unfit(model_path, parallel):
+        raise RecipeError(f"explorer.engine.options.{name} is {options[name]!r}: {why}.")
+    arguments = engine_arguments(model_path, seed, max_model_len, options)
+    try:
+        return arguments.create_engine_config()
+    except (ValueError, NotImplementedError) as err:
+        raise RecipeError(
+            f"explorer.engine.options: vLLM cannot divide {model_path} as {parallel}: {err}"
+        ) from err
+
+
+def check_readable(transport: str) -> None:
+    """Raises: RecipeError for a way of weights that workers of their own processes cannot read."""
+    if transport not in READABLE:
+        raise RecipeError(
+            f"explorer.engine.transport '{transport}' reaches only the explorer's own process, and an engine "
+            f"over several devices has workers beside it; use one of: {', '.join(READABLE)}."
+        )
+
+
 def needed_options(
     swap: str, options: Mapping[str, object], for_transport: Mapping[str, object]
 ) -> dict[str, Any]:
@@ -117,8 +147,13 @@ def request_parameters(sampling: Sampling, end_ids: Sequence[int]) -> dict[str, 
 def give_tokenizer(llm: Any, model_path: Path) -> None:
     """Give a running `LLMEngine` what it finds stop strings with; it is started without a tokenizer."""
     if llm.output_processor.tokenizer is None:
-        transformers = need("transformers", "train", "stop strings")
-        llm.output_processor.tokenizer = transformers.AutoTokenizer.from_pretrained(model_path)
+        llm.output_processor.tokenizer = tokenizer_of(model_path)
+
+
+def tokenizer_of(model_path: Path) -> Any:
+    """What stop strings are found with."""
+    transformers = need("transformers", "train", "stop strings")
+    return transformers.AutoTokenizer.from_pretrained(model_path)
 
 
 def started(arguments: object, model_path: Path, options: Mapping[str, object]) -> Any:

@@ -8,6 +8,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+import numpy as np
+import numpy.typing as npt
+
 from explorers.engines.swap import Segments
 from rft_data.core.errors import EngineError
 from rft_data.core.protocols import Completion
@@ -132,6 +135,12 @@ def sampled_tokens(llm: Any) -> dict[str, int]:
     """Tokens sampled so far, by request; others may come and go meanwhile."""
     states = list(llm.output_processor.request_states.values())
     return {state.external_req_id: state.detokenizer.num_output_tokens() for state in states}
+
+
+def prompt_logprobs(found: Sequence[Any], row: Sequence[int]) -> npt.NDArray[np.float32]:
+    """The logprob of each token of a prompt in vLLM's `prompt_logprobs` of it; entry 0 is 0."""
+    entries = zip(found[1:], row[1:], strict=True)
+    return np.array([0.0, *(entry[i].logprob for entry, i in entries)], dtype=np.float32)
 
 
 def asked(prompt_ids: Sequence[int], parameters: Any, salt: str, shown: Mapping[str, Any]) -> tuple[Any, Any]:

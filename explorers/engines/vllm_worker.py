@@ -8,6 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from explorers.engines.guarding import end_with
 from explorers.transports import gloo
 from explorers.transports.tensor_sources import open_source
 from explorers.transports.transfer_calls import receive
@@ -23,6 +26,7 @@ class WeightExtension:
     """Adds `rft_load_weights` to vLLM's worker."""
 
     model_runner: Any
+    vllm_config: Any
 
     def rft_load_weights(self, source: Mapping[str, Any]) -> None:
         """Load the tensors of `source` into the model.
@@ -43,6 +47,32 @@ class WeightExtension:
             raise
         if current_platform.is_cpu():
             _repack_tied_head(model)
+
+    def rft_try_weights(self, source: Mapping[str, Any]) -> str:
+        """The same; returns the error, or nothing.
+
+        vLLM reads the answers of its workers up to the first that raises, and would take those of the others
+        for answers to the next call.
+        """
+        try:
+            self.rft_load_weights(source)
+        except Exception as err:  # noqa: BLE001 - as above
+            return f"{type(err).__name__}: {err}"
+        return ""
+
+    def rft_end_with(self, owner: int, others: list[int]) -> None:
+        """See `guarding.end_with`."""
+        end_with(owner, others)
+
+    def rft_seed(self, seed: int) -> None:
+        """Seed sampling: in the same way in all workers of one copy of the model, differently in each copy.
+
+        vLLM gives all copies one seed, so that they would sample the same completions of one prompt.
+        """
+        import torch
+
+        copy = self.vllm_config.parallel_config.data_parallel_index
+        torch.manual_seed(int(np.random.SeedSequence([seed, copy]).generate_state(1, np.uint64)[0]))
 
 
 def _counted(tensors: Iterable[tuple[str, torch.Tensor]], wanted: int) -> Iterator[tuple[str, torch.Tensor]]:

@@ -332,6 +332,8 @@ class RoleSpec:
     gpus: float = 0.0
     hub_role: HubRole = HubRole.READER
     """What it may do at the run's hub, in a process of its own."""
+    gpu_group: str = ""
+    """Roles of one group use the same GPUs in turns; empty: its own."""
 
 
 class WeightSender(Protocol):

@@ -18,6 +18,7 @@ from rft_data.core.rows import FileFacts, Lease, StepReport
 from rft_data.core.words import ADMITTED, GroupState
 from rft_data.loop.exploring import Exploring
 from rft_data.loop.repeating import Loop
+from rft_data.loop.shared_gpus import SharedGpus
 from rft_data.loop.training import Training
 from rft_data.sampler.ledger import CONSUMER, Ledger
 from rft_data.weights import checkpoint
@@ -65,6 +66,8 @@ class OnlineLoop(Loop):
     on_step: Callable[[OnlineLoop, Lease, StepReport], None]
     """Called after every step."""
     stop_requested: Callable[[], bool] = lambda: False
+    shared_gpus: SharedGpus | None = None
+    """GPUs that engines and trainer use in turns; None: each has its own."""
     sealed: Callable[[], None] = lambda: None
     """Called when a checkpoint is complete, before its leases count as consumed."""
     _boundary: dict[str, object] = field(default_factory=dict)
@@ -105,6 +108,8 @@ class OnlineLoop(Loop):
     def collect(self) -> None:
         """Collect whatever has finished."""
         done = self.training.collect()
+        if done is not None and done.lease is not None and self.shared_gpus is not None:
+            self.shared_gpus.to_engines()
         if done is not None and done.ref is not None:
             self.exploring.fleet.publish(done.ref)
         if done is not None and done.lease is not None and done.report is not None:
@@ -133,6 +138,8 @@ class OnlineLoop(Loop):
             return False
         self.exploring.closed, self.exploring.last_error = 0, ""
         self.exploring.repeat(self.step)
+        if self.shared_gpus is not None:
+            self.shared_gpus.to_trainer()
         self.training.begin(lease, checkpoint=self.schedule.checkpoint_due(self.step + 1))
         return True
 

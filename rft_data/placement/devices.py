@@ -1,33 +1,15 @@
-"""Which GPUs of this machine each role sees. They are found without CUDA, which would use memory on one."""
+"""Which GPUs of this machine each role sees."""
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
 import threading
 from collections.abc import Mapping
 
 from rft_data.core.errors import RecipeError
+from rft_data.core.gpus import visible_devices
 
 _WHOLE = 10_000
 """Shares are counted in 1/10000 of a GPU, as Ray counts them."""
-
-
-def visible_devices() -> list[str]:
-    """The GPUs that this process may use: those named in CUDA_VISIBLE_DEVICES, or else all of the machine."""
-    named = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if named is not None:
-        return [device.strip() for device in named.split(",") if device.strip() not in ("", "-1")]
-    tool = shutil.which("nvidia-smi")
-    if tool is None:
-        return []
-    query = [tool, "--query-gpu=index", "--format=csv,noheader"]
-    try:
-        found = subprocess.run(query, capture_output=True, text=True, timeout=30, check=False)  # noqa: S603
-    except (OSError, subprocess.TimeoutExpired):
-        return []
-    return found.stdout.split() if found.returncode == 0 else []
 
 
 class Devices:
@@ -38,6 +20,8 @@ class Devices:
         self._given = devices
         self._free: dict[str, int] | None = None
         self._held: dict[str, dict[str, int]] = {}
+        self._users: dict[str, set[str]] = {}
+        """The roles that use what is held, by role or group."""
         self._lock = threading.Lock()
 
     def check(self, wanted: Mapping[str, float]) -> None:
@@ -50,12 +34,17 @@ class Devices:
             for role in sorted(wanted, key=lambda role: -wanted[role]):
                 trial.reserve(role, wanted[role])
 
-    def reserve(self, role: str, gpus: float) -> list[str]:
+    def reserve(self, role: str, gpus: float, group: str = "") -> list[str]:
         """Reserve `gpus` for `role` until `release`; returns the names of its devices.
 
+        Roles of one `group` get the same ones.
         Raises: RecipeError if there are not enough free.
         """
+        holder = group or role
         with self._lock:
+            if group in self._held:
+                self._users[group].add(role)
+                return sorted(self._held[group])
             share = gpu_share(role, gpus)
             if share == 0:
                 return []
@@ -68,13 +57,20 @@ class Devices:
             chosen = sorted(name for _, name in fitting)
             for name in chosen:
                 self._free[name] -= each
-            self._held[role] = dict.fromkeys(chosen, each)
+            self._held[holder] = dict.fromkeys(chosen, each)
+            self._users[holder] = {role}
             return chosen
 
     def release(self, role: str) -> None:
         """Free the devices of `role`; idempotent."""
         with self._lock:
-            for name, share in self._held.pop(role, {}).items():
+            holder = next((one for one, users in self._users.items() if role in users), role)
+            users = self._users.get(holder, set())
+            users.discard(role)
+            if users:
+                return
+            self._users.pop(holder, None)
+            for name, share in self._held.pop(holder, {}).items():
                 assert self._free is not None  # noqa: S101 - a role holds a device, so the devices are known
                 self._free[name] += share
 

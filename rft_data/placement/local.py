@@ -125,7 +125,7 @@ class LocalPlacement:
 
         Raises: RecipeError if there are too few GPUs.
         """
-        self._gpus = {spec.name: spec.gpus for spec in specs}
+        self._gpus = {spec.gpu_group or spec.name: spec.gpus for spec in specs}
         self._devices.check(self._gpus)
         return warnings_for(specs)
 
@@ -154,7 +154,7 @@ class LocalPlacement:
         setup = RoleSetup.of(spec, self._hub)
         if spec.name in self._roles:
             raise RftError(f"there is a role '{spec.name}' already; give each its own name.")
-        devices = self._devices.reserve(spec.name, spec.gpus)
+        devices = self._devices.reserve(spec.name, spec.gpus, spec.gpu_group)
         role = LocalRole(
             setup,
             lambda: RoleProcess(spec.name, self._process_environment(spec, devices), self._patience),

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rft_data.recipe.algorithms import find_algorithm
+from rft_data.recipe.engine_places import engine_lines
 from rft_data.recipe.layers import read_layers
 from rft_data.recipe.leaves import dotted, leaves
 from rft_data.recipe.load import load_recipe
@@ -45,11 +46,12 @@ def values(path: Path, overrides: Sequence[str] = ()) -> list[Value]:
 
 
 def explain(path: Path, overrides: Sequence[str] = ()) -> list[str]:
-    """The algorithms, and one line for each value, as `key.path = value  # origin`.
+    """The algorithms, what the engines need, and one line for each value, as `key.path = value  # origin`.
 
     Raises: what load_recipe raises.
     """
-    lines = list(_algorithms(load_recipe(path, overrides)))
+    recipe = load_recipe(path, overrides)
+    lines = [*_algorithms(recipe), *engine_lines(recipe)]
     for one in values(path, overrides):
         lines.append(f"{one.key} = {json.dumps(one.value, ensure_ascii=False)}  # {one.origin}")
     return lines

@@ -14,6 +14,7 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
+from explorers.engines.parallel import EXPERTS, SIZES
 from ops import OPERATOR_MODULES
 from ops.runtime.allowlist import NATIVE_OPERATORS, is_own
 from rft_data.core.lookup import suggest
@@ -87,6 +88,11 @@ def known_batch_op(operator: dict[str, dict[str, object] | None]) -> dict[str, d
 def known_option(engine: str, name: str) -> None:
     """Raises: ValueError for an option that a built-in engine does not have."""
     known = ENGINE_OPTIONS if engine == "transformers" else vllm_options() if engine == "vllm" else None
+    if engine == "transformers" and name in (*SIZES, EXPERTS):
+        raise ValueError(
+            f"the engine 'transformers' has no '{name}': it is one process on one device; 'vllm' spreads "
+            "over several"
+        )
     if known is not None and name not in known:
         raise ValueError(f"the engine '{engine}' has no option '{name}';{suggest(name, known)}")
 

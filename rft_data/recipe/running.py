@@ -132,6 +132,9 @@ class PlacementSection(Section):
     wait_s: float | None = Field(default=None, gt=0, exclude_if=lambda given: given is None)
     """With `ray`, how long the run waits for room, also on nodes that the cluster does not have yet; left
     out: 300 s for what other runs hold, and what its nodes can never hold is refused at once."""
+    colocate: bool = Field(default=False, exclude_if=lambda given: not given)
+    """Whether the explorer and the trainer use the same GPUs in turns: the engine (`vllm`) sleeps while the
+    trainer takes a step. For `use: local`, one explorer and a synchronous run; see docs/placement.md."""
 
     @field_validator("use")
     @classmethod
@@ -150,6 +153,23 @@ class PlacementSection(Section):
         if given and self.use != "ray":
             raise ValueError(
                 f"'{given[0]}' is about a Ray cluster, and 'use' is '{self.use}'; set use: ray, or remove it"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _shares(self) -> PlacementSection:
+        if not self.colocate:
+            return self
+        if self.use != "local" or self.explorers.count != 1:
+            raise ValueError(
+                f"'colocate' is for 'use: local' with one explorer, found '{self.use}' with "
+                f"{self.explorers.count}; give the explorers GPUs of their own, or change that"
+            )
+        if self.explorers.gpus < 1 or self.explorers.gpus != self.trainer.gpus:
+            raise ValueError(
+                f"'colocate' shares GPUs, and 'explorers.gpus' is {self.explorers.gpus:g}, 'trainer.gpus' "
+                f"{self.trainer.gpus:g}; give both the same number from 1: on a CPU nothing has to be freed "
+                "(vLLM's sleep does nothing there), so leave 'colocate' out"
             )
         return self
 

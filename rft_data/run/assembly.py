@@ -46,7 +46,7 @@ from rft_data.run.parts import (
     TrainParts,
 )
 from rft_data.run.programs import rewards_in_sandbox
-from rft_data.run.role_specs import TRAINER, explorer_specs, trainer_spec, way_of
+from rft_data.run.role_specs import TRAINER, explorer_specs, gpu_group, trainer_spec, way_of
 from rft_data.run.roles import Roles
 from rft_data.run.task_setup import read_tasks, task_curator
 from rft_data.sampler.awaiting import Awaiting, Delayed
@@ -195,7 +195,7 @@ def _roles(
         engine=explorers[0].arguments["plan"]["engine"]["use"] if explorers else "",
         explorers=explorers,
         trainer=RoleSpec(
-            "trainer", TRAINER, {}, place.trainer.cpus, place.trainer.gpus, hub_role=HubRole.LEARNER
+            "trainer", TRAINER, {}, place.trainer.cpus, place.trainer.gpus, HubRole.LEARNER, gpu_group(recipe)
         ),
         trainer_threads=None if place.use == "inline" else max(1, int(place.trainer.cpus)),
         deadlines=recipe.deadlines,
@@ -280,6 +280,7 @@ def _rl(recipe: TrainingRecipe, run: Run, closer: GroupCloser, dispatcher: Dispa
         monitor=recipe.monitor,
         checkpoints=checkpoints,
         step_deadline_s=recipe.deadlines.step_s,
+        colocated=recipe.placement.colocate,
         planned_elsewhere=None if run.hub is None else planned_groups(run.buffer, run.run_id),
     )
 

@@ -45,6 +45,7 @@ PROCESS_ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",  # vLLM's CPU workers spin; two threads cost double for the same speed
     "TORCHDYNAMO_DISABLE": "1",  # else vLLM compiles its logprob rank kernel at the first batch (10 s)
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the engine is stepped in this process
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # else the workers of every engine are bound to the first cores
     "VLLM_LOGGING_LEVEL": "ERROR",
     "HF_HUB_DISABLE_TELEMETRY": "1",
     "HF_HUB_DISABLE_PROGRESS_BARS": "1",

@@ -19,6 +19,7 @@ from rft_data.loop.fleet import Fleet
 from rft_data.loop.following import Following
 from rft_data.loop.online import OnlineLoop
 from rft_data.loop.resume import Position, resume
+from rft_data.loop.shared_gpus import SharedGpus
 from rft_data.loop.training import Training
 from rft_data.run.control import RunControl
 from rft_data.run.evaluations import StepEvaluations
@@ -95,6 +96,9 @@ def _train(
             step=at.step,
             on_step=stepped,
             stop_requested=lambda: control.stop_requested,
+            shared_gpus=SharedGpus([one.role for one in exploring.fleet.members], stage.step_deadline_s)
+            if stage.colocated
+            else None,
         )
         loop.publish_first()
         # again, so that an engine's random numbers go on from where they were in a run without a break

@@ -109,6 +109,8 @@ class RlParts:
     checkpoints: Path
     step_deadline_s: float
     """Longest an optimizer step, a checkpoint or the writing of weights may take."""
+    colocated: bool = False
+    """Whether trainer and engines use the same GPUs in turns."""
     planned_elsewhere: int | None = None
     """Groups that another run plays in all, while this one trains on them; None: no other run explores."""
 

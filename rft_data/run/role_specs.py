@@ -25,6 +25,8 @@ def explorer_specs(recipe: ExplorerRecipe, run: Run, model: AnyModel, tasks: Tas
     way, engine = way_of(recipe, run), section.engine.model_dump()
     if way is not None:
         engine["transport"] = {"use": way.use}
+    if recipe.placement.colocate:
+        engine["options"] = {**engine["options"], "enable_sleep_mode": True}
     check_images(tasks.all, model, section.engine.use, section.engine.options)
     common = {
         "model": str(model.absolute() if isinstance(model, Path) else model),
@@ -62,6 +64,7 @@ def explorer_specs(recipe: ExplorerRecipe, run: Run, model: AnyModel, tasks: Tas
             },
             cpus=place.cpus,
             gpus=place.gpus,
+            gpu_group=gpu_group(recipe),
             hub_role=HubRole.EXPLORER,
         )
         for number in range(place.most)
@@ -88,7 +91,20 @@ def trainer_spec(recipe: TrainingRecipe, checkpoints: Path, pipeline_hash: str) 
         },
     }
     arguments = {"plan": plan, "pipeline_hash": pipeline_hash}
-    return RoleSpec("trainer", TRAINER, arguments, place.cpus, place.gpus, hub_role=HubRole.LEARNER)
+    return RoleSpec(
+        "trainer",
+        TRAINER,
+        arguments,
+        place.cpus,
+        place.gpus,
+        hub_role=HubRole.LEARNER,
+        gpu_group=gpu_group(recipe),
+    )
+
+
+def gpu_group(recipe: RunRecipe) -> str:
+    """The name of the GPUs that engine and trainer use in turns; empty where each has its own."""
+    return "colocated" if recipe.placement.colocate else ""
 
 
 def way_of(recipe: RunRecipe, run: Run) -> Way | None:

@@ -72,6 +72,7 @@ def recipe_settings(recipe: Path, overrides: list[str], folder: Path) -> dict[st
 
     Raises: RecipeError for a recipe without an explorer, with another engine than vllm, or with `stop`.
     """
+    from explorers.engines.parallel import parallel_of
     from rft_data.recipe.load import load_recipe
     from rft_data.run.build import model_folder
 
@@ -81,6 +82,11 @@ def recipe_settings(recipe: Path, overrides: list[str], folder: Path) -> dict[st
         raise RecipeError(
             f"{recipe} has no explorer with the engine vllm, with which `rft serve` samples; name a model "
             "folder instead."
+        )
+    if (spread := parallel_of(section.engine.options)).served:
+        raise RecipeError(
+            f"explorer.engine.options spread the engine ({spread}), and `rft serve` samples in one process "
+            "on one device; remove them there."
         )
     if section.stop or section.min_tokens:
         raise RecipeError(

@@ -19,6 +19,7 @@ from rft_data.core.files import write_manifest
 from rft_data.core.protocols import Engine
 from rft_data.core.rows import WeightRef
 from rft_data.weights.probe import Probe
+from tests.explorers.engines.held import let_go
 from tests.tiny_config import tiny_config
 
 VOCABULARY, END = 96, 1
@@ -91,6 +92,10 @@ class Bench(Published):
     """The same with an engine of one kind."""
 
     make: Callable[..., Engine] = field(kw_only=True)
+    room: int = 128
+    """`max_model_len` of the engine."""
+    steps_by_itself = False
+    """Whether it goes on while the test does something else."""
     engine: Engine = field(init=False)
     kept: dict[str, Engine] = field(default_factory=dict)
     """Further engines by their settings; a test that ends or breaks one takes a `fresh` one instead."""
@@ -113,7 +118,20 @@ class Bench(Published):
 
     def fresh(self, **changes: Any) -> Engine:
         """Another engine on the same model, with nothing loaded."""
-        return self.make(self.base, **{"seed": 0, "max_model_len": 128, "options": {}, **changes})
+        return self.make(self.base, **{"seed": 0, "max_model_len": self.room, "options": {}, **changes})
+
+
+class ServedBench(Bench):
+    """The same with vLLM over two devices; a start of its processes is slow, so nearly all share one."""
+
+    steps_by_itself = True
+
+    def shared(self, **changes: Any) -> Engine:
+        """The one engine, with another `swap`."""
+        engine: Any = self.engine
+        engine._swap.mode = changes.get("swap", "drain")
+        let_go(engine)  # a test before it may have failed
+        return self.engine
 
 
 def _engine_class(kind: str) -> Callable[..., Engine]:
@@ -122,9 +140,17 @@ def _engine_class(kind: str) -> Callable[..., Engine]:
         from explorers.engines.vllm_engine import VllmEngine
 
         return VllmEngine
+    if kind == "served":
+        pytest.importorskip("vllm")
+        from tests.explorers.engines.served import served_engine
+
+        return served_engine
     from explorers.engines.transformers_engine import TransformersEngine
 
     return TransformersEngine
+
+
+SERVED = pytest.param(("served", True), id="served", marks=pytest.mark.slow)
 
 
 @pytest.fixture(
@@ -133,24 +159,27 @@ def _engine_class(kind: str) -> Callable[..., Engine]:
         pytest.param((kind, tied), id=f"{kind}-{'tied' if tied else 'untied'}", marks=marks)
         for kind, marks in (("transformers", ()), ("vllm", pytest.mark.slow))
         for tied in (True, False)
-    ],
+    ]
+    + [SERVED],
 )
 def bench(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
     kind, tied = request.param
-    bench = Bench(tmp_path_factory.mktemp(kind), tied, make=_engine_class(kind))
+    folder, make = tmp_path_factory.mktemp(kind), _engine_class(kind)
+    served = kind == "served"
+    bench = ServedBench(folder, tied, make=make, room=256) if served else Bench(folder, tied, make=make)
     yield bench
     bench.close()
 
 
-ONE_MODEL = pytest.mark.parametrize(
-    "bench",
-    [
-        pytest.param(("transformers", True), id="transformers"),
-        pytest.param(("vllm", True), id="vllm", marks=pytest.mark.slow),
-    ],
-    indirect=True,
-)
+_IN_PROCESS = [
+    pytest.param(("transformers", True), id="transformers"),
+    pytest.param(("vllm", True), id="vllm", marks=pytest.mark.slow),
+]
+ONE_MODEL = pytest.mark.parametrize("bench", [*_IN_PROCESS, SERVED], indirect=True)
 """For claims that have nothing to do with how the model is built."""
+
+STEPPED_BY_US = pytest.mark.parametrize("bench", _IN_PROCESS, indirect=True)
+"""For claims of engines in this process; `test_vllm_served.py` has those of the other kind."""
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from rft_data.recipe.preflight.arguments import argument_problems
 from rft_data.recipe.preflight.columns import column_problems
+from rft_data.recipe.preflight.devices import too_few_gpus
 from rft_data.recipe.preflight.files import missing_files, unwritable_folders
 from rft_data.recipe.preflight.own_code import code_problems
 from rft_data.recipe.preflight.problem import Problem
@@ -25,4 +26,5 @@ def problems_here(tree: Tree) -> Iterator[Problem]:
     yield from code_problems(tree)
     yield from trl_problems(tree)
     yield from vision_problems(tree)
+    yield from too_few_gpus(tree)
     yield from argument_problems(tree)

@@ -19,6 +19,7 @@ from rft_data.core.errors import EngineError, IntegrityError, ParityError, Recip
 from rft_data.core.protocols import Completion, Engine, Sampling
 from rft_data.core.rows import WeightRef
 from tests.explorers.conftest import ONE_MODEL
+from tests.explorers.engines.held import advance, hold, let_go
 
 VOCABULARY = 96
 PROMPTS = [[2 + (7 * i + 3 * j) % (VOCABULARY - 2) for j in range(3 + i % 11)] for i in range(32)]
@@ -83,15 +84,16 @@ async def play_and_swap(
     sampling: Sampling = LONG,
 ) -> tuple[list[Completion], list[Completion], list[float]]:
     """All prompts at once, and a swap to each of `refs` after some steps; `late` calls come during each."""
+    hold(engine, steps)
     running = [asyncio.create_task(engine.generate(prompt, sampling)) for prompt in PROMPTS]
     after, proven = [], []
     for ref in refs:
-        for _ in range(steps):
-            await asyncio.sleep(0)
+        await advance(engine, steps)
         swap = asyncio.create_task(engine.swap_weights(ref))
         await asyncio.sleep(0)
         after += [asyncio.create_task(engine.generate(prompt, sampling)) for prompt in PROMPTS[:late]]
         proven.append(await swap)
+    let_go(engine)
     return await asyncio.gather(*running), await asyncio.gather(*after), proven
 
 
@@ -177,10 +179,11 @@ def test_a_prompt_longer_than_a_cache_block_is_not_answered_from_older_weights(b
     engine.load_weights(refs[0])
 
     async def play() -> list[Completion]:
+        hold(engine, 8)
         first = asyncio.create_task(engine.generate(prompt, Sampling(40, 0.9)))
-        for _ in range(8):
-            await asyncio.sleep(0)
+        await advance(engine, 8)
         await engine.swap_weights(refs[1])
+        let_go(engine)
         return [await engine.generate(prompt, Sampling(8, 0.9)), await first]
 
     second, _ = asyncio.run(play())
@@ -199,11 +202,12 @@ def test_weights_that_fail_their_proof_fail_what_is_in_flight_until_a_good_load(
     wrong = bench.ref("b", probed="a")
 
     async def play() -> tuple[list[object], list[Completion], WeightRef]:
+        hold(engine, 4)
         running = [asyncio.create_task(engine.generate(prompt, LONG)) for prompt in PROMPTS]
-        for _ in range(4):
-            await asyncio.sleep(0)
+        await advance(engine, 4)
         with pytest.raises(ParityError, match="differ from the trainer's"):
             await engine.swap_weights(wrong)
+        let_go(engine)
         with pytest.raises(ParityError, match="no proven weights"):
             await engine.generate(PROMPTS[0], LONG)
         good = bench.ref("b")
@@ -243,13 +247,14 @@ def test_a_load_that_breaks_half_way_under_requests_is_mended_by_the_next(
     save_file(tensors, Path(doomed.path).parent / "half" / "model.safetensors", metadata={"format": "pt"})
 
     async def play() -> tuple[list[object], list[Completion]]:
+        hold(engine, 4)
         running = [asyncio.create_task(engine.generate(prompt, LONG)) for prompt in PROMPTS[:8]]
-        for _ in range(4):
-            await asyncio.sleep(0)
+        await advance(engine, 4)
         monkeypatch.setattr(engine, "apply", half)
         with pytest.raises(EngineError, match="could not be loaded"):
             await engine.swap_weights(doomed)
         monkeypatch.undo()
+        let_go(engine)
         await engine.swap_weights(good)
         again = await asyncio.gather(*(engine.generate(prompt, LONG) for prompt in PROMPTS))
         return await asyncio.gather(*running, return_exceptions=True), again

@@ -13,6 +13,7 @@ from rft_data.core.protocols import RoleSpec
 from rft_data.core.rows import GroupResult, Ticket
 from rft_data.loop.dispatch import Dispatcher
 from rft_data.loop.online import Schedule
+from rft_data.loop.shared_gpus import SharedGpus
 from rft_data.sampler.conservation import check_conservation
 from rft_data.sampler.ledger import CONSUMER
 from rft_data.tasks.selectors import Shuffle
@@ -45,6 +46,25 @@ def test_loop_trains_every_step_and_keeps_its_books(tmp_path: Path, settings: di
     assert house.versions.latest == 6
     assert len(house.trained()) == 6
     house.close()
+
+
+def test_engines_sleep_while_the_trainer_on_their_gpus_takes_a_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house, called = House(tmp_path, 0, steps=2, rule="two"), list[str]()
+    house.loop.shared_gpus = SharedGpus([house.explorer], 60)
+    for role in (house.explorer, house.trainer):
+
+        def noted(method: str, *args: Any, call: Any = role.call, **more: Any) -> Any:
+            called.append(method)
+            return call(method, *args, **more)
+
+        monkeypatch.setattr(role, "call", noted)
+    house.loop.run()
+    house.check()
+    house.close()
+    one_step = ["explore", "sleep", "step", "save_weights", "wake", "load_weights"]
+    assert [name for name in called if name != "metrics"] == ["save_weights", "load_weights", *one_step * 2]
 
 
 def crash_points() -> list[tuple[str, str]]:

@@ -57,8 +57,10 @@ class ToyExplorer:
         self._ref: WeightRef | None = None
         self._weights = ""
         self._drawn = 0
+        self._asleep = False
 
     async def load_weights(self, ref: WeightRef) -> float:
+        assert not self._asleep
         if self._ref is not None and ref.version <= self._ref.version:
             raise EngineError(f"version {ref.version} after {self._ref.version}")
         self._weights = (Path(ref.path) / "trained.txt").read_text()
@@ -66,11 +68,18 @@ class ToyExplorer:
         self._drawn = 0
         return 0.0
 
+    async def sleep(self) -> None:
+        self._asleep = True
+
+    async def wake(self) -> None:
+        self._asleep = False
+
     async def pid(self) -> int:
         return os.getpid()
 
     async def explore(self, assignments: list[Assignment]) -> list[Played]:
         await asyncio.sleep(self._pause_s)
+        assert not self._asleep
         if self._rule == "broken":
             raise EngineError("the engine is gone")
         return [self._play(assignment) for assignment in assignments]

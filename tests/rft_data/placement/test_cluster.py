@@ -5,10 +5,11 @@ import os
 import pytest
 
 from rft_data.core.errors import RecipeError
+from rft_data.core.gpus import visible_devices
 from rft_data.core.protocols import RoleSpec
 from rft_data.placement import machine
 from rft_data.placement.cluster import lacking, never_fits, role_resources
-from rft_data.placement.devices import Devices, visible_devices
+from rft_data.placement.devices import Devices
 
 
 def role(name: str, cpus: float = 1.0, gpus: float = 0.0) -> RoleSpec:
@@ -112,3 +113,13 @@ def test_this_machine_says_what_it_has() -> None:
     page = os.sysconf("SC_PAGE_SIZE")
     unused, all_of_it = (page * os.sysconf(name) for name in ("SC_AVPHYS_PAGES", "SC_PHYS_PAGES"))
     assert unused / 2 < free < all_of_it  # what caches hold counts too
+
+
+def test_roles_of_a_group_use_the_same_gpus_until_the_last_of_them_ends() -> None:
+    devices = Devices(["0", "1", "2"])
+    assert devices.reserve("explorer-0", 2, "colocated") == devices.reserve("trainer", 2, "colocated")
+    devices.release("explorer-0")
+    with pytest.raises(RecipeError, match="'other' needs 2 GPUs"):
+        devices.reserve("other", 2)
+    devices.release("trainer")
+    assert len(devices.reserve("other", 3)) == 3

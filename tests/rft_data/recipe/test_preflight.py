@@ -13,6 +13,7 @@ from explorers.rewards.registry import make_reward
 from rft_data.core.errors import RecipeError
 from rft_data.core.lookup import OWN_CODE, load
 from rft_data.recipe import load_recipe
+from rft_data.recipe.explain import explain
 from rft_data.recipe.layers import read_layers
 from rft_data.recipe.load import validate_recipe
 from rft_data.recipe.names import TRACKERS
@@ -172,6 +173,104 @@ def test_what_does_not_look_at_images_is_refused_for_a_model_that_does(
     path, model = write_recipe(tmp_path), f"model={{path: {tmp_path}}}"
     validate_recipe(path, [model])
     assert re.search(message, mistakes(path, model, override))
+
+
+SPREAD = "{tensor_parallel_size: 2, data_parallel_size: 2}"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (
+            ["explorer.engine.options={tensor_parallel_size: 3}"],
+            r"explorer\.engine\.options\.tensor_parallel_size: the model has 2 attention heads, which 3 "
+            r"devices cannot share evenly; give one of 1, 2",
+        ),
+        (
+            ["explorer.engine.options={pipeline_parallel_size: 9}"],
+            r"options\.pipeline_parallel_size: the model has 2 layers, fewer than 9 devices",
+        ),
+        (
+            ["explorer.engine.options={enable_expert_parallel: true, tensor_parallel_size: 2}"],
+            r"options\.enable_expert_parallel: the model has no experts to divide",
+        ),
+        (
+            ["explorer.engine.options={data_parallel_size: 0}"],
+            r"options\.data_parallel_size: 0; give a whole number from 1",
+        ),
+        (
+            [f"explorer.engine.options={SPREAD}", "placement={use: local, explorers: {gpus: 1}}"],
+            r"placement\.explorers\.gpus: each explorer has 1, and its engine spreads over 4 devices "
+            r"\(tensor 2 x data 2\); give 4",
+        ),
+        (
+            [
+                f"explorer.engine.options={SPREAD}",
+                "explorer.engine.transport={use: ray}",
+                "placement.use=ray",
+            ],
+            r"explorer\.engine\.transport\.use: 'ray' reaches only the explorer's own process",
+        ),
+        (
+            ["explorer.engine.use=transformers", "explorer.engine.options={tensor_parallel_size: 2}"],
+            r"explorer\.engine\.options: the engine 'transformers' has no 'tensor_parallel_size': it is one "
+            r"process on one device",
+        ),
+        (
+            [
+                "explorer.engine.use=routed",
+                "explorer.engine.options={engines: [{use: vllm, options: {tensor_parallel_size: 2}}]}",
+            ],
+            r"options\.engines\.0\.options\.tensor_parallel_size: each engine of 'routed' is on one device",
+        ),
+        (
+            [f"explorer.engine.options={SPREAD}", "placement={use: local, explorers: {gpus: 4, count: 2}}"],
+            r"placement\.explorers\.gpus: 2 explorers with 4 GPUs and a trainer with 0 need 8, and this "
+            r"machine shows 4",
+        ),
+    ],
+)
+def test_an_engine_that_cannot_spread_so_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, overrides: list[str], message: str
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3")
+    found = mistakes(write_recipe(tmp_path), "explorer.engine.use=vllm", *overrides)
+    assert re.search(rf"(:\d+:\d+|command line): {message}|{message}", found), found
+    assert len(found.splitlines()) == 2
+
+
+SHARED = "placement={use: local, colocate: true, explorers: {gpus: 1}, trainer: {gpus: 1}}"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (
+            ["placement={use: local, colocate: true}"],
+            r"'explorers\.gpus' is 0, .*on a CPU nothing has to be freed",
+        ),
+        (["placement={use: inline, colocate: true}"], r"'colocate' is for 'use: local' with one explorer"),
+        ([SHARED, "explorer.engine.use=transformers"], r"colocate: the engine 'transformers' cannot sleep"),
+        (
+            [SHARED, "sync={every: 1, max_staleness: 1}"],
+            r"colocate: engine and trainer work at the same time",
+        ),
+    ],
+)
+def test_gpus_that_cannot_be_used_in_turns_are_refused(
+    tmp_path: Path, overrides: list[str], message: str
+) -> None:
+    assert re.search(message, mistakes(write_recipe(tmp_path), "explorer.engine.use=vllm", *overrides))
+
+
+def test_what_an_engine_over_several_devices_needs_is_explained(tmp_path: Path) -> None:
+    path = write_recipe(tmp_path)
+    overrides = ["explorer.engine.use=vllm", f"explorer.engine.options={SPREAD}", "placement.use=local"]
+    assert (
+        "# engine vllm, served: tensor 2 x data 2; for each of 3 explorers 4 CPU workers and 7 processes "
+        "beside it (4 workers, 2 engine cores, a coordinator); in all 12 CPU workers, 24 processes"
+    ) in explain(path, [*overrides, "placement.explorers.count=3"])
+    assert not any("served" in line for line in explain(path, overrides[:1]))
 
 
 def test_own_code_is_looked_for_and_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,80 @@
+"""vLLM over two devices for tests: its processes are forked, and its steps can be counted out.
+
+vLLM starts them afresh (7 s each to import it); `test_vllm_served.py` does so once. A test that counts steps
+does not depend on which process gets the processor.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+FORK = multiprocessing.get_context("fork")
+
+
+class Brake:
+    """How many steps an engine core may make; numbers that it shares with the test."""
+
+    free = -1
+
+    def __init__(self) -> None:
+        self.left = FORK.Value("i", self.free)
+        """Steps until it waits."""
+        self.each = FORK.Value("i", self.free)
+        """Steps it gets when it goes on after a pause."""
+
+    def taken(self) -> bool:
+        """Take one; whether there was one."""
+        with self.left.get_lock():
+            if self.left.value > 0:
+                self.left.value -= 1
+                return True
+            return bool(self.left.value == self.free)
+
+
+def served_engine(model_path: Path, **settings: Any) -> Any:
+    """A `ServedVllmEngine` over two devices with a `brake`."""
+    from explorers.engines.vllm_served import ServedVllmEngine
+
+    settings["options"] = {"tensor_parallel_size": 2, **settings["options"]}
+    brake = Brake()
+    with _forked(), _braked(brake):
+        engine: Any = ServedVllmEngine(model_path, **settings)
+    engine.brake = brake
+    return engine
+
+
+@contextmanager
+def _forked() -> Iterator[None]:
+    from vllm.v1.engine import coordinator, utils
+    from vllm.v1.executor import multiproc_executor
+
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (utils, coordinator, multiproc_executor):
+            patch.setattr(module, "get_mp_context", lambda: FORK)
+        yield
+
+
+@contextmanager
+def _braked(brake: Brake) -> Iterator[None]:
+    from vllm.v1.engine.core import EngineCore
+
+    step, resume = EngineCore.step, EngineCore.resume_scheduler
+
+    def braked_step(core: Any) -> Any:
+        # a pause is complete after one more step, which samples nothing
+        return step(core) if core.is_scheduler_paused() or brake.taken() else ({}, False)
+
+    def braked_resume(core: Any) -> None:
+        brake.left.value = brake.each.value
+        resume(core)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(EngineCore, "step", braked_step)
+        patch.setattr(EngineCore, "resume_scheduler", braked_resume)
+        yield

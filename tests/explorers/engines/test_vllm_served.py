@@ -1,0 +1,134 @@
+"""What is particular to vLLM over several processes: their start and end, copies of the model, refusals."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from explorers.engines.make import make_engine
+from explorers.engines.parallel import Parallel, parallel_of, unfit_shape
+from rft_data.core.errors import EngineError, ParityError, RecipeError
+from rft_data.core.protocols import Completion, Engine, Sampling
+from rft_data.core.rows import WeightRef
+from tests.explorers.conftest import Published
+from tests.processes import runs
+from tests.waiting import wait_for
+
+PROMPTS = [[5, 6, 7, 8 + i] for i in range(6)]
+
+
+def play(engine: Engine, sampling: Sampling, prompts: list[list[int]] = PROMPTS) -> list[Any]:
+    async def all_prompts() -> list[Any]:
+        calls = [engine.generate(prompt, sampling) for prompt in prompts]
+        return await asyncio.gather(*calls, return_exceptions=True)
+
+    return asyncio.run(all_prompts())
+
+
+@pytest.fixture
+def copies(tied: Published) -> Iterator[Any]:
+    """Two copies of the model, each on one device."""
+    pytest.importorskip("vllm")
+    from tests.explorers.engines.served import served_engine
+
+    options = {"tensor_parallel_size": 1, "data_parallel_size": 2}
+    engine = served_engine(tied.base, seed=0, max_model_len=128, options=options)
+    yield engine
+    engine.close()
+
+
+@pytest.mark.slow
+def test_copies_are_proved_one_by_one_and_sample_differently_until_a_process_dies(
+    copies: Any, tied: Published
+) -> None:
+    (refused,) = play(copies, Sampling(1), PROMPTS[:1])
+    assert isinstance(refused, ParityError)
+    assert copies.load_weights(tied.ref("b")) <= 1e-4
+    answers = play(copies, Sampling(40, min_tokens=40), [PROMPTS[0]] * 2)
+    assert answers[0].token_ids != answers[1].token_ids
+    children = psutil.Process().children(recursive=True)
+    cores = [child for child in children if "EngineCore" in " ".join(child.cmdline()) or child.children()]
+    os.kill(cores[0].pid, signal.SIGKILL)
+    outcomes = play(copies, Sampling(100, min_tokens=100))
+    failed = [outcome for outcome in outcomes if isinstance(outcome, EngineError)]
+    assert failed  # the other copy may have answered its part before the death was noticed
+    assert "make a new engine" in str(failed[0])
+    assert all(isinstance(outcome, EngineError | Completion) for outcome in outcomes), outcomes
+    with pytest.raises(EngineError, match="closed"):
+        copies.load_weights(tied.ref("a"))
+    copies.close()
+    wait_for(lambda: not any(runs(child.pid) for child in children))
+
+
+def _own(model: Path, ref: WeightRef, said: Any) -> None:
+    """A process that owns an engine, as an explorer's does."""
+    from tests.explorers.engines.served import served_engine
+
+    engine = served_engine(model, seed=0, max_model_len=128, options={})
+    difference = engine.load_weights(ref)
+    (answer,) = play(engine, Sampling(4, min_tokens=4), PROMPTS[:1])
+    said.send((difference, list(answer.version_spans)))
+    signal.pause()
+
+
+@pytest.mark.slow
+def test_nothing_is_left_of_an_engine_whose_process_is_killed(tied: Published) -> None:
+    pytest.importorskip("vllm")
+    from tests.explorers.engines.served import FORK
+
+    ref = tied.ref("b")
+    heard, said = FORK.Pipe(duplex=False)
+    owner = FORK.Process(target=_own, args=(tied.base, ref, said))
+    owner.start()
+    said.close()
+    difference, spans = heard.recv()
+    assert (difference <= 1e-4, spans) == (True, [(ref.version, 0, 4)])
+    started = psutil.Process(owner.pid).children(recursive=True)
+    assert len([one for one in started if "resource_tracker" not in " ".join(one.cmdline())]) == 3
+    owner.kill()
+    owner.join()
+    wait_for(lambda: not any(runs(one.pid) for one in started))
+
+
+@pytest.mark.parametrize(
+    ("options", "transport", "message"),
+    [
+        (
+            {"tensor_parallel_size": 4},
+            "directory",
+            r"tensor_parallel_size is 4: the model has 2 attention heads",
+        ),
+        ({"tensor_parallel_size": 2}, "gloo", r"transport 'gloo' reaches only the explorer's own process"),
+        ({"tensor_parallel_size": "2"}, "directory", r"tensor_parallel_size is '2'; give a whole number"),
+    ],
+)
+def test_what_cannot_be_served_is_refused_before_anything_starts(
+    tied: Published, options: dict[str, Any], transport: str, message: str
+) -> None:
+    pytest.importorskip("vllm")
+    arguments = {"host": "127.0.0.1", "port": 1} if transport == "gloo" else {}
+    settings = {"use": "vllm", "seed": 0, "max_model_len": 128, "options": options, "swap": "drain"}
+    with pytest.raises(RecipeError, match=message):
+        make_engine(settings | {"transport": {"use": transport, **arguments}}, str(tied.base))
+
+
+def test_sizes_of_options_are_counted_in_devices_and_processes() -> None:
+    spread = parallel_of({"tensor_parallel_size": 2, "pipeline_parallel_size": 3, "data_parallel_size": 2})
+    assert (spread.devices, spread.processes, str(spread)) == (12, 15, "tensor 2 x pipeline 3 x data 2")
+    assert not parallel_of({"dtype": "float32", "tensor_parallel_size": 1}).served
+    assert (Parallel(tensor=2).processes, Parallel().processes) == (3, 0)
+
+
+def test_only_a_model_with_experts_can_divide_them() -> None:
+    divided = parallel_of({"tensor_parallel_size": 2, "enable_expert_parallel": True})
+    assert list(unfit_shape({"num_attention_heads": 4, "num_local_experts": 8}, divided)) == []
+    assert [name for name, _ in unfit_shape({"num_attention_heads": 4}, divided)] == [
+        "enable_expert_parallel"
+    ]
