@@ -112,8 +112,7 @@ def _places(tree: Tree, parallel: Parallel) -> Iterator[Problem]:
             f"({parallel}); give {parallel.devices}, or 0 for CPUs",
         )
     way = value(tree, "explorer", "engine", "transport", "use") or READABLE[0]
-    suggested = "ray" if way == "auto" and value(tree, "placement", "use") == "ray" else way
-    if suggested not in (*READABLE, "auto"):
+    if way not in READABLE:
         yield Problem(
             (*_ENGINE, "transport", "use"),
             f"'{way}' reaches only the explorer's own process, and an engine over several devices has "
