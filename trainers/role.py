@@ -121,16 +121,19 @@ class TrainerRole:
 def grpo_role(buffer: BufferClient, *, plan: dict[str, Any], pipeline_hash: str) -> TrainerRole:
     """Policy gradients as a role.
 
-    This process is rank 0 of the trainer. The others are its children, or processes of torchrun.
+    This process is rank 0 of the trainer. The others are its children, Ray actors, or processes of torchrun.
 
     Args: plan: a GrpoPlan as JSON (`GrpoPlan.from_json`).
     Raises: what GrpoTrainer raises, in any rank; RoleDiedError, StalledError when a rank does not start.
     """
+    from rft_data.placement.hub.client import HubClient  # it imports LanceDB
+
     wanted = GrpoPlan.from_json(plan)
     limits, files = wanted.limits, node_files(buffer)
     for folder in filter(None, (wanted.model_path, wanted.resume_from)):
         files.fetch(folder.absolute())
-    others = other_ranks(limits.processes, limits.deadline_s)
+    hub = (buffer.connection.address, buffer.connection.token) if isinstance(buffer, HubClient) else None
+    others = other_ranks(limits.processes, limits.deadline_s, limits.actors, hub)
     try:
         trainer = lead_trainer(plan, ALONE if others is None else others.ranks)
     except BaseException:

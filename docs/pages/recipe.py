@@ -168,9 +168,8 @@ def _row(*cells: str) -> str:
 
 def _type(info: FieldInfo, found: Mapping[type[Section], Place]) -> str:
     """A field's type and bounds; null comes last."""
-    parts = (
-        get_args(info.annotation) if get_origin(info.annotation) is types.UnionType else (info.annotation,)
-    )
+    several = get_origin(info.annotation) in (Union, types.UnionType)
+    parts = get_args(info.annotation) if several else (info.annotation,)
     kinds = [_named(part, found) for part in parts if part is not type(None)]
     return _bounded(" or ".join(kinds), info.metadata) + (" or null" if type(None) in parts else "")
 

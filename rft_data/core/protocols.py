@@ -334,6 +334,9 @@ class RoleSpec:
     """What it may do at the run's hub, in a process of its own."""
     gpu_group: str = ""
     """Roles of one group use the same GPUs in turns; empty: its own."""
+    beside: int = 0
+    """How many more places with the same CPUs and GPUs are kept for it in a cluster, for actors that it
+    starts itself (the other ranks of a trainer)."""
 
 
 class WeightSender(Protocol):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from rft_data.core.protocols import RoleSpec
 from rft_data.placement.devices import gpu_share
@@ -18,6 +19,17 @@ def role_resources(spec: RoleSpec) -> dict[str, float]:
     """
     gpu_share(spec.name, spec.gpus)
     return {name: amount for name, amount in (("CPU", spec.cpus), ("GPU", spec.gpus)) if amount > 0}
+
+
+def places_of(spec: RoleSpec) -> list[RoleSpec]:
+    """The role, and one like it for each place beside it."""
+    others = [replace(spec, name=beside(spec.name, n), beside=0) for n in range(1, spec.beside + 1)]
+    return [spec, *others]
+
+
+def beside(name: str, number: int) -> str:
+    """The name of what a role called `name` runs in its place number 1, 2, ... beside its own."""
+    return f"{name}-{number}"
 
 
 def never_fits(specs: Sequence[RoleSpec], nodes: Sequence[Resources]) -> str | None:

@@ -18,6 +18,8 @@ from rft_data.placement.ray_handles import ray_module
 from rft_data.placement.ray_role import RayRole, RoleActor, RoleHandle, close_all
 from rft_data.placement.ray_room import RayRoom
 
+PLACES = "RFT_RAY_PLACES"
+"""Environment variable of an actor: its placement group, and the first of the places beside its own."""
 _CALLS_AT_ONCE = 1000
 """Of one actor: its coroutines run concurrently."""
 _OBJECT_STORE_BYTES = 256 << 20
@@ -73,6 +75,13 @@ class RayPlacement:
         self._room.free(name)
         self._roles = [role for role in self._roles if role.name != name]
 
+    def place_beside(self, name: str, count: int) -> None:
+        """Let this process, which is the role `name`, start roles in the places that were kept for it.
+
+        They are called `cluster.beside(name, 1)`, `cluster.beside(name, 2)`, ...
+        """
+        self._room.take(name, count, os.environ[PLACES])
+
     def drained(self) -> Container[str]:
         """Names of the roles on nodes that Ray was told to drain."""
         return self._room.drained()
@@ -118,8 +127,11 @@ class RayPlacement:
         if (strategy := self._room.strategy(spec.name)) is not None:
             options["scheduling_strategy"] = strategy
         threads = max(1, int(spec.cpus))
+        environment = dict(self._environment)
+        if spec.beside:
+            environment[PLACES] = self._room.beside(spec.name)
         made = _ray().remote(RoleActor).options(**options)
-        actor: RoleHandle = made.remote(setup, self._environment, threads)
+        actor: RoleHandle = made.remote(setup, environment, threads)
         return actor
 
     def _wait_for_name(self, name: str) -> None:

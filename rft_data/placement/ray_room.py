@@ -5,6 +5,7 @@ A reservation that does not fit yet is what makes a cluster that autoscales add 
 
 from __future__ import annotations
 
+import json
 import logging
 import secrets
 import time
@@ -16,7 +17,7 @@ from rft_data.core.errors import RecipeError, StalledError
 from rft_data.core.lookup import need
 from rft_data.core.protocols import RoleSpec
 from rft_data.placement.calls import Patience
-from rft_data.placement.cluster import lacking, never_fits, role_resources
+from rft_data.placement.cluster import beside, lacking, never_fits, places_of, role_resources
 from rft_data.placement.ray_handles import PlacementGroup, ray_module
 
 log = logging.getLogger(__name__)
@@ -57,6 +58,7 @@ class RayRoom:
             if it is still too small after `Patience.nodes_s`, or others hold its resources for
             `Patience.place_s`.
         """
+        specs = [place for spec in specs for place in places_of(spec)]
         reason = never_fits(specs, _nodes())
         if reason and not self._patience.nodes_s:
             raise RecipeError(reason)
@@ -73,6 +75,16 @@ class RayRoom:
         if spec.name not in self._places:
             self._keep(self._asked([spec]), [spec])
         return str(self._table(spec.name)["state"]) == "CREATED"
+
+    def beside(self, name: str) -> str:
+        """The places beside a role's own, as JSON for `take` in its process: their group, the first one."""
+        return json.dumps([self._table(name)["name"], self._places[name][1] + 1])
+
+    def take(self, name: str, count: int, places: str) -> None:
+        """Use places that another process has reserved; `places`: what `beside` returned there."""
+        group, first = json.loads(places)
+        held = _group_module().get_placement_group(group)
+        self._places |= {beside(name, n): (held, first + n - 1) for n in range(1, count + 1)}
 
     def free(self, name: str) -> None:
         """Free the place of a role that has a group of its own; idempotent."""

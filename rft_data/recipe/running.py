@@ -115,6 +115,11 @@ class TrainerPlace(Section):
     processes: int = Field(default=1, ge=1)
     """Data-parallel processes of one trainer, on its machine, or as many as torchrun starts; see
     docs/scale.md. With GPUs, one of them for each process."""
+    over_nodes: bool = False
+    """With `ray`: each process is an actor with its share of the CPUs and GPUs, on any node that has them;
+    false: all are on one machine."""
+    shard: Literal["fsdp2"] | None = None
+    """`fsdp2`: each process keeps a part of weights, gradients and optimizer state; null: all of them."""
 
 
 class PlacementSection(Section):
@@ -190,6 +195,19 @@ class PlacementSection(Section):
             raise ValueError(
                 f"'trainer.gpus' {place.gpus:g} is less than 'trainer.processes' {place.processes}; each "
                 "process needs a GPU of its own"
+            )
+        if place.over_nodes and (self.use != "ray" or place.processes < 2):
+            raise ValueError(
+                f"'trainer.over_nodes' is true with 'use: {self.use}' and 'trainer.processes' "
+                f"{place.processes}; it spreads several processes over the nodes of a Ray cluster: give use: "
+                "ray and processes: 2 or more, or remove it"
+            )
+        if place.over_nodes and not place.cpus and not place.gpus:
+            raise ValueError("'trainer.over_nodes' is true without CPUs or GPUs; give each process a share")
+        if place.shard and place.processes < 2:
+            raise ValueError(
+                f"'trainer.shard' is {place.shard} with one process, which has nobody to share the model "
+                "with; give 'trainer.processes' 2 or more, or remove it"
             )
         return self
 

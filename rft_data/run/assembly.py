@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from rft_data.core.protocols import Pipeline, RoleSpec
-from rft_data.core.words import HubRole, RunPhase, Split
+from rft_data.core.words import RunPhase, Split
 from rft_data.loop.closing import GroupCloser
 from rft_data.loop.dispatch import Dispatcher
 from rft_data.loop.expert_groups import PART, experts_prefix, experts_run_id
@@ -46,7 +46,7 @@ from rft_data.run.parts import (
     TrainParts,
 )
 from rft_data.run.programs import rewards_in_sandbox
-from rft_data.run.role_specs import TRAINER, explorer_specs, gpu_group, trainer_spec, way_of
+from rft_data.run.role_specs import explorer_specs, trainer_place, trainer_spec, way_of
 from rft_data.run.roles import Roles
 from rft_data.run.task_setup import read_tasks, task_curator
 from rft_data.sampler.awaiting import Awaiting, Delayed
@@ -186,7 +186,7 @@ def evaluate_parts(recipe: EvalRecipe, run: Run) -> EvaluateParts:
 def _roles(
     recipe: RunRecipe, run: Run, models: Sequence[AnyModel], explorers: Sequence[RoleSpec] = ()
 ) -> Roles:
-    place = recipe.placement
+    place, trainer = recipe.placement, trainer_place(recipe)
     return Roles(
         place=place,
         run_id=run.run_id,
@@ -194,10 +194,8 @@ def _roles(
         buffer=run.buffer,
         engine=explorers[0].arguments["plan"]["engine"]["use"] if explorers else "",
         explorers=explorers,
-        trainer=RoleSpec(
-            "trainer", TRAINER, {}, place.trainer.cpus, place.trainer.gpus, HubRole.LEARNER, gpu_group(recipe)
-        ),
-        trainer_threads=None if place.use == "inline" else max(1, int(place.trainer.cpus)),
+        trainer=trainer,
+        trainer_threads=None if place.use == "inline" else max(1, int(trainer.cpus)),
         deadlines=recipe.deadlines,
         feedback_port=recipe.feedback_port,
         way=way_of(recipe, run),

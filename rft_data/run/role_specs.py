@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from rft_data.core.protocols import RoleSpec, Sampling
@@ -74,6 +75,7 @@ def explorer_specs(recipe: ExplorerRecipe, run: Run, model: AnyModel, tasks: Tas
 def trainer_spec(recipe: TrainingRecipe, checkpoints: Path, pipeline_hash: str) -> RoleSpec:
     """The trainer of the stage; the model and the checkpoint it starts from are known later."""
     stage, place = recipe.rl, recipe.placement.trainer
+    spec = trainer_place(recipe)
     # where roles take turns the trainer has every core; else as many as it was given
     threads = None if recipe.placement.use == "inline" else max(1, int(place.cpus) // place.processes)
     plan = {
@@ -88,17 +90,29 @@ def trainer_spec(recipe: TrainingRecipe, checkpoints: Path, pipeline_hash: str) 
             "deadline_s": recipe.deadlines.step_s,
             "threads": threads,
             "processes": place.processes,
+            "shard": place.shard,
+            "actors": {"namespace": recipe.run_id, "cpus": spec.cpus, "gpus": spec.gpus}
+            if place.over_nodes
+            else None,
         },
     }
     arguments = {"plan": plan, "pipeline_hash": pipeline_hash}
+    return replace(spec, arguments=arguments)
+
+
+def trainer_place(recipe: RunRecipe) -> RoleSpec:
+    """The trainer without its arguments: what it, or each of its ranks that is an actor, needs."""
+    place = recipe.placement.trainer
+    actors = place.processes if place.over_nodes else 1
     return RoleSpec(
         "trainer",
         TRAINER,
-        arguments,
-        place.cpus,
-        place.gpus,
+        {},
+        cpus=place.cpus / actors,
+        gpus=place.gpus / actors,
         hub_role=HubRole.LEARNER,
         gpu_group=gpu_group(recipe),
+        beside=actors - 1,
     )
 
 

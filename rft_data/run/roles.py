@@ -204,6 +204,7 @@ class Roles:
             factory="trainers.offline.offline_role:offline_role",
             arguments={},
             gpus=min(self.trainer.gpus, 1.0),
+            beside=0,
         )
         return OfflineCalls(placement, spec, self.deadlines.stage_s, self.trainer_threads)
 

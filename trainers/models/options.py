@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from rft_data.core.errors import RecipeError, RftError
 from rft_data.core.lookup import suggest
-from trainers.models.owned import OWNED
+from trainers.models.owned import LOADING_OWNED
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -46,10 +46,11 @@ def check_options(options: Mapping[str, object], config_class: type, owned: Mapp
         ),
         *(f"'{name}' cannot be set here: {owned[name]}" for name in options if name in owned),
     ]
-    if "trust_remote_code" in loading_options(options):
-        problems.append(
-            f"'model_init_kwargs.trust_remote_code' cannot be set here: {OWNED['trust_remote_code']}"
-        )
+    problems += [
+        f"'model_init_kwargs.{name}' cannot be set here: {LOADING_OWNED[name]}"
+        for name in loading_options(options)
+        if name in LOADING_OWNED
+    ]
     if problems:
         raise RecipeError("trl: " + "; ".join(problems) + ". Correct or remove these keys.")
 
@@ -80,6 +81,18 @@ def accumulation_steps(options: Mapping[str, object]) -> int:
             "micro-batches one optimizer step has."
         )
     return given
+
+
+def padded_rows(rows: int, *, micro_batches: int, ranks: int) -> int:
+    """The smallest number of rows that is at least `rows` and can be dealt.
+
+    With several ranks it is a multiple of 2 x ranks x micro-batches (TRL asks for an even batch on each
+    rank). In one process it is `rows` itself.
+    """
+    if ranks == 1:
+        return rows
+    unit = 2 * ranks * micro_batches
+    return -(-rows // unit) * unit
 
 
 def section(kind: type[Section], name: str, given: Mapping[str, object]) -> Section:

@@ -10,7 +10,18 @@ def refused(reason: str, *names: str) -> dict[str, str]:
     return dict.fromkeys(names, reason)
 
 
+_TENSOR_PARALLEL = (
+    "every process trains rows of its own, and TRL divides losses by the number of processes, while those "
+    "of one tensor-parallel model would have to train the same rows (split it by placement.trainer.shard)"
+)
+LOADING_OWNED: Mapping[str, str] = {
+    **refused("code from model repositories is never run", "trust_remote_code"),
+    **refused(_TENSOR_PARALLEL, "tp_plan", "tp_size", "distributed_config", "device_mesh"),
+    **refused("the run decides which process has which device", "device_map"),
+}
+"""Keys of `trl.model_init_kwargs` that no recipe may set, and the reason."""
 OWNED: Mapping[str, str] = {
+    **refused(_TENSOR_PARALLEL, "parallelism_config"),
     **refused("the run decides where its files are", "output_dir", "run_name", "project"),
     **refused("the recipe's own seed is used", "seed", "data_seed"),
     **refused(

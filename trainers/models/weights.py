@@ -154,14 +154,29 @@ def gathered_state(
         wrapped: `model` as accelerate wrapped it.
         trained_only: with FSDP2, leave out frozen tensors (but a tied head), which saves gathering them.
     """
-    if any(isinstance(parameter, DTensor) for parameter in model.parameters()):
-        options = StateDictOptions(full_state_dict=True, cpu_offload=True, ignore_frozen_params=trained_only)
-        # torch's type also covers other values; a model's state dict holds tensors
-        return cast("dict[str, torch.Tensor]", get_model_state_dict(model, options=options))
+    state = whole_state(model, trained_only=trained_only)
+    if state is not None:
+        return state
     if any(hasattr(parameter, "ds_id") for parameter in model.parameters()):  # ZeRO-3
         gathered: dict[str, torch.Tensor] = accelerator.get_state_dict(wrapped)
         return gathered
     return None
+
+
+def whole_state(model: torch.nn.Module, *, trained_only: bool = False) -> dict[str, torch.Tensor] | None:
+    """All tensors of a model that FSDP2 has split, as `gathered_state`; None where it has not split it."""
+    if not any(isinstance(parameter, DTensor) for parameter in model.parameters()):
+        return None
+    options = StateDictOptions(full_state_dict=True, cpu_offload=True, ignore_frozen_params=trained_only)
+    # torch's type also covers other values; a model's state dict holds tensors
+    state = cast("dict[str, torch.Tensor]", get_model_state_dict(model, options=options))
+    # A parameter with two names was gathered twice; it is one tensor again, or it would be written twice.
+    first: dict[int, str] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        other = first.setdefault(id(parameter), name)
+        if name in state and other in state:
+            state[name] = state[other]
+    return state
 
 
 def write_probe(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, directory: Path) -> None:

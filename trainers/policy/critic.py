@@ -122,22 +122,28 @@ class CriticPlan:
     options: Mapping[str, object] = field(default_factory=dict)
     """`model_init_kwargs` of the policy."""
 
-    def build(self, model: PreTrainedModel, args: GRPOConfig, device: torch.device) -> Critic:
+    def build(
+        self, model: PreTrainedModel, args: GRPOConfig, device: torch.device, *, split: bool = False
+    ) -> Critic:
         """The critic of `model`, which TRL's trainer has patched already; `args` are the trainer's.
 
+        Args: split: a separate critic is split over the ranks; a shared one is split with the policy.
         Raises: ResumeError when the checkpoint has no such critic; RecipeError for a separate critic where
-            the policy is spread over ranks.
+            accelerate spreads the policy over ranks.
         """
         if self.settings.use == "separate" and (args.deepspeed or args.fsdp):
             raise RecipeError(
                 "critic.use is 'separate' with trl.deepspeed or trl.fsdp: they shard and save the policy's "
-                "parameters only, not those of a second model. Set critic.use to 'shared'."
+                "parameters only, not those of a second model. Set critic.use to 'shared', or split with "
+                "placement.trainer.shard."
             )
         folder = None if self.resume_from is None else self.resume_from / CRITIC_FOLDER
         if self.settings.use == "shared":
             return Critic(self.settings, SharedCritic(model, folder))
         separate = SeparateCritic(self.model_path, folder, self.options)
         separate.place(device, gradient_checkpointing=args.gradient_checkpointing)
+        if split:
+            separate.split(device)
         return Critic(self.settings, separate)
 
 

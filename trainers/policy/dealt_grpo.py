@@ -17,14 +17,14 @@ from trainers.policy.finite import require_finite
 from trainers.policy.images import Images
 from trainers.policy.micro_batches import micro_batch_rows, rank_micro_batches, trimmed
 from trainers.policy.scoring import has_plain_head, score
-from trainers.policy.trl_grpo import GRPOTrainer
+from trainers.policy.sharded_grpo import ShardedGRPOTrainer
 
 Tensors = dict[str, torch.Tensor]
 Scored: TypeAlias = tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]
 """(B, C) logprobs and entropies, nats, and the balance loss of a mixture of experts."""
 
 
-class DealtGRPOTrainer(GRPOTrainer):
+class DealtGRPOTrainer(ShardedGRPOTrainer):
     """A subclass's `_generate_and_score_completions` returns the whole lease, dealt."""
 
     images: Images | None = None

@@ -87,12 +87,13 @@ class ExperienceGRPOTrainer(DealtGRPOTrainer):
         self.remove_callback(PrinterCallback)  # it would print a line per step on stdout
         adapter_scales(self.model)  # raises for an adapter that could not be published
 
-    def train_critic(self, plan: CriticPlan) -> None:
-        """Train a critic beside the policy; called once, before training.
+    def train_critic(self, plan: CriticPlan, *, split: bool = False) -> None:
+        """Train a critic beside the policy; called once, before training and before the policy is split.
 
+        Args: split: one that is a model of its own is split over the ranks.
         Raises: ResumeError when the checkpoint to continue from has none.
         """
-        self.critic = plan.build(self.model, self.args, self.accelerator.device)
+        self.critic = plan.build(self.model, self.args, self.accelerator.device, split=split)
         for callback in self.critic.callbacks:
             self.add_callback(callback)
 

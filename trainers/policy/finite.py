@@ -6,6 +6,7 @@ import torch
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from rft_data.core.errors import TrainingError
+from trainers.ranks.sharding import whole
 
 
 def require_finite(what: str, value: torch.Tensor) -> None:
@@ -34,4 +35,4 @@ class FiniteGradients(TrainerCallback):
     ) -> None:
         """Called by the training loop between clipping and the optimizer's step."""
         gradients = [p.grad for p in model.parameters() if p.grad is not None]
-        require_finite("gradient norm", torch.nn.utils.get_total_norm(gradients))
+        require_finite("gradient norm", whole(torch.nn.utils.get_total_norm(gradients)))

@@ -89,7 +89,9 @@ class GrpoTrainer:
         if plan.resume_from is not None:
             self._trainer.load_checkpoint_extras(plan.resume_from)
         if critic is not None:
-            self._trainer.train_critic(critic)
+            self._trainer.train_critic(critic, split=plan.limits.shard is not None)
+        if plan.limits.shard is not None:
+            self._trainer.split()
 
     @property
     def tokenizer(self) -> PreTrainedTokenizerBase:

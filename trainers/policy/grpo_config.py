@@ -15,9 +15,8 @@ from trl import GRPOConfig
 from rft_data.core.errors import RecipeError, TrainingError
 from rft_data.core.model_folder import takes_images
 from trainers.models.loss_types import GRPO_LOSSES, check_loss
-from trainers.models.options import accumulation_steps, build_config, check_options
+from trainers.models.options import accumulation_steps, build_config, check_options, padded_rows
 from trainers.models.owned import GRPO_OWNED
-from trainers.policy.micro_batches import padded_rows
 from trainers.policy.plan import GrpoPlan
 from trainers.ranks.ranks import Ranks
 
@@ -59,9 +58,16 @@ def ranked_config(plan: GrpoPlan, ranks: Ranks) -> GRPOConfig:
     With several ranks the full batch is `rows_per_step`, rounded up to a number that can be dealt to them.
     The plan's deadline bounds each wait in a collective; on a CPU the deadline given to `Ranks.join` does.
 
-    Raises: RecipeError as `grpo_config` does; TrainingError when torch sees other processes than `ranks`.
+    Raises: RecipeError as `grpo_config` does, and for a model that cannot be split over ranks; TrainingError
+        when torch sees other processes than `ranks`.
     """
     rows, options = plan.rows_per_step, plan.options
+    if plan.limits.shard is not None and takes_images(plan.model_path):
+        raise RecipeError(
+            f"placement.trainer.shard is '{plan.limits.shard}', and the model in '{plan.model_path}' looks "
+            "at images: ranks whose rows show none would not gather its vision layers, for which the others "
+            "wait. Remove 'shard'."
+        )
     if ranks.world > 1:
         accumulate = accumulation_steps(options)
         rows = padded_rows(rows, micro_batches=accumulate, ranks=ranks.world) // ranks.world

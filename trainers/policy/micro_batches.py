@@ -48,18 +48,6 @@ def allowed_dealing(args: GRPOConfig, *, own_loss: bool) -> Dealing:
     return Dealing(by_length, not own_loss and (not by_length or args.loss_type in MEAN_OVER_ROWS))
 
 
-def padded_rows(rows: int, *, micro_batches: int, ranks: int) -> int:
-    """The smallest number of rows that is at least `rows` and can be dealt.
-
-    With several ranks it is a multiple of 2 x ranks x micro-batches (TRL asks for an even batch on each
-    rank). In one process it is `rows` itself.
-    """
-    if ranks == 1:
-        return rows
-    unit = 2 * ranks * micro_batches
-    return -(-rows // unit) * unit
-
-
 def deal(
     batch: dict[str, torch.Tensor], dealing: Dealing, *, micro_batches: int, ranks: int, seed: int
 ) -> dict[str, torch.Tensor]:

@@ -21,6 +21,11 @@ class Limits:
     bits of the weights, depends on it."""
     processes: int = 1
     """Data-parallel processes of the trainer."""
+    shard: str | None = None
+    """`fsdp2`: each process keeps a part of the model; None: the whole."""
+    actors: Mapping[str, Any] | None = None
+    """`namespace`, `cpus` and `gpus` of the Ray actors that the other processes are; None: they are children
+    of the first process."""
 
 
 @dataclass(frozen=True, slots=True)

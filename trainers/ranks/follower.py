@@ -12,7 +12,8 @@ import socket
 import sys
 import threading
 import traceback
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from rft_data.core.children import connected
 from rft_data.core.collector import collector_paused
@@ -25,6 +26,8 @@ if TYPE_CHECKING:  # loads torch, which a run of one process does not need here
 
     from trainers.policy.grpo import GrpoTrainer
     from trainers.ranks.ranks import Ranks
+
+Arguments = Mapping[str, Any]
 
 
 def served_torchrun(processes: int, deadline_s: float) -> bool:
@@ -56,9 +59,10 @@ def served_torchrun(processes: int, deadline_s: float) -> bool:
     return True
 
 
-def serve(ranks: Ranks) -> None:
+def serve(ranks: Ranks, own_arguments: Callable[[Arguments], Arguments] = dict) -> None:
     """Carry out rank 0's orders until the order `end`.
 
+    Args: own_arguments: from the trainer's arguments, those of this rank, on a node of its own.
     Raises: what an order raised, after rank 0 was told; RoleDiedError when rank 0 has ended.
     """
     trainer: GrpoTrainer | None = None
@@ -69,7 +73,7 @@ def serve(ranks: Ranks) -> None:
             if order["do"] == "make":
                 from trainers.role import make_trainer  # loads TRL
 
-                trainer = make_trainer(order["arguments"], ranks)
+                trainer = make_trainer(own_arguments(order["arguments"]), ranks)
             elif order["do"] != "end":
                 if trainer is None:
                     raise TrainingError(f"the order '{order['do']}' came before 'make'; this is a defect.")

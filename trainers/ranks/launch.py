@@ -10,7 +10,7 @@ import json
 import os
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from rft_data.core.children import Child, how_it_ended
 from rft_data.core.errors import RftError, RoleDiedError, StalledError, TrainingError
@@ -40,13 +40,23 @@ class OtherRanks(Protocol):
         ...
 
 
-def other_ranks(processes: int, deadline_s: float) -> OtherRanks | None:
-    """The other ranks of a trainer of `processes` processes: torchrun's, or children; None if there are none.
+def other_ranks(
+    processes: int,
+    deadline_s: float,
+    actors: Mapping[str, Any] | None = None,
+    hub: tuple[str, str] | None = None,
+) -> OtherRanks | None:
+    """The other ranks of a trainer: torchrun's, Ray actors, or children; None if there are none.
 
-    Raises: what RanksFromOutside or RankProcesses raises.
+    Args: actors, hub: see `RankActors`; None: they are no actors.
+    Raises: what RanksFromOutside, RankActors or RankProcesses raises.
     """
     if SET_ASIDE in os.environ:
         return RanksFromOutside(deadline_s)
+    if actors is not None:
+        from trainers.ranks.actors import RankActors
+
+        return RankActors(processes, deadline_s, actors, hub)
     return RankProcesses(processes, deadline_s) if processes > 1 else None
 
 
@@ -107,7 +117,7 @@ class RankProcesses:
         for other in others:
             other.close(_END_S if ask else 0.0)
         if others:
-            _leave_group(self._before)
+            leave_group(self._before)
 
 
 def _wait_until_ready(rank: int, child: Child, end: float) -> None:
@@ -126,7 +136,7 @@ def _variables(rank: int, world: int, port: int) -> dict[str, str]:
     return dict(zip(TORCH_VARIABLES, map(str, values), strict=True))
 
 
-def _leave_group(before: Mapping[str, str | None]) -> None:
+def leave_group(before: Mapping[str, str | None]) -> None:
     """Make this process a process without other ranks again."""
     from accelerate.state import AcceleratorState
     from torch import distributed as dist

@@ -143,6 +143,11 @@ class Connection:
         """The last known address of the hub."""
         return self._hub.address
 
+    @property
+    def token(self) -> str:
+        """The token of this client."""
+        return self._hub.token
+
     def close(self) -> None:
         """Close the connection; idempotent."""
         self._hub.close()

@@ -14,7 +14,7 @@ from rft_data.recipe.preflight.source_code import class_node, fields, fits, pars
 from rft_data.recipe.preflight.tree import Tree, entries, value
 from rft_data.recipe.presets import OFFLINE
 from trainers.models.loss_types import unknown_loss
-from trainers.models.owned import OWNED_BY_STAGE
+from trainers.models.owned import LOADING_OWNED, OWNED_BY_STAGE
 
 _CONFIGS: Mapping[str, tuple[str, str]] = {
     "rl": ("grpo_config.py", "GRPOConfig"),
@@ -39,6 +39,11 @@ def trl_problems(tree: Tree) -> Iterator[Problem]:
         for name, given in options.items():
             if problem := _wrong(kind, known, str(name), given):
                 yield Problem((*loc, "trl", str(name)), problem)
+        loading = value(options, "model_init_kwargs")
+        for name in loading if isinstance(loading, dict) else ():
+            if name in LOADING_OWNED:
+                problem = f"it cannot be set here: {LOADING_OWNED[name]}; remove it"
+                yield Problem((*loc, "trl", "model_init_kwargs", str(name)), problem)
 
 
 def _wrong(kind: str, known: Mapping[str, ast.expr] | None, name: str, given: object) -> str:

@@ -8,7 +8,7 @@ from rft_data.recipe.modes import TrainingRecipe
 from rft_data.recipe.sections import ExplorerSection
 from rft_data.recipe.stages import RlStage
 from rft_data.run.outlook.memory import Batch
-from trainers.models.options import accumulation_steps
+from trainers.models.options import accumulation_steps, padded_rows
 
 _STEP_ROWS = ("step_wise", "step_wise_fresh")
 
@@ -16,10 +16,19 @@ _STEP_ROWS = ("step_wise", "step_wise_fresh")
 def micro_batch(recipe: TrainingRecipe) -> Batch:
     """The largest of one trainer process, where rollouts are as long as they may be."""
     parts = accumulation_steps(recipe.rl.trl) * recipe.placement.trainer.processes
-    rows = -(-recipe.rl.groups_per_step * recipe.group_size // parts)
+    rows = -(-_dealt_rows(recipe) // parts)
     if recipe.explorer is None:
         return Batch(rows, 0, 0)
     return Batch(rows, recipe.explorer.engine.max_model_len, most_sampled(recipe.explorer))
+
+
+def _dealt_rows(recipe: TrainingRecipe) -> int:
+    """Rows of a full lease, with those that are added so that all ranks get as many."""
+    return padded_rows(
+        recipe.rl.groups_per_step * recipe.group_size,
+        micro_batches=accumulation_steps(recipe.rl.trl),
+        ranks=recipe.placement.trainer.processes,
+    )
 
 
 def most_sampled(explorer: ExplorerSection) -> int:
@@ -37,15 +46,27 @@ def batch_lines(recipe: TrainingRecipe) -> Iterator[tuple[str, str]]:
         f"{stage.groups_per_step} groups x {members} rollouts = {rollouts} rollouts; "
         f"{stage.steps} steps = {rollouts * stage.steps:,} rollouts trained on",
     )
-    one, processes = micro_batch(recipe), recipe.placement.trainer.processes
-    parts = accumulation_steps(stage.trl)
-    yield (
-        "micro-batch",
-        f"{counted(processes, 'process')} x {counted(parts, 'micro-batch')} of {one.rows} rows"
-        + (f" of at most {one.tokens:,} tokens" if one.tokens else ""),
-    )
+    yield "micro-batch", _dealt(recipe, rollouts)
     if recipe.explorer is not None:
         yield from _explored(stage, recipe.explorer, rollouts)
+
+
+def _dealt(recipe: TrainingRecipe, rollouts: int) -> str:
+    """Processes x micro-batches x rows x tokens, and what comes of it."""
+    one, processes = micro_batch(recipe), recipe.placement.trainer.processes
+    parts = accumulation_steps(recipe.rl.trl)
+    words = f"{counted(processes, 'process')} x {counted(parts, 'micro-batch')} of {one.rows} rows"
+    if one.tokens:
+        words += f" of at most {one.tokens:,} tokens"
+    if processes > 1:
+        padding = one.rows * parts * processes - rollouts
+        words += f" = {one.rows * parts * processes} rows a step"
+        words += f", {padding} of them padding that trains nothing" if padding else ", none of them padding"
+    if one.tokens:
+        words += f"; at most {one.rows * one.tokens:,} tokens at a time in a process"
+    if parts > 1:
+        words += f", gradients of {parts} micro-batches added up to one update"
+    return words
 
 
 def staleness_line(recipe: TrainingRecipe) -> str:

@@ -37,6 +37,9 @@ class Training:
     critic: bool
     """Whether a second, trained model does."""
     on_gpu: bool
+    processes: int = 1
+    shard: bool = False
+    """Whether each process keeps a part of the model only, and gathers one layer at a time."""
 
 
 def width(dtype: object, default: str = "float32") -> int:
@@ -50,14 +53,24 @@ def training_memory(size: ModelSize, how: Training, batch: Batch) -> dict[str, i
     each = width(init.get("dtype") if isinstance(init, Mapping) else None)
     trained = size.adapter_parameters(how.lora) if how.lora is not None else size.parameters
     copies = 1 + how.critic
-    found = {
+    kept = {
         "weights": copies * size.parameters * each + (trained * each if how.lora is not None else 0),
         "gradients": copies * trained * each,
         "optimizer": copies * trained * _optimizer_bytes(how.options, each),
         "reference": size.parameters * each if how.reference and how.lora is None else 0,
-        "activations": _activations(size, how, batch),
-        "weights in the width of autocast": copies * size.parameters * 2 if each == 4 and _half(how) else 0,
     }
+    if how.shard:
+        kept = {name: -(-count // how.processes) for name, count in kept.items()}
+    gathered = size.gathered_parameters if how.shard else size.parameters
+    found = {
+        **kept,
+        "activations": _activations(size, how, batch),
+        "weights in the width of autocast": copies * gathered * 2 if each == 4 and _half(how) else 0,
+    }
+    if how.shard:
+        found["what is gathered at a time"] = 2 * gathered * each
+    elif how.processes > 1:
+        found["gradients on their way to the other processes"] = copies * trained * each
     if how.on_gpu:  # on a CPU the logits are computed in tiles
         found["logits and their gradient"] = 2 * 4 * size.vocabulary * batch.rows * batch.completion
     return {name: count for name, count in found.items() if count}

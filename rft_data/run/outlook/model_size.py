@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,6 +38,16 @@ class ModelSize:
     def parameters(self) -> int:
         """All of them."""
         return sum(map(math.prod, self.shapes.values()))
+
+    @property
+    def gathered_parameters(self) -> int:
+        """What a process holds at a time where each keeps a part: the largest layer, and all outside."""
+        layers: Counter[str] = Counter()
+        for name, shape in self.shapes.items():
+            _, inside, rest = name.partition("layers.")
+            layers[rest.partition(".")[0] if inside else ""] += math.prod(shape)
+        outside = layers.pop("", 0)
+        return outside + max(layers.values(), default=0)
 
     def adapter_parameters(self, lora: Mapping[str, Any]) -> int:
         """Those of a LoRA adapter (arXiv:2106.09685): rank x (inputs + outputs) of each adapted layer."""

@@ -56,6 +56,8 @@ def _trainer(recipe: TrainingRecipe, size: ModelSize, gpus: float) -> Place:
         reference=stage.kl is not None or stage.teacher is not None or bool(stage.trl.get("beta")),
         critic=stage.critic is not None and stage.critic.use == "separate",
         on_gpu=gpus > 0,
+        processes=place.processes,
+        shard=place.shard is not None,
     )
     return Place("trainer", place.processes, gpus, training_memory(size, how, micro_batch(recipe)))
 

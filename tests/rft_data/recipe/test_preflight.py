@@ -72,6 +72,16 @@ def test_a_recipe_with_a_dozen_mistakes_names_all_of_them_at_once(tmp_path: Path
 @pytest.mark.parametrize(
     ("override", "message"),
     [
+        (
+            "stages.1.trl.model_init_kwargs={tp_plan: auto}",
+            r"model_init_kwargs\.tp_plan: .* those of one tensor-parallel model would have to train the same",
+        ),
+        ("stages.1.trl.parallelism_config={tp_size: 2}", r"parallelism_config: it cannot be set here: every"),
+        (
+            "placement={use: local, trainer: {processes: 2, over_nodes: true}}",
+            "it spreads several processes over the nodes of a Ray cluster: give use: ray",
+        ),
+        ("placement={use: ray, trainer: {shard: fsdp2}}", "with one process, which has nobody to share"),
         ("stages.1.loss={use: opmd, args: {tua: 1}}", r"loss\.args\.tua: .*did you mean 'tau'"),
         ("stages.1.loss={use: opmd, args: {form: odd}}", r"found 'odd'; loss 'opmd' wants Literal"),
         (

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +122,37 @@ def test_the_arithmetic_of_a_step() -> None:
     assert "none: every trained token was sampled by the weights" in text
     assert "contacts     no host" in text
     assert "holds no run" in text
+
+
+def test_the_arithmetic_of_several_processes() -> None:
+    recipe = online(
+        "placement={use: local, trainer: {processes: 3, cpus: 3, shard: fsdp2}}",
+        "stages.1.trl.gradient_accumulation_steps=4",
+    )
+    assert micro_batch(recipe) == Batch(rows=12, tokens=128, completion=48)
+    text = "\n".join(outlook_lines(recipe))
+    assert (
+        "3 processes x 4 micro-batches of 12 rows of at most 128 tokens = 144 rows a step, 16 of them" in text
+    )
+    assert "at most 1,536 tokens at a time in a process, gradients of 4 micro-batches added up" in text
+
+
+def test_memory_of_a_process_that_keeps_a_part(folder: Path) -> None:
+    size, batch = folder_size(folder), Batch(rows=2, tokens=10, completion=4)
+    assert size is not None
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    one_layer = sum(weight.numel() for weight in model.model.layers[0].parameters())
+    assert size.gathered_parameters == size.parameters - 2 * one_layer
+    alone = training_memory(size, ON_CPU, batch)
+    several = training_memory(size, replace(ON_CPU, processes=4), batch)
+    assert several["weights"] == alone["weights"]
+    assert several["gradients on their way to the other processes"] == alone["gradients"]
+    split = training_memory(size, replace(ON_CPU, processes=4, shard=True), batch)
+    assert {name: 4 * split[name] for name in ("weights", "gradients", "optimizer")} == {
+        name: alone[name] for name in ("weights", "gradients", "optimizer")
+    }
+    assert split["activations"] == alone["activations"]
+    assert split["what is gathered at a time"] == 2 * 4 * size.gathered_parameters
 
 
 def test_engines_and_trainer_share_the_machine_by_placement() -> None:

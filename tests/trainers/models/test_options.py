@@ -42,6 +42,8 @@ def test_grpo_config_takes_options_and_keeps_what_the_run_decides(tmp_path: Path
         ({"scale_rewards": "none"}, "rewards and advantages come from operators"),
         ({"num_iterations": 2}, "num_iterations is 2, must be 1"),
         ({"model_init_kwargs": {"trust_remote_code": True}}, "code from model repositories is never run"),
+        ({"parallelism_config": {"tp_size": 2}}, "of one tensor-parallel model would have to train the same"),
+        ({"model_init_kwargs": {"tp_plan": "auto"}}, "'model_init_kwargs.tp_plan' cannot be set here: every"),
         (
             {"gradient_accumulation_steps": 3},
             "is 8; it must be even .* divisible by trl.gradient_accumulation_steps",

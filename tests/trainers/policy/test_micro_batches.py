@@ -16,6 +16,7 @@ from safetensors.torch import load_file
 from trl import GRPOConfig
 
 from rft_data.core.protocols import LeasedBatch
+from trainers.models.options import padded_rows
 from trainers.policy.grpo import GrpoTrainer
 from trainers.policy.micro_batches import (
     MICRO_BATCH,
@@ -23,7 +24,6 @@ from trainers.policy.micro_batches import (
     Dealing,
     allowed_dealing,
     deal,
-    padded_rows,
     rank_micro_batches,
 )
 from trainers.policy.plan import GrpoPlan, Limits

@@ -12,7 +12,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-import torch
 from safetensors.torch import load_file
 
 from rft_data.core.errors import RecipeError
@@ -23,7 +22,7 @@ from tests.trainers.ranks.rank_scenarios import alone, relative, scenario, write
 from tests.trainers.ranks.ray_work import FOLDER
 from tests.trainers.ranks.torchrun_scenario import adapted
 from trainers.models.adapters import write_adapter
-from trainers.models.weights import load_tokenizer, publishable
+from trainers.models.weights import load_tokenizer
 from trainers.ranks.follower import served_torchrun
 from trainers.ranks.launch import other_ranks
 
@@ -62,16 +61,8 @@ def test_torchruns_ranks_train_as_one_process_does(wanted: tuple[Path, dict[str,
     _check(folder, what)
     # nothing else in rank 0's run takes itself for a rank
     assert json.loads((folder / "told.json").read_text()) == {"seen": []}
-    # weights split over the ranks were published whole
+    # an adapter split over the ranks was published whole
     model_path = Path(what["arguments"]["model_path"])
-    whole = load_file(model_path / "model.safetensors")
-    got = load_file(folder / "sharded" / "model.safetensors")
-    assert all(torch.equal(got[name], whole[name]) for name in whole)
-    plain = folder / "plain"
-    plain.mkdir()
-    publishable(model_path, plain)
-    assert Probe.load(folder / "sharded").check(Probe.load(plain).logprobs, 1e-6, "sharded") <= 1e-6
-    # and so was an adapter, by itself
     whole_model = folder / "adapter"
     whole_model.mkdir()
     write_adapter(adapted(model_path), model_path, load_tokenizer(model_path), whole_model, None)

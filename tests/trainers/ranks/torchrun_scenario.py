@@ -20,23 +20,9 @@ from torch.distributed.fsdp import fully_shard
 
 from tests.trainers.ranks import rank_scenarios
 from trainers.models.adapters import write_adapter
-from trainers.models.weights import gathered_state, load_model, load_tokenizer, write_weights
+from trainers.models.weights import gathered_state, load_model, load_tokenizer
 from trainers.ranks.follower import served_torchrun
 from trainers.ranks.launch import other_ranks
-
-
-def publish_sharded(folder: Path, model_path: Path) -> None:
-    """Split a model's weights over the ranks, as FSDP2 does, and publish it."""
-    model = load_model(model_path)
-    mesh = init_device_mesh("cpu", (2,))
-    for layer in model.model.layers:
-        fully_shard(layer, mesh=mesh)
-    fully_shard(model, mesh=mesh)
-    state = gathered_state(model, model, None)
-    if dist.get_rank() == 0:
-        (folder / "sharded").mkdir()
-        write_weights(model, load_tokenizer(model_path), folder / "sharded", state)
-    dist.barrier()
 
 
 def adapted(model_path: Path) -> Any:
@@ -51,7 +37,7 @@ def adapted(model_path: Path) -> Any:
 
 
 def publish_sharded_adapter(folder: Path, model_path: Path) -> None:
-    """The same with an adapter, of which alone the tensors are gathered."""
+    """Split a model with an adapter over the ranks, as accelerate does, and publish the adapter alone."""
     model = adapted(model_path)
     layers, mesh = model.get_base_model().model.layers, init_device_mesh("cpu", (2,))
     for number, layer in enumerate(layers):
@@ -71,7 +57,6 @@ def main(folder: Path) -> None:
     """Serve, or be rank 0: train, and write what was trained; then publish a sharded model together."""
     model_path = Path(json.loads((folder / "scenario.json").read_text())["arguments"]["model_path"])
     if served_torchrun(2, 120.0):
-        publish_sharded(folder, model_path)
         publish_sharded_adapter(folder, model_path)
         return
     seen = sorted(name for name in os.environ if name in ("RANK", "WORLD_SIZE", "MASTER_ADDR"))
@@ -82,7 +67,6 @@ def main(folder: Path) -> None:
     rank_scenarios.run(trainer, folder, scenario)
     trainer.close()
     others.close()
-    publish_sharded(folder, model_path)
     publish_sharded_adapter(folder, model_path)
     (folder / "told.json").write_text(json.dumps({"seen": seen}))
 

@@ -6,9 +6,11 @@ from collections.abc import Sequence
 
 import torch
 import torch.distributed as dist
+from torch.distributed.tensor import DTensor
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from trainers.policy.finite import require_finite
+from trainers.ranks.sharding import whole
 
 
 class OwnGradients(TrainerCallback):  # type: ignore[misc]
@@ -32,10 +34,11 @@ class OwnGradients(TrainerCallback):  # type: ignore[misc]
         gradients = [p.grad for p in self._parameters if p.grad is not None]
         if dist.is_initialized() and dist.get_world_size() > 1:
             for gradient in gradients:
-                dist.all_reduce(gradient)
-                gradient /= dist.get_world_size()
+                if not isinstance(gradient, DTensor):  # FSDP2 has averaged those
+                    dist.all_reduce(gradient)
+                    gradient /= dist.get_world_size()
         norm = torch.nn.utils.get_total_norm(gradients)
-        require_finite("critic's gradient norm", norm)
+        require_finite("critic's gradient norm", whole(norm))
         if args.max_grad_norm > 0:
             torch.nn.utils.clip_grads_with_norm_(self._parameters, args.max_grad_norm, norm)
 

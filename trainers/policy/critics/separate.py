@@ -8,15 +8,16 @@ from pathlib import Path
 import torch
 from transformers import AutoConfig, AutoModel
 
-from trainers.models.weights import load_model
+from trainers.models.weights import load_model, whole_state
 from trainers.policy.critics.value_head import ValueHead, require_head
+from trainers.ranks.sharding import shard
 
 
 class SeparateCritic:
     """Values from a second model; its loss does not change the policy's weights.
 
-    It has no dropout, since noise in values is noise in advantages. Every process has a copy; gradients are
-    averaged by `OwnGradients`.
+    It has no dropout, since noise in values is noise in advantages. Every process has a copy, whose gradients
+    are averaged by `OwnGradients`, or a part, after `split`.
     """
 
     reads_policy_pass = False
@@ -56,6 +57,11 @@ class SeparateCritic:
         if gradient_checkpointing:
             self.backbone.gradient_checkpointing_enable({"use_reentrant": False})
 
+    def split(self, device: torch.device) -> None:
+        """Split it over the ranks, after `place` and before its parameters are asked for."""
+        shard(self.backbone, device)
+        shard(self.head, device)
+
     def values(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
         """(B, C) values before each token, with a gradient where gradients are enabled."""
         ids = torch.cat([batch["prompt_ids"], batch["completion_ids"]], dim=1)
@@ -74,7 +80,8 @@ class SeparateCritic:
         return self.parameters()
 
     def save(self, folder: Path, *, write: bool) -> None:
-        """Write backbone and head, where `write`."""
+        """Write backbone and head, where `write`; every rank calls it."""
+        state = whole_state(self.backbone)
         if write:
-            self.backbone.save_pretrained(folder)
+            self.backbone.save_pretrained(folder, state_dict=state)
         self.head.save(folder, write=write)

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import load_file, save_file
-from torch.distributed.tensor import DTensor
 
 from rft_data.core.errors import ResumeError
+from trainers.ranks.sharding import whole
 
 HEAD_FILE = "value_head.safetensors"
 
@@ -43,11 +43,12 @@ class ValueHead(torch.nn.Linear):
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         """Values of hidden states, outside autocast: bfloat16 has 8 bits for a sum of rewards."""
         with torch.autocast(hidden.device.type, enabled=False):
-            return super().forward(hidden.float()).squeeze(-1)
+            # a copy: FSDP2 warns of results that are views
+            return super().forward(hidden.float()).squeeze(-1).clone()
 
     def save(self, folder: Path, *, write: bool) -> None:
         """Gather the head, on every rank; with `write`, write it into `folder`, made if it is missing."""
-        tensors = {name: _whole(p.detach()).cpu().contiguous() for name, p in self.named_parameters()}
+        tensors = {name: whole(p.detach()).cpu().contiguous() for name, p in self.named_parameters()}
         if write:
             folder.mkdir(parents=True, exist_ok=True)
             save_file(tensors, folder / HEAD_FILE)
@@ -68,8 +69,3 @@ class ValueHead(torch.nn.Linear):
 
     def _load_from_state_dict(self, *args: object, **kwargs: object) -> None:
         """Reads nothing: see the class."""
-
-
-def _whole(tensor: torch.Tensor) -> torch.Tensor:
-    """The whole tensor, also where FSDP2 gave this rank a part of it."""
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
