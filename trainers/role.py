@@ -21,7 +21,8 @@ from trainers.models.disk import writing
 from trainers.policy.expert_rows import with_ids
 from trainers.policy.grpo import GrpoTrainer
 from trainers.policy.plan import GrpoPlan
-from trainers.ranks.launch import OtherRanks, other_ranks
+from trainers.ranks.launch import OtherRanks
+from trainers.ranks.others import other_ranks
 from trainers.ranks.ranks import ALONE, Ranks
 
 

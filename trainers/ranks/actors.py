@@ -11,22 +11,17 @@ import logging
 import os
 import socket
 import struct
-import sys
-import tempfile
 import threading
 from collections.abc import Mapping
 from concurrent.futures import Future
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rft_data.core.errors import RoleDiedError
 from rft_data.core.lookup import need
-from rft_data.core.protocols import BufferClient, RoleSpec
+from rft_data.core.protocols import RoleSpec
 from rft_data.core.words import HubRole
 from rft_data.placement.cluster import beside
-from rft_data.placement.hub.node_files import node_files
 from rft_data.placement.ray import RayPlacement
-from trainers.ranks.follower import serve
 from trainers.ranks.launch import TORCH_VARIABLES, ask_to_end, leave_group
 
 if TYPE_CHECKING:
@@ -40,7 +35,7 @@ _GRACE_S = 30.0
 that vanished is not noticed by a collective, which would wait for it until its deadline."""
 _SIOCGIFADDR = 0x8915
 _INTERFACE = "GLOO_SOCKET_IFNAME"
-_FACTORY = "trainers.ranks.actors:rank_role"
+_FACTORY = "trainers.ranks.actor_rank:rank_role"
 
 
 class RankActors:
@@ -66,12 +61,12 @@ class RankActors:
         self._placement.place_beside("trainer", count - 1)
         self._open = True
         try:
-            address = _node_address()
+            address = node_address()
             store = TCPStore(address, 0, count, is_master=True, wait_for_workers=False)
             for rank in range(1, count):
                 place = {"rank": rank, "world": count, "address": address, "port": store.port}
                 self._start(place, deadline_s, actors)
-            _enter(0, count, address, store.port)
+            enter(0, count, address, store.port)
             self.ranks: Ranks = Ranks.join(deadline_s, store)
         except BaseException:
             self.close(now=True)
@@ -115,60 +110,16 @@ class RankActors:
             os._exit(RoleDiedError.exit_code)
 
 
-class RankRole:
-    """One rank above 0, as a role."""
-
-    def __init__(
-        self, buffer: BufferClient | None, place: tuple[int, int, str, int], deadline_s: float
-    ) -> None:
-        """`place`: rank, number of ranks, and address and port where they meet."""
-        self._buffer, self._place, self._deadline_s = buffer, place, deadline_s
-
-    def serve(self) -> None:
-        """Carry out rank 0's orders until it ends.
-
-        Raises: what an order raised; RoleDiedError when rank 0 has ended; StalledError when the ranks do not
-            meet.
-        """
-        from torch.distributed import TCPStore
-
-        from trainers.ranks.ranks import Ranks
-
-        rank, world, address, port = self._place
-        where = f"process {os.getpid()} on {_node_address()}"
-        print(f"rank {rank} of the trainer is {where}", file=sys.stderr, flush=True)  # noqa: T201 - its log
-        _enter(rank, world, address, port)
-        serve(Ranks.join(self._deadline_s, TCPStore(address, port, world)), self._own_arguments)
-
-    def _own_arguments(self, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
-        """With the files they name on this node; what this rank writes itself is thrown away elsewhere."""
-        files = node_files(self._buffer)
-        if files.shared:
-            return arguments
-        for name in ("model_path", "resume_from"):
-            if arguments[name] is not None:
-                files.fetch(Path(arguments[name]))
-        return {**arguments, "output_dir": tempfile.mkdtemp(prefix="rft-rank-")}
-
-
-def rank_role(
-    buffer: BufferClient | None, *, rank: int, world: int, address: str, port: int, deadline_s: float
-) -> RankRole:
-    """The role's factory. It loads TRL, before rank 0 waits for this process."""
-    from trainers.role import make_trainer  # noqa: F401
-
-    return RankRole(buffer, (rank, world, address, port), deadline_s)
-
-
-def _enter(rank: int, world: int, address: str, port: int) -> None:
+def enter(rank: int, world: int, address: str, port: int) -> None:
     """Set what torch and accelerate read. Each rank sees the GPUs that Ray gave it, and no others."""
     values = (rank, world, 0, 1, address, port)
     os.environ.update(zip(TORCH_VARIABLES, map(str, values), strict=True))
-    if name := _interface(_node_address()):
+    if name := _interface(node_address()):
         os.environ.setdefault(_INTERFACE, name)
 
 
-def _node_address() -> str:
+def node_address() -> str:
+    """The address by which Ray knows this node."""
     return str(need("ray", "ray", "ranks on Ray").util.get_node_ip_address())
 
 

@@ -10,7 +10,7 @@ import json
 import os
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from rft_data.core.children import Child, how_it_ended
 from rft_data.core.errors import RftError, RoleDiedError, StalledError, TrainingError
@@ -38,26 +38,6 @@ class OtherRanks(Protocol):
     def close(self, *, now: bool = False) -> None:
         """End them; `now`: without asking. Idempotent."""
         ...
-
-
-def other_ranks(
-    processes: int,
-    deadline_s: float,
-    actors: Mapping[str, Any] | None = None,
-    hub: tuple[str, str] | None = None,
-) -> OtherRanks | None:
-    """The other ranks of a trainer: torchrun's, Ray actors, or children; None if there are none.
-
-    Args: actors, hub: see `RankActors`; None: they are no actors.
-    Raises: what RanksFromOutside, RankActors or RankProcesses raises.
-    """
-    if SET_ASIDE in os.environ:
-        return RanksFromOutside(deadline_s)
-    if actors is not None:
-        from trainers.ranks.actors import RankActors
-
-        return RankActors(processes, deadline_s, actors, hub)
-    return RankProcesses(processes, deadline_s) if processes > 1 else None
 
 
 class RankProcesses:

@@ -10,7 +10,7 @@ import pytest
 from trl import GRPOConfig, SFTConfig
 
 from rft_data.core.errors import RecipeError
-from trainers.models.options import OWNED
+from trainers.models.owned import OWNED
 from trainers.offline.sft import SFT_OWNED
 from trainers.policy.grpo_config import GRPO_OWNED, grpo_config
 
