@@ -1,7 +1,5 @@
 """A trainer of two processes equals a trainer of one; a rank that fails or hangs is one clear error.
 
-
-
 All two-process runs share one pair of processes (conftest.py), since starting one takes seconds.
 """
 
