@@ -39,9 +39,9 @@ quickstart: setup
 	$(BIN)/rft run recipes/quickstart.yaml $(if $(filter-out vllm,$(ENGINE)),explorer.engine.use=$(ENGINE))
 	@echo "see its rollouts in a browser: $(BIN)/rft view runs/quickstart" >&2
 
-# Three workers for two cores, because tests also wait; one that is done takes over from the others.
+# Four workers for two cores, because tests also wait; one that is done takes over from the others.
 test: setup
-	$(BIN)/python -m pytest -n 3 --dist worksteal
+	$(BIN)/python -m pytest -n 4 --dist worksteal
 
 fast: setup
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"
