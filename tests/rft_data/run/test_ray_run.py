@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -50,8 +51,9 @@ task_ops:
 PLACES = [
     "placement.use=ray",
     "placement.explorers={count: 2, cpus: 0.5}",
-    "placement.trainer={cpus: 0.5}",
+    "placement.trainer={cpus: 0.5, processes: 2, over_nodes: true, shard: fsdp2}",
     "explorer.engine.transport.use=gloo",
+    "stages.1.checkpoint_every=1",
 ]
 
 
@@ -63,8 +65,10 @@ def head() -> Iterator[Head]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)  # minutes of CPU time, beside whatever else the machine does
-def test_a_submitted_run_keeps_every_book_and_survives_its_conductor(tmp_path: Path, head: Head) -> None:
-    recipe, sent = write_gated(tmp_path, 2), tmp_path / "sent"
+def test_a_submitted_run_keeps_every_book_and_survives_its_conductor_and_a_rank(
+    tmp_path: Path, head: Head
+) -> None:
+    recipe, sent = write_gated(tmp_path, 1, 2), tmp_path / "sent"
     sent.mkdir()
     recipe.rename(sent / recipe.name)
     run = [str(Path(sys.executable).with_name("rft")), "run", recipe.name, *PLACES]
@@ -72,15 +76,29 @@ def test_a_submitted_run_keeps_every_book_and_survives_its_conductor(tmp_path: P
     submit = ["job", "submit", "--address", head.jobs, "--working-dir", str(sent)]
     with ThreadPoolExecutor(1) as waiting:
         job = waiting.submit(head.ray, *submit, "--runtime-env-json", environment, "--", *run)
-        wait_for(lambda: checkpoint(tmp_path, 2).exists() or job.done(), 400)
+        wait_for(lambda: checkpoint(tmp_path, 1).exists() or job.done(), 400)
         assert not job.done(), job.result().stdout + job.result().stderr
         conductor = int((tmp_path / "run" / "run.pid").read_text().split('"pid": ')[1].split(",")[0])
         os.kill(conductor, signal.SIGKILL)
+        gate(tmp_path, 1).touch()
+        wait_for(lambda: checkpoint(tmp_path, 2).exists() or job.done(), 400)
+        assert not job.done(), job.result().stdout + job.result().stderr
+        os.kill(rank_of_trainer(head), signal.SIGKILL)
         gate(tmp_path, 2).touch()
         done = job.result(400)
     assert done.returncode == 0, done.stdout + done.stderr
     check_books(tmp_path, steps=4)
-    assert "continuing from the checkpoint of step 2" in (tmp_path / "run" / "log.txt").read_text()
+    said = (tmp_path / "run" / "log.txt").read_text()
+    assert "continuing from the checkpoint of step 1" in said
+    assert "rank 1 of the trainer's 2 is gone" in said
+    assert "continuing from the checkpoint of step 2" in said
+
+
+def rank_of_trainer(head: Head) -> int:
+    """The process of the newest rank 1, as it said itself."""
+    logs = sorted(head.folder.glob("session_*/logs/worker-*.err"), key=lambda log: log.stat().st_mtime)
+    said = [re.findall(r"rank 1 of the trainer is process (\d+)", log.read_text()) for log in logs]
+    return int([pid for found in said for pid in found][-1])
 
 
 @pytest.fixture

@@ -1,5 +1,7 @@
 """A trainer of two processes equals a trainer of one; a rank that fails or hangs is one clear error.
 
+One that dies: tests/rft_data/run/test_ray_run.py.
+
 All two-process runs share one pair of processes (conftest.py), since starting one takes seconds.
 """
 
