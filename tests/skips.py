@@ -17,6 +17,7 @@ NEEDS = {
     "could not import 'vllm'": "`make setup` installs it, on platforms that have a wheel of it",
     "could not import ": "`make setup` installs it",
     "no small file system": "be root on Linux, where `mount` may make a tmpfs",
+    "no cluster: ": "set RFT_TEST_NODES=1, and run them alone",
     "no nodes: ": "set RFT_TEST_NODES=1, as root on Linux, with iproute2 and util-linux",
     "no tc ": "a kernel with that queueing discipline (for netem: CONFIG_NET_SCH_NETEM)",
     "no sandbox ": "docs/sandbox.md says what each kind takes",

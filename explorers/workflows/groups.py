@@ -95,7 +95,9 @@ class GroupPlayer:
             outcome = await self._rollouts.play(task, ctx)
         finally:
             cost.end()
-        return outcome if isinstance(outcome, Exception) else _timed(outcome, clock)
+        if isinstance(outcome, Exception) or ctx.source is RowSource.EVAL:
+            return outcome  # an answer that is measured again is the same row, so it holds no time
+        return _timed(outcome, clock)
 
     async def _group(
         self, ticket: Ticket, task: Task, arrived: Mapping[int, list[Experience]], errors: Sequence[str]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -134,6 +135,10 @@ class ServedBench(Bench):
         return self.engine
 
 
+SERVED_HERE = "RFT_TEST_SERVED_HERE"
+"""Set where tests marked `served` run."""
+
+
 def _engine_class(kind: str) -> Callable[..., Engine]:
     if kind == "vllm":
         pytest.importorskip("vllm")
@@ -150,7 +155,15 @@ def _engine_class(kind: str) -> Callable[..., Engine]:
     return TransformersEngine
 
 
-SERVED = pytest.param(("served", True), id="served", marks=pytest.mark.slow)
+SERVED = pytest.param(("served", True), id="served", marks=[pytest.mark.slow, pytest.mark.served])
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Tests that fork an engine's processes run where none was, in the child of `test_vllm_served.py`."""
+    if SERVED_HERE not in os.environ:
+        kept = [item for item in items if item.get_closest_marker("served") is None]
+        config.hook.pytest_deselected(items=[item for item in items if item not in set(kept)])
+        items[:] = kept
 
 
 @pytest.fixture(

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,11 +20,32 @@ from explorers.engines.parallel import Parallel, parallel_of, unfit_shape
 from rft_data.core.errors import EngineError, ParityError, RecipeError
 from rft_data.core.protocols import Completion, Engine, Sampling
 from rft_data.core.rows import WeightRef
-from tests.explorers.conftest import Published
+from tests.explorers.conftest import SERVED_HERE, Published
 from tests.processes import runs
 from tests.waiting import wait_for
 
+ROOT = Path(__file__).parents[3]
 PROMPTS = [[5, 6, 7, 8 + i] for i in range(6)]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.skipif(SERVED_HERE in os.environ, reason="this is the child")
+def test_an_engine_over_several_processes_keeps_every_claim_of_one() -> None:
+    pytest.importorskip("vllm")
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "served"]
+    done = subprocess.run(
+        [*command, "tests/explorers/engines"],
+        cwd=ROOT,
+        env={**os.environ, SERVED_HERE: "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-4000:]
+    passed = re.search(r"(\d+) passed", done.stdout)
+    assert passed is not None
+    assert int(passed[1]) > 50
 
 
 def play(engine: Engine, sampling: Sampling, prompts: list[list[int]] = PROMPTS) -> list[Any]:
@@ -39,12 +63,16 @@ def copies(tied: Published) -> Iterator[Any]:
     from tests.explorers.engines.served import served_engine
 
     options = {"tensor_parallel_size": 1, "data_parallel_size": 2}
+    before = psutil.Process().children(recursive=True)
     engine = served_engine(tied.base, seed=0, max_model_len=128, options=options)
+    started = psutil.Process().children(recursive=True)
+    engine.started = [one for one in started if one not in before]  # another engine may be under test here
     yield engine
     engine.close()
 
 
 @pytest.mark.slow
+@pytest.mark.served
 def test_copies_are_proved_one_by_one_and_sample_differently_until_a_process_dies(
     copies: Any, tied: Published
 ) -> None:
@@ -53,8 +81,9 @@ def test_copies_are_proved_one_by_one_and_sample_differently_until_a_process_die
     assert copies.load_weights(tied.ref("b")) <= 1e-4
     answers = play(copies, Sampling(40, min_tokens=40), [PROMPTS[0]] * 2)
     assert answers[0].token_ids != answers[1].token_ids
-    children = psutil.Process().children(recursive=True)
-    cores = [child for child in children if "EngineCore" in " ".join(child.cmdline()) or child.children()]
+    cores = [
+        child for child in copies.started if "EngineCore" in " ".join(child.cmdline()) or child.children()
+    ]
     os.kill(cores[0].pid, signal.SIGKILL)
     outcomes = play(copies, Sampling(100, min_tokens=100))
     failed = [outcome for outcome in outcomes if isinstance(outcome, EngineError)]
@@ -64,7 +93,7 @@ def test_copies_are_proved_one_by_one_and_sample_differently_until_a_process_die
     with pytest.raises(EngineError, match="closed"):
         copies.load_weights(tied.ref("a"))
     copies.close()
-    wait_for(lambda: not any(runs(child.pid) for child in children))
+    wait_for(lambda: not any(runs(one.pid) for one in copies.started))
 
 
 def _own(model: Path, ref: WeightRef, said: Any) -> None:
@@ -79,6 +108,7 @@ def _own(model: Path, ref: WeightRef, said: Any) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.served
 def test_nothing_is_left_of_an_engine_whose_process_is_killed(tied: Published) -> None:
     pytest.importorskip("vllm")
     from tests.explorers.engines.served import FORK
@@ -113,7 +143,7 @@ def test_what_cannot_be_served_is_refused_before_anything_starts(
     tied: Published, options: dict[str, Any], transport: str, message: str
 ) -> None:
     pytest.importorskip("vllm")
-    arguments = {"host": "127.0.0.1", "port": 1} if transport == "gloo" else {}
+    arguments = {"host": "127.0.0.1", "port": 1, "explorer": "a"} if transport == "gloo" else {}
     settings = {"use": "vllm", "seed": 0, "max_model_len": 128, "options": options, "swap": "drain"}
     with pytest.raises(RecipeError, match=message):
         make_engine(settings | {"transport": {"use": transport, **arguments}}, str(tied.base))

@@ -57,6 +57,13 @@ PLACES = [
 ]
 
 
+ALONE = pytest.mark.skipif(
+    os.environ.get("RFT_TEST_NODES") != "1",
+    reason="no cluster: several Rays on one machine starve each other",
+)
+"""Beside other tests that have a Ray of their own, these waited for minutes."""
+
+
 @pytest.fixture(scope="module")
 def head() -> Iterator[Head]:
     with ray_head(cpus=2) as started:
@@ -120,6 +127,7 @@ def test_a_run_that_no_cluster_can_hold_is_refused_with_the_arithmetic(tmp_path:
         conduct(recipe)
 
 
+@ALONE
 @pytest.mark.slow
 @pytest.mark.usefixtures("apart")
 def test_operators_over_a_cluster_do_what_they_do_here(tmp_path: Path, head: Head) -> None:
@@ -138,6 +146,7 @@ def test_operators_over_a_cluster_do_what_they_do_here(tmp_path: Path, head: Hea
     assert [op["rows_in"] > op["rows_out"] > 0 for op in found["ray"][0]] == [False, True, True]
 
 
+@ALONE
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.usefixtures("apart")
