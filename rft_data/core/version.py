@@ -1,3 +1,0 @@
-"""The version of this package, which stored runs and exported sets carry."""
-
-__version__ = "0.8.0"
