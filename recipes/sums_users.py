@@ -50,7 +50,7 @@ class Users:
         self.visits: list[bool] = []
         """Whether each answer was liked."""
         self.troubles: Counter[str] = Counter()
-        """Visits that failed while the server was there."""
+        """Visits that failed, not counting the last ones of a server that ends."""
 
     def come(self, number: int, visits: int) -> None:
         """So many visits, or until the server has gone."""
@@ -58,13 +58,18 @@ class Users:
         with httpx.Client(base_url=self._base, headers=self._token, timeout=60) as http:
             while not self._is_there(http):
                 time.sleep(0.5)
+            failed: Counter[str] = Counter()
             for _ in range(visits):
                 try:
                     self.visits.append(visit(http, dice))
+                    self.troubles += failed  # the server went on after them
+                    failed.clear()
                 except (httpx.HTTPError, openai.OpenAIError) as err:
                     if not self._is_there(http):
                         return
-                    self.troubles[type(err).__name__] += 1
+                    failed[type(err).__name__] += 1
+                    time.sleep(0.2)
+            self.troubles += failed
 
     @staticmethod
     def _is_there(http: httpx.Client) -> bool:

@@ -29,7 +29,7 @@ from rft_data.core.protocols import Completion, Engine, Sampling
 from rft_data.core.rows import WeightRef
 from rft_data.recipe.names import ENGINE_OPTIONS
 from rft_data.weights.probe import PROBE_FILE
-from tests.explorers.conftest import STEPPED_BY_US
+from tests.explorers.conftest import SERVED, STEPPED_BY_US
 
 VOCABULARY, END = 96, 1
 PROMPTS = [[2 + (7 * i + 3 * j) % (VOCABULARY - 2) for j in range(3 + i % 11)] for i in range(40)]
@@ -390,7 +390,7 @@ def test_a_failure_inside_reaches_every_caller_and_ends_the_engine(bench: Any) -
         engine.load_weights(bench.ref("b"))
 
 
-@pytest.mark.parametrize("bench", [("vllm", True), ("served", True)], ids=str, indirect=True)
+@pytest.mark.parametrize("bench", [pytest.param(("vllm", True), id="vllm"), SERVED], indirect=True)
 @pytest.mark.slow
 def test_an_engine_that_sleeps_serves_nothing_and_wakes_with_its_weights(bench: Any) -> None:
     engine, good = bench.engine, bench.ref("a")
