@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from explorers.engines.images import Fetch
 from explorers.engines.isolation import RandomStream, process_state_kept
 from explorers.engines.proof import Proof, check_room, end_token_ids, probe_tolerance
 from explorers.engines.resting import Rest
@@ -33,6 +32,7 @@ from explorers.engines.vllm_options import (
 )
 from explorers.engines.vllm_process import ONE_AT_A_TIME, opened, shut_down
 from explorers.engines.vllm_request import Flight, Flights, OnOutput, prompt_logprobs, sampled_tokens
+from explorers.engines.vllm_serving import VllmServing
 from explorers.ledger import note_unfinished
 from explorers.transports import make_transport
 from explorers.transports.arrival import Source
@@ -42,7 +42,7 @@ from rft_data.core.protocols import Completion, Sampling
 from rft_data.core.rows import WeightRef
 
 
-class VllmEngine:
+class VllmEngine(VllmServing):
     """Serves one proven policy version; refuses to serve before `load_weights` has proved one."""
 
     def __init__(
@@ -93,18 +93,6 @@ class VllmEngine:
         self._stepper: asyncio.Task[None] | None = None
         self.rest = Rest(self.in_flight, lambda level: self._llm.sleep(level), lambda: self._llm.wake_up())
 
-    @property
-    def version(self) -> int:
-        """The version whose weights it has proved to serve.
-
-        Raises: ParityError before the first good `load_weights` and after a failed one.
-        """
-        return self._proof.version
-
-    def images_from(self, fetch: Fetch) -> None:
-        """Take the bytes of images from here."""
-        self._images.come_from(fetch)
-
     async def generate(
         self, prompt_ids: Sequence[int], sampling: Sampling, images: Sequence[str] = ()
     ) -> Completion:
@@ -122,9 +110,7 @@ class VllmEngine:
             note_unfinished(flight.tokens_so_far(self._llm))
             self._abort([flight])
             raise
-        if self._images.taken:
-            self._images.check_sampled(answer.outputs[0].token_ids)
-        return flight.completion(answer, self._images.processor)
+        return self._completion(flight, answer)
 
     async def start(
         self,
@@ -221,22 +207,7 @@ class VllmEngine:
         if self._llm is not None:
             self._calls.later(partial(self._calls.abort, request_ids))
 
-    def _break(self, err: Exception) -> EngineError:
-        """Close the engine after a failed step: the state of vLLM is unknown."""
-        failure = EngineError(
-            f"vLLM failed while sampling ({type(err).__name__}: {err}) and was closed; make a new engine."
-        )
-        failure.__cause__ = err
-        self._flights.fail(failure)
-        self._flights.running.clear()
-        self.close()
-        return failure
-
     # --- what a swap needs (explorers.engines.swap.Host) ---------------------------------------------------
-
-    def in_flight(self) -> int:
-        """Requests that are not answered yet."""
-        return len(self._flights.running)
 
     async def idle(self) -> None:
         """Wait until vLLM has answered them."""

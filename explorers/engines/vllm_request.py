@@ -51,14 +51,17 @@ class Flight:
         else:
             self.future.set_exception(failure)
 
-    def tokens_so_far(self, llm: Any) -> int:
-        """Tokens of a request whose caller was cancelled, perhaps while the answer was on its way to it.
-
-        `llm`: None for an engine that was closed.
-        """
+    def answered_tokens(self) -> int | None:
+        """Tokens of the answer, also of one on its way to a caller who was cancelled; None without one."""
         future = self.future
-        if future.done() and not future.cancelled() and future.exception() is None:
-            return len(future.result().outputs[0].token_ids)
+        if not future.done() or future.cancelled() or future.exception() is not None:
+            return None
+        return len(future.result().outputs[0].token_ids)
+
+    def tokens_so_far(self, llm: Any) -> int:
+        """Tokens of a request whose caller was cancelled; `llm`: None for an engine that was closed."""
+        if (tokens := self.answered_tokens()) is not None:
+            return tokens
         return 0 if llm is None else sampled_tokens(llm).get(self.request_id, 0)
 
     def completion(self, answer: Any, processor: str) -> Completion:

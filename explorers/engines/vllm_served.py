@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from explorers.engines.images import Fetch
 from explorers.engines.isolation import process_state_kept
 from explorers.engines.proof import Proof, check_room, end_token_ids, probe_tolerance
 from explorers.engines.resting import Rest
@@ -34,6 +33,7 @@ from explorers.engines.vllm_options import (
 )
 from explorers.engines.vllm_process import ONE_AT_A_TIME
 from explorers.engines.vllm_request import Flight, Flights, asked, prompt_logprobs
+from explorers.engines.vllm_serving import VllmServing
 from explorers.ledger import note_unfinished
 from explorers.transports import make_transport
 from explorers.transports.arrival import Source
@@ -43,7 +43,7 @@ from rft_data.core.protocols import Completion, Sampling
 from rft_data.core.rows import WeightRef
 
 
-class ServedVllmEngine:
+class ServedVllmEngine(VllmServing):
     """Serves one proven policy version on several devices; refuses to serve before one was proved."""
 
     def __init__(
@@ -81,18 +81,6 @@ class ServedVllmEngine:
         self._flights = Flights()
         self.rest = Rest(self.in_flight, lambda level: self._open().sleep(level), lambda: self._open().wake())
 
-    @property
-    def version(self) -> int:
-        """The version whose weights it has proved to serve.
-
-        Raises: ParityError before the first good `load_weights` and after a failed one.
-        """
-        return self._proof.version
-
-    def images_from(self, fetch: Fetch) -> None:
-        """Take the bytes of images from here."""
-        self._images.come_from(fetch)
-
     async def generate(
         self, prompt_ids: Sequence[int], sampling: Sampling, images: Sequence[str] = ()
     ) -> Completion:
@@ -116,9 +104,7 @@ class ServedVllmEngine:
         except asyncio.CancelledError:
             note_unfinished(self._given_up(flight))
             raise
-        if self._images.taken:
-            self._images.check_sampled(answer.outputs[0].token_ids)
-        return flight.completion(answer, self._images.processor)
+        return self._completion(flight, answer)
 
     def load_weights(self, ref: WeightRef) -> float:
         """Swap the live weights of an engine without requests in one atomic call and prove them.
@@ -171,35 +157,18 @@ class ServedVllmEngine:
         elif isinstance(found, ValueError | AssertionError):  # of this prompt alone
             flight.future.set_exception(found)
         else:
-            flight.fail(self._break(found))
+            flight.fail(self._break(found, "; the log of its processes says why"))
 
     def _given_up(self, flight: Flight) -> int:
         """End the request of a caller who was cancelled; returns its tokens so far."""
         running = self._flights.running.pop(flight.request_id, None)
-        done = flight.future.done() and not flight.future.cancelled() and not flight.future.exception()
-        if done:
-            return len(flight.future.result().outputs[0].token_ids)
+        if (tokens := flight.answered_tokens()) is not None:
+            return tokens
         if running is None or self._front is None:
             return 0
         return self._front.abort([flight.request_id]).get(flight.request_id, 0)
 
-    def _break(self, err: Exception) -> EngineError:
-        """Close the engine after an error that is not of one prompt: the state of vLLM is unknown."""
-        failure = EngineError(
-            f"vLLM failed while sampling ({type(err).__name__}: {err}; the log of its processes says why) "
-            "and was closed; make a new engine."
-        )
-        failure.__cause__ = err
-        self._flights.fail(failure)
-        self._flights.running.clear()
-        self.close()
-        return failure
-
     # --- what a swap needs (explorers.engines.swap.Host) ---------------------------------------------------
-
-    def in_flight(self) -> int:
-        """Requests that are not answered yet."""
-        return len(self._flights.running)
 
     async def idle(self) -> None:
         """Wait until vLLM has answered them."""
