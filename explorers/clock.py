@@ -7,7 +7,7 @@ server's) are not seen; all else counts as the rest.
 from __future__ import annotations
 
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -15,16 +15,15 @@ from contextvars import ContextVar
 _DIGITS = 4
 
 
-class RolloutClock:
-    """Wall seconds of a rollout by phase: those in which at least one of its calls was in it."""
+class Phases:
+    """Wall seconds by phase: those in which at least one caller was in it. Phases may overlap."""
 
-    __slots__ = ("_began", "_entered", "_inside", "_seconds")
+    __slots__ = ("_entered", "_inside", "_seconds")
 
     def __init__(self) -> None:
-        self._began = time.monotonic()
         self._inside: Counter[str] = Counter()
         self._entered: dict[str, float] = {}
-        self._seconds: dict[str, float] = {}
+        self._seconds: defaultdict[str, float] = defaultdict(float)
 
     @contextmanager
     def during(self, phase: str) -> Iterator[None]:
@@ -37,13 +36,32 @@ class RolloutClock:
         finally:
             self._inside[phase] -= 1
             if self._inside[phase] == 0:
-                spent = time.monotonic() - self._entered[phase]
-                self._seconds[phase] = self._seconds.get(phase, 0.0) + spent
+                self._seconds[phase] += time.monotonic() - self._entered[phase]
 
-    def seconds(self) -> dict[str, float]:
-        """`all`: since the rollout began; and of each phase that it was in. Phases may overlap."""
-        whole = time.monotonic() - self._began
-        return {name: round(value, _DIGITS) for name, value in {"all": whole, **self._seconds}.items()}
+    def take(self, now: float) -> dict[str, float]:
+        """The seconds up to `now` (monotonic) of each phase that somebody was in; then counts from 0."""
+        for phase in +self._inside:
+            self._seconds[phase] += now - self._entered[phase]
+            self._entered[phase] = now
+        seconds, self._seconds = self._seconds, defaultdict(float)
+        return dict(seconds)
+
+
+class RolloutClock:
+    """The phases of one rollout, by its calls."""
+
+    __slots__ = ("_began", "_phases", "during")
+
+    def __init__(self) -> None:
+        self._began = time.monotonic()
+        self._phases = Phases()
+        self.during = self._phases.during
+
+    def take(self) -> dict[str, float]:
+        """Seconds: `all` since the rollout began, and those of each phase that it was in."""
+        now = time.monotonic()
+        seconds = {"all": now - self._began, **self._phases.take(now)}
+        return {name: round(value, _DIGITS) for name, value in seconds.items()}
 
 
 _RUNNING: ContextVar[RolloutClock | None] = ContextVar("clock of a rollout", default=None)

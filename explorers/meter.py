@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
@@ -42,16 +42,11 @@ _SAMPLE = 100_000
 
 
 class Meter:
-    """Counts, wall-clock seconds per phase, and the first reason for each kind of failure.
-
-    The seconds of a phase are those in which at least one caller was in it. They are never more than the
-    elapsed seconds. Phases overlap.
-    """
+    """Counts, wall-clock seconds per phase (see `Phases`), and the first reason for each kind of failure."""
 
     def __init__(self) -> None:
         self.ledger = Ledger()
-        self._inside: Counter[str] = Counter()
-        self._entered: dict[str, float] = {}
+        self._phases = clock.Phases()
         self._restart(time.monotonic())
 
     def count(self, name: str, n: int = 1) -> None:
@@ -75,18 +70,9 @@ class Meter:
         if len(self._reward_s) < _SAMPLE:
             self._reward_s.append(seconds)
 
-    @contextmanager
-    def during(self, phase: str) -> Iterator[None]:
-        """Count the time of the block as time in `phase`."""
-        if self._inside[phase] == 0:
-            self._entered[phase] = time.monotonic()
-        self._inside[phase] += 1
-        try:
-            yield
-        finally:
-            self._inside[phase] -= 1
-            if self._inside[phase] == 0:
-                self._seconds[phase] += time.monotonic() - self._entered[phase]
+    def during(self, phase: str) -> AbstractContextManager[None]:
+        """Count the time of a `with` block as time in `phase`."""
+        return self._phases.during(phase)
 
     def take(self) -> dict[str, float]:
         """Return all counts and times since the last call, and reset them.
@@ -97,10 +83,7 @@ class Meter:
         `rollouts_unscored/CAUSE`, `rewards_retried`: only where there were any; and what `Ledger.take` gives.
         """
         end = time.monotonic()
-        for phase in _PHASES:
-            if self._inside[phase]:
-                self._seconds[phase] += end - self._entered[phase]
-                self._entered[phase] = end
+        seconds = {**dict.fromkeys(_PHASES, 0.0), **self._phases.take(end)}
         elapsed = max(end - self._since, 1e-9)
         p50, p95 = np.percentile(self._reward_s, [50, 95]) if self._reward_s else (0.0, 0.0)
         for name, why in self._reasons.items():
@@ -108,11 +91,11 @@ class Meter:
         numbers = {
             **{name: float(self._counts[name]) for name in _COUNTS},
             **{name: float(n) for name, n in self._counts.items() if name == RETRIED or "/" in name},
-            **{f"{phase}_s": self._seconds[phase] for phase in _PHASES},
+            **{f"{phase}_s": spent for phase, spent in seconds.items()},
             "rows_per_rollout": self._counts["rows"] / max(1, self._counts["rollouts_arrived"]),
             "elapsed_s": elapsed,
-            "idle_s": max(0.0, elapsed - self._seconds["playing"]),
-            "bubble_ratio": min(1.0, max(0.0, 1.0 - self._seconds["generating"] / elapsed)),
+            "idle_s": max(0.0, elapsed - seconds["playing"]),
+            "bubble_ratio": min(1.0, max(0.0, 1.0 - seconds["generating"] / elapsed)),
             "reward_p50_s": float(p50),
             "reward_p95_s": float(p95),
             **self.ledger.take(),
@@ -123,7 +106,6 @@ class Meter:
     def _restart(self, now: float) -> None:
         self._since = now
         self._counts: Counter[str] = Counter()
-        self._seconds = dict.fromkeys(_PHASES, 0.0)
         self._reasons: dict[str, str] = {}
         self._reward_s: list[float] = []
 

@@ -188,7 +188,7 @@ class GroupPlayer:
 
 def _timed(rows: list[Experience], clock: RolloutClock) -> list[Experience]:
     last = rows[-1]
-    return [*rows[:-1], replace(last, metadata={**last.metadata, ROLLOUT_SECONDS: clock.seconds()})]
+    return [*rows[:-1], replace(last, metadata={**last.metadata, ROLLOUT_SECONDS: clock.take()})]
 
 
 def _fate(one: Member, member: int, kept: Collection[int] | None) -> BurnCause | None:

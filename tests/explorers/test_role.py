@@ -26,7 +26,7 @@ from rft_data.core.errors import (
 from rft_data.core.files import write_manifest
 from rft_data.core.protocols import RoleSpec
 from rft_data.core.rows import Assignment, Played, Task, Ticket, WeightRef
-from rft_data.core.words import HubRole
+from rft_data.core.words import ROLLOUT_SECONDS, HubRole
 from rft_data.placement.hub import HubServer
 from rft_data.placement.local import LocalPlacement
 from tests.explorers.toys import SlowBuffer, task
@@ -207,8 +207,11 @@ def test_an_evaluation_that_fails_has_its_row_too(make: Make, buffer: Buffer) ->
 
 
 def test_several_answers_to_a_task_are_sampled_as_groups_are(make: Make, buffer: Buffer) -> None:
-    seqs = asyncio.run(make(buffer).evaluate([task("ok"), task("ok", name="u")], "run/eval-x-0", samples=3))
+    asked = [task("ok"), task("ok", name="u")], "run/eval-x-0", 3
+    seqs = asyncio.run(make(buffer).evaluate(*asked))
+    assert asyncio.run(make(buffer).evaluate(*asked)) == seqs, "measured again they are the same rows"
     rows = to_experiences(buffer.take(seqs))
+    assert not any(ROLLOUT_SECONDS in row.metadata for row in rows)
     assert [row.member for row in rows] == [0, 1, 2] * 2
     assert len({row.experience_id for row in rows}) == 6
 
