@@ -16,7 +16,7 @@ from rft_data.core.errors import RftError, RowError
 
 MODEL = "policy"
 """What the model is called in the list of models; requests may call it anything."""
-_MAX_BODY = 32 << 20
+MAX_BODY = 32 << 20
 _MAX_CHOICES = 128
 _OVER = "the rollout has ended, so nothing is sampled for it any more."
 _UNREAD = ("metadata", "store", "service_tier", "stream_options", "prompt_cache_key", "safety_identifier")
@@ -57,9 +57,9 @@ class LookApp:
         await asyncio.gather(*self._answering, return_exceptions=True)
 
     async def _answered(self, create: Callable[..., Any], receive: Receive, send: Send) -> None:
-        raw = await read_body(receive, _MAX_BODY)
+        raw = await read_body(receive, MAX_BODY)
         if raw is None:
-            await refuse(send, 413, f"the request is longer than {_MAX_BODY} bytes.")
+            await refuse(send, 413, f"the request is longer than {MAX_BODY} bytes.")
             return
         if self._closed:
             await refuse(send, 409, _OVER)
@@ -125,14 +125,20 @@ async def answer(send: Send, status: int, content: Mapping[str, Any]) -> None:
     await send({"type": "http.response.body", "body": raw})
 
 
-def _asked(raw: bytes) -> dict[str, Any]:
-    """Raises: RowError."""
+def request_object(raw: bytes) -> dict[str, Any]:
+    """The JSON object in a request's body. Raises: RowError for anything else."""
     try:
         found = json.loads(raw)
     except (ValueError, RecursionError) as err:
         raise RowError(f"the request is no JSON ({type(err).__name__}); wanted an object.") from err
     if not isinstance(found, dict):
         raise RowError(f"the request is JSON of type {type(found).__name__}; wanted an object.")
+    return found
+
+
+def _asked(raw: bytes) -> dict[str, Any]:
+    """Raises: RowError."""
+    found = request_object(raw)
     needed = "messages" if "messages" in found else "prompt"
     if needed not in found:
         raise RowError("the request has neither 'messages' nor 'prompt'.")

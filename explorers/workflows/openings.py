@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any, TypeVar
 
-from rft_data.core.errors import RowError
+from explorers.conversations.look_app import request_object
 
 _MOST_GROUPS = 4096
 _SAID = ("messages", "prompt", "tools")
@@ -39,12 +39,7 @@ class Said:
     @classmethod
     def of(cls, raw: bytes) -> Said:
         """Of a request's body: messages, prompt and tools. Raises: RowError for no JSON object."""
-        try:
-            body = json.loads(raw)
-        except (ValueError, RecursionError) as err:
-            raise RowError(f"the request is no JSON ({type(err).__name__}); wanted an object.") from err
-        if not isinstance(body, dict):
-            raise RowError(f"the request is JSON of type {type(body).__name__}; wanted an object.")
+        body = request_object(raw)
         text = json.dumps({name: body.get(name) for name in _SAID}, sort_keys=True)
         return cls(text, frozenset(_words(body)))
 

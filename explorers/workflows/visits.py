@@ -16,13 +16,12 @@ from time import monotonic
 
 from explorers.capture.answers import refuse
 from explorers.capture.asgi import Receive, Scope, Send, read_body, replayed
-from explorers.conversations.look_app import LookApp, answer
+from explorers.conversations.look_app import MAX_BODY, LookApp, answer
 from explorers.workflows.openings import Arrival, Openings, Said
 from explorers.workflows.program_doors import Door, Doors, bearer_key, stated_reward
 from rft_data.core.errors import RowError
 
 _MAX_BODY = 1 << 16
-_MAX_FIRST = 32 << 20
 _LOOK_S, _SOON_S = 1.0, 0.05
 """Longest and shortest time between two looks whether a trajectory was left alone."""
 _REWARD, _END, _ABANDON = _TOLD = ("POST reward", "POST end", "POST abandon")
@@ -185,9 +184,9 @@ class Visits:
     async def _find_rollout(
         self, openings: Openings, arrival: Arrival, scope: Scope, receive: Receive, send: Send
     ) -> None:
-        raw = await read_body(receive, _MAX_FIRST)
+        raw = await read_body(receive, MAX_BODY)
         if raw is None:
-            await refuse(send, scope["path"], 413, f"the request is longer than {_MAX_FIRST} bytes.")
+            await refuse(send, scope["path"], 413, f"the request is longer than {MAX_BODY} bytes.")
             return
         try:
             said = Said.of(raw)
