@@ -15,7 +15,7 @@ from pathlib import Path
 
 from rft_data.core.errors import BusyError, FencedError, RftError
 from rft_data.core.failpoints import failpoint
-from rft_data.core.files import MANIFEST_FILE, file_digest, make_folder
+from rft_data.core.files import MANIFEST_FILE, file_digest, make_folder, write_text
 from rft_data.core.lock import Lock
 from rft_data.core.objects import Objects
 from rft_data.core.scratch import working_folder
@@ -150,8 +150,8 @@ class Mirror:
         while not self._ended.wait(BEAT_S):
             try:
                 self._save(_at_top)
-                if self._objects.has(STOP_OBJECT):
-                    self._objects.fetch(STOP_OBJECT, self.folder / STOP_FILE)
+                if (request := self._objects.text(STOP_OBJECT)) is not None:
+                    write_text(self.folder / STOP_FILE, request)  # in one step: the run looks every second
                     self._objects.remove(STOP_OBJECT)
             except FencedError as err:  # the buffer refuses the run's next write for the same reason
                 log.error("%s", err)
