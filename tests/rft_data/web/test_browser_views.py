@@ -98,8 +98,9 @@ def test_a_view_that_is_wrong_is_found(visitor: Visitor) -> None:
     visitor.open("/s/library")
     visitor.page.evaluate(
         """() => {
-          const late = document.createElement("img");
-          late.style.cssText = "display: block; height: 200px; width: 3000px";
+          const late = document.createElement("div");
+          late.style.cssText = "height: 200px; width: 3000px";
+          late.innerHTML = '<svg role="img" width="9" height="9"></svg>';
           document.querySelector("main").prepend(late);
           const pale = document.createElement("a");
           pale.href = "/"; pale.textContent = "pale"; pale.tabIndex = -1;
