@@ -28,7 +28,7 @@ from rft_data.core.rows import Assignment, Experience, Played, Task, WeightRef
 from rft_data.placement.hub.node_files import node_files
 
 _EVALUATED = 512
-"""Largest number of rows of an evaluation in one append."""
+"""From so many rows on an evaluation stores what it has; the rows of one task are never parted."""
 
 
 class ExplorerRole:
@@ -72,10 +72,13 @@ class ExplorerRole:
         if samples == 1:
             sampling = replace(sampling, temperature=0.0)
         answers = await together([self._answers(task, label, samples, sampling) for task in tasks])
-        rows = [row for answer in answers for row in answer]
+        rows: list[Experience] = []
         stored: list[int] = []
-        for first in range(0, len(rows), _EVALUATED):
-            stored += await self._appends.append_now(rows[first : first + _EVALUATED])
+        for place, answer in enumerate(answers, start=1):
+            rows += answer
+            if len(rows) >= _EVALUATED or place == len(answers):
+                stored += await self._appends.append_now(rows)
+                rows = []
         return stored
 
     async def load_weights(self, ref: WeightRef) -> float:

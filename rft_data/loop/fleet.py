@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -15,14 +15,15 @@ from typing import Any
 from rft_data.core.errors import EngineError, ParityError, RoleDiedError, StalledError
 from rft_data.core.files import folder_bytes
 from rft_data.core.protocols import Role, WeightSender
-from rft_data.core.rows import Assignment, Played, Task, WeightRef
+from rft_data.core.rows import Assignment, Played, WeightRef
 from rft_data.loop.extras import Extras
 from rft_data.loop.member import Member
 from rft_data.weights.versions import VersionRegistry
 
 log = logging.getLogger(__name__)
 
-_MAY_RESTART = (RoleDiedError, StalledError, EngineError, ParityError)
+MAY_RESTART = (RoleDiedError, StalledError, EngineError, ParityError)
+"""Errors of a call after which its explorer is started again."""
 
 
 class Fleet:
@@ -56,7 +57,7 @@ class Fleet:
         self.members = [Member(role) for role in roles]
         self._versions = versions
         self._whole_rounds = whole_rounds
-        self._deadline_s = deadline_s
+        self.deadline_s = deadline_s
         self._max_restarts = max_restarts
         self._published: WeightRef | None = None
         self._published_bytes = 0
@@ -122,7 +123,7 @@ class Fleet:
             calls = [share] if self._whole_rounds else [[one] for one in share]
             for call in filter(None, calls):
                 future = member.role.call(
-                    "explore", list[Played], deadline_s=self._deadline_s, assignments=call
+                    "explore", list[Played], deadline_s=self.deadline_s, assignments=call
                 )
                 member.playing[future] = call
             member.watch()
@@ -149,8 +150,8 @@ class Fleet:
                     played += future.result()
                     del member.playing[future]
                     member.deaths = 0
-                except _MAY_RESTART as err:
-                    self._restart(member, err)
+                except MAY_RESTART as err:
+                    self.restart(member, err)
             member.watch()
         lost, self._lost = self._lost, []
         return sorted(played, key=lambda one: one.ticket.ordinal), lost
@@ -173,6 +174,26 @@ class Fleet:
             self._versions.let_go(member.loading[1].version)
         self.members.remove(member)
 
+    def restart(self, member: Member, why: Exception) -> None:
+        """Start an explorer again that died or does not answer; what it was playing is lost.
+
+        Raises: `why`, if that was tried `max_restarts` times since it last returned something.
+        """
+        if member.deaths >= self._max_restarts and not member.extra:
+            raise why
+        member.deaths += 1
+        what = "is gone" if member.extra else "is started again"
+        log.warning("%s %s (%d groups lost): %s", member.role.name, what, member.load, why)
+        self._lost += [assignment for call in member.playing.values() for assignment in call]
+        member.playing.clear()
+        if member.loading is not None:
+            self._versions.let_go(member.loading[1].version)
+        member.loading, member.version, member.asked = None, -1, None
+        if member.extra:
+            member.leaves_at, member.died = time.monotonic(), True
+        else:
+            member.starting = member.role.restart()
+
     def _finished(self, member: Member) -> list[Future[list[Played]]]:
         """Calls that may be collected; those of a whole round only together."""
         if self._whole_rounds and not all(f.done() for member in self.members for f in member.playing):
@@ -193,21 +214,6 @@ class Fleet:
                     member.loading[0].exception()
                     self._loaded(member, *member.loading)
 
-    def evaluate(self, tasks: Sequence[Task], label: str, samples: int) -> list[int]:
-        """Play each task, spread over the explorers; returns the stored rows' numbers.
-
-        Args: samples: 1 is greedy; more are sampled as groups are.
-        Raises: what an explorer raises.
-        """
-        asked = {"label": label, "samples": samples}
-        serving = [member for member in self.members if member.stays]
-        calls = [
-            member.role.call("evaluate", list[int], deadline_s=self._deadline_s, tasks=list(share), **asked)
-            for member, share in zip(serving, _shares(tasks, len(serving)), strict=True)
-            if share
-        ]
-        return [seq for call in calls for seq in call.result()]
-
     def busy_seconds(self) -> dict[str, float]:
         """Seconds each explorer had a call under way, since this was last read."""
         found = {}
@@ -225,7 +231,7 @@ class Fleet:
                 if asked.exception() is None:  # else its death shows in the calls that play
                     found[member.role.name] = asked.result()
             if member.asked is None and member.starting is None and member.stays:
-                member.asked = member.role.call("metrics", dict[str, float], deadline_s=self._deadline_s)
+                member.asked = member.role.call("metrics", dict[str, float], deadline_s=self.deadline_s)
         return found
 
     def last_metrics(self) -> list[dict[str, float]]:
@@ -233,7 +239,7 @@ class Fleet:
         asked = [member.asked for member in self.members if member.asked is not None]
         for member in self.members:
             member.asked = None
-            asked.append(member.role.call("metrics", dict[str, float], deadline_s=self._deadline_s))
+            asked.append(member.role.call("metrics", dict[str, float], deadline_s=self.deadline_s))
         return [one.result() for one in asked if one.exception() is None]
 
     def _follow(self, members: Sequence[Member]) -> None:
@@ -247,7 +253,7 @@ class Fleet:
         for member in ready:
             self._versions.hold(ref.version)
             member.loading = (
-                member.role.call("load_weights", float, deadline_s=self._deadline_s, ref=ref),
+                member.role.call("load_weights", float, deadline_s=self.deadline_s, ref=ref),
                 ref,
             )
             member.loading_since = time.monotonic()
@@ -258,29 +264,13 @@ class Fleet:
         self._versions.let_go(ref.version)
         try:
             member.parity = load.result()
-        except _MAY_RESTART as err:
-            self._restart(member, err)
+        except MAY_RESTART as err:
+            self.restart(member, err)
             return
         member.version = ref.version
         member.loaded_s = time.monotonic() - member.loading_since
         if ref != self._published:
             self._follow([member])
-
-    def _restart(self, member: Member, why: Exception) -> None:
-        if member.deaths >= self._max_restarts and not member.extra:
-            raise why
-        member.deaths += 1
-        what = "is gone" if member.extra else "is started again"
-        log.warning("%s %s (%d groups lost): %s", member.role.name, what, member.load, why)
-        self._lost += [assignment for call in member.playing.values() for assignment in call]
-        member.playing.clear()
-        if member.loading is not None:
-            self._versions.let_go(member.loading[1].version)
-        member.loading, member.version, member.asked = None, -1, None
-        if member.extra:
-            member.leaves_at, member.died = time.monotonic(), True
-        else:
-            member.starting = member.role.restart()
 
     def _started(self, member: Member) -> None:
         """If its restart is done, have it load the published weights."""
@@ -289,12 +279,7 @@ class Fleet:
         started, member.starting = member.starting, None
         try:
             started.result()
-        except _MAY_RESTART as err:
-            self._restart(member, err)
+        except MAY_RESTART as err:
+            self.restart(member, err)
             return
         self._follow([member])
-
-
-def _shares(tasks: Sequence[Task], n: int) -> Iterator[Sequence[Task]]:
-    size = -(-len(tasks) // n)
-    return (tasks[place * size : (place + 1) * size] for place in range(n))

@@ -27,7 +27,7 @@ class Member:
     starting: Future[None] | None = None
     """Its restart, while that is under way."""
     deaths: int = 0
-    """How often it was started again since it last returned a group."""
+    """How often it was started again since it last returned a group or its part of an evaluation."""
     parity: float = 0.0
     """Largest logprob difference (nats) at its last load."""
     busy_s: float = 0.0

@@ -17,6 +17,7 @@ from rft_data.core.codec import to_experiences
 from rft_data.core.effective_reward import ShapedRewards
 from rft_data.core.files import fsync
 from rft_data.core.words import RunPhase
+from rft_data.loop.evaluation import evaluate
 from rft_data.loop.fleet import Fleet
 from rft_data.run.accuracy import Figures, figures
 from rft_data.run.folder import Run
@@ -93,9 +94,8 @@ class StepEvaluations:
 def _play(run: Run, fleet: Fleet, heldout: Heldout, label: str, key: str) -> Figures:
     """Play the held-out tasks, let operators shape the rewards, and count."""
     with run.timed(RunPhase.EVALUATION):
-        fleet.settle()
         name = f"{run.run_id}/eval-{label}-{run.attempt}"
-        rows = run.buffer.take(fleet.evaluate(heldout.tasks, name, heldout.samples))
+        rows = run.buffer.take(evaluate(fleet, run.buffer, heldout.tasks, name, heldout.samples))
         if heldout.shaping is not None and rows.num_rows:
             run.buffer.annotate(heldout.shaping.run(rows))
             rows = ShapedRewards(run.buffer).counted(rows)

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from explorers import role as role_module
 from explorers.role import ExplorerRole, explorer_role
 from rft_data.buffer import Buffer
 from rft_data.core.codec import to_experiences
@@ -214,6 +215,16 @@ def test_several_answers_to_a_task_are_sampled_as_groups_are(make: Make, buffer:
     assert not any(ROLLOUT_SECONDS in row.metadata for row in rows)
     assert [row.member for row in rows] == [0, 1, 2] * 2
     assert len({row.experience_id for row in rows}) == 6
+
+
+def test_the_answers_to_one_task_are_stored_together(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(role_module, "_EVALUATED", 4)
+    buffer = SlowBuffer()
+    asked = [task("ok", name=name) for name in "abc"], "run/eval-x-0", 3
+    assert len(asyncio.run(make(buffer).evaluate(*asked))) == 9
+    stored = [[row.task_id for row in rows] for rows in buffer.calls]
+    names = [one.task_id for one in asked[0]]
+    assert stored == [[names[0]] * 3 + [names[1]] * 3, [names[2]] * 3]
 
 
 def test_what_the_buffer_raises_ends_the_call(make: Make) -> None:

@@ -11,12 +11,13 @@ import asyncio
 import hashlib
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from rft_data.core.errors import EngineError, TrainingError
 from rft_data.core.files import flush, write_manifest
-from rft_data.core.rows import Assignment, FileFacts, Lease, Played, StepReport, Task, WeightRef
+from rft_data.core.rows import Assignment, FileFacts, Lease, Played, StepReport, Task, Ticket, WeightRef
 from tests.rft_data.conftest import experience_id_of, make_experience
 
 SIZE = 2
@@ -45,7 +46,15 @@ class ToyExplorer:
     """Plays groups without a model; fails on every fifth task if told to."""
 
     def __init__(
-        self, buffer: Any, run_id: str, attempt: int, rule: str, failing: bool, pause_s: float, seed: int
+        self,
+        buffer: Any,
+        run_id: str,
+        attempt: int,
+        rule: str,
+        failing: bool,
+        pause_s: float,
+        seed: int,
+        killed: str = "",
     ) -> None:
         self._buffer = buffer
         self._run_id = run_id
@@ -54,6 +63,7 @@ class ToyExplorer:
         self._failing = failing
         self._pause_s = pause_s
         self._seed = seed
+        self._killed = Path(killed) if killed else None
         self._ref: WeightRef | None = None
         self._weights = ""
         self._drawn = 0
@@ -83,6 +93,19 @@ class ToyExplorer:
         if self._rule == "broken":
             raise EngineError("the engine is gone")
         return [self._play(assignment) for assignment in assignments]
+
+    async def evaluate(self, tasks: list[Task], label: str, samples: int) -> list[int]:
+        """Stores task after task; with `killed` it writes its process id there after the first, and waits."""
+        stored: list[int] = []
+        for task in tasks:
+            assignment = Assignment(Ticket(f"{label}-{task.task_id}", 0, 0), task)
+            rows = [replace(self._row(assignment, n), source="eval") for n in range(samples)]
+            stored += self._buffer.append(rows).seqs
+            if self._killed is not None and not self._killed.exists():
+                self._killed.with_suffix(".draft").write_text(str(os.getpid()))
+                self._killed.with_suffix(".draft").rename(self._killed)
+                await asyncio.Event().wait()
+        return stored
 
     def _play(self, assignment: Assignment) -> Played:
         ticket, task = assignment.ticket, assignment.task
@@ -122,9 +145,10 @@ def explorer_role(
     failing: bool = False,
     pause_s: float = 0.0,
     seed: int = 0,
+    killed: str = "",
 ) -> ToyExplorer:
     """Factory."""
-    return ToyExplorer(buffer, run_id, attempt, rule, failing, pause_s, seed)
+    return ToyExplorer(buffer, run_id, attempt, rule, failing, pause_s, seed, killed)
 
 
 class ToyTrainer:

@@ -3,10 +3,12 @@
 import json
 import math
 import statistics
+from concurrent.futures import Future
 from contextlib import closing
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +16,7 @@ import pytest
 from ops.runtime.pipeline import OperatorPipeline
 from rft_data.core.errors import EngineError, RecipeError
 from rft_data.core.rows import Experience, Task
+from rft_data.loop.fleet import Fleet
 from rft_data.recipe import load_recipe
 from rft_data.run.accuracy import figures, pass_at_k
 from rft_data.run.build import shaping_pipeline
@@ -116,20 +119,28 @@ def test_a_tasks_own_reward_decides_for_it() -> None:
 # --- in a run --------------------------------------------------------------------------------------
 
 
-class Playing:
-    """As much of a fleet as an evaluation calls: it stores one graded rollout of each task."""
+class Explorer:
+    """A role that stores one graded rollout of each task."""
+
+    name, incarnation = "explorer-0", 0
 
     def __init__(self, run: Run, mark: float) -> None:
         self.run = run
         self.mark = mark
 
-    def settle(self) -> None:
-        pass
+    def call(self, method: str, returns: Any, *, deadline_s: float, **arguments: Any) -> Future[Any]:
+        done: Future[Any] = Future()
+        done.set_result(getattr(self, method)(**arguments))
+        return done
 
     def evaluate(self, tasks: list[Task], label: str, samples: int) -> list[int]:
         rows = [replace(r, experience_id=f"{label}/{r.experience_id}", group_id=f"{label}-{r.task_id}",
                         source="eval") for task in tasks for r in graded(task, self.mark)]  # fmt: skip
         return list(self.run.buffer.append(rows).seqs)
+
+
+def playing(run: Run, mark: float) -> Fleet:
+    return Fleet([Explorer(run, mark)], run.versions, whole_rounds=True, deadline_s=60)  # type: ignore[list-item]
 
 
 @pytest.fixture
@@ -146,7 +157,7 @@ def publish(run: Run, step: int) -> None:
 def test_the_best_weights_are_kept_and_named(run: Run) -> None:
     for step, mark in ((2, 0.5), (4, 1.0), (6, 0.75), (8, 1.0)):
         publish(run, step)
-        found = StepEvaluations(run, Playing(run, mark), Heldout(TASKS, 1, "exact"), 2).measure(step)
+        found = StepEvaluations(run, playing(run, mark), Heldout(TASKS, 1, "exact"), 2).measure(step)
         assert found["heldout/reward"] == mark
     folder = run.directory / "best" / "step-4"
     assert [child.name for child in folder.parent.iterdir()] == ["step-4"]
@@ -162,10 +173,10 @@ def test_operators_shape_the_reward_of_an_evaluation_too(run: Run) -> None:
     shaping = OperatorPipeline([{"format_reward_mapper": {"boxed": True, "weight": -0.5}}], name="ops")
     judged = Heldout(TASKS, 1, "exact", threshold=1.0, shaping=shaping)
     publish(run, 0)
-    found = measure(run, Playing(run, 1.0), judged, "start", "start")
+    found = measure(run, playing(run, 1.0), judged, "start", "start")
     assert (found.pass_rate, found.mean_reward) == (1.0, 1.0)
     boxed = OperatorPipeline([{"format_reward_mapper": {"pattern": "2", "weight": -0.5}}], name="ops")
-    found = measure(run, Playing(run, 1.0), replace(judged, shaping=boxed), "again", "again")
+    found = measure(run, playing(run, 1.0), replace(judged, shaping=boxed), "again", "again")
     assert (found.pass_rate, found.mean_reward) == (0.0, 0.5)
     assert run.progress.heldout_reward["again"] == {"reward": 0.5, "reward_error": 0.0}
     assert run.progress.heldout_parts["again"] == {"exact": 1.0}
