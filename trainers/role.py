@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +75,7 @@ class TrainerRole:
         report = self._trainer.train_on(batch, checkpoint=checkpoint)
         seconds = {"load_s": loaded - started, "step_s": time.perf_counter() - loaded}
         files = self._flushed() if checkpoint else {}
-        return StepReport({**report.metrics, **seconds}, report.ess, files)
+        return replace(report, metrics={**report.metrics, **seconds}, files=files)
 
     def save_weights(self, directory: str, header: Mapping[str, object]) -> str:
         """Write weights, probe and, last, a manifest with `header` into an empty folder of the run.

@@ -18,6 +18,10 @@ _ABOUT = {
     "annotations": ("what one operator pipeline decided about one experience; newest wins", "operators"),
     "leases": ("the log of leases: which consumer got which groups for which step", "ledger"),
     "consumed": ("which leases are part of a checkpoint", "ledger"),
+    "trained_tokens": (
+        "what the trainer found for each token of a few rows of every step; newest wins",
+        "trainer and loop",
+    ),
     "stage_rows": ("what each offline stage was trained on; newest wins", "run"),
     "feedback": (
         "what people and programs say about an experience later: delayed rewards, scores, edits",

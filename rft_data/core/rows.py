@@ -302,6 +302,17 @@ class FileFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class TokenValues:
+    """What the trainer found for each token of a row's completion, C values each, nats."""
+
+    seq: int
+    logprobs: Sequence[float]
+    """Of the tempered distribution of the policy at the step's start."""
+    entropies: Sequence[float] = ()
+    """Of the same distribution; empty where the trainer computes none."""
+
+
+@dataclass(frozen=True, slots=True)
 class StepReport:
     """The measurements of one optimizer step."""
 
@@ -310,3 +321,5 @@ class StepReport:
     """Effective sample size as a fraction of the sampled tokens, by the rows' lowest policy version."""
     files: Mapping[str, FileFacts] = field(default_factory=dict)
     """The files of the checkpoint written with it, by their path in its folder."""
+    tokens: Sequence[TokenValues] = ()
+    """Of a few rows."""

@@ -268,6 +268,29 @@ CONSUMED = pa.schema(
     ]
 )
 
+TRAINED_TOKENS = pa.schema(
+    [
+        _text("run_id", "run it belongs to", by="loop"),
+        _text("consumer", "who trained on it", by="loop"),
+        _int("step", "optimizer step", by="loop"),
+        _int("seq", "row of the experience; of each step there are a few", by="trainer"),
+        _list(
+            "logprobs",
+            _LOGPROB,
+            "of each token after the prompt, nats, by the trainer, of the tempered distribution of the "
+            "policy at the step's start",
+            by="trainer",
+        ),
+        _list(
+            "entropies",
+            _LOGPROB,
+            "of that distribution at each of these tokens, nats; empty where the trainer computes none",
+            by="trainer",
+        ),
+        _CREATED,
+    ]
+)
+
 STAGE_ROWS = pa.schema(
     [
         _text("run_id", "run it belongs to"),
@@ -359,6 +382,7 @@ TABLES: Mapping[str, tuple[pa.Schema, str | None]] = {
     "annotations": (ANNOTATIONS, None),
     "leases": (LEASES, "event_id"),
     "consumed": (CONSUMED, "lease_id"),
+    "trained_tokens": (TRAINED_TOKENS, None),
     "stage_rows": (STAGE_ROWS, None),
     "feedback": (FEEDBACK, "feedback_id"),
     "versions": (VERSIONS, None),

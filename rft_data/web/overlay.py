@@ -17,6 +17,8 @@ MOST_TOKENS = 4_000
 """Tokens that are shown, from the first sampled one on."""
 _LEVELS = 8
 _COLOURS = 6
+_LEAST_NATS = 0.01
+"""A distance of trainer and engine that is as dark as can be only if it is at least so large."""
 
 
 class Overlay(StrEnum):
@@ -28,6 +30,10 @@ class Overlay(StrEnum):
     """Green: above 0, red: below; the darker, the further."""
     TEACHER = "teacher"
     """The darker, the further the teacher's logprob is from the policy's."""
+    TRAINER = "trainer"
+    """The darker, the further the trainer's logprob is from the engine's, next to the row's largest."""
+    ENTROPY = "entropy"
+    """The darker, the less sure the policy was of what comes next, by the trainer."""
     VERSION = "version"
     """One colour for each stretch that one policy version sampled."""
     MASK = "mask"
@@ -55,6 +61,11 @@ class Facts:
     advantage: Sequence[float] | None
     """One value, or T."""
     spans: Sequence[Mapping[str, int]]
+    first: int = 0
+    """Place of the first token that the trainer's values are of."""
+    trained: Sequence[float] = ()
+    """The trainer's logprobs, from `first` on; empty where none are stored."""
+    entropies: Sequence[float] = ()
 
     def known(self) -> list[Overlay]:
         """The overlays for which something is stored."""
@@ -62,6 +73,8 @@ class Facts:
             Overlay.PROBABILITY: self.logprobs is not None,
             Overlay.ADVANTAGE: self.advantage is not None,
             Overlay.TEACHER: self.teacher is not None,
+            Overlay.TRAINER: bool(self.trained) and self.logprobs is not None,
+            Overlay.ENTROPY: bool(self.entropies),
             Overlay.VERSION: bool(self.spans),
             Overlay.MASK: True,
         }
@@ -82,6 +95,19 @@ class Facts:
         own = self.logprob(place)
         return None if own is None or self.teacher is None else float(self.teacher[place]) - own
 
+    def moved(self, place: int) -> float | None:
+        """How much surer the trainer was of a sampled token than the engine, nats."""
+        own, trained = self.logprob(place), self._by_trainer(self.trained, place)
+        return None if own is None or trained is None else trained - own
+
+    def entropy(self, place: int) -> float | None:
+        """Of the policy where a sampled token stands, nats."""
+        return self._by_trainer(self.entropies, place)
+
+    def _by_trainer(self, values: Sequence[float], place: int) -> float | None:
+        there = self.mask[place] and 0 <= place - self.first < len(values)
+        return float(values[place - self.first]) if there else None
+
     def span(self, place: int) -> int | None:
         """Which of the stretches holds the token."""
         return next(
@@ -89,11 +115,22 @@ class Facts:
         )
 
 
-def facts(row: Mapping[str, Any], advantage: Sequence[float] | None) -> Facts:
-    """What is stored about the tokens of a whole row."""
+def facts(
+    row: Mapping[str, Any], advantage: Sequence[float] | None, by_trainer: Mapping[str, Sequence[float]]
+) -> Facts:
+    """What is stored about the tokens of a whole row; `by_trainer`: what `trained_tokens` gives."""
     length = len(row["token_ids"] or [])
     mask = row["action_mask"] or [0] * length
-    return Facts(mask, row["logprobs"], row["teacher_logprobs"], advantage, row["version_spans"] or [])
+    return Facts(
+        mask,
+        row["logprobs"],
+        row["teacher_logprobs"],
+        advantage,
+        row["version_spans"] or [],
+        row["prompt_length"],
+        by_trainer.get("logprobs", ()),
+        by_trainer.get("entropies", ()),
+    )
 
 
 def tokens(
@@ -103,7 +140,8 @@ def tokens(
     start = max(0, prompt_length - 200)
     places = range(start, min(len(ids), start + MOST_TOKENS))
     texts = _texts(ids[start : places.stop], tokenizer)
-    largest = max((abs(known.given(place) or 0.0) for place in places), default=0.0)
+    value = known.moved if overlay == Overlay.TRAINER else known.given
+    largest = max((abs(value(place) or 0.0) for place in places), default=0.0)
     return [
         Token(text, _style(known, overlay, place, largest), _title(known, place, ids[place]))
         for place, text in zip(places, texts, strict=True)
@@ -121,6 +159,11 @@ def _style(known: Facts, overlay: Overlay, place: int, largest: float) -> str:
             given = known.given(place) or 0.0
             depth = round(_LEVELS * abs(given) / largest) if largest and math.isfinite(given) else 0
             return f"{sampled}{'good' if given > 0 else 'bad'} l{depth}"
+        case Overlay.TRAINER:
+            depth = round(_LEVELS * abs(known.moved(place) or 0.0) / max(largest, _LEAST_NATS))
+            return f"{sampled}l{depth}"
+        case Overlay.ENTROPY:
+            return f"{sampled}l{_level(-(known.entropy(place) or 0.0))}"
         case Overlay.VERSION:
             span = known.span(place)
             return sampled + ("l0" if span is None else f"v{span % _COLOURS}")
@@ -147,6 +190,10 @@ def _title(known: Facts, place: int, token: int) -> str:
         parts.append(f"probability {math.exp(logprob):.4g}, logprob {logprob:.4f}")
     if taught is not None:
         parts.append(f"teacher {taught:+.4f} nats")
+    if (moved := known.moved(place)) is not None:
+        parts.append(f"trainer {moved:+.4f} nats")
+    if (entropy := known.entropy(place)) is not None:
+        parts.append(f"entropy {entropy:.4f} nats")
     if given is not None:
         parts.append(f"advantage {given:+.4g}")
     if span is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rft_data.buffer import Buffer
@@ -27,6 +27,20 @@ class StepNumbers:
     """Key and value, in a fixed order."""
     words: Mapping[str, str]
     """What each key means."""
+
+
+def trained_tokens(buffer: Buffer, line: Lineage, run_id: str) -> Mapping[str, Sequence[float]]:
+    """What the trainer found for each token of a row at the newest step that kept it: columns by name."""
+    steps = sorted(use.step for use in line.uses if use.run_id == run_id)
+    if not steps:
+        return {}
+    named = (
+        Compare("run_id", "eq", run_id),
+        In("step", tuple(steps)),
+        Compare("seq", "eq", line.experience["seq"]),
+    )
+    rows = buffer.read("trained_tokens", ["step", "logprobs", "entropies"], And(named)).to_pylist()
+    return max(rows, key=lambda row: row["step"], default={})
 
 
 def trained_in(buffer: Buffer, line: Lineage, run_id: str) -> list[StepNumbers]:

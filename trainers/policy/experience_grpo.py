@@ -28,6 +28,7 @@ from trainers.policy.losses.context import loss_context
 from trainers.policy.losses.loss import Aggregation, Loss
 from trainers.policy.objective import TRLS, Objective
 from trainers.policy.off_policy import OffPolicy
+from trainers.policy.token_values import KeptTokens
 from trainers.policy.whole_lease import run_batch_ops
 from trainers.ranks.ranks import gathered
 
@@ -70,6 +71,7 @@ class ExperienceGRPOTrainer(DealtGRPOTrainer):
         self._kl_controller = None if objective.kl is None else objective.kl.controller()
         self._kl_of_step = 0.0
         self.drift = Drift()
+        self.tokens = KeptTokens()
         self.critic: Critic | None = None
         beta = args.beta
         if objective.needs_reference and not beta:
@@ -180,7 +182,7 @@ class ExperienceGRPOTrainer(DealtGRPOTrainer):
         **kwargs: object,
     ) -> Scored:
         scored = super()._get_per_token_logps_and_entropies(model, input_ids, attention_mask, kept, **kwargs)
-        self._scored = scored[0]
+        self._scored = scored[:2]
         return scored
 
     def _compute_loss(self, model: PreTrainedModel, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
@@ -188,7 +190,7 @@ class ExperienceGRPOTrainer(DealtGRPOTrainer):
         own, term = self._objective.loss, self._objective.kl
         if own is None:
             loss: torch.Tensor = super()._compute_loss(model, {**inputs, **self._image_inputs(inputs)})
-            logprobs = self._scored
+            logprobs, entropies = self._scored
         else:
             logprobs, entropies, balance = self._scored_with_entropies(model, inputs)
             loss = self._own_loss(own, inputs, logprobs, entropies)
@@ -198,6 +200,8 @@ class ExperienceGRPOTrainer(DealtGRPOTrainer):
             loss = loss + self._kl(term, inputs, logprobs)
         if self.critic is not None:
             loss = self._with_value_loss(self.critic, loss, inputs)
+        if self.accelerator.is_main_process:
+            self.tokens.add(inputs, logprobs, entropies)
         moved = logprobs.detach() - inputs["sampling_per_token_logps"]
         self.drift.add(
             gathered(moved, self.accelerator),

@@ -17,6 +17,7 @@ from trainers.policy.micro_batches import (
     deal,
 )
 from trainers.policy.objective import TRLS, Objective
+from trainers.policy.token_values import ROW
 
 
 def padding_factor(args: GRPOConfig, rows: int, padded: int) -> float:
@@ -84,8 +85,9 @@ def full_batch(
 
     Args: version: the trainer's policy version; None: the newest version of the rows.
     Returns: the tensors of `collate` and `deal`; `versions_behind` (R,), the policy versions between a row
-        and the trainer, which after a resume may be too high but never too low; and `advantage_factor`, 0-dim
-        or (R,), with which padding changes no loss of TRL's and a rollout of several rows counts as one.
+        and the trainer, which after a resume may be too high but never too low; `row` (R,), its place in
+        the lease; and `advantage_factor`, 0-dim or (R,), with which padding changes no loss of TRL's and a
+        rollout of several rows counts as one.
     Raises: RowError for a row that cannot be trained on; TrainingError when the rows are too
         few for this loss, or hold no token to train on though not all are masked.
     """
@@ -105,6 +107,7 @@ def full_batch(
     oldest = batch["version_min"]
     newest = oldest.max() if version is None else version
     batch["versions_behind"] = torch.where(oldest == NO_VERSION, 0, newest - oldest).clamp(min=0)
+    batch[ROW] = torch.arange(rows)
     dealing = allowed_dealing(args, own_loss=objective.loss is not None)
     accumulate, ranks = args.gradient_accumulation_steps, args.world_size
     return batch | deal(batch, dealing, micro_batches=accumulate, ranks=ranks, seed=args.seed)

@@ -139,9 +139,10 @@ class GrpoTrainer:
             if checkpoint:
                 self._saved = self._steps_done
             drift = self._trainer.drift.take()
+            kept = self._trainer.tokens.take(batch.lease.seqs)
             found = {**self._hooks.metrics, **drift.metrics, **batch_metrics(batch.table)}
             found["tokens"] = float(rows["num_items_in_batch"])
-        return StepReport({k: v for k, v in found.items() if math.isfinite(v)}, drift.ess)
+        return StepReport({k: v for k, v in found.items() if math.isfinite(v)}, drift.ess, tokens=kept)
 
     def checkpoint(self) -> None:
         """Write `checkpoint_dir(steps_done)` now, between two steps, if it is not written yet.

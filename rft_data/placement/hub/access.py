@@ -34,7 +34,7 @@ CURATED = frozenset({FeedbackKey.EDIT, FeedbackKey.QUARANTINE, FeedbackKey.RETIR
 """Keys of feedback that add rows to training or take tasks and rows away: for curators."""
 MAY_WRITE: Mapping[HubRole, frozenset[str]] = {
     HubRole.EXPLORER: frozenset({"quarantine"}),
-    HubRole.TRAINER: frozenset({"runs", "versions", "metrics", "task_state"}),
+    HubRole.TRAINER: frozenset({"runs", "versions", "metrics", "trained_tokens", "task_state"}),
 }
 """The tables to which a role may add rows; the owner may to all of `buffer_calls.ROW_TABLES`."""
 

@@ -27,7 +27,7 @@ from rft_data.placement.hub.readmission import Readmission
 from rft_data.placement.hub.run_files import PART, RunFiles
 from rft_data.placement.hub.wire import AppendAnswer, Rows
 
-ROW_TABLES = ("runs", "task_state", "groups", "versions", "metrics", "tags", "quarantine")
+ROW_TABLES = ("runs", "task_state", "groups", "versions", "metrics", "trained_tokens", "tags", "quarantine")
 """Tables that `add_rows` may write; each other table has its own call, which checks more."""
 BRINGING: Mapping[str, pa.Schema] = {
     "append": INCOMING,

@@ -10,6 +10,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import asdict
 
 import pyarrow as pa
 
@@ -78,6 +79,8 @@ class StepLog:
         if heldout:
             numbers[MetricRole.RUN] = dict(heldout)
         self._log.record(lease.step, loop.versions.latest, numbers, self._samples(lease, rows))
+        of_step = {"run_id": self._run.run_id, "consumer": lease.consumer, "step": lease.step}
+        self._run.buffer.add_rows("trained_tokens", [{**of_step, **asdict(row)} for row in report.tokens])
         self._control.progress(f"step {loop.step} of {self._steps}", loop.step, self._steps)
         if loop.step % _SHOWN_EVERY == 0 or lease.step in (0, self._steps - 1):
             log.info("step %d/%d  %s", loop.step, self._steps, _shown(numbers, len(lease.group_ids)))

@@ -17,7 +17,7 @@ from rft_data.web.rollout import advantage, beside, run_tokenizer, whole_row
 from rft_data.web.said import about_row
 from rft_data.web.side_by_side import Against, side_by_side
 from rft_data.web.spent import shares
-from rft_data.web.step_numbers import trained_in
+from rft_data.web.step_numbers import trained_in, trained_tokens
 from rft_data.web.timeline import timeline
 
 
@@ -49,7 +49,8 @@ class ExperienceViews(View):
         buffer, subject = self._page.subjects.buffer(key), self._page.subjects[key]
         line = lineage(buffer, seq)
         row = whole_row(buffer, seq)
-        known = facts(row, advantage(line.judgements))
+        own_run = self._page.own_run(key)
+        known = facts(row, advantage(line.judgements), trained_tokens(buffer, line, own_run))
         tokenizer = run_tokenizer(subject.run_dir)
         name = renderer_of(subject.run_dir)
         made = (
@@ -59,7 +60,7 @@ class ExperienceViews(View):
             "row.html",
             moments=timeline(buffer, line, row["created_at"]),
             spent=shares(row["metadata"]),
-            trained=trained_in(buffer, line, self._page.own_run(key)),
+            trained=trained_in(buffer, line, own_run),
             renderer=name,
             rendered=made,
             subject=subject,
@@ -68,7 +69,7 @@ class ExperienceViews(View):
             messages=conversation(json.loads(row["messages"] or "[]"), row["prompt_messages"]),
             **about_row(buffer, subject, row),
             tokens=tokens(row["token_ids"] or [], row["prompt_length"], known, overlay, tokenizer),
-            own_run=self._page.own_run(key),
+            own_run=own_run,
             overlay=overlay,
             overlays=known.known(),
             beside=beside(row),

@@ -93,6 +93,7 @@ def check_books(root: Path, steps: int) -> None:
         leases = sorted(grants(buffer), key=lambda lease: lease["step"])
         versions = buffer.read("versions").to_pylist()
         consumed = buffer.read("consumed").column("step").to_pylist()
+        by_trainer = buffer.read("trained_tokens").to_pylist()
         table = buffer.read("experiences")
         assert table.column("digest").to_pylist() == row_digests(table)
     step_of = {v["version"]: v["step"] for v in versions}
@@ -111,6 +112,16 @@ def check_books(root: Path, steps: int) -> None:
             assert row["version_spans"] == [
                 {"version": row["version_min"], "start": row["prompt_length"], "end": len(row["token_ids"])}
             ]
+    assert {(one["consumer"], one["step"]) for one in by_trainer} == {
+        ("trainer", step) for step in range(steps)
+    }
+    for one in by_trainer:
+        assert one["seq"] in leases[one["step"]]["seqs"]
+        row = rows[one["seq"]]
+        assert one["logprobs"] == pytest.approx(row["logprobs"][row["prompt_length"] :], abs=1e-3), (
+            "on-policy"
+        )
+        assert len(one["entropies"]) == len(one["logprobs"])
     for group in groups.values():
         members = [row for row in rows.values() if row["group_id"] == group["group_id"]]
         assert [row["member"] for row in members] == [0, 1, 2, 3]

@@ -57,6 +57,11 @@ def run(runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
             "leases", [event("grant", 1, [101, 102]), event("grant", 0, [103]), event("release", 0, [103])]
         )
         buffer.add_rows("consumed", [consumed(CONSUMER, 1, 2), consumed("trainer", 2, 3)])
+        leased = trained_on(buffer, "small", 0).slice(0, 1).to_pylist()[0]
+        of_row = {"run_id": "small", "consumer": "trainer", "seq": leased["seq"]}
+        for step, value in ((0, -0.5), (7, -9.0)):  # it was never leased for step 7
+            values = {"logprobs": [value, value], "entropies": [0.25, 0.5]}
+            buffer.add_rows("trained_tokens", [{**of_row, "step": step, **values}])
         made = Task("variants", ({"role": "user", "content": "?"},), parent_experience_id=first)
         assert buffer.add_tasks([made]) == 1
     return folder
@@ -88,6 +93,17 @@ def test_a_step_of_several_consumers_shows_each(page: TestClient, run: Path) -> 
     missing = page.get("/s/run/steps/1?consumer=nobody")
     assert missing.status_code == 404
     assert "it has &lt;b&gt;rival&lt;/b&gt;, trainer" in missing.text
+
+
+def test_tokens_show_what_the_trainer_found(page: TestClient, run: Path) -> None:
+    with Buffer(run / "buffer", read_only=True) as buffer:
+        [seq] = set(buffer.read("trained_tokens", ["seq"])["seq"].to_pylist())
+        row = buffer.take([seq]).to_pylist()[0]
+    text = page.get(f"/s/run/rows/{seq}?overlay=trainer").text
+    shown = [f"trainer {-0.5 - logprob:+.4f} nats" for logprob in row["logprobs"][row["prompt_length"] :]]
+    assert [one in text for one in shown[:2]] == [True, True]
+    assert re.findall(r"entropy (\S+) nats", text) == ["0.2500", "0.5000"], "of two tokens only"
+    assert "?overlay=entropy" in text
 
 
 def test_a_checkpoint_leads_to_the_steps_that_made_it(page: TestClient, run: Path) -> None:

@@ -134,6 +134,9 @@ KNOWN = Facts(
     teacher=[0.0, 0.0, -0.1, 0.0, -1.0, -9.0],
     advantage=[0.0, 0.0, 2.0, 0.0, -1.0, 0.0],
     spans=[{"version": 3, "start": 2, "end": 4}, {"version": 5, "start": 4, "end": 6}],
+    first=2,
+    trained=[-0.1, 0.0, -6.5, -2.25],
+    entropies=[0.0, 9.0, 0.9, 6.9],
 )
 
 
@@ -143,6 +146,8 @@ KNOWN = Facts(
         (Overlay.PROBABILITY, ["l0", "l0", "s l0", "l0", "s l8", "s l2"]),
         (Overlay.ADVANTAGE, ["bad l0", "bad l0", "s good l8", "bad l0", "s bad l4", "s bad l0"]),
         (Overlay.TEACHER, ["l0", "l0", "s l0", "l0", "s l7", "s l8"]),
+        (Overlay.TRAINER, ["l0", "l0", "s l0", "l0", "s l8", "s l4"]),
+        (Overlay.ENTROPY, ["l0", "l0", "s l0", "l0", "s l1", "s l8"]),
         (Overlay.VERSION, ["l0", "l0", "s v0", "v0", "s v1", "s v1"]),
         (Overlay.MASK, ["l0", "l0", "s l4", "l0", "s l4", "s l4"]),
     ],
@@ -151,8 +156,8 @@ def test_colours_say_what_is_stored(overlay: Overlay, styles: list[str]) -> None
     found = tokens(range(6), 2, KNOWN, overlay, None)
     assert [one.style for one in found] == styles
     assert found[4].title == (
-        "token 4, id 4; probability 0.0009119, logprob -7.0000; teacher +6.0000 nats; advantage -1; "
-        "policy version 5"
+        "token 4, id 4; probability 0.0009119, logprob -7.0000; teacher +6.0000 nats; trainer +0.5000 nats; "
+        "entropy 0.9000 nats; advantage -1; policy version 5"
     )
     assert found[3].title.endswith("in no loss")
 
