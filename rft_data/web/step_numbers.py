@@ -30,7 +30,10 @@ class StepNumbers:
 
 
 def trained_tokens(buffer: Buffer, line: Lineage, run_id: str) -> Mapping[str, Sequence[float]]:
-    """What the trainer found for each token of a row at the newest step that kept it: columns by name."""
+    """What the trainer found for each token of a row at the newest step that kept it: columns by name.
+
+    A step that was taken again has rows again, of which the last counts.
+    """
     steps = sorted(use.step for use in line.uses if use.run_id == run_id)
     if not steps:
         return {}
@@ -40,7 +43,7 @@ def trained_tokens(buffer: Buffer, line: Lineage, run_id: str) -> Mapping[str, S
         Compare("seq", "eq", line.experience["seq"]),
     )
     rows = buffer.read("trained_tokens", ["step", "logprobs", "entropies"], And(named)).to_pylist()
-    return max(rows, key=lambda row: row["step"], default={})
+    return sorted(rows, key=lambda row: row["step"])[-1] if rows else {}
 
 
 def trained_in(buffer: Buffer, line: Lineage, run_id: str) -> list[StepNumbers]:

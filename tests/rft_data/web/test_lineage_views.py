@@ -59,7 +59,7 @@ def run(runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         buffer.add_rows("consumed", [consumed(CONSUMER, 1, 2), consumed("trainer", 2, 3)])
         leased = trained_on(buffer, "small", 0).slice(0, 1).to_pylist()[0]
         of_row = {"run_id": "small", "consumer": "trainer", "seq": leased["seq"]}
-        for step, value in ((0, -0.5), (7, -9.0)):  # it was never leased for step 7
+        for step, value in ((0, -1.5), (0, -0.5), (7, -9.0)):  # taken again; and it was not leased for step 7
             values = {"logprobs": [value, value], "entropies": [0.25, 0.5]}
             buffer.add_rows("trained_tokens", [{**of_row, "step": step, **values}])
         made = Task("variants", ({"role": "user", "content": "?"},), parent_experience_id=first)
