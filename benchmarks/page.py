@@ -14,10 +14,9 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import httpx
@@ -25,6 +24,7 @@ import lance
 import numpy as np
 import pyarrow as pa
 
+from benchmarks.readers import readers
 from benchmarks.report import Bar, finish
 from benchmarks.rows import GROUP, RowMaker, group_result
 from rft_data.buffer import Buffer
@@ -33,7 +33,6 @@ from rft_data.core.schema import TABLES
 
 TOKENS, CHUNK = 50, 4096
 STEPS, KEYS = 1000, 100
-PEOPLE, PAUSE_S = 5, 3.0
 _LINK = re.compile(r"http://\S+")
 
 
@@ -194,41 +193,12 @@ def throughput(folder: Path, maker: RowMaker, client: httpx.Client, window_s: fl
     with Buffer(folder / "buffer") as buffer:
         for number in range(2 * rounds):
             clicked = number % 2 == 1
-            with _people(client) if clicked else _nobody():
+            with readers(str(client.base_url), client.cookies) if clicked else nullcontext():
                 start, count = time.perf_counter(), 0
                 while time.perf_counter() - start < window_s:
                     count += buffer.append(maker.table(256)).stored
                 rates[clicked].append(count / (time.perf_counter() - start))
     return statistics.median(rates[True]) / statistics.median(rates[False])
-
-
-@contextmanager
-def _nobody() -> Iterator[None]:
-    yield
-
-
-@contextmanager
-def _people(client: httpx.Client) -> Iterator[None]:
-    gone = threading.Event()
-    paths = ("/", "/s/run", "/s/run/experiences", "/s/run/rows/7", "/s/run/metric?name=trainer/reward")
-
-    def click(person: int) -> None:
-        gone.wait(PAUSE_S * person / PEOPLE)
-        turn = person
-        while not gone.is_set():
-            client.get(paths[turn % len(paths)]).raise_for_status()
-            turn += 1
-            gone.wait(PAUSE_S)
-
-    threads = [threading.Thread(target=click, args=(person,)) for person in range(PEOPLE)]
-    for thread in threads:
-        thread.start()
-    try:
-        yield
-    finally:
-        gone.set()
-        for thread in threads:
-            thread.join()
 
 
 def resident_mb(pid: int) -> float:
