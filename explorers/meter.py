@@ -5,15 +5,15 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import numpy as np
 
 from explorers import clock
 from explorers.engines.images import accepted
-from explorers.ledger import Ledger, new_request
+from explorers.ledger import Ledger, RequestCost, new_request
 from explorers.rewards.unscored import stated_cause
 from rft_data.core.protocols import ChatCompletion, ChatEngine, Completion, Engine, Sampling
 from rft_data.core.rows import Experience, WeightRef
@@ -118,6 +118,11 @@ class MeteredEngine:
         self._meter = meter
 
     @property
+    def metered(self) -> Engine:
+        """The engine itself."""
+        return self._engine
+
+    @property
     def version(self) -> int:
         """`Engine.version`."""
         return self._engine.version
@@ -126,16 +131,22 @@ class MeteredEngine:
         self, prompt_ids: Sequence[int], sampling: Sampling, images: Sequence[str] = ()
     ) -> Completion:
         """`Engine.generate`."""
-        request = new_request()
         given = accepted(self._engine, images)
+        with self.sampling() as request:
+            completion = await self._engine.generate(prompt_ids, sampling, **given)
+            request.tokens = len(completion.token_ids)
+        return completion
+
+    @contextmanager
+    def sampling(self) -> Iterator[RequestCost]:
+        """Meter what is sampled in the block, which says its tokens."""
+        request = new_request()
         try:
             with self._meter.during("generating"), clock.during("generating"):
-                completion = await self._engine.generate(prompt_ids, sampling, **given)
-            request.tokens = len(completion.token_ids)
+                yield request
         finally:
             self._meter.count("tokens", request.tokens)
             self._meter.ledger.sampled(request.tokens)
-        return completion
 
     def load_weights(self, ref: WeightRef) -> float:
         """`Engine.load_weights`."""

@@ -20,7 +20,7 @@ from explorers.plan import ExplorerPlan
 from explorers.rewards.scoring import Rewards, make_rewards
 from explorers.shared_appends import SharedAppends
 from explorers.workflows.groups import GroupPlayer, together
-from explorers.workflows.make import close_workflow, make_workflows, workflow_metrics
+from explorers.workflows.make import close_workflow, make_workflows, needs_texts, workflow_metrics
 from explorers.workflows.rollouts import Rollouts
 from rft_data.core.lookup import need
 from rft_data.core.protocols import BufferClient, Sampling, Workflow
@@ -168,7 +168,7 @@ def explorer_role(buffer: BufferClient, *, plan: Mapping[str, Any]) -> ExplorerR
         tokenizer = None if takes_messages(parts.engine) else load_tokenizer(parts.model)
         workflow = make_workflows(parts.workflow, parts.workflows, tokenizer, rewards)
         undo.callback(close_workflow, workflow)
-        engine = make_engine(parts.engine, parts.model)
+        engine = make_engine(parts.engine, parts.model, texts=needs_texts(workflow))
         undo.callback(engine.close)
         images_from(engine, lambda name: buffer.payload(name)[1])
         rollouts = Rollouts(metered(engine, meter), workflow, limits, meter)

@@ -1,14 +1,22 @@
-"""What an ASGI application is made of, and the body of a request."""
+"""What an ASGI application is made of, and the key and the body of a request."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any, TypeAlias
 
 Scope: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 App: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+
+def bearer(headers: Iterable[tuple[bytes, bytes]]) -> str:
+    """The key that a request carries, in OpenAI's or Anthropic's header; empty without one."""
+    found = {name.lower(): value for name, value in headers}
+    scheme, _, token = found.get(b"authorization", b"").partition(b" ")
+    key = token.strip() if scheme.lower() == b"bearer" else found.get(b"x-api-key", b"")
+    return key.decode("latin-1")
 
 
 async def read_body(receive: Receive, most: int) -> bytes | None:

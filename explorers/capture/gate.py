@@ -12,7 +12,7 @@ import time
 from typing import Any
 
 from explorers.capture.answers import refuse
-from explorers.capture.asgi import App, Receive, Scope, Send, read_body, replayed
+from explorers.capture.asgi import App, Receive, Scope, Send, bearer, read_body, replayed
 from explorers.capture.capture import Capture, Open
 from explorers.capture.fields import ROUTES, Refused, asks_for_grammar, check_fields, says_limit
 from explorers.capture.openai_app import openai_app
@@ -43,7 +43,12 @@ class Gate:
         opened = self._capture.find(name)
         if prefix != "t" or not self._capture.opens(name, bearer(scope["headers"])) or opened is None:
             await refuse(send, route, 401, "no open trajectory has this URL and this key.")
-        elif scope["method"] == "GET" and route in _READ:
+        else:
+            await self.answer(opened, route, scope, receive, send)
+
+    async def answer(self, opened: Open, route: str, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request of a trajectory, whose client was found to be its own; `route`: `/v1/...`."""
+        if scope["method"] == "GET" and route in _READ:
             await self._inner(_inner_scope(scope, route), receive, send)
         elif scope["method"] != "POST" or route not in ROUTES:
             await refuse(
@@ -78,6 +83,7 @@ class Gate:
             finally:
                 ASKED.reset(token)
         except Refused as err:
+            opened.trajectory.failed(err)
             await refuse(send, route, 400, str(err), param=err.field)
         finally:
             capture.requests -= 1
@@ -109,16 +115,13 @@ async def capturing(
     capture: Capture,
     engine: VllmEngine,
     name: str,
-    *,
-    tool_parser: str | None = None,
-    reasoning_parser: str | None = None,
+    **of_app: Any,
 ) -> Gate:
     """The application that programs speak to, for the event loop that the engine is stepped in.
 
-    `name` is what they call the model; raises what `openai_app` raises.
+    `name` is what they call the model; `of_app` and what is raised are of `openai_app`.
     """
-    inner = await openai_app(engine, name, tool_parser=tool_parser, reasoning_parser=reasoning_parser)
-    return Gate(capture, inner)
+    return Gate(capture, await openai_app(engine, name, **of_app))
 
 
 class Front:
@@ -142,14 +145,6 @@ class Front:
             await refuse(send, "", 413, f"the request is longer than {self._body_bytes} bytes.")
             return
         await self._control(scope, replayed(raw, receive), send)
-
-
-def bearer(headers: Any) -> str:
-    """The key that a request carries, in OpenAI's or Anthropic's header; empty without one."""
-    found = {name.lower(): value for name, value in headers}
-    scheme, _, token = found.get(b"authorization", b"").partition(b" ")
-    key: bytes = token.strip() if scheme.lower() == b"bearer" else found.get(b"x-api-key", b"")
-    return key.decode("latin-1")
 
 
 def _parsed(raw: bytes) -> dict[str, Any]:

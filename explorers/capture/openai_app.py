@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
+import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 from explorers.capture.asgi import App
-from explorers.capture.recorder import Recorder
+from explorers.capture.recorder import Metering, Recorder, unmetered
 from explorers.engines.vllm_engine import VllmEngine
 from rft_data.core.errors import RecipeError
 
 
 async def openai_app(
-    engine: VllmEngine, name: str, *, tool_parser: str | None = None, reasoning_parser: str | None = None
+    engine: VllmEngine,
+    name: str,
+    *,
+    tool_parser: str | None = None,
+    reasoning_parser: str | None = None,
+    chat_template_kwargs: Mapping[str, Any] | None = None,
+    metering: Metering = unmetered,
 ) -> App:
     """vLLM's server over an engine that was made with `texts`, for the running event loop.
 
     Args:
         name: what the model is called in requests.
         tool_parser, reasoning_parser: vLLM's names of them (`hermes`, `qwen3`); None: texts stay as sampled.
+        chat_template_kwargs: what the template takes where a request does not say it.
+        metering: of what is sampled.
     Raises: RecipeError for a parser that vLLM does not have, or cannot import.
     """
     with _levels_kept():  # a package that vLLM's server imports silences all but errors
@@ -35,11 +45,13 @@ async def openai_app(
         given += ["--enable-auto-tool-choice", "--tool-call-parser", tool_parser]
     if reasoning_parser is not None:
         given += ["--reasoning-parser", reasoning_parser]
+    if chat_template_kwargs:
+        given += ["--default-chat-template-kwargs", json.dumps(dict(chat_template_kwargs))]
     args = make_arg_parser(FlexibleArgumentParser()).parse_args(given)
     validate_parsed_serve_args(args)
     if reasoning_parser is not None:
         args.structured_outputs_config.reasoning_parser = reasoning_parser
-    recorder = Recorder(engine)
+    recorder = Recorder(engine, metering)
     tasks = ("generate",)
     try:
         with _levels_kept():

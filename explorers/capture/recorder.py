@@ -6,16 +6,27 @@ Capture happens here and not in the responses, because some routes of vLLM retur
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 from explorers.capture.trajectory import ASKED, Asked
 from explorers.conversations.turns import Turn
 from explorers.engines.vllm_engine import VllmEngine
 from explorers.engines.vllm_request import Flight
+from explorers.ledger import RequestCost
 from rft_data.core.errors import EngineError
+
+Metering: TypeAlias = Callable[[], AbstractContextManager[RequestCost]]
+"""Meters the sampling in a block, which says its tokens."""
+
+
+@contextmanager
+def unmetered() -> Iterator[RequestCost]:
+    """Meters nothing."""
+    yield RequestCost()
 
 
 @dataclass(slots=True)
@@ -31,9 +42,10 @@ class _Choice:
 class Recorder:
     """What vLLM calls an `EngineClient`, over an engine that was made with `texts`."""
 
-    def __init__(self, engine: VllmEngine) -> None:
+    def __init__(self, engine: VllmEngine, metering: Metering = unmetered) -> None:
         """`engine`: steps in the event loop that the requests are answered in."""
         self._engine = engine
+        self._metering = metering
         llm = engine.llm
         self.vllm_config = llm.vllm_config
         self.model_config = llm.model_config
@@ -51,25 +63,37 @@ class Recorder:
         asked = ASKED.get()
         if asked is None:
             raise EngineError("a request came that belongs to no trajectory; this is a defect.")
-        ids = _prompt_ids(prompt)
-        most = _most(sampling_params, asked)
-        turns = asked.trajectory.begin(ids, asked, sampling_params.n, most)
-        choices = [_Choice(number, turn) for number, turn in enumerate(turns)]
         try:
-            async for output in self._sampled(choices, sampling_params, asked):
+            with self._metering() as cost:
+                async for output in self._turns(_prompt_ids(prompt), sampling_params, asked, cost):
+                    yield output
+        except Exception as err:
+            asked.trajectory.failed(err)
+            raise
+
+    async def _turns(
+        self, ids: list[int], params: Any, asked: Asked, cost: RequestCost
+    ) -> AsyncGenerator[Any, None]:
+        """Begin a request's turns, and end them: those that were not sampled whole leave no trace."""
+        trajectory, most = asked.trajectory, _most(params, asked)
+        begun = trajectory.begin(ids, asked, params.n, most)
+        choices = [_Choice(number, turn) for number, turn in enumerate(begun)]
+        try:
+            async for output in self._sampled(choices, params, asked, most):
                 yield output
         finally:
-            asked.trajectory.settle(sampling_params.n * most)
+            cost.tokens = sum(len(choice.turn.sampled) for choice in choices)
+            trajectory.settle(params.n * most)
             for choice in choices:
                 if not choice.done:
                     self._give_up(choice, asked)
 
     async def _sampled(
-        self, choices: Sequence[_Choice], params: Any, asked: Asked
+        self, choices: Sequence[_Choice], params: Any, asked: Asked, most: int
     ) -> AsyncGenerator[Any, None]:
         """vLLM's outputs of all choices; those of a request that is not streamed come as one."""
         outputs: asyncio.Queue[tuple[_Choice, Any]] = asyncio.Queue()
-        ours = _recorded(params, asked, self._engine.end_ids)
+        ours = _recorded(params, asked, most, self._engine.end_ids)
         for choice in choices:
             choice.flight = await self._engine.start(
                 choice.turn.asked_ids, ours, on_output=partial(_put, outputs, choice)
@@ -104,7 +128,8 @@ class Recorder:
             spans = choice.flight.segments.spans(len(turn.sampled))
             turn.constrained = params.structured_outputs is not None
             asked.trajectory.constrained += turn.constrained
-            asked.trajectory.finish(turn, said.finish_reason, spans, asked, tuple(params.stop or ()))
+            stops = (*(params.stop or ()), *asked.trajectory.sampling.stop)
+            asked.trajectory.finish(turn, said.finish_reason, spans, asked, stops)
 
     def _give_up(self, choice: _Choice, asked: Asked) -> None:
         if choice.flight is not None:
@@ -168,16 +193,17 @@ def _prompt_ids(prompt: Any) -> list[int]:
 
 
 def _most(params: Any, asked: Asked) -> int:
-    """Most tokens of a choice: what the client says, or else what the trajectory does."""
-    room = int(params.max_tokens)
+    """Most tokens of a choice: what the client says, or else what the trajectory does; and its budget."""
+    room = min(int(params.max_tokens), asked.trajectory.left(params.n))
     return room if asked.limited else min(room, asked.trajectory.sampling.max_tokens)
 
 
-def _recorded(params: Any, asked: Asked, end_ids: Sequence[int]) -> Any:
-    """How one choice is sampled: with the logprobs of what is sampled, at the temperature of the rows."""
-    ours = params.clone()
-    ours.n, ours.max_tokens = 1, _most(params, asked)
-    ours.temperature = asked.trajectory.sampling.temperature
+def _recorded(params: Any, asked: Asked, most: int, end_ids: Sequence[int]) -> Any:
+    """How one choice is sampled: with the logprobs of what is sampled, as the sampling of the rows says."""
+    ours, sampling = params.clone(), asked.trajectory.sampling
+    ours.n, ours.max_tokens = 1, most
+    ours.temperature, ours.min_tokens = sampling.temperature, min(sampling.min_tokens, most)
+    ours.stop = [*(params.stop or ()), *sampling.stop]
     ours.logprobs = params.logprobs or 0
     ours.stop_token_ids = sorted({*(params.stop_token_ids or ()), *end_ids})
     ours.__post_init__()  # derives further fields from these

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Sequence
 from contextvars import ContextVar
@@ -15,10 +16,10 @@ from explorers.conversations.rows import branch_rows, constant_columns, experien
 from explorers.conversations.template import ChatTemplate
 from explorers.conversations.turns import Turn, Turns
 from rft_data.core.canonical import canonical_json
-from rft_data.core.errors import BudgetSpent, RowError
+from rft_data.core.errors import BudgetSpent, ContextOverflow, RowError
 from rft_data.core.protocols import RolloutContext, Sampling
 from rft_data.core.rows import Experience, Task, VersionSpan
-from rft_data.core.words import Drift, FinishReason, TemplatePolicy
+from rft_data.core.words import Drift, FinishReason, RolloutEnd, TemplatePolicy
 
 ABORTED, CONSTRAINED = "aborted_turns", "constrained_turns"
 """Keys of a row's metadata: turns that a client gave up (they are not trained), and turns that were sampled
@@ -67,6 +68,10 @@ class Trajectory:
     """Tokens that it holds in memory."""
     closed: bool = False
     """Whether it takes no more requests."""
+    end: RolloutEnd | None = None
+    """The limit that a request of it met."""
+    error: Exception | None = None
+    """Why a request of it was not answered, where no limit was met."""
     _asked: int = 0
     _history: History = field(init=False)
 
@@ -117,6 +122,19 @@ class Trajectory:
     def settle(self, tokens: int) -> None:
         """A request is over that could sample so many tokens."""
         self._asked -= tokens
+
+    def left(self, choices: int) -> int:
+        """Tokens that each of so many choices may sample yet, where there is a budget; at least 1."""
+        if self.budget is None:
+            return sys.maxsize
+        return max(1, (self.budget - self.sampled - self._asked) // choices)
+
+    def failed(self, err: Exception) -> None:
+        """Keep why a request was not answered."""
+        if isinstance(err, ContextOverflow | BudgetSpent):
+            self.end = RolloutEnd.CONTEXT if isinstance(err, ContextOverflow) else RolloutEnd.BUDGET
+        else:
+            self.error = err
 
     def rows(self, task: Task, ctx: RolloutContext) -> list[Experience]:
         """One row for each branch, without a reward; shared turns are trained in the first."""

@@ -7,27 +7,35 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from contextvars import copy_context
 from typing import Any
 
 from explorers.capture.asgi import Receive, Scope, Send, read_body
 from explorers.conversations.openai_look import OpenAILook
+from explorers.conversations.rollout_app import MODEL, OVER
 from rft_data.core.errors import RftError, RowError
+from rft_data.core.protocols import RolloutContext
+from rft_data.core.rows import Experience, Task
+from rft_data.core.words import RolloutEnd
 
-MODEL = "policy"
-"""What the model is called in the list of models; requests may call it anything."""
 MAX_BODY = 32 << 20
 _MAX_CHOICES = 128
-_OVER = "the rollout has ended, so nothing is sampled for it any more."
+_NO_ROUTE = (
+    "there is no such route here; POST /v1/chat/completions or /v1/completions. vLLM's own server has "
+    "/v1/responses and /v1/messages too: with the engine vllm, say explorer.workflow.args.server: vllm."
+)
 _UNREAD = ("metadata", "store", "service_tier", "stream_options", "prompt_cache_key", "safety_identifier")
 """Fields that change nothing of what is sampled, or that are honoured here."""
 
 
 class LookApp:
-    """Answers the requests of one rollout; paths are `/v1/...`."""
+    """Answers the requests of one rollout. See `RolloutApp`; requests may call the model anything."""
 
     def __init__(self, look: OpenAILook) -> None:
+        """Made in the rollout's own asyncio task: what is sampled is metered as its."""
         self._look = look
+        self._context = copy_context()
         self._answering: set[asyncio.Task[Any]] = set()
         self._closed = False
 
@@ -42,12 +50,32 @@ class LookApp:
         elif route == ("POST", "/v1/completions"):
             await self._answered(self._look.completions.create, receive, send)
         else:
-            await refuse(send, 404, "there is no such route; POST /v1/chat/completions or /v1/completions.")
+            self._look.error = RowError(_NO_ROUTE)
+            await refuse(send, 404, _NO_ROUTE)
 
     @property
     def answering(self) -> int:
         """Requests that are being answered."""
         return len(self._answering)
+
+    @property
+    def turns(self) -> int:
+        """Turns sampled so far."""
+        return self._look.model.turns
+
+    @property
+    def end(self) -> RolloutEnd | None:
+        """The limit that ended the rollout."""
+        return self._look.end
+
+    @property
+    def error(self) -> Exception | None:
+        """Why a call failed, which a program may have swallowed."""
+        return self._look.error
+
+    def rows(self, task: Task, ctx: RolloutContext) -> list[Experience]:
+        """The rows of what was sampled so far, without a reward."""
+        return self._look.model.rows(task, ctx)
 
     async def close(self) -> None:
         """Give up what is being sampled, so that the rollout's turns change no more."""
@@ -62,7 +90,7 @@ class LookApp:
             await refuse(send, 413, f"the request is longer than {MAX_BODY} bytes.")
             return
         if self._closed:
-            await refuse(send, 409, _OVER)
+            await refuse(send, 409, OVER)
             return
         try:
             asked = _asked(raw)
@@ -87,9 +115,9 @@ class LookApp:
             else:
                 await answer(send, 200, whole)
 
-    async def _unless_gone(self, asked: Awaitable[Any], receive: Receive) -> Any:
+    async def _unless_gone(self, asked: Coroutine[Any, Any, Any], receive: Receive) -> Any:
         """What is sampled; None when the client goes first. Raises: what sampling raises."""
-        sampling = asyncio.ensure_future(asked)
+        sampling = asyncio.get_running_loop().create_task(asked, context=self._context.copy())
         self._answering.add(sampling)
         gone = asyncio.ensure_future(receive())
         try:
@@ -97,7 +125,7 @@ class LookApp:
             if not sampling.done() and gone.result().get("type") == "http.disconnect":
                 return None
             if sampling.cancelled():
-                raise RowError(_OVER)
+                raise RowError(OVER)
             return await sampling
         finally:
             gone.cancel()

@@ -31,7 +31,7 @@ class OpenAILook:
 
     def __init__(self, model: RecordingModel, sampling: Sampling) -> None:
         """`sampling`: of the rollout; a call may ask for no other."""
-        self._model = model
+        self.model = model
         self._sampling = sampling
         self.chat = SimpleNamespace(completions=SimpleNamespace(create=self._chat))
         self.completions = SimpleNamespace(create=self._complete)
@@ -52,7 +52,7 @@ class OpenAILook:
         from openai.types.chat import ChatCompletion
 
         limits = self._limits(asked)
-        reply = await self._sampled(self._model.chat(list(messages), tools=tools, **limits))
+        reply = await self._sampled(self.model.chat(list(messages), tools=tools, **limits))
         message: dict[str, Any] = {"role": "assistant", "content": str(reply.message["content"])}
         message["reasoning_content"] = reply.reasoning
         if calls := _calls(reply):
@@ -65,7 +65,7 @@ class OpenAILook:
         """Raises: as `_chat`."""
         from openai.types.completion import Completion
 
-        reply = await self._sampled(self._model.complete(prompt, **self._limits(asked)))
+        reply = await self._sampled(self.model.complete(prompt, **self._limits(asked)))
         choice = {"index": 0, "finish_reason": _finish(reply), "text": reply.content, "logprobs": None}
         return Completion.model_validate({**self._answer(model, "text_completion"), "choices": [choice]})
 
@@ -88,7 +88,7 @@ class OpenAILook:
         return reply
 
     def _answer(self, model: str, kind: str) -> dict[str, Any]:
-        return {"id": f"turn{self._model.turns}", "created": int(time.time()), "model": model, "object": kind}
+        return {"id": f"turn{self.model.turns}", "created": int(time.time()), "model": model, "object": kind}
 
 
 def checked_limits(asked: Mapping[str, Any], sampling: Sampling) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from explorers.engines.parallel import parallel_of
 from explorers.engines.resting import Rest
 from rft_data.core.errors import EngineError, RecipeError
 from rft_data.core.lookup import load, lookup
+from rft_data.core.model_folder import takes_images
 from rft_data.core.protocols import Engine
 from rft_data.core.rows import WeightRef
 
@@ -33,19 +34,39 @@ class LiveEngine(Engine, Protocol):
         ...
 
 
-def make_engine(settings: Mapping[str, Any], model: str) -> LiveEngine:
+def make_engine(settings: Mapping[str, Any], model: str, *, texts: bool = False) -> LiveEngine:
     """Make the engine that `settings["use"]` names.
 
+    `texts`: vLLM's own server is put over it; see `can_be_served`.
     Raises: UnknownComponentError; MissingExtraError when its package is not installed; RecipeError for
         arguments it does not take.
     """
     name, kind = str(settings["use"]), _kind(settings)
     arguments = {key: value for key, value in settings.items() if key != "use"}
+    if texts:
+        can_be_served(settings, Path(model))
+        arguments["texts"] = True
     try:
         built: LiveEngine = kind(Path(model), **arguments)
     except TypeError as err:
         raise RecipeError(f"explorer.engine '{name}' does not take {sorted(arguments)}: {err}.") from err
     return built
+
+
+def can_be_served(settings: Mapping[str, Any], model: Path) -> None:
+    """Check that vLLM's own server can be put over an engine. Raises: RecipeError where it cannot."""
+    spread = parallel_of(settings.get("options") or {})
+    if settings["use"] != "vllm":
+        why = f"explorer.engine.use is '{settings['use']}', and it needs 'vllm'"
+    elif spread.served:
+        why = f"explorer.engine.options spread the engine ({spread}), and it needs one process on one device"
+    elif takes_images(model):
+        why = f"the model {model} looks at images, and only text can be recorded there"
+    else:
+        return
+    raise RecipeError(
+        f"explorer.workflow.args.server is 'vllm', vLLM's own server: {why}; remove it for the small server."
+    )
 
 
 def takes_messages(settings: Mapping[str, Any]) -> bool:

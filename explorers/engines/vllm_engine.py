@@ -72,6 +72,7 @@ class VllmEngine(VllmServing):
         Raises: RecipeError for an option vLLM does not have, before anything is started.
         """
         mode = checked_mode(swap)
+        self.texts = texts
         self._images = VllmImages(model_path, mode)
         way = make_transport(**(transport or {}))
         with ONE_AT_A_TIME, process_state_kept():

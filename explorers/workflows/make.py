@@ -64,6 +64,11 @@ class ChosenWorkflow:
             found.update(workflow_metrics(workflow))
         return dict(found)
 
+    @property
+    def needs_texts(self) -> bool:
+        """Whether one of them does."""
+        return any(map(needs_texts, self._all()))
+
     def close(self) -> None:
         """Close all workflows."""
         for workflow in self._all():
@@ -120,6 +125,11 @@ def workflow_metrics(workflow: Workflow) -> dict[str, float]:
     """What a workflow counts; nothing where it has no `metrics`."""
     found: dict[str, float] = workflow.metrics() if hasattr(workflow, "metrics") else {}
     return found
+
+
+def needs_texts(workflow: Workflow) -> bool:
+    """Whether a workflow has vLLM's server over the engine, which then needs the model's tokenizer."""
+    return bool(getattr(workflow, "needs_texts", False))
 
 
 def close_workflow(workflow: Workflow) -> None:

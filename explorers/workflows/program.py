@@ -16,10 +16,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from explorers.conversations.look_app import MODEL, LookApp
-from explorers.conversations.openai_look import OpenAILook
+from explorers.conversations.rollout_app import MODEL, RolloutApp
 from explorers.rewards.scoring import Rewards
 from explorers.workflows.function import playable
+from explorers.workflows.model_server import SMALL, ModelServer
 from explorers.workflows.program_doors import Door, Doors, stated_reward
 from explorers.workflows.program_process import Ended, own_environment, resolved, run_program
 from explorers.workflows.recorded import Course, RecordedWorkflow, whole_number
@@ -45,6 +45,7 @@ class ProgramWorkflow(RecordedWorkflow):
         args: Mapping[str, Any] | None = None,
         environment: Mapping[str, str] | None = None,
         limits: Mapping[str, Any] | None = None,
+        server: str | Mapping[str, Any] = SMALL,
         **conversation: Any,
     ) -> None:
         """Find the program; what is wrong with the arguments shows at the start.
@@ -58,6 +59,7 @@ class ProgramWorkflow(RecordedWorkflow):
             environment: variables of the command, beside those that every program gets.
             limits: `processes` that run at a time (64), `deadline_s` of one (none beside the rollout's),
                 `output_kb` of its output that are kept (16).
+            server: what answers it; see `ModelServer`.
             conversation: further arguments of `RecordedWorkflow`.
 
         Raises: RecipeError, UnknownComponentError.
@@ -74,6 +76,13 @@ class ProgramWorkflow(RecordedWorkflow):
         self._agent = None if agent is None else playable(agent, load(agent, "agent"), self._args, "client")
         self._places = asyncio.Semaphore(self._limits["processes"])
         self._doors = Doors()
+        told = conversation.get("chat_template_kwargs")
+        self._server = ModelServer(self, server, told)
+
+    @property
+    def needs_texts(self) -> bool:
+        """Whether the engine needs the model's tokenizer."""
+        return self._server.is_vllm
 
     async def run(self, task: Task, engine: Engine, ctx: RolloutContext) -> list[Experience]:
         """Play one rollout.
@@ -81,33 +90,30 @@ class ProgramWorkflow(RecordedWorkflow):
         Raises: ConnectionError when the program crashed, TimeoutError past its deadline: no reward is made of
             either. RowError when it crashed because a request of it was refused, and what the engine raised.
         """
-        model, course = self.model(engine, ctx), Course()
-        look = OpenAILook(model, ctx.sampling)
+        app, course = await self._server.app(engine, ctx), Course()
         given = replace(task, messages=self.prompt(task))
         try:
-            async with self._doors.open(LookApp(look)) as door:
-                await (self._run_command if self._agent is None else self._run_agent)(
-                    given, door, look, course
-                )
+            async with self._doors.open(app) as door:
+                await (self._run_command if self._agent is None else self._run_agent)(given, door, course)
         finally:
-            if isinstance(look.error, RftError) and not isinstance(look.error, RowError):
-                raise look.error  # the engine's fault, whatever the program made of it
-        course.turns = model.turns
-        course.end = look.end or course.end
-        return await self.outcome(task, model.rows(task, ctx), course)
+            if isinstance(app.error, RftError) and not isinstance(app.error, RowError):
+                raise app.error  # the engine's fault, whatever the program made of it
+        course.turns = app.turns
+        course.end = app.end or course.end
+        return await self.outcome(task, app.rows(task, ctx), course)
 
-    async def _run_command(self, task: Task, door: Door, look: OpenAILook, course: Course) -> None:
+    async def _run_command(self, task: Task, door: Door, course: Course) -> None:
         folder = Path(await asyncio.to_thread(tempfile.mkdtemp, prefix=_FOLDER))
         try:
             async with self._doors.served() as address, self._places:
-                ended = await self._ended(folder, _variables(task, door, address, folder))
+                ended = await self._ended(folder, self._variables(task, door, address, folder))
             course.state = {
                 "output": ended.output,
                 "status": ended.status,
                 "seconds": round(ended.seconds, 3),
             }
-            if ended.status != 0 and look.end is None:
-                raise _crashed(ended, look)
+            if ended.status != 0 and door.app.end is None:
+                raise _crashed(ended, door.app)
             course.reward = await asyncio.to_thread(_left_reward, folder, door)
         finally:
             await asyncio.shield(asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True))
@@ -125,7 +131,7 @@ class ProgramWorkflow(RecordedWorkflow):
                 f"the program took longer than {self._limits['deadline_s']:g} s and was killed"
             ) from err
 
-    async def _run_agent(self, task: Task, door: Door, look: OpenAILook, course: Course) -> None:
+    async def _run_agent(self, task: Task, door: Door, course: Course) -> None:
         import httpx2
         import openai
 
@@ -140,24 +146,27 @@ class ProgramWorkflow(RecordedWorkflow):
             try:
                 course.reward = await self._agent(deepcopy(task), client, **self._args)
             except Exception:
-                if look.end is None:
+                if door.app.end is None:
                     raise
         course.reward = door.reward if course.reward is None else course.reward
 
-
-def _variables(task: Task, door: Door, address: str, folder: Path) -> dict[str, str]:
-    """What a program is told; writes the task's file."""
-    place = f"{address}/t/{door.name}"
-    told = {"messages": task.messages, "answer": task.answer, "metadata": task.metadata, "tools": task.tools}
-    (folder / "task.json").write_text(json.dumps({"task_id": task.task_id, **told}), "utf-8")
-    return {
-        "OPENAI_BASE_URL": f"{place}/v1",
-        "OPENAI_API_KEY": door.key,
-        "OPENAI_MODEL": MODEL,
-        "RFT_TASK": str(folder / "task.json"),
-        "RFT_REWARD": str(folder / "reward.json"),
-        "RFT_REWARD_URL": f"{place}/reward",
-    }
+    def _variables(self, task: Task, door: Door, address: str, folder: Path) -> dict[str, str]:
+        """What a program is told; writes the task's file."""
+        place = f"{address}/t/{door.name}"
+        told = {name: getattr(task, name) for name in ("messages", "answer", "metadata", "tools")}
+        (folder / "task.json").write_text(json.dumps({"task_id": task.task_id, **told}), "utf-8")
+        variables = {
+            "OPENAI_BASE_URL": f"{place}/v1",
+            "OPENAI_API_KEY": door.key,
+            "OPENAI_MODEL": MODEL,
+            "RFT_TASK": str(folder / "task.json"),
+            "RFT_REWARD": str(folder / "reward.json"),
+            "RFT_REWARD_URL": f"{place}/reward",
+        }
+        if self._server.is_vllm:
+            anthropic = {"ANTHROPIC_BASE_URL": place, "ANTHROPIC_API_KEY": door.key, "ANTHROPIC_MODEL": MODEL}
+            variables |= anthropic
+        return variables
 
 
 def _left_reward(folder: Path, door: Door) -> Any:
@@ -169,10 +178,10 @@ def _left_reward(folder: Path, door: Door) -> Any:
     return stated_reward(text)
 
 
-def _crashed(ended: Ended, look: OpenAILook) -> Exception:
+def _crashed(ended: Ended, app: RolloutApp) -> Exception:
     output = f"; the end of its output: {ended.output[-_SHOWN:]!r}" if ended.output else ""
-    if isinstance(look.error, RowError):
-        return RowError(f"the program ended with {ended.how} after this was refused: {look.error}{output}")
+    if isinstance(app.error, RowError):
+        return RowError(f"the program ended with {ended.how} after this was refused: {app.error}{output}")
     return ConnectionError(f"the program ended with {ended.how}{output}")
 
 

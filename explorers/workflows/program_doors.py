@@ -11,9 +11,10 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, TypeGuard
 
-from explorers.capture.asgi import Receive, Scope, Send, read_body
+from explorers.capture.asgi import Receive, Scope, Send, bearer, read_body
 from explorers.capture.listening import listening
-from explorers.conversations.look_app import LookApp, answer, refuse
+from explorers.conversations.look_app import answer, refuse
+from explorers.conversations.rollout_app import RolloutApp
 from explorers.rewards.contract import is_finite
 from rft_data.core.errors import RowError
 
@@ -26,7 +27,7 @@ class Door:
 
     name: str
     key: str
-    app: LookApp
+    app: RolloutApp
     reward: Any = None
     """What it said its reward is, if it did."""
 
@@ -56,7 +57,7 @@ class Doors:
             await door.app({**scope, "path": f"/{rest}"}, receive, send)
 
     @asynccontextmanager
-    async def open(self, app: LookApp) -> AsyncIterator[Door]:
+    async def open(self, app: RolloutApp) -> AsyncIterator[Door]:
         """A door for the length of the block; what is being sampled at its end is given up."""
         door = Door(secrets.token_hex(8), secrets.token_urlsafe(24), app)
         self._doors[door.name] = door
@@ -93,9 +94,7 @@ class Doors:
 
 def bearer_key(scope: Scope) -> bytes:
     """The key that a request carries; empty without one."""
-    headers = {name.lower(): value for name, value in scope["headers"]}
-    scheme, _, key = headers.get(b"authorization", b"").partition(b" ")
-    return bytes(key.strip()) if scheme.lower() == b"bearer" else b""
+    return bearer(scope["headers"]).encode("latin-1")
 
 
 async def _take_reward(door: Door, receive: Receive, send: Send) -> None:

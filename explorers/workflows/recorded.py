@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
+from explorers.capture.trajectory import Trajectory
 from explorers.conversations.certificate import admit
 from explorers.conversations.endpoint_model import EndpointModel, chat_engine
 from explorers.conversations.model import Model
@@ -112,6 +113,27 @@ class RecordedWorkflow:
             tokenizer_hash=self._tokenizer_hash,
             budget=self._budget,
             policy=self._policy,
+        )
+
+    @property
+    def template(self) -> ChatTemplate:
+        """The model's. Raises: RecipeError where an endpoint renders the messages."""
+        if self._template is None:
+            raise RecipeError(
+                "explorer.workflow.args.server is 'vllm', and the engine 'openai' serves no weights; "
+                "remove it for the small server."
+            )
+        return self._template
+
+    def trajectory(self, ctx: RolloutContext) -> Trajectory:
+        """The turns of one rollout whose prompts vLLM's server renders."""
+        return Trajectory(
+            id=f"{ctx.group_id}/{ctx.member}",
+            template=self.template,
+            sampling=ctx.sampling,
+            tokenizer_hash=self._tokenizer_hash,
+            policy=self._policy,
+            budget=self._budget,
         )
 
     def _certified(

@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import Any
 
 from explorers.capture.listening import LOOPBACK, listening
-from explorers.conversations.look_app import LookApp
-from explorers.conversations.openai_look import OpenAILook
+from explorers.conversations.rollout_app import RolloutApp
 from explorers.rewards.scoring import Rewards
+from explorers.workflows.model_server import SMALL, ModelServer
 from explorers.workflows.openings import Openings
 from explorers.workflows.recorded import Course, RecordedWorkflow, whole_number
 from explorers.workflows.visits import Visits
@@ -35,7 +36,7 @@ class ServedWorkflow(RecordedWorkflow):
     traffic. Clients beyond those are guests: they are served, and nothing of them is stored.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the arguments are the keys that recipes give
         self,
         tokenizer: Any,
         rewards: Rewards,
@@ -46,6 +47,7 @@ class ServedWorkflow(RecordedWorkflow):
         idle_s: float = 600.0,
         guests: int = 256,
         alike: float | None = None,
+        server: str | Mapping[str, Any] = SMALL,
         **conversation: Any,
     ) -> None:
         """Check the arguments; the server starts with the first rollout and ends with the explorer.
@@ -60,6 +62,7 @@ class ServedWorkflow(RecordedWorkflow):
             guests: most of them at a time.
             alike: groups are of trajectories whose first requests are alike: 1 the same, below 1 so large a
                 share of their words (Jaccard); None: of whoever comes.
+            server: what answers clients; see `ModelServer`.
             conversation: further arguments of `RecordedWorkflow`.
 
         Raises: RecipeError; MissingExtraError without uvicorn.
@@ -80,10 +83,17 @@ class ServedWorkflow(RecordedWorkflow):
             guests=whole_number("guests", guests, least=0),
             openings=None if alike is None else Openings(_share(alike)),
         )
+        told = conversation.get("chat_template_kwargs")
+        self._server = ModelServer(self, server, told)
         self._place = (host, port)
         self._newest: tuple[Engine, RolloutContext] | None = None
         self._serving: tuple[asyncio.AbstractEventLoop, AsyncExitStack] | None = None
         self._starting = asyncio.Lock()
+
+    @property
+    def needs_texts(self) -> bool:
+        """Whether the engine needs the model's tokenizer."""
+        return self._server.is_vllm
 
     async def run(self, task: Task, engine: Engine, ctx: RolloutContext) -> list[Experience]:
         """Wait for a trajectory to be opened and ended.
@@ -93,16 +103,15 @@ class ServedWorkflow(RecordedWorkflow):
         """
         await self._serve()
         self._newest = (engine, ctx)
-        model, course = self.model(engine, ctx), Course()
-        look = OpenAILook(model, ctx.sampling)
-        async with self._visits.waiting(LookApp(look), ctx.group_id) as visit:
+        app, course = await self._server.app(engine, ctx), Course()
+        async with self._visits.waiting(app, ctx.group_id) as visit:
             ended = await self._visits.until_over(visit)
         if visit.abandoned:
             raise RowError("its client gave the trajectory up")
-        course.turns = model.turns
-        course.end = look.end or (RolloutEnd.FINISHED if ended else RolloutEnd.DEADLINE)
+        course.turns = app.turns
+        course.end = app.end or (RolloutEnd.FINISHED if ended else RolloutEnd.DEADLINE)
         course.reward = visit.door.reward
-        *rows, last = await self.outcome(task, model.rows(task, ctx), course)
+        *rows, last = await self.outcome(task, app.rows(task, ctx), course)
         if course.reward is None and not self._rewards.composition.parts:
             last = replace(last, unscored_reason=None)  # it may come later, as feedback
         return [*rows, last]
@@ -131,12 +140,12 @@ class ServedWorkflow(RecordedWorkflow):
                 self._serving = asyncio.get_running_loop(), stack
                 log.info("programs reach the policy at %s/trajectories", address)
 
-    def _guest(self) -> LookApp | None:
+    async def _guest(self) -> RolloutApp | None:
         """The model of a trajectory that no rollout waits for."""
         if self._newest is None:
             return None
         engine, ctx = self._newest
-        return LookApp(OpenAILook(self.model(engine, ctx), ctx.sampling))
+        return await self._server.app(engine, ctx)
 
 
 def _share(alike: object) -> float:

@@ -9,14 +9,15 @@ from __future__ import annotations
 import asyncio
 import hmac
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from time import monotonic
 
 from explorers.capture.answers import refuse
 from explorers.capture.asgi import Receive, Scope, Send, read_body, replayed
-from explorers.conversations.look_app import MAX_BODY, LookApp, answer
+from explorers.conversations.look_app import MAX_BODY, answer
+from explorers.conversations.rollout_app import RolloutApp
 from explorers.workflows.openings import Arrival, Openings, Said
 from explorers.workflows.program_doors import Door, Doors, bearer_key, stated_reward
 from rft_data.core.errors import RowError
@@ -33,7 +34,7 @@ class Visit:
     """A trajectory that waits for a client, or that one has opened."""
 
     door: Door
-    app: LookApp
+    app: RolloutApp
     group: str = ""
     """Of the rollout that waits."""
     opened: asyncio.Event = field(default_factory=asyncio.Event)
@@ -49,7 +50,7 @@ class Visits:
     def __init__(
         self,
         token: str,
-        guest: Callable[[], LookApp | None],
+        guest: Callable[[], Awaitable[RolloutApp | None]],
         *,
         idle_s: float,
         guests: int,
@@ -79,7 +80,7 @@ class Visits:
         return {name: float(counts[name]) for name in _COUNTS}
 
     @asynccontextmanager
-    async def waiting(self, app: LookApp, group: str = "") -> AsyncIterator[Visit]:
+    async def waiting(self, app: RolloutApp, group: str = "") -> AsyncIterator[Visit]:
         """A trajectory for the length of the block, which a client may open."""
         async with self._doors.open(app) as door:
             visit = Visit(door, app, group)
@@ -213,7 +214,7 @@ class Visits:
 
     async def _let_in(self) -> Visit | None:
         """A trajectory of a guest, which ends as others do and of which nothing is stored; None: too many."""
-        app = self._guest()
+        app = await self._guest()
         if app is None or len(self._guests) >= self._most_guests:
             return None
         stack = AsyncExitStack()

@@ -23,8 +23,8 @@ WORKFLOW_ARGS: Mapping[str, tuple[str, ...]] = {
     "tools": ("tools", "args", *_POOLED),
     "environment": ("environment", "args", "actions", "pattern", "invalid_reward", "shape", *_POOLED),
     "verifiers": ("environment", "args", *_CONVERSATION),
-    "served": ("token", "host", "port", "idle_s", "guests", "alike", *_CONVERSATION),
-    "program": ("command", "agent", "args", "environment", "limits", *_CONVERSATION),
+    "served": ("token", "host", "port", "idle_s", "guests", "alike", "server", *_CONVERSATION),
+    "program": ("command", "agent", "args", "environment", "limits", "server", *_CONVERSATION),
 }
 """What each takes in `explorer.workflow.args`."""
 NEEDED_ARGS: Mapping[str, str] = {

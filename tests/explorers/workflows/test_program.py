@@ -16,8 +16,9 @@ from typing import Any
 
 import pytest
 
+from explorers.ledger import Cost
 from explorers.limits import Limits
-from explorers.meter import Meter
+from explorers.meter import Meter, metered
 from explorers.rewards.rules import ExactAnswer
 from explorers.rewards.scoring import Rewards
 from explorers.workflows.make import make_workflow
@@ -80,6 +81,40 @@ def test_tools_and_streams_are_as_the_client_expects_them(tokenizer: Any) -> Non
     row, _ = rows_of(play(tokenizer, program("tools"), call("add", a=2), "5", "4"))
     assert [m["role"] for m in row.messages] == ["user", "assistant", "tool", "assistant"]
     assert row.tools is not None
+
+
+def test_choices_with_tools_are_streamed_to_the_real_client(tokenizer: Any) -> None:
+    rows = rows_of(play(tokenizer, program("streams"), call("add", a=2), "4"))
+    assert [row.completion_text for row in rows] == ["", "4"]
+    assert {row.reward for row in rows[-1:]} == {1.0}
+
+
+@pytest.mark.parametrize("route", ["responses", "messages"])
+def test_a_route_that_the_small_server_has_not_is_refused(tokenizer: Any, route: str) -> None:
+    outcome, _, _ = play(tokenizer, program("other_route", environment={"ROUTE": route}), "4")
+    assert isinstance(outcome, RowError), outcome
+    assert "refused: there is no such route here" in str(outcome)
+    assert "HTTP Error 404" in str(outcome)
+
+
+def test_each_rollout_pays_for_its_own_tokens(tokenizer: Any) -> None:
+    """The server is one, and its tasks are begun by whoever came first."""
+    workflow = make_workflow(program("two_turns"), tokenizer, NONE)
+    meter = Meter()
+    engine = metered(Room(tokenizer, ["4<|im_end|>"] * 8), meter)
+    rollouts = Rollouts(engine, workflow, Limits(), meter)
+    costs = [Cost() for _ in range(4)]
+
+    async def one(member: int) -> None:
+        costs[member].begin()
+        rows = await rollouts.play(TASK, replace(CTX, member=member))
+        assert isinstance(rows, list), rows
+
+    async def story() -> None:
+        await asyncio.gather(*map(one, range(4)))
+
+    asyncio.run(story())
+    assert [cost.tokens for cost in costs] == [4] * 4, "two turns of two tokens"
 
 
 def test_a_crash_is_infrastructure_and_never_a_reward(tokenizer: Any) -> None:

@@ -68,6 +68,29 @@ def tools():
     leave({"reward": float(said == TASK["answer"]), "parts": {"streamed": 1.0}})
 
 
+def streams():
+    """Two choices at once, with tools, as the real client reads them."""
+    import openai
+
+    said, finished = {}, {}
+    asked = {"messages": TASK["messages"], "tools": [ADD], "n": 2, "stream": True}
+    for chunk in openai.OpenAI(max_retries=0).chat.completions.create(model="policy", **asked):
+        for choice in chunk.choices:
+            said.setdefault(choice.index, []).append(choice.delta)
+            finished[choice.index] = choice.finish_reason or finished.get(choice.index)
+    called = [call for delta in said[0] for call in delta.tool_calls or ()]
+    assert [call.index for call in called] == [0]
+    assert json.loads(called[0].function.arguments) == {"a": 2}
+    assert "".join(delta.content or "" for delta in said[1]) == "4"
+    assert finished == {0: "tool_calls", 1: "stop"}, finished
+    leave(1)
+
+
+def other_route():
+    ask(TASK["messages"])
+    post(f"{os.environ['OPENAI_BASE_URL']}/{os.environ['ROUTE']}", {"input": "2", "messages": []})
+
+
 def crash():
     ask(TASK["messages"])
     sys.stdout.write("about to fall\x1b[31m\n")

@@ -1,0 +1,51 @@
+"""An OpenAI server whose model is that of one rollout: what a program of the rollout speaks to."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import Protocol
+
+from explorers.capture.asgi import Receive, Scope, Send
+from rft_data.core.protocols import RolloutContext
+from rft_data.core.rows import Experience, Task
+from rft_data.core.words import RolloutEnd
+
+MODEL = "policy"
+"""What the model is called."""
+OVER = "the rollout has ended, so nothing is sampled for it any more."
+
+
+class RolloutApp(Protocol):
+    """ASGI application; paths are `/v1/...`. All its methods are called in one event loop."""
+
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        """Answer one request."""
+        ...
+
+    @property
+    def answering(self) -> int:
+        """Requests that are being answered."""
+        ...
+
+    @property
+    def turns(self) -> int:
+        """Turns sampled so far."""
+        ...
+
+    @property
+    def end(self) -> RolloutEnd | None:
+        """The limit that ended the rollout."""
+        ...
+
+    @property
+    def error(self) -> Exception | None:
+        """Why a request failed, which the program may have swallowed."""
+        ...
+
+    def rows(self, task: Task, ctx: RolloutContext) -> list[Experience]:
+        """The rows of what was sampled so far, without a reward."""
+        ...
+
+    async def close(self) -> None:
+        """Give up what is being sampled, so that the rollout's turns change no more."""
+        ...

@@ -1,0 +1,77 @@
+"""What answers the programs of a workflow: a small application on any engine, or vLLM's own server."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from explorers.conversations.look_app import LookApp
+from explorers.conversations.openai_look import OpenAILook
+from explorers.conversations.rollout_app import RolloutApp
+from explorers.workflows.recorded import RecordedWorkflow
+from rft_data.core.errors import RecipeError
+from rft_data.core.protocols import Engine, RolloutContext
+
+SMALL, VLLM = SERVERS = ("small", "vllm")
+_PARSERS = ("tool_parser", "reasoning_parser")
+
+
+class ModelServer:
+    """Makes the application of each rollout."""
+
+    def __init__(
+        self,
+        workflow: RecordedWorkflow,
+        server: str | Mapping[str, Any] = SMALL,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Check the arguments.
+
+        Args:
+            workflow: whose rollouts they are.
+            server: a word of SERVERS, or for vLLM's `{"use": "vllm", "tool_parser", "reasoning_parser"}` with
+                vLLM's names of them; without, it finds no tool calls, and thinking stays in the content.
+            chat_template_kwargs: what the template takes where a request does not say it.
+
+        Raises: RecipeError.
+        """
+        use, parsers = _settings(server)
+        self.is_vllm = use == VLLM
+        """Whether it is vLLM's own, for which the engine needs the model's tokenizer."""
+        self._workflow = workflow
+        self._captured: Any = None
+        if self.is_vllm:
+            from explorers.capture.captured_app import CaptureServer  # its modules are of vLLM's engine
+
+            told = {**parsers, "chat_template_kwargs": chat_template_kwargs}
+            self._captured = CaptureServer(workflow.template, told)
+
+    async def app(self, engine: Engine, ctx: RolloutContext) -> RolloutApp:
+        """The application of one rollout, made in the rollout's own asyncio task.
+
+        Raises: RecipeError for an engine that vLLM's server cannot use.
+        """
+        if self._captured is None:
+            return LookApp(OpenAILook(self._workflow.model(engine, ctx), ctx.sampling))
+        made: RolloutApp = await self._captured.app(engine, self._workflow.trajectory(ctx))
+        return made
+
+
+def _settings(server: str | Mapping[str, Any]) -> tuple[str, dict[str, str]]:
+    """Which server, and its parsers. Raises: RecipeError."""
+    found = dict(server) if isinstance(server, Mapping) else {"use": server}
+    use = found.pop("use", None)
+    if use not in SERVERS:
+        raise RecipeError(
+            f"explorer.workflow.args.server is {server!r:.200}; wanted one of: {', '.join(SERVERS)}, or "
+            "{use: vllm, tool_parser: hermes}."
+        )
+    for name, parser in found.items():
+        if use == SMALL or name not in _PARSERS:
+            raise RecipeError(
+                f"explorer.workflow.args.server has {name!r}; with {{use: vllm}} it may have: "
+                f"{', '.join(_PARSERS)}. The small server finds tool calls and thinking itself."
+            )
+        if not isinstance(parser, str):
+            raise RecipeError(f"explorer.workflow.args.server.{name} is {parser!r}; wanted a name of vLLM's.")
+    return str(use), found
