@@ -109,18 +109,19 @@ def standing(run_dir: Path) -> Standing:
 
     Raises: MissingFileError if the folder holds no run.
     """
+    copied = (run_dir / COPY_FILE).is_file()
+    living = not copied and held(run_dir)  # looked at first: a process writes its last record, then lets go
     record = read_record(run_dir)
     if record is None and not (run_dir / RECIPE_FILE).is_file():
         raise MissingFileError(
             f"{run_dir} holds no run (neither {RECORD_FILE} nor {RECIPE_FILE} in it); "
             "name a folder under 'runs'."
         )
-    copied = (run_dir / COPY_FILE).is_file()
-    living = not copied and held(run_dir)
     if record is None:
         return Standing(RunState.RUNNING if living else RunState.UNKNOWN, "", None)
     if record.state not in (RunState.RUNNING, RunState.STOPPING):
         return Standing(record.state, record.why, record)
+    living = living or (not copied and held(run_dir))  # it may have begun since
     since = max(0.0, time.time() - record.beat_at)
     if (living and since < SILENT_S) or (copied and since < _STORED_SILENT_S):
         return Standing(record.state, record.why, record)

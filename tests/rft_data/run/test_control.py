@@ -18,8 +18,17 @@ from docs.pages import exit_codes
 from rft_data.cli.edge import INTERRUPTED
 from rft_data.cli.run_status import run_status_app
 from rft_data.core.errors import BusyError, MissingFileError, StalledError
+from rft_data.core.words import RunState
 from rft_data.run.control import STOPPED_EXIT, RunControl
-from rft_data.run.record import STOP_FILE, ask_to_stop, held, read_record, standing
+from rft_data.run.record import (
+    STOP_FILE,
+    RunRecord,
+    ask_to_stop,
+    held,
+    read_record,
+    standing,
+    write_record,
+)
 
 ROOT = Path(__file__).parents[3]
 
@@ -183,6 +192,29 @@ def test_a_killed_run_shows_as_died(tmp_path: Path) -> None:
     assert f"process {process.pid}" in now.why
     with RunControl(tmp_path, attempt=3):  # and may be taken over at once
         assert standing(tmp_path).state == "running"
+
+
+@pytest.mark.parametrize(
+    ("before", "after"), [(RunState.RUNNING, RunState.STOPPED), (RunState.STOPPED, RunState.RUNNING)]
+)
+def test_a_run_that_ends_or_begins_while_it_is_looked_at_has_not_died(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: RunState, after: RunState
+) -> None:
+    def record(state: RunState) -> RunRecord:
+        return RunRecord(7, "a", 0, time.time(), state, time.time())
+
+    def looked(run_dir: Path) -> bool:
+        """No process holds it; by the time that is known another record was written."""
+        answers.append(read_record(run_dir) == record_after and after == RunState.RUNNING)
+        write_record(run_dir, record_after, durable=False)
+        return answers[-1]
+
+    answers: list[bool] = []
+    record_after = record(after)
+    write_record(tmp_path, record(before), durable=False)
+    monkeypatch.setattr("rft_data.run.record.held", looked)
+    assert standing(tmp_path).state == after
+    assert answers
 
 
 @pytest.mark.slow
