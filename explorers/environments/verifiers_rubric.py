@@ -3,54 +3,66 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
+from dataclasses import dataclass, field
 from functools import wraps
-from typing import Any
+from typing import Any, TypeAlias
 
 from explorers.rewards.contract import error_cause
-from rft_data.core.errors import RecipeError
 from rft_data.core.protocols import Unscored
 from rft_data.core.words import UnscoredCause
 
-_raised: ContextVar[list[tuple[str, Exception]]] = ContextVar("raised")
-"""Functions that raised while one rollout is scored."""
+Scored: TypeAlias = tuple[float, Mapping[str, float]] | Unscored | None
+"""A reward and its metrics, why there is none, or None where no function has a weight."""
+
+
+@dataclass(slots=True)
+class _Scoring:
+    """One call of the rubric."""
+
+    rollouts: int
+    failures: list[tuple[Any, str, Exception]] = field(default_factory=list)
+    """(state of the rollout, or None for all of them; name; error) of the functions that raised."""
+
+
+_scoring: ContextVar[_Scoring] = ContextVar("scoring")
+_state: ContextVar[Any] = ContextVar("state", default=None)
+"""The state of the rollout that a function is asked about; None: all of a group."""
 
 
 class WatchedRubric:
     """Scores rollouts by the rubric; verifiers itself gives 0.0 for a function that raised."""
 
-    def __init__(self, environment: Any, name: str) -> None:
-        """Watch every function of the rubric. `name`: of the environment, for messages.
-
-        Raises: RecipeError for a rubric that compares the rollouts of a group.
-        """
+    def __init__(self, environment: Any) -> None:
+        """Watch every function of the environment's rubric."""
         self._rubric = environment.rubric
-        self._weighted = False
+        weighted = compares = False
         for rubric in _rubrics(environment):
-            groups = [one.__name__ for one in rubric.funcs if rubric._is_group_func(one)]
-            if _scores_groups(rubric):
-                groups.append(f"{type(rubric).__name__}.score_group")
-            if groups:
-                raise RecipeError(
-                    f"the rubric of the verifiers environment '{name}' compares the rollouts of a group in "
-                    f"{groups}; each rollout is scored by itself here: take them out, and write a reward of "
-                    "the whole group (docs/rewards.md)."
-                )
-            rubric.funcs[:] = [_watched(one) for one in rubric.funcs]
-            self._weighted = self._weighted or any(rubric.weights)
+            own_way = _scores_groups(rubric)
+            compares = compares or own_way or any(map(rubric._is_group_func, rubric.funcs))
+            weighted = weighted or own_way or any(rubric.weights)
+            rubric.funcs[:] = [_watched(one, rubric._is_group_func(one)) for one in rubric.funcs]
+            rubric._call_individual_reward_func = _about_one(rubric._call_individual_reward_func)
+        self._weighted = weighted
+        self.compares = compares and weighted
+        """Whether a rollout's reward depends on the others of its group."""
 
-    async def score(self, state: Any) -> tuple[float, Mapping[str, float]] | Unscored | None:
-        """The reward of a rollout and its metrics; None where no function has a weight."""
-        raised: list[tuple[str, Exception]] = []
-        token = _raised.set(raised)
+    async def score(self, states: Sequence[Any]) -> list[Scored]:
+        """What the rubric says of rollouts that were played together; of one where it compares none."""
+        scoring = _Scoring(len(states))
+        token = _scoring.set(scoring)
         try:
-            await self._rubric.score_group([state])
+            await self._rubric.score_group(list(states))
         finally:
-            _raised.reset(token)
-        if raised:
-            name, error = raised[0]
-            return Unscored(f"'{name}' of the rubric raised {type(error).__name__}: {error}", _cause(error))
+            _scoring.reset(token)
+        return [self._scored(state, scoring.failures) for state in states]
+
+    def _scored(self, state: Any, failures: Sequence[tuple[Any, str, Exception]]) -> Scored:
+        for about, name, error in failures:
+            if about is None or about is state:
+                why = f"'{name}' of the rubric raised {type(error).__name__}: {error}"
+                return Unscored(why, _cause(error))
         return (state["reward"], dict(state["metrics"] or {})) if self._weighted else None
 
 
@@ -75,19 +87,42 @@ def _rubrics(environment: Any) -> Iterator[Any]:
             yield rubric
 
 
-def _watched(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The same function, which also writes down that it raised, or returned no number."""
+def _watched(function: Callable[..., Any], of_group: bool) -> Callable[..., Any]:
+    """The same function, which also writes down that it raised, or returned no number of each rollout."""
 
     @wraps(function)
-    async def call(*args: Any, **kwargs: Any) -> float:
+    async def call(*args: Any, **kwargs: Any) -> Any:
         try:
             result = function(*args, **kwargs)
-            return float(await result if inspect.isawaitable(result) else result)
+            result = await result if inspect.isawaitable(result) else result
+            return _numbers(result, _scoring.get().rollouts) if of_group else float(result)
         except Exception as err:  # verifiers makes a zero of it
-            _raised.get().append((getattr(function, "__name__", repr(function)), err))
+            _scoring.get().failures.append((_state.get(), getattr(function, "__name__", repr(function)), err))
             raise
 
     return call
+
+
+def _numbers(result: Any, wanted: int) -> list[float]:
+    """What a function of groups returned. Raises: ValueError unless it is a number for each rollout."""
+    plain = hasattr(result, "__len__") and not isinstance(result, str | bytes | Mapping)
+    if not plain or len(result) != wanted:
+        raise ValueError(f"returned {result!r:.200}; wanted one number for each of the {wanted} rollouts")
+    return list(map(float, result))
+
+
+def _about_one(call: Callable[..., Any]) -> Callable[..., Any]:
+    """The same method of a rubric, which also says whose rollout its function is asked about."""
+
+    @wraps(call)
+    async def told(func: Any, state: Any) -> Any:
+        token = _state.set(state)
+        try:
+            return await call(func, state)
+        finally:
+            _state.reset(token)
+
+    return told
 
 
 def _cause(error: BaseException | None) -> UnscoredCause:

@@ -47,10 +47,8 @@ async def score_group(rewards: Rewards, task: Task, members: Members, deadline_s
     return scored
 
 
-def without_group(rewards: Rewards, task: Task, rows: Sequence[Experience]) -> list[Experience]:
-    """Rows of a group that failed, saying why their reward stays open."""
-    if not rewards.waits_for_group(task):
-        return list(rows)
+def without_group(rows: Sequence[Experience]) -> list[Experience]:
+    """Rows of a group that failed, saying why their reward, which waited for it, stays open."""
     text = reason_text("the reward", Unscored("it compares the rollouts of a group, and the group failed"))
     return [row if row.unscored_reason else replace(row, reward=None, unscored_reason=text) for row in rows]
 

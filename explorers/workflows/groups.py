@@ -16,6 +16,7 @@ from explorers.rewards.contract import error_cause
 from explorers.rewards.group_scoring import score_group, without_group
 from explorers.rewards.scoring import Rewards
 from explorers.rewards.unscored import reason_text
+from explorers.workflows.group_world import group_world, world_scored
 from explorers.workflows.rollouts import Rollouts, described
 from rft_data.core.errors import RftError
 from rft_data.core.protocols import Group, RolloutContext, Sampling, Unscored
@@ -60,6 +61,7 @@ class GroupPlayer:
             group = await self._group(ticket, task, arrived, errors)
             return group
         finally:
+            self._forget(task, ticket.group_id)
             kept = {row.member for row in group.experiences} if group is not None else None
             for one, member in members.items():
                 fate = _fate(one, member, kept)
@@ -111,20 +113,34 @@ class GroupPlayer:
             return Group(ticket, task, await self.scored(task, arrived), GroupOutcome.ARRIVED)
         why = f"{len(errors)} of {self._plan.size + self._plan.limits.extra}: {errors[0]}"
         rows = [row for member in arrived.values() for row in member]
-        if self._rewards is not None:
-            rows = without_group(self._rewards, task, rows)
+        if self._waits(task):
+            rows = without_group(rows)
         return Group(ticket, task, tuple(rows), GroupOutcome.FAILED, why)
 
     async def scored(self, task: Task, arrived: Mapping[int, Sequence[Experience]]) -> tuple[Experience, ...]:
         """The rows of a task's rollouts, by member, with the rewards that look at all of them."""
-        if self._rewards is None or not self._rewards.waits_for_group(task):
+        if not arrived or not self._waits(task):
             return tuple(row for rows in arrived.values() for row in rows)
+        members, deadline_s = arrived, self._plan.limits.rollout_deadline_s
         with self._meter.during("rewarding"):
-            members = await score_group(self._rewards, task, arrived, self._plan.limits.rollout_deadline_s)
+            if (world := group_world(self._rollouts.workflow, task)) is not None:
+                members = await world_scored(world, task, members, deadline_s)
+            if self._rewards is not None:
+                members = await score_group(self._rewards, task, members, deadline_s)
         for member, rows in members.items():
             if not any(row.unscored_reason for row in arrived[member]):
                 self._meter.unscored(rows)
         return tuple(row for rows in members.values() for row in rows)
+
+    def _waits(self, task: Task) -> bool:
+        """Whether a reward of the world or of the recipe looks at whole groups."""
+        of_recipe = self._rewards is not None and self._rewards.waits_for_group(task)
+        return of_recipe or group_world(self._rollouts.workflow, task) is not None
+
+    def _forget(self, task: Task, group_id: str) -> None:
+        """Let go what the world keeps of a group that was not scored."""
+        if (world := group_world(self._rollouts.workflow, task)) is not None:
+            world.forget_group(task, group_id)
 
     def _member_sampling(self, member: int) -> Sampling:
         if self._plan.greedy_member and member == 0:
@@ -147,7 +163,11 @@ class GroupPlayer:
         A rollout that fails gives a row without tokens whose `unscored_reason` says why.
         """
         ctx = self._context(f"{label}-{task.task_id}", member, RowSource.EVAL, sampling)
-        outcome = await self._evaluated(task, ctx)
+        try:
+            outcome = await self._evaluated(task, ctx)
+        except BaseException:
+            self._forget(task, ctx.group_id)
+            raise
         if not isinstance(outcome, Exception):
             return outcome
         return [

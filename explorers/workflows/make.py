@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import ExitStack
 from typing import Any
 
@@ -13,7 +13,9 @@ from explorers.environments.openenv_text import offers_tools
 from explorers.rewards.scoring import Rewards
 from explorers.workflows.environment import EnvironmentWorkflow
 from explorers.workflows.function import FunctionWorkflow
+from explorers.workflows.group_world import GroupWorld, group_world
 from explorers.workflows.program import ProgramWorkflow
+from explorers.workflows.recorded import WorldReward
 from explorers.workflows.served import ServedWorkflow
 from explorers.workflows.single_turn import SingleTurn
 from explorers.workflows.tools import ToolsWorkflow
@@ -48,14 +50,29 @@ class ChosenWorkflow:
 
     async def run(self, task: Task, engine: Engine, ctx: RolloutContext) -> list[Experience]:
         """Play one rollout. Raises: RowError when the task names a workflow that there is not."""
-        if task.workflow is None:
-            return await self._default.run(task, engine, ctx)
-        if task.workflow not in self._named:
+        workflow = self._chosen(task)
+        if workflow is None:
             raise RowError(
                 f"the task asks for the workflow '{task.workflow}', the recipe has {sorted(self._named)}; "
                 "add it to explorer.workflows."
             )
-        return await self._named[task.workflow].run(task, engine, ctx)
+        return await workflow.run(task, engine, ctx)
+
+    def waits_for_group(self, task: Task) -> bool:
+        """Whether the workflow of this task does."""
+        return self._comparing(task) is not None
+
+    async def score_group(
+        self, task: Task, group_id: str, members: Collection[int]
+    ) -> Mapping[int, WorldReward]:
+        """As the workflow of this task does it."""
+        world = self._comparing(task)
+        return {} if world is None else await world.score_group(task, group_id, members)
+
+    def forget_group(self, task: Task, group_id: str) -> None:
+        """As the workflow of this task does it."""
+        if (world := self._comparing(task)) is not None:
+            world.forget_group(task, group_id)
 
     def metrics(self) -> dict[str, float]:
         """The sums of what the workflows count."""
@@ -73,6 +90,13 @@ class ChosenWorkflow:
         """Close all workflows."""
         for workflow in self._all():
             close_workflow(workflow)
+
+    def _chosen(self, task: Task) -> Workflow | None:
+        return self._default if task.workflow is None else self._named.get(task.workflow)
+
+    def _comparing(self, task: Task) -> GroupWorld | None:
+        chosen = self._chosen(task)
+        return None if chosen is None else group_world(chosen, task)
 
     def _all(self) -> list[Workflow]:
         others = [one for one in self._named.values() if one is not self._default]

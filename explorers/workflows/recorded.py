@@ -39,6 +39,8 @@ class Course:
 
     end: RolloutEnd = RolloutEnd.FINISHED
     reward: WorldReward = None
+    compared: bool = False
+    """Whether the world's reward is known only when the whole group is; see `group_world`."""
     turns: int = 0
     counts: dict[str, int | Mapping[str, int]] = field(default_factory=dict)
     """For the rows' metadata, and summed up in the metrics."""
@@ -166,7 +168,7 @@ class RecordedWorkflow:
         last = replace(last, metadata=metadata)
         scored = await self._rewards.score(task, row_trajectory(task, [last]))
         columns = with_world(scored, course.reward)
-        if course.reward is None and not self._rewards.composition.parts:
+        if course.reward is None and not course.compared and not self._rewards.composition.parts:
             columns["unscored_reason"] = (
                 f"the world gave no reward (its end: {course.end}), and the recipe has none"
             )

@@ -37,6 +37,11 @@ class Rollouts:
         self._meter = meter
         self._left_behind: set[asyncio.Task[object]] = set()
 
+    @property
+    def workflow(self) -> Workflow:
+        """What plays them."""
+        return self._workflow
+
     async def play(self, task: Task, ctx: RolloutContext) -> list[Experience] | Exception:
         """The rows of one rollout, or the error with which it failed.
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from copy import deepcopy
 from typing import Any
 
 from explorers.conversations.openai_look import OpenAILook, checked_limits
 from explorers.environments.verifiers_rubric import WatchedRubric, environments
 from explorers.rewards.scoring import Rewards
-from explorers.workflows.recorded import Course, RecordedWorkflow
+from explorers.workflows.recorded import Course, RecordedWorkflow, WorldReward
 from rft_data.core.errors import RecipeError, RowError
 from rft_data.core.protocols import Engine, RolloutContext, Sampling
 from rft_data.core.rows import Experience, Task
@@ -50,7 +50,7 @@ class VerifiersWorkflow(RecordedWorkflow):
             conversation: further arguments of `RecordedWorkflow`.
 
         Raises: MissingExtraError, UnknownComponentError; RecipeError for an environment that cannot be made,
-            or whose rubric or sampling cannot be played here.
+            or whose sampling cannot be played here.
         """
         self._environment = made = verifiers_environment(environment, dict(args or {}))
         self._name = environment
@@ -59,7 +59,9 @@ class VerifiersWorkflow(RecordedWorkflow):
         super().__init__(tokenizer, rewards, **conversation)
         self._sampling_args = _sampling_args(made, environment)
         made.set_interleaved_rollouts(False)  # the model goes on with its own tokens, on every engine
-        self._rubric = WatchedRubric(made, environment)
+        self._rubric = WatchedRubric(made)
+        self._groups: dict[str, dict[int, Any]] = {}
+        """States of the rollouts of each group that is played, where the rubric compares them."""
         for one in environments(made):
             one.init_state = _keeping_state(one.init_state)
 
@@ -69,7 +71,9 @@ class VerifiersWorkflow(RecordedWorkflow):
         Raises: what the model raised; ConnectionError for a failure of the environment's infrastructure, for
             it may pass; RuntimeError for any other failure of it.
         """
-        model, course = self.model(engine, ctx), Course()
+        model, course = self.model(engine, ctx), Course(compared=self._rubric.compares)
+        if course.compared:
+            self._groups.setdefault(ctx.group_id, {})
         client = _Client(model, ctx.sampling)
         asked, given = deepcopy(self._sampling_args), self._input(task)
         try:
@@ -85,8 +89,28 @@ class VerifiersWorkflow(RecordedWorkflow):
         course.turns = model.turns
         course.end = client.end or self._end(state)
         course.state = {"stop_condition": state.get("stop_condition")}
-        course.reward = await self._rubric.score(state)
+        if not course.compared:
+            [course.reward] = await self._rubric.score([state])
+        elif ctx.group_id in self._groups:  # it was not given up meanwhile
+            self._groups[ctx.group_id][ctx.member] = state
         return await self.outcome(task, model.rows(task, ctx), course)
+
+    def waits_for_group(self, task: Task) -> bool:
+        """Whether the rubric compares the rollouts of a group."""
+        return self._rubric.compares
+
+    async def score_group(
+        self, task: Task, group_id: str, members: Collection[int]
+    ) -> Mapping[int, WorldReward]:
+        """The rubric's reward of each of these rollouts of a group, by its place."""
+        kept = self._groups.pop(group_id, {})
+        states = {member: kept[member] for member in sorted(members) if member in kept}
+        found = await self._rubric.score(list(states.values())) if states else []
+        return dict(zip(states, found, strict=True))
+
+    def forget_group(self, task: Task, group_id: str) -> None:
+        """Let go the states of a group that will not be scored."""
+        self._groups.pop(group_id, None)
 
     def close(self) -> None:
         """Tear the environment down, in a thread: this one may run an event loop."""

@@ -192,7 +192,7 @@ def test_a_group_that_takes_too_long_is_a_time_out_and_one_that_failed_says_so()
     after = asyncio.run(score_group(rewards, TASK, rows, 0.05))
     assert [rows[0].reward for rows in after.values()] == [None, None]
     assert after[0][0].unscored_reason == "timeout: reward 'rank': the group was not scored within 0.05 s"
-    (failed,) = without_group(rewards, TASK, rows[0])
+    (failed,) = without_group(rows[0])
     assert "and the group failed" in (failed.unscored_reason or "")
 
 

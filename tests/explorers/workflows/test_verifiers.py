@@ -234,8 +234,6 @@ def test_an_environment_without_a_reward_leaves_it_to_the_recipe(tokenizer: Any,
     ("environment", "why"),
     [
         (f"{PLACE}:nothing", "made a str; wanted an environment of verifiers"),
-        (f"{PLACE}:compared", r"compares the rollouts of a group in \['best'\]"),
-        (f"{PLACE}:ranked", r"compares the rollouts of a group in \['Ranking\.score_group'\]"),
         (f"{PLACE}:truncated", r"asks the model for top_p=0\.9"),
         ("no-such-environment", "Could not import 'no-such-environment'.*name its file"),
     ],

@@ -106,11 +106,27 @@ def both() -> vf.Environment:
     return vf.EnvGroup([hints(), calculator()], env_names=["hints", "calculator"])
 
 
-def compared() -> vf.Environment:
-    def best(completions: Any) -> list[float]:
-        return [0.0 for _ in completions]
+def compared(failure: str = "") -> vf.Environment:
+    """Right answers count 1; the shortest of a group gets half a point more."""
 
-    return vf.SingleTurnEnv(dataset=Dataset.from_list(DATA), rubric=vf.Rubric(funcs=[best]))
+    def shortest(completions: Any, states: Any) -> list[float]:
+        said = [len(one[-1]["content"]) for one in completions]
+        if failure == "group":
+            raise ConnectionError("the database is away")
+        return [float(one == min(said)) for one in said[: 1 if failure == "too few" else None]]
+
+    async def own(completion: Any, answer: str) -> float:
+        await asyncio.sleep(0)
+        if failure == "one" and completion[-1]["content"] == "five":
+            raise ConnectionError("the database is away")
+        return right(completion, answer)
+
+    rubric = vf.Rubric(funcs=[own, shortest], weights=[1.0, 0.5])
+    return vf.SingleTurnEnv(dataset=Dataset.from_list(DATA), rubric=rubric)
+
+
+def one_compares() -> vf.Environment:
+    return vf.EnvGroup([compared(), calculator()], env_names=["compared", "calculator"])
 
 
 class Ranking(vf.Rubric):
