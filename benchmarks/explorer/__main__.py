@@ -1,8 +1,9 @@
-"""`python -m benchmarks.explorer [--quick] [--parts tokens,turns,worlds] [--at 1,16,64,256] [--rounds 3]`.
+"""`python -m benchmarks.explorer [--quick] [--parts tokens,turns,worlds,images] [--at 1,64] [--rounds 3]`.
 
 `tokens`: tokens a second of the explorer against `LLM.generate` of vLLM, at several concurrencies, each
 contender in a process of its own, in turn; the median of ratios within rounds counts. `turns` and `worlds`:
-what the explorer does itself, around an engine that answers by script.
+what the explorer does itself, around an engine that answers by script. `images`: resident memory by which an
+explorer with vLLM grows over 256 rollouts of one image of 27 MB, in images.
 """
 
 from __future__ import annotations
@@ -18,6 +19,9 @@ from benchmarks.explorer import worlds
 from benchmarks.report import Bar, finish
 
 CHILD = "benchmarks.explorer.throughput"
+IMAGES = "benchmarks.explorer.images"
+SIDE = 3000
+"""Pixels of a side of its image, of noise: 27 MB as a file, 36 MB as PIL has it."""
 CONTENDERS = ("generate", "ours")
 BAR_AT = 64
 """Concurrency at which the bar is."""
@@ -31,6 +35,7 @@ _BOUNDS = {
     "slow_env_engine_idle": (0.05, True),
     "env_leaks": (0.0, True),
     "infra_zeros": (0.0, True),
+    "image_rollouts_growth_images": (2.0, True),
 }
 
 
@@ -61,11 +66,25 @@ def tokens(concurrencies: list[int], rounds: int, threads: int, quick: bool) -> 
     return found
 
 
+def images(rollouts: int, threads: int) -> dict[str, float]:
+    """Growth of an explorer's memory over rollouts of one image, in sizes of its file."""
+    with tempfile.TemporaryDirectory() as folder:
+        made = in_child(IMAGES, "prepare", threads, folder=folder, side=SIDE)
+        found = in_child(IMAGES, "rollouts", threads, folder=folder, names=made["names"], count=rollouts)
+    return {
+        "image_rollouts_growth_images": found["grown"] / made["bytes"],
+        "image_rollouts_growth_trimmed_images": found["grown_trimmed"] / made["bytes"],
+        "image_rollouts_peak_images": found["peak"] / made["bytes"],
+        "image_rollouts_live_images": found["live"] / made["bytes"],
+        "image_rollouts_rows": found["rows"],
+    }
+
+
 def main(argv: list[str] | None = None) -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.explorer", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="small and few: does it run at all")
-    parser.add_argument("--parts", default="tokens,turns,worlds")
+    parser.add_argument("--parts", default="tokens,turns,worlds,images")
     parser.add_argument("--at", default="1,16,64,256", help="concurrencies of `tokens`; the bar is at 64")
     parser.add_argument("--rounds", type=int, default=3, help="of `tokens`")
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
@@ -81,6 +100,8 @@ def main(argv: list[str] | None = None) -> None:
         figures |= worlds.slow_worlds(*((64, 0.2) if quick else (1000, 2.0)))
         figures |= worlds.cancelled(24 if quick else 300)
         figures |= worlds.deaths(10 if quick else 100, 0.1)
+    if "images" in parts:
+        figures |= images(16 if quick else 256, arguments.threads)
     for name, value in figures.items():
         print(f"{name:<44}{value:>12.4g}")
     bars = [Bar(name, figures[name], *bound) for name, bound in _BOUNDS.items() if name in figures]

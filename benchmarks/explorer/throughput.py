@@ -12,7 +12,7 @@ import asyncio
 import os
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -46,14 +46,19 @@ def _task(text: str, answer: int) -> Task:
 
 
 def write_model(folder: str, shape: Mapping[str, int]) -> dict[str, Any]:
-    """A published folder of random weights with its probe, as the explorer takes it."""
+    """A published folder of random weights."""
+    from trainers.models.tiny_model import build_tiny_model
+
+    return published(build_tiny_model(Path(folder), seed=0, max_position_embeddings=MODEL_LEN, **shape))
+
+
+def published(path: Path) -> dict[str, Any]:
+    """Make a model's folder a published one, as an explorer takes it; counts its parameters."""
     import torch
 
     from rft_data.weights.probe import Probe
-    from trainers.models.tiny_model import build_tiny_model
     from trainers.models.weights import load_model
 
-    path = build_tiny_model(Path(folder), seed=0, max_position_embeddings=MODEL_LEN, **shape)
     model = load_model(path)
     ids = list(range(5, 37))
     with torch.no_grad():
@@ -105,12 +110,13 @@ def _same_options(folder: str, concurrency: int) -> dict[str, Any]:
 def ours(folder: str, concurrency: int, requests: int, tokens: int) -> dict[str, Any]:
     """The explorer's role on a buffer."""
     with tempfile.TemporaryDirectory() as place, Buffer(f"{place}/buffer") as buffer:
-        role = explorer_role(buffer, plan=_plan(folder, concurrency, tokens))
+        sampling = {"max_tokens": tokens, "min_tokens": tokens}
+        role = explorer_role(buffer, plan=plan(folder, MODEL_LEN, options(concurrency), sampling))
         try:
             asyncio.run(role.load_weights(WeightRef("bench", 0, 0, folder)))
-            asyncio.run(_explored(role, max(GROUP, min(concurrency, requests)), "warm"))
+            asyncio.run(explored(role, tasks(max(GROUP, min(concurrency, requests)) // GROUP), "warm"))
             started = time.perf_counter()
-            played = asyncio.run(_explored(role, requests, "timed"))
+            played = asyncio.run(explored(role, tasks(requests // GROUP), "timed"))
             seconds = time.perf_counter() - started
             rows = buffer.take([seq for group in played for seq in group.seqs])
         finally:
@@ -118,8 +124,15 @@ def ours(folder: str, concurrency: int, requests: int, tokens: int) -> dict[str,
     return {"seconds": seconds, "tokens": sum(sum(mask) for mask in rows["action_mask"].to_pylist())}
 
 
-def _plan(folder: str, concurrency: int, tokens: int) -> dict[str, Any]:
-    engine = {"use": "vllm", "seed": 0, "max_model_len": MODEL_LEN, "options": options(concurrency)}
+def plan(
+    folder: str,
+    longest: int,
+    of_vllm: Mapping[str, Any],
+    sampling: Mapping[str, int],
+    limits: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Of an explorer with vLLM on the model in `folder`; `longest`: prompt and completion, tokens."""
+    engine = {"use": "vllm", "seed": 0, "max_model_len": longest, "options": dict(of_vllm)}
     return {
         "engine": engine,
         "model": folder,
@@ -129,13 +142,13 @@ def _plan(folder: str, concurrency: int, tokens: int) -> dict[str, Any]:
         "attempt": 0,
         "explorer_id": "explorer-0",
         "group_size": GROUP,
-        "sampling": {"max_tokens": tokens, "min_tokens": tokens},
-        "limits": {},
+        "sampling": dict(sampling),
+        "limits": dict(limits or {}),
     }
 
 
-async def _explored(role: ExplorerRole, requests: int, name: str) -> list[Played]:
-    chosen = tasks(requests // GROUP)
+async def explored(role: ExplorerRole, chosen: Sequence[Task], name: str) -> list[Played]:
+    """Play a group of each task, all at once. Raises: RuntimeError when one fails."""
     found = await role.explore(
         [Assignment(Ticket(f"{name}-{i}", i, 0), task) for i, task in enumerate(chosen)]
     )

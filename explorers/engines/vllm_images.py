@@ -7,20 +7,15 @@ across weight swaps, so the name has the version of the weights in it.
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from explorers.engines.decoded_images import DecodedImages
 from explorers.engines.images import Fetch
 from rft_data.core.errors import ContextOverflow, EngineError, RecipeError, RowError
-from rft_data.core.lookup import need
 from rft_data.core.model_folder import placeholder_id, processor_hash, takes_images
-
-_DECODED = 64
-"""Images that are kept decoded."""
 
 
 class VllmImages:
@@ -42,7 +37,7 @@ class VllmImages:
 
     def come_from(self, fetch: Fetch) -> None:
         """Take the bytes of images from here."""
-        self._decoded = lru_cache(maxsize=_DECODED)(lambda name: _pixels(name, fetch(name)))
+        self._decoded = DecodedImages(fetch) if self.taken else None
 
     def of_prompt(self, names: Sequence[str], salt: str) -> dict[str, Any]:
         """Fields of vLLM's prompt for these payloads; empty without any.
@@ -90,12 +85,3 @@ def refusals(names: Sequence[str]) -> Iterator[None]:
                 "explorer.engine.max_model_len or show smaller images."
             ) from err
         raise RowError(f"vLLM cannot take the prompt with its {len(names)} images: {err}") from err
-
-
-def _pixels(name: str, data: bytes) -> Any:
-    """The image as pixels. Raises: RowError."""
-    image = need("PIL.Image", "images", "images in prompts")
-    try:
-        return image.open(io.BytesIO(data)).convert("RGB")
-    except (OSError, ValueError) as err:
-        raise RowError(f"payload '{name}' is no image that can be read: {err}") from err

@@ -90,8 +90,8 @@ class SmallTables:
 
     def payload(self, payload_id: str) -> tuple[str, bytes]:
         """(media type, bytes) of a payload."""
-        rows = self._store.scan(
-            "payloads", ["media_type", "data"], Compare("payload_id", "eq", payload_id), 1
+        rows = self._store.large_rows(
+            "payloads", ["media_type", "data"], Compare("payload_id", "eq", payload_id)
         )
         for row in rows.to_pylist():
             if bytes_id(row["data"]) == payload_id:

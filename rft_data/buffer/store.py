@@ -265,6 +265,20 @@ class Store:
             scanner = self._scanner(name, names, where, limit=limit)
             return empty if scanner is None else scanner.to_table().select(names)
 
+    def large_rows(self, name: str, columns: Sequence[str], where: Filter) -> pa.Table:
+        """The few rows that a filter names by an id, of which nothing stays in Lance's caches.
+
+        A page of a single row is kept there as metadata, with its value.
+        """
+        import lance
+
+        if not self._made(name):
+            return self._shape(name, columns)[1]
+        with damage_named(self.location, name):
+            session = lance.Session(index_cache_size_bytes=0, metadata_cache_size_bytes=0)
+            opened = lance.dataset(self.uri(name), version=self._newest(name).version, session=session)
+            return few_rows(opened, columns, to_sql(where, TABLES[name][0]))
+
     def batches(
         self, name: str, columns: Sequence[str] | None = None, where: Filter | None = None
     ) -> Iterator[pa.RecordBatch]:
