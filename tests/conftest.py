@@ -12,6 +12,7 @@ from hypothesis import settings
 
 from rft_data.core.collector import collector_paused
 from rft_data.run.build import prepare_process
+from tests.order import pytest_collection_modifyitems  # noqa: F401
 from tests.skips import pytest_terminal_summary  # noqa: F401
 
 os.environ["HF_HUB_OFFLINE"] = "1"

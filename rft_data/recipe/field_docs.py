@@ -6,6 +6,7 @@ import ast
 import inspect
 import textwrap
 from collections.abc import Iterator, Mapping
+from functools import cache
 
 from rft_data.recipe.section import Section
 
@@ -15,8 +16,14 @@ def field_docs(section: type[Section]) -> Mapping[str, str]:
     found = dict.fromkeys(section.model_fields, "")
     for base in reversed(section.__mro__):
         if issubclass(base, Section) and base is not Section:
-            found.update(_written(base))
+            found.update(_docs(base))
     return found
+
+
+@cache
+def _docs(section: type[Section]) -> tuple[tuple[str, str], ...]:
+    """Sections share bases, and a schema asks for most of them several times."""
+    return tuple(_written(section))
 
 
 def _written(section: type[Section]) -> Iterator[tuple[str, str]]:

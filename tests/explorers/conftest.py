@@ -161,8 +161,10 @@ SERVED = pytest.param(("served", True), id="served", marks=[pytest.mark.slow, py
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Tests that fork an engine's processes run where none was, in the child of `test_vllm_served.py`."""
     if SERVED_HERE not in os.environ:
-        kept = [item for item in items if item.get_closest_marker("served") is None]
-        config.hook.pytest_deselected(items=[item for item in items if item not in set(kept)])
+        kept, served = [], []
+        for item in items:
+            (kept if item.get_closest_marker("served") is None else served).append(item)
+        config.hook.pytest_deselected(items=served)
         items[:] = kept
 
 

@@ -1,10 +1,7 @@
-"""The front door: Data-Juicer's batch methods, Ray data and dj-process call the same Arrow core."""
+"""The front door: Data-Juicer's batch methods call the same Arrow core.
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
+Ray Data (runtime/test_on_ray.py) and dj-process (lance, runtime/test_equivalence.py) do so too.
+"""
 
 import pyarrow as pa
 import pytest
@@ -89,58 +86,3 @@ def test_operators_that_must_see_groups_or_batches_whole_tell_data_juicer(operat
     assert not operator("reward_range_filter").is_global_operation
     assert operator("reward_variance_filter").is_global_operation
     assert reader().is_global_operation
-
-
-def expected():
-    """Kept texts and their advantages, computed by hand: g1 varies in no reward, row 8 is below 0."""
-    kept = {"answer 0": 0.0, "answer 3": 1.0, "answer 6": 0.0, "answer 2": 1.0, "answer 5": 0.0}
-    means = {"answer 0": 1 / 3, "answer 3": 1 / 3, "answer 6": 1 / 3, "answer 2": 0.5, "answer 5": 0.5}
-    return {text: pytest.approx([kept[text] - means[text]], abs=1e-6) for text in kept}
-
-
-RECIPE = """
-project_name: rft
-dataset_path: {data}
-export_path: {out}
-np: 1
-use_cache: false
-skip_op_error: false
-open_monitor: false
-process:
-  - reward_range_filter: {{min_reward: 0}}
-  - text_length_filter: {{min_len: 2}}
-  - reward_variance_filter: {{min_std: 0.000001}}
-  - grpo_advantage_mapper: {{scale: none}}
-"""
-
-
-@pytest.mark.slow
-def test_dj_process_runs_our_operators_end_to_end(tmp_path: Path):
-    data, out, recipe = tmp_path / "in.jsonl", tmp_path / "out.jsonl", tmp_path / "recipe.yaml"
-    data.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
-    recipe.write_text(RECIPE.format(data=data, out=out))
-    command = "import data_juicer.tools.process_data as p; p.main()"
-    done = subprocess.run(
-        [sys.executable, "-c", command, "--config", str(recipe)],
-        cwd=tmp_path,
-        env={**os.environ, "HF_HOME": str(tmp_path / "hf")},
-        capture_output=True,
-        text=True,
-        timeout=200,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    rows = [json.loads(line) for line in out.read_text().splitlines()]
-    assert {row["text"]: row["advantage"] for row in rows} == expected()
-
-
-@pytest.mark.slow
-def test_ray_data_runs_groups_whole(operator, ray_core):
-    dataset = ray_core.data.from_arrow([pa.Table.from_pylist(ROWS[:4]), pa.Table.from_pylist(ROWS[4:])])
-    for name, args in (
-        ("reward_range_filter", {"min_reward": 0}),
-        ("reward_variance_filter", {}),
-        ("grpo_advantage_mapper", {"scale": "none"}),
-    ):
-        dataset = operator(name, **args).run(dataset)
-    rows = dataset.take_all()
-    assert {row["text"]: list(row["advantage"]) for row in rows} == expected()

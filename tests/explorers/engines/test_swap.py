@@ -98,6 +98,7 @@ async def play_and_swap(
 
 
 @pytest.mark.slow
+@ONE_MODEL
 @pytest.mark.parametrize("mode", MODES)
 def test_every_token_has_the_logprob_of_its_version(bench: Any, mode: str) -> None:
     engine = bench.shared(swap=mode)

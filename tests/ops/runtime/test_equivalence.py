@@ -244,15 +244,3 @@ def test_pipeline_equals_data_juicers_executor(executed, name):
     if name not in in_executor():
         pytest.skip("it has an argument without a default")
     check_same(ours(name, executed), read(executed / f"{name}.out"))
-
-
-@pytest.mark.slow
-def test_ray_data_gives_an_operator_on_the_whole_batch_all_rows(place, ray_core):
-    """Blocks would each be scaled by a std of their own; groups and rows are tested in test_base."""
-    name = "reinforce_baseline_advantage_mapper"
-    table = read(place / "experiences.arrow").select(["seq", "group_id", "reward"])
-    dataset = ray_core.data.from_arrow([table.slice(0, 17), table.slice(17)])
-    rows = registry().modules[name]().run(dataset).take_all()
-    mine = OperatorPipeline(EXAMPLES[name], name="ops").run_tasks(table).table
-    found = {row["seq"]: None if row["advantage"] is None else list(row["advantage"]) for row in rows}
-    assert found == dict(zip(mine["seq"].to_pylist(), mine["advantage"].to_pylist(), strict=True))

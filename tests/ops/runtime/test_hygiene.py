@@ -62,7 +62,6 @@ def test_host_logging_streams_and_start_method_are_undisturbed():
 
 
 FIRST = [
-    *list(OPERATOR_MODULES.values())[::48],
     "ops.lance.lancedb_write_mapper",
     "ops.register",
     "data_juicer.config",

@@ -17,7 +17,7 @@ from ops.runtime.workers import make_worker, packed, unpacked
 from rft_data.core.errors import OperatorError, RecipeError
 
 pytestmark = pytest.mark.slow
-BUDGET_S = 8.0
+BUDGET_S = 4.0
 """Enough for a batch that takes milliseconds, on any machine."""
 
 
@@ -152,18 +152,6 @@ def test_operator_on_the_runs_buffer_gets_no_workers(slow_operators, monkeypatch
 def test_packed_rows_come_back_the_same(experiences):
     table = experiences(["g", "h"], [None, 1.0])
     assert unpacked(packed(table.slice(1))).equals(table.slice(1))
-
-
-def test_workers_on_ray_do_the_same(experiences, ray_core):
-    run = pipeline([{"told_by_text_mapper": {}}], Limits(workers=1, where="ray", budget_s=2.0))
-    try:
-        out = run.run(experiences(["g"] * 3, [1.0] * 3))
-        assert out["verdict"].to_pylist() == ["kept"] * 3
-        assert set(pids(out)) != {os.getpid()}
-        late = run.run(experiences(["g"] * 2, [1.0] * 2, ["hang", "b"]))
-        assert late["reason"].to_pylist() == ["told_by_text_mapper: over its budget of 2 s"] * 2
-    finally:
-        run.close()
 
 
 def test_operator_of_ones_own_runs_in_workers_from_its_file(experiences):

@@ -306,7 +306,7 @@ class BufferMachine(RuleBasedStateMachine):
 
 TestBufferModel = pytest.mark.slow(BufferMachine.TestCase)
 TestBufferModel.settings = settings(
-    max_examples=25,
+    max_examples=16,
     stateful_step_count=25,
     deadline=None,
     phases=(Phase.explicit, Phase.reuse, Phase.generate),  # every step is a commit: shrinking takes minutes

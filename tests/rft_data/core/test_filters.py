@@ -162,16 +162,21 @@ def test_lists_of_one_column_let_no_null_through(lance_table, filter_):
     assert sorted(found["id"].to_pylist()) == _ids([matches(bind(filter_, SCHEMA), row) for row in ROWS])
 
 
-@pytest.mark.slow
-@settings(max_examples=150)
-@given(filters)
-def test_sql_through_duckdb_agrees_with_the_reference(filter_):
+@pytest.fixture(scope="module")
+def duckdb_table():
     import duckdb
 
     with duckdb.connect() as db:
         db.execute("SET TimeZone='UTC'")
         db.register("t", TABLE)
-        rows = db.execute(f"SELECT id FROM t WHERE {to_sql(filter_, SCHEMA)}").fetchall()  # noqa: S608
+        yield db
+
+
+@pytest.mark.slow
+@settings(max_examples=150)
+@given(filters)
+def test_sql_through_duckdb_agrees_with_the_reference(duckdb_table, filter_):
+    rows = duckdb_table.execute(f"SELECT id FROM t WHERE {to_sql(filter_, SCHEMA)}").fetchall()  # noqa: S608
     assert sorted(row[0] for row in rows) == _ids([matches(bind(filter_, SCHEMA), row) for row in ROWS])
 
 

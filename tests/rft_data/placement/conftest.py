@@ -34,7 +34,7 @@ def toys() -> Iterator[None]:
     sys.path.remove(str(HERE))
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def cluster() -> Iterator[None]:
     """A Ray cluster of two CPUs."""
     with ray_for(num_cpus=2, object_store_memory=256 << 20):

@@ -10,6 +10,7 @@ from rft_data.buffer import Buffer
 from rft_data.core.errors import RecipeError, RftError, StalledError
 from rft_data.core.filters import Compare
 from rft_data.reading.query import query
+from rft_data.reading.query_worker import NOT_SQL, _check
 from tests.rft_data.conftest import make_experience
 
 
@@ -59,20 +60,11 @@ def test_query_says_when_there_was_more(stored):
 REFUSED = [
     ("select rewrd from experiences", '"reward"'),
     ("select * from experienes", 'Did you mean "experiences"'),
-    ("select 1; select 2", "exactly one SELECT"),
+    ("select 1; select 2", "exactly one SELECT is allowed, found SELECT, SELECT"),
     ("select * from read_csv('/etc/passwd')", "disabled by configuration"),
 ]
 REFUSED_TOO = [
     ("selct 1", "syntax error"),
-    ("", "found nothing"),
-    ("insert into experiences values (1)", "exactly one SELECT"),
-    ("create view v as select 1", "exactly one SELECT"),
-    ("drop table experiences", "exactly one SELECT"),
-    ("copy (select 1) to '/tmp/x'", "exactly one SELECT"),
-    ("attach '/tmp/x.db'", "exactly one SELECT"),
-    ("install httpfs", "exactly one SELECT"),
-    ("set memory_limit = '10GB'", "exactly one SELECT"),
-    ("pragma version", "exactly one SELECT"),
     ("select * from '/etc/passwd'", "does not exist"),
     ("select * from glob('/*')", "disabled by configuration"),
     ("select * from read_blob('/proc/self/environ')", "disabled by configuration"),
@@ -87,6 +79,29 @@ REFUSED_TOO = [
 def test_query_refuses(stored, sql, says):
     with pytest.raises(RecipeError, match=says):
         query(stored, sql)
+
+
+@pytest.mark.parametrize(
+    ("sql", "found"),
+    [
+        ("", "nothing"),
+        ("insert into experiences values (1)", "INSERT"),
+        ("create view v as select 1", "CREATE"),
+        ("drop table experiences", "DROP"),
+        ("copy (select 1) to '/tmp/x'", "COPY"),
+        ("attach '/tmp/x.db'", "ATTACH"),
+        ("install httpfs", "LOAD"),
+        ("set memory_limit = '10GB'", "SET"),
+        ("pragma version", "PRAGMA"),
+    ],
+)
+def test_the_child_refuses_what_is_no_select_before_it_runs_anything(sql, found, capsys):
+    import duckdb
+
+    with pytest.raises(SystemExit) as ended:
+        _check(duckdb.extract_statements(sql))
+    assert ended.value.code == NOT_SQL
+    assert capsys.readouterr().err == f"exactly one SELECT is allowed, found {found}."
 
 
 @pytest.mark.slow

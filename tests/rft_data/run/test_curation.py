@@ -1,4 +1,5 @@
 import json
+import shutil
 from collections import Counter
 from pathlib import Path
 
@@ -23,9 +24,16 @@ def run(folder: Path, root: Path, *overrides: str) -> dict:
     return curate(load_recipe(RECIPE, [*paths, *overrides]))
 
 
+@pytest.fixture(scope="module")
+def curated(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict]:
+    """The shipped sample, curated once: the folder, and the report."""
+    folder = tmp_path_factory.mktemp("curated")
+    return folder, run(folder, SAMPLE)
+
+
 @pytest.mark.slow
-def test_shipped_sample_is_cleaned_stored_and_scored(tmp_path: Path) -> None:
-    report = run(tmp_path, SAMPLE)
+def test_shipped_sample_is_cleaned_stored_and_scored(curated: tuple[Path, dict]) -> None:
+    folder, report = curated
     assert (report["tasks_read"], report["tasks_repeated"], report["tasks_kept"]) == (26, 1, 24)
     assert [(op["operator"], op["rows_in"], op["rows_out"]) for op in report["operators"]] == [
         ("text_length_filter", 25, 24),
@@ -34,7 +42,7 @@ def test_shipped_sample_is_cleaned_stored_and_scored(tmp_path: Path) -> None:
     ]
     [rollouts] = report["rollouts"]
     assert (rollouts["agree"], rollouts["disagree"], rollouts["stored"]) == (48, 0, 48)
-    with Buffer(tmp_path / "buffer") as buffer:
+    with Buffer(folder / "buffer") as buffer:
         tasks = {task.task_id: task for task in buffer.tasks()}
         rows = buffer.read("experiences").to_pylist()
     assert all(row["task_id"] in tasks for row in rows), "an experience points to no task"
@@ -44,8 +52,9 @@ def test_shipped_sample_is_cleaned_stored_and_scored(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_second_run_stores_nothing_twice(tmp_path: Path) -> None:
-    first = run(tmp_path, SAMPLE)
+def test_a_second_run_stores_nothing_twice(curated: tuple[Path, dict], tmp_path: Path) -> None:
+    folder, first = curated
+    shutil.copytree(folder / "buffer", tmp_path / "buffer")
     again = run(tmp_path, SAMPLE)
     assert (again["tasks_new"], again["rollouts"][0]["stored"]) == (0, 0)
     assert again["buffer_rows"] == first["buffer_rows"]
@@ -113,12 +122,12 @@ def test_a_bad_line_is_named_with_file_and_line(tmp_path: Path, line: str, messa
     with (folder / "test.jsonl").open("a") as file:
         file.write(line + "\n")
     with pytest.raises(RowError, match=message):
-        run(tmp_path, folder)
+        run(tmp_path, folder, "rollouts=[]")
 
 
 def test_a_missing_file_is_one_clear_error(tmp_path: Path) -> None:
     with pytest.raises(MissingFileError, match="there is no file"):
-        run(tmp_path, tmp_path / "nowhere")
+        run(tmp_path, tmp_path / "nowhere", "rollouts=[]")
 
 
 @pytest.mark.slow

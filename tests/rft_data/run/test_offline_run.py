@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -102,9 +104,20 @@ def stored(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    """A finished run of every stage, and its summary; nothing is written into its buffer."""
+    root = tmp_path_factory.mktemp("trained")
+    with Buffer(root / "buffer") as buffer:
+        buffer.append(rollouts(60))
+    return root, run_recipe(load_recipe(write(root)))
+
+
 @pytest.mark.slow
-def test_run_trains_every_stage_measures_each_and_publishes_the_last_policy(stored: Path) -> None:
-    summary = run_recipe(load_recipe(write(stored)))
+def test_run_trains_every_stage_measures_each_and_publishes_the_last_policy(
+    trained: tuple[Path, dict[str, Any]],
+) -> None:
+    stored, summary = trained
     found = summary["preferences"]
     assert list(found) == ["start", "0-sft", "1-dpo", "2-reward_model", "3-kto"]
     assert len({figures["pairs"] for figures in found.values()}) == 1
@@ -152,12 +165,13 @@ def test_stage_in_a_process_of_its_own_learns_the_same(stored: Path) -> None:
 
 
 @pytest.mark.slow
-def test_lineage_tells_which_stages_a_row_was_trained_in(stored: Path) -> None:
-    short = RECIPE.replace("max_steps: 12", "max_steps: 1")
-    summary = run_recipe(load_recipe(write(stored, short)))
+def test_lineage_tells_which_stages_a_row_was_trained_in(
+    trained: tuple[Path, dict[str, Any]], tmp_path: Path
+) -> None:
+    stored, summary = trained
     folder = stored / "run" / "stages" / "1-dpo"
     [one, *_] = [json.loads(line) for line in (folder / "trained_on.jsonl").read_text().splitlines()]
-    with Buffer(stored / "buffer") as buffer:
+    with Buffer(shutil.copytree(stored / "buffer", tmp_path / "buffer")) as buffer:
         better, worse = (
             lineage(buffer, one[f"{half}_experience_id"]).stages for half in ("chosen", "rejected")
         )

@@ -236,6 +236,7 @@ def test_run_that_is_killed_and_then_interrupted_finishes_with_its_books_right(
     recipe = write_gated(tmp_path, 2, 4, steps=8)
     code, said = signalled(tmp_path, ["run", str(recipe)], 2, signal.SIGKILL)
     assert code == -signal.SIGKILL, said
+    assert "ended without a word" in CliRunner().invoke(app, ["status", str(tmp_path / "run")]).output
     gate(tmp_path, 2).touch()
     code, said = signalled(tmp_path, ["resume", str(tmp_path / "run")], 4, signal.SIGINT)
     assert code == 130, said
@@ -252,6 +253,8 @@ def test_run_that_is_killed_and_then_interrupted_finishes_with_its_books_right(
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert summary["consumed_steps"] == 8
     check_books(tmp_path, steps=8)
+    assert re.search("state +finished", CliRunner().invoke(app, ["status", str(tmp_path / "run")]).output)
+    assert CliRunner().invoke(app, ["buffer", "books", str(tmp_path / "run" / "buffer")]).exit_code == 0
     again = CliRunner().invoke(app, ["run", str(recipe)])
     assert again.exit_code == 0, again.output
     assert "this run is complete" in caplog.text

@@ -125,7 +125,7 @@ def check(run: Overlapped, staleness: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("staleness", [0, 1, 3])
+@pytest.mark.parametrize("staleness", [0, 3])
 def test_explorers_and_trainer_in_their_own_processes_keep_the_books(tmp_path: Path, staleness: int) -> None:
     run = Overlapped(tmp_path, staleness=staleness)
     try:
@@ -185,7 +185,7 @@ def run_to_the_end(root: Path, attempt: int, doomed: bool) -> None:
 @pytest.mark.slow
 def test_what_a_killed_asynchronous_run_trained_is_what_was_dispatched(tmp_path: Path) -> None:
     moments = np.random.default_rng(7)
-    for attempt, kill_at in enumerate([1, 3, 6, None]):
+    for attempt, kill_at in enumerate([1, 6, None]):
         call = f"run_to_the_end(Path({str(tmp_path)!r}), {attempt}, doomed={kill_at is not None})"
         code = f"from {__name__} import Path, run_to_the_end; {call}"
         with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as child:
@@ -198,7 +198,7 @@ def test_what_a_killed_asynchronous_run_trained_is_what_was_dispatched(tmp_path:
         assert child.returncode == (0 if kill_at is None else -signal.SIGKILL)
     with Buffer(tmp_path / "buffer") as buffer:
         groups = stored_groups(buffer, "run")
-        leases = Ledger(buffer, "run", 4).leases(CONSUMER)
+        leases = Ledger(buffer, "run", 3).leases(CONSUMER)
     home = Counter(group.task for group in groups if group.outcome == "arrived")
     dispatched = Shuffle(TASKS, seed=0).select(home.total())
     assert home == Counter(dispatched), "a task was lost, or played twice"

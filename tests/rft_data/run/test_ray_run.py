@@ -50,7 +50,7 @@ task_ops:
 """
 PLACES = [
     "placement.use=ray",
-    "placement.explorers={count: 2, cpus: 0.5}",
+    "placement.explorers={count: 1, cpus: 0.5}",
     "placement.trainer={cpus: 0.5, processes: 2, over_nodes: true, shard: fsdp2}",
     "explorer.engine.transport.use=gloo",
     "stages.1.checkpoint_every=1",

@@ -57,7 +57,15 @@ SPLIT: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     ),
 }
 """The same, of trainers whose model FSDP2 splits over the ranks."""
-EQUAL = [(name, accumulate) for name in OBJECTIVES for accumulate in (1, 2)]
+EQUAL = [
+    ("trl-token-mean", 1),
+    ("trl-token-mean", 2),
+    ("trl-row-mean", 2),
+    ("own-token-mean", 1),
+    ("own-token-mean", 2),
+    ("own-row-mean", 2),
+]
+"""Objective, and micro-batches in a step. A mean over tokens weighs them, one over rows does not."""
 
 
 def scenario(folder: Path, model_path: Path, name: str, accumulate: int, /, **changed: Any) -> dict[str, Any]:
