@@ -78,10 +78,11 @@ def own_code_from(folder: Path) -> None:
 
 
 def _see_own_code() -> None:
-    sys.path.extend(one for one in _own_folders() if one not in sys.path)
+    sys.path.extend(one for one in own_folders() if one not in sys.path)
 
 
-def _own_folders() -> list[str]:
+def own_folders() -> list[str]:
+    """The folders that `own_code_from` was given."""
     return [one for one in os.environ.get(OWN_CODE, "").split(os.pathsep) if one]
 
 
@@ -120,7 +121,7 @@ def own_file(file: str) -> Path:
     Where there is none, the one from here.
     """
     here = Path(file).resolve()
-    beside = (Path(folder, file).resolve() for folder in _own_folders())
+    beside = (Path(folder, file).resolve() for folder in own_folders())
     return next((one for one in (here, *beside) if one.is_file()), here)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from pathlib import Path
 from types import ModuleType
 from typing import cast
 
@@ -16,7 +17,7 @@ from pydantic_core import from_json, to_json
 
 from rft_data.core.errors import BusyError, RftError, RoleDiedError
 from rft_data.core.logs import log_to_stderr
-from rft_data.core.lookup import need
+from rft_data.core.lookup import need, own_code_from, own_folders
 from rft_data.core.masking import hidden_values, hide, mask_streams
 from rft_data.placement.hub.wire import decode_answer, encode_error, encode_result
 from rft_data.placement.ray import connect
@@ -120,15 +121,17 @@ def _elsewhere(home: str, here: str, folder: str) -> RftError | None:
 
 
 def _sent(recipe: RunRecipe) -> bytes:
-    """The recipe with its environment references, for a process with another environment."""
+    """The recipe, its environment references and folders of code, for a process with another environment."""
     references = [[list(loc), reference] for loc, reference in recipe.references.items()]
     parts = {"recipe": recipe.model_dump(mode="json"), "references": references, "hidden": hidden_values()}
-    return bytes(to_json(parts))
+    return bytes(to_json({**parts, "own_folders": own_folders()}))
 
 
 def _received(sent: bytes) -> RunRecipe:
     parts = from_json(sent)
     hide(parts["hidden"])
+    for folder in parts["own_folders"]:
+        own_code_from(Path(folder))
     recipe = cast("RunRecipe", MODES[parts["recipe"]["mode"]].model_validate(parts["recipe"]))
     recipe.keep_references({tuple(loc): reference for loc, reference in parts["references"]})
     return recipe

@@ -17,7 +17,7 @@ from typing import Any, Self
 
 from rft_data.buffer import Buffer
 from rft_data.core.errors import RecipeError, RoleDiedError, TrainerDiedError
-from rft_data.core.lookup import need
+from rft_data.core.lookup import OWN_CODE, need
 from rft_data.core.protocols import ElasticPlacement, Placement, Role, RoleSpec
 from rft_data.loop.extras import Extras
 from rft_data.loop.fleet import Fleet
@@ -32,7 +32,7 @@ from rft_data.weights.versions import VersionRegistry
 
 log = logging.getLogger(__name__)
 
-_PASSED_ON = ("HF_HUB_OFFLINE", "HF_HOME", "CUDA_VISIBLE_DEVICES")
+_PASSED_ON = ("HF_HUB_OFFLINE", "HF_HOME", "CUDA_VISIBLE_DEVICES", OWN_CODE)
 
 
 @dataclass

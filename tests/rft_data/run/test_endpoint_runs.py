@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import shutil
 import threading
 from collections import Counter
 from pathlib import Path
@@ -31,6 +32,7 @@ from tests.explorers.engines.test_openai_engine import quick_and_direct
 from tests.ops.judge_server import Answer, status
 from tests.rays import ray_for
 from tests.rft_data.run.test_modes import COMMON, EVAL, EXPLORE, MODEL, OPERATORS, STAGE, TASKS, TRAIN
+from tests.rft_data.run.test_program_run import AGENT
 
 __all__ = ["quick_and_direct"]
 
@@ -136,6 +138,11 @@ class Twofold:
 
 
 EXACT = ("use: answer_format", "use: exact_answer")
+BY_PROGRAM = (
+    "  reward: [{use: answer_format}]",
+    "  reward: [{use: exact_answer}]\n  workflow: {use: program, args: {command: [python, agent.py, asks]}}",
+)
+"""The program lies beside the recipe."""
 OFFLINE = (
     COMMON
     + """{model}stages:
@@ -150,12 +157,13 @@ OFFLINE = (
 
 
 @pytest.mark.slow
-def test_answers_that_an_explorer_on_ray_asked_for_are_imitated_and_preferred(
+def test_answers_that_programs_on_ray_asked_for_are_imitated_and_preferred(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RFT_TEST_KEY", "s3cret-key")
+    shutil.copy(AGENT, tmp_path)
     template = EXPLORE + "placement: {{use: ray}}\n"
-    given: dict[str, Any] = {"change": EXACT, "options": ", api_key_env: RFT_TEST_KEY"}
+    given: dict[str, Any] = {"change": BY_PROGRAM, "options": ", api_key_env: RFT_TEST_KEY"}
     with (
         ChatServer(Twofold()) as server,
         ray_for(num_cpus=2, object_store_memory=256 << 20, log_to_driver=False),

@@ -27,6 +27,10 @@ def leave(reward):
     Path(os.environ["RFT_REWARD"]).write_text(json.dumps(reward))
 
 
+def asks():
+    ask(TASK["messages"])
+
+
 def two_turns():
     messages = list(TASK["messages"])
     messages += [ask(messages)[0]["message"], {"role": "user", "content": "Sure?"}]

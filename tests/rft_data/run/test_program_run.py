@@ -1,0 +1,41 @@
+"""A run whose rollouts are processes of a program, where the explorer is a process of its own."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from rft_data.buffer import Buffer
+from rft_data.run.start import run_recipe
+from tests.rft_data.run.test_modes import EXPLORE, TASKS, recipe
+
+AGENT = Path(__file__).parents[2] / "explorers" / "workflows" / "programs" / "agent.py"
+PLAYED = """\
+  workflow: {use: program, args: {command: [python, agent.py, two_turns], limits: {processes: 2}}}
+  reward: []
+"""
+"""The program lies beside the recipe."""
+
+
+@pytest.mark.slow
+def test_programs_beside_an_explorer_of_its_own_are_whole_rollouts(tmp_path: Path) -> None:
+    shutil.copy(AGENT, tmp_path)
+    tasks = TASKS.replace("max_model_len: 64", "max_model_len: 256")
+    tasks = tasks.replace("  reward: [{use: answer_format}]\n", PLAYED)
+    template = EXPLORE + "placement: {{use: local}}\n"
+    explored = run_recipe(recipe(tmp_path, template, "looking", "explore", groups=2, tasks=tasks))
+    assert explored["groups"]["ready"] == 2
+    with Buffer(tmp_path / "buffer") as buffer:
+        rows = buffer.read("experiences").to_pylist()
+    assert len({(row["group_id"], row["member"]) for row in rows}) == 4
+    for row in rows:
+        metadata = json.loads(row["metadata"])
+        assert (metadata["turns"], metadata["end"]) == (2, "finished")
+        assert metadata["environment_state"]["output"].startswith("the model says ")
+        assert json.loads(row["reward_parts"]) == {"world": row["reward"]}
+        assert row["reward"] in (0.0, 1.0)
+        assert 0 < sum(row["action_mask"]) <= 16
+        assert all(span["version"] == 0 for span in row["version_spans"])
