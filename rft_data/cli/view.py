@@ -53,6 +53,15 @@ def view(
         bool, typer.Option("--allow-run", help="Let the recipe form start runs in the shown folder of runs.")
     ] = False,
     port: Annotated[int, typer.Option(min=0, max=65535, help="0: a free one.")] = 0,
+    host: Annotated[
+        str,
+        typer.Option(help="Name or address of this machine to listen on; others than loopback need TLS."),
+    ] = "127.0.0.1",
+    tls_cert: Annotated[Path | None, typer.Option(help="PEM file of a certificate for --host.")] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="PEM file of its key.")] = None,
+    behind_proxy: Annotated[
+        str, typer.Option(help="https://NAME of a proxy that people open; it speaks TLS for the page.")
+    ] = "",
     render: Annotated[
         bool,
         typer.Option("--render", help="Show rows by the functions that recipes name: it runs their code."),
@@ -68,9 +77,12 @@ def view(
         need("python_multipart", "web", "rft view")
         need("uvicorn", "web", "rft view")
         from rft_data.web.people import people
+        from rft_data.web.place import Place
         from rft_data.web.serving import serve
 
         visitors = people(author or [], rater or [])
+        place = Place(host, port, tls_cert, tls_key, behind_proxy)
+        place.check()
         say("open this link; it carries the page's token. Ctrl-C ends it.", err=True)
         below = folder_of_runs(paths) if allow_run else None
-        serve(Subjects(paths), port, visitors, below, say, renders=render)
+        serve(Subjects(paths), place, visitors, below, say, renders=render)

@@ -34,17 +34,24 @@ class Guard:
     """Lets requests through that carry the token; ASGI middleware."""
 
     def __init__(
-        self, app: App, *, token: str, hosts: frozenset[str], people: Mapping[str, Person] | None = None
+        self,
+        app: App,
+        *,
+        token: str,
+        hosts: frozenset[str],
+        people: Mapping[str, Person] | None = None,
+        secure: bool = False,
     ) -> None:
         """Let this token through, or those of people.
 
         Args: token: names the cookie, too. people: by the token of each one's link; None: all who have
             `token` are the same person. hosts: names under which the page is reached; others are refused
-            (DNS rebinding).
+            (DNS rebinding). secure: browsers send the cookie over TLS only.
         """
         self._app, self._hosts = app, hosts
         self._people: Mapping[str, Person | None] = {token: None} if people is None else people
         self._cookie = cookie_name(token)
+        self._attributes = "HttpOnly; SameSite=Strict; Path=/" + ("; Secure" if secure else "")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer, or hand on, one request."""
@@ -60,7 +67,7 @@ class Guard:
         elif given is not None and self._known(given):
             rest = urlencode([(name, value) for name, value in query if name != PARAMETER])
             place = quote(scope["path"]) + (f"?{rest}" if rest else "")
-            cookie = f"{self._cookie}={given}; HttpOnly; SameSite=Strict; Path=/"
+            cookie = f"{self._cookie}={given}; {self._attributes}"
             await _say(send, 303, "", {"location": _local(place), "set-cookie": cookie})
         elif not (known := self._known(cookie_parser(headers.get("cookie", "")).get(self._cookie, ""))):
             await _say(send, 401, "Open the link that 'rft view' printed: it carries the token of this page.")
@@ -80,7 +87,7 @@ def cookie_name(token: str) -> str:
 
 
 def _without_port(host: str) -> str:
-    return host.rpartition(":")[0] or host
+    return host if host.endswith("]") else host.rpartition(":")[0] or host
 
 
 def _local(place: str) -> str:

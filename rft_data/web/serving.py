@@ -1,10 +1,9 @@
-"""Serves the page on this machine, to those who have its link."""
+"""Serves the page to those who have its link."""
 
 from __future__ import annotations
 
 import os
 import secrets
-import socket
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -13,16 +12,16 @@ import uvicorn
 from rft_data.web.app import make_app
 from rft_data.web.guard import PARAMETER, Guard
 from rft_data.web.people import Person
+from rft_data.web.place import Place
 from rft_data.web.subjects import Subjects
 
-HOST = "127.0.0.1"
 PRIORITY = 10
 """By so much the page is nicer than a run: where both want a core, the run gets nine tenths of it."""
 
 
 def serve(
     subjects: Subjects,
-    port: int,
+    place: Place,
     people: Sequence[Person],
     runs_below: Path | None,
     say: Callable[[str], None],
@@ -33,24 +32,34 @@ def serve(
 
     A page that may start runs keeps its priority, which they inherit.
     Args:
-        port: 0 for a free one. people: each gets a link, and speaks for himself; none: the page only shows.
+        people: each gets a link, and speaks for himself; none: the page only shows.
         runs_below: where runs may be started, None: nowhere. say: is given each link, with a name before it
         where there are several.
         renders: whether functions that recipes name may be run to show rows.
-    Raises: OSError when the port is taken.
+    Raises: RecipeError for a place that `Place.check` refuses, or that is taken.
     """
+    place.check()
     if runs_below is None and hasattr(os, "nice"):
         os.nice(PRIORITY)
     tokens = [secrets.token_urlsafe(24) for _ in range(max(1, len(people)))]
-    with socket.create_server((HOST, port)) as listening, subjects:
+    with place.listen() as listening, subjects:
         app = Guard(
             make_app(subjects, None, secrets.token_urlsafe(24), runs_below, renders=renders),
             token=tokens[0],
-            hosts=frozenset((HOST, "localhost")),
+            hosts=place.names(),
+            secure=place.secure,
             people=dict(zip(tokens, people, strict=True)) if people else None,
         )
-        config = uvicorn.Config(app, log_level="warning", access_log=False, server_header=False, ws="none")
-        for place, token in enumerate(tokens):
-            name = f"{people[place].name}: " if len(people) > 1 else ""
-            say(f"{name}http://{HOST}:{listening.getsockname()[1]}/?{PARAMETER}={token}")
+        config = uvicorn.Config(
+            app,
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            ws="none",
+            ssl_certfile=place.cert,
+            ssl_keyfile=place.key,
+        )
+        for number, token in enumerate(tokens):
+            name = f"{people[number].name}: " if len(people) > 1 else ""
+            say(f"{name}{place.url(listening.getsockname()[1])}/?{PARAMETER}={token}")
         uvicorn.Server(config).run(sockets=[listening])
