@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from rft_data.core.errors import MissingFileError, RecipeError
+from rft_data.core.gpus import gpu_number
 from rft_data.core.lookup import need
 from rft_data.core.protocols import Unscored
 from rft_data.core.words import UnscoredCause
@@ -32,7 +33,8 @@ class ConversationScorer:
             model: folder of a sequence classifier with one label. device: torch's name, for example `cuda:1`.
             batch: most conversations of a forward pass.
         Raises: MissingFileError when there is no model in the folder; RecipeError when it is no reward model
-            (transformers would give it a random score), or has no chat template.
+            (transformers would give it a random score), or has no chat template, and for a device that is
+            not here.
         """
         folder = Path(model)
         if not (folder / "config.json").is_file():
@@ -44,6 +46,7 @@ class ConversationScorer:
         import torch
         from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
 
+        _check_device(device)
         config = AutoConfig.from_pretrained(folder)
         kinds = config.architectures or ()
         if config.num_labels != 1 or not any(kind.endswith(_KIND) for kind in kinds):
@@ -105,6 +108,26 @@ class ConversationScorer:
             given = {"input_ids": ids.to(device), "attention_mask": mask.to(device)}
             scores: list[float] = self._model(**given, use_cache=False).logits[:, 0].tolist()
         return scores
+
+
+def _check_device(name: str) -> None:
+    """Raises: RecipeError for a device that torch does not know, or a GPU that this process does not see."""
+    import torch
+
+    try:
+        torch.device(name)
+    except RuntimeError as err:
+        why = str(err).splitlines()[0]
+        raise RecipeError(
+            f"a reward model has device {name!r}, which is none of torch's ({why}); give cpu, cuda or cuda:1."
+        ) from err
+    number = gpu_number(name)
+    if number is not None and number >= (seen := torch.cuda.device_count()):
+        raise RecipeError(
+            f"a reward model has device '{name}', and this process sees {seen} GPUs, numbered from 0; give "
+            "one of them, or cpu. An explorer sees its placement.explorers.gpus, of which its engine takes "
+            "the first."
+        )
 
 
 def _not_finite(score: float) -> Unscored:

@@ -24,7 +24,8 @@ class RewardModel:
 
         Args:
             model: folder of a sequence classifier with one label, for example the stage's.
-            device: torch's name, for example `cuda:1`; engines do not make room for it.
+            device: torch's name, for example `cuda:1`, of the GPUs that the explorer has; engines do not make
+                room for it on theirs.
             batch: most conversations that are scored in one forward pass.
             deadline_s: for one completion, what it waits for others included.
         Raises: what `ConversationScorer` raises; ValueError for a batch below 1.

@@ -3,8 +3,17 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
+
+_GPU = re.compile(r"cuda(?::(\d+))?")
+
+
+def gpu_number(device: str) -> int | None:
+    """The number, among those that its process sees, of the GPU with this name of torch's; None for a CPU."""
+    found = _GPU.fullmatch(device)
+    return None if found is None else int(found[1] or 0)
 
 
 def visible_devices() -> list[str]:

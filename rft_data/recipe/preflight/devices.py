@@ -1,4 +1,4 @@
-"""Parts of a recipe that cannot work with an engine that spreads over several devices."""
+"""Parts of a recipe that cannot work on the devices that it asks for."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from explorers.engines.parallel import SIZES, Parallel, parallel_of, unfit, unfit_shape
 from explorers.engines.vllm_options import READABLE
 from rft_data.core.errors import RecipeError
-from rft_data.core.gpus import visible_devices
+from rft_data.core.gpus import gpu_number, visible_devices
 from rft_data.recipe.preflight.problem import Problem
 from rft_data.recipe.preflight.tree import Tree, entries, value
 from rft_data.recipe.section import Loc
@@ -64,6 +64,23 @@ def colocation_problems(tree: Tree) -> Iterator[Problem]:
         )
 
 
+def reward_device_problems(tree: Tree) -> Iterator[Problem]:
+    """Reward models on GPUs that their explorer does not see; one process sees those of its machine."""
+    place = value(tree, "placement")
+    gpus = value(place, "explorers", "gpus") or 0
+    if value(place, "use") not in ("local", "ray") or not isinstance(gpus, int | float):
+        return
+    for loc, device in _reward_devices(tree):
+        number = gpu_number(device)
+        if number is not None and number >= gpus:
+            yield Problem(
+                (*loc, "args", "device"),
+                f"each explorer sees placement.explorers.gpus {gpus:g} of the GPUs, numbered from 0, and "
+                f"'{device}' is none of them; give {number + 1} there (its engine takes the first), or "
+                "device: cpu",
+            )
+
+
 def too_few_gpus(tree: Tree) -> Iterator[Problem]:
     """A local placement that asks for more GPUs than there are.
 
@@ -91,6 +108,14 @@ def too_few_gpus(tree: Tree) -> Iterator[Problem]:
         )
 
 
+def _reward_devices(tree: Tree) -> Iterator[tuple[Loc, str]]:
+    """(place, device) of every reward model whose device is written."""
+    for loc, one in entries(tree, "explorer", "reward"):
+        device = value(one, "args", "device")
+        if one.get("use") == "reward_model" and isinstance(device, str):
+            yield loc, device
+
+
 def _unfit(tree: Tree, parallel: Parallel) -> Iterator[tuple[str, str]]:
     path, built = value(tree, "model", "path"), value(tree, "model", "build")
     if isinstance(path, str):
@@ -105,11 +130,14 @@ def _unfit(tree: Tree, parallel: Parallel) -> Iterator[tuple[str, str]]:
 
 def _places(tree: Tree, parallel: Parallel) -> Iterator[Problem]:
     gpus = value(tree, "placement", "explorers", "gpus")
-    if isinstance(gpus, int | float) and gpus not in (0, parallel.devices):
+    numbers = [number for _, device in _reward_devices(tree) if (number := gpu_number(device)) is not None]
+    wanted = max([parallel.devices, *(number + 1 for number in numbers)])
+    if isinstance(gpus, int | float) and gpus not in (0, wanted):
+        others = "" if wanted == parallel.devices else f", and its reward models have {numbers}"
         yield Problem(
             ("placement", "explorers", "gpus"),
             f"each explorer has {gpus:g}, and its engine spreads over {parallel.devices} devices "
-            f"({parallel}); give {parallel.devices}, or 0 for CPUs",
+            f"({parallel}){others}; give {wanted}, or 0 for CPUs",
         )
     way = value(tree, "explorer", "engine", "transport", "use") or READABLE[0]
     if way not in READABLE:

@@ -54,7 +54,7 @@ def training_lines(recipe: TrainingRecipe, look: Look = folder_size) -> Iterator
     for place in found:
         yield "memory", _memory(place)
     if cards:
-        total = sum(place.total for place in found)
+        total = sum(place.total for place in found if place.shared)
         yield "memory", f"on the GPU, which they share: about {size_text(total)}; it is {cards[0]}"
     else:
         yield from _devices(recipe, found)

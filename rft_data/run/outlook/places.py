@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from explorers.engines.parallel import parallel_of
+from rft_data.core.gpus import gpu_number
 from rft_data.recipe.modes import TrainingRecipe
 from rft_data.recipe.online import OnlineRecipe
 from rft_data.run.outlook.batches import micro_batch
@@ -26,6 +28,8 @@ class Place:
     """Of each."""
     parts: Mapping[str, int]
     """Bytes, by what they are for."""
+    shared: bool = False
+    """Whether it is on the one GPU of a run in one process."""
 
     @property
     def total(self) -> int:
@@ -42,10 +46,11 @@ def places(
         on which it trains and samples.
     """
     trainer, explorers = recipe.placement.trainer, recipe.placement.explorers
-    yield _trainer(recipe, size, 1 if shared_gpu else trainer.gpus / trainer.processes)
+    found = _trainer(recipe, size, 1 if shared_gpu else trainer.gpus / trainer.processes)
+    yield replace(found, shared=shared_gpu)
     if recipe.explorer is not None:
-        yield _engine(recipe, size, 1 if shared_gpu else explorers.gpus)
-        yield from _reward_models(recipe, look)
+        engine = _engine(recipe, size, 1 if shared_gpu else explorers.gpus)
+        yield from _beside_rewards(recipe, replace(engine, shared=shared_gpu), look)
 
 
 def _trainer(recipe: TrainingRecipe, size: ModelSize, gpus: float) -> Place:
@@ -79,11 +84,31 @@ def _engine(recipe: OnlineRecipe, size: ModelSize, gpus: float) -> Place:
     return Place(f"engine '{engine.use}'", explorers.most, gpus, parts)
 
 
-def _reward_models(recipe: OnlineRecipe, look: Look) -> Iterator[Place]:
+def _beside_rewards(recipe: OnlineRecipe, engine: Place, look: Look) -> Iterator[Place]:
+    """The engine, with the reward models on its GPU, and the reward models elsewhere, by device."""
+    first_own = _engine_devices(recipe) if engine.gpus else 0
+    with_engine: dict[str, int] = {}
+    elsewhere: dict[int | None, dict[str, int]] = {}
     for one in recipe.explorer.reward:
-        if one.use == "reward_model":
-            size = look(Path(str(one.args.get("model"))))
-            on_gpu = not str(one.args.get("device", "cpu")).startswith("cpu")
-            if size is not None:
-                parts = {"weights": 4 * size.parameters}
-                yield Place(f"reward '{one.stored_as}'", recipe.placement.explorers.most, on_gpu, parts)
+        size = look(Path(str(one.args.get("model")))) if one.use == "reward_model" else None
+        if size is None:
+            continue
+        number = gpu_number(str(one.args.get("device", "cpu")))
+        if number is not None and number < first_own:
+            with_engine[f"reward '{one.stored_as}'"] = 4 * size.parameters
+        else:
+            elsewhere.setdefault(number, {})[one.stored_as] = 4 * size.parameters
+    own = 0 if engine.shared else sum(number is not None for number in elsewhere)
+    gpus = engine.gpus - own if engine.gpus > own else engine.gpus
+    yield replace(engine, gpus=gpus, parts={**engine.parts, **with_engine})
+    for number, models in elsewhere.items():
+        alone = len(models) == 1
+        name = f"reward{'' if alone else 's'} {', '.join(map(repr, models))}"
+        parts = {"weights" if alone else f"weights of '{name}'": count for name, count in models.items()}
+        yield Place(name, recipe.placement.explorers.most, 0 if number is None else 1, parts)
+
+
+def _engine_devices(recipe: OnlineRecipe) -> int:
+    """How many GPUs the engine takes, where its explorer has any."""
+    engine = recipe.explorer.engine
+    return parallel_of(engine.options).devices if engine.use == "vllm" else 1

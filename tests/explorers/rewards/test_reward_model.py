@@ -143,3 +143,16 @@ def test_what_is_no_reward_model_is_refused(policy: Path, scorer: Path, tmp_path
     (tmp_path / "chat_template.jinja").unlink()
     with pytest.raises(RecipeError, match="has no chat template"):
         RewardModel(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("device", "why"),
+    [
+        ("cuda:99", r"device 'cuda:99', and this process sees \d+ GPUs, numbered from 0; give one of them"),
+        ("graphics", r"device 'graphics', which is none of torch's \(Expected one of cpu, cuda"),
+        ("cuda:x", "device 'cuda:x', which is none of torch's"),
+    ],
+)
+def test_a_device_that_is_not_here_ends_the_start(scorer: Path, device: str, why: str) -> None:
+    with pytest.raises(RecipeError, match=why):
+        make_reward("reward_model", {"model": str(scorer), "device": device})

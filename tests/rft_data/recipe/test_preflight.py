@@ -249,6 +249,27 @@ def test_an_engine_that_cannot_spread_so_is_refused(
     assert len(found.splitlines()) == 2
 
 
+ON_SECOND = "explorer.reward=[{use: reward_model, args: {model: scorer, device: 'cuda:1'}}]"
+
+
+@pytest.mark.parametrize("gpus", [0, 0.5, 1])
+def test_a_reward_model_on_a_gpu_that_its_explorer_does_not_see_is_refused(
+    tmp_path: Path, gpus: float
+) -> None:
+    place = f"placement={{use: local, explorers: {{gpus: {gpus}}}}}"
+    found = mistakes(write_recipe(tmp_path), place, ON_SECOND)
+    assert f"placement.explorers.gpus {gpus:g} of the GPUs, numbered from 0, and 'cuda:1' is none" in found
+    assert "give 2 there" in found
+
+
+def test_a_reward_model_has_a_gpu_beside_those_of_the_engine(tmp_path: Path) -> None:
+    spread = ["explorer.engine.use=vllm", "explorer.engine.options={tensor_parallel_size: 2}"]
+    third = ON_SECOND.replace("cuda:1", "cuda:2")
+    path, places = write_recipe(tmp_path), "placement={use: local, explorers: {gpus: %d}}"
+    assert "and its reward models have [2]; give 3" in mistakes(path, *spread, places % 2, third)
+    validate_recipe(path, [*spread, places % 3, third])
+
+
 SHARED = "placement={use: local, colocate: true, explorers: {gpus: 1}, trainer: {gpus: 1}}"
 
 

@@ -171,13 +171,56 @@ def test_engines_and_trainer_share_the_machine_by_placement() -> None:
     assert "2 explorers with 1 CPU, 1 GPU each" in text
 
 
-def test_one_process_on_a_machine_with_a_gpu_uses_the_gpu(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def rewards(folder: Path, **devices: str) -> str:
+    """Reward models of one folder, by name, on these devices."""
+    given = [
+        {"use": "reward_model", "name": name, "args": {"model": str(folder), "device": device}}
+        for name, device in devices.items()
+    ]
+    return f"explorer.reward={json.dumps(given)}"
+
+
+def test_reward_models_are_counted_on_their_devices(folder: Path) -> None:
+    recipe = online(
+        "placement={use: local, explorers: {count: 2, gpus: 3}, trainer: {gpus: 1}}",
+        rewards(folder, beside="cuda:0", own="cuda:1", small="cuda:2", other="cuda:2", slow="cpu"),
+    )
+    size = folder_size(folder)
+    assert size is not None
+    trainer, engine, *found = places(recipe, size, folder_size, shared_gpu=False)
+    assert engine.parts["reward 'beside'"] == 4 * size.parameters
+    assert [(one.name, one.gpus, one.count, one.total) for one in found] == [
+        ("reward 'own'", 1, 2, 4 * size.parameters),
+        ("rewards 'small', 'other'", 1, 2, 8 * size.parameters),
+        ("reward 'slow'", 0, 2, 4 * size.parameters),
+    ]
+    assert list(found[1].parts) == ["weights of 'small'", "weights of 'other'"]
+    assert sum(one.gpus * one.count for one in (trainer, engine, *found)) == 2 * 3 + 1, "no GPU twice"
+    assert "on GPUs: 7 of them" in "\n".join(outlook_lines(recipe))
+
+
+@pytest.fixture
+def card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine with a GPU."""
     program = tmp_path / "nvidia-smi"
     program.write_text("#!/bin/sh\necho 'NVIDIA A10G, 24564 MiB, 570.1'\n")
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+
+
+@pytest.mark.usefixtures("card")
+def test_what_shares_the_gpu_of_one_process_is_what_is_on_it(folder: Path) -> None:
+    def shared(**devices: str) -> str:
+        lines = outlook_lines(online(*[rewards(folder, **devices)] if devices else []))
+        return next(line for line in lines if "which they share" in line)
+
+    alone = shared()
+    assert shared(slow="cpu") == shared(own="cuda:1") == alone
+    assert shared(beside="cuda") != alone
+
+
+@pytest.mark.usefixtures("card")
+def test_one_process_on_a_machine_with_a_gpu_uses_the_gpu() -> None:
     text = "\n".join(outlook_lines(online("explorer.engine.max_model_len=100000000")))
     assert "on the GPU, which they share: about" in text
     assert "it is NVIDIA A10G, 24564 MiB" in text
