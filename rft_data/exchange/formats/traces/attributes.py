@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from rft_data.core.errors import RowError
 from rft_data.core.json_types import Json, JsonObject
 
+_NANO = 1e9
 _PLAIN = ("stringValue", "boolValue", "bytesValue")
 
 
@@ -25,11 +26,12 @@ def otlp_attributes(listed: Json) -> dict[str, Json]:
     for item in listed:
         if not isinstance(item, Mapping) or not isinstance(item.get("key"), str):
             raise RowError("an attribute has no key")
-        made[str(item["key"])] = _value(item.get("value"))
+        made[str(item["key"])] = any_value(item.get("value"))
     return made
 
 
-def _value(value: Json) -> Json:
+def any_value(value: Json) -> Json:
+    """A value of OTLP/JSON. Raises: RowError for another."""
     if value is None or value == {}:
         return None
     if not isinstance(value, Mapping) or len(value) != 1:
@@ -43,7 +45,7 @@ def _value(value: Json) -> Json:
         return _number(item, whole=kind == "intValue")
     inner = item.get("values") if isinstance(item, Mapping) else None
     if kind == "arrayValue":
-        return [_value(one) for one in inner] if isinstance(inner, list) else []
+        return [any_value(one) for one in inner] if isinstance(inner, list) else []
     if kind == "kvlistValue":
         return otlp_attributes(inner)
     raise RowError(f"an attribute has a value of kind '{kind}', which OTLP/JSON does not have")
@@ -143,3 +145,18 @@ def seconds(value: Json) -> float:
     except (ValueError, OverflowError, OSError) as err:
         raise RowError(f"{str(value)[:40]!r} is no time in seconds and no ISO text") from err
     return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
+
+
+def nanoseconds(value: Json) -> float:
+    """Seconds of a time in nanoseconds, as number or text; 0 for none. Raises: RowError for anything else."""
+    try:
+        return seconds(int(str(value or 0)) / _NANO)
+    except (ValueError, OverflowError, RowError) as err:
+        raise RowError(f"it has the time {value!r}; nanoseconds are needed") from err
+
+
+def session(attributes: JsonObject) -> str:
+    """What joins the traces of one conversation; empty where nothing does."""
+    return text(
+        first([inside(attributes, "session", "id"), inside(attributes, "gen_ai", "conversation", "id")])
+    )

@@ -117,7 +117,7 @@ def _checked(facts: Mapping[str, Json]) -> Mapping[str, Json]:
 
 def _latency(span: Span) -> dict[str, Json]:
     took = span.ended_s - span.started_s
-    return {"latency_s": round(took, 6)} if span.started_s and took >= 0 else {}
+    return {"latency_s": round(took, 6)} if span.started_s and took > 0 else {}
 
 
 def _object(value: Json) -> JsonObject:

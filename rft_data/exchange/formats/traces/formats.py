@@ -25,7 +25,11 @@ def _log(name: str, parse: Parse, shapes: tuple[str, ...], *needs: str) -> Forma
 
 LOGS = (
     _log(
-        "otlp", read_otlp, ("resourceSpans (OTLP/JSON with gen_ai.* or llm.* attributes)",), "resourceSpans"
+        "otlp",
+        read_otlp,
+        ("resourceSpans, resourceLogs (OTLP/JSON with gen_ai.* or llm.* attributes)",),
+        "resourceSpans",
+        "resourceLogs",
     ),
     _log(
         "phoenix",

@@ -1,4 +1,4 @@
-"""OTLP/JSON: spans as OpenTelemetry's collectors and exporters write them to files."""
+"""OTLP/JSON: spans and log records as OpenTelemetry's collectors and exporters write them to files."""
 
 from __future__ import annotations
 
@@ -9,27 +9,36 @@ from rft_data.core.errors import RowError
 from rft_data.core.json_types import Json, JsonObject
 from rft_data.exchange.formats.records import Row
 from rft_data.exchange.formats.traces import gen_ai, openinference
-from rft_data.exchange.formats.traces.attributes import first, inside, otlp_attributes, seconds, text, tree
+from rft_data.exchange.formats.traces.attributes import (
+    first,
+    inside,
+    nanoseconds,
+    otlp_attributes,
+    session,
+    text,
+    tree,
+)
 from rft_data.exchange.formats.traces.call import Item, Score, Span
+from rft_data.exchange.formats.traces.otlp_logs import log_items
 
 _FAILED = (2, "STATUS_CODE_ERROR")
-_NANO = 1e9
 
 
 def read_otlp(row: Row) -> Iterator[Item | RowError]:
-    """The spans of one export request; a RowError for each that cannot be read.
+    """The spans or log records of one export request; a RowError for each that cannot be read.
 
     Raises: RowError if the row is no export request.
     """
-    groups = row.get("resourceSpans")
-    if not isinstance(groups, list):
-        raise RowError("there is no list 'resourceSpans'")
-    for group in groups:
+    groups, logs = row.get("resourceSpans"), row.get("resourceLogs")
+    if not isinstance(groups, list) and not isinstance(logs, list):
+        raise RowError("there is no list 'resourceSpans' or 'resourceLogs'")
+    for group in groups if isinstance(groups, list) else []:
         scopes = first([inside(group, "scopeSpans"), inside(group, "instrumentationLibrarySpans")])
         for scope in scopes if isinstance(scopes, list) else []:
             spans = inside(scope, "spans")
             for span in spans if isinstance(spans, list) else []:
                 yield from items(span)
+    yield from log_items(logs if isinstance(logs, list) else [])
 
 
 def items(raw: Json) -> Iterator[Item | RowError]:
@@ -61,24 +70,10 @@ def _span(raw: Json) -> tuple[Span, JsonObject]:
     if not isinstance(raw, Mapping) or not raw.get("traceId") or not raw.get("spanId"):
         raise RowError("a span has no traceId and spanId")
     attributes = tree(otlp_attributes(raw.get("attributes")))
-    started, ended = _time(raw.get("startTimeUnixNano")), _time(raw.get("endTimeUnixNano"))
+    started, ended = nanoseconds(raw.get("startTimeUnixNano")), nanoseconds(raw.get("endTimeUnixNano"))
     parent = text(raw.get("parentSpanId"))
     made = Span(text(raw["spanId"]), text(raw["traceId"]), parent, session(attributes), started, ended)
     return made, attributes
-
-
-def session(attributes: JsonObject) -> str:
-    """What joins the traces of one conversation; empty where nothing does."""
-    return text(
-        first([inside(attributes, "session", "id"), inside(attributes, "gen_ai", "conversation", "id")])
-    )
-
-
-def _time(value: Json) -> float:
-    try:
-        return seconds(int(str(value or 0)) / _NANO)
-    except (ValueError, OverflowError, RowError) as err:
-        raise RowError(f"a span has the time {value!r}; nanoseconds are needed") from err
 
 
 def _failure(raw: Json) -> str:
@@ -92,7 +87,7 @@ def _events(raw: Json, span: Span) -> Iterator[Score]:
     for event in events if isinstance(events, list) else []:
         if inside(event, "name") == gen_ai.EVALUATION:
             made = gen_ai.evaluation(span, tree(otlp_attributes(inside(event, "attributes"))))
-            at = _time(inside(event, "timeUnixNano"))
+            at = nanoseconds(inside(event, "timeUnixNano"))
             when = datetime.fromtimestamp(at, UTC).isoformat() if at else None
             yield Score(made.name, made.value, made.text, made.author, made.span_id, made.trace, when)
 

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping
 from rft_data.core.errors import RowError
 from rft_data.core.json_types import Json, JsonObject
 from rft_data.exchange.formats.records import Row
-from rft_data.exchange.formats.traces.attributes import inside, seconds, text, tree
+from rft_data.exchange.formats.traces.attributes import inside, seconds, session, text, tree
 from rft_data.exchange.formats.traces.call import Item, Span
 from rft_data.exchange.formats.traces.openinference import score
-from rft_data.exchange.formats.traces.otlp import session, spoken
+from rft_data.exchange.formats.traces.otlp import spoken
 
 _ATTRIBUTES = "attributes."
 

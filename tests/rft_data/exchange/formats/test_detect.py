@@ -29,6 +29,7 @@ CASES = {
     "custom_id method url body": "openai",
     "id custom_id response error": "openai",
     "resourceSpans": "otlp",
+    "resourceLogs": "otlp",
     "name context span_kind attributes": "phoenix",
     "context.trace_id context.span_id name": "phoenix",
     "span_id name annotator_kind result": "phoenix",
