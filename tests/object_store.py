@@ -7,9 +7,11 @@ import importlib.util
 import socket
 import subprocess
 import sys
+import threading
 import urllib.request
 import uuid
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 
@@ -60,3 +62,61 @@ def listens(port: int) -> bool:
     """Whether somebody listens at a port of this machine."""
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+class Way:
+    """A way to a server that can be broken off."""
+
+    def __init__(self, server: str) -> None:
+        """Args: server: its address, as `http://HOST:PORT`."""
+        host, _, port = server.removeprefix("http://").partition(":")
+        self._there = host, int(port)
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self.address = f"http://127.0.0.1:{self._listening.getsockname()[1]}"
+        self._open: list[socket.socket] = []
+        self.breaks = 0
+        """So many connections are still to be broken off."""
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def break_off(self, times: int) -> None:
+        """End all connections, and the next so many as soon as they are made."""
+        self.breaks = times
+        for one in self._open:
+            with suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """End all connections, and take no more."""
+        self._listening.close()
+        self.break_off(0)
+
+    def _accept(self) -> None:
+        with suppress(OSError):  # it was closed
+            while True:
+                near, _ = self._listening.accept()
+                if self.breaks:
+                    self.breaks -= 1
+                    near.close()
+                    continue
+                far = socket.create_connection(self._there)
+                self._open += [near, far]
+                for ends in ((near, far), (far, near)):
+                    threading.Thread(target=_carry, args=ends, daemon=True).start()
+
+
+def _carry(source: socket.socket, target: socket.socket) -> None:
+    with suppress(OSError):
+        while data := source.recv(1 << 16):
+            target.sendall(data)
+    for end in (source, target):
+        with suppress(OSError):
+            end.shutdown(socket.SHUT_RDWR)
+
+
+@pytest.fixture
+def way(bucket: str, store_server: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Way]:
+    """The way on which clients made from now on reach the store of `bucket`."""
+    way = Way(store_server)
+    monkeypatch.setenv("AWS_ENDPOINT", way.address)
+    yield way
+    way.close()

@@ -35,7 +35,8 @@ from rft_data.core.schema import EXPERIENCES, TABLES
 if TYPE_CHECKING:
     import pandas as pd
 
-DEADLINE_S = 60.0
+DEADLINE_S, STORE_DEADLINE_S = 60.0, 360.0
+"""Of an append, in a folder and on an object store, whose owner is patient for 5 minutes."""
 _VERDICT_COLUMNS = ["seq", "pipeline_hash", "verdict", "advantage", "masked", "shaped_reward"]
 
 
@@ -63,6 +64,7 @@ class Buffer:
         self._small_tables = SmallTables(self._store)
         self._verdicts: dict[str, Verdicts] = {}
         self._lock = threading.RLock()
+        self._deadline_s = STORE_DEADLINE_S if "://" in self.location else DEADLINE_S
         self._intake = Intake(self._experiences)
 
     @property
@@ -93,26 +95,26 @@ class Buffer:
 
     # --- writing -----------------------------------------------------------------------------------
 
-    def append(self, rows: Sequence[Experience] | pa.Table, *, deadline_s: float = DEADLINE_S) -> Appended:
+    def append(self, rows: Sequence[Experience] | pa.Table, *, deadline_s: float | None = None) -> Appended:
         """Store experiences; returns once they are as durable as the buffer's `durability` says.
 
         A row already stored is not stored again. A row that does not fit the schema goes to `quarantine`
         with the reason. Appends of many threads share commits.
         Raises: RowError if a table has other columns than EXPERIENCES (without seq and digest);
             ConflictError if an id is already stored with other content (no experience of this call is
-            stored); DiskFullError; StalledError after `deadline_s` (sending the rows again is safe).
+            stored); DiskFullError; StalledError after `deadline_s` or DEADLINE_S (sending again is safe).
         """
-        return self._intake.append(rows, deadline_s)
+        return self._intake.append(rows, deadline_s or self._deadline_s)
 
     def submit(
-        self, rows: Sequence[Experience] | pa.Table, *, deadline_s: float = DEADLINE_S
+        self, rows: Sequence[Experience] | pa.Table, *, deadline_s: float | None = None
     ) -> Future[Appended]:
         """Like `append` without waiting: the future has what `append` would return or raise.
 
         Blocks, at most for `deadline_s`, while too many bytes wait to be stored. The rows are encoded later,
         together with those of other appends: do not change what they hold before the future is done.
         """
-        return self._intake.submit(rows, deadline_s, urgent=False)
+        return self._intake.submit(rows, deadline_s or self._deadline_s, urgent=False)
 
     def add_rows(self, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
         """Append rows to one of the small tables in one commit; `created_at` is filled in.

@@ -8,9 +8,10 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from rft_data.core.errors import DiskFullError, FencedError, IntegrityError
+from rft_data.core.objects import reached
 
 RESERVE_BYTES = 64 << 20
 """Space kept free on the disk, because compaction and checkpoints need some."""
@@ -68,10 +69,18 @@ def storage_errors(location: str, name: str) -> Iterator[None]:
     except OSError as err:
         if err.errno in (errno.ENOSPC, errno.EDQUOT) or "No space left" in str(err):
             raise _full(location, "a write failed with 'no space left on device'") from err
-        raise
+        _raise_unreached(location, name)
     except RuntimeError as err:
         if "No space left" in str(err):
             raise _full(location, "a write failed with 'no space left on device'") from err
+        _raise_unreached(location, name)
+
+
+def _raise_unreached(location: str, name: str) -> NoReturn:
+    """Raise the error at hand; on an object store as one that names the table."""
+    if "://" not in location:
+        raise  # called where an error is handled
+    with reached(f"{location}/{name}.lance"):
         raise
 
 

@@ -37,6 +37,8 @@ class Intake:
         try:
             return future.result(deadline_s)
         except FutureTimeoutError as err:
+            if future.done():
+                raise  # what the commit said: a StalledError is a TimeoutError too
             raise StalledError(
                 f"an append of {len(rows)} rows was not acknowledged within {deadline_s:g} s; it may be "
                 "stored or not. Send it again: ids are deterministic, nothing is stored twice."

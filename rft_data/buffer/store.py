@@ -30,7 +30,7 @@ from rft_data.core.errors import BusyError, FencedError, RftError
 from rft_data.core.failpoints import failpoint
 from rft_data.core.filters import Filter, to_sql
 from rft_data.core.named_tables import known_columns, table_schema
-from rft_data.core.objects import Objects
+from rft_data.core.objects import PATIENT, Objects
 from rft_data.core.schema import TABLES
 
 _CACHES: dict[str, Any] = {"metadata_cache_size_bytes": 32 << 20, "index_cache_size_bytes": 32 << 20}
@@ -62,6 +62,7 @@ class Store:
         if self.local is not None:
             self._folder = LocalFolder(self.local, read_only=read_only)
         self._session = lance.Session(**_CACHES)
+        self._patience: dict[str, str] = {}
         self._tables: dict[str, Any] = {}
         self._heads: dict[str, Any] = {}
         self._locks = {name: threading.RLock() for name in TABLES}
@@ -72,6 +73,9 @@ class Store:
         """Writes to each table by this process."""
         if self._folder is None:
             self._folder = ObjectPrefix(self.location, self._db, read_only=read_only)
+            if not read_only:  # the store was there: from now on an owner waits for it
+                self._patience = dict(PATIENT)
+                del self._db
         if self._folder.may_have_rival and not read_only:
             self._fence()
 
@@ -107,7 +111,7 @@ class Store:
         return lancedb.connect(
             self.location,
             session=lancedb.Session(**_CACHES),
-            storage_options=_STORAGE_OPTIONS,
+            storage_options={**_STORAGE_OPTIONS, **self._patience},
             read_consistency_interval=timedelta(0),  # else a reader never sees another process's commits
         )
 
@@ -153,7 +157,9 @@ class Store:
             if name not in self._heads:
                 self._made(name)
                 with damage_named(self.location, name):
-                    opened = some_columns(lance.dataset(self.uri(name), session=self._session))
+                    opened = some_columns(
+                        lance.dataset(self.uri(name), storage_options=self._patience, session=self._session)
+                    )
                 if not self.read_only:
                     check_order(self.location, name, opened)
                 if isinstance(self._folder, ObjectPrefix) and not self.read_only:

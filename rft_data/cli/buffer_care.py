@@ -55,8 +55,10 @@ def compact(uri: Uri, as_json: Json = False) -> None:
     """Merge the small files of every table and drop old versions."""
     with edge():
         from rft_data.buffer import Buffer
+        from rft_data.run.occupied import check_free
 
         _must_exist(uri)
+        check_free(uri)
         with Buffer(uri) as buffer:
             tables = buffer.compact()
         lines = [

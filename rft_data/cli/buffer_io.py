@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rft_data.core.filters import Filter
     from rft_data.exchange.formats import ExportReport
 
-Uri = Annotated[Path, typer.Argument(help="The buffer's folder.")]
+Uri = Annotated[str, typer.Argument(help="The buffer's folder or object-store URL.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 
 
@@ -36,8 +36,10 @@ def import_(
     with edge():
         from rft_data.buffer import Buffer
         from rft_data.exchange.formats import ready_import
+        from rft_data.run.occupied import check_free
 
         ready = ready_import(source, format=format_, taskset=taskset, split=split, limit=limit)
+        check_free(uri)
         with Buffer(uri) as buffer:  # made only for a source that can be read
             report = ready.into(buffer)
         new = ", ".join(f"{count} {name}" for name, count in report.new.items() if count) or "nothing"

@@ -222,7 +222,10 @@ def _open(uri: str, *, write: bool = False) -> Buffer:
     from rft_data.buffer import Buffer
 
     if write:
+        from rft_data.run.occupied import check_free
+
         Buffer(uri, read_only=True).close()
+        check_free(uri)
     return Buffer(uri, read_only=not write)
 
 

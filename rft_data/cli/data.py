@@ -118,6 +118,7 @@ def readmit(
         from rft_data.cli.rejudge_text import readmitted_text
         from rft_data.recipe.load import load_operator_recipe
         from rft_data.run.build import experience_pipeline, prepare_process
+        from rft_data.run.occupied import check_free
         from rft_data.run.rejudge import check_not_running, groups_per_batch
         from rft_data.run.rejudge import readmit as admit
 
@@ -126,6 +127,7 @@ def readmit(
         uri = buffer or loaded.buffer.uri
         with _reading(uri) as looked_at:
             check_not_running(looked_at, run_id)
+        check_free(uri)
         with Buffer(uri) as opened, closing(experience_pipeline(loaded, opened)) as pipeline:
             found = admit(
                 opened,

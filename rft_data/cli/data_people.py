@@ -183,8 +183,10 @@ def _taking_feedback(uri: str) -> Buffer | HubClient:
 def owning(uri: str) -> Buffer:
     """Open a buffer that exists for writing; it is not created."""
     from rft_data.buffer import Buffer
+    from rft_data.run.occupied import check_free
 
     Buffer(uri, read_only=True).close()
+    check_free(uri)
     return Buffer(uri)
 
 

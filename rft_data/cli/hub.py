@@ -28,11 +28,13 @@ def hub(
         from rft_data.core.errors import Stopped
         from rft_data.placement.hub.server import HubServer
         from rft_data.run.attached import hub_secret
+        from rft_data.run.occupied import check_free
 
         secret = hub_secret("rft hub")
         asked = threading.Event()
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: asked.set())
+        check_free(buffer)
         with Buffer(buffer) as opened, HubServer(opened, host=host, port=port, token=secret) as served:
             say(served.address)
             asked.wait()

@@ -7,14 +7,12 @@ from typing import Annotated
 
 import typer
 
-from rft_data.cli.completion import run_folders
 from rft_data.cli.edge import edge, say
+from rft_data.cli.status import RunDir
 
 
 def report(
-    run_dir: Annotated[
-        Path, typer.Argument(help="Folder of a run, for example runs/quickstart.", autocompletion=run_folders)
-    ],
+    run_dir: RunDir,
     out: Annotated[Path, typer.Option("-o", "--out", help="The file to write.")] = Path("report.html"),
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier report.")] = False,
 ) -> None:
@@ -35,7 +33,8 @@ def report(
 
 def view(
     paths: Annotated[
-        list[str], typer.Argument(help="Runs, folders of runs, and buffers; for example runs/quickstart.")
+        list[str],
+        typer.Argument(help="Runs, folders of runs, and buffers: runs/quickstart, or s3://bucket/prefix."),
     ],
     author: Annotated[
         list[str] | None,

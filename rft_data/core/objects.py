@@ -2,32 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from rft_data.core.errors import RftError, StalledError
+from rft_data.core.errors import DiskFullError, RftError, StalledError
+
+PATIENT: Mapping[str, str] = {"client_max_retries": "100", "client_retry_timeout": "300"}
+"""Options of a client that goes on asking for 5 minutes while the store does not answer; without them it
+asks 4 times, within a second if connections are refused."""
 
 
 class Objects:
     """The objects below a URL. Safe to use from many threads."""
 
-    def __init__(self, url: str) -> None:
-        """Nothing is asked of the store yet."""
+    def __init__(self, url: str, options: Mapping[str, str] | None = None) -> None:
+        """Nothing is asked of the store yet. Args: options: for Lance's client, such as `PATIENT`."""
         from lance.file import LanceFileSession  # 0.4 s
 
         self._url = url
+        self.options = dict(options or {})
         with reached(url):
-            self._session = LanceFileSession(url)
+            self._session = LanceFileSession(url, storage_options=self.options)
 
     def put(self, file: Path, key: str) -> None:
-        """Store a file; the object is whole or absent. Raises: StalledError."""
+        """Store a file; the object is whole or absent. Raises: StalledError; FileNotFoundError."""
+        file.stat()
         with reached(f"{self._url}/{key}"):
             self._session.upload_file(str(file), key)
 
     def fetch(self, key: str, file: Path) -> None:
-        """Write an object to a file. Raises: StalledError."""
+        """Write an object to a file. Raises: StalledError; DiskFullError."""
         with reached(f"{self._url}/{key}"):
             self._session.download_file(key, str(file))
 
@@ -60,13 +66,19 @@ class Objects:
 def reached(url: str) -> Iterator[None]:
     """Turn what Lance says of a store in a `with` block into one error that names the object.
 
-    Raises: StalledError, for the network, the bucket and the credentials may be mended, and the run resumed.
+    Raises: StalledError, for the network, the bucket and the credentials may be mended, and the run resumed;
+        DiskFullError if it is this machine's disk that has no room.
     """
     try:
         yield
     except RftError:
         raise
     except (OSError, RuntimeError) as err:
+        if "No space left" in str(err):
+            raise DiskFullError(
+                f"the disk of this machine has no room for object {url}; free some space and go on: nothing "
+                "that was stored is lost."
+            ) from err
         raise StalledError(
             f"object {url} cannot be reached: {str(err).splitlines()[0][:300]}. See that the bucket is there "
             "and AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION and AWS_ENDPOINT are right; nothing "

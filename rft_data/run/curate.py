@@ -19,6 +19,7 @@ from rft_data.core.words import Split
 from rft_data.placement.ray import connect
 from rft_data.recipe.modes import DataRecipe
 from rft_data.run.build import prepare_process, taskset_tasks
+from rft_data.run.occupied import check_free
 from rft_data.run.score_file import Scorer
 from rft_data.run.task_setup import clean_tasks
 
@@ -33,6 +34,7 @@ def curate(recipe: DataRecipe) -> dict[str, Any]:
     Operators that look at a task's record see the rollouts that were stored before this run.
     """
     prepare_process()
+    check_free(recipe.buffer.uri)
     with ExitStack() as opened:
         scorer = opened.enter_context(closing(Scorer(recipe))) if recipe.rollouts else None
         buffer = opened.enter_context(Buffer(recipe.buffer.uri, durability=recipe.buffer.durability))

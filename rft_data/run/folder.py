@@ -9,14 +9,14 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, cast
 
 from explorers.sandbox.probe import Choice
 from rft_data.buffer import Buffer
 from rft_data.core.canonical import content_id
-from rft_data.core.errors import ResumeError
+from rft_data.core.errors import MissingFileError, ResumeError
 from rft_data.core.files import make_folder, write_text
 from rft_data.core.filters import Compare
 from rft_data.core.lookup import OWN_CODE
@@ -28,8 +28,9 @@ from rft_data.recipe.load import OWN_CODE_FILE
 from rft_data.recipe.recipe import RunRecipe
 from rft_data.recipe.stored import as_it_was_read
 from rft_data.run.attached import attach
-from rft_data.run.mirror import Mirror
+from rft_data.run.mirror import Mirror, run_folder
 from rft_data.run.record import RECIPE_FILE
+from rft_data.run.status import stored_recipe
 from rft_data.sampler import make_policy
 from rft_data.sampler.ledger import Ledger
 from rft_data.weights.versions import VersionRegistry
@@ -86,14 +87,27 @@ class Run:
         self._saved = recipe.saved()
         self.directory = recipe.folder
         """The run's folder on this machine."""
-        self._mirror = Mirror(recipe.run_dir) if on_store(recipe.run_dir) else None
+        self._mirror: Mirror | None = None
+        if on_store(recipe.run_dir):
+            self._check_stored(recipe)
+            self._mirror = Mirror(recipe.run_dir)
         try:
             self._open(recipe)
         except BaseException:
             self._let_go()
             raise
 
+    def _check_stored(self, recipe: RunRecipe) -> None:
+        """Refuse a run of another recipe before it is taken over: it may be at work on another machine.
+
+        Raises: ResumeError.
+        """
+        with suppress(MissingFileError):
+            self._check_same(stored_recipe(run_folder(recipe.run_dir)), recipe)
+
     def _open(self, recipe: RunRecipe) -> None:
+        if self._mirror is not None:  # fetching takes long, and the buffer is another owner's by then
+            self._mirror.check_owner()
         self.run_id = recipe.run_id
         self.hash = content_id(self._saved)
         self.hub: tuple[str, str] | None = None
@@ -143,24 +157,32 @@ class Run:
     def _start(self, recipe: RunRecipe) -> tuple[int, bool]:
         """How often this run was started before, and whether it goes on past the last step it had then."""
         before = self.buffer.read("runs", where=Compare("run_id", "eq", self._name)).to_pylist()
-        began = as_it_was_read(json.loads(before[-1]["recipe"])) if before else {}
-        longer, now = same_but_longer(began, recipe), as_it_was_read(self._saved)
-        if before and _changed(longer, now):
-            raise ResumeError(
-                "\n".join(
-                    [
-                        f"{self.directory} holds run '{self._name}' of another recipe; "
-                        "these fields differ and must not change:",
-                        *(f"  {line}" for line in _changed(began, now)),
-                        "continue with the recipe it began with (its 'steps', or 'groups' in mode explore, "
-                        "may grow), or start over with --fresh; to train on otherwise, start a run of "
-                        f"another name from its weights (in {self.directory / 'weights'}).",
-                    ]
-                )
-            )
+        began, longer = self._check_same(json.loads(before[-1]["recipe"]) if before else {}, recipe)
         if longer is not began:
             check_more_steps(began, recipe)
         return len(before), longer is not began
+
+    def _check_same(self, stored: Any, recipe: RunRecipe) -> tuple[Any, Any]:
+        """The recipe that a run began with, and the same with more steps if it gets some; {}: none began.
+
+        Raises: ResumeError if this recipe cannot continue it.
+        """
+        began = as_it_was_read(stored)
+        longer, now = same_but_longer(began, recipe), as_it_was_read(self._saved)
+        if not stored or not _changed(longer, now):
+            return began, longer
+        raise ResumeError(
+            "\n".join(
+                [
+                    f"{recipe.run_dir} holds run '{stored.get('name')}' of another recipe; "
+                    "these fields differ and must not change:",
+                    *(f"  {line}" for line in _changed(began, now)),
+                    "continue with the recipe it began with (its 'steps', or 'groups' in mode explore, "
+                    "may grow), or start over with --fresh; to train on otherwise, start a run of "
+                    f"another name from its weights (in {self.directory / 'weights'}).",
+                ]
+            )
+        )
 
     def _read(self, name: str) -> Any:
         path = self.directory / name
@@ -231,8 +253,10 @@ class Run:
 
     def close(self) -> None:
         """Close the buffer; idempotent."""
-        self.buffer.close()
-        self._let_go()
+        try:
+            self.buffer.close()
+        finally:
+            self._let_go()
 
     def _let_go(self) -> None:
         if self._mirror is not None:

@@ -25,7 +25,7 @@ COPY_FILE = ".copy-of"
 """File of a folder that is a copy of a part of a run on an object store; it holds the run's URL."""
 SILENT_S = 30.0
 """A run writes its record every second; one that wrote none for so many seconds is `silent`."""
-_STORED_SILENT_S = 90.0
+STORED_SILENT_S = 90.0
 """The same of a run that stores its record on an object store every 15 s, seen from another machine."""
 _ANSWER_S = 15.0
 
@@ -123,7 +123,7 @@ def standing(run_dir: Path) -> Standing:
         return Standing(record.state, record.why, record)
     living = living or (not copied and held(run_dir))  # it may have begun since
     since = max(0.0, time.time() - record.beat_at)
-    if (living and since < SILENT_S) or (copied and since < _STORED_SILENT_S):
+    if (living and since < SILENT_S) or (copied and since < STORED_SILENT_S):
         return Standing(record.state, record.why, record)
     who = f"process {record.pid} on {record.host}"
     if living:

@@ -11,6 +11,7 @@ from markupsafe import Markup
 from rft_data.buffer import Buffer
 from rft_data.core.errors import RecipeError
 from rft_data.core.rows import now
+from rft_data.core.scratch import on_store
 from rft_data.core.version import __version__
 from rft_data.reading.lineage import trained_on
 from rft_data.run.record import RECIPE_FILE
@@ -24,14 +25,15 @@ from rft_data.web.templates import STATIC, environment
 MOST_ROLLOUTS = 16
 
 
-def report(run_dir: Path) -> str:
+def report(run_dir: str) -> str:
     """The HTML of a run: state, held-out accuracies, numbers as pictures, rollouts, recipe.
 
     Raises: MissingFileError if the folder holds no run.
     """
-    with Subjects([str(run_dir)]) as subjects:
+    run_dir = run_dir if on_store(run_dir) else str(Path(run_dir))
+    with Subjects([run_dir]) as subjects:
         key, where = next((one.key, one.where) for one in subjects)
-        if where != str(run_dir):
+        if where != run_dir:
             raise RecipeError(f"'{run_dir}' is a folder of runs; name one of them, for example {where}.")
         folder, buffer = runs.run_folder(subjects, key), runs.opened(subjects, key)
         status, run_id = run_status(folder, buffer=buffer), stored_run_id(folder)

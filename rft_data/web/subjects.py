@@ -5,15 +5,20 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Lock
 
 from rft_data.buffer import Buffer
 from rft_data.core.errors import ConflictError, MissingFileError, RecipeError
+from rft_data.core.scratch import on_store
+from rft_data.run.mirror import run_folder
 from rft_data.run.record import RECIPE_FILE
 from rft_data.run.status import open_buffer
 from rft_data.web.claims import Claims
+
+_COPY_AGE_S = 15.0
+"""A run stores its record so often on an object store; what is shown of it may be so old twice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +30,7 @@ class Subject:
     where: str
     """Folder or URL."""
     run_dir: Path | None
-    """None: a buffer alone."""
+    """None: a buffer alone. Of a run on an object store a copy of its small files."""
 
 
 class Subjects:
@@ -50,10 +55,13 @@ class Subjects:
         return iter(self._by_key.values())
 
     def __getitem__(self, key: str) -> Subject:
-        """Raises: MissingFileError when there is none with this key."""
+        """Raises: MissingFileError when there is none with this key; StalledError if its store is away."""
         if key not in self._by_key:
             raise MissingFileError(f"this page shows no '{key}'; it shows {', '.join(self._by_key)}.")
-        return self._by_key[key]
+        subject = self._by_key[key]
+        if subject.run_dir is None or not on_store(subject.where):
+            return subject
+        return replace(subject, run_dir=run_folder(subject.where, age_s=_COPY_AGE_S))
 
     def add(self, folder: Path) -> None:
         """Show one more run, also before it wrote anything."""
@@ -130,7 +138,7 @@ class Subjects:
 def folder_of_runs(paths: Sequence[str]) -> Path:
     """The first path that is a folder of runs. Raises: MissingFileError when none is."""
     for path in paths:
-        if all(run_dir not in (None, Path(path)) for _, run_dir in _inside(path)):
+        if "://" not in path and all(run_dir not in (None, Path(path)) for _, run_dir in _inside(path)):
             return Path(path)
     raise MissingFileError(
         f"no folder of runs is among {', '.join(paths)}, and --allow-run starts runs there; give one, for "
@@ -154,7 +162,10 @@ def _inside(path: str) -> Iterator[tuple[str, Path | None]]:
     if "://" in path:
         if path.startswith("hub://"):
             raise RecipeError(f"'{path}' is a hub; give the folder or the URL of its buffer.")
-        yield path, None
+        try:
+            yield path, run_folder(path)
+        except MissingFileError:  # a buffer alone
+            yield path, None
         return
     folder = Path(path)
     if (folder / RECIPE_FILE).is_file():

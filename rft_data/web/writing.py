@@ -12,10 +12,12 @@ from typing import TypeVar
 from rft_data.buffer import Buffer
 from rft_data.core.errors import BusyError
 from rft_data.core.rows import Feedback, PreferencePair
+from rft_data.core.scratch import working_folder
 from rft_data.core.words import HubRole
 from rft_data.exchange.annotate import store_corrections
 from rft_data.placement.hub.client import HubClient
 from rft_data.run.hub_file import offered_hub
+from rft_data.run.occupied import check_free
 
 PATIENCE_S = 3.0
 """How long to wait for a buffer that another process owns: a page has it for a moment, a run for long."""
@@ -68,6 +70,7 @@ def write(
             if hub is not None:
                 with HubClient(*hub) as client:
                     return act(Writer(client))
+            check_free(buffer.location)
             try:
                 owned = Buffer(buffer.location)
             except BusyError:
@@ -86,4 +89,4 @@ def _run_folders(buffer: Buffer, run_dir: Path | None) -> Iterator[Path]:
     for row in reversed(buffer.tail("runs", _STARTS, ["recipe"]).to_pylist()):
         folder = json.loads(row["recipe"]).get("run_dir")
         if isinstance(folder, str):
-            yield Path(folder)
+            yield working_folder(folder)

@@ -7,7 +7,8 @@ import pytest
 
 from rft_data.buffer import Buffer
 from rft_data.core.rows import Experience, TaskKey, experience_id_of
-from tests.object_store import bucket, store_server  # noqa: F401
+from tests.object_store import bucket, store_server, way  # noqa: F401
+from tests.rft_data.run.stored_runs import node, url  # noqa: F401
 
 
 def make_experience(number: int = 0, **changes: object) -> Experience:

@@ -6,6 +6,7 @@ A replacement is Lance's compare-and-set on the owner's epoch: a conditional put
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import timedelta
@@ -16,9 +17,10 @@ from typing import Any
 import pyarrow as pa
 
 from rft_data.core.canonical import bytes_id, canonical_json
-from rft_data.core.errors import FencedError, IntegrityError, MissingFileError
-from rft_data.core.files import file_digest
+from rft_data.core.errors import FencedError, IntegrityError, MissingFileError, RftError
 from rft_data.core.objects import Objects, reached
+
+log = logging.getLogger(__name__)
 
 OBJECTS = "objects"
 """Folder of the objects; in it one of each owner, by epoch, so that no owner deletes what another one put."""
@@ -45,15 +47,18 @@ class StoredFile:
 class Listing:
     """The row, and the object it names: every stored file of the run by its name in the run's folder."""
 
-    def __init__(self, url: str, objects: Objects, *, create: bool = False) -> None:
-        """Raises: MissingFileError if there is none, unless `create`."""
+    def __init__(self, url: str, objects: Objects, *, create: bool = False, epoch: int = 0) -> None:
+        """Args: epoch: of the owner, who has taken over with another `Listing`.
+
+        Raises: MissingFileError if there is none, unless `create`.
+        """
         import lancedb  # 1 s
 
         self._url, self._objects = url, objects
-        self.epoch = 0
+        self.epoch = epoch
         """Of this owner; 0 for a reader."""
         with reached(url):
-            db = lancedb.connect(url, read_consistency_interval=timedelta(0))
+            db = lancedb.connect(url, storage_options=objects.options, read_consistency_interval=timedelta(0))
             if _TABLE not in db.list_tables().tables:
                 if not create:
                     raise MissingFileError(
@@ -71,6 +76,13 @@ class Listing:
             if self._set(epoch, {"epoch": epoch + 1}):
                 self.epoch = epoch + 1
                 return  # otherwise another owner was faster: read again
+
+    def check_owner(self) -> str:
+        """The object with the names, now. Raises: FencedError if another process has taken the run over."""
+        row = self._row()
+        if row["epoch"] != self.epoch:
+            raise self._taken(row["epoch"])
+        return str(row["listing"])
 
     @property
     def key(self) -> str:
@@ -91,7 +103,7 @@ class Listing:
 
     def replace(self, files: Mapping[str, StoredFile]) -> None:
         """Make these the stored files. Raises: FencedError if another process has taken the run over."""
-        before = self.key
+        before = self.check_owner()
         content = canonical_json({name: asdict(stored) for name, stored in files.items()}).encode()
         key = f"{OBJECTS}/{self.epoch}/listing-{bytes_id(content)}"
         with TemporaryDirectory() as folder:
@@ -99,17 +111,23 @@ class Listing:
             file.write_bytes(content)
             self._objects.put(file, key)
         if not self._set(self.epoch, {"listing": key}):
-            raise FencedError(
-                f"the run at {self._url} was taken over by another process (its epoch is "
-                f"{self._row()['epoch']}, this process has {self.epoch}); nothing of this call is stored. "
-                "Stop this process: the other one owns the run now."
-            )
-        if before not in ("", key):
-            self._objects.remove(before)
+            raise self._taken(self._row()["epoch"])
         self._replaced += 1
-        if self._replaced % _TIDY_EVERY == 0:
-            with reached(self._url):
-                self._table.optimize(cleanup_older_than=_OLD)
+        try:
+            if before not in ("", key):
+                self._objects.remove(before)
+            if self._replaced % _TIDY_EVERY == 0:
+                with reached(self._url):
+                    self._table.optimize(cleanup_older_than=_OLD)
+        except RftError as err:  # the files are stored; the next owner tidies
+            log.warning("something old was not deleted: %s", err)
+
+    def _taken(self, epoch: int) -> FencedError:
+        return FencedError(
+            f"the run at {self._url} was taken over by another process (its epoch is {epoch}, this process "
+            f"has {self.epoch}); nothing of this call is stored. Stop this process: the other one owns the "
+            "run now."
+        )
 
     def _set(self, epoch: int, values: Mapping[str, object]) -> bool:
         """Change the row if it has this epoch; returns whether it had. Raises: StalledError."""
@@ -121,17 +139,3 @@ class Listing:
         with reached(self._url):
             [row] = self._table.search().to_list()
         return dict(row)
-
-
-def fetch_file(objects: Objects, stored: StoredFile, target: Path) -> None:
-    """Write one stored file, whole or not at all.
-
-    Raises: IntegrityError if the object is not what was stored.
-    """
-    target.parent.mkdir(parents=True, exist_ok=True)
-    draft = target.with_name(f".fetched-{target.name}")
-    objects.fetch(stored.key, draft)
-    if draft.stat().st_size != stored.bytes or file_digest(draft) != stored.blake2b:
-        draft.unlink()
-        raise IntegrityError(f"object {stored.key} of '{target.name}' is damaged: it is not what was stored.")
-    draft.rename(target)

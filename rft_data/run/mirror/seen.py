@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import atexit
+import math
 import shutil
+import threading
+import time
 from pathlib import Path
 from tempfile import TemporaryDirectory, mkdtemp
 
-from rft_data.core.errors import StalledError
+from rft_data.core.errors import MissingFileError, StalledError
 from rft_data.core.files import MANIFEST_FILE
 from rft_data.core.objects import Objects
 from rft_data.core.scratch import on_store, working_folder
 from rft_data.core.words import StopRequest
-from rft_data.run.mirror.listing import Listing, fetch_file
+from rft_data.run.mirror.fetching import fetch_file
+from rft_data.run.mirror.listing import Listing, StoredFile
 from rft_data.run.mirror.mirror import BEAT_S, STOP_OBJECT
 from rft_data.run.record import COPY_FILE, ask_to_stop, held, standing
 
@@ -20,9 +24,10 @@ _TRIES = 3
 """The owner may replace a file between a look at the listing and the fetch of it."""
 
 
-def run_folder(run_dir: str) -> Path:
+def run_folder(run_dir: str, *, age_s: float = 0.0) -> Path:
     """A folder with what commands read of a run: itself, or for an object store record, log and manifests.
 
+    Args: age_s: so old a copy may be.
     Raises: MissingFileError if no run is stored there; StalledError if the store cannot be reached.
     """
     if not on_store(run_dir):
@@ -30,7 +35,12 @@ def run_folder(run_dir: str) -> Path:
     folder = working_folder(run_dir)
     if held(folder):
         return folder  # by a process of this machine: newer than what is stored
-    return _copy(run_dir.rstrip("/"))
+    url = run_dir.rstrip("/")
+    with _lock:
+        if url not in _copies:
+            _copies[url] = _Copy(url)
+        _copies[url].renew(age_s)
+        return _copies[url].folder
 
 
 def stop_run(run_dir: str, *, now: bool) -> str:
@@ -51,21 +61,50 @@ def stop_run(run_dir: str, *, now: bool) -> str:
     return f"process {found.record.pid} on {found.record.host} is asked to stop; it looks every {BEAT_S:g} s"
 
 
-def _copy(url: str) -> Path:
-    """Copy the files directly in the run's folder, and all manifests, until this process ends."""
-    objects = Objects(url)
-    listing = Listing(url, objects)
-    for left in reversed(range(_TRIES)):
-        target = Path(mkdtemp(prefix="rft-run-"))
-        atexit.register(shutil.rmtree, target, ignore_errors=True)
-        (target / COPY_FILE).write_text(url)
-        try:
-            for name, stored in listing.files().items():
-                if "/" not in name or name.endswith(f"/{MANIFEST_FILE}"):
-                    fetch_file(objects, stored, target / name)
-        except StalledError:
-            if not left:
-                raise
-            continue
-        break
-    return target
+class _Copy:
+    """The files directly in a run's folder, and all manifests, in a folder that goes with this process."""
+
+    def __init__(self, url: str) -> None:
+        self._url, self._objects = url, Objects(url)
+        self._listing = Listing(url, self._objects)
+        self._here: dict[str, StoredFile] = {}
+        self._renewed_at = -math.inf
+        self.folder = Path(mkdtemp(prefix="rft-run-"))
+        atexit.register(shutil.rmtree, self.folder, ignore_errors=True)
+        (self.folder / COPY_FILE).write_text(url)
+
+    def renew(self, age_s: float) -> None:
+        """Fetch what has changed. Raises: MissingFileError if nothing is stored yet; StalledError."""
+        if time.monotonic() - self._renewed_at < age_s:
+            return
+        for left in reversed(range(_TRIES)):
+            try:
+                self._renew()
+            except StalledError:
+                if not left:
+                    raise
+                continue
+            self._renewed_at = time.monotonic()
+            return
+
+    def _renew(self) -> None:
+        stored = self._listing.files()
+        if not stored:
+            raise MissingFileError(
+                f"the run at {self._url} has stored nothing yet: it was refused or ended before its first "
+                "save; its log is on the machine where it was started."
+            )
+        wanted = {
+            name: one for name, one in stored.items() if "/" not in name or name.endswith(f"/{MANIFEST_FILE}")
+        }
+        for name in self._here.keys() - wanted.keys():
+            (self.folder / name).unlink(missing_ok=True)
+            del self._here[name]
+        for name, one in wanted.items():
+            if self._here.get(name) != one:
+                fetch_file(self._objects, one, self.folder, name)
+                self._here[name] = one
+
+
+_lock = threading.Lock()
+_copies: dict[str, _Copy] = {}

@@ -10,7 +10,6 @@ import json
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Protocol, cast
 
 import pyarrow as pa
@@ -24,6 +23,7 @@ from rft_data.core.schema import ANNOTATIONS
 from rft_data.core.words import GroupOutcome, Verdict
 from rft_data.loop.closing import group_results, group_row
 from rft_data.reading.whole_groups import GroupRows, whole_groups
+from rft_data.run.mirror import run_folder
 from rft_data.run.record import standing
 from rft_data.run.rejudge.rejected import Chosen, GroupRow, Rejected
 from rft_data.run.rejudge.stored_verdicts import StoredVerdicts
@@ -71,7 +71,7 @@ def check_not_running(buffer: Buffer, run_id: str) -> None:
     if folder is None:
         return
     try:
-        now = standing(Path(folder))
+        now = standing(run_folder(folder))
     except MissingFileError:
         return
     if now.alive:

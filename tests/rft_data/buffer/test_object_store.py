@@ -2,11 +2,12 @@
 
 import pytest
 
-from rft_data.buffer import Buffer
+from rft_data.buffer import Buffer, store
 from rft_data.buffer.store import Store
-from rft_data.core.errors import FencedError, MissingFileError
+from rft_data.core.errors import FencedError, MissingFileError, StalledError
 from rft_data.core.rows import GroupResult, TaskKey, Ticket
 from rft_data.sampler.ledger import Ledger
+from tests.object_store import Way
 from tests.rft_data.conftest import make_experience
 
 pytestmark = pytest.mark.slow
@@ -84,3 +85,17 @@ def test_rows_committed_while_a_takeover_is_under_way_are_kept(
         assert len(second) == 2
         assert second.append([make_experience(1), make_experience(2)]).seqs == (1, 2)
     first.close()
+
+
+def test_an_append_is_as_patient_as_an_owner_is_and_may_be_sent_again(
+    prefix: str, way: Way, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "PATIENT", {"client_max_retries": "1"})  # instead of 5 minutes
+    with Buffer(prefix) as buffer:
+        assert buffer.append([make_experience(0), make_experience(1)]).seqs == (0, 1)
+        way.break_off(1_000_000)
+        with pytest.raises(StalledError, match=r"experiences\.lance cannot be reached") as refused:
+            buffer.append([make_experience(2)])
+        assert "max_retries: 1," in str(refused.value.__cause__)
+        way.break_off(0)
+        assert buffer.append([make_experience(2)]).seqs == (2,)

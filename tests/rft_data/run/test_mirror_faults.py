@@ -1,0 +1,375 @@
+"""Runs on an S3-compatible store where something goes wrong beside them: network, disk, other owners."""
+
+import json
+import os
+import shutil
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from rft_data.buffer import Buffer
+from rft_data.cli.app import app
+from rft_data.core.errors import (
+    BusyError,
+    FencedError,
+    IntegrityError,
+    MissingFileError,
+    ResumeError,
+    StalledError,
+)
+from rft_data.core.files import write_manifest
+from rft_data.core.objects import Objects
+from rft_data.core.words import RunState, StopRequest
+from rft_data.recipe import load_recipe
+from rft_data.run.folder import Run
+from rft_data.run.mirror import Mirror, mirror, run_folder
+from rft_data.run.occupied import check_free
+from rft_data.run.record import RECIPE_FILE, STOP_FILE, RunRecord, write_record
+from rft_data.web import runs
+from rft_data.web.runs import lines
+from rft_data.web.subjects import Subjects
+from tests.object_store import Way
+from tests.rft_data.run.stored_runs import Node, files, write
+from tests.rft_data.run.test_online import write_recipe
+from tests.waiting import wait_for
+
+pytestmark = pytest.mark.slow
+
+
+def checkpoint(run: Mirror, step: int) -> None:
+    folder = f"checkpoints/checkpoint-{step}"
+    write_manifest(write(run.folder, f"{folder}/model", f"of {step}").parent, {})
+
+
+def before_puts(patch: pytest.MonkeyPatch, act: Callable[[Path], None]) -> None:
+    """Call `act` with each file before it is put; the put is a real one."""
+    real = Objects.put
+
+    def put(objects: Objects, file: Path, key: str) -> None:
+        act(file)
+        real(objects, file, key)
+
+    patch.setattr(Objects, "put", put)
+
+
+def stored(url: str, name: str) -> str:
+    """What a command on another machine sees of a file."""
+    return (run_folder(url) / name).read_text()
+
+
+def test_record_and_log_are_stored_while_a_large_file_is(
+    url: str, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mirror, "BEAT_S", 0.05)
+    run, go_on = Mirror(url), threading.Event()
+    write(run.folder, "run.pid", "1")
+    run.start()
+    before_puts(monkeypatch, lambda file: "weights" in str(file) and go_on.wait(60))
+    write(run.folder, "weights/v1/model", "large")
+    saving = threading.Thread(target=run.save)
+    saving.start()
+    write(run.folder, "run.pid", "2")
+    try:
+        wait_for(lambda: stored(url, "run.pid") == "2", 20)
+    finally:
+        go_on.set()
+        saving.join()
+        run.close()
+
+
+def test_a_beat_outlives_a_disk_that_refuses_and_tells_nothing_that_is_not_stored(
+    url: str, node: Node, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(mirror, "BEAT_S", 0.05)
+    run = Mirror(url)
+    write(run.folder, "run.pid", "1")
+    write(run.folder, "progress.json", "none")
+    run.start()
+    copies = run.folder / ".stored"
+    shutil.rmtree(copies, ignore_errors=True)
+    copies.write_text("in the way")
+    write(run.folder, "run.pid", "2")
+    write(run.folder, f"{'long' * 60}.txt", "")  # a name to which nothing can be added
+    wait_for(lambda: caplog.records or not run._thread.is_alive())
+    copies.unlink()
+    write(run.folder, "progress.json", "stage 0 is done, its model is still to be stored")
+    wait_for(lambda: stored(url, "run.pid") == "2", 20)
+    assert stored(url, "progress.json") == "none"
+    run.close()
+
+
+def test_lines_of_the_log_that_another_machine_stored_are_kept(url: str, node: Node) -> None:
+    first = Mirror(url)
+    write(first.folder, "log.txt", "a\n")
+    first.save()
+    first._lock.release()  # killed
+    write(first.folder, "log.txt", "a\nand a long line that was not stored\n")
+    node.go("b")
+    second = Mirror(url)
+    write(second.folder, "log.txt", "a\nb\n")
+    second.save()
+    second.close()
+    node.go("a")
+    again = Mirror(url)
+    assert files(again.folder)["log.txt"] == "a\nb\n"
+    write(again.folder, "log.txt", "a\nb\nc\n")
+    again.close()
+
+
+def test_a_request_to_stop_is_not_left_to_the_next_start(
+    url: str, node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = Mirror(url)
+    first.save()
+    Objects(url).put(write(tmp_path, "stop", StopRequest.DRAIN), mirror.STOP_OBJECT)
+    first._lock.release()  # killed before it looked
+    monkeypatch.setattr(mirror, "BEAT_S", 0.05)
+    second = Mirror(url)
+    assert not Objects(url).has(mirror.STOP_OBJECT)
+    assert not (second.folder / STOP_FILE).exists()
+    second.close()
+
+
+def test_a_fenced_owner_puts_nothing_on_the_store(url: str, node: Node) -> None:
+    first = Mirror(url)
+    write(first.folder, "weights/v1/model", "one")
+    first.save()
+    node.go("b")
+    second = Mirror(url)
+    keys = Objects(url).keys_below("objects")
+    write(first.folder, "weights/v2/model", "two")
+    write(first.folder, "log.txt", "the end")
+    with pytest.raises(FencedError, match="taken over by another process"):
+        first.save()
+    first.close()
+    assert Objects(url).keys_below("objects") == keys
+    second.close()
+
+
+def test_a_file_that_changes_while_it_is_put_is_stored_as_it_is_afterwards(
+    url: str, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Mirror(url)
+    model = write(run.folder, "weights/v1/model", "half")
+    texts = iter(["whole"])
+    before_puts(monkeypatch, lambda file: file == model and [model.write_text(text) for text in texts])
+    run.save()
+    run.close()
+    node.go("b")
+    again = Mirror(url)
+    assert files(again.folder)["weights/v1/model"] == "whole"
+    again.close()
+
+
+def test_a_file_that_goes_while_others_are_put_is_not_missed(
+    url: str, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Mirror(url)
+    write(run.folder, "trackers/a+b", "one")
+    write(run.folder, "trackers/a/b", "other")
+    gone = write(run.folder, "weights/v1/model", "gone")
+    before_puts(monkeypatch, lambda file: file == gone and shutil.rmtree(gone.parent))
+    run.save()
+    run.close()
+    node.go("b")
+    again = Mirror(url)
+    assert files(again.folder) == {"trackers/a+b": "one", "trackers/a/b": "other"}
+    again.close()
+
+
+def test_the_newest_sound_checkpoint_is_fetched_and_the_others_stay_stored(
+    url: str, node: Node, tmp_path: Path
+) -> None:
+    first = Mirror(url)
+    for step in (9, 10, 11):
+        checkpoint(first, step)
+    write(first.folder, "other/model", "of 9")  # the same content at another place
+    first.save()
+    newest = first._stored["checkpoints/checkpoint-11/model"].key
+    first.close()
+    node.go("b")
+    second = Mirror(url)
+    assert {name for name in files(second.folder) if name.startswith("check")} == {
+        "checkpoints/checkpoint-11/manifest.json",
+        "checkpoints/checkpoint-11/model",
+    }
+    second.save()
+    assert "checkpoints/checkpoint-10/model" in second._stored
+    Objects(url).put(write(tmp_path, "other", "rotten"), newest)
+    second.close()
+    node.go("c")
+    third = Mirror(url)
+    assert files(third.folder)["checkpoints/checkpoint-10/model"] == "of 10"
+    assert not (third.folder / "checkpoints" / "checkpoint-11").exists()
+    checkpoint(third, 11)
+    third.save()
+    assert "checkpoints/checkpoint-9/model" not in third._stored
+    third.close()
+    node.go("d")
+    fourth = Mirror(url)
+    assert files(fourth.folder)["checkpoints/checkpoint-11/model"] == "of 11"
+    fourth.close()
+
+
+def test_an_older_checkpoint_of_a_start_that_went_on_otherwise_is_removed(url: str, node: Node) -> None:
+    first = Mirror(url)
+    first.save()
+    first._lock.release()  # killed; its checkpoint was not stored
+    folder = first.folder
+    node.go("b")
+    second = Mirror(url)
+    for step in (10, 11):
+        checkpoint(second, step)
+    second.save()
+    second.close()
+    node.go("a")
+    write_manifest(write(folder, "checkpoints/checkpoint-10/model", "another 10").parent, {})
+    again = Mirror(url)
+    assert not (again.folder / "checkpoints" / "checkpoint-10").exists()
+    again.close()
+
+
+def test_what_a_killed_fetch_left_is_no_version_of_weights(url: str, node: Node) -> None:
+    first = Mirror(url)
+    write(first.folder, "weights/v1/model", "one")
+    first.save()
+    first.close()
+    node.go("b")
+    kept = Objects.fetch
+
+    def fetch(objects: Objects, key: str, file: Path) -> None:
+        kept(objects, key, file)
+        if file.read_bytes() == b"one":
+            raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Objects, "fetch", fetch)
+        with pytest.raises(KeyboardInterrupt):
+            Mirror(url)
+    node.go("a")
+    shutil.rmtree(first.folder / "weights")
+    first = Mirror(url)
+    shutil.rmtree(first.folder / "weights")
+    first.save()
+    first.close()
+    node.go("b")
+    again = Mirror(url)
+    assert not (again.folder / "weights").exists()
+    again.close()
+
+
+def test_objects_of_somebody_else_are_left_alone(url: str, node: Node, tmp_path: Path) -> None:
+    Objects(url).put(write(tmp_path, "note", "mine"), "objects/notes/mine")
+    Mirror(url).close()
+    Mirror(url).close()
+    assert Objects(url).keys_below("objects") == ["objects/notes/mine"]
+
+
+def test_what_commands_read_is_one_copy_that_is_renewed(url: str, node: Node) -> None:
+    run = Mirror(url)
+    write(run.folder, "log.txt", "a")
+    write(run.folder, "summary.json", "{}")
+    run.save()
+    seen = run_folder(url)
+    assert (seen / "log.txt").read_text() == "a"
+    write(run.folder, "log.txt", "b")
+    (run.folder / "summary.json").unlink()
+    run.save()
+    assert run_folder(url) == seen
+    assert sorted(os.listdir(seen)) == [".copy-of", ".fetched", "log.txt"]
+    assert (seen / "log.txt").read_text() == "b"
+    run.close()
+
+
+def test_a_damaged_file_that_is_no_checkpoint_is_refused(url: str, node: Node, tmp_path: Path) -> None:
+    first = Mirror(url)
+    checkpoint(first, 1)
+    first.save()
+    Objects(url).put(write(tmp_path, "other", "x"), first._stored["checkpoints/checkpoint-1/model"].key)
+    first.close()
+    node.go("b")
+    with pytest.raises(IntegrityError, match="is damaged: it is not what was stored"):
+        Mirror(url)
+
+
+def test_a_save_is_as_patient_as_an_owner_is_and_the_next_one_stores_it(
+    url: str, node: Node, way: Way, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mirror, "PATIENT", {"client_max_retries": "1"})  # instead of 5 minutes
+    run = Mirror(url)
+    write(run.folder, "weights/v1/model", "one")
+    way.break_off(1_000_000)
+    with pytest.raises(StalledError, match="cannot be reached") as refused:
+        run.save()
+    assert "max_retries: 1," in str(refused.value.__cause__)
+    way.break_off(0)
+    run.save()
+    assert "weights/v1/model" in run._stored
+    run.close()
+
+
+def test_another_recipe_and_another_writer_do_not_end_a_run_that_is_at_work(
+    url: str, node: Node, tmp_path: Path
+) -> None:
+    path, stored = write_recipe(tmp_path), [f"run_dir={url}", f"buffer.uri={url}/buffer"]
+    recipe, now = load_recipe(path, stored), time.time()
+    run = Mirror(url)
+    write(run.folder, RECIPE_FILE, json.dumps(recipe.saved()))
+    write_record(run.folder, RunRecord(7, "a", 0, now, RunState.RUNNING, now), durable=False)
+    run.save()
+    row = {
+        "run_id": recipe.name,
+        "recipe": recipe.saved(),
+        "recipe_hash": "",
+        "code_version": "",
+        "attempt": 0,
+    }
+    with Buffer(f"{url}/buffer") as buffer:
+        buffer.add_rows("runs", [row])
+        node.go("b")
+        with pytest.raises(ResumeError, match="of another recipe"):
+            Run(load_recipe(path, [*stored, "seed=5"]))
+        with pytest.raises(
+            BusyError, match=r"process 7 on a\), and writing to it from here would end that run"
+        ):
+            check_free(f"{url}/buffer")
+        refused = CliRunner().invoke(app, ["buffer", "compact", f"{url}/buffer"])
+        assert "would end that run" in refused.output
+        buffer.add_rows("runs", [row])
+    run.save()
+    run.close()
+
+
+def test_a_run_is_shown_from_another_machine(url: str, node: Node, tmp_path: Path) -> None:
+    run, now = Mirror(url), time.time()
+    recipe = load_recipe(write_recipe(tmp_path), [f"run_dir={url}", f"buffer.uri={url}/buffer"])
+    write(run.folder, RECIPE_FILE, json.dumps(recipe.saved()))
+    record = RunRecord(7, "a", 0, now, RunState.RUNNING, now)
+    write_record(run.folder, record, durable=False)
+    run.save()
+    Buffer(f"{url}/buffer").close()
+    node.go("b")
+    out = tmp_path / "report.html"
+    done = CliRunner().invoke(app, ["report", url, "-o", str(out)])
+    assert done.exit_code == 0, done.output
+    assert "running" in out.read_text()
+    with Subjects([url, f"{url}/buffer"]) as subjects:
+        [shown, alone] = subjects
+        assert (shown.key, shown.where, alone.run_dir) == ("small", url, None)
+        assert [one.wrong for one in lines(subjects)] == ["", ""]
+        write_record(run.folder, replace(record, state=RunState.FINISHED), durable=False)
+        run.save()
+        run_folder(url)
+        assert runs.line(subjects, subjects["small"]).status.standing.state == RunState.FINISHED
+    run.close()
+
+
+def test_a_run_that_stored_nothing_says_so(url: str, node: Node) -> None:
+    Mirror(url).close()
+    with pytest.raises(MissingFileError, match=f"the run at {url} has stored nothing yet"):
+        run_folder(url)
