@@ -173,15 +173,16 @@ class GroupTransport:
             if self._store is None:
                 allowed = timedelta(seconds=STEP_S)
                 self._store = dist.TCPStore(self._host, self._port, None, False, allowed)
-            self._store.set(asked_key(self._explorer, ref.version), wait)
-            while not self._store.check([answer_key(wait)]):
+            store = self._store  # `close`, in another thread, lets go of it
+            store.set(asked_key(self._explorer, ref.version), wait)
+            while not store.check([answer_key(wait)]):
                 if self._closed or time.monotonic() > deadline:
                     raise StalledError(
                         f"the weight sender at {self._host}:{self._port} did not offer version {ref.version} "
                         f"to '{self._explorer}' within {self._deadline_s:g} s; is it alive, did it offer it?"
                     )
                 time.sleep(LOOK_S)
-            answer: dict[str, Any] = json.loads(self._store.get(answer_key(wait)))
+            answer: dict[str, Any] = json.loads(store.get(answer_key(wait)))
         except (dist.DistStoreError, dist.DistNetworkError) as err:
             self._store = None
             raise StalledError(

@@ -93,6 +93,8 @@ class Extras:
             name = member.role.name
             if member.ending is not None:
                 if member.ending.done():
+                    if error := member.ending.exception():
+                        log.warning("%s did not end as asked: %s", name, error)
                     self._free(name)
                     fleet.gone(member)
             elif not member.playing or now >= (member.leaves_at or now):

@@ -9,7 +9,7 @@ from threading import Event
 import pytest
 
 from rft_data.buffer import Buffer
-from rft_data.core.errors import RoleDiedError, Stopped
+from rft_data.core.errors import RoleDiedError, StalledError, Stopped
 from rft_data.core.protocols import Role, RoleSpec
 from rft_data.loop import extras as extras_module
 from rft_data.loop.dispatch import Dispatcher
@@ -140,6 +140,18 @@ def test_what_one_cannot_finish_in_time_is_handed_back_once_its_process_has_ende
     case.come("explorer-0")
     assert case.fleet.handed_back() == [assignment(1)]
     assert case.fleet.playing == 1
+
+
+def test_one_that_does_not_end_as_asked_is_named(case: Case, caplog: pytest.LogCaptureFixture) -> None:
+    def close() -> None:
+        raise StalledError("it hangs in the kernel")
+
+    case.wanted = 1
+    case.come("explorer-0", "explorer-1")
+    case.cluster.started[0].close = close  # type: ignore[method-assign]
+    case.wanted = 0
+    case.come("explorer-0")
+    assert "explorer-1 did not end as asked: it hangs in the kernel" in caplog.text
 
 
 def test_one_that_dies_costs_its_groups_and_may_come_again(case: Case) -> None:
