@@ -5,13 +5,20 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from explorers.engines.isolation import RandomStream
 from explorers.engines.vllm_process import ONE_AT_A_TIME
 from explorers.engines.vllm_request import asked
+from rft_data.core.errors import EngineError
 
 T = TypeVar("T")
+
+
+def engine_closed() -> EngineError:
+    """The error of a call of an engine that was closed."""
+    return EngineError("the engine was closed; make a new one.")
 
 
 class EngineCalls:
@@ -28,17 +35,31 @@ class EngineCalls:
         self._pool = ThreadPoolExecutor(1, "vllm") if own_thread else None
 
     async def call(self, act: Callable[[], T]) -> T:
-        """Call now, or after the calls before it; returns or raises what `act` does."""
+        """Call now, or after the calls before it; returns or raises what `act` does.
+
+        Raises: EngineError for a call that `close` has given up.
+        """
         if self._pool is None:
             return act()
-        return await asyncio.get_running_loop().run_in_executor(self._pool, act)
+        try:
+            called = self._pool.submit(act)
+        except RuntimeError as err:  # closed
+            raise engine_closed() from err
+        try:
+            return await asyncio.wrap_future(called)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is not None and not task.cancelling():  # the call was cancelled, and not its caller
+                raise engine_closed() from None
+            raise
 
     def later(self, act: Callable[[], object]) -> None:
         """The same without waiting for the end."""
         if self._pool is None:
             act()
         else:
-            self._pool.submit(act)
+            with suppress(RuntimeError):  # closed: there is nothing to end any more
+                self._pool.submit(act)
 
     def settle(self) -> None:
         """Wait until all calls so far are done; the event loop stands still."""

@@ -20,7 +20,7 @@ from explorers.engines.isolation import RandomStream, process_state_kept
 from explorers.engines.proof import Proof, check_room, end_token_ids, probe_tolerance
 from explorers.engines.resting import Rest
 from explorers.engines.swap import Segments, WeightSwap, checked_mode
-from explorers.engines.vllm_calls import EngineCalls
+from explorers.engines.vllm_calls import EngineCalls, engine_closed
 from explorers.engines.vllm_images import VllmImages, refusals
 from explorers.engines.vllm_options import (
     SCORING,
@@ -173,14 +173,15 @@ class VllmEngine(VllmServing):
     def close(self) -> None:
         """Stop vLLM and free its memory; idempotent."""
         self._swap.close()
+        llm, self._llm = self._llm, None
         self._calls.close()
-        if self._llm is not None:
-            shut_down(self, self._llm)
-            self._llm = None
+        if llm is not None:
+            shut_down(self, llm)
+        self._end_flights()
 
     def _check_open(self) -> None:
         if self._llm is None:
-            raise EngineError("the engine was closed; make a new one.")
+            raise engine_closed()
         self.rest.check_awake()
 
     def _start(self, flight: Flight, version: int) -> None:
@@ -201,7 +202,8 @@ class VllmEngine(VllmServing):
                 self._flights.answer()
                 await asyncio.sleep(0)
         except Exception as err:  # noqa: BLE001 - any error of vLLM is passed to the callers
-            self._break(err)
+            if self.is_open:  # else `close` tells them
+                self._break(err)
 
     def _abort(self, flights: Sequence[Flight]) -> None:
         request_ids = self._flights.leave(flights)

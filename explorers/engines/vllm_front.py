@@ -39,20 +39,23 @@ class Front:
         """Start vLLM's processes.
 
         Args: config: vLLM's `VllmConfig`.
-        Raises: RuntimeError when they do not start; their log says why.
+        Raises: RuntimeError when they do not start, or die at once; their log says why.
         """
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="vllm-front", daemon=True)
         self._thread.start()
         self._asks: dict[str, _Ask] = {}
         self._paused = False
+        self._llm: Any = None
         self.replicas = int(config.parallel_config.data_parallel_size)
         """Engine cores, each with a whole copy of the model."""
         try:
             self._call(self._started(config))
-            self._call(self._guarded())
-        except BaseException:
-            self._end_loop()
+            self._asked_of_cores(self._guarded())
+        except BaseException as err:
+            self.close()
+            if isinstance(err, _dead()):
+                raise RuntimeError(f"a process of vLLM died at its start: {err}") from err
             raise
 
     # --- called from other threads -------------------------------------------------------------------------
@@ -62,8 +65,14 @@ class Front:
         self._start(self._asked(request_id, prompt, parameters, came))
 
     def abort(self, request_ids: Sequence[str]) -> dict[str, int]:
-        """End requests; returns the tokens that were sampled for each of those not finished by then."""
-        return self._call(self._aborted(list(request_ids)))
+        """End requests; returns the tokens that were sampled for each of those not finished by then.
+
+        vLLM that has died has ended them itself.
+        """
+        try:
+            return self._asked_of_cores(self._aborted(list(request_ids)))
+        except _dead():
+            return {}
 
     def apply(self, source: Mapping[str, Any], *, clear_cache: bool) -> dict[str, int]:
         """Replace the weights of all workers while the engine cores are paused.
@@ -72,30 +81,32 @@ class Front:
 
         Args: clear_cache: whether what requests have read is computed again.
         Returns: the tokens sampled by then for each request that is not finished.
-        Raises: RuntimeError when a worker cannot load them.
+        Raises: RuntimeError when a worker cannot load them. This and what follows raise vLLM's
+            EngineDeadError when one of its processes dies meanwhile.
         """
-        return self._call(self._applied(source, clear_cache))
+        return self._asked_of_cores(self._applied(source, clear_cache))
 
     def resume(self) -> None:
         """Let the engine cores go on, where an error of `apply` has left them paused."""
         if self._paused:
-            self._call(self._resumed())
+            with suppress(_dead()):
+                self._asked_of_cores(self._resumed())
 
     def score(self, prompts: Sequence[Any], parameters: Any, name: str, replica: int) -> list[Any]:
         """vLLM's prompt logprobs of each prompt, by one of the engine cores. `name`: of these requests."""
-        return self._call(self._scored(prompts, parameters, name, replica))
+        return self._asked_of_cores(self._scored(prompts, parameters, name, replica))
 
     def seed(self, seed: int) -> None:
         """Seed the sampling of all engine cores, each in its own way."""
-        self._call(self._llm.collective_rpc("rft_seed", args=(seed,)))
+        self._asked_of_cores(self._llm.collective_rpc("rft_seed", args=(seed,)))
 
     def sleep(self, level: int) -> None:
         """Pause the engine cores and free their memory as vLLM's sleep level says."""
-        self._call(self._llm.sleep(level=level, mode="wait"))
+        self._asked_of_cores(self._llm.sleep(level=level, mode="wait"))
 
     def wake(self) -> None:
         """Give the engine cores their memory back and let them go on."""
-        self._call(self._llm.wake_up())
+        self._asked_of_cores(self._llm.wake_up())
 
     def give_tokenizer(self, tokenizer: Callable[[], Any]) -> None:
         """Give vLLM what it finds stop strings with, if it has none."""
@@ -119,7 +130,7 @@ class Front:
     async def _started(self, config: Any) -> None:
         from vllm.v1.engine.async_llm import AsyncLLM
 
-        self._llm: Any = AsyncLLM.from_vllm_config(config, disable_log_stats=True)
+        self._llm = AsyncLLM.from_vllm_config(config, disable_log_stats=True)
         self._outputs = _Outputs(self._llm.engine_core)  # before the reader's first turn
 
     async def _guarded(self) -> None:
@@ -145,8 +156,7 @@ class Front:
     async def _aborted(self, request_ids: list[str]) -> dict[str, int]:
         await self._all_added()
         counts = sampled_tokens(self._llm)
-        with suppress(_dead()):
-            await self._llm.abort(request_ids)
+        await self._llm.abort(request_ids)
         return {name: counts[name] for name in request_ids if name in counts}
 
     async def _applied(self, source: Mapping[str, Any], clear_cache: bool) -> dict[str, int]:
@@ -164,8 +174,7 @@ class Front:
 
     async def _resumed(self) -> None:
         self._paused = False
-        with suppress(_dead()):
-            await self._llm.resume_generation()
+        await self._llm.resume_generation()
 
     async def _scored(self, prompts: Sequence[Any], parameters: Any, name: str, replica: int) -> list[Any]:
         queues = [
@@ -184,7 +193,25 @@ class Front:
         for task in waiting:
             task.cancel()
         await asyncio.gather(*waiting, return_exceptions=True)
-        self._llm.shutdown()
+        if self._llm is not None:
+            self._llm.shutdown()
+
+    def _asked_of_cores(self, work: Coroutine[Any, Any, T]) -> T:
+        return self._call(self._while_alive(work))
+
+    async def _while_alive(self, work: Coroutine[Any, Any, T]) -> T:
+        """What `work` returns.
+
+        Raises: EngineDeadError when vLLM dies first; it never ends the calls that it has not answered.
+        """
+        working = asyncio.ensure_future(work)
+        reading = self._llm.engine_core.resources.output_queue_task  # ends with vLLM
+        await asyncio.wait((working, reading), return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            working.cancel()
+            await asyncio.wait((working,))
+            raise _dead()
+        return working.result()
 
     def _call(self, work: Coroutine[Any, Any, T]) -> T:
         return self._start(work).result()

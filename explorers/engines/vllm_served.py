@@ -7,9 +7,10 @@ pauses it: every token up to then is of the old version, every one after it of t
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from explorers.engines.isolation import process_state_kept
 from explorers.engines.proof import Proof, check_room, end_token_ids, probe_tolerance
 from explorers.engines.resting import Rest
 from explorers.engines.swap import Segments, WeightSwap, checked_mode
+from explorers.engines.vllm_calls import engine_closed
 from explorers.engines.vllm_front import Front
 from explorers.engines.vllm_images import VllmImages, refusals
 from explorers.engines.vllm_options import (
@@ -41,6 +43,10 @@ from rft_data.core.errors import EngineError, ParityError
 from rft_data.core.lookup import need
 from rft_data.core.protocols import Completion, Sampling
 from rft_data.core.rows import WeightRef
+
+log = logging.getLogger(__name__)
+
+_SEE_LOG = "; the log of its processes says why"
 
 
 class ServedVllmEngine(VllmServing):
@@ -79,7 +85,7 @@ class ServedVllmEngine(VllmServing):
         self._swap = WeightSwap(self, self._proof, way, mode=mode, tolerance=self._tolerance)
         self._seed = seed
         self._flights = Flights()
-        self.rest = Rest(self.in_flight, lambda level: self._open().sleep(level), lambda: self._open().wake())
+        self.rest = Rest(self.in_flight, self._sleep, self._wake)
 
     async def generate(
         self, prompt_ids: Sequence[int], sampling: Sampling, images: Sequence[str] = ()
@@ -122,16 +128,36 @@ class ServedVllmEngine(VllmServing):
         return await self._swap.swap(ref)
 
     def close(self) -> None:
-        """End vLLM's processes; idempotent."""
+        """End vLLM's processes, and fail the requests in flight; idempotent, and any thread may call it."""
         self._swap.close()
         front, self._front = self._front, None
         if front is not None:
             front.close()
+        self._end_flights()
 
     def _open(self) -> Front:
         if self._front is None:
-            raise EngineError("the engine was closed; make a new one.")
+            raise engine_closed()
         return self._front
+
+    def _sleep(self, level: int) -> None:
+        """Have vLLM sleep. One that fails at it is closed, so that a trainer has the devices nevertheless."""
+        with self._broken_by_errors():
+            if self._front is not None:
+                self._front.sleep(level)
+
+    def _wake(self) -> None:
+        """Wake vLLM. One that fails at it is closed, and refuses the next weights."""
+        with self._broken_by_errors():
+            if self._front is not None:
+                self._front.wake()
+
+    @contextmanager
+    def _broken_by_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as err:  # noqa: BLE001 - of vLLM: any may come
+            log.warning("%s", self._break(err, _SEE_LOG))
 
     def _start(self, flight: Flight, version: int) -> None:
         # The prefix cache outlives a weight swap, so every version gets its own.
@@ -157,7 +183,7 @@ class ServedVllmEngine(VllmServing):
         elif isinstance(found, ValueError | AssertionError):  # of this prompt alone
             flight.future.set_exception(found)
         else:
-            flight.fail(self._break(found, "; the log of its processes says why"))
+            flight.fail(self._break(found, _SEE_LOG))
 
     def _given_up(self, flight: Flight) -> int:
         """End the request of a caller who was cancelled; returns its tokens so far."""

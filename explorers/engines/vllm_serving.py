@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from contextlib import suppress
 from typing import Any
 
 from explorers.engines.images import Fetch
 from explorers.engines.proof import Proof
+from explorers.engines.vllm_calls import engine_closed
 from explorers.engines.vllm_images import VllmImages
 from explorers.engines.vllm_request import Flight, Flights
 from rft_data.core.errors import EngineError
@@ -38,7 +40,14 @@ class VllmServing(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Stop vLLM and free its memory; idempotent."""
+        """Stop vLLM, free its memory, and fail the requests in flight; idempotent. Any thread may call it."""
+
+    def _end_flights(self) -> None:
+        """Fail what is in flight when the engine was closed, each request in the loop of its caller."""
+        for flight in list(self._flights.running.values()):
+            with suppress(RuntimeError):  # its loop is closed
+                flight.future.get_loop().call_soon_threadsafe(flight.fail, engine_closed())
+        self._flights.running.clear()
 
     def _completion(self, flight: Flight, answer: Any) -> Completion:
         if self._images.taken:

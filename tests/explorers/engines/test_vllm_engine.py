@@ -7,14 +7,16 @@ import gc
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from rft_data.core.errors import RecipeError
+from rft_data.core.errors import EngineError, RecipeError
 from rft_data.core.protocols import Sampling
+from tests.waiting import came
 
 pytestmark = pytest.mark.slow
 
@@ -27,6 +29,32 @@ def engine(tied: Any) -> Iterator[Any]:
     engine = VllmEngine(tied.base, seed=0, max_model_len=128, options={})
     yield engine
     engine.close()
+
+
+def test_requests_of_an_engine_that_is_closed_fail(tied: Any) -> None:
+    pytest.importorskip("vllm")
+    from explorers.engines.vllm_engine import VllmEngine
+    from explorers.engines.vllm_options import request_parameters
+
+    engine = VllmEngine(tied.base, seed=0, max_model_len=128, options={}, own_thread=True)
+    engine.load_weights(tied.ref("a"))
+    goes_on = Event()
+
+    async def close() -> list[Any]:
+        begun = await engine.start([5, 6, 7], request_parameters(Sampling(100, min_tokens=100), ()))
+        engine._calls.later(goes_on.wait)
+        calls = [asyncio.create_task(engine.generate([5, 6, 7], Sampling(20))) for _ in range(3)]
+        await came(lambda: engine.in_flight() == 4)  # no other than the first begins before `goes_on`
+        closing = asyncio.create_task(asyncio.to_thread(engine.close))
+        await came(lambda: engine._calls._pool._shutdown)
+        goes_on.set()
+        await closing
+        return await asyncio.wait_for(asyncio.gather(begun.future, *calls, return_exceptions=True), 60)
+
+    for outcome in asyncio.run(close()):
+        assert isinstance(outcome, EngineError), outcome
+        assert "closed" in str(outcome)
+    assert engine.in_flight() == 0
 
 
 def test_a_load_that_breaks_half_way_is_mended_by_the_next(engine: Any, tied: Any) -> None:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import psutil
@@ -21,8 +22,9 @@ from rft_data.core.errors import EngineError, ParityError, RecipeError
 from rft_data.core.protocols import Completion, Engine, Sampling
 from rft_data.core.rows import WeightRef
 from tests.explorers.conftest import SERVED_HERE, Published
+from tests.explorers.engines.held import hold
 from tests.processes import runs
-from tests.waiting import wait_for
+from tests.waiting import came, wait_for
 
 ROOT = Path(__file__).parents[3]
 PROMPTS = [[5, 6, 7, 8 + i] for i in range(6)]
@@ -94,6 +96,57 @@ def test_copies_are_proved_one_by_one_and_sample_differently_until_a_process_die
         copies.load_weights(tied.ref("a"))
     copies.close()
     wait_for(lambda: not any(runs(one.pid) for one in copies.started))
+
+
+@pytest.fixture
+def pair(tied: Published) -> Iterator[Any]:
+    """One copy of the model on two devices, with weights that were proved."""
+    pytest.importorskip("vllm")
+    from tests.explorers.engines.served import served_engine
+
+    before = psutil.Process().children(recursive=True)
+    engine = served_engine(tied.base, seed=0, max_model_len=128, options={}, swap="continue")
+    engine.started = [one for one in psutil.Process().children(recursive=True) if one not in before]
+    engine.load_weights(tied.ref("a"))
+    yield engine
+    engine.close()
+
+
+async def asked(engine: Any) -> list[asyncio.Task[Completion]]:
+    """Requests that vLLM has got, and that wait for their first token."""
+    hold(engine, 0)
+    calls = [asyncio.create_task(engine.generate(prompt, Sampling(20))) for prompt in PROMPTS]
+    await came(lambda: sum(ask.added.is_set() for ask in engine._front._asks.values()) == len(PROMPTS))
+    return calls
+
+
+@pytest.mark.slow
+@pytest.mark.served
+def test_a_process_that_dies_in_the_middle_of_a_swap_fails_the_swap_and_all_that_wait(
+    pair: Any, tied: Published
+) -> None:
+    [core] = [one for one in pair.started if one.children()]
+
+    def kill() -> None:
+        wait_for(lambda: pair._front._paused)
+        os.kill(core.pid, signal.SIGKILL)
+
+    async def swap() -> list[Any]:
+        calls = await asked(pair)
+        os.kill(core.pid, signal.SIGSTOP)  # so the swap cannot end before
+        killer.start()
+        return await asyncio.gather(pair.swap_weights(tied.ref("b")), *calls, return_exceptions=True)
+
+    killer = Thread(target=kill)
+    outcomes = asyncio.run(swap())
+    killer.join()
+    assert all(isinstance(one, EngineError) for one in outcomes), outcomes
+    pair.rest.sleep()  # a trainer may have its devices
+    pair.rest.wake()
+    with pytest.raises(EngineError, match="closed"):
+        pair.load_weights(tied.ref("a"))
+    pair.close()
+    wait_for(lambda: not any(runs(one.pid) for one in pair.started))
 
 
 def _own(model: Path, ref: WeightRef, said: Any) -> None:
