@@ -93,10 +93,10 @@ def _paths(calls: Sequence[tuple[JsonObject, list[_Name]]]) -> list[_Path]:
     ends: dict[str, _Path] = {}
     for call, names in calls:
         sent, answers = [_object(item) for item in _list(call["messages"])], _list(call["answers"])
-        digests = _digests(sent)
+        digests = histories(sent)
         for member, answer in enumerate(answers):
             said, reason = _said(answer), str(_object(answer).get("finish_reason") or "")
-            end = _digest_after(digests[-1], said)
+            end = digest_after(digests[-1], said)
             known = next((at for at in reversed(digests) if at in ends), None) if len(answers) == 1 else None
             if known is not None:
                 path = ends.pop(known)
@@ -112,20 +112,21 @@ def _paths(calls: Sequence[tuple[JsonObject, list[_Name]]]) -> list[_Path]:
     return paths
 
 
-def _digests(messages: Sequence[JsonObject]) -> list[str]:
+def histories(messages: Sequence[JsonObject]) -> list[str]:
     """For each message one name of all messages up to it."""
     made: list[str] = []
     for item in messages:
-        made.append(_digest_after(made[-1] if made else "", item))
+        made.append(digest_after(made[-1] if made else "", item))
     return made
 
 
 def _digest(messages: Json) -> str:
-    digests = _digests([_object(item) for item in _list(messages)])
+    digests = histories([_object(item) for item in _list(messages)])
     return digests[-1] if digests else ""
 
 
-def _digest_after(before: str, item: JsonObject) -> str:
+def digest_after(before: str, item: JsonObject) -> str:
+    """The name of messages that end with `item`, after those named `before`."""
     return content_id(before, _meaning(item))
 
 

@@ -14,6 +14,7 @@ from rft_data.core.json_types import Json
 from rft_data.exchange.formats.jsonlines import Found
 from rft_data.exchange.formats.records import Row
 from rft_data.exchange.formats.traces.call import Item, Score, Span
+from rft_data.exchange.formats.traces.chains import join_chains
 
 Parse = Callable[[Row], Iterator[Item | RowError]]
 """The items of one row of a log, an error for each that cannot be read. Raises: RowError for a bad row."""
@@ -41,8 +42,8 @@ _EXCERPT = 4096
 def by_conversation(parse: Parse, rows: Iterator[Found]) -> Iterator[Found]:
     """One row for each conversation, `{"calls", "scores"}`; before these the rows and spans that are bad.
 
-    Calls belong to one conversation when they have one session, or else one trace. A score about a root span
-    is about its trace, and a score about a trace is about the trace's last call.
+    Calls belong to one conversation when they have one session, or else one trace, or one chain of traces
+    (`join_chains`). A score about a root span is about its trace, one about a trace about its last call.
     Raises: RowError when the rest of the source cannot be read, after the conversations before that.
     """
     with closing(sqlite3.connect("")) as store:  # "": a file of its own that goes with the connection
@@ -54,6 +55,7 @@ def by_conversation(parse: Parse, rows: Iterator[Found]) -> Iterator[Found]:
         except RowError as err:
             end = err
         store.executescript(_JOIN)
+        join_chains(store)
         some = False
         for made in _conversations(store):
             some = True
