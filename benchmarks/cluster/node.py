@@ -20,13 +20,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
 from benchmarks.cluster.replay import Replay
 from benchmarks.rows import GROUP, group_result
 from rft_data.buffer import Appended
 from rft_data.core.words import HubRole
 from rft_data.placement.hub.access import make_token
 from rft_data.placement.hub.client import HubClient
-from rft_data.placement.hub.run_files import PART_BYTES
+from rft_data.placement.hub.file_parts import PART_BYTES
 
 LEASED_GROUPS = 8
 _DEADLINE_S = 120.0
@@ -74,15 +76,15 @@ class Node:
         """Seconds of each append; at a rate, from the time at which it was due."""
         replay, took = Replay(self.pool, name), list[float]()
         waiting: deque[Future[Appended]] = deque()
+        table = replay.group()
         gate.wait()
         begin, every = time.perf_counter(), order.get("every_s", 0.0)
         due = begin + every * random.random()  # noqa: S311 - explorers do not end rollouts together
         while not _over(order, begin):
-            table = replay.group()
             if every:
                 time.sleep(max(0.0, due - time.perf_counter()))
             waiting.append(self._append(client, table, due if every else time.perf_counter(), took.append))
-            due += every
+            table, due = replay.group(), due + every
             while len(waiting) >= order["window"]:
                 waiting.popleft().result()
         for future in waiting:
@@ -161,6 +163,7 @@ def _fetch(client: HubClient, path: Path) -> float:
 
 def main() -> None:
     """Obey until standard input ends."""
+    pa.set_memory_pool(pa.system_memory_pool())  # a node has many explorers: see `hub/frames.py`
     acked = os.open(sys.argv[3], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     node = Node(Path(sys.argv[1]), sys.argv[2], acked)
     print(json.dumps({"ready": os.getpid()}), flush=True)

@@ -64,7 +64,9 @@ class HotTail:
         small = [self._chunks.pop() for _ in range(self._small)][::-1]
         self._bytes -= sum(chunk.nbytes for chunk in small)
         self._small = 0
-        self._push(small[0].start, pa.concat_tables([chunk.rows for chunk in small]).combine_chunks())
+        rows = pa.concat_tables([chunk.rows for chunk in small])
+        # not Arrow's own pool: see `group_commit.prepare`
+        self._push(small[0].start, rows.combine_chunks(memory_pool=pa.system_memory_pool()))
 
     def _end(self) -> int:
         last = self._chunks[-1]

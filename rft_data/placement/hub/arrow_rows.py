@@ -28,7 +28,7 @@ _HEADER, _COMPRESSION = 2, 3
 
 def encoded(rows: pa.Table | pa.RecordBatch) -> pa.Buffer:
     """The rows as one stream."""
-    sink = pa.BufferOutputStream()
+    sink = pa.BufferOutputStream(pa.system_memory_pool())  # for the reason in `frames.py`
     with pa.ipc.new_stream(sink, rows.schema) as stream:
         stream.write(rows)
     return sink.getvalue()

@@ -22,9 +22,10 @@ from rft_data.core.named_tables import known_columns, table_schema
 from rft_data.core.rows import Feedback, Lease
 from rft_data.core.schema import ANNOTATIONS, EXPERIENCES, INCOMING, TABLES, TASKS
 from rft_data.placement.hub import arrow_rows, wire
+from rft_data.placement.hub.file_parts import PART
 from rft_data.placement.hub.ledgers import Ledgers
 from rft_data.placement.hub.readmission import Readmission
-from rft_data.placement.hub.run_files import PART, RunFiles
+from rft_data.placement.hub.run_files import RunFiles
 from rft_data.placement.hub.wire import AppendAnswer, Rows
 
 ROW_TABLES = ("runs", "task_state", "groups", "versions", "metrics", "trained_tokens", "tags", "quarantine")

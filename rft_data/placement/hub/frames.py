@@ -7,6 +7,7 @@ The receiver says which kinds it takes and how long each may be; nothing is allo
 
 from __future__ import annotations
 
+import select
 import socket
 import ssl
 import struct
@@ -26,6 +27,8 @@ _ASKED_S = 5
 """Seconds of silence after which the other end's machine is asked whether it is there."""
 _TOGETHER = 1 << 16
 """Up to so many bytes are sent in one piece with the head before them."""
+_LIMIT_SLACK_S = 0.02
+"""A wait may last so much longer than its limit: to set one for each TLS record is a call of the system."""
 
 
 class Kind(IntEnum):
@@ -57,23 +60,46 @@ class Channel:
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         _notice_cuts(connected)
         self._socket = connected
+        self._limit_s = connected.gettimeout()
 
     def agree(self, within_s: float) -> None:
         """Agree on TLS with the client, if this is a TLS connection. Raises: OSError."""
         if isinstance(self._socket, ssl.SSLSocket):
-            self._socket.settimeout(within_s)
+            self._limit(within_s)
             self._socket.do_handshake()
 
     def send(self, kind: Kind, content: bytes | pa.Buffer, within_s: float) -> None:
         """Send one frame. Raises: OSError (TimeoutError after `within_s`)."""
         view = memoryview(content)
         head = _HEAD.pack(kind, view.nbytes)
-        self._socket.settimeout(max(within_s, 0.001))
+        self._limit(max(within_s, 0.001))
         if view.nbytes <= _TOGETHER:
             self._socket.sendall(head + bytes(view))
         else:
             self._socket.sendall(head)
             self._socket.sendall(view)
+
+    def begin(self, kind: Kind, size: int, within_s: float) -> None:
+        """Send the head of a frame whose `size` bytes follow with `send_now`. Raises: OSError."""
+        self._limit(max(within_s, 0.001))
+        self._socket.sendall(_HEAD.pack(kind, size))
+
+    def send_now(self, view: memoryview) -> memoryview:
+        """Send what can be sent without waiting; returns the rest, which comes next. Raises: OSError."""
+        self._limit(0.0)
+        try:
+            while view:
+                view = view[self._socket.send(view) :]
+        except (BlockingIOError, ssl.SSLWantWriteError):
+            pass
+        return view
+
+    def wait_for_room(self, within_s: float) -> None:
+        """Wait until more can be sent. Raises: TimeoutError after `within_s`."""
+        waiting = select.poll()  # `select.select` refuses descriptors from 1,024 on
+        waiting.register(self._socket.fileno(), select.POLLOUT)
+        if not waiting.poll(max(0.0, 1000 * within_s)):
+            raise TimeoutError(f"the other end took nothing for {within_s:g} s")
 
     def head(self, most: Mapping[Kind, int], begins_s: float | None, within_s: float) -> Head:
         """Receive the head of the next frame.
@@ -105,10 +131,11 @@ class Channel:
         return self._received(head.size, within_s)
 
     def _received(self, size: int, within_s: float | None) -> pa.Buffer:
-        buffer = pa.allocate_buffer(size)
+        # Arrow's own pool zeroes huge pages for the first buffer of each thread: 5 ms of CPU, measured
+        buffer = pa.allocate_buffer(size, memory_pool=pa.system_memory_pool())
         view, end = memoryview(buffer).cast("B"), None if within_s is None else time.monotonic() + within_s
         while view:
-            self._socket.settimeout(None if end is None else max(end - time.monotonic(), 0.001))
+            self._limit(None if end is None else max(end - time.monotonic(), 0.001))
             count = self._socket.recv_into(view)
             if not count:
                 raise EOFError("the other end closed the connection")
@@ -123,7 +150,7 @@ class Channel:
         self._shut(socket.SHUT_WR)
         end, dropped = time.monotonic() + within_s, bytearray(_TOGETHER)
         while (left := end - time.monotonic()) > 0:
-            self._socket.settimeout(left)
+            self._limit(left)
             if not self._socket.recv_into(dropped):
                 return
 
@@ -139,6 +166,17 @@ class Channel:
         """End the connection and free it; only the thread that uses it may do that. Idempotent."""
         self.hang_up()
         self._socket.close()
+
+    def _limit(self, within_s: float | None) -> None:
+        """Let each wait for the other end be at most this long; None: any time."""
+        known = self._limit_s
+        if known is not None and within_s is not None:
+            same = known == within_s or (within_s > _LIMIT_SLACK_S >= known - within_s >= 0)
+        else:
+            same = known is within_s
+        if not same:
+            self._socket.settimeout(within_s)
+            self._limit_s = within_s
 
     def _shut(self, how: int) -> None:
         try:

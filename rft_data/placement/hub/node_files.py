@@ -20,7 +20,8 @@ from rft_data.core.files import file_digest
 from rft_data.core.protocols import BufferClient
 from rft_data.core.reader import BufferReader
 from rft_data.placement.hub.connection import Connection
-from rft_data.placement.hub.run_files import PART, PART_BYTES, Listing, files_below
+from rft_data.placement.hub.file_parts import PART, PART_BYTES
+from rft_data.placement.hub.run_files import Listing, files_below
 
 _DEADLINE_S = 600.0
 _KEPT = 4

@@ -12,17 +12,14 @@ import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from threading import Lock
 
 import pyarrow as pa
 
 from rft_data.core.errors import ConflictError, MissingFileError, TokenError
-from rft_data.core.files import MANIFEST_FILE, file_digest, fsync, make_folder
-from rft_data.placement.hub.wire import Rows
+from rft_data.core.files import MANIFEST_FILE, fsync, make_folder
+from rft_data.placement.hub.file_parts import FileParts
+from rft_data.placement.hub.once import Once
 
-PART_BYTES = 16 << 20
-"""Of a file in one call."""
-PART = pa.schema([pa.field("data", pa.large_binary(), nullable=False)])
 _MARK = ".home"
 _OF_ROLES = ("weights", "checkpoints", "stages", "model", "best", "final", ".draft-final")
 """Folders in the run's folder that roles on other nodes read, and fill."""
@@ -52,8 +49,7 @@ class RunFiles:
         self._text = secrets.token_hex(16)
         make_folder(self._mark.parent)
         self._mark.write_text(self._text)
-        self._digests: dict[tuple[str, int, int], str] = {}
-        self._lock = Lock()
+        self._parts = FileParts()
         self.calls: dict[str, Callable[..., object]] = {
             "mark": self.mark,
             "list_files": self.list_files,
@@ -71,16 +67,15 @@ class RunFiles:
         """The files of a folder; empty if there is none."""
         return self._listing(self._allowed(folder, [*self._own, *self._models]))
 
-    def read_file(self, folder: str, name: str, offset: int) -> Rows:
-        """Up to PART_BYTES of a file. Raises: MissingFileError if it is gone."""
+    def read_file(self, folder: str, name: str, offset: int) -> Once[pa.Buffer]:
+        """Up to PART_BYTES of a file, as an Arrow stream. Raises: MissingFileError if it is gone."""
         where = self._allowed(folder, [*self._own, *self._models])
         try:
-            with (where / _inside(name)).open("rb") as file:
-                file.seek(offset)
-                data = file.read(PART_BYTES)
+            part = self._parts.part(where / _inside(name), offset)
+            part.value()
         except (FileNotFoundError, NotADirectoryError) as err:
             raise MissingFileError(f"{where} has no file '{name}' any more; fetch the folder again.") from err
-        return Rows(PART, iter([pa.record_batch([pa.array([data], PART[0].type)], schema=PART)]))
+        return part
 
     def begin_folder(self, folder: str) -> None:
         """Make an empty folder, in place of an incomplete one.
@@ -118,18 +113,7 @@ class RunFiles:
         return self._listing(where)
 
     def _listing(self, folder: Path) -> Listing:
-        return {name: (path.stat().st_size, self._digest(path)) for name, path in files_below(folder)}
-
-    def _digest(self, path: Path) -> str:
-        """A file's digest, computed once as long as it does not change."""
-        facts = path.stat()
-        key = (str(path), facts.st_size, facts.st_mtime_ns)
-        with self._lock:
-            known = self._digests.get(key)
-        digest = known or file_digest(path)
-        with self._lock:
-            self._digests[key] = digest
-        return digest
+        return {name: (path.stat().st_size, self._parts.digest(path)) for name, path in files_below(folder)}
 
     def _allowed(self, folder: str, roots: Sequence[Path]) -> Path:
         """Raises: TokenError for a folder that is not below one of `roots`."""

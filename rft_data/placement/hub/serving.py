@@ -19,7 +19,9 @@ from rft_data.placement.hub import arrow_rows, wire
 from rft_data.placement.hub.access import Holder, holder
 from rft_data.placement.hub.buffer_calls import Calls
 from rft_data.placement.hub.frames import Channel, Kind
+from rft_data.placement.hub.once import Once
 from rft_data.placement.hub.shares import Shares
+from rft_data.placement.hub.turns import Turns
 from rft_data.placement.hub.wire import Rows, decode_call, encode_error, encode_result
 
 MAX_CONNECTIONS = 256
@@ -45,6 +47,7 @@ class Serving:
         """`secret`: the tokens of clients are made from it."""
         self.calls = calls
         self.shares = Shares()
+        self.turns = Turns()
         self.closing = threading.Event()
         self._secret = secret
         self._lock = threading.Lock()
@@ -161,6 +164,9 @@ class Served:
                 result = self._serving.calls.answer(method, args, sent)
             if isinstance(result, Rows):
                 self._send_rows(method, result)
+                result = None
+            elif isinstance(result, Once):  # held until it is sent, so that others share it
+                self._serving.turns.send(self.channel, Kind.ROWS, result.value(), RECEIVE_S)
                 result = None
             last = encode_result(result)
         except RftError as err:

@@ -12,8 +12,9 @@ from rft_data.core.files import file_digest
 from rft_data.core.words import HubRole
 from rft_data.placement.hub import HubClient, HubServer
 from rft_data.placement.hub.access import make_token
+from rft_data.placement.hub.file_parts import PART
 from rft_data.placement.hub.node_files import CopiedFiles, SharedFiles, node_files
-from rft_data.placement.hub.run_files import PART, RunFiles, RunFolders
+from rft_data.placement.hub.run_files import RunFiles, RunFolders
 
 
 @pytest.fixture
