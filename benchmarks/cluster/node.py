@@ -20,8 +20,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-
 from benchmarks.cluster.replay import Replay
 from benchmarks.rows import GROUP, group_result
 from rft_data.buffer import Appended
@@ -163,7 +161,6 @@ def _fetch(client: HubClient, path: Path) -> float:
 
 def main() -> None:
     """Obey until standard input ends."""
-    pa.set_memory_pool(pa.system_memory_pool())  # a node has many explorers: see `hub/frames.py`
     acked = os.open(sys.argv[3], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     node = Node(Path(sys.argv[1]), sys.argv[2], acked)
     print(json.dumps({"ready": os.getpid()}), flush=True)

@@ -8,7 +8,6 @@ from pathlib import Path
 import pyarrow as pa
 
 from benchmarks.rows import GROUP, RowMaker
-from rft_data.core.codec import aligned
 from rft_data.core.rows import TaskKey, experience_id_of
 from rft_data.core.schema import INCOMING
 
@@ -48,5 +47,7 @@ class Replay:
         for name, values in columns.items():
             field = INCOMING.field(name)
             table = table.set_column(INCOMING.get_field_index(name), field, pa.array(values, field.type))
-        [batch] = table.combine_chunks().to_batches()
-        return pa.Table.from_batches([aligned(batch)], INCOMING)
+        pool = pa.system_memory_pool()  # a node has many explorers, each a thread: see `hub/frames.py`
+        [batch] = table.combine_chunks(memory_pool=pool).to_batches()
+        moved = pa.ipc.read_record_batch(batch.serialize(memory_pool=pool), batch.schema)  # and aligned
+        return pa.Table.from_batches([moved], INCOMING)
