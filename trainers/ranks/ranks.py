@@ -98,12 +98,17 @@ class Ranks:
         self.sound = True
 
     def _explain(self, error: Exception, end: float) -> None:
-        """Raise another rank's error, if that is why this rank's part failed."""
+        """Raise another rank's error, if that is why this rank's part failed.
+
+        All ranks find a loss that is not finite, and a full disk is this rank's own: such errors stay. A rank
+        that is silent may wait for this one, unless it is torch that failed (RuntimeError) or a deadline.
+        """
         try:
             self._collect(end)
         except RftError as cause:
-            # All ranks find a loss that is not finite, and a full disk is this rank's own: such errors stay.
-            if isinstance(error, StalledError) or not isinstance(error, RftError | OSError):
+            known = isinstance(error, RftError | OSError) and not isinstance(error, StalledError)
+            ours = not isinstance(error, RuntimeError | StalledError) and isinstance(cause, StalledError)
+            if not known and not ours:
                 raise cause from error
 
     def _tell(self, order: Order, batch: Tensors, end: float) -> None:

@@ -14,7 +14,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from rft_data.core.errors import RftError, StalledError, TrainingError
 from tests.trainers.ranks.rank_scenarios import EQUAL, alone, relative, scenario
+from trainers.ranks.ranks import Ranks
 
 pytestmark = pytest.mark.slow
 
@@ -68,3 +70,34 @@ def test_rank_that_hangs_is_named_after_the_deadline(runs: tuple[Path, Any]) -> 
 def test_closed_ranks_leave_a_process_that_is_alone_again(runs: tuple[Path, Any]) -> None:
     _, told = runs
     assert told["left"] == [[], None]
+
+
+SILENT = StalledError("rank 1 of the trainer's 2 has not answered within 3600 s")
+FAILED = TrainingError("rank 1 of the trainer's 2 failed: boom")
+
+
+@pytest.mark.parametrize(
+    ("own", "of_others", "told"),
+    [
+        (TypeError("a defect here"), SILENT, "own"),
+        (TypeError("a defect here"), FAILED, "other"),
+        (RuntimeError("connection closed by peer"), SILENT, "other"),
+        (StalledError("optimizer step 1 took longer"), SILENT, "other"),
+        (TrainingError("the loss is nan"), FAILED, "own"),
+        (OSError("no space left"), SILENT, "own"),
+    ],
+)
+def test_the_error_that_began_it_is_told(
+    monkeypatch: pytest.MonkeyPatch, own: Exception, of_others: RftError, told: str
+) -> None:
+    def collect(ranks: Ranks, end: float) -> None:
+        raise of_others
+
+    monkeypatch.setattr(Ranks, "_tell", lambda *_: None)
+    monkeypatch.setattr(Ranks, "_collect", collect)
+    with (
+        pytest.raises(type(own) if told == "own" else type(of_others)) as caught,
+        Ranks(0, 2).together({"do": "end"}),
+    ):
+        raise own
+    assert caught.value is (own if told == "own" else of_others)
