@@ -20,7 +20,7 @@ import torch.distributed as dist
 
 from explorers.transports.arrival import is_needed
 from explorers.transports.group import LOOK_S, STEP_S, Group, answer_key, asked_key
-from rft_data.core.errors import RftError
+from rft_data.core.errors import IntegrityError, RftError
 from rft_data.core.files import manifest_bytes, parse_manifest
 from rft_data.core.rows import WeightRef
 
@@ -117,7 +117,7 @@ class GroupSender:
         try:
             content = manifest_bytes(directory)
             needed = [one for one in parse_manifest(content, directory)["files"] if is_needed(one)]
-            files = {one: np.memmap(directory / one, np.uint8, "c") for one in needed}
+            files = {one: _mapped(directory / one) for one in needed}
         except (RftError, OSError) as err:
             self._answer(waits, [{"error": str(err)} for _ in waits])
             return True
@@ -146,3 +146,10 @@ class GroupSender:
             for name in explorers:
                 if self._wanted.get(name) == ref:
                     del self._wanted[name]
+
+
+def _mapped(file: Path) -> np.memmap:
+    """The bytes of a file. Raises: IntegrityError for an empty one; OSError."""
+    if not file.stat().st_size:
+        raise IntegrityError(f"{file} is empty; the version was damaged since it was published.")
+    return np.memmap(file, np.uint8, "c")

@@ -356,6 +356,11 @@ def test_a_group_refuses_damage_and_says_what_it_cannot_have(tied: Any, sender: 
     sender.offer(gone, ["one"])
     with pytest.raises(EngineError, match=r"version 1 could not be sent: .* has no manifest\.json"):
         one.fetch(gone)
+    empty = tied.ref("a")
+    (Path(empty.path) / "model.safetensors").write_bytes(b"")
+    sender.offer(empty, ["one"])
+    with pytest.raises(EngineError, match=r"could not be sent: .*model\.safetensors is empty"):
+        one.fetch(empty)
     [late] = of_group(sender, "late", deadline_s=0.1)
     with pytest.raises(StalledError, match=r"did not offer version 0 to 'late' within 0\.1 s"):
         late.fetch(broken)
