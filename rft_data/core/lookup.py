@@ -81,9 +81,9 @@ def _see_own_code() -> None:
     sys.path.extend(one for one in own_folders() if one not in sys.path)
 
 
-def own_folders() -> list[str]:
-    """The folders that `own_code_from` was given."""
-    return [one for one in os.environ.get(OWN_CODE, "").split(os.pathsep) if one]
+def own_folders(environment: Mapping[str, str] = os.environ) -> list[str]:
+    """The folders that `own_code_from` was given, here or in a process with another environment."""
+    return [one for one in environment.get(OWN_CODE, "").split(os.pathsep) if one]
 
 
 def load(path: str, kind: str) -> Any:

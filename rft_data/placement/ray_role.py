@@ -8,10 +8,12 @@ import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from pathlib import Path
 from types import ModuleType
 from typing import Protocol
 
 from rft_data.core.errors import RftError, RoleDiedError, StalledError
+from rft_data.core.lookup import own_code_from, own_folders
 from rft_data.core.masking import mask_streams
 from rft_data.placement.background import Background
 from rft_data.placement.calls import CLOSE, Awaited, Patience, RoleSetup, encode_call, encode_failure
@@ -31,6 +33,8 @@ class RoleActor:
         self._name = made.name
         for name, value in environment.items():
             os.environ.setdefault(name, value)
+        for folder in own_folders(environment):  # beside those that its node was started with
+            own_code_from(Path(folder))
         os.environ["OMP_NUM_THREADS"] = str(threads)
         mask_streams()
         sys.path += [entry for entry in made.path if entry not in sys.path]

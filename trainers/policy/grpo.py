@@ -139,7 +139,7 @@ class GrpoTrainer:
             if checkpoint:
                 self._saved = self._steps_done
             drift = self._trainer.drift.take()
-            kept = self._trainer.tokens.take(batch.lease.seqs)
+            kept = self._trainer.tokens.take(batch.table["seq"].to_pylist())
             found = {**self._hooks.metrics, **drift.metrics, **batch_metrics(batch.table)}
             found["tokens"] = float(rows["num_items_in_batch"])
         return StepReport({k: v for k, v in found.items() if math.isfinite(v)}, drift.ess, tokens=kept)

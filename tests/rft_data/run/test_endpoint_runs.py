@@ -16,6 +16,7 @@ import pytest
 from rft_data.buffer import Buffer
 from rft_data.cli.lineage_text import lineage_text
 from rft_data.core.errors import EndpointError, RecipeError
+from rft_data.core.lookup import OWN_CODE
 from rft_data.loop.closing import GroupCloser
 from rft_data.reading.lineage import lineage
 from rft_data.recipe import load_recipe
@@ -161,6 +162,7 @@ def test_answers_that_programs_on_ray_asked_for_are_imitated_and_preferred(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RFT_TEST_KEY", "s3cret-key")
+    monkeypatch.setenv(OWN_CODE, str(tmp_path / "elsewhere"))  # as of a cluster that an earlier run started
     shutil.copy(AGENT, tmp_path)
     template = EXPLORE + "placement: {{use: ray}}\n"
     given: dict[str, Any] = {"change": BY_PROGRAM, "options": ", api_key_env: RFT_TEST_KEY"}
