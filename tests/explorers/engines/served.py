@@ -60,6 +60,11 @@ def _forked() -> Iterator[None]:
         yield
 
 
+def _proves(core: Any) -> bool:
+    """Whether it scores the probe of a swap, which may come when all its steps are taken."""
+    return any(name.startswith("probe") for name in core.scheduler.requests)
+
+
 @contextmanager
 def _braked(brake: Brake) -> Iterator[None]:
     from vllm.v1.engine.core import EngineCore
@@ -68,7 +73,8 @@ def _braked(brake: Brake) -> Iterator[None]:
 
     def braked_step(core: Any) -> Any:
         # a pause is complete after one more step, which samples nothing
-        return step(core) if core.is_scheduler_paused() or brake.taken() else ({}, False)
+        free = core.is_scheduler_paused() or _proves(core)
+        return step(core) if free or brake.taken() else ({}, False)
 
     def braked_resume(core: Any) -> None:
         brake.left.value = brake.each.value
