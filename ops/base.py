@@ -36,7 +36,7 @@ class ArrowOperator:
     """Whether it compares rows of different groups: then a batch is never split, whatever `group_key` is."""
     needs_store: bool = False
     """Whether it reads stored rows: those of the attached buffer, else of the one `buffer` names."""
-    store: Any = None
+    store: object = None
     """The attached buffer, to be read only: `read`, `batches`, `take`."""
     buffer: str | None = None
     """URI of the buffer to read when none is attached (dj-process); an operator's own argument."""
@@ -65,7 +65,7 @@ class ArrowFilter(ArrowOperator):
         """The rows that `judge` keeps."""
         return table.filter(pa.array(self.judge(table).keep))
 
-    def compute_stats_batched(self, samples: object, *_: object, **__: object) -> Any:
+    def compute_stats_batched(self, samples: object, *_: object, **__: object) -> object:
         """Data-Juicer's first pass over a filter; ours need none."""
         return samples
 
@@ -90,7 +90,7 @@ class ArrowMapper(ArrowOperator):
         """The same rows in the same order, with columns added or replaced."""
         raise NotImplementedError
 
-    def process_batched(self, samples: Mapping[str, Sequence[object]]) -> dict[str, Any]:
+    def process_batched(self, samples: Mapping[str, Sequence[object]]) -> dict[str, object]:
         """Data-Juicer's pass over a batch of samples."""
         return {**samples, **self.process_table(_read_columns(self, samples)).to_pydict()}
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ops.endpoint.calls import CallLimits, Spending, without_key
 from ops.endpoint.key import endpoint_key
@@ -37,7 +37,7 @@ class JudgeClient:
         base_url: str,
         model: str,
         *,
-        sampling: Mapping[str, Any],
+        sampling: Mapping[str, object],
         limits: CallLimits,
         cache: JudgeCache,
         api_key_env: str | None = None,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from ops.endpoint.calls import NoAnswer, Spending
 from ops.endpoint.endpoint import Endpoint, total_tokens
@@ -14,7 +13,7 @@ class JudgeEndpoint(Endpoint):
     """Makes calls in one event loop. Leaving its `async with` block closes the connections."""
 
     def __init__(
-        self, base_url: str, model: str, sampling: Mapping[str, Any], key: str | None, spending: Spending
+        self, base_url: str, model: str, sampling: Mapping[str, object], key: str | None, spending: Spending
     ) -> None:
         """As `Endpoint`. `sampling`: further fields of every request."""
         super().__init__(base_url, key, spending)

@@ -40,7 +40,7 @@ class PromptMaker:
         self.wants_answer = "{answer}" in template
         self._answers: dict[TaskKey, str | None] = {}
 
-    def prompts(self, table: pa.Table, store: Any) -> list[str | None]:
+    def prompts(self, table: pa.Table, store: object) -> list[str | None]:
         """One prompt a row; None where the template wants an answer and the task has none.
 
         Args: `store`: where tasks are stored, for rows without a column `answer`.
@@ -94,7 +94,7 @@ def _row_prompts(table: pa.Table) -> list[str | None]:
     )
 
 
-def spoken(messages: Sequence[Mapping[str, Any]]) -> str:
+def spoken(messages: Sequence[Mapping[str, object]]) -> str:
     """A conversation as text: one message as it is, several with their roles."""
     texts = [_text(message.get("content")) for message in messages]
     if len(texts) == 1:
@@ -102,7 +102,7 @@ def spoken(messages: Sequence[Mapping[str, Any]]) -> str:
     return "\n\n".join(f"{m.get('role', '')}: {text}" for m, text in zip(messages, texts, strict=True))
 
 
-def _text(content: Any) -> str:
+def _text(content: object) -> str:
     if isinstance(content, list):
         return "\n".join(str(part["text"]) for part in content if isinstance(part, dict) and "text" in part)
     return "" if content is None else str(content)

@@ -67,7 +67,7 @@ class ScoreReader:
         return (number - self._low) / (self._high - self._low)
 
 
-def _under_key(reply: str, key: str) -> Any:
+def _under_key(reply: str, key: str) -> object:
     """The value under `key` in the last JSON object of a reply that has it; None when none has."""
     found = None
     for value in json_objects(reply):
@@ -76,7 +76,7 @@ def _under_key(reply: str, key: str) -> Any:
     return found
 
 
-def json_objects(reply: str) -> Iterator[Mapping[str, Any]]:
+def json_objects(reply: str) -> Iterator[Mapping[str, object]]:
     """The JSON objects of a reply, in order; objects within objects are not looked at."""
     place = reply.find("{")
     while 0 <= place < _LONGEST_JSON:

@@ -19,7 +19,7 @@ from ops.judge.judge_scores import ScoreReader
 from ops.lance.store import operator_store
 from ops.rewards.effective import effective_rewards, with_shaped_reward
 
-_SAMPLING: Mapping[str, Any] = {"temperature": 0.0, "max_tokens": 256}
+_SAMPLING: Mapping[str, object] = {"temperature": 0.0, "max_tokens": 256}
 
 
 @OPERATORS.register_module("llm_score_mapper")
@@ -125,7 +125,7 @@ class LlmScoreMapper(ArrowMapper, Mapper):
                 scores[place] = value
         return scores, errors
 
-    def _answers_wanted(self, table: pa.Table) -> Any:
+    def _answers_wanted(self, table: pa.Table) -> object:
         """The store to read answers from; None if the template needs none or the rows have them."""
         if not self._prompts.wants_answer or "answer" in table.column_names:
             return None

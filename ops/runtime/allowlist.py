@@ -9,7 +9,6 @@ other than text; and those that multiply rows.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 NATIVE_OPERATORS = frozenset(
     {
@@ -67,7 +66,7 @@ BACKTRACKING_OPERATORS = frozenset(
 )
 """Operators of the list that need time with the square of some texts' length: 39 s for 60,000 characters."""
 
-_FETCHING: Mapping[str, tuple[Any, ...]] = {"tokenization": (True, "sentencepiece")}
+_FETCHING: Mapping[str, tuple[object, ...]] = {"tokenization": (True, "sentencepiece")}
 """Argument to the values with which an operator of the list downloads a tokenizer that is missing."""
 
 _IMPORTING: Mapping[str, str] = {"semantic_diversity_filter": "model"}
@@ -82,7 +81,7 @@ def is_own(operator: str) -> bool:
     return ":" in operator and not operator.startswith("data_juicer.")
 
 
-def unsafe_arguments(operator: str, args: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def unsafe_arguments(operator: str, args: Mapping[str, object]) -> Iterator[tuple[str, str]]:
     """(argument, what it does) for each argument value with which an operator of the list is not safe."""
     if operator in NATIVE_OPERATORS:
         for name, values in _FETCHING.items():

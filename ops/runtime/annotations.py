@@ -206,7 +206,7 @@ def _texts(column: pa.ChunkedArray) -> tuple[list[str], npt.NDArray[np.int64]]:
     return written, encoded.indices.fill_null(len(written) - 1).to_numpy().astype(np.int64)
 
 
-def _json(value: Any) -> str:
+def _json(value: object) -> str:
     if isinstance(value, float):
         return repr(value) if math.isfinite(value) else "null"
     return "null" if value is None else canonical_json(_plain(value))
@@ -221,7 +221,7 @@ def _unjudged(reports: Sequence[OperatorReport]) -> dict[int, dict[str, str]]:
     return failures
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     """`value` as JSON types; a float that is not finite becomes None, an unknown type its `str`."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None

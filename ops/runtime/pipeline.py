@@ -11,7 +11,6 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -75,7 +74,7 @@ class Step:
 
     stage: Stage
     limits: Limits
-    op: Any
+    op: object
     """The operator; its stage may run a copy of it in workers."""
 
     @property
@@ -100,7 +99,7 @@ class OperatorPipeline:
         text_column: str = "completion_text",
         allow_unsafe: bool = False,
         limits: Mapping[str, Limits] | None = None,
-        store: Any = None,
+        store: object = None,
         spread: int = 0,
     ) -> None:
         """Check and build the operators; workers are started when first needed.
