@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from typing import Any
 
 from rft_data.core.errors import RowError
 from rft_data.core.rows import Task
@@ -25,7 +24,7 @@ class Calculator:
         return total(terms)
 
 
-def used_calculator(task: Task) -> list[dict[str, Any]]:
+def used_calculator(task: Task) -> list[dict[str, object]]:
     """A solution of three messages: the call, what the tool says, and the final answer.
 
     Raises: RowError when the prompt holds no sum.

@@ -15,7 +15,6 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from rft_data.core.errors import RowError
 from rft_data.core.rows import Task
@@ -75,7 +74,7 @@ class Discreet:
         return float(not _foreign(str(task.messages[-1]["content"]), completion))
 
 
-def answers(seed: int = 0) -> Iterator[dict[str, Any]]:
+def answers(seed: int = 0) -> Iterator[dict[str, object]]:
     """The log: most answers of the shop are curt, and some name another customer or another thing."""
     rng = random.Random(seed)  # noqa: S311 - no secret depends on it
     for letter in letters(seed):
@@ -83,7 +82,7 @@ def answers(seed: int = 0) -> Iterator[dict[str, Any]]:
         yield {"messages": [*_prompt(letter), {"role": "assistant", "content": text}]}
 
 
-def pairs(seed: int = 0) -> Iterator[dict[str, Any]]:
+def pairs(seed: int = 0) -> Iterator[dict[str, object]]:
     """Two answers to each letter, of which the one with fewer flaws was preferred."""
     rng = random.Random(seed + 1)  # noqa: S311 - no secret depends on it
     for letter in letters(seed):
@@ -101,7 +100,7 @@ def pairs(seed: int = 0) -> Iterator[dict[str, Any]]:
         }
 
 
-def indiscretions(seed: int = 0) -> Iterator[dict[str, Any]]:
+def indiscretions(seed: int = 0) -> Iterator[dict[str, object]]:
     """Two answers to each letter; the one that tells of another customer was rejected, courteous or not."""
     rng = random.Random(seed + 2)  # noqa: S311 - no secret depends on it
     for letter in letters(seed):

@@ -33,21 +33,21 @@ def hint(guess: str, secret: int) -> str:
     return "more" if int(guess) < secret else "less"
 
 
-def halving(task: Task) -> list[dict[str, Any]]:
+def halving(task: Task) -> list[dict[str, object]]:
     """A game in which each guess is the middle of what is left."""
     return _game(task, lambda low, high: (low + high) // 2)
 
 
-def counting(task: Task) -> list[dict[str, Any]]:
+def counting(task: Task) -> list[dict[str, object]]:
     """A game in which the guesses are the first number, the next, and so on."""
     return _game(task, lambda low, high: low)
 
 
-def _game(task: Task, guess: Callable[[int, int], int]) -> list[dict[str, Any]]:
+def _game(task: Task, guess: Callable[[int, int], int]) -> list[dict[str, object]]:
     """The messages of a game after the prompt; `guess` is given the least and greatest number left."""
     low, high = _bounds(task)
     secret = int(task.answer or "")
-    messages: list[dict[str, Any]] = []
+    messages: list[dict[str, object]] = []
     for number in range(GUESSES):
         said = guess(low, high)
         messages.append({"role": "assistant", "content": str(said)})

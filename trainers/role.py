@@ -10,7 +10,6 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from rft_data.core.errors import TrainingError
 from rft_data.core.failpoints import failpoint
@@ -120,7 +119,7 @@ class TrainerRole:
                 self._others.close()
 
 
-def grpo_role(buffer: BufferClient, *, plan: dict[str, Any], pipeline_hash: str) -> TrainerRole:
+def grpo_role(buffer: BufferClient, *, plan: dict[str, object], pipeline_hash: str) -> TrainerRole:
     """Policy gradients as a role.
 
     This process is rank 0 of the trainer. The others are its children, Ray actors, or processes of torchrun.
@@ -145,7 +144,7 @@ def grpo_role(buffer: BufferClient, *, plan: dict[str, Any], pipeline_hash: str)
     return TrainerRole(buffer, trainer, pipeline_hash, others, files)
 
 
-def lead_trainer(arguments: Mapping[str, Any], ranks: Ranks) -> GrpoTrainer:
+def lead_trainer(arguments: Mapping[str, object], ranks: Ranks) -> GrpoTrainer:
     """Rank 0's trainer, made while the other ranks make theirs from the same arguments.
 
     Raises: what making a trainer raises, in any rank.
@@ -154,7 +153,7 @@ def lead_trainer(arguments: Mapping[str, Any], ranks: Ranks) -> GrpoTrainer:
         return make_trainer(arguments, ranks)
 
 
-def make_trainer(arguments: Mapping[str, Any], ranks: Ranks) -> GrpoTrainer:
+def make_trainer(arguments: Mapping[str, object], ranks: Ranks) -> GrpoTrainer:
     """A rank's trainer; `arguments` are a GrpoPlan as JSON (`GrpoPlan.from_json`).
 
     Raises: what GrpoTrainer raises.

@@ -10,7 +10,7 @@ import copy
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from safetensors.torch import save_file
@@ -165,7 +165,7 @@ def write_adapter(
     tokenizer: PreTrainedTokenizerBase,
     directory: Path,
     state: dict[str, torch.Tensor] | None,
-) -> dict[str, dict[str, Any]]:
+) -> dict[str, dict[str, object]]:
     """Write a PEFT model's adapter, in PEFT's files, and the probe into the existing folder `directory`.
 
     Args:

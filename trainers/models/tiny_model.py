@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
@@ -43,7 +42,7 @@ def build_tiny_tokenizer(words: Sequence[str] = ()) -> Qwen2Tokenizer:
 
 
 def train_tokenizer(
-    texts: Iterable[str], special: Sequence[str], *, vocab_size: int, end: str = END, **settings: Any
+    texts: Iterable[str], special: Sequence[str], *, vocab_size: int, end: str = END, **settings: object
 ) -> Qwen2Tokenizer:
     """A byte-level BPE of some texts, with PAD, an end token and further special ones.
 

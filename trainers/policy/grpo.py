@@ -13,7 +13,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
 
 import pyarrow.compute as pc
 import torch
@@ -161,7 +160,7 @@ class GrpoTrainer:
             self._carry_out(CheckpointOrder(), f"the checkpoint of step {self._steps_done}", "")
             self._saved = self._steps_done
 
-    def save_weights(self, directory: Path) -> dict[str, dict[str, Any]]:
+    def save_weights(self, directory: Path) -> dict[str, dict[str, object]]:
         """Write safetensors, config, tokenizer and the probe into an existing folder; of a model with an
         adapter only the adapter and the probe.
 

@@ -23,7 +23,7 @@ class Limits:
     """Data-parallel processes of the trainer."""
     shard: str | None = None
     """`fsdp2`: each process keeps a part of the model; None: the whole."""
-    actors: Mapping[str, Any] | None = None
+    actors: Mapping[str, object] | None = None
     """`namespace`, `cpus` and `gpus` of the Ray actors that the other processes are; None: they are children
     of the first process."""
 

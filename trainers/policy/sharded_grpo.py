@@ -7,7 +7,6 @@ used on any device, and every file is that of a trainer which keeps the model wh
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch.distributed.tensor import DTensor
@@ -86,12 +85,12 @@ class ShardedGRPOTrainer(GRPOTrainer):
         if not self.is_split:
             super()._load_from_checkpoint(resume_from_checkpoint, model)
 
-    def _clip_grad_norm(self, model: PreTrainedModel) -> Any:
+    def _clip_grad_norm(self, model: PreTrainedModel) -> object:
         return _plain(super()._clip_grad_norm(model))
 
-    def _get_grad_norm(self, model: PreTrainedModel, grad_norm: Any = None) -> Any:
+    def _get_grad_norm(self, model: PreTrainedModel, grad_norm: object = None) -> object:
         return _plain(super()._get_grad_norm(model, grad_norm))
 
 
-def _plain(norm: Any) -> Any:
+def _plain(norm: object) -> object:
     return norm.full_tensor() if isinstance(norm, DTensor) else norm

@@ -13,7 +13,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rft_data.core.children import connected
 from rft_data.core.collector import collector_paused
@@ -27,7 +27,7 @@ if TYPE_CHECKING:  # loads torch, which a run of one process does not need here
     from trainers.policy.grpo import GrpoTrainer
     from trainers.ranks.ranks import Ranks
 
-Arguments = Mapping[str, Any]
+Arguments = Mapping[str, object]
 
 
 def served_torchrun(processes: int, deadline_s: float) -> bool:

@@ -7,7 +7,7 @@ itself, also with placement 'ray'.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, TypedDict
+from typing import TypedDict
 
 from rft_data.core.lookup import load, need
 
@@ -16,13 +16,13 @@ class _Work(TypedDict):
     """What each worker is given."""
 
     work: str
-    trainer: dict[str, Any]
+    trainer: dict[str, object]
     deadline_s: float
 
 
 def train_on_ray(
     work: str,
-    trainer: Mapping[str, Any],
+    trainer: Mapping[str, object],
     *,
     workers: int,
     storage: str,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Any
 
 from trainers.ranks.actors import RankActors
 from trainers.ranks.launch import SET_ASIDE, OtherRanks, RankProcesses, RanksFromOutside
@@ -13,7 +12,7 @@ from trainers.ranks.launch import SET_ASIDE, OtherRanks, RankProcesses, RanksFro
 def other_ranks(
     processes: int,
     deadline_s: float,
-    actors: Mapping[str, Any] | None = None,
+    actors: Mapping[str, object] | None = None,
     hub: tuple[str, str] | None = None,
 ) -> OtherRanks | None:
     """The other ranks of a trainer: torchrun's, Ray actors, or children; None if there are none.

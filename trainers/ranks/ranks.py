@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, NotRequired, TypedDict, cast
+from typing import TYPE_CHECKING, Literal, NotRequired, TypedDict, cast
 
 import torch
 import torch.distributed as dist
@@ -37,7 +37,7 @@ class Order(TypedDict):
     """What rank 0 tells the other ranks to do."""
 
     do: Literal["make", "step", "checkpoint", "weights", "close", "end"]
-    arguments: NotRequired[Mapping[str, Any]]
+    arguments: NotRequired[Mapping[str, object]]
     """Of `make`: a GrpoPlan as JSON."""
     checkpoint: NotRequired[bool]
     """Of `step`: whether a checkpoint is written after it."""
