@@ -7,7 +7,7 @@ loaded when it is first used.
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rft_data.core.version import __version__
 
@@ -138,7 +138,7 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     """Load a name when it is first used (PEP 562)."""
     if name not in _PLACES:
         raise AttributeError(f"module 'rft_data' has no attribute '{name}'")

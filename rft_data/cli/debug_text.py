@@ -45,7 +45,7 @@ def reward_text(task: Task, scored: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def verdict_text(row: Mapping[str, Any]) -> str:
+def verdict_text(row: Mapping[str, object]) -> str:
     """What an operator said about a row."""
     return "\n".join(_facts({key: value for key, value in row.items() if value not in (None, "", [])}))
 
@@ -80,7 +80,7 @@ def probe_text(probe: Probe) -> str:
     return "\n".join([*lines, "", "most memory:", *(f"  {line}" for line in _facts(peaks))])
 
 
-def _facts(values: Mapping[str, Any]) -> Iterator[str]:
+def _facts(values: Mapping[str, object]) -> Iterator[str]:
     width = max(map(len, values), default=0)
     for key, value in values.items():
         if value is not None and value != "":

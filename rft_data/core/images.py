@@ -67,7 +67,7 @@ def shows_images(messages: Iterable[Message]) -> bool:
     )
 
 
-def for_template(messages: Sequence[Message]) -> list[dict[str, Any]]:
+def for_template(messages: Sequence[Message]) -> list[dict[str, object]]:
     """The messages as chat templates expect them: an image is `{"type": "image"}`, wherever it is stored."""
     return [
         {**message, "content": [_for_template(part) for part in message["content"]]}
@@ -77,7 +77,7 @@ def for_template(messages: Sequence[Message]) -> list[dict[str, Any]]:
     ]
 
 
-def _for_template(part: Mapping[str, Any]) -> Mapping[str, Any]:
+def _for_template(part: Mapping[str, object]) -> Mapping[str, object]:
     return {"type": "image"} if part.get("type") in _KINDS else part
 
 

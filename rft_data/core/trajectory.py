@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from rft_data.core.rows import Experience, Message, Task
 from rft_data.core.words import NOT_SAMPLED
@@ -26,7 +25,7 @@ class Trajectory:
     action_mask: Sequence[int] = ()
     """1 where the policy sampled the token, 0 elsewhere; as long as `token_ids`."""
     finish_reason: str = NOT_SAMPLED
-    environment: Mapping[str, Any] = field(default_factory=dict)
+    environment: Mapping[str, object] = field(default_factory=dict)
     """State of the environment at the end (JSON values); empty without one."""
     member: int = 0
     """Its place in the group."""

@@ -41,7 +41,7 @@ def with_length(tree: Mapping[str, Any], length: Length) -> dict[str, Any]:
     return {**tree, "stages": [*before, {**last, "steps": length.number}]}
 
 
-def same_but_longer(began: Mapping[str, Any], recipe: RunRecipe) -> Mapping[str, Any]:
+def same_but_longer(began: Mapping[str, object], recipe: RunRecipe) -> Mapping[str, object]:
     """The recipe that a run began with, with the length of `recipe`, if that is more; else as it was."""
     held, wanted = length_of(began), length_of(recipe.saved())
     if held is None or wanted is None or held.key != wanted.key or wanted.number <= held.number:

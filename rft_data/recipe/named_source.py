@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from pydantic import ValidationError
 
@@ -30,7 +29,7 @@ def named_source(text: str, *, prompt: str | None, answer: str | None, heldout: 
         raise RecipeError(f"{text}: {said}") from err
 
 
-def source_section(text: str) -> dict[str, Any]:
+def source_section(text: str) -> dict[str, object]:
     """The `source` of a taskset that reads what a person named."""
     path = Path(text)
     if text.startswith("hf://"):

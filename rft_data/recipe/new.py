@@ -105,7 +105,7 @@ def _tasks(wanted: Wanted) -> dict[str, str]:
     }
 
 
-def _first_row(data: str) -> Mapping[str, Any]:
+def _first_row(data: str) -> Mapping[str, object]:
     """Raises: RecipeError for a source without rows, RowError for a row that cannot be read."""
     found = next(open_source(data).rows, None)
     if found is None:
@@ -127,14 +127,16 @@ def _found(wanted: Wanted, row: Mapping[str, Any]) -> tuple[str, str]:
     return f"    # prompt and answer are recognised: {chosen.name}; docs/tasks.md\n", task.answer
 
 
-def _named(wanted: Wanted, row: Mapping[str, Any]) -> tuple[str, str]:
+def _named(wanted: Wanted, row: Mapping[str, object]) -> tuple[str, str]:
     """The lines that name the columns, and the first answer. Raises: RecipeError."""
     prompt = _column("prompt", wanted.prompt, _PROMPTS, row, wanted.data)
     answer = _column("answer", wanted.answer, _ANSWERS, row, wanted.data)
     return f"    prompt: {as_text(prompt)}\n    answer: {as_text(answer)}\n", str(row[answer])
 
 
-def _column(what: str, given: str | None, usual: tuple[str, ...], row: Mapping[str, Any], source: str) -> str:
+def _column(
+    what: str, given: str | None, usual: tuple[str, ...], row: Mapping[str, object], source: str
+) -> str:
     """The column that was named, or the only one of the usual names. Raises: RecipeError."""
     found = [given] if given is not None else [name for name in usual if name in row]
     if len(found) == 1 and found[0] in row:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import Any
 
 from rft_data.core.children import connected, limit_memory
 from rft_data.core.errors import RecipeError, RftError
@@ -13,7 +12,7 @@ from rft_data.core.masking import mask_streams, masked
 _MEMORY_GIB = 4
 
 
-def answer(work: Callable[[Any], dict[str, Any]]) -> None:
+def answer(work: Callable[[object], dict[str, object]]) -> None:
     """Answer with `{"found": ...}`, or `{"error": text, "mistakes": [...]}` where the work cannot be done.
 
     Values that came from the environment leave this process as references to it.
@@ -22,7 +21,7 @@ def answer(work: Callable[[Any], dict[str, Any]]) -> None:
     mask_streams()
     request = json.loads(channel.makefile("rb").readline())
     limit_memory(_MEMORY_GIB << 30)
-    found: dict[str, Any]
+    found: dict[str, object]
     try:
         found = {"found": work(request)}
     except RecipeError as err:

@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 _DECONTAMINATION = "task_decontamination_filter"
 
 
-def curate(recipe: DataRecipe) -> dict[str, Any]:
+def curate(recipe: DataRecipe) -> dict[str, object]:
     """Run a data recipe; returns the report, also written beside the buffer as `NAME.report.json`.
 
     Operators that look at a task's record see the rollouts that were stored before this run.
@@ -42,7 +42,7 @@ def curate(recipe: DataRecipe) -> dict[str, Any]:
         tasks = list({task.key: task for task in read}.values())
         log.info("%d tasks read, %d of them repeated", len(read), len(read) - len(tasks))
         kept, operators = clean_tasks(tasks, recipe, buffer, _spread(recipe, opened))
-        report: dict[str, Any] = {
+        report: dict[str, object] = {
             "name": recipe.name,
             "tasks_read": len(read),
             "tasks_repeated": len(read) - len(tasks),

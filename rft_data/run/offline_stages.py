@@ -145,7 +145,7 @@ def _data(stage: AnyOfflineStage, run_id: str) -> dict[str, object]:
     return stage.data.model_dump()
 
 
-def _examples(run_id: str, stage: str, folder: Path, digest: str) -> dict[str, Any]:
+def _examples(run_id: str, stage: str, folder: Path, digest: str) -> dict[str, object]:
     """A row of `stage_rows`, of what the stage's folder says it was trained on."""
     from trainers.offline.offline_stage import TRAINED_ON
 

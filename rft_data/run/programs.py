@@ -26,7 +26,7 @@ class SandboxPlace:
 PYTHON_TOOL = "explorers.sandbox.python_tool:PythonTool"
 
 
-def rewards_in_sandbox(section: ExplorerSection, run: Remembers) -> list[dict[str, Any]]:
+def rewards_in_sandbox(section: ExplorerSection, run: Remembers) -> list[dict[str, object]]:
     """The rewards of a section as plans have them; those that run programs are told in which sandbox.
 
     What was chosen, and why others were not, is noted in `run.sandbox`.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from rft_data.core.errors import RecipeError
 from rft_data.core.lookup import lookup
@@ -28,7 +27,7 @@ POLICIES: dict[str, Callable[..., Policy]] = {
 }
 
 
-def make_policy(use: str, args: Mapping[str, Any]) -> Policy:
+def make_policy(use: str, args: Mapping[str, object]) -> Policy:
     """The built-in policy of this name, or a class of your own by import path `module:Class`.
 
     Raises: UnknownComponentError if there is none; RecipeError if it does not take these arguments, or is

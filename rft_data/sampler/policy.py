@@ -9,7 +9,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from rft_data.core.rows import GroupResult
 
@@ -114,7 +113,7 @@ class Policy(ABC):
         """
         return last - first
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, object]:
         """State that cannot be read from stored groups and leases, as JSON values."""
         return {}
 

@@ -45,7 +45,7 @@ class TaskVerdicts(Protocol):
         ...
 
     @property
-    def reports(self) -> Sequence[Any]:
+    def reports(self) -> Sequence[object]:
         """One per operator: `name`, `dropped` and `quarantined` (row to reason)."""
         ...
 
@@ -205,7 +205,7 @@ class TaskCurator:
         """End the operators' workers, if any; idempotent."""
         self.pipeline.close()
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, object]:
         """The selector's state, and the retired, added and tried tasks, as JSON values."""
         return {
             "selector": self.selector.state_dict(),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -48,7 +48,7 @@ class Synthesis:
     """The maker of variants, and the rule for which tasks get variants."""
 
     make: Maker
-    args: Mapping[str, Any]
+    args: Mapping[str, object]
     parents: int
     """At most so many tasks get variants at a time."""
     target_pass_rate: float = 0.5

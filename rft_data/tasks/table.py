@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -123,7 +122,7 @@ def _json(messages: Iterable[Message]) -> str:
     return json.dumps([dict(message) for message in messages], ensure_ascii=False)
 
 
-def _columns(table: pa.Table) -> dict[str, Any]:
+def _columns(table: pa.Table) -> dict[str, object]:
     return dict(zip(table.column_names, table.columns, strict=True))
 
 

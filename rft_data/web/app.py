@@ -79,7 +79,7 @@ def _patient(answer: Callable[..., Response]) -> Callable[..., Response]:
     """The answer, tried again where the owner of the buffer rewrote a file meanwhile."""
 
     @wraps(answer)
-    def patient(*args: Any, **given: Any) -> Response:
+    def patient(*args: object, **given: object) -> Response:
         return patiently(partial(answer, *args, **given))
 
     return patient

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import Form, Query, Request
 from fastapi.responses import HTMLResponse, Response
@@ -65,7 +65,7 @@ class Page:
         """Whether functions that recipes name may be run to show rows."""
         self._templates = environment()
 
-    def shown(self, template: str, status: int = 200, /, **values: Any) -> HTMLResponse:
+    def shown(self, template: str, status: int = 200, /, **values: object) -> HTMLResponse:
         """A template with its values; every template also has the author and the token of forms."""
         person = self.person
         known = {

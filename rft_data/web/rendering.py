@@ -51,7 +51,7 @@ def renderer_of(run_dir: Path | None) -> str:
     return name if isinstance(name, str) else ""
 
 
-def rendered(run_dir: Path, name: str, row: Mapping[str, Any]) -> Rendered:
+def rendered(run_dir: Path, name: str, row: Mapping[str, object]) -> Rendered:
     """What the renderer makes of a row, or why it makes nothing."""
     own_code = run_dir / OWN_CODE_FILE
     folders = own_code.read_text() if own_code.is_file() else ""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 from markupsafe import Markup
 
@@ -66,7 +65,7 @@ def _accuracies(folder: Path) -> dict[str, float]:
     return found or {}
 
 
-def _last_rollouts(buffer: Buffer, run_id: str, status: RunStatus) -> list[dict[str, Any]]:
+def _last_rollouts(buffer: Buffer, run_id: str, status: RunStatus) -> list[dict[str, object]]:
     """Rollouts of the last recorded step, each n-th where there are many."""
     if status.progress is None:
         return []
@@ -75,6 +74,6 @@ def _last_rollouts(buffer: Buffer, run_id: str, status: RunStatus) -> list[dict[
     except RecipeError:  # nothing was leased: a run that trains on no groups
         return []
     every = -(-table.num_rows // MOST_ROLLOUTS)
-    rows: list[dict[str, Any]] = table.take(list(range(0, table.num_rows, every))).to_pylist()
+    rows: list[dict[str, object]] = table.take(list(range(0, table.num_rows, every))).to_pylist()
     with_verdicts(buffer, rows)
     return rows

@@ -62,7 +62,7 @@ def selector_view(
     buffer: Buffer, run_dir: Path | None, run_id: str, keys: Iterable[TaskKey]
 ) -> SelectorView | None:
     """What a run's selector knew of some tasks; None of a buffer, and of a run that draws no tasks."""
-    recipe: Mapping[str, Any] = {} if run_dir is None else stored_recipe(run_dir)
+    recipe: Mapping[str, object] = {} if run_dir is None else stored_recipe(run_dir)
     section = recipe.get("selector")
     if not isinstance(section, Mapping):
         return None

@@ -105,7 +105,7 @@ def _draw(group: Mapping[str, Any], selector: str) -> Draw:
     )
 
 
-def _selector(recipe: Mapping[str, Any]) -> str:
+def _selector(recipe: Mapping[str, object]) -> str:
     section = recipe.get("selector")
     return str(section.get("use", "")) if isinstance(section, Mapping) else ""
 

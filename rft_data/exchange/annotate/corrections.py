@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from rft_data.buffer import Buffer
 from rft_data.core.rows import Experience, Message, PreferencePair
@@ -48,7 +47,7 @@ def store_said(buffer: Buffer) -> int:
 
 def correctable(completion: Sequence[Message]) -> bool:
     """Whether a completion ends with a text of the assistant, which a correction may replace."""
-    last: Mapping[str, Any] = completion[-1] if completion else {}
+    last: Mapping[str, object] = completion[-1] if completion else {}
     return last.get("role") == _ASSISTANT and isinstance(last.get("content"), str)
 
 

@@ -7,7 +7,7 @@ import io
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -153,7 +153,7 @@ def read_folder(path: Path, split: str | None) -> Iterator[Found]:
     )
 
 
-def one_split(loaded: Any, split: str | None, path: str) -> Any:
+def one_split(loaded: object, split: str | None, path: str) -> object:
     """One dataset of what may be several, by split; `split` None: the only one.
 
     Raises: MissingFileError naming the splits.

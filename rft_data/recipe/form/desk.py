@@ -12,7 +12,7 @@ from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, TypedDict
+from typing import TypedDict
 
 from rft_data.core.errors import RecipeError
 from rft_data.recipe.explain import explain
@@ -47,8 +47,8 @@ class Answer(TypedDict):
     """The form as it is shown again; JSON values."""
 
     text: str
-    parts: list[dict[str, Any]]
-    mistakes: list[dict[str, Any]]
+    parts: list[dict[str, object]]
+    mistakes: list[dict[str, object]]
     """`line`, `column`, `key` and `message` of each."""
     typed: dict[str, str]
     """Values of fields that could not be put into the text."""
@@ -70,7 +70,7 @@ def worked_on(request: Request, outlook: Outlook = lambda _: ()) -> Answer:
     Args: outlook: what a run of a recipe without mistakes would come to.
     """
     text, wrong, typed = _changed(request)
-    mistakes: list[dict[str, Any]] = [_mistake(key, said) for key, said in wrong.items()]
+    mistakes: list[dict[str, object]] = [_mistake(key, said) for key, said in wrong.items()]
     answer: Answer = {
         "text": text,
         "parts": [],
@@ -178,5 +178,5 @@ def _own_presets(recipe: Recipe) -> Iterator[str]:
             yield stage.algorithm
 
 
-def _mistake(key: str, message: str) -> dict[str, Any]:
+def _mistake(key: str, message: str) -> dict[str, object]:
     return {"line": None, "column": None, "key": key, "message": message}

@@ -29,7 +29,7 @@ def edited(text: str, changes: Mapping[str, tuple[str, str]]) -> tuple[str, Mist
     yaml.width = 1 << 20
     yaml.brace_single_entry_mapping_in_flow_sequence = True
     yaml.indent(mapping=2, sequence=4, offset=2)
-    tree: Any = yaml.load(text)
+    tree: object = yaml.load(text)
     mistakes: Mistakes = {}
     for key, (kind, value) in changes.items():
         try:
@@ -43,7 +43,7 @@ def edited(text: str, changes: Mapping[str, tuple[str, str]]) -> tuple[str, Mist
     return out.getvalue(), mistakes
 
 
-def _value(kind: str, value: str) -> Any:
+def _value(kind: str, value: str) -> object:
     """What a field's text stands for. Raises: RecipeError when it is no YAML."""
     if kind == TEXT:
         return value

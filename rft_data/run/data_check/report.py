@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
 
 
 @dataclass(slots=True)
@@ -93,6 +92,6 @@ class DataReport:
         """Whether a run can be fed with the tasks."""
         return not self.problems and not any(one.problems for one in self.tasksets)
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         """The report as JSON values."""
         return {"sound": self.is_sound, **asdict(self)}

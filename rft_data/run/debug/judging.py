@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import closing
-from typing import Any
 
 from ops.runtime.pipeline import OperatorPipeline
 from rft_data.buffer import Buffer
@@ -16,7 +15,9 @@ _SHOWN = ("member", "turn", "reward", "completion_text")
 """Of the stored rows."""
 
 
-def judged(buffer: Buffer, name: str, args: Mapping[str, Any], group_id: str | None) -> list[dict[str, Any]]:
+def judged(
+    buffer: Buffer, name: str, args: Mapping[str, object], group_id: str | None
+) -> list[dict[str, object]]:
     """What an operator says about each row of a group (the first one, if none is named); writes nothing.
 
     Raises: RecipeError for arguments that it does not take, and where there is no such group; OperatorError.

@@ -31,9 +31,9 @@ class Token:
 class PlayedRow:
     """A stored row of a rollout."""
 
-    row: dict[str, Any]
+    row: dict[str, object]
     """Columns of the experience that say how it went."""
-    verdict: dict[str, Any]
+    verdict: dict[str, object]
     """What the recipe's operators said: empty where they said nothing."""
     tokens: tuple[Token, ...]
     """Prompt and completion; empty where an endpoint gave no tokens."""
@@ -58,14 +58,14 @@ def played(recipe: ExplorerRecipe, task: Task, rollouts: int) -> list[PlayedRow]
             return stored_rows(buffer, tokenizer_of(recipe, model))
 
 
-def stored_rows(buffer: Buffer, tokenizer: Any) -> list[PlayedRow]:
+def stored_rows(buffer: Buffer, tokenizer: object) -> list[PlayedRow]:
     """Every stored row with its verdict."""
     said = {row["experience_id"]: row for row in buffer.read("annotations").to_pylist()}
     rows = buffer.read("experiences").to_pylist()
     return [_row(row, said.get(row["experience_id"], {}), tokenizer) for row in rows]
 
 
-def task_section(task: Task, root: Path) -> dict[str, Any]:
+def task_section(task: Task, root: Path) -> dict[str, object]:
     """A section of `tasks` with this task alone, from a file that is written into `root`."""
     file = root / "task.jsonl"
     file.write_text(json.dumps({**task.metadata, "messages": list(task.messages), "answer": task.answer}))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import closing
-from typing import Any
 
 from explorers.limits import recipe_limits
 from explorers.rewards.scoring import make_rewards
@@ -13,7 +12,7 @@ from rft_data.recipe.modes import ExplorerRecipe
 from rft_data.run.programs import SandboxPlace, rewards_in_sandbox
 
 
-def rewarded(recipe: ExplorerRecipe, task: Task, completion: str) -> dict[str, Any]:
+def rewarded(recipe: ExplorerRecipe, task: Task, completion: str) -> dict[str, object]:
     """The reward columns of a row with this completion: `reward`, `reward_parts`, `unscored_reason`.
 
     Raises: what building a reward raises; SandboxError.

@@ -103,7 +103,7 @@ class _Values:
     new: list[float] = field(default_factory=list)
 
 
-def version_name(components: Sequence[Mapping[str, Any]]) -> str:
+def version_name(components: Sequence[Mapping[str, object]]) -> str:
     """The name of the version that rewards make: the same for the same names and arguments."""
     return content_id([dict(one) for one in components])[:12]
 

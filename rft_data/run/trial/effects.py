@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -64,7 +63,7 @@ class Watched:
         """What happened to rows, most frequent first."""
         return sorted(self._outcomes.values(), key=lambda one: -one.rows)
 
-    def spreads(self) -> dict[str, dict[str, Any]]:
+    def spreads(self) -> dict[str, dict[str, object]]:
         """Counts of values in the same bins: of all rows before, and of the kept ones after."""
         return {name: _spread(self._before[name], self._after[name]) for name in self._before}
 
@@ -108,7 +107,7 @@ class Watched:
         self._after.setdefault(name, []).append(after[np.isfinite(after)])
 
 
-def _spread(before: list[Array], after: list[Array]) -> dict[str, Any]:
+def _spread(before: list[Array], after: list[Array]) -> dict[str, object]:
     first, second = np.concatenate(before), np.concatenate(after)
     both = np.concatenate([first, second])
     if not len(both):

@@ -35,7 +35,7 @@ _INSTEAD = "try it with `rft data dry-run`"
 class OperatorText:
     """Operators, and where each of their values is written."""
 
-    operators: list[dict[str, Any]]
+    operators: list[dict[str, object]]
     origins: Origins
 
 
@@ -111,7 +111,7 @@ def _note(node: Any, loc: Loc, origins: Origins) -> None:
         _note(value, below, origins)
 
 
-def _plain(node: Any) -> Any:
+def _plain(node: object) -> object:
     """A tree without ruamel's types."""
     if isinstance(node, dict):
         return {str(key): _plain(value) for key, value in node.items()}

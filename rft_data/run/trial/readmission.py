@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import TypedDict
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -35,7 +35,7 @@ class Tried(TypedDict):
     """Whether the run may be going on."""
 
 
-def readmitted(request: Tried, write: Write) -> dict[str, Any]:
+def readmitted(request: Tried, write: Write) -> dict[str, object]:
     """Readmit the groups that a trial looked at, that the run rejected and its operators keep.
 
     Args: write: calls what it is given with the buffer to write to, or with its hub.

@@ -47,7 +47,7 @@ class Request(TypedDict):
     """The newest so many."""
 
 
-def tried(request: Request) -> dict[str, Any]:
+def tried(request: Request) -> dict[str, object]:
     """What the operators would do, as JSON values; nothing is written.
 
     Raises: RecipeError for a text, a filter or a list that is not valid; OperatorError when one breaks its

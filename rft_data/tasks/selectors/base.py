@@ -246,7 +246,7 @@ class TaskSelector:
         self._in_play = ~self._columns["retired"]
         self._out = int(self._columns["retired"].sum())
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, object]:
         """All state that decides the next choice; its size grows with the visited and retired tasks only."""
         unseen = np.flatnonzero(self._columns["retired"] & (self._columns["visits"] == 0))
         places = np.concatenate([np.array(self._seen, np.int64), unseen])

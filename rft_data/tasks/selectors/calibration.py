@@ -78,7 +78,7 @@ class Calibration:
             found["spearman"] = float(np.corrcoef(ranks[0], ranks[1])[0, 1])
         return found
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, object]:
         """The whole state as JSON values of a fixed size (about 11 kB)."""
         return {
             "groups": self._groups,

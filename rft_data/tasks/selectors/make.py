@@ -46,7 +46,7 @@ _COMPOSITE = frozenset({"mixture", "staged"})
 """Selectors that contain other selectors; they get `make_selector` as an argument."""
 
 
-def make_selector(use: str, args: Mapping[str, Any], tasks: Sequence[Task], seed: int) -> OpenSelector:
+def make_selector(use: str, args: Mapping[str, object], tasks: Sequence[Task], seed: int) -> OpenSelector:
     """The built-in selector of this name, or a class of your own by import path `module:Class`.
 
     Called as Class(tasks, seed=seed, **args).
@@ -54,7 +54,7 @@ def make_selector(use: str, args: Mapping[str, Any], tasks: Sequence[Task], seed
         task to choose from, or is no selector.
     """
     make = lookup(use, SELECTORS, "selector")
-    given: dict[str, Any] = {"seed": seed, **({"make": make_selector} if use in _COMPOSITE else {})}
+    given: dict[str, object] = {"seed": seed, **({"make": make_selector} if use in _COMPOSITE else {})}
     try:
         inspect.signature(make).bind(tasks, **given, **args)
     except TypeError as err:

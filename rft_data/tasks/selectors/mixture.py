@@ -152,7 +152,7 @@ class Mixture:
         for name, part in self._parts.items():
             getattr(part, method)([key for key in every if key.taskset == name])
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, object]:
         """The position in the epoch, and the state of every taskset's selector."""
         return {
             "selector": self.name,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from rft_data.core.rows import GroupResult, TaskKey
 
@@ -18,7 +17,7 @@ class Nothing:
     def observe(self, results: Sequence[GroupResult]) -> None:
         """Does nothing."""
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, object]:
         """Always empty."""
         return {}
 

@@ -68,7 +68,7 @@ class CategoryPosterior:
         counts[0] = self._category_decay * counts[0] + passes
         counts[1] = self._category_decay * counts[1] + n - passes
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, object]:
         """Counts by name of category."""
         return {"categories": dict(zip(self._categories.names, map(list, self._counts), strict=True))}
 

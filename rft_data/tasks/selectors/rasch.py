@@ -157,7 +157,7 @@ class RaschFilter:
         _, variance, at = self._levels[code]
         return min(variance + self._drift * (self._groups - at), _FIRST)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, object]:
         """Ability, levels by name of category, the prior, and the number of groups."""
         return {
             "groups": self._groups,

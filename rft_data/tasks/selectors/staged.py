@@ -89,7 +89,7 @@ class Staged:
         for part in self._parts:
             part.revive(every)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, object]:
         """The position in the curriculum, and the state of every stage's selector."""
         return {
             "selector": self.name,

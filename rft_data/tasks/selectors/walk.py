@@ -56,7 +56,7 @@ class Walk:
             self._order = np.concatenate([order, np.arange(self._size, size, dtype=np.int32)])
         return self._order
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, object]:
         """Epoch, position, the number of tasks when the epoch began, and the tasks moved to its end."""
         return {
             "epoch": self._epoch,

@@ -85,7 +85,7 @@ def _parts(file: BinaryIO) -> Iterator[bytes]:
             yield part
 
 
-def _table(buffer: Buffer, asked: Asked, embedders: Sequence[str]) -> dict[str, Any]:
+def _table(buffer: Buffer, asked: Asked, embedders: Sequence[str]) -> dict[str, object]:
     """The rows of a page, the query of the next one, and what to say about them."""
     choice = asked.choice
     if asked.means and not asked.words and asked.like is None:
