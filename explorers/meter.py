@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any
+from typing import Protocol, TypeGuard
 
 import numpy as np
 
@@ -157,10 +157,18 @@ class MeteredEngine:
         self._engine.close()
 
 
+class _Talking(Engine, ChatEngine, Protocol):
+    """An engine that takes messages."""
+
+
+def _talks(engine: Engine) -> TypeGuard[_Talking]:
+    return hasattr(engine, "chat")
+
+
 class MeteredChatEngine(MeteredEngine):
     """The same for an engine that takes messages (`ChatEngine`)."""
 
-    def __init__(self, engine: Any, meter: Meter) -> None:
+    def __init__(self, engine: _Talking, meter: Meter) -> None:
         super().__init__(engine, meter)
         self._chats: ChatEngine = engine
 
@@ -171,8 +179,8 @@ class MeteredChatEngine(MeteredEngine):
 
     async def chat(
         self,
-        messages: Sequence[Mapping[str, Any]],
-        tools: Sequence[Mapping[str, Any]] | None,
+        messages: Sequence[Mapping[str, object]],
+        tools: Sequence[Mapping[str, object]] | None,
         sampling: Sampling,
     ) -> ChatCompletion:
         """`ChatEngine.chat`."""
@@ -185,4 +193,4 @@ class MeteredChatEngine(MeteredEngine):
 
 def metered(engine: Engine, meter: Meter) -> MeteredEngine:
     """The engine, with its sampling metered."""
-    return (MeteredChatEngine if hasattr(engine, "chat") else MeteredEngine)(engine, meter)
+    return MeteredChatEngine(engine, meter) if _talks(engine) else MeteredEngine(engine, meter)

@@ -36,11 +36,11 @@ class ExplorerPlan:
     """Hugging Face folder. Its architecture and tokenizer count; its weights are never served. For an engine
     that takes messages: the model's name at the endpoint."""
     groups: GroupPlan
-    reward: Sequence[Mapping[str, Any]]
+    reward: Sequence[Mapping[str, object]]
     """`{"use", "weight", "args"}` each, as `make_rewards` takes them."""
-    workflow: Mapping[str, Any]
+    workflow: Mapping[str, object]
     """`use` (a name in `explorers.workflows.make.WORKFLOWS`, or an import path) and `args`."""
-    workflows: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    workflows: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
     """Further ones in the same form, by the name that tasks give."""
 
     @classmethod

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from explorers.engines.images import images_from
 from explorers.engines.make import LiveEngine, engine_metrics, engine_rest, make_engine, takes_messages
@@ -26,6 +26,9 @@ from rft_data.core.lookup import need
 from rft_data.core.protocols import BufferClient, Sampling, Workflow
 from rft_data.core.rows import Assignment, Experience, Played, Task, WeightRef
 from rft_data.placement.hub.node_files import node_files
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 _EVALUATED = 512
 """From so many rows on an evaluation stores what it has; the rows of one task are never parted."""
@@ -151,7 +154,7 @@ class ExplorerRole:
         )
 
 
-def explorer_role(buffer: BufferClient, *, plan: Mapping[str, Any]) -> ExplorerRole:
+def explorer_role(buffer: BufferClient, *, plan: Mapping[str, object]) -> ExplorerRole:
     """Build an explorer.
 
     Args: plan: an ExplorerPlan as JSON (`ExplorerPlan.from_json`).
@@ -180,6 +183,6 @@ def explorer_role(buffer: BufferClient, *, plan: Mapping[str, Any]) -> ExplorerR
     return role
 
 
-def load_tokenizer(model: str) -> Any:
+def load_tokenizer(model: str) -> PreTrainedTokenizerBase:
     """The tokenizer of a model folder. Raises: MissingExtraError without transformers."""
     return need("transformers", "train", "the tokenizer of a model").AutoTokenizer.from_pretrained(model)

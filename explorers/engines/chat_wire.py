@@ -16,12 +16,12 @@ WITHHELD = "content_filter"
 """Finish reason of an answer that the endpoint, not the model, cut off."""
 
 
-def sent_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
+def sent_messages(messages: Sequence[Message]) -> list[dict[str, object]]:
     """Messages for a request. Thinking is left out: some endpoints refuse it, the others ignore it."""
     return [_sent(message) for message in messages]
 
 
-def sent_tools(tools: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def sent_tools(tools: Sequence[Mapping[str, object]]) -> list[dict[str, object]]:
     """Tool definitions for a request, each in its envelope."""
     return [
         dict(tool) if "function" in tool else {"type": "function", "function": dict(tool)} for tool in tools
@@ -40,7 +40,7 @@ def read_answer(data: Mapping[str, Any]) -> ChatCompletion:
     refusal = given.get("refusal")
     if content is None and not (calls or thought or refusal) and finish != FinishReason.LENGTH:
         raise ValueError(f"the answer has neither content nor tool calls (finish_reason {finish!r})")
-    message: dict[str, Any] = {"role": "assistant", "content": content or ""}
+    message: dict[str, object] = {"role": "assistant", "content": content or ""}
     if thought:
         message["reasoning_content"] = _unicode(str(thought))
     if refusal:
@@ -57,7 +57,7 @@ def read_answer(data: Mapping[str, Any]) -> ChatCompletion:
     )
 
 
-def counted(data: Mapping[str, Any]) -> tuple[int, int]:
+def counted(data: Mapping[str, object]) -> tuple[int, int]:
     """Tokens of prompt and reply, as the endpoint counted them; 0 where it says nothing."""
     usage = data.get("usage")
     given = (
@@ -69,7 +69,7 @@ def counted(data: Mapping[str, Any]) -> tuple[int, int]:
     return prompt, completion
 
 
-def _sent(message: Message) -> dict[str, Any]:
+def _sent(message: Message) -> dict[str, object]:
     sent = {name: value for name, value in message.items() if name not in ("reasoning_content", "tool_calls")}
     calls = message.get("tool_calls")
     if calls:
@@ -78,7 +78,7 @@ def _sent(message: Message) -> dict[str, Any]:
     return sent
 
 
-def _sent_call(call: Mapping[str, Any]) -> dict[str, Any]:
+def _sent_call(call: Mapping[str, Any]) -> dict[str, object]:
     function = call.get("function", call)
     given = function.get("arguments")
     text = given if isinstance(given, str) else json.dumps(given or {}, ensure_ascii=False)
@@ -98,7 +98,7 @@ def _content(given: object) -> str | None:
     raise ValueError(f"the answer's content is {type(given).__name__}")
 
 
-def _calls(given: object) -> list[dict[str, Any]]:
+def _calls(given: object) -> list[dict[str, object]]:
     """The tool calls of a message. Raises: ValueError."""
     if given is None:
         return []
@@ -107,7 +107,7 @@ def _calls(given: object) -> list[dict[str, Any]]:
     return [_call(call, place) for place, call in enumerate(given)]
 
 
-def _call(given: object, place: int) -> dict[str, Any]:
+def _call(given: object, place: int) -> dict[str, object]:
     function = given.get("function") if isinstance(given, Mapping) else None
     if not isinstance(given, Mapping) or not isinstance(function, Mapping):
         raise ValueError("the answer has a tool call without a function")
@@ -120,7 +120,7 @@ def _call(given: object, place: int) -> dict[str, Any]:
     }
 
 
-def _arguments(given: object) -> dict[str, Any] | str:
+def _arguments(given: object) -> dict[str, object] | str:
     """An object, or the text of what is none: a malformed call, which is the model's own fault."""
     if isinstance(given, dict):
         return given

@@ -5,12 +5,15 @@ from __future__ import annotations
 import io
 import threading
 from collections import OrderedDict
-from typing import Any
+from typing import TYPE_CHECKING
 
 from explorers.engines.images import Fetch
 from rft_data.core.errors import RowError
 from rft_data.core.large_blocks import give_back_large_blocks
 from rft_data.core.lookup import need
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 _ROOM = 256 << 20
 """Bytes of pixels that are kept; the newest image is kept whatever its size."""
@@ -25,11 +28,11 @@ class DecodedImages:
         """`fetch`: bytes of a payload id. `room`: bytes of pixels that are kept."""
         self._fetch = fetch
         self._room = room
-        self._kept: OrderedDict[str, Any] = OrderedDict()
+        self._kept: OrderedDict[str, Image] = OrderedDict()
         self._lock = threading.Lock()
         give_back_large_blocks()
 
-    def __call__(self, name: str) -> Any:
+    def __call__(self, name: str) -> Image:
         """The image of a payload. Raises: RowError for bytes that are no image."""
         with self._lock:  # two requests that ask at once share one decoding
             image = self._kept.pop(name, None)
@@ -41,14 +44,15 @@ class DecodedImages:
             return image
 
 
-def _size(image: Any) -> int:
+def _size(image: Image) -> int:
     return int(image.width * image.height * _PIXEL_BYTES)
 
 
-def _pixels(name: str, data: bytes) -> Any:
+def _pixels(name: str, data: bytes) -> Image:
     """The image as pixels. Raises: RowError."""
-    image = need("PIL.Image", "images", "images in prompts")
+    library = need("PIL.Image", "images", "images in prompts")
     try:
-        return image.open(io.BytesIO(data)).convert("RGB")  # a copy: what was opened holds `data`
+        found: Image = library.open(io.BytesIO(data)).convert("RGB")  # a copy: what was opened holds `data`
     except (OSError, ValueError) as err:
         raise RowError(f"payload '{name}' is no image that can be read: {err}") from err
+    return found

@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 
 from explorers.engines.stopping import StopTexts
 from explorers.engines.swap import Segments
 from rft_data.core.words import NOT_SAMPLED, FinishReason
+
+if TYPE_CHECKING:
+    from transformers import DynamicCache, PreTrainedModel
 
 
 @dataclass(slots=True)
@@ -61,10 +64,10 @@ class Batch:
     mask_BT: torch.Tensor
     positions_BT: torch.Tensor
     temperature_B: torch.Tensor
-    cache: Any
+    cache: DynamicCache
 
     @classmethod
-    def of(cls, requests: list[Request], model: Any) -> Batch:
+    def of(cls, requests: list[Request], model: PreTrainedModel) -> Batch:
         """A batch of the requests' prompts and tokens so far, left-padded, with an empty cache."""
         from transformers import DynamicCache
 

@@ -34,7 +34,7 @@ class EndpointOptions:
     """Up to and with `/v1`."""
     api_key_env: str | None = None
     """NAME of the environment variable that holds the key; None: no key is sent."""
-    request: Mapping[str, Any] = field(default_factory=dict)
+    request: Mapping[str, object] = field(default_factory=dict)
     """Further fields of every request, for example `reasoning_effort`."""
     length_field: str = "max_tokens"
     """What the endpoint calls the longest completion; newer models of OpenAI: `max_completion_tokens`."""
@@ -50,13 +50,13 @@ class EndpointOptions:
         return spent / _MILLION
 
 
-def endpoint_options(given: Mapping[str, Any]) -> EndpointOptions:
+def endpoint_options(given: Mapping[str, object]) -> EndpointOptions:
     """The options of a recipe. Raises: RecipeError for one that is unknown, or makes no sense."""
     known = [one.name for one in fields(EndpointOptions)]
     for name in given:
         if name not in known:
             raise _wrong(name, f"no option of the engine 'openai';{suggest(name, known)} Known: {known}")
-    options = dict(given)
+    options: dict[str, Any] = dict(given)
     _check_url(options.get("base_url"))
     key = options.get("api_key_env")
     if key is not None and not (isinstance(key, str) and key.isidentifier()):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from explorers.engines.parallel import parallel_of
 from explorers.engines.resting import Rest
@@ -34,7 +34,7 @@ class LiveEngine(Engine, Protocol):
         ...
 
 
-def make_engine(settings: Mapping[str, Any], model: str, *, texts: bool = False) -> LiveEngine:
+def make_engine(settings: Mapping[str, object], model: str, *, texts: bool = False) -> LiveEngine:
     """Make the engine that `settings["use"]` names.
 
     `texts`: vLLM's own server is put over it; see `can_be_served`.
@@ -47,15 +47,15 @@ def make_engine(settings: Mapping[str, Any], model: str, *, texts: bool = False)
         can_be_served(settings, Path(model))
         arguments["texts"] = True
     try:
-        built: LiveEngine = kind(Path(model), **arguments)
+        built = kind(Path(model), **arguments)
     except TypeError as err:
         raise RecipeError(f"explorer.engine '{name}' does not take {sorted(arguments)}: {err}.") from err
     return built
 
 
-def can_be_served(settings: Mapping[str, Any], model: Path) -> None:
+def can_be_served(settings: Mapping[str, object], model: Path) -> None:
     """Check that vLLM's own server can be put over an engine. Raises: RecipeError where it cannot."""
-    spread = parallel_of(settings.get("options") or {})
+    spread = parallel_of(_options(settings))
     if settings["use"] != "vllm":
         why = f"explorer.engine.use is '{settings['use']}', and it needs 'vllm'"
     elif spread.served:
@@ -69,7 +69,7 @@ def can_be_served(settings: Mapping[str, Any], model: Path) -> None:
     )
 
 
-def takes_messages(settings: Mapping[str, Any]) -> bool:
+def takes_messages(settings: Mapping[str, object]) -> bool:
     """Whether the engine that `settings["use"]` names is a `ChatEngine`. Raises: UnknownComponentError."""
     return hasattr(_kind(settings), "chat")
 
@@ -88,8 +88,15 @@ def engine_rest(engine: Engine) -> Rest:
     return rest
 
 
-def _kind(settings: Mapping[str, Any]) -> Any:
+def _options(settings: Mapping[str, object]) -> Mapping[str, object]:
+    given = settings.get("options")
+    return given if isinstance(given, Mapping) else {}
+
+
+def _kind(settings: Mapping[str, object]) -> Callable[..., LiveEngine]:
     name = str(settings["use"])
-    if name == "vllm" and parallel_of(settings.get("options") or {}).served:
-        return load(_SERVED, "engine")
-    return load(name if ":" in name else lookup(name, ENGINES, "engine"), "engine")
+    if name == "vllm" and parallel_of(_options(settings)).served:
+        served: Callable[..., LiveEngine] = load(_SERVED, "engine")
+        return served
+    kind: Callable[..., LiveEngine] = load(name if ":" in name else lookup(name, ENGINES, "engine"), "engine")
+    return kind

@@ -45,7 +45,7 @@ _TOO_LONG = ("context_length", "context length", "maximum context")
 class OpenaiEngine:
     """Asks one model at one endpoint; a version is a folder that names both (`rft_data.weights.served`)."""
 
-    def __init__(self, model_path: Path, *, options: Mapping[str, Any], **_of_weights: object) -> None:
+    def __init__(self, model_path: Path, *, options: Mapping[str, object], **_of_weights: object) -> None:
         """Read the options and the key; nothing is asked yet.
 
         Args:
@@ -80,8 +80,8 @@ class OpenaiEngine:
 
     async def chat(
         self,
-        messages: Sequence[Mapping[str, Any]],
-        tools: Sequence[Mapping[str, Any]] | None,
+        messages: Sequence[Mapping[str, object]],
+        tools: Sequence[Mapping[str, object]] | None,
         sampling: Sampling,
     ) -> ChatCompletion:
         """`ChatEngine.chat`.
@@ -168,9 +168,9 @@ class OpenaiEngine:
             self._open = (loop, endpoint, asyncio.Semaphore(self._options.limits.concurrency))
         return self._open[1:]
 
-    def _fields(self, tools: Sequence[Mapping[str, Any]] | None, sampling: Sampling) -> dict[str, Any]:
+    def _fields(self, tools: Sequence[Mapping[str, object]] | None, sampling: Sampling) -> dict[str, object]:
         """Fields of a request beside model and messages."""
-        given: dict[str, Any] = {
+        given: dict[str, object] = {
             **self._options.request,
             self._options.length_field: sampling.max_tokens,
             "temperature": sampling.temperature,
@@ -184,7 +184,7 @@ class OpenaiEngine:
         return given
 
     async def _answer(
-        self, model: str, messages: Sequence[Mapping[str, Any]], fields: Mapping[str, Any]
+        self, model: str, messages: Sequence[Mapping[str, object]], fields: Mapping[str, object]
     ) -> ChatCompletion:
         """One call, all its tries included. Raises: NoAnswer, RowError."""
         endpoint, slots = self._opened()

@@ -6,7 +6,6 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from rft_data.core.errors import RecipeError
 
@@ -71,11 +70,11 @@ def unfit(model_path: Path, parallel: Parallel) -> Iterator[tuple[str, str]]:
     config = model_path / "config.json"
     if not config.is_file():
         return
-    found: Mapping[str, Any] = json.loads(config.read_text())
+    found = json.loads(config.read_text())
     yield from unfit_shape(found.get("text_config") or found, parallel)
 
 
-def unfit_shape(shape: Mapping[str, Any], parallel: Parallel) -> Iterator[tuple[str, str]]:
+def unfit_shape(shape: Mapping[str, object], parallel: Parallel) -> Iterator[tuple[str, str]]:
     """The same of the fields of a model's configuration."""
     heads, layers = shape.get("num_attention_heads"), shape.get("num_hidden_layers")
     if isinstance(heads, int) and heads % parallel.tensor:

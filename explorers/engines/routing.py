@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import NotRequired, TypedDict
 
 from explorers.engines.conversation import Conversation, present
 from explorers.engines.images import Fetch, accepted, images_from
@@ -24,6 +24,13 @@ _SEEDS_APART = 1_000_003
 """So that no engine of an explorer samples with the seed of another explorer."""
 
 
+class RoutedSettings(TypedDict):
+    """One engine of several, as a recipe names it."""
+
+    use: str
+    options: NotRequired[dict[str, object]]
+
+
 class RoutedEngine:
     """Serves one policy version on several engines of one explorer."""
 
@@ -33,9 +40,9 @@ class RoutedEngine:
         *,
         seed: int,
         max_model_len: int,
-        options: Mapping[str, Any],
+        options: Mapping[str, object],
         swap: str = "drain",
-        transport: Mapping[str, Any] | None = None,
+        transport: Mapping[str, object] | None = None,
     ) -> None:
         """Start the engines.
 
@@ -137,11 +144,14 @@ class RoutedEngine:
         self._load[self._pins.pop(one)] -= 1
 
 
-def checked_engines(options: Mapping[str, Any]) -> tuple[Sequence[Mapping[str, Any]], int]:
+def _is_named(one: object) -> bool:
+    return isinstance(one, dict) and "use" in one and not one.keys() - {"use", "options"}
+
+
+def checked_engines(options: Mapping[str, object]) -> tuple[Sequence[RoutedSettings], int]:
     """`engines` and `repin_above` of the options. Raises: RecipeError."""
     engines, above = options.get("engines"), options.get("repin_above", _REPIN_ABOVE)
-    named = isinstance(engines, list) and all(isinstance(one, dict) and "use" in one for one in engines)
-    if not engines or not named or any(one.keys() - {"use", "options"} for one in engines):
+    if not isinstance(engines, list) or not engines or not all(map(_is_named, engines)):
         raise RecipeError(
             f"explorer.engine.options.engines is {engines!r}; wanted a list of engines, each with 'use' and "
             "perhaps 'options', for example [{use: transformers, options: {device: 'cuda:0'}}, ...]."

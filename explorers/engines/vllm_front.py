@@ -9,17 +9,27 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from explorers.engines.vllm_request import sampled_tokens
+from explorers.transports.arrival import Source
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+    from vllm import RequestOutput, SamplingParams
+    from vllm.config import ModelConfig, VllmConfig
+    from vllm.inputs import TokensPrompt
+    from vllm.logprobs import PromptLogprobs
+    from vllm.v1.engine import EngineCoreOutputs
+    from vllm.v1.engine.core_client import AsyncMPClient
 
 T = TypeVar("T")
 
-Came = Callable[[Any], None]
+Came: TypeAlias = "Callable[[RequestOutput | Exception], None]"
 """Takes the last output of a request, or the error that ended it; called in the front's thread."""
 
 
@@ -35,7 +45,7 @@ class _Ask:
 class Front:
     """Starts AsyncLLM, and calls it from other threads."""
 
-    def __init__(self, config: Any) -> None:
+    def __init__(self, config: VllmConfig) -> None:
         """Start vLLM's processes.
 
         Args: config: vLLM's `VllmConfig`.
@@ -46,7 +56,7 @@ class Front:
         self._thread.start()
         self._asks: dict[str, _Ask] = {}
         self._paused = False
-        self._llm: Any = None
+        self._llm: Any = None  # AsyncLLM, once it has started
         self.replicas = int(config.parallel_config.data_parallel_size)
         """Engine cores, each with a whole copy of the model."""
         try:
@@ -60,7 +70,7 @@ class Front:
 
     # --- called from other threads -------------------------------------------------------------------------
 
-    def ask(self, request_id: str, prompt: Any, parameters: Any, came: Came) -> None:
+    def ask(self, request_id: str, prompt: TokensPrompt, parameters: SamplingParams, came: Came) -> None:
         """Start a request."""
         self._start(self._asked(request_id, prompt, parameters, came))
 
@@ -74,7 +84,7 @@ class Front:
         except _dead():
             return {}
 
-    def apply(self, source: Mapping[str, Any], *, clear_cache: bool) -> dict[str, int]:
+    def apply(self, source: Source, *, clear_cache: bool) -> dict[str, int]:
         """Replace the weights of all workers while the engine cores are paused.
 
         After an error they stay paused until `resume`.
@@ -92,7 +102,9 @@ class Front:
             with suppress(_dead()):
                 self._asked_of_cores(self._resumed())
 
-    def score(self, prompts: Sequence[Any], parameters: Any, name: str, replica: int) -> list[Any]:
+    def score(
+        self, prompts: Sequence[TokensPrompt], parameters: SamplingParams, name: str, replica: int
+    ) -> list[PromptLogprobs]:
         """vLLM's prompt logprobs of each prompt, by one of the engine cores. `name`: of these requests."""
         return self._asked_of_cores(self._scored(prompts, parameters, name, replica))
 
@@ -108,13 +120,13 @@ class Front:
         """Give the engine cores their memory back and let them go on."""
         self._asked_of_cores(self._llm.wake_up())
 
-    def give_tokenizer(self, tokenizer: Callable[[], Any]) -> None:
+    def give_tokenizer(self, tokenizer: Callable[[], PreTrainedTokenizerBase]) -> None:
         """Give vLLM what it finds stop strings with, if it has none."""
         if self._llm.output_processor.tokenizer is None:
             self._llm.output_processor.tokenizer = tokenizer()
 
     @property
-    def config(self) -> Any:
+    def config(self) -> ModelConfig:
         """vLLM's configuration of the model."""
         return self._llm.model_config
 
@@ -127,7 +139,7 @@ class Front:
 
     # --- in the front's loop -------------------------------------------------------------------------------
 
-    async def _started(self, config: Any) -> None:
+    async def _started(self, config: VllmConfig) -> None:
         from vllm.v1.engine.async_llm import AsyncLLM
 
         self._llm = AsyncLLM.from_vllm_config(config, disable_log_stats=True)
@@ -140,7 +152,9 @@ class Front:
             started.append(resources.coordinator.proc.pid)
         await self._llm.collective_rpc("rft_end_with", args=(os.getpid(), started))
 
-    async def _asked(self, request_id: str, prompt: Any, parameters: Any, came: Came) -> None:
+    async def _asked(
+        self, request_id: str, prompt: TokensPrompt, parameters: SamplingParams, came: Came
+    ) -> None:
         ask = self._asks[request_id] = _Ask(task=asyncio.current_task())
         try:
             queue = await self._llm.add_request(request_id, prompt, parameters)
@@ -159,7 +173,7 @@ class Front:
         await self._llm.abort(request_ids)
         return {name: counts[name] for name in request_ids if name in counts}
 
-    async def _applied(self, source: Mapping[str, Any], clear_cache: bool) -> dict[str, int]:
+    async def _applied(self, source: Source, clear_cache: bool) -> dict[str, int]:
         await self._all_added()
         self._paused = True
         await self._llm.engine_core.pause_scheduler_async(mode="keep", clear_cache=clear_cache)
@@ -176,7 +190,9 @@ class Front:
         self._paused = False
         await self._llm.resume_generation()
 
-    async def _scored(self, prompts: Sequence[Any], parameters: Any, name: str, replica: int) -> list[Any]:
+    async def _scored(
+        self, prompts: Sequence[TokensPrompt], parameters: SamplingParams, name: str, replica: int
+    ) -> list[PromptLogprobs]:
         queues = [
             await self._llm.add_request(f"{name}-{n}", one, parameters, data_parallel_rank=replica)
             for n, one in enumerate(prompts)
@@ -196,10 +212,10 @@ class Front:
         if self._llm is not None:
             self._llm.shutdown()
 
-    def _asked_of_cores(self, work: Coroutine[Any, Any, T]) -> T:
+    def _asked_of_cores(self, work: Coroutine[object, None, T]) -> T:
         return self._call(self._while_alive(work))
 
-    async def _while_alive(self, work: Coroutine[Any, Any, T]) -> T:
+    async def _while_alive(self, work: Coroutine[object, None, T]) -> T:
         """What `work` returns.
 
         Raises: EngineDeadError when vLLM dies first; it never ends the calls that it has not answered.
@@ -213,10 +229,10 @@ class Front:
             raise _dead()
         return working.result()
 
-    def _call(self, work: Coroutine[Any, Any, T]) -> T:
+    def _call(self, work: Coroutine[object, None, T]) -> T:
         return self._start(work).result()
 
-    def _start(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+    def _start(self, work: Coroutine[object, None, T]) -> Future[T]:
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def _end_loop(self) -> None:
@@ -233,14 +249,14 @@ class _Outputs:
     call are processed when the queue between them is empty and its reader waits for more.
     """
 
-    def __init__(self, core: Any) -> None:
+    def __init__(self, core: AsyncMPClient) -> None:
         """`core`: AsyncLLM's client of its engine cores."""
         self._core = core
         self._next = core.get_output_async
         self._reads = False
         core.get_output_async = self._read
 
-    async def _read(self) -> Any:
+    async def _read(self) -> EngineCoreOutputs:
         self._reads = True
         try:
             return await self._next()

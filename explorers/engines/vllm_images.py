@@ -7,10 +7,9 @@ across weight swaps, so the name has the version of the weights in it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from explorers.engines.decoded_images import DecodedImages
 from explorers.engines.images import Fetch
@@ -33,13 +32,13 @@ class VllmImages:
         self.processor = processor_hash(model_path) if self.taken else ""
         self._placeholder = placeholder_id(model_path)
         self._model_path = model_path
-        self._decoded: Callable[[str], Any] | None = None
+        self._decoded: DecodedImages | None = None
 
     def come_from(self, fetch: Fetch) -> None:
         """Take the bytes of images from here."""
         self._decoded = DecodedImages(fetch) if self.taken else None
 
-    def of_prompt(self, names: Sequence[str], salt: str) -> dict[str, Any]:
+    def of_prompt(self, names: Sequence[str], salt: str) -> dict[str, object]:
         """Fields of vLLM's prompt for these payloads; empty without any.
 
         Raises: RowError for a model that takes none, and for bytes that are no image.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from explorers.engines.parallel import parallel_of, unfit
 from rft_data.core.errors import EngineError, RecipeError
@@ -13,13 +13,19 @@ from rft_data.core.lookup import need, suggest
 from rft_data.core.model_folder import takes_images
 from rft_data.core.protocols import Sampling
 
-_DEFAULTS: Mapping[str, Any] = {
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+    from vllm.config import VllmConfig
+    from vllm.engine.arg_utils import EngineArgs
+    from vllm.v1.engine.llm_engine import LLMEngine
+
+_DEFAULTS: Mapping[str, object] = {
     "generation_config": "vllm",  # else vLLM adds sampling defaults of the model folder
     "disable_log_stats": True,
     "use_tqdm_on_load": False,
 }
 
-_CPU_DEFAULTS: Mapping[str, Any] = {
+_CPU_DEFAULTS: Mapping[str, object] = {
     "dtype": "float32",
     "enforce_eager": True,
     "kv_cache_memory_bytes": 64 << 20,  # without it vLLM takes 92 % of the machine's memory
@@ -52,7 +58,7 @@ def check_options(options: Mapping[str, object]) -> None:
 
 def engine_arguments(
     model_path: Path, seed: int, max_model_len: int, options: Mapping[str, object], *, texts: bool = False
-) -> Any:
+) -> EngineArgs:
     """vLLM's `EngineArgs`: the options over our defaults; `texts`: it needs the model's tokenizer.
 
     Raises: RecipeError for an option that vLLM does not have or that no recipe may set.
@@ -80,7 +86,9 @@ def engine_arguments(
     )
 
 
-def served_config(model_path: Path, seed: int, max_model_len: int, options: Mapping[str, object]) -> Any:
+def served_config(
+    model_path: Path, seed: int, max_model_len: int, options: Mapping[str, object]
+) -> VllmConfig:
     """vLLM's configuration of an engine that spreads over several devices.
 
     Raises: RecipeError as `engine_arguments`, and for sizes by which the model cannot be divided.
@@ -108,7 +116,7 @@ def check_readable(transport: str) -> None:
 
 def needed_options(
     swap: str, options: Mapping[str, object], for_transport: Mapping[str, object]
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Options that the swap setting and the transport need.
 
     Raises: RecipeError when the recipe sets another value.
@@ -126,11 +134,11 @@ def needed_options(
     return needed
 
 
-SCORING: Mapping[str, Any] = {"max_tokens": 1, "prompt_logprobs": 0, "detokenize": False}
+SCORING: Mapping[str, object] = {"max_tokens": 1, "prompt_logprobs": 0, "detokenize": False}
 """Fields of `SamplingParams` for the logprobs of a prompt."""
 
 
-def request_parameters(sampling: Sampling, end_ids: Sequence[int]) -> dict[str, Any]:
+def request_parameters(sampling: Sampling, end_ids: Sequence[int]) -> dict[str, object]:
     """Fields of `SamplingParams` for one completion; text is made only to find stop strings in it."""
     return {
         "max_tokens": sampling.max_tokens,
@@ -144,19 +152,19 @@ def request_parameters(sampling: Sampling, end_ids: Sequence[int]) -> dict[str, 
     }
 
 
-def give_tokenizer(llm: Any, model_path: Path) -> None:
+def give_tokenizer(llm: LLMEngine, model_path: Path) -> None:
     """Give a running `LLMEngine` what it finds stop strings with; it is started without a tokenizer."""
     if llm.output_processor.tokenizer is None:
         llm.output_processor.tokenizer = tokenizer_of(model_path)
 
 
-def tokenizer_of(model_path: Path) -> Any:
+def tokenizer_of(model_path: Path) -> PreTrainedTokenizerBase:
     """What stop strings are found with."""
     transformers = need("transformers", "train", "stop strings")
     return transformers.AutoTokenizer.from_pretrained(model_path)
 
 
-def started(arguments: object, model_path: Path, options: Mapping[str, object]) -> Any:
+def started(arguments: EngineArgs, model_path: Path, options: Mapping[str, object]) -> LLMEngine:
     """A running `LLMEngine`."""
     from vllm.v1.engine.llm_engine import LLMEngine
 

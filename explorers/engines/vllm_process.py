@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import threading
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from vllm.v1.engine.llm_engine import LLMEngine
 
 ONE_AT_A_TIME = threading.RLock()
 """vLLM keeps its forward context in a module global, so two engines must not be stepped at the same time."""
@@ -17,7 +20,7 @@ def opened(owner: object) -> None:
     _OPEN.add(id(owner))
 
 
-def shut_down(owner: object, llm: Any) -> None:
+def shut_down(owner: object, llm: LLMEngine) -> None:
     """Free one engine. vLLM's own shutdown ends what all engines share: only the last one uses it."""
     with ONE_AT_A_TIME:
         _OPEN.discard(id(owner))

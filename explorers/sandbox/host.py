@@ -14,11 +14,10 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from explorers.sandbox.bare import Bare
 from explorers.sandbox.box import PROGRAM, Box, Folders, Running
@@ -39,7 +38,7 @@ from rft_data.core.children import connected
 from rft_data.core.errors import RftError, SandboxError
 from rft_data.core.words import ProgramEnd, SandboxKind
 
-BOXES: Mapping[SandboxKind, type[Any]] = {
+BOXES: Mapping[SandboxKind, Callable[[SandboxLimits], Box]] = {
     SandboxKind.BUBBLEWRAP: Bubblewrap,
     SandboxKind.LANDLOCK: LandlockBox,
     SandboxKind.NONE: Bare,
@@ -131,14 +130,14 @@ def main() -> None:
         sys.exit(_HUNG_UP)
 
 
-def _answer(host: Host, program: Program) -> dict[str, Any]:
+def _answer(host: Host, program: Program) -> dict[str, object]:
     try:
         return asdict(host.run(program))
     except RftError as err:
         return {"error": str(err)}
 
 
-def _send(channel: socket.socket, answer: Mapping[str, Any]) -> None:
+def _send(channel: socket.socket, answer: Mapping[str, object]) -> None:
     channel.sendall(json.dumps(answer).encode() + b"\n")
 
 

@@ -10,13 +10,16 @@ import os
 import signal
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING
 
 from explorers.sandbox.box import PROGRAM, VARIABLES, Folders, limited
 from explorers.sandbox.languages import SYSTEM
 from explorers.sandbox.limits import SandboxLimits
 from rft_data.core.errors import SandboxError
 from rft_data.core.lookup import need
+
+if TYPE_CHECKING:
+    from sandlock import Process
 
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/urandom")
 _REFUSED = (
@@ -70,7 +73,7 @@ class LandlockBox:
 class Confined:
     """A program that sandlock started."""
 
-    def __init__(self, process: Any) -> None:
+    def __init__(self, process: Process) -> None:
         self._process = process
         self.pid = int(process.pid)
         self.stdin: IO[bytes] = process.stdin

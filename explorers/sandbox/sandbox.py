@@ -9,7 +9,6 @@ import threading
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict
-from typing import Any
 
 from explorers.sandbox.limits import SandboxLimits
 from explorers.sandbox.program import Program, Ran
@@ -128,10 +127,10 @@ class _HostProcess(Child):
         self.hang_up()
         return super().close(wait_s)
 
-    def _ask(self, message: Mapping[str, Any], deadline_s: float) -> dict[str, Any]:
+    def _ask(self, message: Mapping[str, object], deadline_s: float) -> dict[str, object]:
         self.send(json.dumps(message).encode() + b"\n")
         try:
-            answer: dict[str, Any] = json.loads(self.line(deadline_s))
+            answer: dict[str, object] = json.loads(self.line(deadline_s))
         except TimeoutError as err:
             raise SandboxError(f"the process of a sandbox did not answer for {deadline_s:g} s.") from err
         except EOFError as err:

@@ -21,6 +21,12 @@ TRANSPORTS: Mapping[str, str] = {
 }
 
 
+def transport_of(settings: Mapping[str, object] | None) -> Transport:
+    """The transport of a recipe: `use` and its arguments; None: the published directory."""
+    arguments = dict(settings or {})
+    return make_transport(str(arguments.pop("use", "directory")), **arguments)
+
+
 def make_transport(use: str = "directory", **arguments: object) -> Transport:
     """The transport called `use` (or one of your own, `package.module:Class`), made with `arguments`.
 

@@ -14,7 +14,7 @@ from io import BytesIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, Required, TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -29,8 +29,32 @@ from rft_data.weights.probe import PROBE_FILE, Probe
 if TYPE_CHECKING:
     import torch
 
-Source = Mapping[str, Any]
-"""Where an engine's worker reads the tensors: JSON values, because the worker may be another process."""
+
+class Source(TypedDict, total=False):
+    """Where an engine's worker reads the tensors: JSON values, because the worker may be another process."""
+
+    use: Required[str]
+    """Which transport it is of; each has its own of the fields below."""
+    n_tensors: int
+    """How many there are; in any source that is applied."""
+    base: str
+    """The folder of an adapter's base; absent for whole weights."""
+    scales: Mapping[str, float]
+    """How strongly each layer of the adapter counts."""
+    path: str
+    """A folder."""
+    files: Mapping[str, str]
+    """Paths of files in memory, by the file's name."""
+    actor: str
+    version: int
+    deadline_s: float
+    generation: int
+    """Number of the sender's group."""
+    init: Mapping[str, object]
+    """How that group is joined."""
+    update: object
+    """vLLM's description of the tensors, as `transfer_calls.encode` gives it."""
+
 
 TORCH_DTYPES: Mapping[str, str] = {
     "F64": "float64",
@@ -70,7 +94,7 @@ class Arrived(AbstractContextManager["Arrived"]):
 class Transport(Protocol):
     """Fetches published weights for an engine; one object per engine, in the engine's process."""
 
-    engine_options: Mapping[str, Any]
+    engine_options: Mapping[str, object]
     """Options the engine has to be started with."""
 
     def fetch(self, ref: WeightRef) -> Arrived:
@@ -112,7 +136,7 @@ def engine_tensors(manifest: Mapping[str, Any]) -> Tensors:
 
 
 def arrived_files(
-    files: Mapping[str, Any],
+    files: Mapping[str, npt.NDArray[np.uint8]],
     manifest: Mapping[str, Any],
     ref: WeightRef,
     source: Source,
@@ -134,7 +158,7 @@ def arrived_files(
             )
         if name != PROBE_FILE:
             header = data[: 8 + int.from_bytes(bytes(data[:8]), "little")]
-            tensors.update(safetensors_header(BytesIO(header).read, len(data)))
+            tensors.update(safetensors_header(BytesIO(header.tobytes()).read, len(data)))
     if tensors != file_tensors(manifest):
         raise IntegrityError(f"the files of version {ref.version} do not hold the manifest's tensors.")
     probe = probe_in_bytes(bytes(files[PROBE_FILE]))
@@ -146,8 +170,8 @@ def is_needed(name: str) -> bool:
     return name == PROBE_FILE or (name.endswith(".safetensors") and "/" not in name)
 
 
-def _digest(data: Any) -> str:
-    return hashlib.blake2b(data, digest_size=16).hexdigest()
+def _digest(data: npt.NDArray[np.uint8]) -> str:
+    return hashlib.blake2b(data.data, digest_size=16).hexdigest()
 
 
 def on_base(manifest: Mapping[str, Any], version: Path, source: Source) -> Source:
@@ -177,7 +201,7 @@ def iterate_tensors(directory: Path) -> Iterator[tuple[str, torch.Tensor]]:
 
     Raises: IntegrityError if a file is not safetensors or is cut short.
     """
-    where: dict[str, Any] = {}
+    where: dict[str, safe_open] = {}
     for path in weight_files(directory):
         try:
             file = safe_open(path, framework="pt")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from explorers.transports.arrival import (
     Arrived,
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 class Directory:
     """Reads the published folder: a local disk, or a file system every node sees."""
 
-    engine_options: Mapping[str, Any] = {}
+    engine_options: Mapping[str, object] = {}
 
     def fetch(self, ref: WeightRef) -> Arrived:
         """Check every file of the folder against its digest (about 1 s per GB and engine).

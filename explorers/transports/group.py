@@ -17,7 +17,7 @@ import time
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +30,7 @@ from rft_data.weights.probe import PROBE_FILE
 
 if TYPE_CHECKING:
     import torch
+    import torch.distributed as dist
 
 log = logging.getLogger(__name__)
 
@@ -50,10 +51,27 @@ def answer_key(wait: str) -> str:
     return f"answer/{wait}"
 
 
+class Answer(TypedDict):
+    """What a sender answers a wait, as JSON."""
+
+    group: str
+    rank: int
+    size: int
+    """Processes of the group."""
+    manifest: str
+    """The version's manifest, as it is."""
+    files: Mapping[str, int]
+    """Bytes of each file that comes, in this order."""
+    error: NotRequired[str]
+    """Why the version cannot be sent; then it is the only field."""
+
+
 class Group:
     """The processes that one version is broadcast to. Rank 0 sends."""
 
-    def __init__(self, backend: str, store: Any, name: str, rank: int, size: int, address: str) -> None:
+    def __init__(
+        self, backend: str, store: dist.Store, name: str, rank: int, size: int, address: str
+    ) -> None:
         """Join it; returns when all have joined.
 
         Args: backend: gloo or nccl. name: of the group, unique in the store. address: of this process.
@@ -115,7 +133,7 @@ def _device(rank: int) -> str:
 class GroupTransport:
     """The engine's side."""
 
-    engine_options: Mapping[str, Any] = {}
+    engine_options: Mapping[str, object] = {}
 
     def __init__(self, backend: str, host: str, port: int, explorer: str, deadline_s: float) -> None:
         """`host`, `port`: of the sender's store. `explorer`: by this name the sender knows who asks.
@@ -154,7 +172,7 @@ class GroupTransport:
             where = f"'{self._backend}' from {self._host}:{self._port}"
             manifest = checked_manifest(answer["manifest"].encode(), ref, where)
             held = {name: one for name, one in files.items() if name != PROBE_FILE}
-            source = {"use": "group", "files": {name: one.path for name, one in held.items()}}
+            source: Source = {"use": "group", "files": {name: one.path for name, one in held.items()}}
             arrays = {name: one.data for name, one in files.items()}
             return arrived_files(arrays, manifest, ref, source, done=partial(_forget, files))
 
@@ -163,7 +181,7 @@ class GroupTransport:
         self._closed = True
         self._store = None
 
-    def _answer(self, ref: WeightRef, deadline: float) -> dict[str, Any]:
+    def _answer(self, ref: WeightRef, deadline: float) -> Answer:
         """The sender's answer to a new wait for `ref`."""
         need("torch", "train", _WHY)
         import torch.distributed as dist
@@ -182,7 +200,7 @@ class GroupTransport:
                         f"to '{self._explorer}' within {self._deadline_s:g} s; is it alive, did it offer it?"
                     )
                 time.sleep(LOOK_S)
-            answer: dict[str, Any] = json.loads(store.get(answer_key(wait)))
+            answer: Answer = json.loads(store.get(answer_key(wait)))
         except (dist.DistStoreError, dist.DistNetworkError) as err:
             self._store = None
             raise StalledError(
@@ -192,7 +210,7 @@ class GroupTransport:
             raise EngineError(f"version {ref.version} could not be sent: {answer['error']}")
         return answer
 
-    def _received(self, answer: Mapping[str, Any]) -> dict[str, HeldFile]:
+    def _received(self, answer: Answer) -> dict[str, HeldFile]:
         address = own_address(self._host, self._port)
         place = (answer["group"], answer["rank"], answer["size"])
         group = Group(self._backend, self._store, *place, address)

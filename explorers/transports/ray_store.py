@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
 from explorers.transports.arrival import (
     Arrived,
@@ -28,6 +29,8 @@ from rft_data.weights.probe import PROBE_FILE
 
 if TYPE_CHECKING:
     import torch
+    from ray import ObjectRef
+    from ray.actor import ActorHandle
 
 _KEPT = 2
 _WHY = "the ray weight transport"
@@ -38,7 +41,7 @@ class Shelf:
 
     def __init__(self) -> None:
         """Starts empty."""
-        self._versions: dict[int, dict[str, Any]] = {}
+        self._versions: dict[int, dict[str, ObjectRef]] = {}
 
     def put(self, version: int, directory: str) -> None:
         """Put a published folder's files into the object store; only the newest _KEPT versions stay."""
@@ -51,7 +54,7 @@ class Shelf:
         for old in sorted(self._versions)[:-_KEPT]:
             del self._versions[old]
 
-    def files(self, version: int) -> dict[str, Any] | None:
+    def files(self, version: int) -> dict[str, ObjectRef] | None:
         """Name and object reference of a version's files; None when it is not here."""
         return self._versions.get(version)
 
@@ -65,7 +68,7 @@ class RaySender:
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         this_node = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-        self._shelf: Any = (
+        self._shelf: ActorHandle = (
             ray.remote(Shelf).options(name=name, num_cpus=0, scheduling_strategy=this_node).remote()
         )
 
@@ -94,7 +97,7 @@ class RaySender:
 class RayStore:
     """The engine's side."""
 
-    engine_options: Mapping[str, Any] = {}
+    engine_options: Mapping[str, object] = {}
 
     def __init__(self, actor: str, deadline_s: float = 600.0) -> None:
         """`actor`: the sender's name; `deadline_s`: longest wait for a version."""
@@ -109,7 +112,7 @@ class RayStore:
             offered, StalledError past the deadline; MissingFileError when it is an adapter whose base cannot
             be read on this node.
         """
-        source = {
+        source: Source = {
             "use": "ray",
             "actor": self._actor,
             "version": ref.version,
@@ -131,7 +134,7 @@ def read(source: Source) -> Iterator[tuple[str, torch.Tensor]]:
         yield from tensors_in_bytes(files[name])
 
 
-def _files(source: Source, only: str | None) -> dict[str, Any]:
+def _files(source: Source, only: str | None) -> dict[str, npt.NDArray[np.uint8]]:
     """A version's files as byte arrays, all or one, straight from the node's object store."""
     ray = need("ray", "ray", _WHY)
     actor, version, deadline_s = source["actor"], source["version"], source["deadline_s"]

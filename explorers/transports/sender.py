@@ -19,7 +19,12 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from vllm.distributed.weight_transfer.base import ParamMeta, TrainerInitInfo, WeightSource
+from vllm.distributed.weight_transfer.base import (
+    ParamMeta,
+    TrainerInitInfo,
+    TrainerWeightTransferEngine,
+    WeightSource,
+)
 from vllm.distributed.weight_transfer.factory import WeightTransferTrainerFactory
 from vllm.distributed.weight_transfer.ipc_engine import IPCTrainerInitInfo
 from vllm.distributed.weight_transfer.nccl_engine import NCCLTrainerInitInfo
@@ -72,7 +77,7 @@ class WeightSender:
         self._pool = ThreadPoolExecutor(1, "weight-sender")
         self._generation = -1
         self._client: _StoreClient | None = None
-        self._engine: tuple[int, Any] | None = None
+        self._engine: tuple[int, TrainerWeightTransferEngine] | None = None
         """vLLM's engine of the sender's side, and the group it is of."""
         self.regroup(receivers)
 
@@ -144,7 +149,7 @@ class DirectorySource(WeightSource):
         manifest = parse_manifest(manifest_bytes(directory), directory)
         self._directory, self._device = directory, device
         self._tensors = engine_tensors(manifest)
-        self._source = on_base(manifest, directory, {})
+        self._source = on_base(manifest, directory, {"use": "directory", "path": str(directory)})
 
     def metadata(self) -> list[ParamMeta]:
         """Name, dtype and shape of each."""
@@ -162,7 +167,9 @@ class DirectorySource(WeightSource):
 class _StoreClient:
     """vLLM's `VLLMWeightSyncClient` over the store, which the engines read."""
 
-    def __init__(self, store: Any, version: int, generation: int, receivers: int, deadline_s: float) -> None:
+    def __init__(
+        self, store: dist.Store, version: int, generation: int, receivers: int, deadline_s: float
+    ) -> None:
         self._store = store
         self._version = version
         self._generation = generation
@@ -171,14 +178,14 @@ class _StoreClient:
         self.given_up = False
         """Whether nobody waits for these engines any longer."""
 
-    def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:
+    def init_weight_transfer_engine(self, init_info: dict[str, object]) -> None:
         """Store the address of the group."""
         self._store.set(f"init/{self._generation}", json.dumps(init_info))
 
     def start_weight_update(self) -> None:
         """An engine starts when it loads the version."""
 
-    def update_weights(self, update_info: Any) -> None:
+    def update_weights(self, update_info: object) -> None:
         """Store the names of the tensors, and wait until every engine has proved the version."""
         self._store.set(f"update/{self._version}", json.dumps(encode(update_info)))
         key = f"{self._generation}/{self._version}"

@@ -33,7 +33,7 @@ _LOOK_S = 0.01
 class SharedMemory:
     """Copies published folders into a folder of this user and run below `root`."""
 
-    engine_options: Mapping[str, Any] = {}
+    engine_options: Mapping[str, object] = {}
 
     def __init__(self, root: str = _MEMORY, deadline_s: float = 600.0) -> None:
         """`root`: a folder in memory that every engine of the node sees; `deadline_s`: for a copy."""

@@ -16,6 +16,7 @@ from typing import Any
 from explorers.transports.arrival import (
     TORCH_DTYPES,
     Arrived,
+    Source,
     checked_manifest,
     engine_tensors,
     probe_in_bytes,
@@ -31,11 +32,11 @@ class Transfer:
 
     def __init__(self, backend: str, host: str, port: int, deadline_s: float) -> None:
         """`host` and `port` are the sender's; `deadline_s`: longest wait for an offer."""
-        self.engine_options: Mapping[str, Any] = {"weight_transfer_config": {"backend": backend}}
+        self.engine_options: Mapping[str, object] = {"weight_transfer_config": {"backend": backend}}
         self._backend = backend
         self._address = (host, port)
         self._deadline_s = deadline_s
-        self._store: Any = None
+        self._store: Any = None  # of torch, and None when closed
         self._generation = -1
         self._index = -1
 
@@ -53,7 +54,7 @@ class Transfer:
             init["rank_offset"] += self._index
         tensors = engine_tensors(manifest)
         update = self._get(f"update/{ref.version}") if self._backend == "ipc" else update_info(tensors)
-        source = {
+        source: Source = {
             "use": "transfer",
             "generation": offer["generation"],
             "init": init,
@@ -118,7 +119,7 @@ def gloo(host: str, port: int, deadline_s: float = 600.0) -> Transfer:
     return Transfer("gloo", host, port, deadline_s)
 
 
-def update_info(tensors: Tensors) -> dict[str, list[Any]]:
+def update_info(tensors: Tensors) -> dict[str, object]:
     """Names, dtypes and shapes of the tensors in the order they are sent, as vLLM's engines take them."""
     names = sorted(tensors)
     return {

@@ -7,14 +7,20 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, TypeVar
 
+from explorers.transports.arrival import Source
 from rft_data.core.errors import IntegrityError
+
+if TYPE_CHECKING:
+    from vllm.v1.worker.gpu_worker import Worker
+
+T = TypeVar("T")
 
 _TYPES = ("Tensor", "UntypedStorage", "nn.Parameter")
 
 
-def receive(worker: Any, source: Mapping[str, Any]) -> None:
+def receive(worker: Worker, source: Source) -> None:
     """Join the sender's group if need be, and run a whole weight update: start, receive, finish.
 
     Between start and finish vLLM's layers are on the meta device, so nothing may be stepped in between.
@@ -27,7 +33,7 @@ def receive(worker: Any, source: Mapping[str, Any]) -> None:
     worker.finish_weight_update()
 
 
-def encode(value: object) -> Any:
+def encode(value: object) -> object:
     """A value of an update as JSON; everything that is not JSON becomes a one-key object."""
     import torch
 
@@ -48,7 +54,7 @@ def encode(value: object) -> Any:
     return value
 
 
-def decode(value: Any) -> Any:
+def decode(value: object) -> object:
     """Inverse of `encode`."""
     import torch
 
@@ -73,10 +79,10 @@ def decode(value: Any) -> Any:
 
 def _type_name(kind: type) -> str:
     found = [name for name in _TYPES if _type_called(name) is kind]
-    return _known(found[0] if found else None, str, kind)  # type: ignore[no-any-return]
+    return _known(found[0] if found else None, str, kind)
 
 
-def _type_called(name: str) -> Any:
+def _type_called(name: str) -> object:
     import torch
 
     known = {
@@ -87,7 +93,7 @@ def _type_called(name: str) -> Any:
     return known.get(name)
 
 
-def _known(value: object, kind: type, what: object) -> Any:
+def _known(value: object, kind: type[T], what: object) -> T:
     if not isinstance(value, kind):
         raise IntegrityError(
             f"a weight update names {what!r}; wanted only types that CUDA IPC handles have: check the sender."
