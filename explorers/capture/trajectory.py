@@ -18,7 +18,7 @@ from explorers.conversations.turns import Turn, Turns
 from rft_data.core.canonical import canonical_json
 from rft_data.core.errors import BudgetSpent, ContextOverflow, RowError
 from rft_data.core.protocols import RolloutContext, Sampling
-from rft_data.core.rows import Experience, Task, VersionSpan
+from rft_data.core.rows import Experience, Message, Task, VersionSpan
 from rft_data.core.words import Drift, FinishReason, RolloutEnd, TemplatePolicy
 
 ABORTED, CONSTRAINED = "aborted_turns", "constrained_turns"
@@ -148,7 +148,7 @@ class Trajectory:
         ]
 
     @property
-    def prompt(self) -> tuple[dict[str, Any], ...]:
+    def prompt(self) -> tuple[Message, ...]:
         """The messages before the first sampled turn."""
         first = next(iter(self.turns), None)
         return () if first is None else first.path[0].messages
@@ -161,9 +161,7 @@ class Trajectory:
                 "(max_tokens), or raise the server's limit."
             )
 
-    def _messages(
-        self, parent: Turn | None, added: Sequence[int], asked: Asked
-    ) -> tuple[dict[str, Any], ...]:
+    def _messages(self, parent: Turn | None, added: Sequence[int], asked: Asked) -> tuple[Message, ...]:
         """The messages that a request adds; what it adds as one message where that is not known."""
         known = 0 if parent is None else len(parent.conversation)
         if asked.messages is not None and len(asked.messages) > known:

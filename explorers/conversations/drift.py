@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 from explorers.conversations.messages import key
 from explorers.conversations.template import ChatTemplate
 from explorers.conversations.turns import Turn
+from rft_data.core.rows import Message
 
 SHORT = 64
 """Most sampled tokens that a difference may cost a row; a longer one begins another row."""
 
 
-def corrected(turn: Turn, said: Mapping[str, Any], template: ChatTemplate) -> bool:
+def corrected(turn: Turn, said: Message, template: ChatTemplate) -> bool:
     """Put what the caller has of a turn in the place of the sampled text, from the first difference on.
 
     The tokens before it keep their loss, those after it are gone, and the caller's have none. False, and

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
-from typing import Any, cast
+from typing import cast
 
 from explorers.conversations.messages import key
 from explorers.conversations.recording import RecordingModel
@@ -15,7 +15,7 @@ from rft_data.core.canonical import canonical_json
 from rft_data.core.errors import RecipeError, RowError
 from rft_data.core.images import shows_images
 from rft_data.core.protocols import ChatCompletion, ChatEngine, Engine, Sampling
-from rft_data.core.rows import Experience
+from rft_data.core.rows import Experience, Message
 from rft_data.core.words import ENDPOINT, Drift
 
 _USAGE = "usage"
@@ -65,7 +65,9 @@ class EndpointModel(RecordingModel):
             metadata={**row.metadata, _USAGE: usage},
         )
 
-    def _begun(self, given: list[dict[str, Any]], offered: str, tools: Sequence[Any] | None) -> Turn:
+    def _begun(
+        self, given: Sequence[Message], offered: str, tools: Sequence[Mapping[str, object]] | None
+    ) -> Turn:
         """The next turn of a conversation; what is not recorded begins another row.
 
         Raises: RowError for messages that show images, which the endpoint would not find.
@@ -80,7 +82,11 @@ class EndpointModel(RecordingModel):
         return Turn(parent, tuple(keys[known:]), tuple(deepcopy(given[known:])), [], offered)
 
     async def _sample(
-        self, turn: Turn, given: list[dict[str, Any]], sampling: Sampling, tools: Sequence[Any] | None
+        self,
+        turn: Turn,
+        given: Sequence[Message],
+        sampling: Sampling,
+        tools: Sequence[Mapping[str, object]] | None,
     ) -> Reply:
         answer = await self._chat_engine.chat(given, tools, sampling)
         # without a count it may have sampled all that it was allowed to
@@ -107,7 +113,7 @@ def _reply(answer: ChatCompletion) -> Reply:
     )
 
 
-def _tool_call(call: Mapping[str, Any]) -> ToolCall:
+def _tool_call(call: Message) -> ToolCall:
     function = call["function"]
     arguments = function["arguments"]
     if isinstance(arguments, str):  # the endpoint gave what is no JSON object

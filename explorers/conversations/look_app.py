@@ -9,7 +9,7 @@ import asyncio
 import json
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextvars import copy_context
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from explorers.capture.asgi import Receive, Scope, Send, read_body
 from explorers.conversations.openai_look import OpenAILook
@@ -18,6 +18,12 @@ from rft_data.core.errors import RftError, RowError
 from rft_data.core.protocols import RolloutContext
 from rft_data.core.rows import Experience, Task
 from rft_data.core.words import RolloutEnd
+
+if TYPE_CHECKING:
+    from openai.types import Completion
+    from openai.types.chat import ChatCompletion
+
+T = TypeVar("T")
 
 MAX_BODY = 32 << 20
 _MAX_CHOICES = 128
@@ -29,6 +35,10 @@ _UNREAD = ("metadata", "store", "service_tier", "stream_options", "prompt_cache_
 """Fields that change nothing of what is sampled, or that are honoured here."""
 
 
+Create: TypeAlias = "Callable[..., Coroutine[object, None, ChatCompletion | Completion]]"
+"""What answers one choice of a request, by the request's fields."""
+
+
 class LookApp:
     """Answers the requests of one rollout. See `RolloutApp`; requests may call the model anything."""
 
@@ -36,7 +46,7 @@ class LookApp:
         """Made in the rollout's own asyncio task: what is sampled is metered as its."""
         self._look = look
         self._context = copy_context()
-        self._answering: set[asyncio.Task[Any]] = set()
+        self._answering: set[asyncio.Task[object]] = set()
         self._closed = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -84,7 +94,7 @@ class LookApp:
             one.cancel()
         await asyncio.gather(*self._answering, return_exceptions=True)
 
-    async def _answered(self, create: Callable[..., Any], receive: Receive, send: Send) -> None:
+    async def _answered(self, create: Create, receive: Receive, send: Send) -> None:
         raw = await read_body(receive, MAX_BODY)
         if raw is None:
             await refuse(send, 413, f"the request is longer than {MAX_BODY} bytes.")
@@ -115,7 +125,7 @@ class LookApp:
             else:
                 await answer(send, 200, whole)
 
-    async def _unless_gone(self, asked: Coroutine[Any, Any, Any], receive: Receive) -> Any:
+    async def _unless_gone(self, asked: Coroutine[object, None, T], receive: Receive) -> T | None:
         """What is sampled; None when the client goes first. Raises: what sampling raises."""
         sampling = asyncio.get_running_loop().create_task(asked, context=self._context.copy())
         self._answering.add(sampling)
@@ -134,7 +144,7 @@ class LookApp:
             self._answering.discard(sampling)
 
 
-def inside(value: Any, name: str) -> Any:
+def inside(value: object, name: str) -> object:
     """A field of an object; None where there is no object."""
     return value.get(name) if isinstance(value, Mapping) else None
 
@@ -145,7 +155,7 @@ async def refuse(send: Send, status: int, text: str, code: str | None = None) ->
     await answer(send, status, {"error": {"message": text, "type": kind, "param": None, "code": code}})
 
 
-async def answer(send: Send, status: int, content: Mapping[str, Any]) -> None:
+async def answer(send: Send, status: int, content: Mapping[str, object]) -> None:
     """Answer with an object."""
     raw = json.dumps(content).encode()
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(raw)).encode())]
@@ -153,7 +163,7 @@ async def answer(send: Send, status: int, content: Mapping[str, Any]) -> None:
     await send({"type": "http.response.body", "body": raw})
 
 
-def request_object(raw: bytes) -> dict[str, Any]:
+def request_object(raw: bytes) -> dict[str, object]:
     """The JSON object in a request's body. Raises: RowError for anything else."""
     try:
         found = json.loads(raw)
@@ -164,7 +174,7 @@ def request_object(raw: bytes) -> dict[str, Any]:
     return found
 
 
-def _asked(raw: bytes) -> dict[str, Any]:
+def _asked(raw: bytes) -> dict[str, object]:
     """Raises: RowError."""
     found = request_object(raw)
     needed = "messages" if "messages" in found else "prompt"
@@ -173,7 +183,7 @@ def _asked(raw: bytes) -> dict[str, Any]:
     return {name: value for name, value in found.items() if value is not None}
 
 
-async def _choices(create: Callable[..., Any], asked: dict[str, Any]) -> list[Any]:
+async def _choices(create: Create, asked: dict[str, object]) -> list[ChatCompletion | Completion]:
     """The answers to one request, one for each of its `n` choices; they are sampled together."""
     count = asked.pop("n", 1)
     if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= _MAX_CHOICES:
@@ -187,9 +197,9 @@ async def _choices(create: Callable[..., Any], asked: dict[str, Any]) -> list[An
         await asyncio.gather(*sampled, return_exceptions=True)
 
 
-def _together(answers: list[Any]) -> dict[str, Any]:
+def _together(answers: list[ChatCompletion | Completion]) -> dict[str, object]:
     """One response with the choices of several."""
-    whole: dict[str, Any] = answers[0].model_dump(mode="json", exclude_none=True)
+    whole: dict[str, object] = answers[0].model_dump(mode="json", exclude_none=True)
     whole["choices"] = [
         {**one.choices[0].model_dump(mode="json", exclude_none=True), "index": place}
         for place, one in enumerate(answers)
@@ -201,7 +211,7 @@ def _together(answers: list[Any]) -> dict[str, Any]:
     return whole
 
 
-async def _stream(send: Send, whole: Mapping[str, Any], *, usage: bool) -> None:
+async def _stream(send: Send, whole: Mapping[str, object], *, usage: bool) -> None:
     """A response as server-sent events."""
     headers = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-store")]
     await send({"type": "http.response.start", "status": 200, "headers": headers})
@@ -216,7 +226,7 @@ async def _stream(send: Send, whole: Mapping[str, Any], *, usage: bool) -> None:
     await send({"type": "http.response.body", "body": b"data: [DONE]\n\n"})
 
 
-def _events(whole: Mapping[str, Any], *, usage: bool) -> Iterator[dict[str, Any]]:
+def _events(whole: Mapping[str, Any], *, usage: bool) -> Iterator[dict[str, object]]:
     chat = whole["object"] == "chat.completion"
     head = {
         **{name: whole[name] for name in ("id", "created", "model")},

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from explorers.conversations.template import THINK_CLOSE, THINK_OPEN
 from rft_data.core.canonical import canonical_json
@@ -11,7 +10,7 @@ from rft_data.core.chat import chat
 from rft_data.core.rows import Message
 
 
-def one_form(messages: Sequence[Message]) -> list[dict[str, Any]]:
+def one_form(messages: Sequence[Message]) -> list[Message]:
     """The messages as rows store them: arguments of calls are objects, no value is null.
 
     Raises: RowError for what is no message.
@@ -19,7 +18,7 @@ def one_form(messages: Sequence[Message]) -> list[dict[str, Any]]:
     return [dict(message) for message in chat([dict(message) for message in messages], "messages")]
 
 
-def key(message: Mapping[str, Any]) -> str:
+def key(message: Message) -> str:
     """What decides whether two messages are the same, as canonical JSON.
 
     Thinking, the ids of calls and an assistant's name do not count: many agent programs drop, renumber or add
@@ -39,12 +38,12 @@ def unthought(text: str) -> str:
     return text.partition(THINK_CLOSE)[2].lstrip("\n")
 
 
-def _call(call: Mapping[str, Any]) -> list[Any]:
+def _call(call: Message) -> list[object]:
     function = call.get("function", call)
     return [function.get("name"), function.get("arguments")]
 
 
-def _text(content: Any) -> Any:
+def _text(content: object) -> object:
     if isinstance(content, list) and all(part.get("type") == "text" for part in content):
         return "".join(part.get("text", "") for part in content)
     return content

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from typing import Any
 
 from explorers.conversations.drift import corrected
 from explorers.conversations.messages import key
@@ -18,6 +17,7 @@ from explorers.engines.images import shown
 from rft_data.core.errors import RowError
 from rft_data.core.images import image_ids
 from rft_data.core.protocols import Engine, Sampling
+from rft_data.core.rows import Message
 from rft_data.core.words import Drift, FinishReason, TemplatePolicy
 
 
@@ -60,7 +60,9 @@ class Model(RecordingModel):
         turn = Turn(parent, (said,), ({"role": "user", "content": said},), context, offered="")
         return await self._recorded(turn, [], self._next(max_tokens, stop), None)
 
-    def _begun(self, given: list[dict[str, Any]], offered: str, tools: Sequence[Any] | None) -> Turn:
+    def _begun(
+        self, given: Sequence[Message], offered: str, tools: Sequence[Mapping[str, object]] | None
+    ) -> Turn:
         """The next turn of a conversation: what it continues, and the ids that its new messages add."""
         keys = [key(message) for message in given]
         parent, known, drift = self._followed(given, keys, offered)
@@ -74,6 +76,7 @@ class Model(RecordingModel):
             parent, known, drift = None, 0, Drift.FORKED
             keys = [key(message) for message in history]
         self.drift[drift] += 1
+        added: Sequence[Message]
         if parent is None or parent.reply is None:
             context, added = self._template.prompt(history, tools), history
         else:
@@ -82,7 +85,7 @@ class Model(RecordingModel):
         return Turn(parent, tuple(keys[known:]), tuple(deepcopy(added)), context, offered)
 
     def _followed(
-        self, given: list[dict[str, Any]], keys: list[str], offered: str
+        self, given: Sequence[Message], keys: list[str], offered: str
     ) -> tuple[Turn | None, int, Drift]:
         """The turn that is continued, how many messages are known by then, and how the history differs."""
         drift = Drift.EXACT
@@ -97,14 +100,14 @@ class Model(RecordingModel):
             drift = Drift.FORKED
         return parent, known, drift
 
-    def _corrected(self, turn: Turn, said: list[dict[str, Any]], offered: str) -> bool:
+    def _corrected(self, turn: Turn, said: Sequence[Message], offered: str) -> bool:
         """Put the caller's text into a turn, unless the template would begin another row after it anyway."""
         *before, message = turn.conversation
         if self._broken(turn, [*before, {**message, "content": said[0]["content"]}, *said[1:]], offered):
             return False
         return corrected(turn, said[0], self._template)
 
-    def _broken(self, parent: Turn, history: list[dict[str, Any]], offered: str) -> str:
+    def _broken(self, parent: Turn, history: Sequence[Message], offered: str) -> str:
         """Why the template would render the conversation up to `parent` in another way now; or nothing."""
         if self._policy is TemplatePolicy.KEEP_THINKING:
             return ""
@@ -112,7 +115,11 @@ class Model(RecordingModel):
         return broken(self._template, tuple(map(form, history)), last, offered != "null")
 
     async def _sample(
-        self, turn: Turn, given: list[dict[str, Any]], sampling: Sampling, tools: Sequence[Any] | None
+        self,
+        turn: Turn,
+        given: Sequence[Message],
+        sampling: Sampling,
+        tools: Sequence[Mapping[str, object]] | None,
     ) -> Reply:
         prompt = [*(turn.parent.asked_ids if turn.parent else ()), *turn.context]
         images = image_ids(message for one in turn.path for message in one.messages)
@@ -125,7 +132,11 @@ class Model(RecordingModel):
 
 
 def turn_reply(
-    turn: Turn, prompt: list[int], finish: str, tools: Sequence[Any] | None, template: ChatTemplate
+    turn: Turn,
+    prompt: list[int],
+    finish: str,
+    tools: Sequence[Mapping[str, object]] | None,
+    template: ChatTemplate,
 ) -> Reply:
     """What a turn says that was sampled after the ids `prompt`."""
     said = turn.sampled[:-1] if turn.ended else turn.sampled

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from explorers.conversations.recording import RecordingModel
 from explorers.conversations.replies import Reply
@@ -18,12 +18,23 @@ from rft_data.core.errors import BudgetSpent, ContextOverflow, RowError
 from rft_data.core.protocols import Sampling
 from rft_data.core.words import FinishReason, RolloutEnd
 
+if TYPE_CHECKING:
+    from openai.types import Completion
+    from openai.types.chat import ChatCompletion
+
 _OVERLONG = "This model's maximum context length is exceeded"
 """How an endpoint says it, by which programs know it."""
-_NOTHING: tuple[Any, ...] = (None, "auto", {}, [], ())
+_NOTHING: tuple[object, ...] = (None, "auto", {}, [], ())
 """Values with which an argument asks for nothing."""
 _UNREAD = ("logprobs", "top_logprobs", "timeout", "extra_headers", "user", "parallel_tool_calls")
 """Arguments that change nothing of what is sampled."""
+
+
+class AskedLimits(TypedDict):
+    """How a call limits what is sampled."""
+
+    max_tokens: int | None
+    stop: tuple[str, ...]
 
 
 class OpenAILook:
@@ -43,17 +54,17 @@ class OpenAILook:
     async def _chat(
         self,
         *,
-        messages: Sequence[Mapping[str, Any]],
+        messages: Sequence[Mapping[str, object]],
         model: str = "",
-        tools: Sequence[Mapping[str, Any]] | None = None,
-        **asked: Any,
-    ) -> Any:
+        tools: Sequence[Mapping[str, object]] | None = None,
+        **asked: object,
+    ) -> ChatCompletion:
         """Raises: openai.BadRequestError at the end of context or budget, and what the model raises."""
         from openai.types.chat import ChatCompletion
 
         limits = self._limits(asked)
         reply = await self._sampled(self.model.chat(list(messages), tools=tools, **limits))
-        message: dict[str, Any] = {"role": "assistant", "content": str(reply.message["content"])}
+        message: dict[str, object] = {"role": "assistant", "content": str(reply.message["content"])}
         message["reasoning_content"] = reply.reasoning
         if calls := _calls(reply):
             message["tool_calls"] = calls
@@ -61,7 +72,7 @@ class OpenAILook:
         choice = {"index": 0, "finish_reason": finish, "message": message, "logprobs": None}
         return ChatCompletion.model_validate({**self._answer(model, "chat.completion"), "choices": [choice]})
 
-    async def _complete(self, *, prompt: str, model: str = "", **asked: Any) -> Any:
+    async def _complete(self, *, prompt: str, model: str = "", **asked: object) -> Completion:
         """Raises: as `_chat`."""
         from openai.types.completion import Completion
 
@@ -69,16 +80,16 @@ class OpenAILook:
         choice = {"index": 0, "finish_reason": _finish(reply), "text": reply.content, "logprobs": None}
         return Completion.model_validate({**self._answer(model, "text_completion"), "choices": [choice]})
 
-    def _limits(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+    def _limits(self, asked: Mapping[str, object]) -> AskedLimits:
         try:
             return checked_limits(asked, self._sampling)
         except RowError as err:
             self.error = err
             raise
 
-    async def _sampled(self, asked: Any) -> Reply:
+    async def _sampled(self, asked: Awaitable[Reply]) -> Reply:
         try:
-            reply: Reply = await asked
+            reply = await asked
         except (ContextOverflow, BudgetSpent) as err:
             self.end = RolloutEnd.CONTEXT if isinstance(err, ContextOverflow) else RolloutEnd.BUDGET
             raise _overlong() from err
@@ -87,11 +98,11 @@ class OpenAILook:
             raise
         return reply
 
-    def _answer(self, model: str, kind: str) -> dict[str, Any]:
+    def _answer(self, model: str, kind: str) -> dict[str, object]:
         return {"id": f"turn{self.model.turns}", "created": int(time.time()), "model": model, "object": kind}
 
 
-def checked_limits(asked: Mapping[str, Any], sampling: Sampling) -> dict[str, Any]:
+def checked_limits(asked: Mapping[str, Any], sampling: Sampling) -> AskedLimits:
     """The arguments of a call that a model takes: `max_tokens` and `stop`.
 
     Raises: RowError for one that would sample from another distribution than the recipe's.
@@ -116,7 +127,7 @@ def _finish(reply: Reply) -> str:
     return "length" if reply.finish_reason == FinishReason.LENGTH else "stop"
 
 
-def _calls(reply: Reply) -> list[dict[str, Any]]:
+def _calls(reply: Reply) -> list[dict[str, object]]:
     """The valid calls of a reply, with their arguments as the JSON text that programs expect."""
     return [
         {**call, "function": {**call["function"], "arguments": json.dumps(call["function"]["arguments"])}}

@@ -6,7 +6,6 @@ Both are part of the stored prompt, and none of it is trained.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from rft_data.core.chat import chat
 from rft_data.core.errors import RecipeError, RowError
@@ -18,7 +17,7 @@ _SYSTEM = ("system", "developer")
 class Opening:
     """The system prompt of tasks that have none of their own, then the examples, then the task."""
 
-    def __init__(self, system: str | None = None, examples: Sequence[Any] | None = None) -> None:
+    def __init__(self, system: str | None = None, examples: Sequence[object] | None = None) -> None:
         """`examples`: pairs `[question, answer]`, messages `{role, content}`, or both.
 
         Raises: RecipeError for what is neither, for a system prompt among them, and where the last message
@@ -34,11 +33,11 @@ class Opening:
         return (*first, *self._examples, *(messages[1:] if own else messages))
 
 
-def _messages(examples: Sequence[Any]) -> list[Message]:
+def _messages(examples: Sequence[object]) -> list[Message]:
     where = "explorer.workflow.args.examples"
     if isinstance(examples, str) or not isinstance(examples, Sequence):
         raise RecipeError(f"{where} is a {type(examples).__name__}; wanted a list of [question, answer].")
-    found: list[Any] = []
+    found: list[Message] = []
     for place, one in enumerate(examples):
         if isinstance(one, Mapping):
             found.append(one)

@@ -11,7 +11,7 @@ import ast
 import copy
 import json
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,7 +26,7 @@ _PYTHON_TAG = "<|python_tag|>"
 @dataclass(frozen=True, slots=True)
 class _Call:
     name: str
-    arguments: dict[str, Any] | None
+    arguments: dict[str, object] | None
     text: str
 
 
@@ -60,7 +60,7 @@ def parse(
     block = text[: len(text) - len(answer)] if keep_thinking else ""
     if block and thinking_open:
         block = f"{THINK_OPEN}\n{block}"
-    message: dict[str, Any] = {"role": "assistant", "content": block + content}
+    message: dict[str, object] = {"role": "assistant", "content": block + content}
     if reasoning is not None and not keep_thinking:
         message["reasoning_content"] = reasoning
     if sent := [_sent(call) for call in calls if call.arguments is not None]:
@@ -68,9 +68,15 @@ def parse(
     return Reply(content, reasoning, calls, finish_reason, message)
 
 
-def tool_names(tools: Sequence[Any] | None) -> list[str]:
+def tool_names(tools: Sequence[Mapping[str, object]] | None) -> list[str]:
     """The names of tool definitions, in OpenAI's form or bare."""
-    return [str((tool.get("function") or tool).get("name", "")) for tool in tools or ()]
+    return [_tool_name(tool) for tool in tools or ()]
+
+
+def _tool_name(tool: Mapping[str, object]) -> str:
+    function = tool.get("function")
+    named = function if isinstance(function, Mapping) else tool
+    return str(named.get("name", ""))
 
 
 def _without(text: str, special: Sequence[str]) -> str:
@@ -165,7 +171,7 @@ def _python_call(node: ast.Call, body: str) -> _Call:
     return _Call(name, given, text)
 
 
-def _storable(value: Any) -> Any:
+def _storable(value: object) -> Any:
     """The value as JSON in UTF-8 gives it back. Raises: ValueError, TypeError when a row cannot hold it."""
     return json.loads(json.dumps(value, ensure_ascii=False, allow_nan=False).encode())
 
@@ -174,6 +180,6 @@ def _called(node: ast.Call) -> str:
     return ast.unparse(node.func) if isinstance(node.func, ast.Name | ast.Attribute) else ""
 
 
-def _sent(call: ToolCall) -> dict[str, Any]:
+def _sent(call: ToolCall) -> dict[str, object]:
     function = {"name": call.name, "arguments": copy.deepcopy(call.arguments or {})}
     return {"id": call.id, "type": "function", "function": function}

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
-from typing import Any
 
 from explorers.conversations.messages import key, one_form
 from explorers.conversations.replies import BudgetSpent, Reply
@@ -42,7 +41,7 @@ class RecordingModel(ABC):
         self,
         messages: Sequence[Message],
         *,
-        tools: Sequence[Mapping[str, Any]] | None = None,
+        tools: Sequence[Mapping[str, object]] | None = None,
         max_tokens: int | None = None,
         stop: Sequence[str] = (),
     ) -> Reply:
@@ -86,12 +85,18 @@ class RecordingModel(ABC):
         ]
 
     @abstractmethod
-    def _begun(self, given: list[dict[str, Any]], offered: str, tools: Sequence[Any] | None) -> Turn:
+    def _begun(
+        self, given: Sequence[Message], offered: str, tools: Sequence[Mapping[str, object]] | None
+    ) -> Turn:
         """The next turn of the conversation `given`: what it continues, and what it adds."""
 
     @abstractmethod
     async def _sample(
-        self, turn: Turn, given: list[dict[str, Any]], sampling: Sampling, tools: Sequence[Any] | None
+        self,
+        turn: Turn,
+        given: Sequence[Message],
+        sampling: Sampling,
+        tools: Sequence[Mapping[str, object]] | None,
     ) -> Reply:
         """Sample a turn, which was begun."""
 
@@ -100,7 +105,11 @@ class RecordingModel(ABC):
         return row
 
     async def _recorded(
-        self, turn: Turn, given: list[dict[str, Any]], sampling: Sampling, tools: Sequence[Any] | None
+        self,
+        turn: Turn,
+        given: Sequence[Message],
+        sampling: Sampling,
+        tools: Sequence[Mapping[str, object]] | None,
     ) -> Reply:
         """Sample a turn and keep it; one that fails leaves no trace."""
         self._turns.begin(turn)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from rft_data.core.errors import BudgetSpent, ContextOverflow
+from rft_data.core.rows import Message
 
 __all__ = ["BudgetSpent", "ContextOverflow", "Reply", "ToolCall"]
 
@@ -18,7 +18,7 @@ class ToolCall:
     id: str
     name: str
     """Empty when the sampled text does not name a tool."""
-    arguments: Mapping[str, Any] | None
+    arguments: Mapping[str, object] | None
     """None: the sampled text is no valid call; `text` has it."""
     text: str
     """The call as it was sampled."""
@@ -36,6 +36,6 @@ class Reply:
     """Calls in the order they were sampled, malformed ones included."""
     finish_reason: str
     """A `FinishReason`, or another word of the engine."""
-    message: Mapping[str, Any]
+    message: Message
     """The message to append to the conversation: role, content, and where there are
     any, reasoning_content and tool_calls (the valid ones)."""

@@ -5,13 +5,37 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import NotRequired, TypedDict
 
 from explorers.conversations.turns import Turn, Turns
 from rft_data.core.images import PROCESSOR, image_ids
 from rft_data.core.protocols import RolloutContext, Sampling
-from rft_data.core.rows import Experience, Task, VersionSpan, experience_id_of
-from rft_data.core.words import HISTORY_DRIFT, Drift
+from rft_data.core.rows import Experience, Message, Task, VersionSpan, experience_id_of
+from rft_data.core.words import HISTORY_DRIFT, Drift, RowSource
+
+
+class RowNames(TypedDict):
+    """Columns that say which rollout of which task a row is, and which of its turns."""
+
+    experience_id: str
+    source: RowSource
+    run_id: str
+    taskset: str
+    task_id: str
+    group_id: str
+    attempt: int
+    member: int
+    turn: int
+    explorer_id: str
+
+
+class Constant(TypedDict):
+    """Columns that are the same in every row of a rollout."""
+
+    sampling: Mapping[str, object]
+    tokenizer_hash: str
+    metadata: Mapping[str, object]
+    payloads: NotRequired[Sequence[str]]
 
 
 @dataclass(slots=True)
@@ -60,8 +84,8 @@ def constant_columns(
     sampling: Sampling,
     tokenizer_hash: str,
     drift: Mapping[Drift, int],
-    metadata: Mapping[str, Any] | None = None,
-) -> dict[str, Any]:
+    metadata: Mapping[str, object] | None = None,
+) -> Constant:
     """Columns that are the same in every row of a rollout; `drift`: its chat calls by how they drifted."""
     drifted = {str(kind): n for kind, n in sorted(drift.items()) if kind is not Drift.EXACT}
     return {
@@ -77,11 +101,11 @@ def step_rows(turns: Turns) -> list[tuple[Turn, set[Turn]]]:
 
 
 def experience(
-    last: Turn, trained: set[Turn], task: Task, ctx: RolloutContext, turn: int, constant: dict[str, Any]
+    last: Turn, trained: set[Turn], task: Task, ctx: RolloutContext, turn: int, constant: Constant
 ) -> Experience:
     """The row that ends with the turn `last`; `constant`: columns that are the same in every row."""
     tokens = _Tokens()
-    messages: list[dict[str, Any]] = []
+    messages: list[Message] = []
     prompt_messages = 0
     for one in last.path:
         if not any(tokens.mask):
@@ -92,7 +116,7 @@ def experience(
     images = image_ids(messages)
     if images:
         processor = next((one.processor for one in last.path if one.processor), "")
-        metadata = {**constant["metadata"], PROCESSOR: processor}
+        metadata: dict[str, object] = {**constant["metadata"], PROCESSOR: processor}
         constant = {**constant, "payloads": images, "metadata": metadata}
     return Experience(
         **row_names(task, ctx, turn),
@@ -112,7 +136,7 @@ def experience(
     )
 
 
-def row_names(task: Task, ctx: RolloutContext, turn: int = 0) -> dict[str, Any]:
+def row_names(task: Task, ctx: RolloutContext, turn: int = 0) -> RowNames:
     """The columns that say which rollout of which task a row is, and which of its turns."""
     return {
         "experience_id": experience_id_of(ctx.run_id, task.key, ctx.attempt, ctx.group_id, ctx.member, turn),

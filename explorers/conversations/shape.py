@@ -9,9 +9,23 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import TypedDict
 
 from explorers.conversations.template import THINK_CLOSE, THINK_OPEN, ChatTemplate
+from rft_data.core.rows import Message
+
+
+class _Function(TypedDict):
+    name: str
+    description: str
+    parameters: Mapping[str, object]
+
+
+class ToolDefinition(TypedDict):
+    """A tool in OpenAI's form."""
+
+    type: str
+    function: _Function
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +40,7 @@ class Form:
     """Number of tool calls."""
 
 
-def form(message: Mapping[str, Any]) -> Form:
+def form(message: Message) -> Form:
     """The form of a message."""
     content = message.get("content")
     block = isinstance(content, str) and message["role"] == "assistant" and THINK_CLOSE in content
@@ -77,25 +91,25 @@ def broken(template: ChatTemplate, forms: tuple[Form, ...], last: int, offered: 
     return ""
 
 
-def synthetic(forms: Sequence[Form], template: ChatTemplate) -> list[dict[str, Any]]:
+def synthetic(forms: Sequence[Form], template: ChatTemplate) -> list[Message]:
     """A conversation of this shape, in which each text is another."""
-    said: list[dict[str, Any]] = []
-    waiting: list[dict[str, Any]] = []
+    said: list[Message] = []
+    waiting: list[Message] = []
     for place, one in enumerate(forms):
-        message: dict[str, Any] = {"role": one.role, "content": f"text {place}" if one.says else ""}
+        message: Message = {"role": one.role, "content": f"text {place}" if one.says else ""}
         if one.role == "assistant":
             message, waiting = _turn(one, place, template), []
             waiting += message.get("tool_calls", [])
         elif one.role == "tool" and waiting:
             call = waiting.pop(0)
-            message |= {"tool_call_id": call["id"], "name": call["function"]["name"]}
+            message = {**message, "tool_call_id": call["id"], "name": call["function"]["name"]}
         said.append(message)
     return said
 
 
-def _turn(one: Form, place: int, template: ChatTemplate) -> dict[str, Any]:
+def _turn(one: Form, place: int, template: ChatTemplate) -> Message:
     marks = _marks(place)
-    message: dict[str, Any] = {"role": "assistant", "content": marks.say if one.says else ""}
+    message: dict[str, object] = {"role": "assistant", "content": marks.say if one.says else ""}
     if one.thinks and template.renders_thinking:
         message["reasoning_content"] = marks.think
     elif one.thinks:
@@ -137,7 +151,7 @@ def _opening(one: Form, marks: _Marks, rest: str, first: str) -> str:
     return ""
 
 
-def tool_definitions(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def tool_definitions(messages: Sequence[Message]) -> list[ToolDefinition]:
     """Definitions of the tools that a synthetic conversation calls, at least one."""
     names = [call["function"]["name"] for message in messages for call in message.get("tool_calls", ())]
     parameters = {"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]}

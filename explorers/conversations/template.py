@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 from rft_data.core.errors import RecipeError, RowError
 from rft_data.core.images import for_template
 from rft_data.core.rows import Message
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 MARK = "rft7content7mark"
 """Content of the synthetic turn; what follows it is what a template puts after a turn."""
@@ -26,7 +29,9 @@ THINK_OPEN, THINK_CLOSE = "<think>", "</think>"
 class ChatTemplate:
     """Renders prompts and what comes between turns."""
 
-    def __init__(self, tokenizer: Any, arguments: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self, tokenizer: PreTrainedTokenizerBase, arguments: Mapping[str, object] | None = None
+    ) -> None:
         """`arguments`: what the template takes beside messages and tools (`enable_thinking`, ...).
 
         A tokenizer without a chat template can only complete texts.
@@ -44,7 +49,7 @@ class ChatTemplate:
 
     # --- ids ---------------------------------------------------------------------------------------
 
-    def prompt(self, messages: Sequence[Message], tools: Sequence[Any] | None) -> list[int]:
+    def prompt(self, messages: Sequence[Message], tools: Sequence[Mapping[str, object]] | None) -> list[int]:
         """The ids of a whole prompt, for the first turn of a row.
 
         Raises: RowError when the template refuses the messages.
@@ -52,7 +57,12 @@ class ChatTemplate:
         return self.ids(self.text(messages, tools, opened=True))
 
     def between(
-        self, last: Message, appended: Sequence[Message], tools: Sequence[Any] | None, *, ended: bool
+        self,
+        last: Message,
+        appended: Sequence[Message],
+        tools: Sequence[Mapping[str, object]] | None,
+        *,
+        ended: bool,
     ) -> list[int]:
         """The ids between a sampled turn and the next one.
 
@@ -81,7 +91,9 @@ class ChatTemplate:
 
     # --- texts -------------------------------------------------------------------------------------
 
-    def text(self, messages: Sequence[Message], tools: Sequence[Any] | None, *, opened: bool) -> str:
+    def text(
+        self, messages: Sequence[Message], tools: Sequence[Mapping[str, object]] | None, *, opened: bool
+    ) -> str:
         """A conversation as the template writes it; `opened`: with the opening of the next turn.
 
         Raises: RowError when the template refuses the messages.
@@ -104,7 +116,9 @@ class ChatTemplate:
             ) from err
         return rendered
 
-    def tail(self, last: Message, appended: Sequence[Message], tools: Sequence[Any] | None) -> str:
+    def tail(
+        self, last: Message, appended: Sequence[Message], tools: Sequence[Mapping[str, object]] | None
+    ) -> str:
         """What the template puts between the sampled text of `last` and that of the next turn.
 
         Raises: RowError when the template refuses the messages, or shows nothing of the turn.
@@ -125,7 +139,7 @@ class ChatTemplate:
             )
         return self.ending(tools) + whole[len(before) :]
 
-    def ending(self, tools: Sequence[Any] | None = None) -> str:
+    def ending(self, tools: Sequence[Mapping[str, object]] | None = None) -> str:
         """What the template puts after a turn: its end token, and often a line break."""
         return _after_mark(self.text([_ASK, _turn()], tools, opened=False))
 
@@ -147,7 +161,9 @@ class ChatTemplate:
         return "rft7thinking7mark" in self.text([_ASK, thought], None, opened=False)
 
 
-def template_arguments(tokenizer: Any, given: Mapping[str, Any] | None) -> dict[str, Any]:
+def template_arguments(
+    tokenizer: PreTrainedTokenizerBase, given: Mapping[str, object] | None
+) -> dict[str, object]:
     """The arguments of a chat template.
 
     Raises: RecipeError for one that the template does not use: a template ignores what it does not know.
@@ -162,7 +178,7 @@ def template_arguments(tokenizer: Any, given: Mapping[str, Any] | None) -> dict[
     return dict(given or {})
 
 
-def no_template(given: Mapping[str, Any] | None) -> None:
+def no_template(given: Mapping[str, object] | None) -> None:
     """Raises: RecipeError for arguments of a chat template where the endpoint renders the messages."""
     if given:
         raise RecipeError(
@@ -171,7 +187,7 @@ def no_template(given: Mapping[str, Any] | None) -> None:
         )
 
 
-def _turn() -> dict[str, Any]:
+def _turn() -> Message:
     return {"role": "assistant", "content": MARK}
 
 

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from explorers.conversations.replies import Reply
 from rft_data.core.errors import EngineError
 from rft_data.core.protocols import Completion
-from rft_data.core.rows import VersionSpan
+from rft_data.core.rows import Message, VersionSpan
 
 
 @dataclass(eq=False, slots=True)
@@ -22,7 +21,7 @@ class Turn:
     parent: Turn | None
     keys: tuple[str, ...]
     """Keys of the appended messages; for a completion of plain text or ids, what it was asked with."""
-    messages: tuple[dict[str, Any], ...]
+    messages: tuple[Message, ...]
     """The appended messages."""
     context: list[int]
     """Ids that stand before the sampled ones: given, not sampled."""
@@ -77,7 +76,7 @@ class Turn:
         return turns[::-1]
 
     @property
-    def conversation(self) -> list[dict[str, Any]]:
+    def conversation(self) -> list[Message]:
         """All messages up to and with this turn."""
         return [
             message
