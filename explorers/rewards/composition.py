@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypedDict
 
 from explorers.rewards.contract import Outcome, Score
 from explorers.rewards.unscored import reason_text
@@ -39,7 +39,7 @@ class RewardPart:
     name: str
     use: str
     weight: float = 1.0
-    args: Mapping[str, Any] = field(default_factory=dict)
+    args: Mapping[str, object] = field(default_factory=dict)
     low: float = -math.inf
     high: float = math.inf
     gate: Gate | None = None
@@ -49,6 +49,14 @@ class RewardPart:
     def counted(self, value: float) -> float:
         """What a value adds to the total."""
         return min(max(value, self.low), self.high) * self.weight
+
+
+class RewardColumns(TypedDict):
+    """The reward of a row, as its columns."""
+
+    reward: float | None
+    reward_parts: Mapping[str, float]
+    unscored_reason: str | None
 
 
 class Composition:
@@ -67,7 +75,7 @@ class Composition:
             _check_part(part, names[:place], self._parts)
 
     @classmethod
-    def from_recipe(cls, components: Sequence[Mapping[str, Any]]) -> Composition:
+    def from_recipe(cls, components: Sequence[Mapping[str, object]]) -> Composition:
         """From `{"use"}` each, and `weight`, `args`, `name`, `min`, `max`, `only_if`, `tasksets`."""
         return cls([_part(one) for one in components])
 
@@ -118,7 +126,7 @@ class Composition:
             unscored_reason="; ".join(reasons) or None,
         )
 
-    def columns(self, found: Mapping[str, Outcome], *, whole: bool = True) -> dict[str, Any]:
+    def columns(self, found: Mapping[str, Outcome], *, whole: bool = True) -> RewardColumns:
         """`reward`, `reward_parts` and `unscored_reason` of a row; a component that did not run is left out.
 
         `whole`: False while components of the group are missing; the reward stays open then.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from numbers import Real
@@ -70,7 +70,7 @@ class Score:
 Outcome: TypeAlias = Score | Unscored
 
 
-def reward_kind(reward: Any, name: str) -> RewardKind:
+def reward_kind(reward: object, name: str) -> RewardKind:
     """How to call a reward.
 
     Raises: RecipeError when its parameters are none of those that a reward may have.
@@ -131,7 +131,7 @@ def outcomes(value: Any, members: int | None) -> tuple[Outcome, ...]:
     return tuple(map(outcome, value))
 
 
-def outcome(value: Any) -> Outcome:
+def outcome(value: object) -> Outcome:
     """What a reward returned for one rollout; anything but a value, parts or Unscored has a reason."""
     if isinstance(value, Unscored):
         known = value.cause in set(UnscoredCause)
@@ -147,7 +147,7 @@ def outcome(value: Any) -> Outcome:
     return Unscored(f"returned {found}; wanted a finite number or Unscored(reason)")
 
 
-def is_finite(value: Any) -> TypeGuard[float]:
+def is_finite(value: object) -> TypeGuard[float]:
     """Whether a value is a number that a row can hold; an integer may be too large for that."""
     try:
         return isinstance(value, Real) and math.isfinite(value)
@@ -167,14 +167,14 @@ def error_cause(error: BaseException) -> UnscoredCause:
     return UnscoredCause.INFRASTRUCTURE if isinstance(error, ConnectionError) else UnscoredCause.REWARD
 
 
-def arguments(kind: RewardKind, task: Task, judged: Judged) -> list[Any]:
+def arguments(kind: RewardKind, task: Task, judged: Judged) -> list[object]:
     """The arguments of a call, in order."""
     if isinstance(judged, Trajectory) and kind.subject is Subject.COMPLETION:
         judged = judged.completion
     return [task if word == "task" else judged for word in kind.takes]
 
 
-def judge(reward: Any, kind: RewardKind, task: Task, judged: Judged) -> tuple[Outcome, ...]:
+def judge(reward: Callable[..., object], kind: RewardKind, task: Task, judged: Judged) -> tuple[Outcome, ...]:
     """What a reward says, one outcome for each rollout. An exception becomes Unscored with a reason.
 
     Raises: MemoryError; its process must end then.

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from rft_data.core.errors import MissingFileError, RecipeError
 from rft_data.core.gpus import gpu_number
@@ -20,7 +20,7 @@ _KIND = "ForSequenceClassification"
 _TOKENS = 8192
 """Most tokens of a forward pass, padding included; one longer conversation is a pass by itself."""
 
-Conversation: TypeAlias = Sequence[Mapping[str, Any]]
+Conversation: TypeAlias = Sequence[Mapping[str, object]]
 
 
 class ConversationScorer:

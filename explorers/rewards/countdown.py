@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from fractions import Fraction
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from explorers.rewards.final_answer import final_answer
 from rft_data.core.protocols import Unscored
@@ -52,7 +52,7 @@ class Countdown:
         return float(found is not None and allowed and found == Fraction(target))
 
 
-def _whole(numbers: Any) -> bool:
+def _whole(numbers: object) -> bool:
     return isinstance(numbers, Sequence) and bool(numbers) and all(isinstance(one, int) for one in numbers)
 
 

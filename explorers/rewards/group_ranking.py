@@ -10,7 +10,6 @@ import random
 import statistics
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
 
 from explorers.rewards.judge_panel import JudgePanel, agreement, usable
 from rft_data.core.canonical import content_id
@@ -46,12 +45,12 @@ class GroupRanking:
 
     def __init__(
         self,
-        judges: Sequence[Mapping[str, Any]],
+        judges: Sequence[Mapping[str, object]],
         criterion: str = CRITERION,
         orders: int = 1,
         seed: int = 0,
-        sampling: Mapping[str, Any] | None = None,
-        limits: Mapping[str, Any] | None = None,
+        sampling: Mapping[str, object] | None = None,
+        limits: Mapping[str, object] | None = None,
         cache: str | None = None,
         deadline_s: float = 120.0,
     ) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Protocol
 
 from rft_data.core.lookup import need
 from rft_data.core.protocols import Unscored
@@ -15,6 +15,10 @@ _FENCED = re.compile(r"```(?:json)?\s*\n(.*?)```", re.DOTALL)
 _NOTHING = object()
 
 
+class _Validator(Protocol):
+    def is_valid(self, instance: object) -> bool: ...
+
+
 class JsonSchema:
     """1.0 when the completion's JSON is valid under the schema, else 0.0.
 
@@ -22,7 +26,7 @@ class JsonSchema:
     may take for ever.
     """
 
-    def __init__(self, schema: Mapping[str, Any] | None = None, metadata: str = "schema") -> None:
+    def __init__(self, schema: Mapping[str, object] | None = None, metadata: str = "schema") -> None:
         """Check the schema.
 
         Args: schema: for all tasks; None: each task has its own under the key `metadata` of its metadata.
@@ -46,13 +50,14 @@ class JsonSchema:
         value = _read(completion)
         return float(value is not _NOTHING and validator.is_valid(value))
 
-    def _made(self, schema: Mapping[str, Any]) -> Any:
+    def _made(self, schema: Mapping[str, object]) -> _Validator:
         kind = self._library.validators.validator_for(schema)
         kind.check_schema(schema)
-        return kind(schema)
+        made: _Validator = kind(schema)
+        return made
 
 
-def _read(completion: str) -> Any:
+def _read(completion: str) -> object:
     """The JSON value that a completion holds; _NOTHING without one."""
     fenced = _FENCED.findall(completion)
     try:

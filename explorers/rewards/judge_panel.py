@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from rft_data.core.lookup import need
 from rft_data.core.protocols import Unscored
@@ -15,10 +15,11 @@ from rft_data.core.words import UnscoredCause
 if TYPE_CHECKING:
     from ops.judge.judge_asker import JudgeAsker
 
-Read: TypeAlias = "Callable[[str], Any | str]"
+T = TypeVar("T")
+Read: TypeAlias = Callable[[str], T | str]
 """What a reply says, or as a text why it says nothing."""
 
-_SAMPLING: Mapping[str, Any] = {"temperature": 0.0, "max_tokens": 1024}
+_SAMPLING: Mapping[str, object] = {"temperature": 0.0, "max_tokens": 1024}
 _KNOWN = {"base_url", "model", "api_key_env"}
 
 
@@ -27,10 +28,10 @@ class JudgePanel:
 
     def __init__(
         self,
-        judges: Sequence[Mapping[str, Any]],
+        judges: Sequence[Mapping[str, object]],
         *,
-        sampling: Mapping[str, Any] | None,
-        limits: Mapping[str, Any] | None,
+        sampling: Mapping[str, object] | None,
+        limits: Mapping[str, object] | None,
         cache: str | None,
     ) -> None:
         """Read the keys; nothing is asked yet.
@@ -61,7 +62,7 @@ class JudgePanel:
             for judge in judges
         ]
 
-    async def ask(self, questions: Sequence[tuple[str, Read]]) -> list[Any | str]:
+    async def ask(self, questions: Sequence[tuple[str, Read[T]]]) -> list[T | str]:
         """What every judge's reply to every prompt says, or as a text why it says nothing.
 
         Args: questions: a prompt each, and how its replies are read: a text says why one is of no use.
@@ -70,12 +71,12 @@ class JudgePanel:
         return list(await asyncio.gather(*asked))
 
 
-async def _read(asker: JudgeAsker, prompt: str, read: Read) -> Any | str:
+async def _read(asker: JudgeAsker, prompt: str, read: Read[T]) -> T | str:
     reply = await asker.ask(prompt, lambda text: not isinstance(read(text), str))
     return reply.error or read(reply.text)
 
 
-def usable(readings: Sequence[Any | str]) -> list[Any] | Unscored:
+def usable(readings: Sequence[T | str]) -> list[T] | Unscored:
     """The readings that are no reason, if they are more than half of all; else the first reason.
 
     Args: readings: what each reply says, or as a text why it says nothing.

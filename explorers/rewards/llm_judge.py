@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from explorers.rewards.judge_panel import JudgePanel, agreement, usable
 from rft_data.core.lookup import need
@@ -19,11 +18,11 @@ class LlmJudge:
 
     def __init__(
         self,
-        judges: Sequence[Mapping[str, Any]],
+        judges: Sequence[Mapping[str, object]],
         template: str | None = None,
-        score: Mapping[str, Any] | None = None,
-        sampling: Mapping[str, Any] | None = None,
-        limits: Mapping[str, Any] | None = None,
+        score: Mapping[str, object] | None = None,
+        sampling: Mapping[str, object] | None = None,
+        limits: Mapping[str, object] | None = None,
         cache: str | None = None,
         deadline_s: float = 120.0,
     ) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from explorers.rewards.final_answer import final_answer
 from rft_data.core.errors import UnknownComponentError
@@ -14,7 +13,7 @@ from rft_data.core.rows import Task
 _SOURCE = "source_dataset"
 _NO_ANSWER = (None, "None")
 """Answers of datasets that give none; the second is what a taskset makes of the first."""
-Scorer = Callable[[str, Mapping[str, Any]], float]
+Scorer = Callable[[str, Mapping[str, object]], float]
 
 
 class ReasoningGymScore:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
 
 from explorers.rewards.code_tests import CodeTests
 from explorers.rewards.contract import RewardKind, reward_kind
@@ -50,7 +49,7 @@ def is_trusted(use: str) -> bool:
     return bool(getattr(REWARDS.get(use), "trusted", False))
 
 
-def make_reward(use: str, args: Mapping[str, Any]) -> Any:
+def make_reward(use: str, args: Mapping[str, object]) -> Callable[..., object]:
     """The built-in reward called `use`, or what `package.module:Name` leads to.
 
     A class is made with `args`; a function is the reward itself, called with `args` besides.
@@ -61,7 +60,7 @@ def make_reward(use: str, args: Mapping[str, Any]) -> Any:
         if inspect.isfunction(kind):
             inspect.signature(kind).bind_partial(**args)
             return functools.partial(kind, **args) if args else kind
-        return kind(**args)
+        made: Callable[..., object] = kind(**args)
     except RftError:
         raise
     except Exception as err:  # a reward's constructor is user code
@@ -69,6 +68,7 @@ def make_reward(use: str, args: Mapping[str, Any]) -> Any:
             f"reward '{use}' cannot be built with the arguments {dict(args)} ({type(err).__name__}: {err}); "
             "correct its 'args' in the recipe."
         ) from err
+    return made
 
 
 def built_in_kind(use: str) -> RewardKind | None:

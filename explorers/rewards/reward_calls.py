@@ -40,14 +40,18 @@ class Scored:
         return first if isinstance(first, Unscored) else first.value
 
 
-def encode_line(message: Mapping[str, Any]) -> bytes:
+def encode_line(message: Mapping[str, object]) -> bytes:
     """A message as one line."""
     return json.dumps(message, default=_plain).encode() + b"\n"
 
 
 def encode_call(number: int, reward: str, task: Task, judged: Judged) -> bytes:
     """One call as a line; numbers begin at 1."""
-    call = {"number": number, "reward": reward, "task": {name: getattr(task, name) for name in _TASK_FIELDS}}
+    call: dict[str, object] = {
+        "number": number,
+        "reward": reward,
+        "task": {name: getattr(task, name) for name in _TASK_FIELDS},
+    }
     if isinstance(judged, str):
         call["completion"] = judged
     elif isinstance(judged, Trajectory):
@@ -67,7 +71,7 @@ def decode_call(call: Mapping[str, Any]) -> tuple[Task, Judged]:
     return task, [Trajectory(task=task, **one) for one in call["group"]]
 
 
-def encode_outcomes(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
+def encode_outcomes(outcomes: Sequence[Outcome]) -> list[dict[str, object]]:
     """Outcomes as JSON values."""
     return [
         {"unscored": one.reason, "cause": one.cause}
@@ -77,7 +81,7 @@ def encode_outcomes(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
     ]
 
 
-def decode_answer(answer: Mapping[str, Any]) -> Scored | None:
+def decode_answer(answer: Mapping[str, object]) -> Scored | None:
     """What an answer says; None when it has not the form of one."""
     found, seconds = answer.get("outcomes"), answer.get("seconds")
     if not isinstance(seconds, float) or not math.isfinite(seconds):
@@ -88,7 +92,7 @@ def decode_answer(answer: Mapping[str, Any]) -> Scored | None:
     return Scored(tuple(one for one in outcomes if one is not None), seconds, spent="spent" in answer)
 
 
-def encode_kind(kind: RewardKind) -> dict[str, Any]:
+def encode_kind(kind: RewardKind) -> dict[str, object]:
     """A kind as JSON values."""
     return {"takes": kind.takes, "asynchronous": kind.asynchronous, "deadline_s": kind.deadline_s}
 
@@ -113,10 +117,10 @@ def _outcome(one: object) -> Outcome | None:
     return Score(value, parts)  # type: ignore[arg-type]
 
 
-def _rollout(trajectory: Trajectory) -> dict[str, Any]:
+def _rollout(trajectory: Trajectory) -> dict[str, object]:
     return {name: getattr(trajectory, name) for name in _ROLLOUT_FIELDS}
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: Any) -> object:
     """Arrays as lists, other mappings as dicts."""
     return value.tolist() if hasattr(value, "tolist") else dict(value)

@@ -12,7 +12,7 @@ import os
 import socket
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 from explorers.rewards.contract import RewardKind, judge, reward_kind
@@ -24,7 +24,7 @@ from rft_data.core.errors import RftError
 from rft_data.core.masking import hide
 from rft_data.core.protocols import Unscored
 
-Built: TypeAlias = Mapping[str, tuple[Any, RewardKind]]
+Built: TypeAlias = Mapping[str, tuple[Callable[..., Any], RewardKind]]
 """Rewards and how they are called, by name."""
 
 
@@ -66,10 +66,10 @@ def _built(components: list[dict[str, Any]]) -> Built:
     return found
 
 
-def _answer(rewards: Built, call: dict[str, Any], memory_bytes: int) -> dict[str, Any]:
+def _answer(rewards: Built, call: dict[str, Any], memory_bytes: int) -> dict[str, object]:
     task, judged = decode_call(call)
     started = time.perf_counter()
-    spent: dict[str, Any] = {}
+    spent: dict[str, object] = {}
     try:
         found = judge(*rewards[call["reward"]], task, judged)
     except MemoryError:
@@ -78,7 +78,7 @@ def _answer(rewards: Built, call: dict[str, Any], memory_bytes: int) -> dict[str
     return {"outcomes": encode_outcomes(found), "seconds": time.perf_counter() - started, **spent}
 
 
-def _send(channel: socket.socket, answer: Mapping[str, Any]) -> None:
+def _send(channel: socket.socket, answer: Mapping[str, object]) -> None:
     channel.sendall(encode_line(answer))
 
 

@@ -13,7 +13,6 @@ import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from typing import Any
 
 from explorers.rewards.contract import Judged
 from explorers.rewards.reward_calls import Scored, decode_answer, encode_call, encode_line
@@ -46,7 +45,7 @@ class RewardLane:
 
     def __init__(
         self,
-        components: Sequence[Mapping[str, Any]],
+        components: Sequence[Mapping[str, object]],
         *,
         deadlines_s: Mapping[str, float],
         memory_bytes: int,

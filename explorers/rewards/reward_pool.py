@@ -13,7 +13,6 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any
 
 from explorers.rewards.contract import Judged, RewardKind
 from explorers.rewards.reward_calls import Scored, encode_call
@@ -57,7 +56,7 @@ class RewardPool:
 
     def __init__(
         self,
-        components: Sequence[Mapping[str, Any]],
+        components: Sequence[Mapping[str, object]],
         *,
         processes: int,
         deadline_s: float,

@@ -44,7 +44,7 @@ class RewardProcess(Child):
 
     def __init__(
         self,
-        components: Sequence[Mapping[str, Any]],
+        components: Sequence[Mapping[str, object]],
         memory_bytes: int,
         *,
         together_s: Mapping[str, float] | None = None,

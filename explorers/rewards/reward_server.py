@@ -11,7 +11,7 @@ import asyncio
 import random
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from explorers.rewards.contract import is_finite
@@ -23,6 +23,9 @@ from rft_data.core.protocols import Unscored
 from rft_data.core.rows import Message, Task
 from rft_data.core.text import shown
 from rft_data.core.words import UnscoredCause
+
+if TYPE_CHECKING:
+    import httpx2
 
 _TOGETHER_S = 0.01
 """How long the first conversation of a request waits for others."""
@@ -56,7 +59,7 @@ class RewardServer:
         self._key = key
         self._headers = {} if key is None else {"Authorization": f"Bearer {key}"}
         self._httpx = need("httpx2", "ops", "the reward reward_server")
-        self._client: Any = None
+        self._client: httpx2.AsyncClient | None = None
         self._waiting: list[tuple[Sequence[Message], asyncio.Future[float | Unscored]]] = []
         self._sending: set[asyncio.Task[None]] = set()
 
@@ -91,11 +94,11 @@ class RewardServer:
             if not answer.done():
                 answer.set_result(found if isinstance(found, Unscored) else found[place])
 
-    async def _post(self, asked: Mapping[str, Any]) -> Any:
+    async def _post(self, client: httpx2.AsyncClient, asked: Mapping[str, object]) -> httpx2.Response:
         """The answer to a request, made again while the server has too much to do and there is time left."""
         end = time.monotonic() + self.deadline_s
         while True:
-            answer = await self._client.post(self._url, json=asked)
+            answer = await client.post(self._url, json=asked)
             wait_s = _retry_after_s(answer.headers.get("Retry-After", ""))
             if answer.status_code != _TOO_MANY or time.monotonic() + wait_s > end:
                 return answer
@@ -105,7 +108,7 @@ class RewardServer:
         if self._client is None:
             self._client = self._httpx.AsyncClient(timeout=self.deadline_s, headers=self._headers)
         try:
-            answer = await self._post({"conversations": conversations})
+            answer = await self._post(self._client, {"conversations": conversations})
             rewards = _rewards(answer.json(), len(conversations)) if answer.status_code == 200 else None
         except (self._httpx.HTTPError, ValueError, RecursionError) as err:
             return Unscored(
@@ -117,7 +120,7 @@ class RewardServer:
         return rewards
 
 
-def _rewards(answer: Any, wanted: int) -> list[float | Unscored] | None:
+def _rewards(answer: object, wanted: int) -> list[float | Unscored] | None:
     """The rewards of an answer; None when they are not as many finite numbers, or reasons, as wanted."""
     rewards = answer.get("rewards") if isinstance(answer, Mapping) else None
     if not isinstance(rewards, list) or len(rewards) != wanted:
@@ -126,7 +129,7 @@ def _rewards(answer: Any, wanted: int) -> list[float | Unscored] | None:
     return None if None in found else [one for one in found if one is not None]
 
 
-def _reward(told: Any) -> float | Unscored | None:
+def _reward(told: object) -> float | Unscored | None:
     if isinstance(told, Mapping) and isinstance(told.get("unscored"), str):
         cause = told.get("cause")
         return Unscored(told["unscored"], UnscoredCause(cause)) if cause in list(UnscoredCause) else None

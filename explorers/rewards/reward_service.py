@@ -67,7 +67,7 @@ class RewardService(ThreadingHTTPServer):
         host, port = self.server_address[:2]
         return f"http://{host!s}:{port}{PATH}"
 
-    def process_request(self, request: Any, client_address: Any) -> None:
+    def process_request(self, request: Any, client_address: object) -> None:
         """Answer in a thread of its own; at once where there are too many."""
         if self._connections.acquire(blocking=False):
             try:
@@ -84,7 +84,7 @@ class RewardService(ThreadingHTTPServer):
         finally:
             self.shutdown_request(request)
 
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
+    def process_request_thread(self, request: Any, client_address: object) -> None:
         """What the thread does."""
         try:
             super().process_request_thread(request, client_address)
@@ -123,7 +123,7 @@ class _Handler(BaseHTTPRequestHandler):
             finally:
                 self.server.slots.release()
 
-    def _scored(self, body: bytes) -> tuple[HTTPStatus, dict[str, Any]]:
+    def _scored(self, body: bytes) -> tuple[HTTPStatus, dict[str, object]]:
         conversations = _conversations(body)
         if conversations is None:
             wanted = '{"conversations": [[{"role": text, "content": text}, ...], ...]}'
@@ -143,7 +143,7 @@ class _Handler(BaseHTTPRequestHandler):
                 return
             size -= len(part)
 
-    def _answer(self, status: HTTPStatus, content: Mapping[str, Any]) -> None:
+    def _answer(self, status: HTTPStatus, content: Mapping[str, object]) -> None:
         data = json.dumps(content).encode()
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
@@ -153,7 +153,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(data)
 
-    def log_message(self, format: str, *args: Any) -> None:
+    def log_message(self, format: str, *args: object) -> None:
         """Nothing is logged."""
 
 

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import NotRequired, TypedDict
 
 from explorers.rewards.judge_panel import JudgePanel, agreement, usable
 from rft_data.core.lookup import need
@@ -40,6 +40,14 @@ class Criterion:
     """Below 0: what the answer should not do."""
 
 
+class CriterionSettings(TypedDict):
+    """A criterion as a recipe or a task writes it."""
+
+    name: str
+    text: str
+    weight: NotRequired[float]
+
+
 class Rubric:
     """sum(weight * grade) / sum(positive weights), grades scaled to [0, 1] and averaged over the judges.
 
@@ -50,11 +58,11 @@ class Rubric:
 
     def __init__(
         self,
-        judges: Sequence[Mapping[str, Any]],
-        criteria: Sequence[Mapping[str, Any]] | None = None,
+        judges: Sequence[Mapping[str, object]],
+        criteria: Sequence[CriterionSettings] | None = None,
         metadata: str = "rubric",
-        sampling: Mapping[str, Any] | None = None,
-        limits: Mapping[str, Any] | None = None,
+        sampling: Mapping[str, object] | None = None,
+        limits: Mapping[str, object] | None = None,
         cache: str | None = None,
         deadline_s: float = 120.0,
     ) -> None:
@@ -113,7 +121,7 @@ class Rubric:
         return found
 
 
-def read_criteria(given: Sequence[Mapping[str, Any]]) -> list[Criterion]:
+def read_criteria(given: Sequence[CriterionSettings]) -> list[Criterion]:
     """Criteria as a recipe or a task writes them.
 
     Raises: ValueError for none, two of one name, a name that is a part of the reward, or no positive weight;

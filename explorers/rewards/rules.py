@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import re
 import threading
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from rft_data.core.lookup import need
 from rft_data.core.protocols import Unscored
@@ -93,12 +93,12 @@ class MathVerify:
             return 0.0
         return float(self._library.verify(gold, self._parse(text), timeout_seconds=_time_limit(text)))
 
-    def _parse(self, text: str) -> list[Any]:
+    def _parse(self, text: str) -> list[object]:
         """math-verify's reading of a final answer; empty when it has none."""
         if not text:
             return []
         plain = _QUANTITY.fullmatch(text) or _LATEX.search(text)
-        parsed: list[Any] = self._library.parse(
+        parsed: list[object] = self._library.parse(
             text if plain else f"${text}$", parsing_timeout=_time_limit(text)
         )
         return parsed

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from explorers import clock
 from explorers.limits import Limits
 from explorers.meter import RETRIED, Meter
-from explorers.rewards.composition import Composition, RewardPart, is_open
+from explorers.rewards.composition import Composition, RewardColumns, RewardPart, is_open
 from explorers.rewards.contract import Judged, Outcome, RewardKind, Subject, group_size, judge, reward_kind
 from explorers.rewards.registry import built_in_kind, is_trusted, make_reward
 from explorers.rewards.reward_calls import Scored
@@ -37,7 +37,7 @@ class Rewards:
     def __init__(
         self,
         composition: Composition | Mapping[str, float],
-        local: Mapping[str, Any],
+        local: Mapping[str, Callable[..., object]],
         pool: RewardPool | None = None,
         meter: Meter | None = None,
         *,
@@ -77,7 +77,7 @@ class Rewards:
         chosen = self._composition.chosen(task)
         return not isinstance(chosen, Unscored) and any(map(self.is_of_groups, chosen))
 
-    async def score(self, task: Task, judged: str | Trajectory) -> dict[str, Any]:
+    async def score(self, task: Task, judged: str | Trajectory) -> RewardColumns:
         """The reward columns of an experience: `reward`, `reward_parts`, `unscored_reason`.
 
         Args: judged: the completion, or the whole rollout where rewards are to see more of it.
@@ -103,10 +103,10 @@ class Rewards:
                 break
         return scored
 
-    def score_all(self, pairs: Sequence[tuple[Task, str]]) -> list[dict[str, Any]]:
+    def score_all(self, pairs: Sequence[tuple[Task, str]]) -> list[RewardColumns]:
         """`score` for many completions at once, from outside of an event loop."""
 
-        async def all_at_once() -> list[dict[str, Any]]:
+        async def all_at_once() -> list[RewardColumns]:
             return await asyncio.gather(*(self.score(task, completion) for task, completion in pairs))
 
         return asyncio.run(all_at_once())
@@ -187,7 +187,7 @@ class Rewards:
 
 
 def make_rewards(
-    components: Sequence[Mapping[str, Any]], limits: Limits, meter: Meter | None = None
+    components: Sequence[Mapping[str, object]], limits: Limits, meter: Meter | None = None
 ) -> Rewards:
     """The reward that a recipe describes, its children started.
 
@@ -236,7 +236,7 @@ def _pool(parts: Sequence[RewardPart], limits: Limits) -> RewardPool | None:
     )
 
 
-def _component(part: RewardPart) -> dict[str, Any]:
+def _component(part: RewardPart) -> dict[str, object]:
     return {"use": part.use, "args": dict(part.args), "name": part.name}
 
 
@@ -248,7 +248,7 @@ def _deadline_s(part: RewardPart, pool: RewardPool | None, limits: Limits) -> fl
     """Seconds for one call: the reward's own where it has one, else those of the recipe's limits."""
     told = pool.kinds.get(part.name) if pool else None
     kind = told or built_in_kind(part.use)
-    own = None if kind is None else kind.deadline_s
+    own: Any = None if kind is None else kind.deadline_s
     if told is None:  # a built-in, which takes its deadline as an argument
         own = part.args.get("deadline_s", own)
     return limits.reward_deadline_s if own is None else float(own)

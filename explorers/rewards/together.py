@@ -6,7 +6,7 @@ import asyncio
 import json
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -20,7 +20,9 @@ _LONGEST = 1 << 30
 
 
 async def serve_together(
-    channel: socket.socket, rewards: Mapping[str, tuple[Any, RewardKind]], deadlines_s: Mapping[str, float]
+    channel: socket.socket,
+    rewards: Mapping[str, tuple[Callable[..., Any], RewardKind]],
+    deadlines_s: Mapping[str, float],
 ) -> None:
     """Answer calls, in whatever order they end, until the parent hangs up.
 
@@ -47,7 +49,11 @@ def _forget(running: dict[int, asyncio.Task[None]], number: int, _: asyncio.Task
 
 
 async def _answered(
-    writer: asyncio.StreamWriter, call: Mapping[str, Any], reward: Any, kind: RewardKind, deadline_s: float
+    writer: asyncio.StreamWriter,
+    call: Mapping[str, object],
+    reward: Callable[..., Any],
+    kind: RewardKind,
+    deadline_s: float,
 ) -> None:
     task, judged = decode_call(call)
     members, started = group_size(judged), time.perf_counter()

@@ -7,7 +7,6 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from rft_data.core.rows import Task
 
@@ -54,7 +53,7 @@ def unit_tests(task: Task, language: str) -> UnitTests:
     """
     given = task.metadata
     setup = str(given.get("setup") or given.get("test_setup_code") or "")
-    rows: Any = given.get("tests", given.get("test_list"))
+    rows = given.get("tests", given.get("test_list"))
     if rows is None and "input_output" in given:
         rows = _input_output(given["input_output"])
     if rows is None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Unpack
 
 from explorers.conversations.recording import RecordingModel
 from explorers.environments.making import environment_maker
@@ -15,12 +15,15 @@ from explorers.environments.text_environment import Shown, TextEnvironment
 from explorers.rewards.composition import WORLD
 from explorers.rewards.contract import is_finite
 from explorers.rewards.scoring import Rewards
-from explorers.workflows.pooled import PooledWorkflow, in_reset, with_observation
+from explorers.workflows.pooled import PooledWorkflow, TurnArguments, in_reset, with_observation
 from explorers.workflows.recorded import Course
 from rft_data.core.errors import RecipeError
 from rft_data.core.protocols import Engine, RolloutContext, Unscored
 from rft_data.core.rows import Experience, Task
 from rft_data.core.words import RolloutEnd
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 
 class RowShape(StrEnum):
@@ -48,21 +51,21 @@ class _Steps:
     invalid: int = 0
 
 
-class EnvironmentWorkflow(PooledWorkflow):
+class EnvironmentWorkflow(PooledWorkflow[TextEnvironment]):
     """Plays an environment: one row for a rollout, or one for each step with the state it began in."""
 
     def __init__(
         self,
-        tokenizer: Any,
+        tokenizer: PreTrainedTokenizerBase | None,
         rewards: Rewards,
         *,
         environment: str,
-        args: Mapping[str, Any] | None = None,
-        actions: Mapping[str, Any] | None = None,
+        args: Mapping[str, object] | None = None,
+        actions: Mapping[str, object] | None = None,
         pattern: str | None = None,
         invalid_reward: float = 0.0,
         shape: str = RowShape.CONVERSATION,
-        **limits: Any,
+        **limits: Unpack[TurnArguments],
     ) -> None:
         """Make a first environment and check that text can be its actions.
 
@@ -86,7 +89,8 @@ class EnvironmentWorkflow(PooledWorkflow):
         self._history = shape != RowShape.STEP_WISE_FRESH
         make = environment_maker(environment, dict(args or {}), actions, pattern)
         pooled = partial(EnvironmentPool, environment, make, reusable=True)
-        super().__init__(tokenizer, rewards, pooled, **{"turns": 20, "call_deadline_s": 30.0, **limits})
+        given: TurnArguments = {"turns": 20, "call_deadline_s": 30.0, **limits}
+        super().__init__(tokenizer, rewards, pooled, **given)
 
     async def run(self, task: Task, engine: Engine, ctx: RolloutContext) -> list[Experience]:
         """Play one rollout."""

@@ -6,16 +6,19 @@ import inspect
 from collections.abc import Callable, Coroutine, Mapping
 from copy import deepcopy
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Unpack
 
 from explorers.rewards.scoring import Rewards
-from explorers.workflows.recorded import Course, RecordedWorkflow
+from explorers.workflows.recorded import ConversationArguments, Course, RecordedWorkflow, WorldReward
 from rft_data.core.errors import RecipeError
 from rft_data.core.lookup import load
 from rft_data.core.protocols import Engine, RolloutContext
 from rft_data.core.rows import Experience, Task
 
-Play = Callable[..., Coroutine[Any, Any, Any]]
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+Play = Callable[..., Coroutine[object, None, WorldReward]]
 
 
 class FunctionWorkflow(RecordedWorkflow):
@@ -25,12 +28,12 @@ class FunctionWorkflow(RecordedWorkflow):
 
     def __init__(
         self,
-        tokenizer: Any,
+        tokenizer: PreTrainedTokenizerBase | None,
         rewards: Rewards,
         *,
         play: str,
-        args: Mapping[str, Any] | None = None,
-        **conversation: Any,
+        args: Mapping[str, object] | None = None,
+        **conversation: Unpack[ConversationArguments],
     ) -> None:
         """Load the function and check that it can be called.
 
@@ -57,7 +60,7 @@ class FunctionWorkflow(RecordedWorkflow):
         return await self.outcome(task, model.rows(task, ctx), course)
 
 
-def playable(name: str, play: Any, args: Mapping[str, Any], asked: str = "model") -> Play:
+def playable(name: str, play: object, args: Mapping[str, object], asked: str = "model") -> Play:
     """`play`, checked; `asked`: what its second argument is.
 
     Raises: RecipeError for what is no coroutine function of a task, a model (or client) and `args`.

@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol, cast
 
+from explorers.rewards.composition import RewardColumns
 from explorers.rewards.contract import raised
 from explorers.rewards.group_scoring import Members
 from explorers.workflows.recorded import WorldReward, with_world
@@ -60,7 +61,9 @@ async def world_scored(world: GroupWorld, task: Task, members: Members, deadline
 
 def _with_reward(rows: Sequence[Experience], given: WorldReward) -> list[Experience]:
     last = max(rows, key=lambda row: row.turn)
-    columns = {name: getattr(last, name) for name in ("reward", "reward_parts", "unscored_reason")}
+    columns = RewardColumns(
+        reward=last.reward, reward_parts=last.reward_parts, unscored_reason=last.unscored_reason
+    )
     whole = replace(last, **with_world(columns, given))
     return [whole if row is last else row for row in rows]
 

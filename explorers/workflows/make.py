@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import inspect
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import ExitStack
-from typing import Any
+from typing import TYPE_CHECKING
 
 from explorers.environments.making import text_player
 from explorers.environments.openenv_text import offers_tools
@@ -26,7 +26,10 @@ from rft_data.core.protocols import Engine, RolloutContext, Workflow
 from rft_data.core.rows import Experience, Task
 from rft_data.tasks.verifiers_environment import MAKER
 
-WORKFLOWS: Mapping[str, Any] = {
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+WORKFLOWS: Mapping[str, Callable[..., Workflow]] = {
     "single_turn": SingleTurn,
     "function": FunctionWorkflow,
     "tools": ToolsWorkflow,
@@ -104,7 +107,10 @@ class ChosenWorkflow:
 
 
 def make_workflows(
-    settings: Mapping[str, Any], others: Mapping[str, Mapping[str, Any]], tokenizer: Any, rewards: Rewards
+    settings: Mapping[str, object],
+    others: Mapping[str, Mapping[str, object]],
+    tokenizer: PreTrainedTokenizerBase | None,
+    rewards: Rewards,
 ) -> Workflow:
     """The workflow of a recipe and those that its tasks may name.
 
@@ -121,14 +127,17 @@ def make_workflows(
     return ChosenWorkflow(str(settings["use"]), default, named) if named else default
 
 
-def make_workflow(settings: Mapping[str, Any], tokenizer: Any, rewards: Rewards) -> Workflow:
+def make_workflow(
+    settings: Mapping[str, object], tokenizer: PreTrainedTokenizerBase | None, rewards: Rewards
+) -> Workflow:
     """Make the workflow that `settings["use"]` names, as `Class(tokenizer, rewards, **args)`.
 
     An import path may also lead to a coroutine function (of a model, or of a `client`), a class with tools, a
     `gymnasium.Env` or a client of OpenEnv: the built-in workflow for that plays it.
     Raises: UnknownComponentError; RecipeError when it cannot be built with `args`.
     """
-    name, args = str(settings["use"]), dict(settings.get("args") or {})
+    name, given = str(settings["use"]), settings.get("args")
+    args = dict(given) if isinstance(given, Mapping) else {}
     kind = lookup(name, WORKFLOWS, "workflow")
     if name not in WORKFLOWS and (player := _player(name, kind)):
         use, argument = player
@@ -162,7 +171,7 @@ def close_workflow(workflow: Workflow) -> None:
         workflow.close()
 
 
-def _player(name: str, kind: Any) -> tuple[str, str] | None:
+def _player(name: str, kind: object) -> tuple[str, str] | None:
     """The built-in that plays what an import path leads to; None for a workflow, which plays itself.
 
     Raises: RecipeError for a function that is no coroutine function.

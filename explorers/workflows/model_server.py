@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING
 
 from explorers.conversations.look_app import LookApp
 from explorers.conversations.openai_look import OpenAILook
@@ -11,6 +11,9 @@ from explorers.conversations.rollout_app import RolloutApp
 from explorers.workflows.recorded import RecordedWorkflow
 from rft_data.core.errors import RecipeError
 from rft_data.core.protocols import Engine, RolloutContext
+
+if TYPE_CHECKING:
+    from explorers.capture.captured_app import CaptureServer
 
 SMALL, VLLM = SERVERS = ("small", "vllm")
 _PARSERS = ("tool_parser", "reasoning_parser")
@@ -22,8 +25,8 @@ class ModelServer:
     def __init__(
         self,
         workflow: RecordedWorkflow,
-        server: str | Mapping[str, Any] = SMALL,
-        chat_template_kwargs: Mapping[str, Any] | None = None,
+        server: str | Mapping[str, object] = SMALL,
+        chat_template_kwargs: Mapping[str, object] | None = None,
     ) -> None:
         """Check the arguments.
 
@@ -39,7 +42,7 @@ class ModelServer:
         self.is_vllm = use == VLLM
         """Whether it is vLLM's own, for which the engine needs the model's tokenizer."""
         self._workflow = workflow
-        self._captured: Any = None
+        self._captured: CaptureServer | None = None
         if self.is_vllm:
             from explorers.capture.captured_app import CaptureServer  # its modules are of vLLM's engine
 
@@ -57,15 +60,16 @@ class ModelServer:
         return made
 
 
-def _settings(server: str | Mapping[str, Any]) -> tuple[str, dict[str, str]]:
+def _settings(server: str | Mapping[str, object]) -> tuple[str, dict[str, str]]:
     """Which server, and its parsers. Raises: RecipeError."""
-    found = dict(server) if isinstance(server, Mapping) else {"use": server}
+    found: dict[str, object] = dict(server) if isinstance(server, Mapping) else {"use": server}
     use = found.pop("use", None)
     if use not in SERVERS:
         raise RecipeError(
             f"explorer.workflow.args.server is {server!r:.200}; wanted one of: {', '.join(SERVERS)}, or "
             "{use: vllm, tool_parser: hermes}."
         )
+    parsers: dict[str, str] = {}
     for name, parser in found.items():
         if use == SMALL or name not in _PARSERS:
             raise RecipeError(
@@ -74,4 +78,5 @@ def _settings(server: str | Mapping[str, Any]) -> tuple[str, dict[str, str]]:
             )
         if not isinstance(parser, str):
             raise RecipeError(f"explorer.workflow.args.server.{name} is {parser!r}; wanted a name of vLLM's.")
-    return str(use), found
+        parsers[name] = parser
+    return str(use), parsers

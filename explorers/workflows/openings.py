@@ -10,7 +10,7 @@ import secrets
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from time import monotonic
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from explorers.conversations.look_app import request_object
 
@@ -84,7 +84,7 @@ class Openings:
         return free
 
 
-def _words(value: Any) -> Iterable[str]:
+def _words(value: object) -> Iterable[str]:
     """All words that a request says, in lower case."""
     if isinstance(value, Mapping):
         for name in ("messages", "prompt", "content", "text"):

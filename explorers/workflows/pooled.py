@@ -4,33 +4,51 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack
 
 from explorers.environments.pool import EnvironmentPool, PoolPlan
 from explorers.rewards.scoring import Rewards
-from explorers.workflows.recorded import RecordedWorkflow, whole_number
+from explorers.workflows.recorded import ConversationArguments, RecordedWorkflow, whole_number
 from rft_data.core.errors import RecipeError
 from rft_data.core.lookup import suggest
 from rft_data.core.rows import Message
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+E = TypeVar("E")
+
+
+class PoolArguments(ConversationArguments, total=False):
+    """The same for workflows with environments; see `PooledWorkflow`."""
+
+    pool: Mapping[str, object] | None
+
+
+class TurnArguments(PoolArguments, total=False):
+    """The same where the turns and the calls have defaults of the workflow's own."""
+
+    turns: int
+    call_deadline_s: float
 
 
 class ResetFailed(RuntimeError):
     """An environment raised in its `reset`."""
 
 
-class PooledWorkflow(RecordedWorkflow):
+class PooledWorkflow(RecordedWorkflow, Generic[E]):
     """Base of the tool loop and the environment loop."""
 
     def __init__(
         self,
-        tokenizer: Any,
+        tokenizer: PreTrainedTokenizerBase | None,
         rewards: Rewards,
-        pooled: Callable[[PoolPlan], EnvironmentPool[Any]],
+        pooled: Callable[[PoolPlan], EnvironmentPool[E]],
         *,
         turns: int,
         call_deadline_s: float,
-        pool: Mapping[str, Any] | None = None,
-        **conversation: Any,
+        pool: Mapping[str, object] | None = None,
+        **conversation: Unpack[ConversationArguments],
     ) -> None:
         """Make a first environment, so that a mistake shows at the start.
 
@@ -62,9 +80,9 @@ class PooledWorkflow(RecordedWorkflow):
         self.pool.close()
 
 
-def _plan(settings: Mapping[str, Any] | None) -> PoolPlan:
+def _plan(settings: Mapping[str, object] | None) -> PoolPlan:
     """The plan of a pool from a recipe. Raises: RecipeError for an unknown field, or a value out of range."""
-    given = dict(settings or {})
+    given: dict[str, Any] = dict(settings or {})
     known = PoolPlan.__slots__
     for name in given:
         if name not in known:
@@ -97,9 +115,9 @@ def in_reset(name: str) -> Iterator[None]:
         raise ResetFailed(f"'{name}' raised in reset: {type(err).__name__}: {err}") from err
 
 
-def with_observation(messages: Sequence[Message], text: str) -> list[dict[str, Any]]:
+def with_observation(messages: Sequence[Message], text: str) -> list[Message]:
     """The messages with `text` at the end of the last one, or after it where that is no user's."""
-    found = [dict(message) for message in messages]
+    found: list[Message] = [dict(message) for message in messages]
     if not text:
         return found
     if found and found[-1]["role"] == "user" and isinstance(found[-1]["content"], str):

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, TypedDict, Unpack
 
 from explorers.conversations.rollout_app import MODEL, RolloutApp
 from explorers.rewards.scoring import Rewards
@@ -22,7 +22,13 @@ from explorers.workflows.function import playable
 from explorers.workflows.model_server import SMALL, ModelServer
 from explorers.workflows.program_doors import Door, Doors, stated_reward
 from explorers.workflows.program_process import Ended, own_environment, resolved, run_program
-from explorers.workflows.recorded import Course, RecordedWorkflow, whole_number
+from explorers.workflows.recorded import (
+    ConversationArguments,
+    Course,
+    RecordedWorkflow,
+    WorldReward,
+    whole_number,
+)
 from rft_data.core.errors import RecipeError, RftError, RowError
 from rft_data.core.lookup import load, need
 from rft_data.core.protocols import Engine, RolloutContext
@@ -32,21 +38,33 @@ _SHOWN = 400
 _FOLDER = "rft-program-"
 
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+class ProgramLimits(TypedDict, total=False):
+    """What a program may take."""
+
+    processes: int
+    deadline_s: float | None
+    output_kb: int
+
+
 class ProgramWorkflow(RecordedWorkflow):
     """Plays a rollout by running a program whose model is the policy."""
 
     def __init__(
         self,
-        tokenizer: Any,
+        tokenizer: PreTrainedTokenizerBase | None,
         rewards: Rewards,
         *,
         command: Sequence[str] | None = None,
         agent: str | None = None,
-        args: Mapping[str, Any] | None = None,
+        args: Mapping[str, object] | None = None,
         environment: Mapping[str, str] | None = None,
-        limits: Mapping[str, Any] | None = None,
-        server: str | Mapping[str, Any] = SMALL,
-        **conversation: Any,
+        limits: ProgramLimits | None = None,
+        server: str | Mapping[str, object] = SMALL,
+        **conversation: Unpack[ConversationArguments],
     ) -> None:
         """Find the program; what is wrong with the arguments shows at the start.
 
@@ -69,7 +87,7 @@ class ProgramWorkflow(RecordedWorkflow):
         need("openai", "ops", "the workflow 'program'")
         if (command is None) == (agent is None):
             raise RecipeError("the workflow 'program' takes one of the arguments 'command' and 'agent'.")
-        self._limits = {"processes": 64, "deadline_s": None, "output_kb": 16, **(limits or {})}
+        self._limits: ProgramLimits = {"processes": 64, "deadline_s": None, "output_kb": 16, **(limits or {})}
         _check_limits(self._limits)
         self._args, self._environment = dict(args or {}), _texts(environment or {})
         self._command = None if command is None else resolved(command)
@@ -169,7 +187,7 @@ class ProgramWorkflow(RecordedWorkflow):
         return variables
 
 
-def _left_reward(folder: Path, door: Door) -> Any:
+def _left_reward(folder: Path, door: Door) -> WorldReward:
     """The reward in the program's file, or else what it posted. Raises: RowError for one that is none."""
     try:
         text = (folder / "reward.json").read_text("utf-8", "replace")
@@ -185,7 +203,7 @@ def _crashed(ended: Ended, app: RolloutApp) -> Exception:
     return ConnectionError(f"the program ended with {ended.how}{output}")
 
 
-def _check_limits(limits: Mapping[str, Any]) -> None:
+def _check_limits(limits: Mapping[str, object]) -> None:
     """Raises: RecipeError."""
     known = ("processes", "deadline_s", "output_kb")
     for name in limits:
@@ -198,7 +216,7 @@ def _check_limits(limits: Mapping[str, Any]) -> None:
         raise RecipeError(f"workflow argument 'limits.deadline_s' is {most!r}; wanted seconds above 0.")
 
 
-def _texts(environment: Mapping[str, Any]) -> dict[str, str]:
+def _texts(environment: Mapping[str, object]) -> dict[str, str]:
     """Raises: RecipeError for a variable that is no text or number."""
     for name, value in environment.items():
         if not isinstance(value, str | int | float) or isinstance(value, bool):

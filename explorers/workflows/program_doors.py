@@ -9,7 +9,7 @@ import secrets
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, TypeGuard
+from typing import TypeAlias, TypeGuard
 
 from explorers.capture.asgi import Receive, Scope, Send, bearer, read_body
 from explorers.capture.listening import listening
@@ -17,6 +17,9 @@ from explorers.conversations.look_app import answer, refuse
 from explorers.conversations.rollout_app import RolloutApp
 from explorers.rewards.contract import is_finite
 from rft_data.core.errors import RowError
+
+Stated: TypeAlias = float | tuple[float, dict[str, float]]
+"""A reward, alone or with its parts."""
 
 _MAX_REWARD = 1 << 16
 
@@ -28,7 +31,7 @@ class Door:
     name: str
     key: str
     app: RolloutApp
-    reward: Any = None
+    reward: Stated | None = None
     """What it said its reward is, if it did."""
 
 
@@ -100,14 +103,14 @@ def bearer_key(scope: Scope) -> bytes:
 async def _take_reward(door: Door, receive: Receive, send: Send) -> None:
     raw = await read_body(receive, _MAX_REWARD)
     try:
-        door.reward = stated_reward((raw or b"").decode("utf-8", "replace"))
+        stated = door.reward = stated_reward((raw or b"").decode("utf-8", "replace"))
     except RowError as err:
         await refuse(send, 400, str(err))
         return
-    await answer(send, 200, {"reward": door.reward if isinstance(door.reward, float) else door.reward[0]})
+    await answer(send, 200, {"reward": stated if isinstance(stated, float) else stated[0]})
 
 
-def stated_reward(text: str) -> float | tuple[float, dict[str, float]]:
+def stated_reward(text: str) -> Stated:
     """A reward as a program says it: a number, or `{"reward": number, "parts": {"name": number}}`.
 
     Raises: RowError for anything else.

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, TypedDict
 
 from explorers.capture.trajectory import Trajectory
 from explorers.conversations.certificate import admit
@@ -18,7 +18,7 @@ from explorers.conversations.model import Model
 from explorers.conversations.opening import Opening
 from explorers.conversations.recording import RecordingModel
 from explorers.conversations.template import ChatTemplate, no_template
-from explorers.rewards.composition import WORLD
+from explorers.rewards.composition import WORLD, RewardColumns
 from explorers.rewards.contract import is_finite
 from explorers.rewards.scoring import Rewards
 from explorers.rewards.unscored import reason_text
@@ -28,6 +28,9 @@ from rft_data.core.protocols import Engine, RolloutContext, Unscored
 from rft_data.core.rows import Experience, Message, Task
 from rft_data.core.trajectory import ENVIRONMENT_STATE, row_trajectory
 from rft_data.core.words import RolloutEnd, TemplatePolicy
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 WorldReward: TypeAlias = float | Unscored | tuple[float, Mapping[str, float]] | None
 """A number, a number and its parts, why there is none, or None: the world gives no reward."""
@@ -44,7 +47,7 @@ class Course:
     turns: int = 0
     counts: dict[str, int | Mapping[str, int]] = field(default_factory=dict)
     """For the rows' metadata, and summed up in the metrics."""
-    state: Mapping[str, Any] = field(default_factory=dict)
+    state: Mapping[str, object] = field(default_factory=dict)
     """Of the environment at the end, for rewards that look at it."""
 
     @contextmanager
@@ -58,6 +61,16 @@ class Course:
             self.end = RolloutEnd.BUDGET
 
 
+class ConversationArguments(TypedDict, total=False):
+    """Arguments that every workflow takes which records; see `RecordedWorkflow`."""
+
+    budget: int | None
+    template: str
+    chat_template_kwargs: Mapping[str, object] | None
+    system: str | None
+    examples: Sequence[object] | None
+
+
 class RecordedWorkflow:
     """Base of the workflows whose model records what it samples."""
 
@@ -68,14 +81,14 @@ class RecordedWorkflow:
 
     def __init__(
         self,
-        tokenizer: Any,
+        tokenizer: PreTrainedTokenizerBase | None,
         rewards: Rewards,
         *,
         budget: int | None = None,
         template: str = TemplatePolicy.FORK,
-        chat_template_kwargs: Mapping[str, Any] | None = None,
+        chat_template_kwargs: Mapping[str, object] | None = None,
         system: str | None = None,
-        examples: Sequence[Any] | None = None,
+        examples: Sequence[object] | None = None,
     ) -> None:
         """Look at the chat template; what is wrong with it shows at the start.
 
@@ -139,7 +152,7 @@ class RecordedWorkflow:
         )
 
     def _certified(
-        self, tokenizer: Any, arguments: Mapping[str, Any] | None
+        self, tokenizer: PreTrainedTokenizerBase | None, arguments: Mapping[str, object] | None
     ) -> tuple[ChatTemplate | None, str]:
         """The chat template and the hash of its tokenizer; none without a tokenizer."""
         if tokenizer is None:
@@ -193,11 +206,11 @@ class RecordedWorkflow:
                 self._counts[name] += value
 
 
-def with_world(columns: Mapping[str, Any], given: WorldReward) -> dict[str, Any]:
+def with_world(columns: RewardColumns, given: WorldReward) -> RewardColumns:
     """The reward columns of a row, with the world's own reward added as the part `world`, of weight 1."""
     checked = _checked(given)
     if checked is None:
-        return dict(columns)
+        return {**columns}
     if isinstance(checked, Unscored):
         reasons = [columns["unscored_reason"], reason_text(f"reward '{WORLD}'", checked)]
         return {**columns, "reward": None, "unscored_reason": "; ".join(filter(None, reasons)) or None}
@@ -205,9 +218,9 @@ def with_world(columns: Mapping[str, Any], given: WorldReward) -> dict[str, Any]
     known = {**columns["reward_parts"], WORLD: value, **{f"{WORLD}.{name}": parts[name] for name in parts}}
     alone = not columns["reward_parts"] and columns["unscored_reason"] is None and columns["reward"] is None
     total = value if alone else None if columns["reward"] is None else columns["reward"] + value
-    found = {**columns, "reward": total, "reward_parts": known}
+    found: RewardColumns = {**columns, "reward": total, "reward_parts": known}
     if total is not None and not is_finite(total):
-        found |= {"reward": None, "unscored_reason": f"the sum of the rewards is {total}"}
+        return {**found, "reward": None, "unscored_reason": f"the sum of the rewards is {total}"}
     return found
 
 

@@ -8,20 +8,23 @@ import math
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Unpack
 
 from explorers.capture.listening import LOOPBACK, listening
 from explorers.conversations.rollout_app import RolloutApp
 from explorers.rewards.scoring import Rewards
 from explorers.workflows.model_server import SMALL, ModelServer
 from explorers.workflows.openings import Openings
-from explorers.workflows.recorded import Course, RecordedWorkflow, whole_number
+from explorers.workflows.recorded import ConversationArguments, Course, RecordedWorkflow, whole_number
 from explorers.workflows.visits import Visits
 from rft_data.core.errors import RecipeError, RowError
 from rft_data.core.lookup import need
 from rft_data.core.protocols import Engine, RolloutContext
 from rft_data.core.rows import Experience, Task
 from rft_data.core.words import RolloutEnd
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +41,7 @@ class ServedWorkflow(RecordedWorkflow):
 
     def __init__(  # noqa: PLR0913 - the arguments are the keys that recipes give
         self,
-        tokenizer: Any,
+        tokenizer: PreTrainedTokenizerBase | None,
         rewards: Rewards,
         *,
         token: str,
@@ -47,8 +50,8 @@ class ServedWorkflow(RecordedWorkflow):
         idle_s: float = 600.0,
         guests: int = 256,
         alike: float | None = None,
-        server: str | Mapping[str, Any] = SMALL,
-        **conversation: Any,
+        server: str | Mapping[str, object] = SMALL,
+        **conversation: Unpack[ConversationArguments],
     ) -> None:
         """Check the arguments; the server starts with the first rollout and ends with the explorer.
 

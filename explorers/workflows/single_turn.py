@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, TypedDict
 
 from explorers.conversations.endpoint_model import EndpointModel, chat_engine
 from explorers.conversations.model import Model
@@ -19,8 +19,23 @@ from rft_data.core.canonical import content_id
 from rft_data.core.errors import RowError
 from rft_data.core.images import PROCESSOR, for_template, image_ids
 from rft_data.core.protocols import Completion, Engine, RolloutContext
-from rft_data.core.rows import Experience, Message, Task
+from rft_data.core.rows import Experience, Message, Task, VersionSpan
 from rft_data.core.trajectory import Trajectory, row_trajectory
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+class _TokenColumns(TypedDict):
+    """The token columns of an experience."""
+
+    token_ids: list[int]
+    prompt_length: int
+    action_mask: list[int]
+    logprobs: list[float]
+    version_min: int | None
+    version_max: int | None
+    version_spans: list[VersionSpan]
 
 
 class SingleTurn:
@@ -28,12 +43,12 @@ class SingleTurn:
 
     def __init__(
         self,
-        tokenizer: Any,
+        tokenizer: PreTrainedTokenizerBase | None,
         rewards: Rewards,
         *,
         system: str | None = None,
-        examples: Sequence[Any] | None = None,
-        chat_template_kwargs: Mapping[str, Any] | None = None,
+        examples: Sequence[object] | None = None,
+        chat_template_kwargs: Mapping[str, object] | None = None,
     ) -> None:
         """Ready to play.
 
@@ -60,16 +75,17 @@ class SingleTurn:
     async def run(self, task: Task, engine: Engine, ctx: RolloutContext) -> list[Experience]:
         """Play one rollout."""
         messages = self._opening.before(task.messages)
-        if self._tokenizer is None:
+        tokenizer = self._tokenizer
+        if tokenizer is None:
             return await self._answered(task, messages, EndpointModel(chat_engine(engine), ctx.sampling), ctx)
         if task.tools:
-            chat = self._with_tools(messages, task.tools)
+            chat = self._with_tools(tokenizer, messages, task.tools)
             model = Model(engine, chat, ctx.sampling, tokenizer_hash=self._tokenizer_hash)
             return await self._answered(task, messages, model, ctx)
         images = image_ids(messages)
-        prompt_ids = self._prompt_ids(messages)
+        prompt_ids = self._prompt_ids(tokenizer, messages)
         completion = await engine.generate(prompt_ids, ctx.sampling, **shown(images))
-        text = self._tokenizer.decode(completion.token_ids, skip_special_tokens=True)
+        text = tokenizer.decode(completion.token_ids, skip_special_tokens=True)
         tokens = _tokens(completion.prompt_ids or prompt_ids, completion)
         rollout = Trajectory(
             task=task,
@@ -97,8 +113,8 @@ class SingleTurn:
             )
         ]
 
-    def _prompt_ids(self, messages: Sequence[Message]) -> list[int]:
-        ids: list[int] = self._tokenizer.apply_chat_template(
+    def _prompt_ids(self, tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message]) -> list[int]:
+        ids: list[int] = tokenizer.apply_chat_template(
             for_template(messages),
             add_generation_prompt=True,
             return_dict=False,
@@ -106,10 +122,15 @@ class SingleTurn:
         )
         return ids
 
-    def _with_tools(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> ChatTemplate:
+    def _with_tools(
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        messages: Sequence[Message],
+        tools: Sequence[Mapping[str, object]],
+    ) -> ChatTemplate:
         """The chat template, which shows tools. Raises: RowError when it has no place for them."""
         if self._chat is None:
-            self._chat = ChatTemplate(self._tokenizer, self._chat_arguments)
+            self._chat = ChatTemplate(tokenizer, self._chat_arguments)
         if self._chat.text(messages, tools, opened=True) == self._chat.text(messages, None, opened=True):
             raise RowError(
                 "the task offers tools, and the model's chat template has no place for them; take a model "
@@ -126,7 +147,7 @@ class SingleTurn:
         return [replace(row, **await self._rewards.score(task, row_trajectory(task, [row])))]
 
 
-def tokenizer_hash(tokenizer: Any) -> str:
+def tokenizer_hash(tokenizer: PreTrainedTokenizerBase) -> str:
     """Content hash of all that maps messages to token ids: vocabulary, rules and chat template.
 
     Padding and truncation do not count: callers change them at run time.
@@ -137,7 +158,7 @@ def tokenizer_hash(tokenizer: Any) -> str:
     return content_id(core, tokenizer.chat_template)
 
 
-def _tokens(prompt_ids: Sequence[int], completion: Completion) -> dict[str, Any]:
+def _tokens(prompt_ids: Sequence[int], completion: Completion) -> _TokenColumns:
     """The token columns of an experience; positions count from the start of the prompt."""
     start, sampled = len(prompt_ids), len(completion.token_ids)
     versions = [version for version, _, _ in completion.version_spans]

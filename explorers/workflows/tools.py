@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from explorers.conversations.recording import RecordingModel
 from explorers.environments.calls import ToolCalls
@@ -14,30 +14,33 @@ from explorers.environments.pool import EnvironmentPool, Lent
 from explorers.environments.tools import ToolClass, Toolset
 from explorers.rewards.contract import error_cause
 from explorers.rewards.scoring import Rewards
-from explorers.workflows.pooled import PooledWorkflow, in_reset, with_observation
+from explorers.workflows.pooled import PoolArguments, PooledWorkflow, in_reset, with_observation
 from explorers.workflows.recorded import Course, WorldReward
 from rft_data.core.errors import RowError
 from rft_data.core.lookup import load
 from rft_data.core.protocols import Engine, RolloutContext, Unscored
-from rft_data.core.rows import Experience, Task
+from rft_data.core.rows import Experience, Message, Task
 from rft_data.core.words import RolloutEnd
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
-class ToolsWorkflow(PooledWorkflow):
+
+class ToolsWorkflow(PooledWorkflow[Any]):
     """Offers the tools of a class to the model; each rollout has an instance to itself."""
 
     renders = ("tools",)
 
     def __init__(
         self,
-        tokenizer: Any,
+        tokenizer: PreTrainedTokenizerBase | None,
         rewards: Rewards,
         *,
         tools: str,
-        args: Mapping[str, Any] | None = None,
+        args: Mapping[str, object] | None = None,
         turns: int = 8,
         call_deadline_s: float = 30.0,
-        **limits: Any,
+        **limits: Unpack[PoolArguments],
     ) -> None:
         """Load the class, check it and make a first instance.
 
@@ -78,7 +81,7 @@ class ToolsWorkflow(PooledWorkflow):
             course.counts["tool_failures"] = {str(kind): count for kind, count in calls.failures.items()}
         return await self.outcome(task, model.rows(task, ctx), course)
 
-    async def _prompt(self, task: Task, lent: Lent[Any]) -> list[dict[str, Any]]:
+    async def _prompt(self, task: Task, lent: Lent[Any]) -> list[Message]:
         """The task's messages, with what `reset` returned at the end of the last one."""
         if not self._tools.resets:
             return [dict(message) for message in self.prompt(task)]
@@ -93,7 +96,7 @@ class ToolsWorkflow(PooledWorkflow):
         return with_observation(self.prompt(task), observation or "")
 
     async def _converse(
-        self, model: RecordingModel, messages: list[dict[str, Any]], calls: ToolCalls, course: Course
+        self, model: RecordingModel, messages: list[Message], calls: ToolCalls, course: Course
     ) -> None:
         """Turns of the model and the answers of the tools."""
         while course.turns < self.turns:
@@ -119,7 +122,7 @@ class ToolsWorkflow(PooledWorkflow):
         return given
 
 
-def _toolset(kind: object, args: Mapping[str, Any], name: str) -> Toolset:
+def _toolset(kind: object, args: Mapping[str, object], name: str) -> Toolset:
     """What a class offers. Raises: as `ToolClass` and `OpenEnvTools`."""
     if offers_tools(kind):
         return OpenEnvTools(kind, args, name)

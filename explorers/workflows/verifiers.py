@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from copy import deepcopy
-from typing import Any
+from typing import TYPE_CHECKING, Unpack
 
 from explorers.conversations.openai_look import OpenAILook, checked_limits
 from explorers.environments.verifiers_rubric import WatchedRubric, environments
 from explorers.rewards.scoring import Rewards
-from explorers.workflows.recorded import Course, RecordedWorkflow, WorldReward
+from explorers.workflows.recorded import ConversationArguments, Course, RecordedWorkflow, WorldReward
 from rft_data.core.errors import RecipeError, RowError
 from rft_data.core.protocols import Engine, RolloutContext, Sampling
 from rft_data.core.rows import Experience, Task
 from rft_data.core.words import RolloutEnd
 from rft_data.tasks.verifiers_environment import verifiers_environment
+
+if TYPE_CHECKING:
+    import verifiers as vf
+    from transformers import PreTrainedTokenizerBase
 
 _CLOSE_S = 10.0
 """How long to wait for an environment's teardown."""
@@ -25,7 +29,7 @@ _CLOSE_S = 10.0
 class _Client(OpenAILook):
     """The client of one rollout, by which its state is found when the environment raises."""
 
-    state: Any = None
+    state: vf.State | None = None
 
 
 class VerifiersWorkflow(RecordedWorkflow):
@@ -33,12 +37,12 @@ class VerifiersWorkflow(RecordedWorkflow):
 
     def __init__(
         self,
-        tokenizer: Any,
+        tokenizer: PreTrainedTokenizerBase | None,
         rewards: Rewards,
         *,
         environment: str,
-        args: Mapping[str, Any] | None = None,
-        **conversation: Any,
+        args: Mapping[str, object] | None = None,
+        **conversation: Unpack[ConversationArguments],
     ) -> None:
         """Load the environment, with its datasets.
 
@@ -60,7 +64,7 @@ class VerifiersWorkflow(RecordedWorkflow):
         self._sampling_args = _sampling_args(made, environment)
         made.set_interleaved_rollouts(False)  # the model goes on with its own tokens, on every engine
         self._rubric = WatchedRubric(made)
-        self._groups: dict[str, dict[int, Any]] = {}
+        self._groups: dict[str, dict[int, vf.State]] = {}
         """States of the rollouts of each group that is played, where the rubric compares them."""
         for one in environments(made):
             one.init_state = _keeping_state(one.init_state)
@@ -126,7 +130,7 @@ class VerifiersWorkflow(RecordedWorkflow):
         ending.start()
         ending.join(_CLOSE_S)
 
-    def _input(self, task: Task) -> dict[str, Any]:
+    def _input(self, task: Task) -> dict[str, object]:
         """A row of the environment's dataset, made of the task.
 
         Raises: RowError for a task of none of a group's environments.
@@ -165,13 +169,13 @@ class VerifiersWorkflow(RecordedWorkflow):
         why = f"the verifiers environment '{self._name}' failed: {' from '.join(map(repr, chain))}"
         raise (ConnectionError if any(isinstance(one, passing) for one in chain) else RuntimeError)(why)
 
-    def _end(self, state: Any) -> RolloutEnd:
+    def _end(self, state: vf.State) -> RolloutEnd:
         most = getattr(self._environment, "max_turns", 1)
         at_most = state.get("stop_condition") == "max_turns_reached" and most > 1
         return RolloutEnd.TURNS if at_most else RolloutEnd.FINISHED
 
 
-def _sampling_args(environment: Any, name: str) -> dict[str, Any]:
+def _sampling_args(environment: vf.Environment, name: str) -> dict[str, object]:
     """The environment's own arguments of sampling, but the temperature, which the recipe says.
 
     Raises: RecipeError for one that would sample from another distribution.
@@ -184,8 +188,8 @@ def _sampling_args(environment: Any, name: str) -> dict[str, Any]:
     return given
 
 
-def _keeping_state(init_state: Any) -> Any:
-    async def kept(given: Any, client: Any, *args: Any, **kwargs: Any) -> Any:
+def _keeping_state(init_state: Callable[..., Awaitable[vf.State]]) -> Callable[..., Awaitable[vf.State]]:
+    async def kept(given: vf.RolloutInput, client: _Client, *args: object, **kwargs: object) -> vf.State:
         client.state = await init_state(given, client, *args, **kwargs)
         return client.state
 
