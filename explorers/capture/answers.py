@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from http import HTTPStatus
-from typing import Any
 
 from explorers.capture.asgi import Send
 
@@ -14,7 +13,7 @@ async def refuse(
 ) -> None:
     """Answer with an error; `param`: the field that it is about, `wait_s`: when to come back."""
     kind = "".join(HTTPStatus(status).phrase.split()) + "Error"
-    error: dict[str, Any] = {"message": text, "type": kind, "param": param, "code": status}
+    error: dict[str, object] = {"message": text, "type": kind, "param": param, "code": status}
     whole = {"type": "error", "error": error} if route == "/v1/messages" else {"error": error}
     body = json.dumps(whole).encode()
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]

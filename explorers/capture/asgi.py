@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any, TypeAlias
 
-Scope: TypeAlias = MutableMapping[str, Any]
-Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+Event: TypeAlias = MutableMapping[str, Any]
+Scope: TypeAlias = Event
+Receive: TypeAlias = Callable[[], Awaitable[Event]]
+Send: TypeAlias = Callable[[Event], Awaitable[None]]
 App: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
@@ -39,7 +40,7 @@ def replayed(raw: bytes, receive: Receive) -> Receive:
     """Gives the body that was read, and then what the client does next."""
     read = False
 
-    async def replay() -> MutableMapping[str, Any]:
+    async def replay() -> Event:
         nonlocal read
         if read:
             return await receive()

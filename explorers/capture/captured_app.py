@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Mapping
 from contextvars import copy_context
 from typing import Any
 
 from explorers.capture.answers import refuse
-from explorers.capture.asgi import Receive, Scope, Send
+from explorers.capture.asgi import Event, Receive, Scope, Send
 from explorers.capture.capture import Capture, Open
 from explorers.capture.gate import Gate, capturing
 from explorers.capture.limits import CaptureLimits
+from explorers.capture.openai_app import AppArguments
 from explorers.capture.trajectory import Trajectory
 from explorers.conversations.rollout_app import MODEL, OVER
 from explorers.conversations.template import ChatTemplate
@@ -90,7 +91,7 @@ class CapturedApp:
         await asyncio.gather(*self._answering, return_exceptions=True)
 
     def _until_over(self, receive: Receive) -> Receive:
-        async def received() -> MutableMapping[str, Any]:
+        async def received() -> Event:
             getting = asyncio.ensure_future(receive())
             over = asyncio.ensure_future(self._over.wait())
             try:
@@ -114,7 +115,7 @@ class _Said:
         self._status = 0
         self._body = b""
 
-    async def __call__(self, message: MutableMapping[str, Any]) -> None:
+    async def __call__(self, message: Event) -> None:
         """Pass one message on."""
         if message["type"] == "http.response.start":
             if self._over.is_set():
@@ -130,7 +131,7 @@ class _Said:
             self._status = 409
             await refuse(self._send, self._route, 409, OVER)
 
-    def _read(self, message: MutableMapping[str, Any]) -> None:
+    def _read(self, message: Event) -> None:
         if not 400 <= self._status < 500 or self._status in _BUSY:
             return
         self._body += message.get("body", b"")[: _MOST_READ - len(self._body)]
@@ -168,7 +169,7 @@ class CaptureServer:
                 f"explorer.workflow.args.server is 'vllm', and the engine is {type(inner).__name__}; vLLM's "
                 "server needs the engine 'vllm' in one process: say server: small, or change the engine."
             )
-        metering = {"metering": engine.sampling} if isinstance(engine, MeteredEngine) else {}
+        metering: AppArguments = {"metering": engine.sampling} if isinstance(engine, MeteredEngine) else {}
         return await capturing(self._capture, inner, MODEL, **self._of_app, **metering)
 
 

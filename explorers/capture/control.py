@@ -33,7 +33,7 @@ class GivenTask(_Body):
     messages: list[dict[str, Any]] = Field(default=[], max_length=1000)
     """The prompt, as chat messages."""
     answer: str | None = None
-    metadata: dict[str, Any] = {}
+    metadata: dict[str, object] = {}
 
 
 class Opening(_Body):
@@ -90,8 +90,10 @@ def control_app(service: Service, token: str) -> FastAPI:
     async def health() -> dict[str, str]:
         return {"status": "ok" if service.serves else "closed"}
 
-    @app.post("/trajectories", status_code=201)
-    async def open_trajectory(request: Request, body: Opening | None = None, authorization: Key = "") -> Any:
+    @app.post("/trajectories", status_code=201, response_model=None)
+    async def open_trajectory(
+        request: Request, body: Opening | None = None, authorization: Key = ""
+    ) -> dict[str, object] | JSONResponse:
         check(authorization)
         try:
             trajectory = await service.open(_task(body.task if body else None))
@@ -105,24 +107,26 @@ def control_app(service: Service, token: str) -> FastAPI:
             "deadline_s": service.deadline_s,
         }
 
-    @app.get("/trajectories/{name}")
-    async def look(name: str, authorization: Key = "") -> Any:
+    @app.get("/trajectories/{name}", response_model=None)
+    async def look(name: str, authorization: Key = "") -> Mapping[str, object]:
         check(authorization, name)
         return _found(await service.look(name))
 
-    @app.post("/trajectories/{name}/reward")
-    async def reward(name: str, body: Reward, authorization: Key = "") -> Any:
+    @app.post("/trajectories/{name}/reward", response_model=None)
+    async def reward(name: str, body: Reward, authorization: Key = "") -> Mapping[str, object]:
         check(authorization, name)
         return _found(await service.reward(name, Given(body.reward, body.parts), body.author))
 
-    @app.post("/trajectories/{name}/end")
-    async def end(name: str, body: Ending | None = None, authorization: Key = "") -> Any:
+    @app.post("/trajectories/{name}/end", response_model=None)
+    async def end(name: str, body: Ending | None = None, authorization: Key = "") -> Mapping[str, object]:
         check(authorization, name)
         given = None if body is None or body.reward is None else Given(body.reward, body.parts)
         return _found(await service.end(name, given))
 
-    @app.post("/trajectories/{name}/abandon")
-    async def abandon(name: str, body: Leaving | None = None, authorization: Key = "") -> Any:
+    @app.post("/trajectories/{name}/abandon", response_model=None)
+    async def abandon(
+        name: str, body: Leaving | None = None, authorization: Key = ""
+    ) -> Mapping[str, object]:
         check(authorization, name)
         return _found(await service.abandon(name, body.reason if body else ""))
 
@@ -140,7 +144,7 @@ def _task(given: GivenTask | None) -> Task | None:
     return Task(given.taskset, messages, given.answer, metadata=given.metadata)
 
 
-def _found(answer: Mapping[str, Any] | None) -> Any:
+def _found(answer: Mapping[str, object] | None) -> Mapping[str, object]:
     if answer is None:
         raise HTTPException(
             404, "there is no such trajectory; it was given up, lost, or is of another server."

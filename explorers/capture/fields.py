@@ -7,7 +7,6 @@ penalties, `logit_bias`) is refused too: the logprobs in the rows would not be t
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from rft_data.core.errors import RowError
 from rft_data.core.protocols import Sampling
@@ -109,7 +108,7 @@ class Refused(RowError):
         self.field = field
 
 
-def check_fields(route: str, body: Mapping[str, Any], sampling: Sampling) -> None:
+def check_fields(route: str, body: Mapping[str, object], sampling: Sampling) -> None:
     """Raises: Refused for the first field that would be ignored, or would change the distribution."""
     known = _ROUTES[route]
     for name, value in body.items():
@@ -131,7 +130,7 @@ def check_fields(route: str, body: Mapping[str, Any], sampling: Sampling) -> Non
     _check_parts(body)
 
 
-def _check_choices(body: Mapping[str, Any]) -> None:
+def _check_choices(body: Mapping[str, object]) -> None:
     """Raises: Refused for more choices than one request may have."""
     n = body.get("n")
     if n is not None and (isinstance(n, bool) or not isinstance(n, int) or not 1 <= n <= MOST_CHOICES):
@@ -143,12 +142,12 @@ def _check_choices(body: Mapping[str, Any]) -> None:
         )
 
 
-def says_limit(body: Mapping[str, Any]) -> bool:
+def says_limit(body: Mapping[str, object]) -> bool:
     """Whether a request says how many tokens may be sampled."""
     return any(body.get(name) is not None for name in _LIMITS)
 
 
-def asks_for_grammar(body: Mapping[str, Any]) -> bool:
+def asks_for_grammar(body: Mapping[str, object]) -> bool:
     """Whether a request constrains what may be sampled."""
     choice, text = body.get("tool_choice"), body.get("text")
     choice = choice.get("type") if isinstance(choice, Mapping) else choice  # Anthropic's form
@@ -167,7 +166,7 @@ def _check_value(name: str, value: object, allowed: tuple[object, ...]) -> None:
         )
 
 
-def _check_parts(body: Mapping[str, Any]) -> None:
+def _check_parts(body: Mapping[str, object]) -> None:
     """Raises: Refused for content that is no text."""
     for name in ("messages", "input"):
         turns = body.get(name)

@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from typing import Any
+from typing import Any, Unpack
 
 from explorers.capture.answers import refuse
 from explorers.capture.asgi import App, Receive, Scope, Send, bearer, read_body, replayed
 from explorers.capture.capture import Capture, Open
 from explorers.capture.fields import ROUTES, Refused, asks_for_grammar, check_fields, says_limit
-from explorers.capture.openai_app import openai_app
+from explorers.capture.openai_app import AppArguments, openai_app
 from explorers.capture.trajectory import ASKED, Asked
 from explorers.engines.vllm_engine import VllmEngine
 
@@ -115,7 +115,7 @@ async def capturing(
     capture: Capture,
     engine: VllmEngine,
     name: str,
-    **of_app: Any,
+    **of_app: Unpack[AppArguments],
 ) -> Gate:
     """The application that programs speak to, for the event loop that the engine is stepped in.
 

@@ -6,12 +6,21 @@ import json
 import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import TypedDict
 
 from explorers.capture.asgi import App
 from explorers.capture.recorder import Metering, Recorder, unmetered
 from explorers.engines.vllm_engine import VllmEngine
 from rft_data.core.errors import RecipeError
+
+
+class AppArguments(TypedDict, total=False):
+    """Arguments of `openai_app` beside the engine and its name."""
+
+    tool_parser: str | None
+    reasoning_parser: str | None
+    chat_template_kwargs: Mapping[str, object] | None
+    metering: Metering
 
 
 async def openai_app(
@@ -20,7 +29,7 @@ async def openai_app(
     *,
     tool_parser: str | None = None,
     reasoning_parser: str | None = None,
-    chat_template_kwargs: Mapping[str, Any] | None = None,
+    chat_template_kwargs: Mapping[str, object] | None = None,
     metering: Metering = unmetered,
 ) -> App:
     """vLLM's server over an engine that was made with `texts`, for the running event loop.

@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequen
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from explorers.capture.trajectory import ASKED, Asked
 from explorers.conversations.turns import Turn
@@ -18,6 +18,10 @@ from explorers.engines.vllm_engine import VllmEngine
 from explorers.engines.vllm_request import Flight
 from explorers.ledger import RequestCost
 from rft_data.core.errors import EngineError
+
+if TYPE_CHECKING:
+    from vllm import RequestOutput, SamplingParams
+    from vllm.inputs import TokensInput
 
 Metering: TypeAlias = Callable[[], AbstractContextManager[RequestCost]]
 """Meters the sampling in a block, which says its tokens."""
@@ -54,8 +58,8 @@ class Recorder:
         self._llm = llm
 
     async def generate(
-        self, prompt: Any, sampling_params: Any, request_id: str, **_: Any
-    ) -> AsyncGenerator[Any, None]:
+        self, prompt: TokensInput, sampling_params: SamplingParams, request_id: str, **_: object
+    ) -> AsyncGenerator[RequestOutput, None]:
         """Sample and record the choices of a request; yields vLLM's outputs, as its own engine would.
 
         A request that is given up leaves no turn. What the client did not ask for is not in the outputs.
@@ -72,8 +76,8 @@ class Recorder:
             raise
 
     async def _turns(
-        self, ids: list[int], params: Any, asked: Asked, cost: RequestCost
-    ) -> AsyncGenerator[Any, None]:
+        self, ids: list[int], params: SamplingParams, asked: Asked, cost: RequestCost
+    ) -> AsyncGenerator[RequestOutput, None]:
         """Begin a request's turns, and end them: those that were not sampled whole leave no trace."""
         trajectory, most = asked.trajectory, _most(params, asked)
         begun = trajectory.begin(ids, asked, params.n, most)
@@ -89,16 +93,16 @@ class Recorder:
                     self._give_up(choice, asked)
 
     async def _sampled(
-        self, choices: Sequence[_Choice], params: Any, asked: Asked, most: int
-    ) -> AsyncGenerator[Any, None]:
+        self, choices: Sequence[_Choice], params: SamplingParams, asked: Asked, most: int
+    ) -> AsyncGenerator[RequestOutput, None]:
         """vLLM's outputs of all choices; those of a request that is not streamed come as one."""
-        outputs: asyncio.Queue[tuple[_Choice, Any]] = asyncio.Queue()
+        outputs: asyncio.Queue[tuple[_Choice, RequestOutput | EngineError]] = asyncio.Queue()
         ours = _recorded(params, asked, most, self._engine.end_ids)
         for choice in choices:
             choice.flight = await self._engine.start(
                 choice.turn.asked_ids, ours, on_output=partial(_put, outputs, choice)
             )
-        whole: dict[int, Any] = {}
+        whole: dict[int, RequestOutput] = {}
         while not all(choice.done for choice in choices):
             choice, output = await outputs.get()
             if isinstance(output, EngineError):
@@ -115,7 +119,7 @@ class Recorder:
             first.outputs = [whole[number].outputs[0] for number in sorted(whole)]
             yield first
 
-    def _record(self, choice: _Choice, output: Any, params: Any, asked: Asked) -> None:
+    def _record(self, choice: _Choice, output: RequestOutput, params: SamplingParams, asked: Asked) -> None:
         """Add what was sampled to the turn, and take out of the output what the client did not ask for."""
         said, turn = output.outputs[0], choice.turn
         ids = list(said.token_ids)
@@ -181,24 +185,28 @@ class Recorder:
         return tuple(self._llm.get_supported_tasks())
 
 
-def _put(outputs: asyncio.Queue[tuple[_Choice, Any]], choice: _Choice, output: Any) -> None:
+def _put(
+    outputs: asyncio.Queue[tuple[_Choice, RequestOutput | EngineError]],
+    choice: _Choice,
+    output: RequestOutput | EngineError,
+) -> None:
     outputs.put_nowait((choice, output))
 
 
-def _prompt_ids(prompt: Any) -> list[int]:
+def _prompt_ids(prompt: TokensInput) -> list[int]:
     """The ids of a prompt that vLLM rendered. Raises: ValueError for one that shows more than tokens."""
     if not isinstance(prompt, dict) or prompt.get("type") != "token":
         raise ValueError("only text can be recorded; leave images, audio and embeddings out of the request.")
     return list(prompt["prompt_token_ids"])
 
 
-def _most(params: Any, asked: Asked) -> int:
+def _most(params: SamplingParams, asked: Asked) -> int:
     """Most tokens of a choice: what the client says, or else what the trajectory does; and its budget."""
     room = min(int(params.max_tokens), asked.trajectory.left(params.n))
     return room if asked.limited else min(room, asked.trajectory.sampling.max_tokens)
 
 
-def _recorded(params: Any, asked: Asked, most: int, end_ids: Sequence[int]) -> Any:
+def _recorded(params: SamplingParams, asked: Asked, most: int, end_ids: Sequence[int]) -> SamplingParams:
     """How one choice is sampled: with the logprobs of what is sampled, as the sampling of the rows says."""
     ours, sampling = params.clone(), asked.trajectory.sampling
     ours.n, ours.max_tokens = 1, most
@@ -210,7 +218,7 @@ def _recorded(params: Any, asked: Asked, most: int, end_ids: Sequence[int]) -> A
     return ours
 
 
-def _streams(params: Any) -> bool:
+def _streams(params: SamplingParams) -> bool:
     from vllm.sampling_params import RequestOutputKind
 
     return bool(params.output_kind != RequestOutputKind.FINAL_ONLY)

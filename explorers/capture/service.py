@@ -8,7 +8,7 @@ import secrets
 import time
 from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from explorers.capture.capture import Capture, Open
 from explorers.capture.store import TASKSET, Given, Stored, TrajectoryStore
@@ -45,7 +45,7 @@ class Service:
         self._store = store
         self._engine = engine
         self._about: dict[str, _About] = {}
-        self._closing: set[asyncio.Task[Any]] = set()
+        self._closing: set[asyncio.Task[object]] = set()
 
     @property
     def serves(self) -> bool:
@@ -63,7 +63,7 @@ class Service:
             raise
         return trajectory
 
-    async def look(self, name: str) -> Mapping[str, Any] | None:
+    async def look(self, name: str) -> Mapping[str, object] | None:
         """How a trajectory stands; None when nothing is known of it."""
         opened = self.capture.find(name)
         if opened is None:
@@ -80,7 +80,7 @@ class Service:
             "drift": {str(kind): one.drift[kind] for kind in Drift},
         }
 
-    async def reward(self, name: str, given: Given, author: str) -> Mapping[str, Any] | None:
+    async def reward(self, name: str, given: Given, author: str) -> Mapping[str, object] | None:
         """Keep a reward until the end of a trajectory, or store it as feedback; either is durable."""
         about = self._about.get(name)
         if about is not None:
@@ -97,7 +97,7 @@ class Service:
 
     async def end(
         self, name: str, given: Given | None, end: RolloutEnd = RolloutEnd.FINISHED
-    ) -> Mapping[str, Any] | None:
+    ) -> Mapping[str, object] | None:
         """Store a trajectory; what this returns is durable. Asked again, it says the same.
 
         A reward that a trajectory does not have yet, which the deadline ended, becomes feedback.
@@ -111,7 +111,7 @@ class Service:
             stored = await self._whole(self._stored(name, about, opened, given, end))
         return None if stored is None else {"id": name, "open": False, **_said(stored)}
 
-    async def abandon(self, name: str, reason: str) -> Mapping[str, Any] | None:
+    async def abandon(self, name: str, reason: str) -> Mapping[str, object] | None:
         """Forget what was sampled. Raises: BusyError while requests are under way."""
         about, opened = self._about.get(name), self.capture.find(name)
         if about is None or opened is None:
@@ -145,14 +145,16 @@ class Service:
             await self._store.dropped(name, "lost: the server was stopped before it ended", taskset)
             self._forget(name)
 
-    async def _whole(self, work: Coroutine[Any, Any, T]) -> T:
+    async def _whole(self, work: Coroutine[object, None, T]) -> T:
         """Close a trajectory to the end, also where the request that asked for it is cancelled meanwhile."""
         closing = asyncio.create_task(work)
         self._closing.add(closing)
         closing.add_done_callback(self._closing.discard)
         return await asyncio.shield(closing)
 
-    async def _abandoned(self, name: str, about: _About, opened: Open, why: str) -> Mapping[str, Any] | None:
+    async def _abandoned(
+        self, name: str, about: _About, opened: Open, why: str
+    ) -> Mapping[str, object] | None:
         async with about.ending:
             if self.capture.find(name) is None:  # it was ended first, and what was stored stays
                 return await self.look(name)
@@ -204,7 +206,7 @@ def _check_idle(opened: Open) -> None:
         raise BusyError(f"{opened.requests} requests of it are under way; wait for them or cancel them.")
 
 
-def _said(stored: Stored) -> dict[str, Any]:
+def _said(stored: Stored) -> dict[str, object]:
     return {
         "rows": len(stored.experience_ids),
         "experience_ids": list(stored.experience_ids),

@@ -15,6 +15,7 @@ import pyarrow as pa
 from explorers.capture.journal import Journal
 from explorers.capture.trajectory import Trajectory
 from explorers.rewards.unscored import reason_text
+from rft_data.buffer.appended import Appended
 from rft_data.core.errors import RowError
 from rft_data.core.filters import Compare, Filter
 from rft_data.core.protocols import RolloutContext, Unscored
@@ -32,7 +33,7 @@ _THREADS = 8
 class ServedBuffer(Protocol):
     """What this needs of a buffer."""
 
-    def append(self, rows: Sequence[Experience]) -> Any:
+    def append(self, rows: Sequence[Experience]) -> Appended:
         """Store rows; returns when they are durable."""
         ...
 
@@ -44,7 +45,7 @@ class ServedBuffer(Protocol):
         """Store feedback about stored rows."""
         ...
 
-    def add_rows(self, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
+    def add_rows(self, name: str, rows: Sequence[Mapping[str, object]]) -> None:
         """Store rows of a table."""
         ...
 
@@ -206,7 +207,7 @@ class TrajectoryStore:
         return await asyncio.get_running_loop().run_in_executor(self._threads, act)
 
 
-def _about(task: Task | None) -> dict[str, Any]:
+def _about(task: Task | None) -> dict[str, object]:
     """What the journal says of a trajectory."""
     return {"taskset": TASKSET if task is None else task.taskset}
 

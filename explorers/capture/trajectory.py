@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any
 
 from explorers.capture.history import History
 from explorers.conversations.messages import one_form
@@ -31,9 +30,9 @@ class Asked:
     """What a client said in the request that is being answered."""
 
     trajectory: Trajectory
-    messages: Sequence[Any] | None
+    messages: Sequence[Message] | None
     """None: no chat request, or messages of another form than OpenAI's."""
-    tools: Sequence[Any] | None
+    tools: Sequence[Mapping[str, object]] | None
     limited: bool = True
     """Whether the client says how many tokens may be sampled."""
 

@@ -15,17 +15,27 @@ from explorers.conversations.template import THINK_CLOSE, THINK_OPEN, ChatTempla
 from rft_data.core.rows import Message
 
 
-class _Function(TypedDict):
+class Parameters(TypedDict, total=False):
+    """The schema of a function's arguments."""
+
+    type: str
+    properties: Mapping[str, Mapping[str, object]]
+    required: Sequence[str]
+
+
+class Function(TypedDict):
+    """What a tool definition says of its function."""
+
     name: str
     description: str
-    parameters: Mapping[str, object]
+    parameters: Parameters
 
 
 class ToolDefinition(TypedDict):
     """A tool in OpenAI's form."""
 
     type: str
-    function: _Function
+    function: Function
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +164,7 @@ def _opening(one: Form, marks: _Marks, rest: str, first: str) -> str:
 def tool_definitions(messages: Sequence[Message]) -> list[ToolDefinition]:
     """Definitions of the tools that a synthetic conversation calls, at least one."""
     names = [call["function"]["name"] for message in messages for call in message.get("tool_calls", ())]
-    parameters = {"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]}
+    parameters: Parameters = {"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]}
     return [
         {"type": "function", "function": {"name": name, "description": "rft7tool", "parameters": parameters}}
         for name in (*names[:2], "tool")

@@ -8,23 +8,24 @@ import inspect
 import json
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
+from typing import Generic
 
 from explorers.conversations.replies import ToolCall
 from explorers.environments.pool import Lent
 from explorers.environments.thread import LateCall, StillBusy
-from explorers.environments.tools import InstanceFailed, RefusedCall, Toolset
+from explorers.environments.tools import Instance, InstanceFailed, RefusedCall, Toolset
 from rft_data.core.masking import masked
+from rft_data.core.rows import Message
 from rft_data.core.words import ToolFailure
 
 _LONGEST = 100_000
 """Characters of an answer that the model is shown."""
 
 
-class ToolCalls:
+class ToolCalls(Generic[Instance]):
     """The calls of one rollout on its instance of the tools, with counts of what went wrong."""
 
-    def __init__(self, tools: Toolset, lent: Lent[Any], deadline_s: float) -> None:
+    def __init__(self, tools: Toolset[Instance], lent: Lent[Instance], deadline_s: float) -> None:
         """`deadline_s`: for one call."""
         self._tools = tools
         self._lent = lent
@@ -38,7 +39,7 @@ class ToolCalls:
         """Whether the instance takes no further call."""
         return self._tools.is_over(self._lent.environment)
 
-    async def answer(self, calls: Sequence[ToolCall]) -> list[dict[str, Any]]:
+    async def answer(self, calls: Sequence[ToolCall]) -> list[Message]:
         """Play the calls of one turn; returns a tool message for each, in their order.
 
         Coroutine methods run beside each other; others run one after another, in the order of the calls.
@@ -47,7 +48,7 @@ class ToolCalls:
         turn = asyncio.Lock()
         return list(await asyncio.gather(*(self._message(call, turn) for call in calls)))
 
-    async def _message(self, call: ToolCall, turn: asyncio.Lock) -> dict[str, Any]:
+    async def _message(self, call: ToolCall, turn: asyncio.Lock) -> Message:
         message = {"role": "tool", "tool_call_id": call.id, "name": call.name}
         try:
             content = _text(await self._play(call, turn))
@@ -56,7 +57,7 @@ class ToolCalls:
             content = json.dumps({"error": str(err)})
         return {**message, "content": _storable(content[:_LONGEST])}
 
-    async def _play(self, call: ToolCall, turn: asyncio.Lock) -> Any:
+    async def _play(self, call: ToolCall, turn: asyncio.Lock) -> object:
         """The value of one call. Raises: RefusedCall."""
         if call.arguments is None:
             raise RefusedCall(ToolFailure.MALFORMED, "the call is not valid JSON with a name and arguments")
@@ -84,7 +85,7 @@ def _storable(text: str) -> str:
     return text.encode(errors="replace").decode()
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     """What a tool returned, as the model sees it; containers as JSON."""
     if isinstance(value, str):
         return value

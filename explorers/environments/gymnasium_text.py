@@ -6,14 +6,18 @@ import json
 import re
 from collections.abc import Mapping
 from copy import deepcopy
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from explorers.environments.text_environment import WHOLE, Shown, any_of, compiled, last_match, seed_of
 from rft_data.core.canonical import content_id
 from rft_data.core.errors import RecipeError
+from rft_data.core.json_types import Json
 from rft_data.core.rows import Task
+
+if TYPE_CHECKING:
+    from gymnasium import Env, Space
 
 _HIGHLIGHT = re.compile(r"\x1b\[\d+m(.)\x1b\[0m")
 _ESCAPE = re.compile(r"\x1b\[[\d;]*m")
@@ -30,7 +34,7 @@ class GymnasiumText:
     """
 
     def __init__(
-        self, env: Any, actions: Mapping[str, int] | None = None, pattern: str | None = None
+        self, env: Env, actions: Mapping[str, object] | None = None, pattern: str | None = None
     ) -> None:
         """`pattern`: None: the words of `actions`, else an integer, else the whole reply.
 
@@ -49,13 +53,13 @@ class GymnasiumText:
         observation, _ = self._env.reset(seed=seed_of(task), options=options)
         return self._shown(observation)
 
-    def action(self, reply: str) -> Any:
+    def action(self, reply: str) -> object:
         """The action that a reply means; None when it means none that the environment takes."""
         text = last_match(self._pattern, reply)
         action = None if text is None else self._read(text)
         return action if action is not None and self._space.contains(action) else None
 
-    def step(self, action: Any) -> Shown:
+    def step(self, action: object) -> Shown:
         """Take a step."""
         observation, reward, terminated, truncated, _ = self._env.step(action)
         return self._shown(observation, float(reward), bool(terminated or truncated))
@@ -71,7 +75,7 @@ class GymnasiumText:
             return f"one of: {', '.join(self._actions)}"
         return f"an action of {self._space}"
 
-    def _shown(self, observation: Any, reward: float = 0.0, done: bool = False) -> Shown:
+    def _shown(self, observation: object, reward: float = 0.0, done: bool = False) -> Shown:
         value = _plain(observation)
         if isinstance(observation, str):
             text = observation
@@ -86,7 +90,7 @@ class GymnasiumText:
             return any_of(self._actions)
         return _INTEGER if self._kind == "Discrete" else WHOLE
 
-    def _read(self, text: str) -> Any:
+    def _read(self, text: str) -> object:
         """The value that a text stands for; None when it stands for none."""
         if self._actions:
             return self._actions.get(text.lower())
@@ -99,7 +103,7 @@ class GymnasiumText:
             return None
 
 
-def _check(space: Any, actions: Mapping[str, int]) -> None:
+def _check(space: Space, actions: Mapping[str, object]) -> None:
     """Raises: RecipeError when texts cannot stand for the actions of a space."""
     if type(space).__name__ not in _SPACES:
         raise RecipeError(
@@ -111,10 +115,11 @@ def _check(space: Any, actions: Mapping[str, int]) -> None:
         raise RecipeError(f"'actions' has {wrong}, which {space} does not have; correct them.")
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> Json:
     """An observation as JSON values."""
     if isinstance(value, np.ndarray | np.generic):
-        return value.tolist()
+        plain: Json = value.tolist()
+        return plain
     if isinstance(value, Mapping):
         return {str(name): _plain(one) for name, one in value.items()}
     if isinstance(value, tuple | list):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from explorers.environments.gymnasium_text import GymnasiumText
 from explorers.environments.openenv_text import OpenEnvText
@@ -18,7 +17,7 @@ _KINDS = (("gymnasium", "Env", GymnasiumText), ("openenv.core.env_client", "EnvC
 """Module and name of a class, and what plays its subclasses."""
 
 
-def text_player(kind: Any) -> Callable[..., TextEnvironment] | None:
+def text_player(kind: object) -> Callable[..., TextEnvironment] | None:
     """What plays a class as text; None for one that is no environment.
 
     Only packages that are loaded count: a subclass of theirs has loaded them.
@@ -31,7 +30,10 @@ def text_player(kind: Any) -> Callable[..., TextEnvironment] | None:
 
 
 def environment_maker(
-    name: str, args: Mapping[str, Any], actions: Mapping[str, Any] | None = None, pattern: str | None = None
+    name: str,
+    args: Mapping[str, object],
+    actions: Mapping[str, object] | None = None,
+    pattern: str | None = None,
 ) -> Maker:
     """What makes environments: an id that Gymnasium knows, or the import path of a class.
 

@@ -7,12 +7,16 @@ import re
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, get_args, get_origin
+from typing import TYPE_CHECKING, Any, TypeGuard, get_args, get_origin
 
 from explorers.environments.text_environment import WHOLE, Shown, any_of, compiled, last_match, seed_of
 from rft_data.core.canonical import content_id
 from rft_data.core.errors import RecipeError
 from rft_data.core.rows import Task
+
+if TYPE_CHECKING:
+    from openenv.core import EnvClient
+    from openenv.core.client_types import StepResult
 
 _NUMBERS = {int: r"-?\d+", float: r"-?\d+(?:\.\d+)?"}
 _OUTCOME = {"done", "reward", "metadata"}
@@ -23,7 +27,7 @@ _FULL = "CAPACITY_REACHED"
 """OpenEnv's word for a server that has no session left."""
 
 
-def offers_tools(kind: Any) -> bool:
+def offers_tools(kind: object) -> TypeGuard[type[EnvClient]]:
     """Whether a class is a client whose environment offers tools. Only a package that is loaded counts."""
     loaded = sys.modules.get(_MCP[0])
     return loaded is not None and isinstance(kind, type) and issubclass(kind, getattr(loaded, _MCP[1]))
@@ -37,7 +41,7 @@ class OpenEnvText:
     """
 
     def __init__(
-        self, client: Any, actions: Mapping[str, Any] | None = None, pattern: str | None = None
+        self, client: EnvClient, actions: Mapping[str, object] | None = None, pattern: str | None = None
     ) -> None:
         """Connect. `pattern`: where in a reply the value of the action's one field stands.
 
@@ -73,7 +77,7 @@ class OpenEnvText:
         with as_connection():
             return _shown(self._client.reset(seed=seed_of(task), **options))
 
-    def action(self, reply: str) -> Any:
+    def action(self, reply: str) -> object:
         """The action that a reply means; None when it means none that the client takes."""
         given = _json_object(reply)
         if given is not None and (self._type is dict or {*given} <= {*self._fields}):
@@ -84,7 +88,7 @@ class OpenEnvText:
         value = self._actions.get(text.lower()) if self._actions else text
         return None if value is None else self._made({self._only: value})
 
-    def step(self, action: Any) -> Shown:
+    def step(self, action: object) -> Shown:
         """Take a step."""
         with as_connection():
             return _shown(self._client.step(action))
@@ -106,7 +110,7 @@ class OpenEnvText:
             return any_of(self._actions)
         return _NUMBERS.get(self._fields[self._only].annotation, WHOLE) if self._only else WHOLE
 
-    def _made(self, given: Mapping[str, Any]) -> Any:
+    def _made(self, given: Mapping[str, object]) -> object:
         """The action with these fields; None when the client's class refuses them."""
         if self._type is dict:
             return dict(given)
@@ -141,14 +145,14 @@ def _action_type(client: type) -> Any:
     )
 
 
-def observation_fields(result: Any) -> dict[str, Any]:
+def observation_fields(result: StepResult) -> dict[str, object]:
     """What an observation shows: its fields but the outcome, as JSON values."""
     found = result.observation
     plain = found.model_dump(mode="json") if hasattr(found, "model_dump") else dict(found)
     return {name: value for name, value in plain.items() if name not in _OUTCOME}
 
 
-def _shown(result: Any) -> Shown:
+def _shown(result: StepResult) -> Shown:
     plain = observation_fields(result)
     texts = list(plain.values())
     text = (
@@ -158,7 +162,7 @@ def _shown(result: Any) -> Shown:
     return Shown(text, content_id(plain), reward, bool(result.done))
 
 
-def _json_object(reply: str) -> dict[str, Any] | None:
+def _json_object(reply: str) -> dict[str, object] | None:
     """The outermost JSON object in a reply; None where there is none."""
     found = re.search(r"(?s)\{.*\}", reply)
     try:

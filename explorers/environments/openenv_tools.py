@@ -5,14 +5,22 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
+from explorers.conversations.shape import Function, Parameters, ToolDefinition
 from explorers.environments.openenv_text import as_connection, observation_fields
 from explorers.environments.text_environment import seed_of
 from explorers.environments.tools import InstanceFailed, RefusedCall, check_arguments
 from rft_data.core.errors import RecipeError
 from rft_data.core.rows import Task
 from rft_data.core.words import ToolFailure
+
+if TYPE_CHECKING:
+    from openenv.core import EnvClient
+    from openenv.core.client_types import StepResult
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 _LIST = {"type": "mcp", "data": {"jsonrpc": "2.0", "method": "tools/list", "params": {}, "id": 1}}
 """What a server is sent for its tools; by the client's own `list_tools` many servers of 0.2.1 give none, or
@@ -39,7 +47,7 @@ class OpenEnvTools:
     reward: str | None = "reward"
     resets = True
 
-    def __init__(self, kind: Any, args: Mapping[str, Any], name: str) -> None:
+    def __init__(self, kind: Callable[..., EnvClient], args: Mapping[str, object], name: str) -> None:
         """Ask the server for its tools, in a session of its own.
 
         Raises: RecipeError when it cannot be asked, or has none.
@@ -66,14 +74,14 @@ class OpenEnvTools:
         """A new session. Raises: ConnectionError without a server."""
         return OpenEnvSession(self._kind(**self._args))
 
-    def reset_arguments(self, task: Task) -> dict[str, Any]:
+    def reset_arguments(self, task: Task) -> dict[str, object]:
         """The task's seed, and `metadata["options"]` as further arguments."""
         return {"seed": seed_of(task), **(task.metadata.get("options") or {})}
 
-    def problem(self, tool: str, arguments: Mapping[str, Any]) -> None:
+    def problem(self, tool: str, arguments: Mapping[str, object]) -> None:
         """The server itself says why a call cannot be made."""
 
-    def method(self, instance: OpenEnvSession, tool: str) -> Callable[..., Any]:
+    def method(self, instance: OpenEnvSession, tool: str) -> Callable[..., object]:
         """What a call of a tool calls."""
         return partial(instance.call, tool)
 
@@ -85,7 +93,7 @@ class OpenEnvTools:
 class OpenEnvSession:
     """One session with a server, and what its steps have brought since the last reset."""
 
-    def __init__(self, client: Any) -> None:
+    def __init__(self, client: EnvClient) -> None:
         """Connect. Raises: SessionLost without a server."""
         self._client = client.sync() if hasattr(client, "sync") else client
         self.done = False
@@ -93,20 +101,20 @@ class OpenEnvSession:
         self._lost = ""
         self._ask(self._client.connect)
 
-    def schemas(self) -> list[dict[str, Any]]:
+    def schemas(self) -> list[ToolDefinition]:
         """The tools, in the form chat templates take."""
         answer = self._ask(self._client._send_and_receive, _LIST)["data"]
         found = answer["result"]["tools"] if "result" in answer else self._ask(self._client.list_tools)
         return [_schema(one if isinstance(one, dict) else one.model_dump()) for one in found]
 
-    def reset(self, **options: Any) -> str | None:
+    def reset(self, **options: object) -> str | None:
         """Begin anew; returns what the environment shows, None if it shows nothing."""
         self._rewards = []
         result = self._noted(self._ask(self._client.reset, **options))
         fields = observation_fields(result)
         return json.dumps(fields, ensure_ascii=False) if fields else None
 
-    def call(self, tool: str, /, **arguments: Any) -> Any:
+    def call(self, tool: str, /, **arguments: object) -> object:
         """The value of a call. Raises: RefusedCall; SessionLost, ServerFailed."""
         from openenv.core.env_server.mcp_types import CallToolAction
 
@@ -127,7 +135,7 @@ class OpenEnvSession:
         """End the session."""
         self._client.close()
 
-    def _ask(self, ask: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def _ask(self, ask: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """What the client answers.
 
         Raises: SessionLost, also ever after: an answer that came too late would be taken for the next one's;
@@ -144,21 +152,25 @@ class OpenEnvSession:
         except RuntimeError as err:
             raise ServerFailed(str(err)) from err
 
-    def _noted(self, result: Any) -> Any:
+    def _noted(self, result: StepResult) -> StepResult:
         self.done = bool(result.done)
         if result.reward is not None:
             self._rewards.append(float(result.reward))
         return result
 
 
-def _schema(tool: Mapping[str, Any]) -> dict[str, Any]:
-    given = tool.get("input_schema") or tool.get("inputSchema") or {}
-    parameters = {"type": "object", "properties": {}, **given}
-    described = {"name": tool["name"], "description": tool.get("description") or "", "parameters": parameters}
+def _schema(tool: Mapping[str, Any]) -> ToolDefinition:
+    given: Parameters = tool.get("input_schema") or tool.get("inputSchema") or Parameters()
+    parameters: Parameters = {"type": "object", "properties": {}, **given}
+    described: Function = {
+        "name": tool["name"],
+        "description": tool.get("description") or "",
+        "parameters": parameters,
+    }
     return {"type": "function", "function": described}
 
 
-def _value(result: Any) -> Any:
+def _value(result: object) -> object:
     """What a tool returned, out of the envelope in which FastMCP sends it."""
     if not isinstance(result, dict) or "content" not in result:
         return result

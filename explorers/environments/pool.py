@@ -15,7 +15,7 @@ from concurrent.futures import Future, wait
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, ParamSpec, TypeVar
 
 from explorers import clock
 from explorers.environments.thread import EnvironmentThread, within
@@ -23,6 +23,8 @@ from rft_data.core.errors import RecipeError
 
 log = logging.getLogger(__name__)
 E = TypeVar("E")
+P = ParamSpec("P")
+T = TypeVar("T")
 _CLOSE_S = 10.0
 """How long to wait for a `close` before its place in the pool is given to another."""
 
@@ -53,7 +55,9 @@ class Lent(Generic[E]):
             raise RuntimeError("the environment has not been made")
         return self.made
 
-    async def call(self, deadline_s: float, method: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    async def call(
+        self, deadline_s: float, method: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs
+    ) -> T:
         """Call a method: a coroutine function in the event loop, any other in the environment's thread.
 
         Raises: LateCall, StillBusy, and what the method raises.
@@ -148,7 +152,7 @@ class EnvironmentPool(Generic[E]):
         finally:
             self._turns.release()
 
-    async def reset(self, lent: Lent[E], reset: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    async def reset(self, lent: Lent[E], reset: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Call the environment's `reset` with the deadline for it. Raises: as `Lent.call`."""
         return await lent.call(self._plan.start_deadline_s, reset, *args, **kwargs)
 
@@ -193,7 +197,7 @@ class EnvironmentPool(Generic[E]):
         finally:
             self._places.release()
 
-    def _end(self, lent: Lent[E], close: Callable[[], Any] | None = None) -> Future[None]:
+    def _end(self, lent: Lent[E], close: Callable[[], object] | None = None) -> Future[None]:
         """Close an environment in its thread, after the call that may still run there, and end the thread."""
 
         def last() -> None:
@@ -216,16 +220,16 @@ class EnvironmentPool(Generic[E]):
             )
 
 
-def _close_of(lent: Lent[Any]) -> Callable[[], Any]:
+def _close_of(lent: Lent[E]) -> Callable[[], Any]:
     close: Callable[[], Any] = getattr(lent.made, "close", _nothing)
     return close
 
 
-def _closes_async(lent: Lent[Any]) -> bool:
+def _closes_async(lent: Lent[E]) -> bool:
     return inspect.iscoroutinefunction(_close_of(lent))
 
 
-def _run_close(lent: Lent[Any]) -> None:
+def _run_close(lent: Lent[E]) -> None:
     """Close what closes with a coroutine, without the caller's event loop."""
     asyncio.run(_close_of(lent)())
 

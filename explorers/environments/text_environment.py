@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from rft_data.core.errors import RecipeError
 from rft_data.core.rows import Task
@@ -37,11 +38,11 @@ class TextEnvironment(Protocol):
         """Begin anew for a task."""
         ...
 
-    def action(self, reply: str) -> Any:
+    def action(self, reply: str) -> object:
         """The action that a reply means; None when it means none that the environment takes."""
         ...
 
-    def step(self, action: Any) -> Shown:
+    def step(self, action: object) -> Shown:
         """Take a step."""
         ...
 
@@ -75,7 +76,7 @@ def compiled(pattern: str) -> re.Pattern[str]:
         raise RecipeError(f"the pattern {pattern!r} of an environment's actions is wrong: {err}.") from err
 
 
-def any_of(words: Any) -> str:
+def any_of(words: Iterable[str]) -> str:
     """The pattern of one of the words, standing alone."""
     listed = "|".join(map(re.escape, sorted(words, key=len, reverse=True)))
     return rf"(?<!\w)(?:{listed})(?!\w)"

@@ -10,11 +10,12 @@ from __future__ import annotations
 import asyncio
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
-from typing import Any
+from functools import partial
+from typing import TypeVar
 
-Work = tuple["Future[Any]", Callable[[], Any]]
+T = TypeVar("T")
 
 
 class StillBusy(Exception):
@@ -30,11 +31,11 @@ class EnvironmentThread:
 
     def __init__(self, name: str) -> None:
         """`name`: of the thread, for stack dumps. It starts at once."""
-        self._work: queue.SimpleQueue[Work | None] = queue.SimpleQueue()
-        self._last: Future[Any] | None = None
+        self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._last_is_done: Callable[[], bool] | None = None
         threading.Thread(target=self._serve, name=name, daemon=True).start()
 
-    async def call(self, deadline_s: float, function: Callable[[], Any], what: str) -> Any:
+    async def call(self, deadline_s: float, function: Callable[[], T], what: str) -> T:
         """Run a function in the thread; `what` it is, for messages.
 
         Raises: LateCall past the deadline, StillBusy while an earlier call runs on, and what the function
@@ -42,18 +43,19 @@ class EnvironmentThread:
         """
         if self.busy:
             raise StillBusy("an earlier call has passed its deadline and has not returned yet")
-        future = self._last = self.start(function)
+        future = self.start(function)
+        self._last_is_done = future.done
         return await within(deadline_s, asyncio.wrap_future(future), what)
 
     @property
     def busy(self) -> bool:
         """Whether a call runs, one that has passed its deadline included."""
-        return self._last is not None and not self._last.done()
+        return self._last_is_done is not None and not self._last_is_done()
 
-    def start(self, function: Callable[[], Any]) -> Future[Any]:
+    def start(self, function: Callable[[], T]) -> Future[T]:
         """Run a function after all that was given before."""
-        future: Future[Any] = Future()
-        self._work.put((future, function))
+        future: Future[T] = Future()
+        self._work.put(partial(_run, future, function))
         return future
 
     def end(self) -> None:
@@ -62,18 +64,21 @@ class EnvironmentThread:
 
     def _serve(self) -> None:
         while (work := self._work.get()) is not None:
-            future, function = work
-            if not future.set_running_or_notify_cancel():
-                continue
-            try:
-                future.set_result(function())
-            except Exception as err:  # noqa: BLE001 - environments are user code; passed to the caller
-                future.set_exception(_carried(err))
-            except BaseException as err:  # noqa: BLE001 - the same
-                future.set_exception(RuntimeError(f"raised {type(err).__name__}: {err}"))
+            work()
 
 
-async def within(deadline_s: float, work: Any, what: str) -> Any:
+def _run(future: Future[T], function: Callable[[], T]) -> None:
+    if not future.set_running_or_notify_cancel():
+        return
+    try:
+        future.set_result(function())
+    except Exception as err:  # noqa: BLE001 - environments are user code; passed to the caller
+        future.set_exception(_carried(err))
+    except BaseException as err:  # noqa: BLE001 - the same
+        future.set_exception(RuntimeError(f"raised {type(err).__name__}: {err}"))
+
+
+async def within(deadline_s: float, work: Awaitable[T], what: str) -> T:
     """Await `work`. Raises: LateCall past the deadline, which a TimeoutError of its own is not."""
     try:
         async with asyncio.timeout(deadline_s) as limit:

@@ -10,8 +10,9 @@ import inspect
 import json
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
+from explorers.conversations.shape import ToolDefinition
 from rft_data.core.errors import RecipeError
 from rft_data.core.lookup import need
 from rft_data.core.rows import Task
@@ -38,6 +39,9 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
 """JSON schema's types as Python reads them from JSON."""
 
 
+Instance = TypeVar("Instance")
+
+
 class RefusedCall(Exception):
     """A call that gives no value; the model is told why."""
 
@@ -50,37 +54,37 @@ class InstanceFailed(Exception):
     """The instance of the tools failed, and not a call of one: the rollout fails, nothing is answered."""
 
 
-class Toolset(Protocol):
+class Toolset(Protocol[Instance]):
     """The tools of one kind of instances, checked before the first is used."""
 
     name: str
     """What the recipe calls it."""
     names: frozenset[str]
     """Of the tools."""
-    schemas: list[dict[str, Any]]
+    schemas: list[ToolDefinition]
     """Of the tools as JSON, in the form chat templates take."""
     reward: str | None
     """Name of an instance's method that scores a rollout at its end; None without one."""
     resets: bool
     """Whether an instance can serve another rollout, after its `reset`."""
 
-    def make(self) -> Any:
+    def make(self) -> Instance:
         """A new instance."""
         ...
 
-    def reset_arguments(self, task: Task) -> dict[str, Any]:
+    def reset_arguments(self, task: Task) -> dict[str, object]:
         """What `reset` is called with."""
         ...
 
-    def problem(self, tool: str, arguments: Mapping[str, Any]) -> str | None:
+    def problem(self, tool: str, arguments: Mapping[str, object]) -> str | None:
         """Why a tool cannot be called with these arguments; None when it can, or when that is not known."""
         ...
 
-    def method(self, instance: Any, tool: str) -> Callable[..., Any]:
+    def method(self, instance: Instance, tool: str) -> Callable[..., object]:
         """What a call of a tool calls."""
         ...
 
-    def is_over(self, instance: Any) -> bool:
+    def is_over(self, instance: Instance) -> bool:
         """Whether the instance takes no further call."""
         ...
 
@@ -88,7 +92,7 @@ class Toolset(Protocol):
 class ToolClass:
     """What a class offers to a model, checked before it is first used."""
 
-    def __init__(self, kind: object, args: Mapping[str, Any], name: str) -> None:
+    def __init__(self, kind: object, args: Mapping[str, object], name: str) -> None:
         """`name`: what the recipe calls it.
 
         Raises: RecipeError for anything but a class that takes `args` and has methods that can be offered.
@@ -126,11 +130,11 @@ class ToolClass:
                 )
         self.resets = "reset" in methods
 
-    def make(self) -> Any:
+    def make(self) -> object:
         """A new instance."""
         return self._kind(**self._args)
 
-    def reset_arguments(self, task: Task) -> dict[str, Any]:
+    def reset_arguments(self, task: Task) -> dict[str, object]:
         """What `reset` is called with: `task` where it has a parameter of this name, else the task's fields.
 
         The fields are `prompt`, `answer` and those of the metadata; a `reset` without `**kwargs` gets those
@@ -149,16 +153,16 @@ class ToolClass:
             return fields
         return {one.name: fields[one.name] for one in parameters if one.name in fields}
 
-    def method(self, instance: Any, tool: str) -> Callable[..., Any]:
+    def method(self, instance: object, tool: str) -> Callable[..., object]:
         """The method of this name."""
-        found: Callable[..., Any] = getattr(instance, tool)
+        found: Callable[..., object] = getattr(instance, tool)
         return found
 
-    def is_over(self, instance: Any) -> bool:
+    def is_over(self, instance: object) -> bool:
         """Never: the model ends the rollout."""
         return False
 
-    def problem(self, tool: str, arguments: Mapping[str, Any]) -> str | None:
+    def problem(self, tool: str, arguments: Mapping[str, object]) -> str | None:
         """Why a tool cannot be called with these arguments; None when it can."""
         try:
             inspect.Signature(_parameters(self._kind, tool)).bind(**arguments)
@@ -171,7 +175,7 @@ class ToolClass:
         return None
 
 
-def _schema(name: str, kind: type, method: str) -> dict[str, Any]:
+def _schema(name: str, kind: type, method: str) -> ToolDefinition:
     """The JSON schema of one method. Raises: RecipeError when its types or docstring do not give one."""
     function = getattr(kind, method)
     for parameter in _parameters(kind, method):
@@ -182,7 +186,7 @@ def _schema(name: str, kind: type, method: str) -> dict[str, Any]:
             )
     library = need("transformers.utils", "train", "the schemas of tools")
     try:
-        schema: dict[str, Any] = library.get_json_schema(function)
+        schema: ToolDefinition = library.get_json_schema(function)
     except Exception as err:  # types and docstring are user code
         raise RecipeError(
             f"tools '{name}': {kind.__name__}.{method} cannot be offered to a model ({type(err).__name__}: "
@@ -191,7 +195,7 @@ def _schema(name: str, kind: type, method: str) -> dict[str, Any]:
     return schema
 
 
-def check_arguments(name: str, kind: Callable[..., Any], args: Mapping[str, Any]) -> None:
+def check_arguments(name: str, kind: Callable[..., object], args: Mapping[str, object]) -> None:
     """Check what a class is made with. Raises: RecipeError when a class cannot be called with `args`."""
     try:
         inspect.signature(kind).bind(**args)
@@ -213,7 +217,7 @@ def _needs_arguments(parameters: Sequence[inspect.Parameter]) -> bool:
     return any(one.default is one.empty and one.kind not in open_ended for one in parameters)
 
 
-def _fits(value: Any, schema: Mapping[str, Any]) -> bool:
+def _fits(value: object, schema: Mapping[str, Any]) -> bool:
     """Whether a value has the type of a schema and is one of its choices; inner schemas are not read."""
     if value is None and schema.get("nullable"):
         return True

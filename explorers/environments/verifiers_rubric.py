@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import wraps
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from explorers.rewards.contract import error_cause
 from rft_data.core.protocols import Unscored
 from rft_data.core.words import UnscoredCause
+
+if TYPE_CHECKING:
+    import verifiers as vf
+    from verifiers.types import RewardFunc
 
 Scored: TypeAlias = tuple[float, Mapping[str, float]] | Unscored | None
 """A reward and its metrics, why there is none, or None where no function has a weight."""
@@ -22,19 +26,19 @@ class _Scoring:
     """One call of the rubric."""
 
     rollouts: int
-    failures: list[tuple[Any, str, Exception]] = field(default_factory=list)
+    failures: list[tuple[vf.State | None, str, Exception]] = field(default_factory=list)
     """(state of the rollout, or None for all of them; name; error) of the functions that raised."""
 
 
 _scoring: ContextVar[_Scoring] = ContextVar("scoring")
-_state: ContextVar[Any] = ContextVar("state", default=None)
+_state: ContextVar[vf.State | None] = ContextVar("state", default=None)
 """The state of the rollout that a function is asked about; None: all of a group."""
 
 
 class WatchedRubric:
     """Scores rollouts by the rubric; verifiers itself gives 0.0 for a function that raised."""
 
-    def __init__(self, environment: Any) -> None:
+    def __init__(self, environment: vf.Environment) -> None:
         """Watch every function of the environment's rubric."""
         self._rubric = environment.rubric
         weighted = compares = False
@@ -48,7 +52,7 @@ class WatchedRubric:
         self.compares = compares and weighted
         """Whether a rollout's reward depends on the others of its group."""
 
-    async def score(self, states: Sequence[Any]) -> list[Scored]:
+    async def score(self, states: Sequence[vf.State]) -> list[Scored]:
         """What the rubric says of rollouts that were played together; of one where it compares none."""
         scoring = _Scoring(len(states))
         token = _scoring.set(scoring)
@@ -58,7 +62,7 @@ class WatchedRubric:
             _scoring.reset(token)
         return [self._scored(state, scoring.failures) for state in states]
 
-    def _scored(self, state: Any, failures: Sequence[tuple[Any, str, Exception]]) -> Scored:
+    def _scored(self, state: vf.State, failures: Sequence[tuple[vf.State | None, str, Exception]]) -> Scored:
         for about, name, error in failures:
             if about is None or about is state:
                 why = f"'{name}' of the rubric raised {type(error).__name__}: {error}"
@@ -66,19 +70,19 @@ class WatchedRubric:
         return (state["reward"], dict(state["metrics"] or {})) if self._weighted else None
 
 
-def _scores_groups(rubric: Any) -> bool:
+def _scores_groups(rubric: vf.Rubric) -> bool:
     """Whether a rubric has a way of its own to score a group, which may compare its rollouts."""
     return not type(rubric).score_group.__module__.startswith("verifiers.")
 
 
-def environments(environment: Any) -> list[Any]:
+def environments(environment: vf.Environment) -> list[vf.Environment]:
     """An environment, and those that it is a group of."""
     return [environment, *(one for inner in getattr(environment, "envs", ()) for one in environments(inner))]
 
 
-def _rubrics(environment: Any) -> Iterator[Any]:
+def _rubrics(environment: vf.Environment) -> Iterator[vf.Rubric]:
     waiting = [one.rubric for one in environments(environment)]
-    seen: list[Any] = []
+    seen: list[vf.Rubric] = []
     while waiting:
         rubric = waiting.pop()
         if not any(rubric is one for one in seen):
@@ -87,11 +91,11 @@ def _rubrics(environment: Any) -> Iterator[Any]:
             yield rubric
 
 
-def _watched(function: Callable[..., Any], of_group: bool) -> Callable[..., Any]:
+def _watched(function: RewardFunc, of_group: bool) -> RewardFunc:
     """The same function, which also writes down that it raised, or returned no number of each rollout."""
 
     @wraps(function)
-    async def call(*args: Any, **kwargs: Any) -> Any:
+    async def call(*args: object, **kwargs: object) -> float | list[float]:
         try:
             result = function(*args, **kwargs)
             result = await result if inspect.isawaitable(result) else result
@@ -111,11 +115,13 @@ def _numbers(result: Any, wanted: int) -> list[float]:
     return list(map(float, result))
 
 
-def _about_one(call: Callable[..., Any]) -> Callable[..., Any]:
+def _about_one(
+    call: Callable[[RewardFunc, vf.State], Awaitable[float]],
+) -> Callable[[RewardFunc, vf.State], Awaitable[float]]:
     """The same method of a rubric, which also says whose rollout its function is asked about."""
 
     @wraps(call)
-    async def told(func: Any, state: Any) -> Any:
+    async def told(func: RewardFunc, state: vf.State) -> float:
         token = _state.set(state)
         try:
             return await call(func, state)

@@ -96,7 +96,7 @@ class ToolsWorkflow(PooledWorkflow[Any]):
         return with_observation(self.prompt(task), observation or "")
 
     async def _converse(
-        self, model: RecordingModel, messages: list[Message], calls: ToolCalls, course: Course
+        self, model: RecordingModel, messages: list[Message], calls: ToolCalls[Any], course: Course
     ) -> None:
         """Turns of the model and the answers of the tools."""
         while course.turns < self.turns:
@@ -122,7 +122,7 @@ class ToolsWorkflow(PooledWorkflow[Any]):
         return given
 
 
-def _toolset(kind: object, args: Mapping[str, object], name: str) -> Toolset:
+def _toolset(kind: object, args: Mapping[str, object], name: str) -> Toolset[Any]:
     """What a class offers. Raises: as `ToolClass` and `OpenEnvTools`."""
     if offers_tools(kind):
         return OpenEnvTools(kind, args, name)
