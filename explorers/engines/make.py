@@ -89,8 +89,13 @@ def engine_rest(engine: Engine) -> Rest:
 
 
 def _options(settings: Mapping[str, object]) -> Mapping[str, object]:
-    given = settings.get("options")
-    return given if isinstance(given, Mapping) else {}
+    """Raises: RecipeError for what is no mapping."""
+    given = settings.get("options") or {}
+    if not isinstance(given, Mapping):
+        raise RecipeError(
+            f"explorer.engine.options is {given!r:.200}; wanted options by name: {{dtype: float32}}."
+        )
+    return given
 
 
 def _kind(settings: Mapping[str, object]) -> Callable[..., LiveEngine]:

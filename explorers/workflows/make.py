@@ -136,8 +136,12 @@ def make_workflow(
     `gymnasium.Env` or a client of OpenEnv: the built-in workflow for that plays it.
     Raises: UnknownComponentError; RecipeError when it cannot be built with `args`.
     """
-    name, given = str(settings["use"]), settings.get("args")
-    args = dict(given) if isinstance(given, Mapping) else {}
+    name, given = str(settings["use"]), settings.get("args") or {}
+    if not isinstance(given, Mapping):
+        raise RecipeError(
+            f"explorer.workflow.args is {given!r:.200}; wanted arguments by name, for example {{turns: 4}}."
+        )
+    args = dict(given)
     kind = lookup(name, WORKFLOWS, "workflow")
     if name not in WORKFLOWS and (player := _player(name, kind)):
         use, argument = player

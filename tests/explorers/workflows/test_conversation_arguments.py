@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
+from explorers.engines.make import takes_messages
 from explorers.limits import Limits
 from explorers.meter import Meter
+from explorers.rewards.scoring import Rewards
 from explorers.workflows.make import make_workflow
 from explorers.workflows.rollouts import Rollouts
 from explorers.workflows.single_turn import SingleTurn
@@ -173,3 +175,14 @@ def test_a_task_may_offer_tools_of_its_own(tokenizers: dict[str, Any]) -> None:
     plain = SingleTurn(tokenizers["gemma"], NONE)
     with pytest.raises(RowError, match="offers tools, and the model's chat template has no place"):
         asyncio.run(plain.run(task, engine, CTX))
+
+
+def test_arguments_and_options_that_have_no_names_are_refused() -> None:
+    with pytest.raises(
+        RecipeError, match=r"explorer\.workflow\.args is \['turns'\]; wanted arguments by name"
+    ):
+        make_workflow({"use": "single_turn", "args": ["turns"]}, None, Rewards({}, {}))
+    with pytest.raises(
+        RecipeError, match=r"explorer\.engine\.options is \['dtype'\]; wanted options by name"
+    ):
+        takes_messages({"use": "vllm", "options": ["dtype"]})
