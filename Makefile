@@ -8,6 +8,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check -c requirements/constraints.txt
 READY := $(VENV)/.ready-vllm-$(VLLM)
+APART := $(VENV)/apart
 
 # Compiled modules are kept: the tests start hundreds of processes, each of which would compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -39,8 +40,15 @@ quickstart: setup
 	$(BIN)/rft run recipes/quickstart.yaml $(if $(filter-out vllm,$(ENGINE)),explorer.engine.use=$(ENGINE))
 	@echo "see its rollouts in a browser: $(BIN)/rft view runs/quickstart" >&2
 
+# Packages that only some tests use. Where they cannot be had those tests are skipped, and say so.
+$(APART): requirements/apart.txt | setup
+	@echo "packages of some tests in $(APART)" >&2
+	@rm -rf $(APART) $(APART).part
+	@if $(PIP) --no-deps --target $(APART).part -r requirements/apart.txt; then mv $(APART).part $(APART) && touch $(APART); \
+	  else rm -rf $(APART).part && echo "note: they cannot be installed here; the tests that use them are skipped" >&2; fi
+
 # Four workers for two cores, because tests also wait; one that is done takes over from the others.
-test: setup
+test: setup $(APART)
 	$(BIN)/python -m pytest -n 4 --dist worksteal
 
 fast: setup

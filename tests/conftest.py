@@ -28,6 +28,8 @@ if MEMORY.is_dir() and os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).
 settings.register_profile("same", deadline=None, derandomize=True)
 settings.register_profile("random", deadline=None)
 settings.load_profile("same")
+# Packages that only some tests use, and that the tested set does without (requirements/apart.txt).
+sys.path.append(str(Path(sys.prefix) / "apart"))
 FEW_OBJECTS = 50_000
 """So many are looked through in 10 ms."""
 REAL_FREEZE, REAL_UNFREEZE = gc.freeze, gc.unfreeze

@@ -7,13 +7,13 @@ from collections.abc import Iterable
 
 import pytest
 
-_TRACKER = "pip install --no-deps it and what it misses; it asks for older packages than the tested set"
+_APART = "`make test` installs it apart from the tested set (requirements/apart.txt)"
 NEEDS = {
-    "could not import 'trackio'": _TRACKER,
-    "could not import 'mlflow'": _TRACKER,
-    "could not import 'swanlab'": _TRACKER,
-    "could not import 'agentscope'": "pip install --no-deps it and what it misses; it asks for mcp<2",
-    "could not import 'lmformatenforcer'": "pip install lm-format-enforcer, which the lock files have",
+    "could not import 'trackio'": _APART,
+    "could not import 'mlflow'": _APART,
+    "could not import 'swanlab'": _APART,
+    "could not import 'agentscope'": _APART,
+    "could not import 'lmformatenforcer'": _APART,
     "could not import 'vllm'": "`make setup` installs it, on platforms that have a wheel of it",
     "could not import ": "`make setup` installs it",
     "no small file system": "be root on Linux, where `mount` may make a tmpfs",

@@ -164,10 +164,13 @@ def test_a_tracker_named_twice_is_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_every_served_name_is_an_integration_and_says_what_is_missing(tmp_path: Path) -> None:
-    from transformers.integrations import get_reporting_integration_callbacks
+def test_every_served_name_is_an_integration_and_says_what_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from transformers.integrations import get_reporting_integration_callbacks, integration_utils
 
     assert len(get_reporting_integration_callbacks(list(CALLBACKS))) == len(CALLBACKS)
+    monkeypatch.setattr(integration_utils, "is_swanlab_available", lambda: False)  # if it is not installed
     with pytest.raises(MissingExtraError, match=r"tracker 'swanlab' cannot be used: .*requires swanlab"):
         make_trackers(["swanlab"], "run", tmp_path, 1)
 
