@@ -103,7 +103,7 @@ class Run:
         Raises: ResumeError.
         """
         with suppress(MissingFileError):
-            self._check_same(stored_recipe(run_folder(recipe.run_dir)), recipe)
+            self._check_same(stored_recipe(run_folder(recipe.run_dir)), recipe, recipe.run_dir)
 
     def _open(self, recipe: RunRecipe) -> None:
         if self._mirror is not None:  # fetching takes long, and the buffer is another owner's by then
@@ -157,13 +157,16 @@ class Run:
     def _start(self, recipe: RunRecipe) -> tuple[int, bool]:
         """How often this run was started before, and whether it goes on past the last step it had then."""
         before = self.buffer.read("runs", where=Compare("run_id", "eq", self._name)).to_pylist()
-        began, longer = self._check_same(json.loads(before[-1]["recipe"]) if before else {}, recipe)
+        stored = json.loads(before[-1]["recipe"]) if before else {}
+        began, longer = self._check_same(stored, recipe, f"buffer {recipe.buffer.uri}")
         if longer is not began:
             check_more_steps(began, recipe)
         return len(before), longer is not began
 
-    def _check_same(self, stored: Any, recipe: RunRecipe) -> tuple[Any, Any]:
+    def _check_same(self, stored: Any, recipe: RunRecipe, home: str) -> tuple[Any, Any]:
         """The recipe that a run began with, and the same with more steps if it gets some; {}: none began.
+
+        Args: home: what holds the run, for the error.
 
         Raises: ResumeError if this recipe cannot continue it.
         """
@@ -174,12 +177,12 @@ class Run:
         raise ResumeError(
             "\n".join(
                 [
-                    f"{recipe.run_dir} holds run '{stored.get('name')}' of another recipe; "
+                    f"{home} holds run '{stored.get('name')}' of another recipe; "
                     "these fields differ and must not change:",
                     *(f"  {line}" for line in _changed(began, now)),
                     "continue with the recipe it began with (its 'steps', or 'groups' in mode explore, "
                     "may grow), or start over with --fresh; to train on otherwise, start a run of "
-                    f"another name from its weights (in {self.directory / 'weights'}).",
+                    f"another name from its weights (in {stored.get('run_dir', recipe.run_dir)}/weights).",
                 ]
             )
         )
