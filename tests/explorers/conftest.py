@@ -20,6 +20,8 @@ from rft_data.core.files import write_manifest
 from rft_data.core.protocols import Engine
 from rft_data.core.rows import WeightRef
 from rft_data.weights.probe import Probe
+from tests.explorers.conversations.conftest import trained_tokenizer
+from tests.explorers.conversations.families import QWEN25
 from tests.explorers.engines.held import let_go
 from tests.tiny_config import tiny_config
 
@@ -200,6 +202,14 @@ STEPPED_BY_US = pytest.mark.parametrize("bench", _IN_PROCESS, indirect=True)
 @pytest.fixture
 def tied(tmp_path: Path) -> Published:
     return Published(tmp_path, tied=True)
+
+
+@pytest.fixture(scope="session")
+def tokenizer() -> Any:
+    """A small tokenizer with the chat template of Qwen2.5, which has tools; no test changes it."""
+    made = trained_tokenizer()
+    made.chat_template = QWEN25
+    return made
 
 
 @pytest.fixture

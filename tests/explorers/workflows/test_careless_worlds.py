@@ -17,16 +17,7 @@ from explorers.workflows.recorded import with_world
 from explorers.workflows.rollouts import Rollouts
 from rft_data.core.errors import EngineError
 from rft_data.core.rows import Experience, Task
-from tests.explorers.conversations.conftest import trained_tokenizer
-from tests.explorers.conversations.families import QWEN25
 from tests.explorers.workflows.test_worlds import PLACE, TASK, call, play, rows_of
-
-
-@pytest.fixture(scope="module")
-def tokenizer() -> Any:
-    made = trained_tokenizer()
-    made.chat_template = QWEN25
-    return made
 
 
 @pytest.mark.parametrize("name", ["careless", "Shelf"])

@@ -27,20 +27,11 @@ from explorers.workflows.program_process import own_environment, run_program
 from explorers.workflows.rollouts import Rollouts
 from rft_data.core.errors import EngineError, RecipeError, RowError
 from rft_data.core.protocols import Completion, Sampling
-from tests.explorers.conversations.conftest import trained_tokenizer
-from tests.explorers.conversations.families import QWEN25
 from tests.explorers.workflows.test_worlds import CTX, NONE, TASK, Room, call, play, rows_of
 from tests.waiting import wait_for
 
 AGENT = str(Path(__file__).parent / "programs" / "agent.py")
 HERE = __name__
-
-
-@pytest.fixture(scope="module")
-def tokenizer() -> Any:
-    made = trained_tokenizer()
-    made.chat_template = QWEN25
-    return made
 
 
 def program(what: str, **args: Any) -> dict[str, Any]:

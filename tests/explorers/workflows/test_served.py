@@ -22,20 +22,12 @@ from explorers.workflows.served import ServedWorkflow
 from explorers.workflows.visits import Visits
 from rft_data.core.errors import RecipeError
 from rft_data.core.rows import Experience
-from tests.explorers.conversations.conftest import SayingEngine, trained_tokenizer
-from tests.explorers.conversations.families import QWEN25
+from tests.explorers.conversations.conftest import SayingEngine
 from tests.explorers.workflows.test_worlds import CTX, NONE, TASK
 from tests.ports import free_port
 
 TOKEN = "a token of enough characters"  # noqa: S105
 ASK = [{"role": "user", "content": "two and two?"}]
-
-
-@pytest.fixture(scope="module")
-def tokenizer() -> Any:
-    made = trained_tokenizer()
-    made.chat_template = QWEN25
-    return made
 
 
 class Run:

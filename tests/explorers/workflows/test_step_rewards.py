@@ -8,16 +8,7 @@ import pytest
 
 from explorers.rewards.scoring import Rewards
 from rft_data.core.protocols import Unscored
-from tests.explorers.conversations.conftest import trained_tokenizer
-from tests.explorers.conversations.families import QWEN25
 from tests.explorers.workflows.test_worlds import PLACE, play, rows_of
-
-
-@pytest.fixture(scope="module")
-def tokenizer() -> Any:
-    made = trained_tokenizer()
-    made.chat_template = QWEN25
-    return made
 
 
 @pytest.mark.parametrize(

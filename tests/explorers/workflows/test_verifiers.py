@@ -22,33 +22,17 @@ from rft_data.core.errors import RecipeError, RowError
 from rft_data.core.rows import Task
 from rft_data.core.words import Split
 from rft_data.tasks.verifiers_environment import verifiers_tasks
-from tests.explorers.conversations.conftest import SayingEngine, trained_tokenizer
-from tests.explorers.conversations.families import QWEN3, QWEN25
+from tests.explorers.conversations.conftest import SayingEngine
+from tests.explorers.conversations.families import QWEN3
 from tests.explorers.workflows import verifiers_worlds as worlds
 from tests.explorers.workflows.test_worlds import CTX, NONE, call, play, rows_of
-
-PLACE = "tests.explorers.workflows.verifiers_worlds"
-
-
-@pytest.fixture(scope="module")
-def tokenizer() -> Any:
-    made = trained_tokenizer()
-    made.chat_template = QWEN25
-    return made
+from tests.explorers.workflows.verifiers_worlds import PLACE, settings, tasks
 
 
 @pytest.fixture(autouse=True)
 def _fresh() -> None:
     worlds.CLEANED.clear()
     worlds.TORN_DOWN.clear()
-
-
-def settings(name: str, **args: Any) -> dict[str, Any]:
-    return {"use": "verifiers", "args": {"environment": f"{PLACE}:{name}", "args": args}}
-
-
-def tasks(name: str, **args: Any) -> list[Task]:
-    return verifiers_tasks(f"{PLACE}:{name}", args, size=None, taskset="sums", heldout=0.0)
 
 
 @pytest.fixture(scope="module")

@@ -20,19 +20,9 @@ from rft_data.core.protocols import Completion, Group, Sampling
 from rft_data.core.rows import Task, Ticket
 from rft_data.core.trajectory import Trajectory
 from rft_data.core.words import GroupOutcome
-from rft_data.tasks.verifiers_environment import verifiers_tasks
-from tests.explorers.conversations.conftest import SayingEngine, trained_tokenizer
-from tests.explorers.conversations.families import QWEN25
+from tests.explorers.conversations.conftest import SayingEngine
 from tests.explorers.workflows.test_worlds import NONE
-
-PLACE = "tests.explorers.workflows.verifiers_worlds"
-
-
-@pytest.fixture(scope="module")
-def tokenizer() -> Any:
-    made = trained_tokenizer()
-    made.chat_template = QWEN25
-    return made
+from tests.explorers.workflows.verifiers_worlds import settings, tasks
 
 
 class Failing(SayingEngine):
@@ -51,10 +41,11 @@ class House:
     def __init__(
         self, tokenizer: Any, name: str, says: Sequence[str], rewards: Rewards = NONE, **args: Any
     ) -> None:
-        settings = {"use": "verifiers", "args": {"environment": f"{PLACE}:{name}", "args": args}}
-        self.tasks = verifiers_tasks(f"{PLACE}:{name}", args, size=None, taskset="sums", heldout=0.0)
+        self.tasks = tasks(name, **args)
         self.meter = Meter()
-        self.workflow = make_workflows(settings, {"other": {"use": "single_turn"}}, tokenizer, rewards)
+        self.workflow = make_workflows(
+            settings(name, **args), {"other": {"use": "single_turn"}}, tokenizer, rewards
+        )
         engine = Failing(tokenizer, [one and f"{one}<|im_end|>" for one in says])
         limits = Limits(retries=0, extra=0)
         plan = GroupPlan("run", 0, "e0", len(says), Sampling(64), limits)

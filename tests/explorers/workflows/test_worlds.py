@@ -19,21 +19,13 @@ from explorers.workflows.rollouts import Rollouts
 from rft_data.core.errors import ContextOverflow, RecipeError, RowError, UnknownComponentError
 from rft_data.core.protocols import Completion, RolloutContext, Sampling
 from rft_data.core.rows import Experience, Task
-from tests.explorers.conversations.conftest import SayingEngine, trained_tokenizer
-from tests.explorers.conversations.families import QWEN25
+from tests.explorers.conversations.conftest import SayingEngine
 from tests.explorers.environments import worlds
 
 PLACE = "tests.explorers.environments.worlds"
 NONE = Rewards({}, {})
 TASK = Task("sums", ({"role": "user", "content": "How many?"},), answer="5")
 CTX = RolloutContext("run", "g", 2, 0, "e0", "rollout", Sampling(64))
-
-
-@pytest.fixture(scope="module")
-def tokenizer() -> Any:
-    made = trained_tokenizer()
-    made.chat_template = QWEN25
-    return made
 
 
 class Room(SayingEngine):

@@ -8,12 +8,26 @@ from typing import Any
 import verifiers as vf
 from datasets import Dataset
 
+from rft_data.core.rows import Task
+from rft_data.tasks.verifiers_environment import verifiers_tasks
+
+PLACE = __name__
 DATA = [
     {"question": "2 + 3", "answer": "5", "info": {"level": 1}},
     {"question": "4 + 4", "answer": "8", "info": {"level": 2}},
 ]
 CLEANED: list[str] = []
 TORN_DOWN: list[str] = []
+
+
+def settings(name: str, **args: Any) -> dict[str, Any]:
+    """The workflow of a recipe that plays one of these environments."""
+    return {"use": "verifiers", "args": {"environment": f"{PLACE}:{name}", "args": args}}
+
+
+def tasks(name: str, **args: Any) -> list[Task]:
+    """The tasks of one of these environments."""
+    return verifiers_tasks(f"{PLACE}:{name}", args, size=None, taskset="sums", heldout=0.0)
 
 
 def right(completion: Any, answer: str) -> float:
