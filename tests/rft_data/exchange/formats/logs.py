@@ -22,6 +22,8 @@ RESULT = {"role": "tool", "tool_call_id": "c1", "content": "5"}
 ANSWER = {"role": "assistant", "content": "It is 5."}
 TALK = [SYSTEM, ASKED, CALLING, RESULT, ANSWER]
 """A conversation of two calls."""
+FIRST, SECOND = ([SYSTEM, ASKED], CALLING), (TALK[:4], ANSWER)
+"""(what was sent, what was answered) of these calls."""
 ADD = {"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}
 
 

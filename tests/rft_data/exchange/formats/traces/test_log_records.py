@@ -11,10 +11,8 @@ import pytest
 from rft_data.buffer import Buffer
 from tests.rft_data.exchange.formats.conftest import quarantined
 from tests.rft_data.exchange.formats.logs import (
-    ANSWER,
-    ASKED,
-    CALLING,
-    SYSTEM,
+    FIRST,
+    SECOND,
     TALK,
     attributes,
     gen_ai,
@@ -23,9 +21,6 @@ from tests.rft_data.exchange.formats.logs import (
     stored,
     value,
 )
-
-FIRST, SECOND = ([SYSTEM, ASKED], CALLING), (TALK[:4], ANSWER)
-"""(what was sent, what was answered) of the two calls of a conversation."""
 
 
 def _record(event: str, found: dict[str, Any], at: int, name: str = "s1", **more: Any) -> dict[str, Any]:

@@ -18,6 +18,8 @@ from tests.rft_data.exchange.formats.logs import (
     ANSWER,
     ASKED,
     CALLING,
+    FIRST,
+    SECOND,
     SYSTEM,
     TALK,
     attributes,
@@ -33,8 +35,6 @@ from tests.rft_data.exchange.formats.logs import (
 )
 
 DATA = Path(__file__).parents[4] / "data"
-FIRST, SECOND = ([SYSTEM, ASKED], CALLING), (TALK[:4], ANSWER)
-"""(what was sent, what was answered) of the two calls."""
 
 
 def _older(sent: list[dict[str, Any]], said: dict[str, Any]) -> dict[str, Any]:
