@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 
 from rft_data.core.errors import RowError
@@ -119,6 +119,24 @@ def inside(value: Json, *names: str) -> Json:
     for name in names:
         value = value.get(name) if isinstance(value, Mapping) else None
     return value
+
+
+def list_inside(value: Json, *names: str) -> list[Json]:
+    """The list that lies under nested keys; empty where none does."""
+    found = inside(value, *names)
+    return found if isinstance(found, list) else []
+
+
+def exported(groups: list[Json], scopes: Sequence[str], records: str) -> Iterator[Json]:
+    """What the groups of an export request hold, group after group and scope after scope.
+
+    Args:
+        scopes: names of a group's list of scopes; the first that is there is read.
+        records: name of a scope's list of spans or log records.
+    """
+    for group in groups:
+        for scope in list_inside(first(inside(group, name) for name in scopes)):
+            yield from list_inside(scope, records)
 
 
 def text(value: Json) -> str:

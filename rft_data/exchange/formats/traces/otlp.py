@@ -10,8 +10,9 @@ from rft_data.core.json_types import Json, JsonObject
 from rft_data.exchange.formats.records import Row
 from rft_data.exchange.formats.traces import gen_ai, openinference
 from rft_data.exchange.formats.traces.attributes import (
-    first,
+    exported,
     inside,
+    list_inside,
     nanoseconds,
     otlp_attributes,
     session,
@@ -22,6 +23,8 @@ from rft_data.exchange.formats.traces.call import Item, Score, Span
 from rft_data.exchange.formats.traces.otlp_logs import log_items
 
 _FAILED = (2, "STATUS_CODE_ERROR")
+_SCOPES = ("scopeSpans", "instrumentationLibrarySpans")
+"""Name of a group's list of scopes, and the one that older exporters wrote."""
 
 
 def read_otlp(row: Row) -> Iterator[Item | RowError]:
@@ -29,16 +32,11 @@ def read_otlp(row: Row) -> Iterator[Item | RowError]:
 
     Raises: RowError if the row is no export request.
     """
-    groups, logs = row.get("resourceSpans"), row.get("resourceLogs")
-    if not isinstance(groups, list) and not isinstance(logs, list):
+    if not any(isinstance(row.get(name), list) for name in ("resourceSpans", "resourceLogs")):
         raise RowError("there is no list 'resourceSpans' or 'resourceLogs'")
-    for group in groups if isinstance(groups, list) else []:
-        scopes = first([inside(group, "scopeSpans"), inside(group, "instrumentationLibrarySpans")])
-        for scope in scopes if isinstance(scopes, list) else []:
-            spans = inside(scope, "spans")
-            for span in spans if isinstance(spans, list) else []:
-                yield from items(span)
-    yield from log_items(logs if isinstance(logs, list) else [])
+    for span in exported(list_inside(row, "resourceSpans"), _SCOPES, "spans"):
+        yield from items(span)
+    yield from log_items(list_inside(row, "resourceLogs"))
 
 
 def items(raw: Json) -> Iterator[Item | RowError]:
@@ -83,8 +81,7 @@ def _failure(raw: Json) -> str:
 
 
 def _events(raw: Json, span: Span) -> Iterator[Score]:
-    events = inside(raw, "events")
-    for event in events if isinstance(events, list) else []:
+    for event in list_inside(raw, "events"):
         if inside(event, "name") == gen_ai.EVALUATION:
             made = gen_ai.evaluation(span, tree(otlp_attributes(inside(event, "attributes"))))
             at = nanoseconds(inside(event, "timeUnixNano"))

@@ -15,8 +15,10 @@ from rft_data.core.json_types import Json, JsonObject
 from rft_data.exchange.formats.traces import gen_ai
 from rft_data.exchange.formats.traces.attributes import (
     any_value,
+    exported,
     first,
     inside,
+    list_inside,
     nanoseconds,
     otlp_attributes,
     session,
@@ -36,7 +38,7 @@ def log_items(groups: list[Json]) -> Iterator[Item | RowError]:
     The messages of one call have one span, and lie in one request.
     """
     pieces: dict[tuple[str, str], list[Json]] = {}
-    for record in _records(groups):
+    for record in exported(groups, ["scopeLogs"], "logRecords"):
         name = _event(record)
         if name == _WHOLE:
             yield from _guarded(record, partial(_whole, record))
@@ -50,20 +52,11 @@ def log_items(groups: list[Json]) -> Iterator[Item | RowError]:
         yield from _guarded(records[0], partial(_pieced, records))
 
 
-def _records(groups: list[Json]) -> Iterator[Json]:
-    for group in groups:
-        scopes = inside(group, "scopeLogs")
-        for scope in scopes if isinstance(scopes, list) else []:
-            records = inside(scope, "logRecords")
-            yield from records if isinstance(records, list) else []
-
-
 def _event(record: Json) -> str:
     """The name of an event; empty for a plain log record."""
     if name := text(inside(record, "eventName")):
         return name
-    listed = inside(record, "attributes")
-    for item in listed if isinstance(listed, list) else []:
+    for item in list_inside(record, "attributes"):
         if inside(item, "key") == "event.name":
             return text(inside(item, "value", "stringValue"))
     return ""

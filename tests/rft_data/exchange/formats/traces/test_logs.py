@@ -81,6 +81,13 @@ FORMS: dict[str, tuple[str, list[dict[str, Any]]]] = {
         "otlp",
         [otlp(span("s1", openinference(*FIRST), 1), span("s2", openinference(*SECOND), 2))],
     ),
+    "scopes as older exporters name them": (
+        "otlp",
+        [
+            {"resourceSpans": [{"instrumentationLibrarySpans": [{"spans": [one]}]}]}
+            for one in (span("s1", gen_ai(*FIRST), 1), span("s2", gen_ai(*SECOND), 2))
+        ],
+    ),
     "spans of Phoenix": (
         "phoenix",
         [
