@@ -47,9 +47,8 @@ class Uploads:
         path = self._folder / name
         for _ in range(_TRIES):
             facts = _facts(path)
-            known = self._seen.get(name)
-            if known is not None and known[0] == facts and known[1].key in self._keys:
-                return known[1]
+            if known := self._known(name, facts):
+                return known
             content = path.stat().st_size, file_digest(path)
             stored = self._there.get(content) or self._put(path, *content, objects)
             if _facts(path) == facts:
@@ -65,9 +64,8 @@ class Uploads:
         """
         path = self._folder / name
         facts = _facts(path)
-        known = self._seen.get(name)
-        if known is not None and known[0] == facts and known[1].key in self._keys:
-            return known[1]
+        if known := self._known(name, facts):
+            return known
         copies = self._folder / _COPIES
         copies.mkdir(exist_ok=True)
         copy = copies / str(next(self._numbers))
@@ -78,6 +76,11 @@ class Uploads:
             copy.unlink(missing_ok=True)
         self._seen[name] = facts, stored
         return stored
+
+    def _known(self, name: str, facts: _Facts) -> StoredFile | None:
+        """The object of a file that has not changed since it was put; None if it has, or that is deleted."""
+        seen = self._seen.get(name)
+        return seen[1] if seen is not None and seen[0] == facts and seen[1].key in self._keys else None
 
     def _put(self, path: Path, size: int, digest: str, objects: Objects) -> StoredFile:
         key = f"{OBJECTS}/{self._epoch}/{next(self._numbers)}-{digest}"
