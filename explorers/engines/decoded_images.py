@@ -5,12 +5,15 @@ from __future__ import annotations
 import io
 import threading
 from collections import OrderedDict
+from functools import partial
 from typing import TYPE_CHECKING
+from weakref import WeakValueDictionary
 
 from explorers.engines.images import Fetch
 from rft_data.core.errors import RowError
 from rft_data.core.large_blocks import give_back_large_blocks
 from rft_data.core.lookup import need
+from rft_data.core.once import Once
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -29,19 +32,32 @@ class DecodedImages:
         self._fetch = fetch
         self._room = room
         self._kept: OrderedDict[str, Image] = OrderedDict()
+        self._decoding: WeakValueDictionary[str, Once[Image]] = WeakValueDictionary()
+        """Images that threads decode or wait for."""
         self._lock = threading.Lock()
         give_back_large_blocks()
 
     def __call__(self, name: str) -> Image:
         """The image of a payload. Raises: RowError for bytes that are no image."""
-        with self._lock:  # two requests that ask at once share one decoding
-            image = self._kept.pop(name, None)
-            if image is None:
-                image = _pixels(name, self._fetch(name))
-            self._kept[name] = image
-            while len(self._kept) > 1 and sum(map(_size, self._kept.values())) > self._room:
-                self._kept.popitem(last=False)
-            return image
+        with self._lock:
+            if name in self._kept:
+                self._kept.move_to_end(name)
+                return self._kept[name]
+            # Requests that ask at once share one decoding; it lives until each of them has kept the image.
+            once = self._decoding.setdefault(name, Once(partial(self._decoded, name)))
+        image = once.value()  # without the lock: other images are decoded meanwhile
+        with self._lock:
+            self._keep(name, image)
+        return image
+
+    def _decoded(self, name: str) -> Image:
+        return _pixels(name, self._fetch(name))
+
+    def _keep(self, name: str, image: Image) -> None:
+        self._kept[name] = image
+        self._kept.move_to_end(name)
+        while len(self._kept) > 1 and sum(map(_size, self._kept.values())) > self._room:
+            self._kept.popitem(last=False)
 
 
 def _size(image: Image) -> int:

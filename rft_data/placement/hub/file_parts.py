@@ -13,8 +13,8 @@ from weakref import WeakValueDictionary
 import pyarrow as pa
 
 from rft_data.core.files import file_digest
+from rft_data.core.once import Once
 from rft_data.placement.hub.arrow_rows import encoded
-from rft_data.placement.hub.once import Once
 
 PART_BYTES = 16 << 20
 """Of a file in one call."""

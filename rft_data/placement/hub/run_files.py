@@ -17,8 +17,8 @@ import pyarrow as pa
 
 from rft_data.core.errors import ConflictError, MissingFileError, TokenError
 from rft_data.core.files import MANIFEST_FILE, fsync, make_folder
+from rft_data.core.once import Once
 from rft_data.placement.hub.file_parts import FileParts
-from rft_data.placement.hub.once import Once
 
 _MARK = ".home"
 _OF_ROLES = ("weights", "checkpoints", "stages", "model", "best", "final", ".draft-final")

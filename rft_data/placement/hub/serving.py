@@ -14,12 +14,12 @@ from contextlib import contextmanager
 import pyarrow as pa
 
 from rft_data.core.errors import BusyError, RftError, StalledError, TokenError
+from rft_data.core.once import Once
 from rft_data.core.words import HubRole
 from rft_data.placement.hub import arrow_rows, wire
 from rft_data.placement.hub.access import Holder, holder
 from rft_data.placement.hub.buffer_calls import Calls
 from rft_data.placement.hub.frames import Channel, Kind
-from rft_data.placement.hub.once import Once
 from rft_data.placement.hub.shares import Shares
 from rft_data.placement.hub.turns import Turns
 from rft_data.placement.hub.wire import Rows, decode_call, encode_error, encode_result

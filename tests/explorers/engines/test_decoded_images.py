@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -11,10 +12,13 @@ import pytest
 
 from explorers.engines.decoded_images import DecodedImages
 from rft_data.buffer import Buffer
+from rft_data.core.errors import RowError
 from tests.tiny_vision import png
+from tests.waiting import LIMIT_S, wait_for
 
 FILES = {name: png(seed, side=64) for seed, name in enumerate("abc")}
 PIXELS = 64 * 64 * 4
+THREADS = 8
 
 _MEASURES = """
 import ctypes, gc, sys
@@ -59,11 +63,47 @@ def test_an_image_larger_than_the_room_is_shared_until_the_next_one() -> None:
 
 def test_requests_that_ask_at_once_share_one_decoding() -> None:
     read: list[str] = []
-    images = DecodedImages(lambda name: read.append(name) or FILES[name])  # type: ignore[func-returns-value]
-    with ThreadPoolExecutor(8) as threads:
-        found = list(threads.map(images, ["a"] * 32))
+    go_on, asked = threading.Event(), threading.Barrier(THREADS + 1)
+
+    def fetch(name: str) -> bytes:
+        read.append(name)
+        assert go_on.wait(LIMIT_S)
+        return FILES[name]
+
+    images = DecodedImages(fetch)
+
+    def ask() -> object:
+        asked.wait(LIMIT_S)
+        return images("a")
+
+    with ThreadPoolExecutor(THREADS) as threads:
+        found = [threads.submit(ask) for _ in range(THREADS)]
+        asked.wait(LIMIT_S)
+        wait_for(lambda: read)
+        go_on.set()
+        assert {id(one.result()) for one in found} == {id(images("a"))}
     assert read == ["a"]
-    assert len(set(map(id, found))) == 1
+
+
+def test_different_images_are_decoded_at_the_same_time() -> None:
+    both = threading.Barrier(2)
+
+    def fetch(name: str) -> bytes:
+        both.wait(LIMIT_S)  # passed only by two at once
+        return FILES[name]
+
+    with ThreadPoolExecutor(2) as threads:
+        first, second = threads.map(DecodedImages(fetch), "ab")
+    assert first is not second
+
+
+def test_an_image_that_could_not_be_fetched_is_fetched_by_the_next_that_asks() -> None:
+    files = {"a": b"no image"}
+    images = DecodedImages(files.__getitem__)
+    with pytest.raises(RowError, match="payload 'a' is no image that can be read"):
+        images("a")
+    files["a"] = FILES["a"]
+    assert images("a").width == 64
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the figures of Linux and of glibc")

@@ -18,7 +18,6 @@ from rft_data.placement.hub.access import make_token
 from rft_data.placement.hub.arrow_rows import decoded
 from rft_data.placement.hub.file_parts import PART_BYTES, FileParts
 from rft_data.placement.hub.frames import Channel, Kind
-from rft_data.placement.hub.once import Once
 from rft_data.placement.hub.run_files import RunFolders
 from rft_data.placement.hub.turns import Turns
 
@@ -45,31 +44,6 @@ other_pair = pair
 def received(channel: Channel) -> bytes:
     head = channel.head({Kind.ROWS: 1 << 30}, 30, 30)
     return channel.body(head, 30).to_pybytes()
-
-
-def test_value_is_made_once_for_all_that_wait_for_it() -> None:
-    made, go_on, asked = list[int](), threading.Event(), threading.Semaphore(0)
-
-    def make() -> int:
-        asked.release()
-        go_on.wait(30)
-        made.append(1)
-        return len(made)
-
-    once = Once(make)
-    with ThreadPoolExecutor(CLIENTS) as threads:
-        found = [threads.submit(once.value) for _ in range(CLIENTS)]
-        assert asked.acquire(timeout=30)
-        go_on.set()
-        assert {one.result(30) for one in found} == {1}
-
-
-def test_value_that_could_not_be_made_is_made_for_the_next_one(tmp_path: Path) -> None:
-    once = Once((tmp_path / "later").read_text)
-    with pytest.raises(FileNotFoundError):
-        once.value()
-    (tmp_path / "later").write_text("now")
-    assert once.value() == "now"
 
 
 def test_part_is_shared_while_it_is_held_and_not_kept(tmp_path: Path) -> None:
