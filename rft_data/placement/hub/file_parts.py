@@ -6,6 +6,7 @@ A part is kept only while an answer holds it, so memory grows with what is being
 from __future__ import annotations
 
 import threading
+from collections import OrderedDict
 from functools import partial
 from pathlib import Path
 from weakref import WeakValueDictionary
@@ -18,6 +19,8 @@ from rft_data.placement.hub.arrow_rows import encoded
 
 PART_BYTES = 16 << 20
 """Of a file in one call."""
+_DIGESTS = 4096
+"""More files than the folders of a run have at one time: each new version of the weights brings others."""
 PART = pa.schema([pa.field("data", pa.large_binary(), nullable=False)])
 
 _Facts = tuple[str, int, int]
@@ -27,9 +30,11 @@ _Facts = tuple[str, int, int]
 class FileParts:
     """Parts of files, and digests of whole ones."""
 
-    def __init__(self) -> None:
+    def __init__(self, digests: int = _DIGESTS) -> None:
+        """`digests`: how many are kept, those that were asked for last."""
         self._lock = threading.Lock()
-        self._digests: dict[_Facts, Once[str]] = {}
+        self._room = digests
+        self._digests: OrderedDict[_Facts, Once[str]] = OrderedDict()
         self._parts: WeakValueDictionary[tuple[_Facts, int], Once[pa.Buffer]] = WeakValueDictionary()
 
     @property
@@ -38,9 +43,13 @@ class FileParts:
         return len(self._parts)
 
     def digest(self, path: Path) -> str:
-        """A file's digest, computed once as long as it does not change."""
+        """A file's digest, computed once as long as it does not change and is asked for now and then."""
+        facts = _facts(path)
         with self._lock:
-            once = self._digests.setdefault(_facts(path), Once(partial(file_digest, path)))
+            once = self._digests.setdefault(facts, Once(partial(file_digest, path)))
+            self._digests.move_to_end(facts)
+            if len(self._digests) > self._room:
+                self._digests.popitem(last=False)
         return once.value()
 
     def part(self, path: Path, offset: int) -> Once[pa.Buffer]:

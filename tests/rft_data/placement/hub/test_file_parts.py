@@ -71,6 +71,23 @@ def test_changed_file_is_read_and_digested_again(tmp_path: Path) -> None:
     assert first is not parts.part(path, 0)
 
 
+def test_digests_asked_for_last_are_kept_and_no_others(tmp_path: Path) -> None:
+    parts = FileParts(digests=2)
+    one, two, three = (tmp_path / name for name in ("one", "two", "three"))
+    for path in (one, two, three):
+        path.write_bytes(b"before")
+    before = parts.digest(one)
+    parts.digest(two)
+    for path in (one, two):  # the size and the time of the last change stay: what is kept is believed
+        times = path.stat()
+        path.write_bytes(b"later!")
+        os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert parts.digest(one) == before
+    parts.digest(three)  # no room for two, which was asked for longest ago
+    assert parts.digest(one) == before
+    assert parts.digest(two) == file_digest(two) != before
+
+
 def test_client_that_reads_nothing_keeps_no_other_waiting(
     pair: tuple[Channel, Channel], other_pair: tuple[Channel, Channel]
 ) -> None:
