@@ -266,11 +266,16 @@ def test_a_save_is_as_patient_as_an_owner_is_and_the_next_one_stores_it(
     monkeypatch.setattr(mirror, "PATIENT", {"client_max_retries": "1"})  # instead of 5 minutes
     run = Mirror(url)
     write(run.folder, "weights/v1/model", "one")
-    way.break_off(1_000_000)
-    with pytest.raises(StalledError, match="cannot be reached") as refused:
-        run.save()
-    assert "max_retries: 1," in str(refused.value.__cause__)
-    way.break_off(0)
+    for first in ("the question who the owner is", "a put"):
+        with pytest.MonkeyPatch.context() as patch:
+            if first == "a put":
+                before_puts(patch, lambda _: way.break_off(1_000_000))
+            else:
+                way.break_off(1_000_000)
+            with pytest.raises(StalledError, match="cannot be reached") as refused:
+                run.save()
+        assert "max_retries: 1," in str(refused.value.__cause__), first
+        way.break_off(0)
     run.save()
     assert "weights/v1/model" in run._stored
     run.close()
