@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -31,6 +30,7 @@ from rft_data.core.words import ROLLOUT_SECONDS, HubRole
 from rft_data.placement.hub import HubServer
 from rft_data.placement.local import LocalPlacement
 from tests.explorers.toys import SlowBuffer, task
+from tests.processes import children_of, runs
 from tests.waiting import came
 from trainers.models.tiny_model import build_tiny_model
 from trainers.models.weights import publishable
@@ -298,12 +298,15 @@ def test_a_mistake_in_the_arguments_is_an_error_at_the_start(
 
 @pytest.mark.slow
 def test_a_role_that_cannot_be_built_leaves_no_process_behind(make: Make) -> None:
-    before = set(psutil.Process().children())
-    with pytest.raises(RecipeError, match="does not take"):
+    with (
+        children_of("explorers.rewards.reward_child") as started,
+        pytest.raises(RecipeError, match="does not take"),
+    ):
         make(
             SlowBuffer(), reward=[{"use": f"{TOYS}:Act"}], engine={"use": f"{TOYS}:ScriptedEngine", "sede": 1}
         )
-    assert set(psutil.Process().children()) <= before
+    assert started
+    assert not [child for child in started if runs(child)]
 
 
 @pytest.mark.slow

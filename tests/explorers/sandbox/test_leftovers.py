@@ -1,6 +1,7 @@
 """What a program keeps on the disk while it runs."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -13,7 +14,8 @@ def test_a_process_that_is_closed_to_us_for_a_moment_hides_nothing(
 ) -> None:
     """As one is between its start and the program; one that stays closed hides what it keeps."""
     now, closed = [0.0], [True]
-    monkeypatch.setattr(leftovers.time, "monotonic", lambda: now[0] + 1.0)
+    clock = SimpleNamespace(monotonic=lambda: now[0] + 1.0)
+    monkeypatch.setattr(leftovers, "time", clock)  # the module `time` is that of other threads too
     monkeypatch.setattr(leftovers, "_open_and_deleted", lambda enough: None if closed[0] else 0)
     quota = DiskQuota(tmp_path, 1 << 20)
     assert not quota.is_over()

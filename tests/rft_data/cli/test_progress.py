@@ -94,11 +94,13 @@ def test_quiet_says_nothing_and_no_color_has_no_colours(
     monkeypatch.setattr(sys, "stderr", told := Terminal())
     monkeypatch.setenv("TERM", "xterm-256color")
     for quiet in (True, False):
+        before = set(threading.enumerate())
         with following(tmp_path, quiet=quiet), RunControl(tmp_path) as control:
             control.progress("step 3 of 9", 3, 9)
             control._beat()
             if quiet:
-                assert "progress" not in {thread.name for thread in threading.enumerate()}
+                started = set(threading.enumerate()) - before
+                assert "progress" not in {thread.name for thread in started}
             else:
                 wait_for(lambda: "step 3 of 9" in told.getvalue())
         assert quiet == (told.getvalue() == "")

@@ -11,12 +11,16 @@ import pytest
 from rft_data.core.absent import absent
 
 
-def test_a_package_is_hidden_for_the_block_and_there_again_after_it() -> None:
-    assert "wave" not in sys.modules, "take another module that nothing imports"
-    with pytest.raises(ImportError), absent("wave"):  # noqa: PT012
-        assert importlib.util.find_spec("wave") is None
-        importlib.import_module("wave")
-    assert importlib.import_module("wave").__name__ == "wave"
+def test_a_package_is_hidden_for_the_block_and_there_again_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "only_for_test_absent.py").write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ImportError), absent("only_for_test_absent"):  # noqa: PT012
+        assert importlib.util.find_spec("only_for_test_absent") is None
+        importlib.import_module("only_for_test_absent")
+    assert importlib.import_module("only_for_test_absent").__name__ == "only_for_test_absent"
+    del sys.modules["only_for_test_absent"]
 
 
 def test_a_package_that_is_imported_already_stays() -> None:

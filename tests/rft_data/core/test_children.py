@@ -117,15 +117,16 @@ def test_what_a_child_started_without_its_environment_ends_with_it_while_it_live
 def test_a_process_without_mark_and_parent_survives_and_does_not_keep_the_reader_of_lines(
     start: Start,
 ) -> None:
-    threads = threading.active_count()
     child = start("escape", on_line=print)
+    reader = f"lines-{child.pid}"
+    assert reader in {thread.name for thread in threading.enumerate()}
     escaped = int(child.line(60.0))
     try:
         os.kill(child.pid, signal.SIGKILL)
         child.wait(60.0)
         child.close()
         assert runs(escaped)
-        assert threading.active_count() == threads
+        assert reader not in {thread.name for thread in threading.enumerate()}
     finally:
         os.kill(escaped, signal.SIGKILL)
 

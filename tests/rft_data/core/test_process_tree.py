@@ -2,12 +2,13 @@
 
 import signal
 import subprocess
-import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from rft_data.core import process_tree
+from tests.waiting import LIMIT_S
 
 
 def test_a_process_that_is_being_started_is_looked_at_again(
@@ -23,14 +24,16 @@ def test_a_process_that_is_being_started_is_looked_at_again(
     (shown / "stat").write_text(f"{name}) {' '.join(fields)}")
     (shown / "environ").write_bytes(b"")
     monkeypatch.setattr(process_tree, "_PROC", tmp_path)
-    started = threading.Timer(0.2, (shown / "environ").write_bytes, [b"RFT_CHILD=/a/b\0"])
-    started.start()
+
+    def sleep(_: float) -> None:
+        (shown / "environ").write_bytes(b"RFT_CHILD=/a/b\0")
+
+    monkeypatch.setattr(process_tree, "time", SimpleNamespace(sleep=sleep))
     try:
         process_tree.kill_descendants("/a/b", None)
-        assert sleeping.wait(10) == -signal.SIGKILL
+        assert sleeping.wait(LIMIT_S) == -signal.SIGKILL
     finally:
         sleeping.kill()
-        started.join()
 
 
 @pytest.mark.parametrize(("field", "value"), [(0, "Z"), (6, str(0x00200000))])
@@ -45,5 +48,6 @@ def test_what_never_has_an_environment_is_not_waited_for(
     (shown / "stat").write_text(f"17 (one) {' '.join(fields)}")
     (shown / "environ").write_bytes(b"")
     monkeypatch.setattr(process_tree, "_PROC", tmp_path)
-    monkeypatch.setattr(process_tree.time, "sleep", lambda _: pytest.fail("it waited"))
+    waited = SimpleNamespace(sleep=lambda _: pytest.fail("it waited"))
+    monkeypatch.setattr(process_tree, "time", waited)  # the module `time` is that of other threads too
     process_tree.kill_descendants("/a/b", None)

@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import shutil
 import threading
-import time
 from collections.abc import Callable, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from transformers import AutoModelForCausalLM
 from rft_data.core.errors import RecipeError, ResumeError, RowError, StalledError, TrainingError
 from rft_data.core.protocols import LeasedBatch
 from rft_data.weights.probe import Probe
+from tests.waiting import wait_for
 from trainers.models.weights import publishable
 from trainers.policy.grpo import GrpoTrainer
 from trainers.policy.plan import GrpoPlan, Limits
@@ -269,22 +269,29 @@ def test_report_measures_the_policies_without_another_forward(
     assert metrics["completions/mean_length"] == pytest.approx(np.mean(lengths))
 
 
+def trainer_threads(before: set[threading.Thread]) -> list[threading.Thread]:
+    """Threads of trainers that were started since; of trainers before, some may still be ending."""
+    return [one for one in set(threading.enumerate()) - before if one.name == "grpo trainer"]
+
+
 def test_step_past_its_deadline_raises_stalled_and_ends_the_trainer(
     model_path: Path, tmp_path: Path, rows_table: Rows, leased: Leased
 ) -> None:
+    before = set(threading.enumerate())
     grpo = trainer(model_path, tmp_path, limits=Limits(deadline_s=1e-3))
     with pytest.raises(StalledError, match=r"grpo trainer has not finished in 0\.001 s"):
         grpo.step(leased(rows_table(0, 8), 0))
     with pytest.raises(TrainingError, match="ended by StalledError"):
         grpo.step(leased(rows_table(0, 8), 0))
-    give_up = time.monotonic() + 30
-    while time.monotonic() < give_up:
-        try:
+
+    def closed() -> bool:
+        with suppress(StalledError):
             grpo.close()
-            break
-        except StalledError:
-            continue
-    assert not [thread for thread in threading.enumerate() if thread.name == "grpo trainer"]
+            return True
+        return False
+
+    wait_for(closed)
+    assert not trainer_threads(before)
 
 
 def test_all_steps_done_refuses_another_and_still_saves_weights(
@@ -301,12 +308,13 @@ def test_all_steps_done_refuses_another_and_still_saves_weights(
 def test_close_ends_the_thread_and_is_idempotent(
     model_path: Path, tmp_path: Path, rows_table: Rows, leased: Leased
 ) -> None:
+    before = set(threading.enumerate())
     grpo = trainer(model_path, tmp_path)
     grpo.step(leased(rows_table(0, 8), 0))
-    assert [thread for thread in threading.enumerate() if thread.name == "grpo trainer"]
+    assert trainer_threads(before)
     grpo.close()
     grpo.close()
-    assert not [thread for thread in threading.enumerate() if thread.name == "grpo trainer"]
+    assert not trainer_threads(before)
     with pytest.raises(TrainingError, match=r"ended by close\(\)"):
         grpo.step(leased(rows_table(0, 8), 1))
     assert grpo.steps_done == 1

@@ -311,7 +311,9 @@ def test_wandb_shows_each_run_once_and_leaves_the_trainers_state_alone(
 def test_trackio_goes_on_in_the_same_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "trackio"))
+    monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "trackio"))  # read at the import: so import it anew
+    for name in [name for name in sys.modules if name.partition(".")[0] == "trackio"]:
+        monkeypatch.delitem(sys.modules, name)
     pytest.importorskip("trackio")
     log_run(tmp_path / "a", "trackio", "run-1", [[0, 1], [2]])
     log_run(tmp_path / "b", "trackio", "run-1", [[0]])  # of the same name, begun anew
