@@ -74,7 +74,9 @@ class ArrowFilter(ArrowOperator):
         keep: list[bool] = self.judge(_read_columns(self, samples)).keep.tolist()
         return keep
 
-    def run(self, dataset: Any, *, exporter: Any = None, tracer: Any = None, reduce: bool = True) -> Any:
+    def run(
+        self, dataset: Any, *, exporter: object = None, tracer: object = None, reduce: bool = True
+    ) -> Any:
         """Apply to a Hugging Face, Nested or Ray dataset; `reduce=False` (dj-analyze) keeps all rows."""
         if not reduce:
             return dataset
@@ -94,7 +96,7 @@ class ArrowMapper(ArrowOperator):
         """Data-Juicer's pass over a batch of samples."""
         return {**samples, **self.process_table(_read_columns(self, samples)).to_pydict()}
 
-    def run(self, dataset: Any, *, exporter: Any = None, tracer: Any = None) -> Any:
+    def run(self, dataset: Any, *, exporter: object = None, tracer: object = None) -> Any:
         """Apply to a Hugging Face, Nested or Ray dataset; untouched columns keep their Arrow type."""
         if is_ray(dataset):
             return _run_on_ray(self, dataset)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -152,7 +151,7 @@ def id_ranks(table: pa.Table) -> Ints:
     return ranks
 
 
-def place_in_group(group: Ints, *keys: npt.NDArray[Any]) -> Ints:
+def place_in_group(group: Ints, *keys: npt.NDArray[np.generic]) -> Ints:
     """Place of each item among those of its group, 0-based, in ascending order of `keys`, first key first."""
     order = np.lexsort((*reversed(keys), group))
     ordered = group[order]

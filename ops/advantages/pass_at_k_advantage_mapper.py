@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -55,7 +53,7 @@ class PassAtKAdvantageMapper(ArrowMapper, Pipeline):
         return with_advantage(table, np.where(known, advantage, np.nan)[found.rows])
 
 
-def _share_of_choices(part: npt.NDArray[Any], whole: npt.NDArray[Any], k: int) -> Array:
+def _share_of_choices(part: npt.NDArray[np.generic], whole: npt.NDArray[np.generic], k: int) -> Array:
     """C(part, k) / C(whole, k), elementwise; 0.0 where part < k, and 1.0 for k = 0."""
     share: Array = np.ones(len(part))
     for chosen in range(k):

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 from data_juicer.ops.base_op import OPERATORS, Mapper
 
@@ -109,7 +110,7 @@ class LlmScoreMapper(ArrowMapper, Mapper):
         base = effective_rewards(table) if self.shape == "add" else 0.0
         return with_shaped_reward(table, base + self.weight * scores)
 
-    def _scores(self, table: pa.Table) -> tuple[np.ndarray[Any, np.dtype[np.float64]], list[str]]:
+    def _scores(self, table: pa.Table) -> tuple[npt.NDArray[np.float64], list[str]]:
         """By row: the score in [0, 1] or NaN, and why there is none or an empty text."""
         answers = self._answers_wanted(table)
         prompts = self._prompts.prompts(table, answers)

@@ -61,7 +61,7 @@ class LanceDbWriteMapper(ArrowMapper, Mapper):
         self._write(table)
         return table
 
-    def run(self, dataset: Any, *, exporter: Any = None, tracer: Any = None) -> Any:
+    def run(self, dataset: Any, *, exporter: object = None, tracer: object = None) -> Any:
         """Write a Hugging Face, Nested or Ray dataset, and hand it on."""
         if is_ray(dataset):
             dataset = dataset.materialize()  # else it would be computed again for what comes after

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -68,7 +68,7 @@ class DownSamplingFilter(ArrowFilter, Pipeline):
         ]
         return Judgement(keep, reasons)
 
-    def _random_keys(self, table: pa.Table, rows: Ints) -> npt.NDArray[Any]:
+    def _random_keys(self, table: pa.Table, rows: Ints) -> npt.NDArray[np.generic]:
         """64 bits for each row, from seed and id."""
         if "experience_id" not in table.column_names:
             raise ValueError("rule 'random' needs column 'experience_id', by which it draws")

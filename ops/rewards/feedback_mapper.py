@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 from data_juicer.ops.base_op import OPERATORS, Mapper
 
@@ -78,11 +79,11 @@ class FeedbackMapper(ArrowMapper, Mapper):
         return table
 
 
-def _nullable(values: np.ndarray[Any, np.dtype[np.float64]], kind: pa.DataType) -> pa.Array:
+def _nullable(values: npt.NDArray[np.float64], kind: pa.DataType) -> pa.Array:
     return pa.array(values, pa.float64(), mask=np.isnan(values)).cast(kind)
 
 
-def _cleared(column: pa.Array, filled: np.ndarray[Any, np.dtype[np.bool_]]) -> pa.Array:
+def _cleared(column: pa.Array, filled: npt.NDArray[np.bool_]) -> pa.Array:
     """`column`, null where `filled`."""
     places = np.arange(len(column))
     return column.take(pa.array(places, mask=filled))

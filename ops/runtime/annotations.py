@@ -6,7 +6,6 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -113,7 +112,7 @@ def _fates(rows: int, reports: Sequence[OperatorReport]) -> tuple[dict[str, pa.A
     return columns, end > 0
 
 
-def _texts_at(texts: Sequence[str], numbers: npt.NDArray[np.integer[Any]]) -> pa.Array:
+def _texts_at(texts: Sequence[str], numbers: npt.NDArray[np.integer]) -> pa.Array:
     """Column with the text of each number."""
     if len(texts) == 1:
         return pa.repeat(texts[0], len(numbers))

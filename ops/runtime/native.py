@@ -7,7 +7,7 @@ stay in Arrow and are joined by row number. There is no process pool.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -17,6 +17,9 @@ from ops.runtime.hygiene import host_kept_quiet
 from ops.runtime.stage import ROW, ArrowStage, BatchError, Outcome, Stage, row_numbers, row_parts
 from rft_data.core.errors import OperatorError, RecipeError, RftError
 
+if TYPE_CHECKING:
+    from data_juicer.ops.base_op import OP, Deduplicator, Filter, Mapper, Selector
+
 STATS = "__dj__stats__"
 META = "__dj__meta__"
 _OWN = frozenset({STATS, META})
@@ -25,7 +28,7 @@ _OWN = frozenset({STATS, META})
 Columns = dict[str, list[Any]]
 
 
-def local_stage(name: str, op: Any) -> Stage:
+def local_stage(name: str, op: OP | ArrowOperator) -> Stage:
     """The stage that runs an operator in this process.
 
     Raises: RecipeError for a kind that cannot keep rows apart (Grouper, Aggregator, Pipeline).
@@ -52,7 +55,7 @@ def local_stage(name: str, op: Any) -> Stage:
 class MapperStage:
     """A Mapper: changes text for later operators, or adds columns; stored rows do not change."""
 
-    def __init__(self, name: str, op: Any) -> None:
+    def __init__(self, name: str, op: Mapper) -> None:
         self.name = name
         self._op = op
 
@@ -74,7 +77,7 @@ class MapperStage:
 class FilterStage:
     """A Filter: computes statistics, writes them to STATS, and drops rows by them."""
 
-    def __init__(self, name: str, op: Any) -> None:
+    def __init__(self, name: str, op: Filter) -> None:
         self.name = name
         self._op = op
 
@@ -94,7 +97,7 @@ class FilterStage:
         }
         return Outcome(out.filter(pa.array(keep)), reasons)
 
-    def _judge(self, columns: Columns) -> tuple[Mapping[str, list[Any]], list[bool]]:
+    def _judge(self, columns: Columns) -> tuple[Columns, list[bool]]:
         if self._op.is_batched_op():
             measured = self._op.compute_stats_batched(columns)
             return measured, [bool(ok) for ok in self._op.process_batched(measured)]
@@ -111,7 +114,7 @@ class SelectorStage:
 
     reason = "not selected"
 
-    def __init__(self, name: str, op: Any) -> None:
+    def __init__(self, name: str, op: Selector | Deduplicator) -> None:
         self.name = name
         self._op = op
 
@@ -189,7 +192,7 @@ def _is_scalar(kind: pa.DataType) -> bool:
     return bool(is_text or is_number or pa.types.is_boolean(kind))
 
 
-def _start(columns: Columns, name: str, op: Any) -> None:
+def _start(columns: Columns, name: str, op: OP) -> None:
     """Give the operator the empty struct column it expects, as Data-Juicer's `run` would."""
     from data_juicer.ops.base_op import NON_STATS_FILTERS, TAGGING_OPS
 
@@ -211,16 +214,16 @@ def _copy(columns: Columns) -> Columns:
     }
 
 
-def _to_rows(columns: Columns) -> list[dict[str, Any]]:
+def _to_rows(columns: Columns) -> list[dict[str, object]]:
     return [dict(zip(columns, values, strict=True)) for values in zip(*_copy(columns).values(), strict=True)]
 
 
-def _to_columns(rows: Sequence[Mapping[str, Any]]) -> Columns:
+def _to_columns(rows: Sequence[Mapping[str, object]]) -> Columns:
     names = dict.fromkeys(name for row in rows for name in row)
     return {name: [row.get(name) for row in rows] for name in names}
 
 
-def _graft(table: pa.Table, before: Columns, after: Mapping[str, list[Any]], name: str) -> pa.Table:
+def _graft(table: pa.Table, before: Columns, after: Mapping[str, list[object]], name: str) -> pa.Table:
     """`table` with the columns that an operator changed or added; other columns keep their Arrow data."""
     if after.get(ROW) != before[ROW]:
         raise OperatorError(

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -87,7 +86,7 @@ def mixed(values: Hashes) -> Hashes:
     return values ^ (values >> np.uint64(31))
 
 
-def first_of_runs(values: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+def first_of_runs(values: npt.NDArray[np.generic]) -> npt.NDArray[np.bool_]:
     """Where each run of equal neighbours starts: N values, True for the first of a run."""
     return np.append(True, values[1:] != values[:-1])[: len(values)]
 

@@ -69,7 +69,7 @@ class TaskSemanticDeduplicator(ArrowFilter, Pipeline):
 
 
 def _twins(
-    vectors: npt.NDArray[Any], protected: int, threshold: float
+    vectors: npt.NDArray[np.floating], protected: int, threshold: float
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
     """For each of N unit vectors the kept one before it that it is too near to (else -1), and their cosine.
 

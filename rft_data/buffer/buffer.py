@@ -34,6 +34,8 @@ from rft_data.core.schema import EXPERIENCES, TABLES
 
 if TYPE_CHECKING:
     import pandas as pd
+    from lance import LanceDataset
+    from lancedb.table import Table
 
 DEADLINE_S, STORE_DEADLINE_S = 60.0, 360.0
 """Of an append, in a folder and on an object store, whose owner is patient for 5 minutes."""
@@ -116,7 +118,7 @@ class Buffer:
         """
         return self._intake.submit(rows, deadline_s or self._deadline_s, urgent=False)
 
-    def add_rows(self, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
+    def add_rows(self, name: str, rows: Sequence[Mapping[str, object]]) -> None:
         """Append rows to one of the small tables in one commit; `created_at` is filled in.
 
         Raises: RowError if a row's columns are not exactly the table's.
@@ -187,7 +189,7 @@ class Buffer:
                 verdicts.fold(annotations.select(_VERDICT_COLUMNS))
         maintain(self._store, "annotations")
 
-    def build_index(self, name: str, act: Callable[[Any, Any], None]) -> None:
+    def build_index(self, name: str, act: Callable[[Table, LanceDataset], None]) -> None:
         """Let `act` change a table's indices, through LanceDB or Lance, while no other commit is made."""
         with self._store.locked(name):
             act(self._store.table(name), self._store.head(name))

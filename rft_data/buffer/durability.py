@@ -7,10 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from rft_data.buffer.manifests import manifest_path
 from rft_data.core.files import fsync
+
+if TYPE_CHECKING:
+    from lance.fragment import FragmentMetadata
 
 Durability = Literal["process", "power"]
 
@@ -23,7 +26,7 @@ class Barrier:
         self._root = root
         self._named: set[str] = set()
 
-    def data(self, name: str, fragments: Sequence[Any]) -> None:
+    def data(self, name: str, fragments: Sequence[FragmentMetadata]) -> None:
         """Force data files down, before the commit that names them.
 
         A table's first append makes the folder of its data; an earlier owner may have made it unsynced.

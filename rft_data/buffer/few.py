@@ -7,11 +7,14 @@ others for the rows found, in a quarter to a half of the CPU time (measured on 2
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from rft_data.core.filters import And, Compare, Filter, In
+
+if TYPE_CHECKING:
+    from lance import LanceDataset
 
 _IDS = frozenset({"seq", "experience_id", "group_id", "lease_id", "preference_id", "payload_id"})
 """Columns of which one value belongs to few rows of any table."""
@@ -28,7 +31,7 @@ def names_few(where: Filter | None) -> bool:
     return isinstance(where, In) and where.column in _IDS and len(where.values) <= _MOST
 
 
-def few_rows(head: Any, columns: Sequence[str], chosen: str) -> pa.Table:
+def few_rows(head: LanceDataset, columns: Sequence[str], chosen: str) -> pa.Table:
     """The rows of a Lance dataset that an SQL condition lets through, in the order they were written."""
     places = head.scanner([], chosen, with_row_id=True).to_table().column("_rowid").to_pylist()
     return head._take_rows(places, columns=list(columns))

@@ -7,7 +7,7 @@ store has no such lock: a process that opens a buffer for writing takes it over,
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -19,6 +19,9 @@ from rft_data.core.files import make_folder, write_text
 from rft_data.core.lock import Lock, holder
 from rft_data.core.objects import Objects
 from rft_data.core.schema import OLDEST_COPIED, SCHEMA_VERSION
+
+if TYPE_CHECKING:
+    from lancedb.db import DBConnection
 
 OWNER_LOCK = "owner.lock"
 
@@ -109,7 +112,7 @@ class ObjectPrefix:
     The table `owner` holds one row: the epoch of the owner, which grows by compare-and-set.
     """
 
-    def __init__(self, url: str, db: Any, *, read_only: bool, repairing: bool = False) -> None:
+    def __init__(self, url: str, db: DBConnection, *, read_only: bool, repairing: bool = False) -> None:
         """Open the buffer at `url`, creating it unless `read_only`, and take it over.
 
         `repairing`: a repair may open what others must not write to.
@@ -136,11 +139,11 @@ class ObjectPrefix:
     may_have_rival = True
     """Nothing tells whether the former owner has ended."""
 
-    def _create(self, db: Any) -> None:
+    def _create(self, db: DBConnection) -> None:
         row = {"key": "owner", "epoch": 0, "schema_version": SCHEMA_VERSION}
         db.create_table(OWNER, pa.Table.from_pylist([row], schema=_OWNER_SCHEMA), exist_ok=True)
 
-    def check_owner(self, db: Any) -> None:
+    def check_owner(self, db: DBConnection) -> None:
         """Check that no other owner has taken over.
 
         Raises: FencedError.

@@ -9,7 +9,7 @@ import ctypes
 import logging
 import time
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -17,6 +17,10 @@ from rft_data.buffer.growth import Growth
 from rft_data.buffer.store import Store
 from rft_data.core.errors import FencedError
 from rft_data.core.failpoints import failpoint
+
+if TYPE_CHECKING:
+    from lance import LanceDataset
+    from lance.optimize import CompactionTask
 
 log = logging.getLogger(__name__)
 
@@ -85,7 +89,7 @@ def _due(grown: Growth) -> bool:
     return crowded or time.monotonic() - grown.cleaned_at >= KEEP_VERSIONS_S
 
 
-def _clean(dataset: Any, grown: Growth) -> None:
+def _clean(dataset: LanceDataset, grown: Growth) -> None:
     """Remove versions that no reader may use any more, and manifests whose files a later one names too.
 
     Removing such a manifest removes no data, so a reader that has opened its version is not affected.
@@ -117,7 +121,7 @@ def remove_orphans(store: Store, name: str) -> int:
         return int(stats.bytes_removed)
 
 
-def _merge(dataset: Any, lowest: int, target: int, crowd: int) -> None:
+def _merge(dataset: LanceDataset, lowest: int, target: int, crowd: int) -> None:
     """Merge fragments below `target` rows if there are more than `crowd` of them in this tier.
 
     To the tier belong those of `lowest` rows and more, and smaller ones in front of them.
@@ -147,7 +151,7 @@ def _merge(dataset: Any, lowest: int, target: int, crowd: int) -> None:
     failpoint("compact.merged")
 
 
-def _in_order(dataset: Any, tasks: list[Any]) -> list[Any]:
+def _in_order(dataset: LanceDataset, tasks: list[CompactionTask]) -> list[CompactionTask]:
     """The merges after which rows are still read in the order they were written.
 
     Fragments are read in the order of their ids, and merged ones get new ids: so nothing that stays as it

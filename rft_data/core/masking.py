@@ -12,7 +12,7 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TextIO
 
 from rft_data.core.text import escaped
 
@@ -54,7 +54,7 @@ def masked(text: str) -> str:
 class MaskedStream:
     """A text stream whose texts are masked; it has no `buffer`, through which they would not be."""
 
-    def __init__(self, stream: Any) -> None:
+    def __init__(self, stream: TextIO) -> None:
         self._stream = stream
 
     def write(self, text: str) -> int:

@@ -7,7 +7,7 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from rft_data.buffer import Buffer
 from rft_data.core.errors import RecipeError, RftError
@@ -26,6 +26,9 @@ from rft_data.recipe.task_sources import StoredTasks
 from rft_data.recipe.tasksets import Taskset
 from rft_data.run import build, checks
 from rft_data.run.debug.chosen import seen
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 _SHOWN = 64
 """Tasks of each taskset whose prompts are rendered."""
@@ -134,7 +137,7 @@ def _check_prompts(recipe: ExplorerRecipe, model: str, tasks: list[Task]) -> Non
         )
 
 
-def _tokenizer(model: str) -> Any:
+def _tokenizer(model: str) -> PreTrainedTokenizerBase:
     from transformers import AutoTokenizer
 
     try:

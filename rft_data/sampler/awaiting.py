@@ -7,10 +7,10 @@ were made, so a restarted run finds the same groups waiting.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import TypedDict
 
 import numpy as np
 import pyarrow as pa
@@ -26,7 +26,23 @@ REWARD_COLUMNS = ("experience_id", "member", "turn", "reward", "unscored_reason"
 _READ = (*REWARD_COLUMNS, "group_id", "version_min", "created_at")
 
 
-def missing_rewards(rows: Iterable[Mapping[str, Any]]) -> list[str]:
+class RewardRow(TypedDict):
+    """The columns REWARD_COLUMNS of an experience."""
+
+    experience_id: str
+    member: int
+    turn: int
+    reward: float | None
+    unscored_reason: str | None
+
+
+class _MemberRow(RewardRow):
+    group_id: str
+    version_min: int
+    created_at: datetime
+
+
+def missing_rewards(rows: Iterable[RewardRow]) -> list[str]:
     """Ids of the experiences of one group that wait for a reward: it is null, and no reason is stored.
 
     Of several turns of a rollout, the last one's reward counts.
@@ -127,7 +143,7 @@ class Awaiting:
             if g.outcome == GroupOutcome.ARRIVED and len(g.seqs) == g.rows
         }
         stored = self._buffer.take([seq for group in whole.values() for seq in group.seqs])
-        members: dict[str, list[dict[str, Any]]] = {}
+        members: dict[str, list[_MemberRow]] = {}
         for row in stored.select(_READ).to_pylist():
             members.setdefault(row["group_id"], []).append(row)
         entered = set()

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
 
 from rft_data.buffer import Buffer
 from rft_data.core.errors import IntegrityError
 from rft_data.core.filters import And, Compare, Filter, In
 from rft_data.core.rows import Lease
+from rft_data.core.stored_rows import AnnotationRow, ExperienceRow, GroupRow
 from rft_data.core.words import ADMITTED, GroupOutcome, GroupState, RowSource, Verdict
 from rft_data.sampler.awaiting import REWARD_COLUMNS, missing_rewards
 from rft_data.sampler.ledger import Ledger
@@ -106,9 +106,7 @@ def conservation(buffer: Buffer, ledger: Ledger, consumer: str, others: Sequence
     return counts
 
 
-def _fill_delayed_rewards(
-    rows: Mapping[int, dict[str, Any]], groups: Mapping[str, Mapping[str, Any]]
-) -> None:
+def _fill_delayed_rewards(rows: Mapping[int, ExperienceRow], groups: Mapping[str, GroupRow]) -> None:
     """Fill in rewards that came as feedback; only the table `groups` has them."""
     stored: dict[str, list[int]] = {}
     for seq in sorted(rows):
@@ -122,7 +120,7 @@ def _fill_delayed_rewards(
 
 def _count_awaiting(buffer: Buffer, seqs: Sequence[int]) -> int:
     """Number of these rows whose group waits for delayed rewards."""
-    members: dict[str, list[dict[str, object]]] = {}
+    members: dict[str, list[ExperienceRow]] = {}
     for start in range(0, len(seqs), _ROWS_PER_FILTER):
         where = In("seq", tuple(seqs[start : start + _ROWS_PER_FILTER]))
         for row in buffer.read("experiences", [*REWARD_COLUMNS, "group_id"], where).to_pylist():
@@ -130,31 +128,31 @@ def _count_awaiting(buffer: Buffer, seqs: Sequence[int]) -> int:
     return sum(len(group) for group in members.values() if missing_rewards(group))
 
 
-def _rollouts(buffer: Buffer, mine: In) -> dict[int, dict[str, Any]]:
+def _rollouts(buffer: Buffer, mine: In) -> dict[int, ExperienceRow]:
     return _rows(buffer, And((mine, Compare("source", "eq", RowSource.ROLLOUT))))
 
 
-def _rows(buffer: Buffer, where: Filter) -> dict[int, dict[str, object]]:
+def _rows(buffer: Buffer, where: Filter) -> dict[int, ExperienceRow]:
     rows = buffer.read("experiences", ["seq", "group_id", "reward"], where).to_pylist()
     return {row["seq"]: row for row in rows}
 
 
 def _readmitted(
-    buffer: Buffer, groups: Mapping[str, Mapping[str, Any]], known: Collection[int]
-) -> dict[int, dict[str, object]]:
+    buffer: Buffer, groups: Mapping[str, GroupRow], known: Collection[int]
+) -> dict[int, ExperienceRow]:
     """Rows of the groups that are no rollouts of these runs: experts' rows, and readmitted rows."""
     seqs = sorted({seq for group in groups.values() for seq in group["seqs"]}.difference(known))
-    found: dict[int, dict[str, Any]] = {}
+    found: dict[int, ExperienceRow] = {}
     for start in range(0, len(seqs), _ROWS_PER_FILTER):
         found |= _rows(buffer, In("seq", tuple(seqs[start : start + _ROWS_PER_FILTER])))
     return found
 
 
-def _own_verdicts(buffer: Buffer) -> dict[int, dict[str, object]]:
+def _own_verdicts(buffer: Buffer) -> dict[int, AnnotationRow]:
     """The newest verdict on each row by the operator list that judged it first, which is its run's."""
     columns = ["seq", "pipeline_hash", "verdict", "dropped_by"]
     own: dict[int, str] = {}
-    verdicts: dict[int, dict[str, object]] = {}
+    verdicts: dict[int, AnnotationRow] = {}
     for batch in buffer.batches("annotations", columns):
         for row in batch.to_pylist():
             if own.setdefault(row["seq"], row["pipeline_hash"]) == row["pipeline_hash"]:
@@ -181,10 +179,10 @@ def _uses(ledger: Ledger, consumer: str, counts: Conservation) -> dict[int, int]
 
 def _count_closed(
     counts: Conservation,
-    row: Mapping[str, Any],
-    group: Mapping[str, Any],
+    row: ExperienceRow,
+    group: GroupRow,
     retired: str | None,
-    verdict: Mapping[str, Any] | None,
+    verdict: AnnotationRow | None,
 ) -> None:
     """Count a row of a closed group that is in no lease; `retired`: why its group is retired, if it is."""
     if group["outcome"] != GroupOutcome.ARRIVED:
@@ -206,12 +204,16 @@ def _count_closed(
 
 
 def _check_whole_groups(
-    leases: list[Lease], groups: Mapping[str, Mapping[str, Any]], lost: set[int], counts: Conservation
+    leases: list[Lease], groups: Mapping[str, GroupRow], lost: set[int], counts: Conservation
 ) -> None:
     for lease in leases:
         if lost.intersection(lease.seqs):
             continue
-        whole = [seq for group_id in lease.group_ids for seq in groups.get(group_id, {}).get("seqs", ())]
+        whole = [
+            seq
+            for group_id in lease.group_ids
+            for seq in (groups[group_id]["seqs"] if group_id in groups else ())
+        ]
         if whole != list(lease.seqs):
             counts.faults.append(f"lease {lease.consumer}/{lease.step} does not hold whole groups")
 

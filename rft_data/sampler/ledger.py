@@ -12,13 +12,13 @@ import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 from rft_data.buffer import Buffer
 from rft_data.core.canonical import content_id
 from rft_data.core.errors import ConflictError, FencedError
 from rft_data.core.failpoints import failpoint
 from rft_data.core.rows import GroupResult, Lease
+from rft_data.core.stored_rows import LeaseEventRow
 from rft_data.core.words import LeaseEvent
 
 CONSUMER = "trainer"
@@ -55,7 +55,7 @@ class Ledger:
         consumed = self._buffer.read("consumed", ["run_id", "consumer", "step"]).to_pylist()
         self._consumed = {(row["consumer"], row["step"]) for row in consumed if row["run_id"] == self.run_id}
 
-    def _apply(self, row: dict[str, Any]) -> None:
+    def _apply(self, row: LeaseEventRow) -> None:
         """Apply one stored event to the summary in memory."""
         self._events += 1
         consumer, step, group_ids = row["consumer"], row["step"], tuple(row["group_ids"])
@@ -221,7 +221,7 @@ class Ledger:
         group_ids: Sequence[str] = (),
         reason: str = "",
     ) -> None:
-        row = {
+        row: LeaseEventRow = {
             "kind": kind,
             "run_id": self.run_id,
             "consumer": consumer,

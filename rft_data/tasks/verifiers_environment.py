@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rft_data.core.errors import RecipeError
 from rft_data.core.lookup import load, need
@@ -14,13 +14,17 @@ from rft_data.core.rows import Task
 from rft_data.tasks.columns import answer_text, prompt_messages
 from rft_data.tasks.sources import make_task
 
+if TYPE_CHECKING:
+    from datasets import Dataset
+    from verifiers import Environment
+
 MAKER = "load_environment"
 """The function with which a module of an environment makes it."""
 _MODULE = "verifiers.envs.environment"
 """Where verifiers 0.1 has its environments; later versions have others."""
 
 
-def verifiers_environment(name: str, args: Mapping[str, Any]) -> Any:
+def verifiers_environment(name: str, args: Mapping[str, object]) -> Environment:
     """The environment that `name` leads to: the id of an installed one, a file, or an import path.
 
     Raises: MissingExtraError, UnknownComponentError; RecipeError for what makes no environment.
@@ -52,7 +56,7 @@ def verifiers_environment(name: str, args: Mapping[str, Any]) -> Any:
 
 def verifiers_tasks(
     name: str,
-    args: Mapping[str, Any],
+    args: Mapping[str, object],
     *,
     size: int | None,
     taskset: str,
@@ -75,7 +79,7 @@ def verifiers_tasks(
     return list({task.task_id: task for task in found}.values())
 
 
-def _tasks(rows: Any, taskset: str, difficulty: float | None, heldout: float) -> Iterator[Task]:
+def _tasks(rows: Dataset, taskset: str, difficulty: float | None, heldout: float) -> Iterator[Task]:
     for number, row in enumerate(rows):
         where = f"taskset '{taskset}', row {number} of the environment's dataset"
         prompt = prompt_messages(row["prompt"], where)

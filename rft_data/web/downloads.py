@@ -6,16 +6,16 @@ import csv
 import io
 import json
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Literal, TypeAlias, get_args
 
 from rft_data.buffer import Buffer
 from rft_data.core.errors import RowError
 from rft_data.core.filters import In
 from rft_data.exchange.formats import export
 from rft_data.web.asked import Asked
-from rft_data.web.listing import COLUMNS, listing
+from rft_data.web.listing import COLUMNS, ShownRow, listing
 from rft_data.web.ordering import Order, ordered
 from rft_data.web.searching import by_meaning, by_words
 
@@ -34,7 +34,7 @@ class AskedFile(Asked):
     format: FileFormat = "jsonl"
 
 
-def shown_rows(buffer: Buffer, asked: Asked, most: int) -> list[dict[str, Any]]:
+def shown_rows(buffer: Buffer, asked: Asked, most: int) -> list[ShownRow]:
     """The rows that a table shows on its pages from this one on, in its order."""
     choice = asked.choice
     if asked.means:
@@ -78,17 +78,18 @@ def _written(path: Path, text: str) -> Path:
     return path
 
 
-def _plain(row: dict[str, Any]) -> dict[str, Any]:
+def _plain(row: ShownRow) -> dict[str, object]:
     """The columns of the table, and the newest verdict of each pipeline."""
     verdicts = ", ".join(str(one.verdict) for one in row["judgements"])
-    return {name: row[name] for name in COLUMNS} | {"verdict": verdicts}
+    columns: Mapping[str, object] = row
+    return {name: columns[name] for name in COLUMNS} | {"verdict": verdicts}
 
 
-def _as_json_lines(rows: Sequence[dict[str, Any]]) -> str:
+def _as_json_lines(rows: Sequence[ShownRow]) -> str:
     return "".join(json.dumps(_plain(row), ensure_ascii=False, default=str) + "\n" for row in rows)
 
 
-def _as_csv(rows: Sequence[dict[str, Any]]) -> str:
+def _as_csv(rows: Sequence[ShownRow]) -> str:
     """With a quote before each text that a spreadsheet would run as a formula."""
     stream = io.StringIO(newline="")
     writer = csv.writer(stream, quoting=csv.QUOTE_ALL, lineterminator="\n")

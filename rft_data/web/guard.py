@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
-from typing import Any
+from collections.abc import Mapping
 from urllib.parse import parse_qsl, quote, urlencode
 
 from starlette.requests import cookie_parser
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rft_data.web.people import Person, speaking
 
@@ -24,18 +24,13 @@ HEADERS = {
 }
 """Of every answer. No script runs on the page, of whatever origin."""
 
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
-
 
 class Guard:
     """Lets requests through that carry the token; ASGI middleware."""
 
     def __init__(
         self,
-        app: App,
+        app: ASGIApp,
         *,
         token: str,
         hosts: frozenset[str],
@@ -104,7 +99,7 @@ async def _say(send: Send, status: int, text: str, more: dict[str, str] | None =
 
 
 def _with_headers(send: Send) -> Send:
-    async def sent(message: MutableMapping[str, Any]) -> None:
+    async def sent(message: Message) -> None:
         if message["type"] == "http.response.start":
             own = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
             message = {**message, "headers": [*message["headers"], *own]}

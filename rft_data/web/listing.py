@@ -5,14 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import NotRequired
 
 import numpy as np
 import numpy.typing as npt
 
 from rft_data.buffer import Buffer
 from rft_data.core.filters import In
+from rft_data.core.stored_rows import ExperienceRow
 from rft_data.reading.lineage import judgements
+from rft_data.reading.lineage_parts import Judgement
 from rft_data.web.choice import WINDOW, Choice, end_of
 
 PAGE = 50
@@ -41,11 +43,19 @@ _SEARCH_S = 2.0
 _BINS = 20
 
 
+class ShownRow(ExperienceRow):
+    """A row of a page's table: the columns of COLUMNS, and what is found about it."""
+
+    judgements: list[Judgement]
+    key: NotRequired[float]
+    """The value that the table's order goes by."""
+
+
 @dataclass(frozen=True, slots=True)
 class Listing:
     """One page of experiences, newest first."""
 
-    rows: list[dict[str, Any]]
+    rows: list[ShownRow]
     """The columns of COLUMNS, and `judgements`."""
     older: int | None
     """Row number below which the next page is searched; None: nothing is left."""
@@ -94,7 +104,7 @@ def listing(buffer: Buffer, choice: Choice, below: int | None, most: int = PAGE)
     return Listing(rows_of(buffer, found), top if top > 0 else None, top)
 
 
-def rows_of(buffer: Buffer, seqs: Sequence[int]) -> list[dict[str, Any]]:
+def rows_of(buffer: Buffer, seqs: Sequence[int]) -> list[ShownRow]:
     """Stored rows by number, in the order given, with their verdicts; those that are gone are left out."""
     if not seqs:
         return []
@@ -105,7 +115,7 @@ def rows_of(buffer: Buffer, seqs: Sequence[int]) -> list[dict[str, Any]]:
     return rows
 
 
-def with_verdicts(buffer: Buffer, rows: Sequence[dict[str, Any]]) -> None:
+def with_verdicts(buffer: Buffer, rows: Sequence[ShownRow]) -> None:
     """Give each row its newest judgements, in the key `judgements`."""
     verdicts = judgements(buffer, [row["seq"] for row in rows]) if rows else {}
     for row in rows:

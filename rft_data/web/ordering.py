@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +15,7 @@ from rft_data.buffer import Buffer
 from rft_data.core.errors import RowError
 from rft_data.core.filters import And, Compare
 from rft_data.web.choice import WINDOW, Choice, end_of
-from rft_data.web.listing import PAGE, rows_of
+from rft_data.web.listing import PAGE, ShownRow, rows_of
 
 
 class Order(StrEnum):
@@ -40,7 +39,7 @@ class Order(StrEnum):
 class Ordered:
     """One page of experiences in an order."""
 
-    rows: list[dict[str, Any]]
+    rows: list[ShownRow]
     """The columns of COLUMNS, `judgements`, and `key`: the value that the order goes by."""
     after: str | None
     """The key of the last row, after which the next page begins; None: nothing is left."""

@@ -6,9 +6,11 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
+
+from rft_data.core.stored_rows import ExperienceRow, SpanRow
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -60,7 +62,7 @@ class Facts:
     teacher: Sequence[float] | None
     advantage: Sequence[float] | None
     """One value, or T."""
-    spans: Sequence[Mapping[str, int]]
+    spans: Sequence[SpanRow]
     first: int = 0
     """Place of the first token that the trainer's values are of."""
     trained: Sequence[float] = ()
@@ -116,7 +118,7 @@ class Facts:
 
 
 def facts(
-    row: Mapping[str, Any], advantage: Sequence[float] | None, by_trainer: Mapping[str, Sequence[float]]
+    row: ExperienceRow, advantage: Sequence[float] | None, by_trainer: Mapping[str, Sequence[float]]
 ) -> Facts:
     """What is stored about the tokens of a whole row; `by_trainer`: what `trained_tokens` gives."""
     length = len(row["token_ids"] or [])

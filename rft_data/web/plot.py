@@ -8,12 +8,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from threading import Lock
-from typing import Any
+from typing import TYPE_CHECKING
 
 from fastapi.responses import Response
 
 from rft_data.core.lookup import need
 from rft_data.web.words import visible
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 _COLOURS = ("#0b68cb", "#c2410c", "#18794e", "#8e4ec6")
 """Of the series, in order; those of the page in its light colours."""
@@ -64,7 +67,7 @@ class Curves:
         found += [[step, *(column.get(step, "") for column in columns)] for step in steps]
         return found
 
-    def draw(self, axes: Any) -> None:
+    def draw(self, axes: Axes) -> None:
         """Draw the curves, each raw one pale below its average."""
         for colour, (name, pairs) in zip(_COLOURS, self.series.items(), strict=False):
             steps = [step for step, _ in pairs]
@@ -94,7 +97,7 @@ class Bars:
         ends = zip(self.edges[:-1], self.edges[1:], *self.counts.values(), strict=True)
         return [["low", "high", *names], *(list[object](row) for row in ends)]
 
-    def draw(self, axes: Any) -> None:
+    def draw(self, axes: Axes) -> None:
         """Draw the bins, the first filled and the others as outlines."""
         for place, (colour, (name, counts)) in enumerate(zip(_COLOURS, self.counts.items(), strict=False)):
             axes.stairs(counts, self.edges, color=colour, fill=place == 0, label=visible(name), linewidth=1.5)

@@ -17,7 +17,7 @@ from rft_data.run.record import RECIPE_FILE
 from rft_data.run.status import RunStatus, run_status, stored_run_id
 from rft_data.web import runs
 from rft_data.web.alarms import NUMBERS, alarms
-from rft_data.web.listing import COLUMNS, with_verdicts
+from rft_data.web.listing import COLUMNS, ShownRow, with_verdicts
 from rft_data.web.subjects import Subjects
 from rft_data.web.templates import STATIC, environment
 
@@ -65,7 +65,7 @@ def _accuracies(folder: Path) -> dict[str, float]:
     return found or {}
 
 
-def _last_rollouts(buffer: Buffer, run_id: str, status: RunStatus) -> list[dict[str, object]]:
+def _last_rollouts(buffer: Buffer, run_id: str, status: RunStatus) -> list[ShownRow]:
     """Rollouts of the last recorded step, each n-th where there are many."""
     if status.progress is None:
         return []
@@ -74,6 +74,6 @@ def _last_rollouts(buffer: Buffer, run_id: str, status: RunStatus) -> list[dict[
     except RecipeError:  # nothing was leased: a run that trains on no groups
         return []
     every = -(-table.num_rows // MOST_ROLLOUTS)
-    rows: list[dict[str, object]] = table.take(list(range(0, table.num_rows, every))).to_pylist()
+    rows: list[ShownRow] = table.take(list(range(0, table.num_rows, every))).to_pylist()
     with_verdicts(buffer, rows)
     return rows

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rft_data.buffer import Buffer
+from rft_data.core.stored_rows import ExperienceRow
 from rft_data.core.words import ROLLOUT_SECONDS
 from rft_data.reading.lineage_parts import Judgement
 
@@ -21,9 +22,9 @@ def advantage(verdicts: Sequence[Judgement]) -> tuple[float, ...] | None:
     return kept[-1] if kept else None
 
 
-def whole_row(buffer: Buffer, seq: int) -> dict[str, Any]:
+def whole_row(buffer: Buffer, seq: int) -> ExperienceRow:
     """Every column of one experience; its digest is checked."""
-    found: dict[str, Any] = buffer.take([seq]).to_pylist()[0]
+    found: ExperienceRow = buffer.take([seq]).to_pylist()[0]
     return found
 
 
@@ -42,14 +43,14 @@ def run_tokenizer(run_dir: Path | None) -> Tokenizer | None:
     return Tokenizer.from_file(str(file))
 
 
-def beside(row: Mapping[str, Any]) -> list[tuple[str, str]]:
+def beside(row: ExperienceRow) -> list[tuple[str, str]]:
     """What an environment, a workflow or an importer keeps beside the row: name, and value as JSON."""
     found: list[tuple[str, object]] = []
     if row["environment"]:
         found.append(("environment", row["environment"]))
     found += [pair for pair in json.loads(row["metadata"] or "{}").items() if pair[0] != ROLLOUT_SECONDS]
     for name in ("sampling", "tools"):
-        if row[name] and (value := json.loads(row[name])):
+        if (text := row[name]) and (value := json.loads(text)):
             found.append((name, value))
     return [
         (str(name), value if isinstance(value, str) else json.dumps(value, indent=1, ensure_ascii=False))

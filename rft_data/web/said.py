@@ -6,10 +6,10 @@ import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from rft_data.buffer import Buffer
 from rft_data.core.filters import Compare, In
+from rft_data.core.stored_rows import ExperienceRow
 from rft_data.core.words import FeedbackKey
 from rft_data.exchange.agreement import COMPARED, Agreement, agreements
 from rft_data.exchange.annotate.corrections import correctable
@@ -76,7 +76,7 @@ def said_about(buffer: Buffer, experience_id: str) -> list[Word]:
     return words(buffer.read("feedback", None, Compare("experience_id", "eq", experience_id)))
 
 
-def about_row(buffer: Buffer, subject: Subject, row: Mapping[str, Any]) -> dict[str, object]:
+def about_row(buffer: Buffer, subject: Subject, row: ExperienceRow) -> dict[str, object]:
     """What the view of a row shows: the words said, where words count, and the answer to be corrected."""
     said_of_it = said_about(buffer, row["experience_id"])
     own = [FeedbackKey.THUMB, FeedbackKey.SCORE, FeedbackKey.EDIT, FeedbackKey.PREFERRED]

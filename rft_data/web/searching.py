@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -13,7 +12,7 @@ from rft_data.buffer import Buffer
 from rft_data.core.filters import And, Compare, Filter, In
 from rft_data.reading.search import Hit, embedded_by, search_text, similar, unindexed
 from rft_data.web.choice import WINDOW, Choice, end_of
-from rft_data.web.listing import PAGE, rows_of
+from rft_data.web.listing import PAGE, ShownRow, rows_of
 from rft_data.web.meaning import vector
 
 _NO_EMBEDDER = (
@@ -29,7 +28,7 @@ _NEAREST = 1_000
 class Found:
     """The best rows of a search."""
 
-    rows: list[dict[str, Any]]
+    rows: list[ShownRow]
     """The columns of COLUMNS, `judgements`, and `key`: how well the row fits; larger is better."""
     note: str
     """What was not looked at, or why nothing could be searched; empty: all was."""
@@ -94,7 +93,7 @@ def _within_reach(buffer: Buffer, choice: Choice) -> Filter | None:
     return And((Compare("seq", "ge", bottom), choice.where)) if bottom > 0 else choice.where
 
 
-def _shown(buffer: Buffer, hits: list[Hit], choice: Choice) -> list[dict[str, Any]]:
+def _shown(buffer: Buffer, hits: list[Hit], choice: Choice) -> list[ShownRow]:
     """The rows of the hits that the choice lets through."""
     scores = {hit.seq: hit.score for hit in hits}
     if scores and not choice.everything:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -13,6 +12,7 @@ from rft_data.buffer import Buffer
 from rft_data.core.errors import MissingFileError
 from rft_data.core.filters import And, Compare, Filter, In
 from rft_data.core.rows import Task, TaskKey
+from rft_data.core.stored_rows import GroupRow
 from rft_data.core.words import FeedbackKey
 from rft_data.exchange.standing import Word, retired_tasks, words
 from rft_data.reading.lineage import stored_task
@@ -90,7 +90,7 @@ def _draws(buffer: Buffer, mine: Filter) -> list[Draw]:
     return [_draw(group, selectors.get(group["run_id"], "")) for group in reversed(groups)]
 
 
-def _draw(group: Mapping[str, Any], selector: str) -> Draw:
+def _draw(group: GroupRow, selector: str) -> Draw:
     known = [reward for reward in group["rewards"] if reward is not None]
     return Draw(
         group["run_id"],

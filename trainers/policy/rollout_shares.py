@@ -6,13 +6,11 @@ Losses that sum over trained tokens need none of this, because a token is traine
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-Array = npt.NDArray[Any]
+Array = npt.NDArray[np.generic]
 
 
 def shares_of_rollouts(table: pa.Table, trained: Array) -> dict[str, Array]:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING
 
 from rft_data.buffer.care.damage import Report
 from rft_data.buffer.care.repair import repair
@@ -25,6 +25,9 @@ from rft_data.core.failpoints import failpoint
 from rft_data.core.files import file_digest
 from rft_data.core.objects import Objects
 from rft_data.core.schema import SCHEMA_VERSION
+
+if TYPE_CHECKING:
+    from lancedb.db import DBConnection
 
 _MARKER = "schema_version"
 _LOCAL = (_MARKER, OWNER_LOCK)
@@ -66,7 +69,7 @@ def repair_stored(url: str, *, dry_run: bool = False) -> Repaired:
         return done
 
 
-def _opened(url: str) -> Any:
+def _opened(url: str) -> DBConnection:
     import lancedb  # 1 s
 
     return lancedb.connect(url, read_consistency_interval=timedelta(0))

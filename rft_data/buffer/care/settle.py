@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from rft_data.buffer.care import commits
 from rft_data.buffer.care.examine import Examined
@@ -17,6 +16,7 @@ from rft_data.core.canonical import content_id
 from rft_data.core.codec import to_table
 from rft_data.core.rows import now
 from rft_data.core.schema import EXPERIENCES, TABLES
+from rft_data.core.stored_rows import LeaseEventRow
 from rft_data.core.words import LeaseEvent
 
 REASON = "lost in repair"
@@ -49,48 +49,61 @@ def settle_references(
     )
 
 
-def _event(kind: LeaseEvent, run_id: str, consumer: str, **changes: Any) -> dict[str, Any]:
-    event = {
+class _Event(LeaseEventRow):
+    event_id: str
+
+
+def _event(
+    kind: LeaseEvent,
+    run_id: str,
+    consumer: str,
+    group_ids: list[str],
+    *,
+    seqs: Sequence[int] = (),
+    step: int = -1,
+    epoch: int = 0,
+    reason: str = REASON,
+) -> _Event:
+    event: LeaseEventRow = {
         "kind": kind,
         "run_id": run_id,
         "consumer": consumer,
-        "step": -1,
-        "epoch": 0,
+        "step": step,
+        "epoch": epoch,
         "version": -1,
-        "seqs": [],
-        "group_ids": [],
-        "reason": REASON,
-        **changes,
+        "seqs": list(seqs),
+        "group_ids": group_ids,
+        "reason": reason,
+        "digest": content_id(list(seqs)),
     }
-    event["digest"] = content_id(event["seqs"])
     return {"event_id": content_id("repair", now().isoformat(), event), **event}
 
 
-def _releases(references: References) -> Iterator[dict[str, Any]]:
+def _releases(references: References) -> Iterator[_Event]:
     broken = [grant for grant, _, _ in references.orphan_leases]
     for grant in broken + [grant for pair in references.twice for grant in pair if grant not in broken]:
         yield _event(
             LeaseEvent.RELEASE,
             grant.run_id,
             grant.consumer,
+            list(grant.group_ids),
             step=grant.step,
             epoch=grant.epoch,
-            seqs=list(grant.seqs),
-            group_ids=list(grant.group_ids),
+            seqs=grant.seqs,
         )
 
 
-def _retirements(references: References) -> Iterator[dict[str, Any]]:
+def _retirements(references: References) -> Iterator[_Event]:
     """One event per group that lacks rows or does not exist, for all consumers."""
     for (run, group), absent in references.torn_groups.items():
-        yield _event(LeaseEvent.RETIRE, run, ALL_CONSUMERS, seqs=absent.tolist(), group_ids=[group])
+        yield _event(LeaseEvent.RETIRE, run, ALL_CONSUMERS, [group], seqs=absent.tolist())
     unknown = {(grant.run_id, group) for grant, _, groups in references.orphan_leases for group in groups}
     for run, group in sorted(unknown):
         if (run, ALL_CONSUMERS, group) not in references.retired:
-            yield _event(LeaseEvent.RETIRE, run, ALL_CONSUMERS, group_ids=[group])
+            yield _event(LeaseEvent.RETIRE, run, ALL_CONSUMERS, [group])
 
 
-def _without_payload(references: References, tables: Mapping[str, Examined]) -> Iterator[dict[str, Any]]:
+def _without_payload(references: References, tables: Mapping[str, Examined]) -> Iterator[_Event]:
     rows = {row for row_ids in references.payloads.values() for row in row_ids}
     if not rows:
         return
@@ -99,10 +112,10 @@ def _without_payload(references: References, tables: Mapping[str, Examined]) -> 
         owners |= {(r["run_id"], r["group_id"]) for r in batch.to_pylist() if r["seq"] in rows}
     for run, group in sorted(owners):
         if (run, ALL_CONSUMERS, group) not in references.retired:
-            yield _event(LeaseEvent.RETIRE, run, ALL_CONSUMERS, group_ids=[group])
+            yield _event(LeaseEvent.RETIRE, run, ALL_CONSUMERS, [group])
 
 
-def _unknown(references: References) -> Iterator[dict[str, Any]]:
+def _unknown(references: References) -> Iterator[_Event]:
     """For each consumed step whose lease is lost: retire every group that it may have trained."""
     held = {(grant.run_id, grant.consumer, group) for grant in references.grants for group in grant.group_ids}
     for run, consumer in sorted({(run, consumer) for run, consumer, _ in references.no_lease}):
@@ -124,7 +137,7 @@ def _unknown(references: References) -> Iterator[dict[str, Any]]:
                 LeaseEvent.RETIRE,
                 run,
                 consumer,
-                group_ids=maybe,
+                maybe,
                 reason="may have been trained: its lease is lost",
             )
 
@@ -156,7 +169,7 @@ def settle_numbers(
     return known
 
 
-def append_rows(root: Path, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
+def append_rows(root: Path, name: str, rows: Sequence[Mapping[str, object]]) -> None:
     """Append rows to a small table, creating it if it is missing; `created_at` is filled in."""
     schema, key = TABLES[name]
     path = root / f"{name}.lance"

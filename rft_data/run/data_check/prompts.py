@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,6 +15,11 @@ from rft_data.recipe.recipe import Recipe
 from rft_data.run.data_check.report import Example, Lengths
 from rft_data.run.debug.chosen import explored, recipe_tokenizer, seen
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+    from rft_data.core.rows import Message
+
 _MEASURED = 2000
 """Tasks of a taskset that are measured."""
 
@@ -24,7 +29,7 @@ class PromptView:
     """Shows prompts, rendered where there is a recipe whose model has a chat template."""
 
     recipe: Any = None
-    tokenizer: Any = None
+    tokenizer: PreTrainedTokenizerBase | None = None
 
     @classmethod
     def of(cls, recipe: Recipe | None, problems: list[str]) -> PromptView:
@@ -67,5 +72,5 @@ def _lengths(unit: str, sizes: Sequence[int], room: int | None) -> Lengths:
     return Lengths(unit, len(sizes), p50, p90, p99, max(sizes), room, too_long)
 
 
-def _plain(messages: Sequence[Any]) -> str:
+def _plain(messages: Sequence[Message]) -> str:
     return "\n".join(f"[{one['role']}] {message_text(one)}" for one in messages)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from explorers.conversations.opening import Opening
 from explorers.role import load_tokenizer
@@ -19,6 +19,9 @@ from rft_data.recipe.kinds import with_explorers
 from rft_data.recipe.modes import ExplorerRecipe
 from rft_data.recipe.recipe import Recipe, TasksRecipe
 from rft_data.run import build
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +75,7 @@ def rendered(recipe: ExplorerRecipe, task: Task) -> Prompt:
     return seen(recipe, recipe_tokenizer(recipe), task)
 
 
-def recipe_tokenizer(recipe: ExplorerRecipe) -> Any:
+def recipe_tokenizer(recipe: ExplorerRecipe) -> PreTrainedTokenizerBase | None:
     """The tokenizer of the model that plays; None where an endpoint has it.
 
     Raises: MissingFileError, and what loading it raises.
@@ -81,7 +84,7 @@ def recipe_tokenizer(recipe: ExplorerRecipe) -> Any:
         return tokenizer_of(recipe, played_model(recipe, Path(folder)))
 
 
-def seen(recipe: ExplorerRecipe, tokenizer: Any, task: Task) -> Prompt:
+def seen(recipe: ExplorerRecipe, tokenizer: PreTrainedTokenizerBase | None, task: Task) -> Prompt:
     """The task with the workflow's system prompt and examples, rendered where there is a tokenizer."""
     args: dict[str, Any] = recipe.explorer.workflow.args
     messages = Opening(args.get("system"), args.get("examples")).before(task.messages)
@@ -105,6 +108,6 @@ def played_model(recipe: ExplorerRecipe, folder: Path) -> str:
     return str(build.model_folder(recipe.played, folder, recipe.seed))
 
 
-def tokenizer_of(recipe: ExplorerRecipe, model: str) -> Any:
+def tokenizer_of(recipe: ExplorerRecipe, model: str) -> PreTrainedTokenizerBase | None:
     """The model's tokenizer; None where an endpoint has it."""
     return None if recipe.explorer.base_url else load_tokenizer(model)

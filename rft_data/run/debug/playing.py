@@ -6,13 +6,16 @@ import json
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rft_data.buffer import Buffer
 from rft_data.core.rows import Task
 from rft_data.recipe.modes import ExploreRecipe, ExplorerRecipe
 from rft_data.run.debug.chosen import played_model, tokenizer_of
 from rft_data.run.start import run_recipe
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 _KEPT = ("seed", "allow_unsafe_ops", "op_limits", "explorer", "experience_ops", "deadlines")
 
@@ -58,7 +61,7 @@ def played(recipe: ExplorerRecipe, task: Task, rollouts: int) -> list[PlayedRow]
             return stored_rows(buffer, tokenizer_of(recipe, model))
 
 
-def stored_rows(buffer: Buffer, tokenizer: object) -> list[PlayedRow]:
+def stored_rows(buffer: Buffer, tokenizer: PreTrainedTokenizerBase) -> list[PlayedRow]:
     """Every stored row with its verdict."""
     said = {row["experience_id"]: row for row in buffer.read("annotations").to_pylist()}
     rows = buffer.read("experiences").to_pylist()
@@ -115,7 +118,7 @@ def _explore_recipe(
     )
 
 
-def _row(row: dict[str, Any], verdict: dict[str, Any], tokenizer: Any) -> PlayedRow:
+def _row(row: dict[str, Any], verdict: dict[str, Any], tokenizer: PreTrainedTokenizerBase) -> PlayedRow:
     ids = row["token_ids"] or []
     mask, logprobs = row["action_mask"] or [0] * len(ids), row["logprobs"] or [0.0] * len(ids)
     parts = json.loads(row["reward_parts"] or "{}")

@@ -66,7 +66,7 @@ class Listing:
                     )
                 first = pa.Table.from_pylist([{"epoch": 0, "listing": ""}], schema=_SCHEMA)
                 db.create_table(_TABLE, first, exist_ok=True)
-            self._table: Any = db.open_table(_TABLE)
+            self._table = db.open_table(_TABLE)
         self._replaced = 0
 
     def take_over(self) -> None:
