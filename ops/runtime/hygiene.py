@@ -63,7 +63,7 @@ def host_kept_quiet() -> Iterator[None]:
 def _host_undisturbed() -> Iterator[None]:
     """Undo what importing Data-Juicer changes outside of itself."""
     logger = need("loguru", "ops", WHY).logger
-    images = need("PIL.ImageFile", "ops", WHY)
+    images: Any = need("PIL.ImageFile", "ops", WHY)
     root = logging.getLogger()
     level, handlers = root.level, root.handlers[:]
     stdout, stderr, excepthook = sys.stdout, sys.stderr, sys.excepthook
@@ -89,7 +89,7 @@ def _host_undisturbed() -> Iterator[None]:
             os.environ["RAY_CLIENT_MODE"] = ray_mode
 
 
-def _ignore(*_: Any, **__: Any) -> int:
+def _ignore(*_: object, **__: object) -> int:
     return 0
 
 
@@ -98,7 +98,7 @@ def _forbid_installs() -> None:
     loader._install_package = staticmethod(_refuse_install)
 
 
-def _refuse_install(package: str, *_: Any, **__: Any) -> NoReturn:
+def _refuse_install(package: str, *_: object, **__: object) -> NoReturn:
     raise MissingExtraError(
         f"a data operator needs the package '{package}', which is not installed; nothing is installed "
         f"during a run: pip install '{package}' first, or take the operator out of the recipe."

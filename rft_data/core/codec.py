@@ -55,7 +55,7 @@ def _array(field: pa.Field, values: list[Any]) -> pa.Array:
     return pa.array(values, type=field.type)
 
 
-def _json_texts(text: Callable[[object], str], values: list[Any], nullable: bool) -> list[str | None]:
+def _json_texts(text: Callable[[object], str], values: Sequence[object], nullable: bool) -> list[str | None]:
     """Each value as JSON; an object that several rows share is encoded once."""
     made: dict[int, str | None] = {id(None): None} if nullable else {}
     return [made[id(v)] if id(v) in made else made.setdefault(id(v), text(v)) for v in values]

@@ -145,7 +145,7 @@ def _from_file(file: str, why: str) -> ModuleType:
     return module
 
 
-def need(module: str, extra: str, why: str) -> Any:
+def need(module: str, extra: str, why: str) -> ModuleType:
     """Import an optional dependency; the error names the extra to install.
 
     Raises: MissingExtraError if the package is not installed.

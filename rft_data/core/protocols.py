@@ -7,7 +7,17 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from rft_data.core.rows import Experience, GroupResult, Lease, Task, TaskKey, Ticket, VersionSpan, WeightRef
+from rft_data.core.rows import (
+    Experience,
+    GroupResult,
+    Lease,
+    Message,
+    Task,
+    TaskKey,
+    Ticket,
+    VersionSpan,
+    WeightRef,
+)
 from rft_data.core.words import GroupOutcome, HubRole, RowSource, UnscoredCause
 
 if TYPE_CHECKING:
@@ -32,9 +42,9 @@ class Sampling:
     def __post_init__(self) -> None:
         object.__setattr__(self, "stop", tuple(self.stop))
 
-    def stored(self) -> dict[str, Any]:
+    def stored(self) -> dict[str, object]:
         """The fields as rows hold them: those that were added later only where they are set."""
-        values: dict[str, Any] = {"max_tokens": self.max_tokens, "temperature": self.temperature}
+        values: dict[str, object] = {"max_tokens": self.max_tokens, "temperature": self.temperature}
         if self.stop:
             values["stop"] = list(self.stop)
         if self.min_tokens:
@@ -64,7 +74,7 @@ class Completion:
 class ChatCompletion:
     """What a chat engine answers: an assistant's message, of which no token is known."""
 
-    message: Mapping[str, Any]
+    message: Message
     """The message as rows store it: role, content, and where there are any, reasoning_content and tool_calls
     (arguments as objects; the text of those that are no JSON object)."""
     finish_reason: str
@@ -121,7 +131,7 @@ class ChatEngine(Protocol):
 
     async def chat(
         self,
-        messages: Sequence[Mapping[str, Any]],
+        messages: Sequence[Message],
         tools: Sequence[Mapping[str, Any]] | None,
         sampling: Sampling,
     ) -> ChatCompletion:
@@ -199,7 +209,7 @@ class Selector(Protocol):
         """Learn from real outcomes; failed, cancelled and unscored groups are ignored."""
         ...
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, object]:
         """Everything that decides the next choice, as JSON values."""
         ...
 
@@ -283,7 +293,7 @@ class Sampler(Protocol):
         """Groups by state; `admitted` equals the sum of the others."""
         ...
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, object]:
         """State that cannot be read from stored groups and leases, as JSON values."""
         ...
 

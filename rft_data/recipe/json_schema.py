@@ -13,6 +13,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
+from pydantic_core import core_schema
 
 from rft_data.recipe.field_docs import field_docs
 from rft_data.recipe.layers import EXTENDS
@@ -30,7 +31,7 @@ _PARENTS: dict[str, object] = {
 }
 
 
-def recipe_schema() -> dict[str, Any]:
+def recipe_schema() -> dict[str, object]:
     """The schema of a recipe of any mode."""
     recipes: Any = reduce(or_, MODES.values())
     any_mode: TypeAdapter[Any] = TypeAdapter(Annotated[recipes, Field(discriminator="mode")])
@@ -49,7 +50,7 @@ def recipe_schema() -> dict[str, Any]:
 class _Documented(GenerateJsonSchema):
     """Describes each key by the docstring under its field."""
 
-    def model_schema(self, schema: Any) -> JsonSchemaValue:
+    def model_schema(self, schema: core_schema.ModelSchema) -> JsonSchemaValue:
         """A section."""
         found = super().model_schema(schema)
         if issubclass(schema["cls"], Section):
@@ -59,26 +60,26 @@ class _Documented(GenerateJsonSchema):
             found["required"] = [name for name in found["required"] if name not in _FILLED_IN]
         return found
 
-    def tagged_union_schema(self, schema: Any) -> JsonSchemaValue:
+    def tagged_union_schema(self, schema: core_schema.TaggedUnionSchema) -> JsonSchemaValue:
         """Alternatives that a value chooses; one of them may let through what another names exactly."""
         found = super().tagged_union_schema(schema)
         return {"anyOf": found.pop("oneOf"), **found} if "oneOf" in found else found
 
-    def function_after_schema(self, schema: Any) -> JsonSchemaValue:
+    def function_after_schema(self, schema: core_schema.AfterValidatorFunctionSchema) -> JsonSchemaValue:
         """Of an entry of an operator list: its name alone stands for the operator without arguments."""
         found = super().function_after_schema(schema)
         if schema["function"]["function"] not in (known_operator, known_batch_op):
             return found
         return {"anyOf": [found, {"type": "string"}]}
 
-    def int_schema(self, schema: Any) -> JsonSchemaValue:
+    def int_schema(self, schema: core_schema.IntSchema) -> JsonSchemaValue:
         """A whole number."""
         return {"anyOf": [super().int_schema(schema), _REFERENCE]}
 
-    def float_schema(self, schema: Any) -> JsonSchemaValue:
+    def float_schema(self, schema: core_schema.FloatSchema) -> JsonSchemaValue:
         """A number."""
         return {"anyOf": [super().float_schema(schema), _REFERENCE]}
 
-    def bool_schema(self, schema: Any) -> JsonSchemaValue:
+    def bool_schema(self, schema: core_schema.BoolSchema) -> JsonSchemaValue:
         """True or false."""
         return {"anyOf": [super().bool_schema(schema), _REFERENCE]}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from typing import Any
 
 from rft_data.core.children import connected, limit_memory
 from rft_data.core.errors import RecipeError, RftError
@@ -12,7 +13,7 @@ from rft_data.core.masking import mask_streams, masked
 _MEMORY_GIB = 4
 
 
-def answer(work: Callable[[object], dict[str, object]]) -> None:
+def answer(work: Callable[[Any], dict[str, object]]) -> None:
     """Answer with `{"found": ...}`, or `{"error": text, "mistakes": [...]}` where the work cannot be done.
 
     Values that came from the environment leave this process as references to it.

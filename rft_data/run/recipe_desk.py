@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from rft_data.recipe.recipe import Recipe
 
 
-def work(request: Any) -> dict[str, Any]:
+def work(request: Any) -> dict[str, object]:
     """The form as it is shown again. Args: request: `models`, and what the desk takes."""
     from rft_data.recipe.form.desk import worked_on  # after the memory is limited
 

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 from rft_data.run.asked import answer
 
 
-def work(request: Any) -> dict[str, Any]:
-    """The vector of a text. Args: request: `model`, a folder, and `text`.
+class Request(TypedDict):
+    """What is to be embedded."""
+
+    model: str
+    """A folder."""
+    text: str
+
+
+def work(request: Request) -> dict[str, object]:
+    """The vector of a text.
 
     Raises: MissingFileError when the folder is gone; what `load_embedder` raises.
     """

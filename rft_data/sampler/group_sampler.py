@@ -207,7 +207,7 @@ class GroupSampler:
         """
         return self._groups.states.conservation()
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, object]:
         """State that cannot be read from stored groups and leases: open tickets, and the policy's state."""
         return {ADMITTED: self.admitted, "rounds": self._rounds, "policy": self._policy.state_dict()}
 

@@ -31,6 +31,25 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
+class TaskReport(Protocol):
+    """What one operator did."""
+
+    @property
+    def name(self) -> str:
+        """The operator's."""
+        ...
+
+    @property
+    def dropped(self) -> Mapping[int, str]:
+        """Row to reason."""
+        ...
+
+    @property
+    def quarantined(self) -> Mapping[int, str]:
+        """Row to reason."""
+        ...
+
+
 class TaskVerdicts(Protocol):
     """The result of operators over N tasks."""
 
@@ -45,8 +64,8 @@ class TaskVerdicts(Protocol):
         ...
 
     @property
-    def reports(self) -> Sequence[object]:
-        """One per operator: `name`, `dropped` and `quarantined` (row to reason)."""
+    def reports(self) -> Sequence[TaskReport]:
+        """One per operator."""
         ...
 
 
@@ -265,7 +284,7 @@ def _stored(buffer: Buffer, keys: Collection[TaskKey]) -> dict[TaskKey, Task]:
 
 
 def _outcome(
-    keys: Sequence[TaskKey], reports: Sequence[Any]
+    keys: Sequence[TaskKey], reports: Sequence[TaskReport]
 ) -> tuple[dict[TaskKey, str], dict[TaskKey, str]]:
     """Dropped tasks, and tasks that an operator failed on, with operator and reason."""
     dropped: dict[TaskKey, str] = {}

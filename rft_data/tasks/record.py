@@ -7,7 +7,7 @@ solutions and evaluations.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -126,7 +126,7 @@ def _imports(store: StoredRows) -> pa.Table:
     return pa.table({**{name: rows[name] for name in _KEY}, **entries})
 
 
-def _scored(rewards: pa.ListArray, rows: int) -> tuple[Any, Any]:
+def _scored(rewards: pa.ListArray, rows: int) -> tuple[np.ndarray, npt.NDArray[np.intp]]:
     """Sum of clipped rewards, and number of known ones, of each group."""
     flat = pc.list_flatten(rewards)
     known = pc.is_valid(flat).to_numpy(zero_copy_only=False)

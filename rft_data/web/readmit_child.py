@@ -10,7 +10,7 @@ from rft_data.run.asked import answer
 from rft_data.run.build import prepare_process
 
 
-def work(request: Any) -> dict[str, Any]:
+def work(request: Any) -> dict[str, object]:
     """What was readmitted. Args: request: `run_dir`, and what `readmission.readmitted` takes."""
     prepare_process()
     from rft_data.buffer import Buffer  # after the environment is set, which libraries read

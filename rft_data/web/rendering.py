@@ -72,7 +72,7 @@ def rendered(run_dir: Path, name: str, row: Mapping[str, object]) -> Rendered:
     return _shown(name, answer["made"])
 
 
-def _plain(row: Mapping[str, Any]) -> dict[str, Any]:
+def _plain(row: Mapping[str, Any]) -> dict[str, object]:
     """The row with its JSON columns read."""
     known = {field.name for field in EXPERIENCES if is_json(field)}
     return {key: json.loads(value) if key in known and value else value for key, value in row.items()}

@@ -32,7 +32,7 @@ _LAYER = "base_model.model."
 """PEFT's prefix of a layer's name."""
 
 
-def adapter_facts(base: Path, scales: Mapping[str, float], version: Path) -> dict[str, Any]:
+def adapter_facts(base: Path, scales: Mapping[str, float], version: Path) -> dict[str, object]:
     """The entry of a manifest about an adapter.
 
     `base`: its folder, relative to the folder `version` where both are in one run's folder, so that a run

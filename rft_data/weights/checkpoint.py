@@ -86,7 +86,7 @@ def _folders(root: Path) -> dict[int, Path]:
     return {int(match[1]): path for path, match in named.items() if match}
 
 
-def _check(found: Checkpoint, manifest: Mapping[str, Any], step: int) -> None:
+def _check(found: Checkpoint, manifest: Mapping[str, object], step: int) -> None:
     """Check the manifest's own content.
 
     Raises: IntegrityError.

@@ -9,9 +9,9 @@ from __future__ import annotations
 import os
 import shutil
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 from rft_data.buffer import Buffer
 from rft_data.core.canonical import bytes_id
@@ -29,6 +29,14 @@ from rft_data.core.filters import Compare
 from rft_data.core.rows import WeightRef
 
 _REMOVED = ".removed-"
+
+
+class Header(TypedDict):
+    """The entries of a version's manifest beside its files."""
+
+    run_id: str
+    version: int
+    step: int
 
 
 class VersionRegistry:
@@ -81,7 +89,7 @@ class VersionRegistry:
 
     # --- publishing --------------------------------------------------------------------------------
 
-    def header(self, step: int) -> dict[str, Any]:
+    def header(self, step: int) -> Header:
         """The entries of the next version's manifest beside its files."""
         return {"run_id": self._run_id, "version": self.latest + 1, "step": step}
 
@@ -179,7 +187,7 @@ class VersionRegistry:
     def _final(self, version: int) -> Path:
         return self._root / f"v{version:08d}"
 
-    def _check(self, folder: Path, digest: str, header: dict[str, Any]) -> None:
+    def _check(self, folder: Path, digest: str, header: Mapping[str, object]) -> None:
         """Check only that the manifest is the expected one; engines check the files."""
         data = manifest_bytes(folder)
         manifest = parse_manifest(data, folder / MANIFEST_FILE)

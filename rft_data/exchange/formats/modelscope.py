@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from rft_data.core.errors import MissingFileError
 from rft_data.core.lookup import need
@@ -27,7 +26,7 @@ def modelscope_source(repo: str, *, config: str | None, split: str | None, revis
 
 def _fetched(repo: str, revision: str | None, name: str) -> Path:
     """The folder with the dataset's files."""
-    package: Any = need("modelscope_hub", "modelscope", f"reading {name}")
+    package = need("modelscope_hub", "modelscope", f"reading {name}")
     hub = package.HubApi()
     try:
         if revision is not None and _COMMIT.fullmatch(revision):

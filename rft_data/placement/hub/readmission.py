@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from rft_data.buffer import Buffer
 from rft_data.core.errors import RowError
 from rft_data.core.filters import Compare, In
+from rft_data.core.stored_rows import GroupRow
 from rft_data.core.words import GroupOutcome
 
 
@@ -26,7 +27,7 @@ class Readmission:
         self._lock = threading.Lock()
 
     def readmit(
-        self, table: pa.Table, book: str, groups: list[dict[str, Any]], versions: list[dict[str, Any]]
+        self, table: pa.Table, book: str, groups: list[dict[str, Any]], versions: list[dict[str, object]]
     ) -> int:
         """Store verdicts of rejected groups, and these groups under run id `book`; returns how many are new.
 
@@ -48,7 +49,7 @@ class Readmission:
             return len(fresh)
 
     def _check_groups(
-        self, book: str, groups: Sequence[Mapping[str, Any]], stored: Sequence[Mapping[str, Any]]
+        self, book: str, groups: Sequence[Mapping[str, Any]], stored: Sequence[GroupRow]
     ) -> None:
         if not book or self._buffer.read("experiences", ["seq"], Compare("run_id", "eq", book), 1).num_rows:
             raise RowError(f"'{book}' is no run id for readmitted groups: a run explored under it.")
@@ -74,7 +75,7 @@ class Readmission:
         if len(hashes) > 1:
             raise RowError(f"the verdicts are of {len(hashes)} pipelines; send those of one.")
 
-    def _check_versions(self, book: str, versions: Sequence[Mapping[str, Any]]) -> None:
+    def _check_versions(self, book: str, versions: Sequence[Mapping[str, object]]) -> None:
         for row in versions:
             if row.get("run_id") != book or row.get("path"):
                 raise RowError(f"a version of run '{row.get('run_id')}' is not for run id '{book}'.")

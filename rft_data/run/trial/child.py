@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from rft_data.run.asked import answer
 from rft_data.run.build import prepare_process
 
+if TYPE_CHECKING:
+    from rft_data.run.trial.trial import Request
 
-def work(request: Any) -> dict[str, Any]:
+
+def work(request: Request) -> dict[str, object]:
     """What the operators would do."""
     prepare_process()
     from rft_data.run.trial.trial import tried  # after the environment is set, which libraries read

@@ -6,7 +6,7 @@ Tasks usually outnumber visits, so most of what is known about a task comes from
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from types import ModuleType
 
 import numpy as np
 
@@ -94,7 +94,7 @@ def _centres(vectors: np.ndarray, k: int, seed: int) -> np.ndarray:
     return np.asarray(centres, np.float32)
 
 
-def _k_means() -> Any:
+def _k_means() -> ModuleType:
     return need("scipy.cluster.vq", "train", "a selector with 'embedding'")
 
 
