@@ -21,11 +21,12 @@ import pyarrow as pa
 from rft_data.buffer.creation import FORMAT, create, half_made
 from rft_data.buffer.durability import Barrier, Durability
 from rft_data.buffer.faults import damage_named, overtaken, some_columns, storage_errors, stored_beside
-from rft_data.buffer.few import few_rows, names_few
+from rft_data.buffer.few import few_rows, names_few, numbered_rows, numbers_of
 from rft_data.buffer.growth import Growth
 from rft_data.buffer.location import LocalFolder, ObjectPrefix
 from rft_data.buffer.row_order import check_order
 from rft_data.buffer.takeover import take_over
+from rft_data.buffer.zones import NUMBERED, Zones
 from rft_data.core.errors import BusyError, FencedError, RftError
 from rft_data.core.failpoints import failpoint
 from rft_data.core.filters import Filter, to_sql
@@ -34,7 +35,7 @@ from rft_data.core.objects import PATIENT, Objects
 from rft_data.core.schema import TABLES
 
 if TYPE_CHECKING:
-    from lance import LanceDataset
+    from lance import LanceDataset, LanceFragment
     from lance.dataset import LanceScanner
     from lancedb.db import DBConnection
     from lancedb.table import Table
@@ -74,6 +75,7 @@ class Store:
         self._tables: dict[str, Table] = {}
         self._heads: dict[str, LanceDataset] = {}
         self._locks = {name: threading.RLock() for name in TABLES}
+        self._zones = {name: Zones() for name in NUMBERED}
         self._closed = False
         self._fenced: FencedError | None = None
         self._pid = os.getpid()
@@ -277,9 +279,21 @@ class Store:
             return empty
         with damage_named(self.location, name):
             if where is not None and limit is None and names_few(where) and self._made(name):
-                return few_rows(self._newest(name), names, to_sql(where, TABLES[name][0])).select(names)
+                return self._few(name, names, where).select(names)
             scanner = self._scanner(name, names, where, limit=limit)
             return empty if scanner is None else scanner.to_table().select(names)
+
+    def _few(self, name: str, names: list[str], where: Filter) -> pa.Table:
+        head, chosen = self._newest(name), to_sql(where, TABLES[name][0])
+        numbers = numbers_of(where) if name == "experiences" else None
+        if numbers and (rows := numbered_rows(head, names, numbers)) is not None:
+            return rows
+        return few_rows(head, names, chosen, self._holding(name, head, where))
+
+    def _holding(self, name: str, head: LanceDataset, where: Filter | None) -> list[LanceFragment] | None:
+        """The fragments in which a filter may find rows; None: all."""
+        zones = self._zones.get(name)
+        return None if zones is None or where is None else zones.holding(head, where)
 
     def large_rows(self, name: str, columns: Sequence[str], where: Filter) -> pa.Table:
         """The few rows that a filter names by an id, of which nothing stays in Lance's caches.
@@ -322,7 +336,9 @@ class Store:
         if not self._made(name):
             return None
         chosen = None if where is None else to_sql(where, TABLES[name][0])
-        return self._newest(name).scanner(names, chosen, limit=limit, batch_size=batch_size)
+        head = self._newest(name)
+        held = self._holding(name, head, where)
+        return head.scanner(names, chosen, fragments=held, limit=limit, batch_size=batch_size)
 
     def tail(self, name: str, n: int, columns: Sequence[str] | None = None) -> pa.Table:
         """The last n rows written, oldest first; by offset, which needs no index."""

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from rft_data.buffer import Buffer
-from rft_data.core.filters import And, Compare, Filter, filter_columns, parse_text, read_text, to_text
+from rft_data.core.filters import And, Compare, Filter, In, filter_columns, parse_text, read_text, to_text
 from rft_data.core.schema import EXPERIENCES
 
 AskedVerdict: TypeAlias = Literal["", "kept", "dropped", "masked", "quarantined", "none"]
@@ -20,6 +20,8 @@ WINDOW = 50_000
 """Newest rows that a filter over long texts looks at in one go."""
 MOST_ROWS = 4_000_000
 """Newest rows that a filter over short columns looks at in one go."""
+_NAMED = 256
+"""So many rows are asked for by their numbers, which is a look and no search."""
 _LONG = frozenset(
     field.name
     for field in EXPERIENCES
@@ -47,6 +49,8 @@ class Choice:
 
     def read(self, buffer: Buffer, columns: list[str], bottom: int, top: int) -> pa.Table:
         """Columns of the chosen rows with bottom <= seq < top; `seq` must be among them."""
+        if self.everything and top - bottom <= _NAMED:
+            return buffer.read("experiences", columns, In("seq", tuple(range(bottom, top))))
         parts: tuple[Filter, ...] = (Compare("seq", "ge", bottom), Compare("seq", "lt", top))
         if self.where is not None:
             parts = (*parts, self.where)
