@@ -6,17 +6,18 @@ whole group.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import fields
-from typing import TypedDict
+from typing import Any, TypedDict, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from rft_data.buffer import Buffer
+from rft_data.core import stored_rows
 from rft_data.core.codec import to_tasks
 from rft_data.core.errors import RecipeError
-from rft_data.core.filters import And, Compare, Filter, In, Or
+from rft_data.core.filters import And, Compare, In, Or
 from rft_data.core.rows import Task, TaskKey
 from rft_data.core.words import LeaseEvent, LeaseState, Verdict, member
 from rft_data.reading.lineage_parts import ExperienceRow, Judgement, Lineage, Retired, Stage, Use, Weights
@@ -42,7 +43,12 @@ def lineage(buffer: Buffer, experience: str | int) -> Lineage:
 
     Raises: RecipeError if there is no such experience; IntegrityError if its row is damaged.
     """
-    row = find(buffer, experience)
+    return lineage_of(buffer, stored_row(buffer, experience))
+
+
+def lineage_of(buffer: Buffer, stored: stored_rows.ExperienceRow) -> Lineage:
+    """The lineage of the experience of a whole stored row."""
+    row = _without_lists(stored)
     versions = versions_of(buffer, row["run_id"])
     lowest, highest = row["version_min"], row["version_max"]
     sampled_by: list[Weights] = []
@@ -70,23 +76,28 @@ def find(buffer: Buffer, experience: str | int) -> ExperienceRow:
 
     Raises: RecipeError if there is no such experience.
     """
-    named: Filter = (
-        Compare("experience_id", "eq", experience)
-        if isinstance(experience, str)
-        else Compare("seq", "eq", experience)
-    )
-    seqs = buffer.read("experiences", ["seq"], named, 1).column("seq").to_pylist()
-    if not seqs:
+    return _without_lists(stored_row(buffer, experience))
+
+
+def stored_row(buffer: Buffer, experience: str | int) -> stored_rows.ExperienceRow:
+    """Every column of one experience, by id or row number; its digest is checked.
+
+    Raises: RecipeError if there is no such experience.
+    """
+    column = "experience_id" if isinstance(experience, str) else "seq"
+    found = buffer.read("experiences", where=Compare(column, "eq", experience))
+    rows: list[stored_rows.ExperienceRow] = found.to_pylist()
+    if not rows:
         what = f"id '{experience}'" if isinstance(experience, str) else f"row number {experience}"
         raise RecipeError(
             f"buffer {buffer.location} has no experience with {what}; "
             "`rft buffer head` and `rft buffer search` show ids and row numbers."
         )
-    row = buffer.take(seqs).to_pylist()[0]
-    for column in [name for name, value in row.items() if isinstance(value, list)]:
-        del row[column]
-    found: ExperienceRow = row
-    return found
+    return rows[0]
+
+
+def _without_lists(row: Mapping[str, Any]) -> ExperienceRow:
+    return cast("ExperienceRow", {name: value for name, value in row.items() if not isinstance(value, list)})
 
 
 def trained_on(buffer: Buffer, run_id: str, step: int, consumer: str | None = None) -> pa.Table:

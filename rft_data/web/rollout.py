@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rft_data.buffer import Buffer
 from rft_data.core.stored_rows import ExperienceRow
 from rft_data.core.words import ROLLOUT_SECONDS
 from rft_data.reading.lineage_parts import Judgement
@@ -20,12 +19,6 @@ def advantage(verdicts: Sequence[Judgement]) -> tuple[float, ...] | None:
     """What the newest pipeline that kept the row gave it."""
     kept = [one.advantage for one in verdicts if one.advantage is not None]
     return kept[-1] if kept else None
-
-
-def whole_row(buffer: Buffer, seq: int) -> ExperienceRow:
-    """Every column of one experience; its digest is checked."""
-    found: ExperienceRow = buffer.take([seq]).to_pylist()[0]
-    return found
 
 
 def run_tokenizer(run_dir: Path | None) -> Tokenizer | None:

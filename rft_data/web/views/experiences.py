@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from fastapi.responses import HTMLResponse, JSONResponse
 
 from rft_data.reading.group_view import group_view
-from rft_data.reading.lineage import find, lineage
+from rft_data.reading.lineage import lineage_of, stored_row
 from rft_data.web.conversation import conversation
 from rft_data.web.overlay import Overlay, facts, tokens
 from rft_data.web.page import Route, View
 from rft_data.web.rendering import rendered, renderer_of
-from rft_data.web.rollout import advantage, beside, run_tokenizer, whole_row
+from rft_data.web.rollout import advantage, beside, run_tokenizer
 from rft_data.web.said import about_row
 from rft_data.web.side_by_side import Against, side_by_side
 from rft_data.web.spent import shares
@@ -47,8 +47,8 @@ class ExperienceViews(View):
     def row(self, key: str, seq: int, overlay: Overlay = Overlay.PROBABILITY) -> HTMLResponse:
         """One experience: its conversation, its tokens, where it came from and what became of it."""
         buffer, subject = self._page.subjects.buffer(key), self._page.subjects[key]
-        line = lineage(buffer, seq)
-        row = whole_row(buffer, seq)
+        row = stored_row(buffer, seq)
+        line = lineage_of(buffer, row)
         own_run = self._page.own_run(key)
         known = facts(row, advantage(line.judgements), trained_tokens(buffer, line, own_run))
         tokenizer = run_tokenizer(subject.run_dir)
@@ -78,5 +78,5 @@ class ExperienceViews(View):
     def row_json(self, key: str, seq: int) -> JSONResponse:
         """One experience with every column."""
         buffer = self._page.subjects.buffer(key)
-        found = {"row": whole_row(buffer, find(buffer, seq)["seq"])}
+        found = {"row": stored_row(buffer, seq)}
         return JSONResponse(json.loads(json.dumps(found, default=str)))

@@ -6,14 +6,16 @@ import io
 import os
 import re
 from pathlib import Path
+from typing import Any
 
+import lance
 import pytest
 from fastapi.testclient import TestClient
 from typer.testing import CliRunner
 
 from rft_data.buffer import Buffer
 from rft_data.cli.app import app
-from rft_data.reading.lineage import lineage, trained_on
+from rft_data.reading.lineage import lineage_of, trained_on
 from rft_data.reading.run_metrics import run_metrics
 from rft_data.web.choice import chosen
 from rft_data.web.listing import listing
@@ -121,6 +123,22 @@ def test_a_row_shows_its_tokens_its_origin_and_its_use(page: TestClient, runs: P
     assert "".join(html.unescape(one) for _, one in tokens).startswith("<|user|>")
     assert '<a href="/s/run/steps/3?consumer=trainer">step 3</a> of small: granted' in text
     assert page.get("/s/run/rows/160/json").json()["row"]["token_ids"] == row["token_ids"]
+
+
+@pytest.mark.parametrize("path", ["/s/run/rows/160", "/s/run/rows/160/json", "/s/run/rows/160/descent"])
+def test_a_view_of_a_row_takes_it_from_the_table_once(
+    page: TestClient, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    taken: list[list[int]] = []
+    take = lance.LanceDataset._take_rows
+
+    def noted(self: Any, row_ids: list[int], columns: list[str]) -> Any:
+        taken.extend([row_ids] if "token_ids" in columns else [])
+        return take(self, row_ids, columns=columns)
+
+    monkeypatch.setattr(lance.LanceDataset, "_take_rows", noted)
+    assert page.get(path).status_code == 200
+    assert taken == [[160]]
 
 
 def test_tasks_are_shown_with_what_was_solved(page: TestClient, runs: Path) -> None:
@@ -273,8 +291,8 @@ def test_a_file_that_is_rewritten_meanwhile_is_read_again(
             raise left.pop()
         return real(*given)
 
-    real = lineage
-    monkeypatch.setattr("rft_data.web.views.experiences.lineage", read)
+    real = lineage_of
+    monkeypatch.setattr("rft_data.web.views.experiences.lineage_of", read)
     shown(page, "/s/run/rows/160")
     assert not left
     left.extend(OSError("gone for good") for _ in range(5))
