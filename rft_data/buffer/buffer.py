@@ -20,6 +20,7 @@ from rft_data.buffer.durability import Durability
 from rft_data.buffer.experiences import Experiences
 from rft_data.buffer.intake import Intake
 from rft_data.buffer.maintenance import compact, maintain, remove_orphans
+from rft_data.buffer.parts import Part
 from rft_data.buffer.small_tables import SmallTables
 from rft_data.buffer.store import Store
 from rft_data.buffer.verdicts import Verdicts, check_annotations
@@ -244,6 +245,10 @@ class Buffer:
         """Like `read`, in batches of about 1,000 rows, so that memory is bounded."""
         for batch in self._store.batches(name, columns, where):
             yield from checked(self.location, name, columns, pa.Table.from_batches([batch])).to_batches()
+
+    def parts(self, name: str) -> Iterator[Part]:
+        """What the newest version of a table consists of, oldest first."""
+        return self._store.parts(name)
 
     def tail(self, name: str, n: int, columns: Sequence[str] | None = None) -> pa.Table:
         """The last n rows of a table, oldest first."""

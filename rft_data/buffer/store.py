@@ -24,6 +24,7 @@ from rft_data.buffer.faults import damage_named, overtaken, some_columns, storag
 from rft_data.buffer.few import few_rows, names_few, numbered_rows, numbers_of
 from rft_data.buffer.growth import Growth
 from rft_data.buffer.location import LocalFolder, ObjectPrefix
+from rft_data.buffer.parts import Part, parts_of
 from rft_data.buffer.row_order import check_order
 from rft_data.buffer.takeover import take_over
 from rft_data.buffer.zones import NUMBERED, Zones
@@ -339,6 +340,12 @@ class Store:
         head = self._newest(name)
         held = self._holding(name, head, where)
         return head.scanner(names, chosen, fragments=held, limit=limit, batch_size=batch_size)
+
+    def parts(self, name: str) -> Iterator[Part]:
+        """The parts of the newest version of a table, oldest first; none when it does not exist yet."""
+        with damage_named(self.location, name):
+            if self._made(name):
+                yield from parts_of(self.location, name, self._newest(name))
 
     def tail(self, name: str, n: int, columns: Sequence[str] | None = None) -> pa.Table:
         """The last n rows written, oldest first; by offset, which needs no index."""

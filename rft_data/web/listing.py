@@ -1,4 +1,4 @@
-"""Experiences as a table: filtered, newest first, a page at a time, with the spread of their rewards."""
+"""Experiences as a table: filtered, newest first, a page at a time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import NotRequired
 
 import numpy as np
-import numpy.typing as npt
 
 from rft_data.buffer import Buffer
 from rft_data.core.filters import In
@@ -40,7 +39,6 @@ _GROWTH = 4
 """Each window is so much larger than the one before: few matched in that."""
 _SEARCH_S = 2.0
 """How long a page is searched for before it says how far it came."""
-_BINS = 20
 
 
 class ShownRow(ExperienceRow):
@@ -61,27 +59,6 @@ class Listing:
     """Row number below which the next page is searched; None: nothing is left."""
     searched_to: int
     """Lowest row number that was looked at."""
-
-
-@dataclass(frozen=True, slots=True)
-class Bin:
-    """Experiences whose stored reward lies in [low, high); in the last one also `high`."""
-
-    low: float
-    high: float
-    count: int
-    where: str
-    """The filter that shows them."""
-
-
-@dataclass(frozen=True, slots=True)
-class Spread:
-    """How stored rewards are spread."""
-
-    bins: tuple[Bin, ...]
-    """Empty where no row has a reward."""
-    newest: int | None
-    """How many of the newest rows were looked at; None: all."""
 
 
 def listing(buffer: Buffer, choice: Choice, below: int | None, most: int = PAGE) -> Listing:
@@ -120,35 +97,3 @@ def with_verdicts(buffer: Buffer, rows: Sequence[ShownRow]) -> None:
     verdicts = judgements(buffer, [row["seq"] for row in rows]) if rows else {}
     for row in rows:
         row["judgements"] = verdicts.get(row["seq"], [])
-
-
-def histogram(buffer: Buffer, choice: Choice, text: str) -> Spread:
-    """How the stored rewards of the chosen rows are spread, among the newest where there are very many.
-
-    Args: text: the filter as it was written, which the filters of the bins narrow.
-    """
-    end = end_of(buffer)
-    bottom = max(0, end - choice.reach())
-    rewards = choice.read(buffer, ["seq", "reward"], bottom, end)["reward"]
-    values = rewards.drop_null().to_numpy()
-    values = values[np.isfinite(values)].astype(np.float64)
-    looked_at = end - bottom if bottom else None
-    if not len(values):
-        return Spread((), looked_at)
-    low, high = float(values.min()), float(values.max())
-    edges = _edges(low, high)
-    counts, _ = np.histogram(values, edges)
-    bins = []
-    for number, count in enumerate(counts):
-        first, last = float(edges[number]), float(edges[number + 1])
-        upper = "<=" if number == len(counts) - 1 else "<"
-        own = f"reward >= {first!r} and reward {upper} {last!r}"
-        bins.append(Bin(first, last, int(count), f"({text}) and {own}" if text.strip() else own))
-    return Spread(tuple(bins), looked_at)
-
-
-def _edges(low: float, high: float) -> npt.NDArray[np.float64]:
-    """Edges of at most 20 bins, numbers of the column's type; all differ unless there is one value alone."""
-    share = np.linspace(0, 1, _BINS + 1)
-    edges = np.unique(np.clip(low * (1 - share) + high * share, low, high).astype(np.float32))
-    return edges.astype(np.float64) if len(edges) > 1 else np.array([low, high])

@@ -14,9 +14,9 @@ from rft_data.web import runs
 from rft_data.web.asked import Asked
 from rft_data.web.chart import averages, finite
 from rft_data.web.comparing import compared_numbers
-from rft_data.web.listing import histogram
 from rft_data.web.page import FirstStep, LastStep, Route, Smoothing, Text, View
 from rft_data.web.plot import Bars, Curves, Kind, download
+from rft_data.web.reward_spread import histogram
 
 
 class PictureViews(View):

@@ -16,10 +16,11 @@ from rft_data.core.errors import RecipeError
 from rft_data.core.words import FinishReason, RowSource
 from rft_data.web.asked import Asked, Narrowed
 from rft_data.web.downloads import FORMATS, MOST_ROWS, AskedFile, command, file_of
-from rft_data.web.listing import histogram, listing
+from rft_data.web.listing import listing
 from rft_data.web.meaning import embedders
 from rft_data.web.ordering import Order, ordered
 from rft_data.web.page import Route, View
+from rft_data.web.reward_spread import histogram
 from rft_data.web.searching import by_meaning, by_text, by_words
 
 _PART_BYTES = 1 << 18

@@ -21,8 +21,9 @@ from rft_data.exchange.formats import export
 from rft_data.reading.search import embed, index_text
 from rft_data.web.app import make_app
 from rft_data.web.choice import chosen, joined, pieces
-from rft_data.web.listing import histogram, listing
+from rft_data.web.listing import listing
 from rft_data.web.ordering import Order, ordered
+from rft_data.web.reward_spread import histogram
 from rft_data.web.subjects import Subjects
 from tests.rft_data.conftest import make_experience
 
