@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from pathlib import Path
 import pandas as pd
 
 from rft_data.buffer import Buffer
+from rft_data.buffer.parts import Part
 from rft_data.core.errors import MissingFileError, RecipeError, RftError, UnknownComponentError
 from rft_data.core.filters import Compare
 from rft_data.core.lookup import suggest
@@ -21,6 +23,7 @@ from rft_data.reading.patience import patiently
 from rft_data.reading.run_metrics import run_metrics
 from rft_data.run.status import RunStatus, run_status, stored_run_id
 from rft_data.web.chart import Chart, chart
+from rft_data.web.kept import Kept
 from rft_data.web.subjects import Subject, Subjects
 
 FIRST = (
@@ -39,6 +42,10 @@ FIRST = (
 GENERATED = "generated_tokens_per_s"
 _SIZE_S = 60
 """So long the size of a folder counts as known."""
+_FRAMES: Kept[pd.DataFrame | None] = Kept(16 << 20, lambda frame: 0 if frame is None else frame.size * 8)
+"""Numbers of runs, by the parts of the table that they are in."""
+_OUTCOMES: Kept[Counter[str]] = Kept(1 << 20, lambda found: 100 * len(found))
+"""Groups of runs by outcome, by part of the table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +103,12 @@ def opened(subjects: Subjects, key: str) -> Buffer | None:
 
 
 def metrics(buffer: Buffer, run_id: str, names: Sequence[str]) -> pd.DataFrame | None:
-    """Some of a run's numbers, one row per step; None where it has none of them."""
+    """Some of a run's numbers, one row per step; None where it has none. Nobody may change the frame."""
+    key = (run_id, tuple(names), *(part.name for part in buffer.parts("metrics")))
+    return _FRAMES.of(key, lambda: _read_metrics(buffer, run_id, names))
+
+
+def _read_metrics(buffer: Buffer, run_id: str, names: Sequence[str]) -> pd.DataFrame | None:
     try:
         return run_metrics(buffer, run_id, names)
     except UnknownComponentError:
@@ -161,13 +173,18 @@ def pairs(
 
 def outcomes(buffer: Buffer, run_id: str) -> dict[str, int]:
     """Groups of a run by what became of them; those that an operator dropped by its name."""
-    groups = buffer.read("groups", ["outcome", "dropped_by"], Compare("run_id", "eq", run_id))
-    counted = groups.group_by(["outcome", "dropped_by"]).aggregate([([], "count_all")]).to_pylist()
-    found: dict[str, int] = {}
-    for one in counted:
-        what = f"dropped by {one['dropped_by']}" if one["dropped_by"] else one["outcome"]
-        found[what] = found.get(what, 0) + one["count_all"]
-    return dict(sorted(found.items(), key=lambda pair: -pair[1]))
+    found: Counter[str] = Counter()
+    for part in buffer.parts("groups"):
+        found.update(_OUTCOMES.of((part.name, run_id), partial(_outcomes_in, part, run_id)))
+    return dict(found.most_common())
+
+
+def _outcomes_in(part: Part, run_id: str) -> Counter[str]:
+    groups = part.read(["outcome", "dropped_by"], Compare("run_id", "eq", run_id))
+    found: Counter[str] = Counter()
+    for one in groups.group_by(["outcome", "dropped_by"]).aggregate([([], "count_all")]).to_pylist():
+        found[f"dropped by {one['dropped_by']}" if one["dropped_by"] else one["outcome"]] += one["count_all"]
+    return found
 
 
 @lru_cache(maxsize=256)
