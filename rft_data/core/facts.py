@@ -116,6 +116,23 @@ def pass_rate_histogram(rewards: Iterable[Sequence[float | None]]) -> Numbers:
     return facts
 
 
+def arm_facts(rewards: Mapping[str, Sequence[float]]) -> Numbers:
+    """What the arms of an A/B test earned: `ab/ARM/n`, `ab/ARM/reward`, `ab/ARM/reward_stderr`.
+
+    Args: rewards: by arm, the mean reward of each of its groups.
+    Returns: number of groups, their mean, and its standard error (of a sample: from two groups on).
+    """
+    facts: Numbers = {}
+    for arm, means in rewards.items():
+        values = np.asarray(means, np.float64)
+        facts[f"ab/{arm}/n"] = float(len(values))
+        if len(values):
+            facts[f"ab/{arm}/reward"] = float(values.mean())
+        if len(values) > 1:
+            facts[f"ab/{arm}/reward_stderr"] = float(values.std(ddof=1) / np.sqrt(len(values)))
+    return facts
+
+
 def ess_fraction(log_ratios: ArrayLike) -> float | None:
     """Effective sample size of importance weights as a fraction of their number, in (0, 1].
 
@@ -179,6 +196,8 @@ class Window:
     """Groups dispatched since the run began: by `taskset` and by `difficulty`, by class."""
     trained: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     """Groups trained since the run began, in the same way."""
+    arms: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    """The mean reward of each group that arrived, by arm of an A/B test; empty without one."""
 
 
 def window_facts(window: Window) -> dict[str, Numbers]:
@@ -198,5 +217,5 @@ def window_facts(window: Window) -> dict[str, Numbers]:
         loop["residual"] = float(residual(window.groups_by_state))
     for name, dispatched in window.dispatched.items():
         loop |= share_ratios(dispatched, window.trained.get(name, {}), name)
-    facts["loop"] = loop
+    facts["loop"] = {**loop, **arm_facts(window.arms)}
     return facts

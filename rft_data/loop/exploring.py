@@ -56,13 +56,19 @@ class Exploring:
     """How long it may wait."""
 
     def start(self, room: int) -> None:
-        """Start at most `room` groups, as many as the sampler admits on the versions that are served."""
-        for version in self.fleet.versions():
-            tickets = self.sampler.admit(room, version) if room > 0 else []
+        """Start at most `room` groups, as many as the sampler admits on the versions that are served.
+
+        Arms get one at a time, and a turn is waited for: else newer weights would take every place that older
+        ones are admitted to later.
+        """
+        for version, arm in self.fleet.turns():
+            tickets = self.sampler.admit(room if arm is None else 1, version) if room > 0 else []
             if tickets:
-                self.fleet.play(self.dispatcher.assign(tickets), version)
+                self.fleet.play(self.dispatcher.assign(tickets), version, arm)
                 failpoint("explore.started")
                 room -= len(tickets)
+            elif arm is not None:
+                break
 
     def repeat(self, step: int) -> None:
         """Have the selector draw and observe again what was explored for a step that is trained again."""
@@ -146,6 +152,8 @@ class Exploring:
             self.sampler.close(result)
             self.dispatcher.close(result.ticket)
             self.closed += result.outcome != GroupOutcome.CANCELLED
+            if self.fleet.arms is not None:
+                self.fleet.arms.observe(result)
             if result.outcome == GroupOutcome.ARRIVED:
                 self.rewards.append(result.rewards)
         self.dispatcher.selector.observe([r for r in results if not self.sampler.is_stale(r)])

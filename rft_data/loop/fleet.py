@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
+from rft_data.core.arms import Arm
 from rft_data.core.errors import EngineError, ParityError, RoleDiedError, StalledError
 from rft_data.core.files import folder_bytes
 from rft_data.core.protocols import Role, WeightSender
 from rft_data.core.rows import Assignment, Played, WeightRef
+from rft_data.loop.arms import Arms
 from rft_data.loop.extras import Extras
 from rft_data.loop.member import Member
 from rft_data.weights.versions import VersionRegistry
@@ -39,6 +41,7 @@ class Fleet:
         max_restarts: int = 3,
         sender: WeightSender | None = None,
         extras: Extras | None = None,
+        arms: Arms | None = None,
     ) -> None:
         """Manage explorer roles that are already running.
 
@@ -51,7 +54,9 @@ class Fleet:
                 ends.
             sender: is told before explorers load a version; None: they read the published folder.
             extras: explorers that join and leave while the run goes on; None: there are none.
+            arms: pins one of the explorers to older weights; None: all follow the newest.
         """
+        self.arms = arms
         self._sender = sender
         self._extras = extras
         self.members = [Member(role) for role in roles]
@@ -98,8 +103,13 @@ class Fleet:
         return starting + loading + ending + (late or playing)
 
     def publish(self, ref: WeightRef) -> None:
-        """Have every explorer load these weights; one that is still loading older ones loads these next."""
+        """Have every explorer load these weights, or older ones where it is pinned to such.
+
+        One that is still loading others loads these next.
+        """
         self._published = ref
+        if self.arms is not None:
+            self.arms.publish(ref)
         self._published_bytes = folder_bytes(Path(ref.path))
         self._follow(self.members)
 
@@ -113,9 +123,20 @@ class Fleet:
             return []
         return sorted({m.version for m in self.members if m.version >= 0 and m.stays}, reverse=True)
 
-    def play(self, assignments: Sequence[Assignment], version: int) -> None:
-        """Hand groups to the explorers that serve `version`, the least loaded first."""
+    def turns(self) -> Iterator[tuple[int, Arm | None]]:
+        """Versions that may get groups, in order; with arms, without end, whose turn the next group is."""
+        if self.arms is None:
+            yield from ((version, None) for version in self.versions())
+            return
+        while (turn := self.arms.turn(self.members)) is not None:
+            yield turn
+
+    def play(self, assignments: Sequence[Assignment], version: int, arm: Arm | None = None) -> None:
+        """Hand groups to the explorers (of the arm) that serve `version`, the least loaded first."""
         members = [member for member in self.members if member.version == version and member.stays]
+        if self.arms is not None and arm is not None:
+            members = [member for member in members if self.arms.arm(member) is arm]
+            self.arms.gave(arm, assignments)
         shares: dict[Member, list[Assignment]] = {member: [] for member in members}
         for assignment in assignments:
             shares[min(members, key=lambda member: member.load + len(shares[member]))].append(assignment)
@@ -201,7 +222,7 @@ class Fleet:
         return [future for future in member.playing if future.done()]
 
     def settle(self) -> None:
-        """Wait until every explorer serves what was published last.
+        """Wait until every explorer serves what it is to serve.
 
         Raises: what loading raised, as `collect` does.
         """
@@ -243,21 +264,27 @@ class Fleet:
         return [one.result() for one in asked if one.exception() is None]
 
     def _follow(self, members: Sequence[Member]) -> None:
-        """Start loading what was published last; one that is starting or loading does so afterwards."""
-        ref = self._published
-        ready = [m for m in members if m.starting is None and m.loading is None and m.stays]
-        if ref is None or not ready:
-            return
-        if self._sender is not None:
-            self._sender.offer(ref, [member.role.name for member in ready])
-        for member in ready:
-            self._versions.hold(ref.version)
-            member.loading = (
-                member.role.call("load_weights", float, deadline_s=self.deadline_s, ref=ref),
-                ref,
-            )
-            member.loading_since = time.monotonic()
-            member.watch()
+        """Start loading what each is to serve; one that is starting or loading does so afterwards."""
+        wanting: dict[WeightRef, list[Member]] = {}
+        for member in members:
+            ref = self._published if self.arms is None else self.arms.wanted(member)
+            is_free = member.starting is None and member.loading is None and member.stays
+            if is_free and ref is not None and ref.version != member.version:
+                wanting.setdefault(ref, []).append(member)
+        for ref, ready in wanting.items():
+            if self._sender is not None:
+                self._sender.offer(ref, [member.role.name for member in ready])
+            for member in ready:
+                self._load(member, ref)
+
+    def _load(self, member: Member, ref: WeightRef) -> None:
+        self._versions.hold(ref.version)
+        member.loading = (
+            member.role.call("load_weights", float, deadline_s=self.deadline_s, ref=ref),
+            ref,
+        )
+        member.loading_since = time.monotonic()
+        member.watch()
 
     def _loaded(self, member: Member, load: Future[float], ref: WeightRef) -> None:
         member.loading = None
@@ -269,8 +296,7 @@ class Fleet:
             return
         member.version = ref.version
         member.loaded_s = time.monotonic() - member.loading_since
-        if ref != self._published:
-            self._follow([member])
+        self._follow([member])
 
     def _started(self, member: Member) -> None:
         """If its restart is done, have it load the published weights."""

@@ -151,6 +151,7 @@ class StepLog:
             rewards=self._parts.take_rewards(),
             dispatched={"taskset": _under("dispatched/", sampler)},
             trained={"taskset": _under("trained/", sampler)},
+            arms={} if (arms := self._parts.fleet.arms) is None else arms.take_rewards(),
         )
 
 
