@@ -1,4 +1,4 @@
-"""Serves an ASGI application on a port, in the event loop that is running."""
+"""Serves an ASGI application on a port or a Unix socket, in the event loop that is running."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 from explorers.capture.asgi import App
 from rft_data.core.errors import BusyError
@@ -23,7 +24,6 @@ async def listening(
     Args: port: 0 for a free one. end_s: how long requests under way may take at the end of the block.
     Raises: BusyError for a port that is taken.
     """
-    uvicorn = need("uvicorn", "web", "a capturing server")
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         bound = socket.create_server((host, port), family=family)
@@ -31,19 +31,37 @@ async def listening(
         raise BusyError(
             f"{host}:{port} cannot be listened on ({err}); take another port, or 0 for any."
         ) from err
-    config = uvicorn.Config(
-        app, log_level="warning", access_log=False, server_header=False, ws="none", lifespan="off",
-        timeout_graceful_shutdown=max(1, round(end_s)),
-    )  # fmt: skip
-    server = uvicorn.Server(config)
-    server.install_signal_handlers = lambda: None
+    named = f"[{host}]" if ":" in host else host
+    async with _served(app, bound, end_s):
+        yield f"http://{named}:{bound.getsockname()[1]}"
+
+
+@asynccontextmanager
+async def listening_at(app: App, path: Path, *, end_s: float = 5.0) -> AsyncIterator[str]:
+    """Serve inside the block at a Unix socket, in place of one that is there; gives its path."""
+    path.unlink(missing_ok=True)  # of a process that has ended
+    bound = socket.socket(socket.AF_UNIX)
+    bound.bind(str(path))
+    async with _served(app, bound, end_s):
+        yield str(path)
+
+
+@asynccontextmanager
+async def _served(app: App, bound: socket.socket, end_s: float) -> AsyncIterator[None]:
+    """Serve inside the block at a socket, which is closed after it."""
     with bound:
+        uvicorn = need("uvicorn", "web", "a capturing server")
+        config = uvicorn.Config(
+            app, log_level="warning", access_log=False, server_header=False, ws="none", lifespan="off",
+            timeout_graceful_shutdown=max(1, round(end_s)),
+        )  # fmt: skip
+        server = uvicorn.Server(config)
+        server.install_signal_handlers = lambda: None
         serving = asyncio.create_task(server._serve(sockets=[bound]))  # without its handlers of signals
         try:
             while not server.started and not serving.done():
                 await asyncio.sleep(0.005)
-            named = f"[{host}]" if ":" in host else host
-            yield f"http://{named}:{bound.getsockname()[1]}"
+            yield
         finally:
             server.should_exit = True
             await serving

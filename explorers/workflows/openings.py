@@ -60,11 +60,10 @@ class Openings:
         self._groups: dict[str, Said] = {}
         self.arrivals: dict[str, Arrival] = {}
 
-    def arrive(self, idle_s: float) -> Arrival:
-        """A new trajectory; those that were left alone for `idle_s` are forgotten."""
+    def arrive(self, made: Arrival, idle_s: float) -> Arrival:
+        """Take in a new trajectory; those that were left alone for `idle_s` are forgotten."""
         late = monotonic() - idle_s
         self.arrivals = {name: one for name, one in self.arrivals.items() if one.used >= late}
-        made = Arrival()
         self.arrivals[made.name] = made
         return made
 

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import math
 from collections.abc import Mapping
-from contextlib import AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Unpack
 
@@ -137,11 +137,15 @@ class ServedWorkflow(RecordedWorkflow):
     async def _serve(self) -> None:
         async with self._starting:
             if self._serving is None:
-                host, port = self._place
                 stack = AsyncExitStack()
-                address = await stack.enter_async_context(listening(self._visits, host=host, port=port))
+                address = await stack.enter_async_context(self._listening(self._visits))
                 self._serving = asyncio.get_running_loop(), stack
                 log.info("programs reach the policy at %s/trajectories", address)
+
+    def _listening(self, visits: Visits) -> AbstractAsyncContextManager[str]:
+        """Serves clients inside the block; gives the address."""
+        host, port = self._place
+        return listening(visits, host=host, port=port)
 
     async def _guest(self) -> RolloutApp | None:
         """The model of a trajectory that no rollout waits for."""

@@ -22,6 +22,8 @@ from explorers.workflows.openings import Arrival, Openings, Said
 from explorers.workflows.program_doors import Door, Doors, bearer_key, stated_reward
 from rft_data.core.errors import RowError
 
+NAME_HEADER = b"x-rft-trajectory"
+"""Header in which a front gives the id of a trajectory that a client opens."""
 _MAX_BODY = 1 << 16
 _LOOK_S, _SOON_S = 1.0, 0.05
 """Longest and shortest time between two looks whether a trajectory was left alone."""
@@ -63,6 +65,8 @@ class Visits:
         guests: most of them at a time.
         openings: finds the group of a trajectory by its first request; None: the groups are of whoever comes.
         """
+        self.named_by_front = False
+        """Whether a front, which alone reaches this application, names trajectories (NAME_HEADER)."""
         self._openings = openings
         self._token = token
         self._guest = guest
@@ -136,13 +140,7 @@ class Visits:
         if raw is None or raw.strip() not in (b"", b"{}"):  # its client has gone, or wants what is not done
             await refuse(send, scope["path"], 400, "a trajectory of a run has the run's task; send no body.")
             return
-        door: Door | Arrival | None
-        if self._openings is None:
-            visit = self._waiting.popleft() if self._waiting else await self._let_in()
-            door = None if visit is None else self._taken(visit).door
-        else:
-            full = len(self._openings.arrivals) >= self._most_guests + len(self._waiting)
-            door = None if full else self._openings.arrive(self._idle_s)
+        door = await self._arrived(self._name(scope))
         if door is None:
             await self._refuse_another(scope, send)
             return
@@ -150,6 +148,22 @@ class Visits:
         base = f"{scope.get('scheme', 'http')}://{host}/t/{door.name}/v1"
         self._counts["served"] += 1
         await answer(send, 201, {"id": door.name, "base_url": base, "key": door.key})
+
+    async def _arrived(self, arrival: Arrival) -> Door | Arrival | None:
+        """The door of a new trajectory, or where its first request chooses one; None: too many are open."""
+        if self._openings is not None:
+            full = len(self._openings.arrivals) >= self._most_guests + len(self._waiting)
+            return None if full else self._openings.arrive(arrival, self._idle_s)
+        visit = self._waiting.popleft() if self._waiting else await self._let_in()
+        if visit is None:
+            return None
+        self._rename(self._taken(visit), arrival)
+        return visit.door
+
+    def _name(self, scope: Scope) -> Arrival:
+        """A new trajectory, with the id that the front gave it."""
+        given = dict(scope["headers"]).get(NAME_HEADER) if self.named_by_front else None
+        return Arrival() if given is None else Arrival(given.decode("latin-1"))
 
     async def _refuse_another(self, scope: Scope, send: Send) -> None:
         self._counts["served_refused"] += 1

@@ -1,0 +1,162 @@
+"""One address before the explorers of an A/B test: a trajectory is opened at one of its arm, and stays there.
+
+It keeps nothing: the id of a trajectory says where it is, so that a restart of the run changes no arm.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from explorers.capture.answers import refuse
+from explorers.capture.asgi import Receive, Scope, Send, read_body
+from explorers.conversations.look_app import MAX_BODY, answer
+from explorers.workflows.visits import NAME_HEADER
+from rft_data.core.arms import Arm, drawn_arm, drawn_place
+from rft_data.core.lookup import need
+
+_OF_ONE_CONNECTION = {b"connection", b"keep-alive", b"transfer-encoding", b"te", b"upgrade", NAME_HEADER}
+"""Headers that are not passed on; a client names no trajectory itself."""
+_NO_ROUTE = "a client opens POST /trajectories, and speaks to what that answers."
+_GONE = "the explorer of this trajectory has ended, and the trajectory with it; open another."
+_AWAY = "the explorer of this trajectory is being started; open another in a moment."
+
+
+class Front:
+    """ASGI application over the Unix sockets of explorers."""
+
+    def __init__(self, sockets: Mapping[Arm, Sequence[str]], *, seed: int, share: float) -> None:
+        """Nothing is connected to before the first request.
+
+        Args:
+            sockets: where the explorers of each arm listen.
+            seed: of the run; with it, an id has the same arm again.
+            share: of the trajectories that are of the arm `old`.
+        """
+        self._httpx = need("httpx2", "ops", "the front of an A/B test")
+        self._sockets = sockets
+        self._seed = seed
+        self._share = share
+        self._clients = {path: self._client(path) for paths in sockets.values() for path in paths}
+        self._began = False
+
+    def place(self, trajectory: str) -> str:
+        """The socket of the explorer that a trajectory is at."""
+        paths = self._sockets[drawn_arm(self._seed, trajectory, self._share)]
+        return paths[drawn_place(self._seed, trajectory, len(paths))]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["type"] != "http":
+            return
+        path, method = scope["path"], scope["method"]
+        _, prefix, name, _ = [*path.split("/", 3), "", "", ""][:4]
+        if (method, path) == ("GET", "/health"):
+            await self._health(send)
+        elif (method, path) == ("POST", "/trajectories"):
+            name = secrets.token_hex(8)
+            named = [(NAME_HEADER, name.encode())]
+            if not await self._passed(self.place(name), scope, receive, send, named):
+                await refuse(send, path, 429, _AWAY, wait_s=1)
+        elif prefix not in ("t", "trajectories") or not name:
+            await refuse(send, path, 404, _NO_ROUTE)
+        elif not await self._passed(self.place(name), scope, receive, send):
+            await refuse(send, "/" + path.split("/", 3)[-1], 503, _GONE)
+
+    async def close(self) -> None:
+        """Close the connections."""
+        for client in self._clients.values():
+            await client.aclose()
+
+    def _client(self, path: str) -> Any:
+        # each request has its own connection: one that is kept may be closed at the moment of its next use
+        limits = self._httpx.Limits(max_connections=None, max_keepalive_connections=0)
+        transport = self._httpx.AsyncHTTPTransport(uds=path, limits=limits)
+        return self._httpx.AsyncClient(transport=transport, base_url="http://explorer", timeout=None)
+
+    async def _health(self, send: Send) -> None:
+        """What waits and what is open, in all and by arm; 503 until all explorers have answered once."""
+        found: dict[str, Any] = {"waiting": 0, "open": 0, "arms": {}}
+        heard = 0
+        for arm, paths in self._sockets.items():
+            counts = found["arms"][str(arm)] = {"waiting": 0, "open": 0}
+            for said in filter(None, await asyncio.gather(*map(self._said, paths))):
+                heard += 1
+                for what in counts:
+                    counts[what] += said[what]
+                    found[what] += said[what]
+        self._began = self._began or heard == len(self._clients)
+        await answer(send, 200 if self._began and heard else 503, found)
+
+    async def _said(self, path: str) -> dict[str, int] | None:
+        """What an explorer says of itself; None when it does not answer."""
+        try:
+            told: dict[str, int] = json.loads((await self._clients[path].get("/health")).content)
+        except self._httpx.TransportError:
+            return None
+        return told
+
+    async def _passed(
+        self,
+        path: str,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        more: Sequence[tuple[bytes, bytes]] = (),
+    ) -> bool:
+        """Have an explorer answer a request; False, and nothing was sent, when it cannot be reached."""
+        raw = await read_body(receive, MAX_BODY)
+        if raw is None:
+            await refuse(send, scope["path"], 413, f"the request is longer than {MAX_BODY} bytes.")
+            return True
+        asked = self._clients[path].build_request(
+            scope["method"],
+            self._httpx.URL("http://explorer", raw_path=_raw_path(scope)),
+            headers=[*_passed_on(scope["headers"]), *more],
+            content=raw,
+        )
+        answering = asyncio.create_task(self._answered(path, asked, send))
+        leaving = asyncio.create_task(_left(receive))
+        try:
+            await asyncio.wait({answering, leaving}, return_when=asyncio.FIRST_COMPLETED)
+            return answering.result() if answering.done() else True
+        finally:
+            for one in (answering, leaving):
+                one.cancel()
+            await asyncio.gather(answering, leaving, return_exceptions=True)
+
+    async def _answered(self, path: str, asked: Any, send: Send) -> bool:
+        try:
+            said = await self._clients[path].send(asked, stream=True)
+        except self._httpx.TransportError:  # it is not there, or has ended
+            return False
+        try:
+            headers = _passed_on(said.headers.raw)
+            await send({"type": "http.response.start", "status": said.status_code, "headers": headers})
+            async for part in said.aiter_raw():
+                await send({"type": "http.response.body", "body": part, "more_body": True})
+        except self._httpx.TransportError:
+            return True  # in the midst of an answer, which the client sees cut off
+        finally:
+            await said.aclose()
+        await send({"type": "http.response.body", "body": b""})
+        return True
+
+
+async def _left(receive: Receive) -> None:
+    """Wait until the client of a request has gone."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def _passed_on(headers: Sequence[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    return [(name, value) for name, value in headers if name.lower() not in _OF_ONE_CONNECTION]
+
+
+def _raw_path(scope: Scope) -> bytes:
+    path: bytes = scope.get("raw_path") or scope["path"].encode()
+    query: bytes = scope.get("query_string", b"")
+    return path + b"?" + query if query else path
