@@ -7,6 +7,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, ValidationInfo, model_validator
 
+from rft_data.recipe.ab import AbTest, check_ab
 from rft_data.recipe.algorithms import NOT_IMPORTED, find_algorithm
 from rft_data.recipe.offline import AnyOfflineStage, SftStage
 from rft_data.recipe.presets import sets_advantage, with_preset
@@ -51,6 +52,8 @@ class OnlineRecipe(PlayingRecipe):
     """Retire and synthesise tasks while the run goes on; left out: the task table stays as it is."""
     evaluation: OnlineEvaluation | None = Field(default=None, exclude_if=lambda given: given is None)
     """How models are measured on held-out tasks; left out: they are not measured."""
+    ab: AbTest | None = Field(default=None, exclude_if=lambda given: given is None)
+    """A share of the users of a served run that older weights serve, for comparison; left out: none."""
 
     @model_validator(mode="before")
     @classmethod
@@ -156,6 +159,12 @@ class OnlineRecipe(PlayingRecipe):
                 "'rewards' needs 'sync.max_staleness' of at least 1: a synchronous run that is interrupted "
                 "explores its step again, and feedback on the first rollouts would be lost"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _pinned(self) -> OnlineRecipe:
+        if self.ab is not None:
+            check_ab(self.ab, self.tasks, self.explorer, self.placement, self.sync)
         return self
 
     @model_validator(mode="after")

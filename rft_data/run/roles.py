@@ -27,6 +27,7 @@ from rft_data.run.attached import hub_secret
 from rft_data.run.build import PROCESS_ENVIRONMENT
 from rft_data.run.hub_file import hub_offered
 from rft_data.run.scaling import explorers_asked
+from rft_data.run.served_front import AbSettings, ServedFront
 from rft_data.run.transports import Sending, Way, make_sender, with_sender
 from rft_data.weights.versions import VersionRegistry
 
@@ -100,6 +101,8 @@ class Roles:
     """Folders that roles on other nodes need copies of."""
     other_hub: tuple[str, str] | None = None
     """Address and token of the hub of the run that owns the buffer; None: this run does."""
+    ab: AbSettings | None = None
+    """A share of the users that older weights serve; None: there is none."""
 
     def open(self, opened: ExitStack) -> Placement:
         """The placement and, where roles run elsewhere, a hub for them; both end with `opened`.
@@ -140,7 +143,9 @@ class Roles:
             whole_rounds: see `Fleet`; always so where roles take turns.
         """
         sender = self._sender(opened)
-        specs = [with_sender(spec, sender) for spec in self.explorers]
+        front = None if self.ab is None else opened.enter_context(ServedFront(self.ab, self.explorers))
+        explorers = self.explorers if front is None else front.specs()
+        specs = [with_sender(spec, sender) for spec in explorers]
         lasting = specs[: self.place.explorers.least]
         extras = self._extras(placement, specs)
         self.preflight(placement, [*lasting, *beside])
@@ -150,6 +155,8 @@ class Roles:
                 started: list[Role] = list(starting.map(placement.start, lasting))
         else:
             started = [placement.start(spec) for spec in lasting]
+        if front is not None:
+            front.start()
         return Fleet(
             started,
             versions,
@@ -157,6 +164,7 @@ class Roles:
             deadline_s=self.deadlines.explore_s,
             sender=sender,
             extras=extras,
+            arms=None if front is None else front.arms(versions),
         )
 
     def _extras(self, placement: Placement, specs: Sequence[RoleSpec]) -> Extras | None:

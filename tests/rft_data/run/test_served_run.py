@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -14,6 +17,7 @@ from rft_data.core.errors import RecipeError
 from rft_data.recipe.load import load_recipe
 from rft_data.run.start import run_recipe
 from tests.ports import free_port
+from tests.waiting import LIMIT_S
 
 TOKEN = "a token of enough characters"  # noqa: S105
 RECIPE = """\
@@ -44,17 +48,24 @@ def recipe(root: Path, port: int = 8009) -> Path:
     return path
 
 
+@contextmanager
+def users_at(port: int, *, number: int) -> Iterator[Users]:
+    """Users who come until the server has gone, which it has at the end of the block."""
+    users = Users(f"http://127.0.0.1:{port}", TOKEN, seed=0)
+    threads = [threading.Thread(target=users.come, args=(n, 10_000), daemon=True) for n in range(number)]
+    for thread in threads:
+        thread.start()
+    yield users
+    for thread in threads:
+        thread.join(LIMIT_S)
+        assert not thread.is_alive()
+
+
 @pytest.mark.slow
 def test_users_are_served_over_changes_of_weights_and_each_visit_is_trained_on_once(tmp_path: Path) -> None:
     port = free_port()
-    users = Users(f"http://127.0.0.1:{port}", TOKEN, seed=0)
-    threads = [threading.Thread(target=users.come, args=(n, 100), daemon=True) for n in range(3)]
-    for thread in threads:
-        thread.start()
-    summary = run_recipe(load_recipe(recipe(tmp_path, port)))
-    for thread in threads:
-        thread.join(60)
-        assert not thread.is_alive()
+    with users_at(port, number=3) as users:
+        summary = run_recipe(load_recipe(recipe(tmp_path, port)))
     assert summary["groups"]["trained"] == 12
     assert not users.troubles, "a visit failed while the server was there"
     with Buffer(tmp_path / "buffer", read_only=True) as buffer:
@@ -77,3 +88,36 @@ def test_what_users_ask_is_played_by_the_workflow_that_serves_them(tmp_path: Pat
             recipe(tmp_path),
             ["explorer.workflow={use: single_turn}", "explorer.reward=[{use: exact_answer}]"],
         )
+
+
+@pytest.mark.slow
+def test_a_share_of_the_users_is_served_by_weights_some_publications_behind(tmp_path: Path) -> None:
+    port, steps, behind = free_port(), 4, 1
+    changes = [
+        f"ab={{behind: {behind}, share: 0.5}}",
+        f"sync={{every: 1, max_staleness: {behind}}}",
+        "placement={use: local, explorers: {count: 2}}",
+        f"stages.0.steps={steps}",
+    ]
+    with users_at(port, number=3) as users:
+        run_recipe(load_recipe(recipe(tmp_path, port), changes))
+    assert not users.troubles, "a visit failed while the server was there"
+    with Buffer(tmp_path / "buffer", read_only=True) as buffer:
+        rows = {row["group_id"]: row for row in buffer.read("experiences").to_pylist()}
+        leases = [one for one in buffer.read("leases").to_pylist() if one["kind"] == "grant"]
+        step_of = {row["version"]: row["step"] for row in buffer.read("versions").to_pylist()}
+        metrics = buffer.read("metrics").to_pylist()
+    arms: Counter[str] = Counter()
+    for lease in leases:
+        for row in (rows[group] for group in lease["group_ids"]):
+            arm, step = json.loads(row["metadata"])["arm"], lease["step"]
+            arms[arm] += 1
+            assert row["explorer_id"] == {"old": "explorer-1", "new": "explorer-0"}[arm]
+            assert row["version_min"] == row["version_max"]
+            lag = step - step_of[row["version_min"]]
+            # the newest that the bound lets train is also the oldest that the pinned explorer serves
+            assert lag == min(behind, step) if arm == "old" else 0 <= lag <= behind
+    assert arms.total() == 4 * steps
+    assert 2 <= arms["old"] <= 2 * steps, "its share, or less where its users came late"
+    counted = {key: sum(m["value"] for m in metrics if m["key"] == f"ab/{key}/n") for key in arms}
+    assert all(arms[arm] <= counted[arm] <= len(rows) for arm in arms)

@@ -1,0 +1,93 @@
+"""The front of an A/B test: started in a thread of the run, before explorers that listen at Unix sockets."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack, ExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from explorers.capture.listening import LOOPBACK, listening
+from explorers.workflows.front import Front
+from rft_data.core.arms import Arm
+from rft_data.core.protocols import RoleSpec
+from rft_data.loop.arms import Arms
+from rft_data.placement.background import Background
+from rft_data.weights.versions import VersionRegistry
+
+log = logging.getLogger(__name__)
+
+_WORKFLOW = "explorers.workflows.served_arm:ServedArm"
+
+
+@dataclass(frozen=True)
+class AbSettings:
+    """What a recipe says of an A/B test."""
+
+    share: float
+    """Of the trajectories that are served by older weights."""
+    steps_behind: int
+    """Optimizer steps between these weights and the newest."""
+    seed: int
+    """Of the draw of arms."""
+
+
+@dataclass
+class ServedFront:
+    """Where the explorers of a run listen, and the front before them."""
+
+    settings: AbSettings
+    explorers: Sequence[RoleSpec]
+    """As the recipe says; the last one is pinned."""
+    _folder: Path = field(init=False)
+
+    def __enter__(self) -> ServedFront:
+        self._opened = ExitStack()
+        self._folder = Path(tempfile.mkdtemp(prefix="rft-ab-"))  # a socket's path has 107 bytes at most
+        self._opened.callback(shutil.rmtree, self._folder, ignore_errors=True)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._opened.close()
+
+    def specs(self) -> list[RoleSpec]:
+        """The explorers, each of which listens at its own socket and knows its arm."""
+        return [self._behind_front(spec) for spec in self.explorers]
+
+    def arms(self, versions: VersionRegistry) -> Arms:
+        """For the fleet of these explorers."""
+        settings = self.settings
+        return Arms(self.explorers[-1].name, settings.share, settings.steps_behind, versions)
+
+    def start(self) -> None:
+        """Listen at the address that the recipe gives its workflow. Raises: BusyError for a taken port."""
+        sockets: dict[Arm, list[str]] = {arm: [] for arm in Arm}
+        for spec in self.explorers:
+            sockets[self._arm(spec)].append(str(self._socket(spec)))
+        front = Front(sockets, seed=self.settings.seed, share=self.settings.share)
+        given: Mapping[str, Any] = self.explorers[0].arguments["plan"]["workflow"].get("args") or {}
+        place = {"host": given.get("host", LOOPBACK), "port": given.get("port", 0)}
+        loop = Background("served-front")
+        self._opened.callback(loop.close)
+        serving = AsyncExitStack()
+        serving.push_async_callback(front.close)
+        self._opened.callback(lambda: loop.run(serving.aclose()))
+        address = loop.run(serving.enter_async_context(listening(front, **place)))
+        log.info("programs reach the policy at %s/trajectories, in two arms", address)
+
+    def _behind_front(self, spec: RoleSpec) -> RoleSpec:
+        plan: Mapping[str, Any] = spec.arguments["plan"]
+        given = plan["workflow"].get("args") or {}
+        args = {**given, "arm": str(self._arm(spec)), "socket": str(self._socket(spec))}
+        workflow = {**plan["workflow"], "use": _WORKFLOW, "args": args}
+        return replace(spec, arguments={**spec.arguments, "plan": {**plan, "workflow": workflow}})
+
+    def _arm(self, spec: RoleSpec) -> Arm:
+        return Arm.OLD if spec.name == self.explorers[-1].name else Arm.NEW
+
+    def _socket(self, spec: RoleSpec) -> Path:
+        return self._folder / spec.name
