@@ -38,22 +38,30 @@ async def listening(
 
 @asynccontextmanager
 async def listening_at(app: App, path: Path, *, end_s: float = 5.0) -> AsyncIterator[str]:
-    """Serve inside the block at a Unix socket, in place of one that is there; gives its path."""
+    """Serve inside the block at a Unix socket, in place of one that is there; gives its path.
+
+    Who connects is a front, and says in `X-Forwarded-Proto` by which scheme its client came.
+    """
     path.unlink(missing_ok=True)  # of a process that has ended
-    bound = socket.socket(socket.AF_UNIX)
-    bound.bind(str(path))
-    async with _served(app, bound, end_s):
-        yield str(path)
+    with socket.socket(socket.AF_UNIX) as bound:
+        bound.bind(str(path))
+        async with _served(app, bound, end_s, trusted="*"):
+            yield str(path)
 
 
 @asynccontextmanager
-async def _served(app: App, bound: socket.socket, end_s: float) -> AsyncIterator[None]:
-    """Serve inside the block at a socket, which is closed after it."""
+async def _served(
+    app: App, bound: socket.socket, end_s: float, trusted: str | None = None
+) -> AsyncIterator[None]:
+    """Serve inside the block at a socket, which is closed after it.
+
+    Args: trusted: peers whose forwarded headers count; None: as uvicorn's environment says.
+    """
     with bound:
         uvicorn = need("uvicorn", "web", "a capturing server")
         config = uvicorn.Config(
             app, log_level="warning", access_log=False, server_header=False, ws="none", lifespan="off",
-            timeout_graceful_shutdown=max(1, round(end_s)),
+            timeout_graceful_shutdown=max(1, round(end_s)), forwarded_allow_ips=trusted,
         )  # fmt: skip
         server = uvicorn.Server(config)
         server.install_signal_handlers = lambda: None

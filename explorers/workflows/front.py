@@ -18,8 +18,12 @@ from explorers.workflows.visits import NAME_HEADER
 from rft_data.core.arms import Arm, drawn_arm, drawn_place
 from rft_data.core.lookup import need
 
-_OF_ONE_CONNECTION = {b"connection", b"keep-alive", b"transfer-encoding", b"te", b"upgrade", NAME_HEADER}
-"""Headers that are not passed on; a client names no trajectory itself."""
+_SCHEME_HEADER = b"x-forwarded-proto"
+_OF_ONE_CONNECTION = {b"connection", b"keep-alive", b"transfer-encoding", b"te", b"upgrade"}
+_NOT_PASSED_ON = _OF_ONE_CONNECTION | {NAME_HEADER, _SCHEME_HEADER}
+"""Headers that explorers take from the front alone: a client names no trajectory itself."""
+_MAX_TOLD = 1 << 16
+"""Longest body, in bytes, of what is said of a trajectory; explorers take no more either."""
 _NO_ROUTE = "a client opens POST /trajectories, and speaks to what that answers."
 _GONE = "the explorer of this trajectory has ended, and the trajectory with it; open another."
 _AWAY = "the explorer of this trajectory is being started; open another in a moment."
@@ -40,7 +44,7 @@ class Front:
         self._sockets = sockets
         self._seed = seed
         self._share = share
-        self._clients = {path: self._client(path) for paths in sockets.values() for path in paths}
+        self._ways = {path: self._way(path) for paths in sockets.values() for path in paths}
         self._began = False
 
     def place(self, trajectory: str) -> str:
@@ -68,14 +72,14 @@ class Front:
 
     async def close(self) -> None:
         """Close the connections."""
-        for client in self._clients.values():
-            await client.aclose()
+        for way in self._ways.values():
+            await way.aclose()
 
-    def _client(self, path: str) -> Any:
-        # each request has its own connection: one that is kept may be closed at the moment of its next use
+    def _way(self, path: str) -> Any:
+        # no client of httpx: it would add headers and cookies of its own to those of users.
+        # Each request has its own connection: one that is kept may be closed at the moment of its next use
         limits = self._httpx.Limits(max_connections=None, max_keepalive_connections=0)
-        transport = self._httpx.AsyncHTTPTransport(uds=path, limits=limits)
-        return self._httpx.AsyncClient(transport=transport, base_url="http://explorer", timeout=None)
+        return self._httpx.AsyncHTTPTransport(uds=path, limits=limits)
 
     async def _health(self, send: Send) -> None:
         """What waits and what is open, in all and by arm; 503 until all explorers have answered once."""
@@ -88,13 +92,15 @@ class Front:
                 for what in counts:
                     counts[what] += said[what]
                     found[what] += said[what]
-        self._began = self._began or heard == len(self._clients)
+        self._began = self._began or heard == len(self._ways)
         await answer(send, 200 if self._began and heard else 503, found)
 
     async def _said(self, path: str) -> dict[str, int] | None:
         """What an explorer says of itself; None when it does not answer."""
+        asked = self._httpx.Request("GET", "http://explorer/health")
         try:
-            told: dict[str, int] = json.loads((await self._clients[path].get("/health")).content)
+            said = await self._ways[path].handle_async_request(asked)
+            told: dict[str, int] = json.loads(await said.aread())
         except self._httpx.TransportError:
             return None
         return told
@@ -108,14 +114,16 @@ class Front:
         more: Sequence[tuple[bytes, bytes]] = (),
     ) -> bool:
         """Have an explorer answer a request; False, and nothing was sent, when it cannot be reached."""
-        raw = await read_body(receive, MAX_BODY)
+        most = MAX_BODY if scope["path"].startswith("/t/") else _MAX_TOLD
+        raw = await read_body(receive, most)
         if raw is None:
-            await refuse(send, scope["path"], 413, f"the request is longer than {MAX_BODY} bytes.")
+            await refuse(send, scope["path"], 413, f"the request is longer than {most} bytes.")
             return True
-        asked = self._clients[path].build_request(
+        scheme = (_SCHEME_HEADER, scope["scheme"].encode())
+        asked = self._httpx.Request(
             scope["method"],
             self._httpx.URL("http://explorer", raw_path=_raw_path(scope)),
-            headers=[*_passed_on(scope["headers"]), *more],
+            headers=[*_passed_on(scope["headers"]), scheme, *more],
             content=raw,
         )
         answering = asyncio.create_task(self._answered(path, asked, send))
@@ -130,7 +138,7 @@ class Front:
 
     async def _answered(self, path: str, asked: Any, send: Send) -> bool:
         try:
-            said = await self._clients[path].send(asked, stream=True)
+            said = await self._ways[path].handle_async_request(asked)
         except self._httpx.TransportError:  # it is not there, or has ended
             return False
         try:
@@ -153,7 +161,7 @@ async def _left(receive: Receive) -> None:
 
 
 def _passed_on(headers: Sequence[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-    return [(name, value) for name, value in headers if name.lower() not in _OF_ONE_CONNECTION]
+    return [(name, value) for name, value in headers if name.lower() not in _NOT_PASSED_ON]
 
 
 def _raw_path(scope: Scope) -> bytes:

@@ -237,11 +237,7 @@ class Fleet:
 
     def busy_seconds(self) -> dict[str, float]:
         """Seconds each explorer had a call under way, since this was last read."""
-        found = {}
-        for member in self.members:
-            member.watch()
-            found[member.role.name], member.busy_s = member.busy_s, 0.0
-        return found
+        return {member.role.name: member.take_busy_s() for member in self.members}
 
     def metrics(self) -> dict[str, dict[str, float]]:
         """What each explorer counted between the last two calls; never waits, so one may be missing."""
@@ -275,16 +271,8 @@ class Fleet:
             if self._sender is not None:
                 self._sender.offer(ref, [member.role.name for member in ready])
             for member in ready:
-                self._load(member, ref)
-
-    def _load(self, member: Member, ref: WeightRef) -> None:
-        self._versions.hold(ref.version)
-        member.loading = (
-            member.role.call("load_weights", float, deadline_s=self.deadline_s, ref=ref),
-            ref,
-        )
-        member.loading_since = time.monotonic()
-        member.watch()
+                self._versions.hold(ref.version)
+                member.follow(ref, self.deadline_s)
 
     def _loaded(self, member: Member, load: Future[float], ref: WeightRef) -> None:
         member.loading = None

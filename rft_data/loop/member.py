@@ -31,7 +31,7 @@ class Member:
     parity: float = 0.0
     """Largest logprob difference (nats) at its last load."""
     busy_s: float = 0.0
-    """Seconds with a call under way, since `busy_seconds` was last read."""
+    """Seconds with a call under way, since `take_busy_s` was last called."""
     since: float | None = None
     """`time.monotonic()` at the last update of `busy_s`; None while no call is under way."""
     asked: Future[dict[str, float]] | None = None
@@ -55,6 +55,18 @@ class Member:
     def load(self) -> int:
         """Groups it is playing."""
         return sum(map(len, self.playing.values()))
+
+    def follow(self, ref: WeightRef, deadline_s: float) -> None:
+        """Have it load these weights."""
+        self.loading = self.role.call("load_weights", float, deadline_s=deadline_s, ref=ref), ref
+        self.loading_since = time.monotonic()
+        self.watch()
+
+    def take_busy_s(self) -> float:
+        """Seconds with a call under way, since this was last read."""
+        self.watch()
+        taken, self.busy_s = self.busy_s, 0.0
+        return taken
 
     def watch(self) -> None:
         """Update `busy_s`, which counts while a call is under way."""

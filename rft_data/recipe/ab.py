@@ -8,7 +8,7 @@ from pydantic import Field
 
 from rft_data.recipe.running import PlacementSection, Sync
 from rft_data.recipe.section import Section
-from rft_data.recipe.sections import ExplorerSection
+from rft_data.recipe.sections import ExplorerSection, OnlineEvaluation
 from rft_data.recipe.tasksets import Taskset
 
 SERVED = "served"
@@ -34,12 +34,18 @@ def check_ab(
     explorer: ExplorerSection,
     placement: PlacementSection,
     sync: Sync,
+    evaluation: OnlineEvaluation | None,
 ) -> None:
     """Refuse an A/B test that the other sections of a recipe cannot have.
 
     Raises: ValueError.
     """
     _check_served(tasks, explorer)
+    if evaluation is not None:
+        raise ValueError(
+            "'evaluation' measures the newest weights with all explorers, and 'ab' pins one of them to older "
+            "weights; remove one of the two (metrics 'ab/ARM/reward' compare the arms)"
+        )
     if placement.use != "local":
         raise ValueError(
             f"'ab' has one front before explorers that are processes of this machine, and 'placement.use' is "

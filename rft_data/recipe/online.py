@@ -164,7 +164,7 @@ class OnlineRecipe(PlayingRecipe):
     @model_validator(mode="after")
     def _pinned(self) -> OnlineRecipe:
         if self.ab is not None:
-            check_ab(self.ab, self.tasks, self.explorer, self.placement, self.sync)
+            check_ab(self.ab, self.tasks, self.explorer, self.placement, self.sync, self.evaluation)
         return self
 
     @model_validator(mode="after")

@@ -49,7 +49,7 @@ from rft_data.run.parts import (
 from rft_data.run.programs import rewards_in_sandbox
 from rft_data.run.role_specs import explorer_specs, trainer_place, trainer_spec, way_of
 from rft_data.run.roles import Roles
-from rft_data.run.served_front import AbSettings
+from rft_data.run.served_front import ab_settings
 from rft_data.run.task_setup import read_tasks, task_curator
 from rft_data.sampler.awaiting import Awaiting, Delayed
 from rft_data.sampler.mix import OWN
@@ -81,7 +81,7 @@ def online_parts(recipe: OnlineRecipe, run: Run) -> OnlineParts:
     return OnlineParts(
         run=run,
         roles=replace(
-            _roles(recipe, run, [model], explorer_specs(recipe, run, model, tasks)), ab=_ab(recipe)
+            _roles(recipe, run, [model], explorer_specs(recipe, run, model, tasks)), ab=ab_settings(recipe)
         ),
         seed=recipe.seed,
         model=model,
@@ -206,12 +206,6 @@ def _roles(
         folders=RunFolders(run.directory, [model for model in models if isinstance(model, Path)]),
         other_hub=run.hub,
     )
-
-
-def _ab(recipe: OnlineRecipe) -> AbSettings | None:
-    if recipe.ab is None:
-        return None
-    return AbSettings(recipe.ab.share, recipe.ab.steps_behind(recipe.sync), recipe.seed)
 
 
 def _played(recipe: ExploreRecipe, run: Run) -> AnyModel:

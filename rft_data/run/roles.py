@@ -149,14 +149,14 @@ class Roles:
         lasting = specs[: self.place.explorers.least]
         extras = self._extras(placement, specs)
         self.preflight(placement, [*lasting, *beside])
+        if front is not None:
+            front.start()  # before the engines: they take long, and its port may be taken
         log.info("starting %d explorer(s) on %s", len(lasting), self.engine)
         if placement.overlaps:
             with ThreadPoolExecutor(len(lasting)) as starting:
                 started: list[Role] = list(starting.map(placement.start, lasting))
         else:
             started = [placement.start(spec) for spec in lasting]
-        if front is not None:
-            front.start()
         return Fleet(
             started,
             versions,

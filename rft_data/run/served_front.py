@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -14,14 +15,19 @@ from typing import Any
 from explorers.capture.listening import LOOPBACK, listening
 from explorers.workflows.front import Front
 from rft_data.core.arms import Arm
+from rft_data.core.errors import RecipeError
 from rft_data.core.protocols import RoleSpec
 from rft_data.loop.arms import Arms
 from rft_data.placement.background import Background
+from rft_data.recipe.online import OnlineRecipe
 from rft_data.weights.versions import VersionRegistry
 
 log = logging.getLogger(__name__)
 
 _WORKFLOW = "explorers.workflows.served_arm:ServedArm"
+_MOST_PATH = 107
+"""Bytes of a Unix socket's path on Linux, at most."""
+_MOST_PORT = 65535
 
 
 @dataclass(frozen=True)
@@ -36,6 +42,13 @@ class AbSettings:
     """Of the draw of arms."""
 
 
+def ab_settings(recipe: OnlineRecipe) -> AbSettings | None:
+    """None for a recipe without an A/B test."""
+    if recipe.ab is None:
+        return None
+    return AbSettings(recipe.ab.share, recipe.ab.steps_behind(recipe.sync), recipe.seed)
+
+
 @dataclass
 class ServedFront:
     """Where the explorers of a run listen, and the front before them."""
@@ -47,8 +60,15 @@ class ServedFront:
 
     def __enter__(self) -> ServedFront:
         self._opened = ExitStack()
-        self._folder = Path(tempfile.mkdtemp(prefix="rft-ab-"))  # a socket's path has 107 bytes at most
+        self._folder = Path(tempfile.mkdtemp(prefix="rft-ab-"))
         self._opened.callback(shutil.rmtree, self._folder, ignore_errors=True)
+        longest = max((str(self._socket(spec)) for spec in self.explorers), key=len)
+        if len(os.fsencode(longest)) > _MOST_PATH:
+            self._opened.close()
+            raise RecipeError(
+                f"the explorers of an A/B test listen at Unix sockets such as {longest}, and a socket's path "
+                f"has {_MOST_PATH} bytes at most; set TMPDIR to a shorter folder, such as /tmp."
+            )
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -64,20 +84,33 @@ class ServedFront:
         return Arms(self.explorers[-1].name, settings.share, settings.steps_behind, versions)
 
     def start(self) -> None:
-        """Listen at the address that the recipe gives its workflow. Raises: BusyError for a taken port."""
+        """Listen at the address that the recipe gives its workflow.
+
+        Raises: BusyError for a taken port; RecipeError for what is no address.
+        """
         sockets: dict[Arm, list[str]] = {arm: [] for arm in Arm}
         for spec in self.explorers:
             sockets[self._arm(spec)].append(str(self._socket(spec)))
         front = Front(sockets, seed=self.settings.seed, share=self.settings.share)
-        given: Mapping[str, Any] = self.explorers[0].arguments["plan"]["workflow"].get("args") or {}
-        place = {"host": given.get("host", LOOPBACK), "port": given.get("port", 0)}
+        host, port = self._place()
         loop = Background("served-front")
         self._opened.callback(loop.close)
         serving = AsyncExitStack()
         serving.push_async_callback(front.close)
         self._opened.callback(lambda: loop.run(serving.aclose()))
-        address = loop.run(serving.enter_async_context(listening(front, **place)))
+        address = loop.run(serving.enter_async_context(listening(front, host=host, port=port)))
         log.info("programs reach the policy at %s/trajectories, in two arms", address)
+
+    def _place(self) -> tuple[str, int]:
+        given: Mapping[str, Any] = self.explorers[0].arguments["plan"]["workflow"].get("args") or {}
+        host, port = given.get("host", LOOPBACK), given.get("port", 0)
+        if not isinstance(host, str):
+            raise RecipeError(f"explorer.workflow.args.host is {host!r}; wanted a name or an address.")
+        if isinstance(port, bool) or not isinstance(port, int) or not 0 <= port <= _MOST_PORT:
+            raise RecipeError(
+                f"explorer.workflow.args.port is {port!r}; wanted a whole number from 0 to {_MOST_PORT}."
+            )
+        return host, port
 
     def _behind_front(self, spec: RoleSpec) -> RoleSpec:
         plan: Mapping[str, Any] = spec.arguments["plan"]

@@ -180,6 +180,11 @@ def test_a_client_names_no_trajectory_and_needs_the_token(tokenizer: Any, tmp_pa
             await test.reachable(waiting=2)
             opened = await test.open(**{"X-Rft-Trajectory": "mine"})
             assert opened["id"] != "mine"
+            assert opened["base_url"].startswith(f"{str(test.http.base_url).rstrip('/')}/t/{opened['id']}/")
+            secure = await test.open(**{"X-Forwarded-Proto": "https"})  # by a proxy on this machine
+            assert secure["base_url"].startswith("https://")
+            long = await test.http.post("/trajectories", content=b" " * (1 << 17))
+            assert long.status_code == 413, "nobody needs so long a body to open a trajectory"
             stranger = await test.http.post("/trajectories", headers={"authorization": "Bearer wrong"})
             assert stranger.status_code == 401
             assert (await test.http.get("/trajectories")).status_code == 404

@@ -44,6 +44,7 @@ def test_a_recipe_with_two_explorers_can_have_one(tmp_path: Path) -> None:
         ("ab.share=1", r"ab\.share: found 1; .*less than 1"),
         ("ab.share=.nan", r"ab\.share"),
         ("ab.weights=1", r"ab\.weights"),
+        ("evaluation={limit: 4}", "'evaluation' measures the newest .*; remove one of the two"),
         (
             "tasks.0={name: sums, source: {use: reasoning_gym, dataset: chain_sum, size: 4}}",
             "taskset 'sums' has the source 'reasoning_gym'",
