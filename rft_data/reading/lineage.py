@@ -133,10 +133,11 @@ def stored_task(buffer: Buffer, key: TaskKey) -> Task | None:
 
 
 def judgements(buffer: Buffer, seqs: list[int]) -> dict[int, list[Judgement]]:
-    """The newest judgement of each pipeline, by row number; pipelines in the order they first judged it."""
+    """The newest judgement of each pipeline, by row number; the newest of them last."""
     newest: dict[tuple[int, str], Judgement] = {}
     for row in buffer.read("annotations", where=In("seq", tuple(seqs))).to_pylist():
         advantage = None if row["advantage"] is None else tuple(row["advantage"])
+        newest.pop((row["seq"], row["pipeline_hash"]), None)
         newest[row["seq"], row["pipeline_hash"]] = Judgement(
             row["pipeline_hash"],
             member(Verdict, row["verdict"]),

@@ -46,6 +46,11 @@ class Asked(BaseModel):
         """Whether it is the first page of what is asked for."""
         return self.below is None and not self.after
 
+    @property
+    def by_text(self) -> bool:
+        """Whether the rows are those that mean most nearly what a text does; words and a row go before it."""
+        return bool(self.means) and not self.words and self.like is None
+
     def link(self, **other: object) -> str:
         """The query of a link that asks for something else; on its first page unless that says otherwise."""
         values = self.model_dump(mode="json") | {"below": None, "after": ""} | other

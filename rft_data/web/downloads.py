@@ -17,7 +17,7 @@ from rft_data.exchange.formats import export
 from rft_data.web.asked import Asked
 from rft_data.web.listing import COLUMNS, ShownRow, listing
 from rft_data.web.ordering import Order, ordered
-from rft_data.web.searching import by_meaning, by_words
+from rft_data.web.searching import by_meaning, by_text, by_words
 
 FileFormat: TypeAlias = Literal["csv", "jsonl", "rft", "sft", "sft-messages", "kto", "dpo"]
 """`csv` and `jsonl` hold the columns of the table, `rft` whole rows; the others train, by TRL."""
@@ -34,11 +34,14 @@ class AskedFile(Asked):
     format: FileFormat = "jsonl"
 
 
-def shown_rows(buffer: Buffer, asked: Asked, most: int) -> list[ShownRow]:
-    """The rows that a table shows on its pages from this one on, in its order."""
+def shown_rows(buffer: Buffer, asked: Asked, most: int, embedders: Sequence[str] = ()) -> list[ShownRow]:
+    """The rows that a table shows on its pages from this one on, in its order.
+
+    Args: embedders: models by which a text can be searched for here.
+    """
     choice = asked.choice
-    if asked.means:
-        raise RowError("what a typed text finds has no file; search for words, or for what is like a row.")
+    if asked.by_text:
+        return by_text(buffer, asked.means, embedders, asked.model, choice, most).rows
     if asked.words:
         return by_words(buffer, asked.words, choice, most).rows
     if asked.like is not None:
@@ -48,12 +51,13 @@ def shown_rows(buffer: Buffer, asked: Asked, most: int) -> list[ShownRow]:
     return ordered(buffer, choice, asked.order, asked.after, most).rows
 
 
-def file_of(buffer: Buffer, asked: AskedFile, folder: Path) -> Path:
+def file_of(buffer: Buffer, asked: AskedFile, folder: Path, embedders: Sequence[str] = ()) -> Path:
     """Write what a table shows as a file in a folder, at most 2,000 rows.
 
+    Args: embedders: see `shown_rows`.
     Raises: RowError when no row can be written so.
     """
-    rows = shown_rows(buffer, asked, MOST_ROWS)
+    rows = shown_rows(buffer, asked, MOST_ROWS, embedders)
     if not rows:
         raise RowError("the table shows no rows, so there is nothing to write.")
     if asked.format == "csv":

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from threading import Lock
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from fastapi.responses import Response
 
@@ -45,6 +45,23 @@ class Kind(StrEnum):
 
 
 _TYPES = {Kind.SVG: "image/svg+xml", Kind.PNG: "image/png", Kind.CSV: "text/csv; charset=utf-8"}
+
+
+class Plot(Protocol):
+    """A chart that can be a file."""
+
+    @property
+    def title(self) -> str:
+        """Its name, and that of the file."""
+        ...
+
+    def rows(self) -> list[list[object]]:
+        """Its numbers, below a heading."""
+        ...
+
+    def draw(self, axes: Axes) -> None:
+        """Put it on axes, which have nothing on them."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +122,7 @@ class Bars:
         axes.set_ylabel("rows")
 
 
-def download(plot: Curves | Bars, kind: Kind) -> Response:
+def download(plot: Plot, kind: Kind) -> Response:
     """The file as an answer, which a browser stores. Raises: MissingExtraError without matplotlib."""
     content = _csv(plot) if kind is Kind.CSV else _drawn(plot, kind)
     name = "".join(c if c.isascii() and c.isalnum() else "-" for c in plot.title).strip("-") or "chart"
@@ -113,13 +130,13 @@ def download(plot: Curves | Bars, kind: Kind) -> Response:
     return Response(content, media_type=_TYPES[kind], headers=headers)
 
 
-def _csv(plot: Curves | Bars) -> bytes:
+def _csv(plot: Plot) -> bytes:
     out = io.StringIO()
     csv.writer(out, lineterminator="\n").writerows(plot.rows())
     return out.getvalue().encode()
 
 
-def _drawn(plot: Curves | Bars, kind: Kind) -> bytes:
+def _drawn(plot: Plot, kind: Kind) -> bytes:
     need("matplotlib", "web", "a chart as a file")
     import matplotlib as mpl  # here: it takes half a second and 40 MB, and few pages are drawn
     from matplotlib.figure import Figure

@@ -67,7 +67,9 @@ def by_meaning(buffer: Buffer, seq: int, model: str, choice: Choice, most: int =
     return Found(rows[:most], note)
 
 
-def by_text(buffer: Buffer, text: str, models: Sequence[str], asked: str, choice: Choice) -> Found:
+def by_text(
+    buffer: Buffer, text: str, models: Sequence[str], asked: str, choice: Choice, most: int = PAGE
+) -> Found:
     """The chosen rows whose completions mean most nearly what a text does, best first.
 
     Args: models: by which a text can be searched for here. asked: which one; empty: the first.
@@ -77,12 +79,12 @@ def by_text(buffer: Buffer, text: str, models: Sequence[str], asked: str, choice
         return Found([], _NO_EMBEDDER)
     model = asked or models[0]
     found = vector(model, text)
-    most = PAGE if choice.everything else _NEAREST
-    hits = similar(buffer, text, most, model=lambda texts: np.stack([found] * len(texts)), name=model)
+    nearest = most if choice.everything else _NEAREST
+    hits = similar(buffer, text, nearest, model=lambda texts: np.stack([found] * len(texts)), name=model)
     note = f"By the vectors of {model}."
     if not choice.everything:
         note += f" The filter chose among the {_NEAREST:,} nearest rows of all."
-    return Found(_shown(buffer, hits, choice)[:PAGE], note)
+    return Found(_shown(buffer, hits, choice)[:most], note)
 
 
 def _within_reach(buffer: Buffer, choice: Choice) -> Filter | None:

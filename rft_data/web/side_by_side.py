@@ -87,6 +87,6 @@ def _reference(rollouts: dict[int, list[Member]], against: Against) -> int:
 
 def _effective(row: Member) -> float:
     """The reward that counts; below all others where there is none."""
-    shaped = [one.shaped_reward for one in row.judgements if one.shaped_reward is not None]
-    reward = shaped[-1] if shaped else row.reward
+    shaped = row.judgements[-1].shaped_reward if row.judgements else None
+    reward = row.reward if shaped is None else shaped
     return -math.inf if reward is None or math.isnan(reward) else reward

@@ -18,8 +18,10 @@ class Cell:
     """What happened to a task in a stretch of steps."""
 
     column: int
+    share: float
+    """Of its rollouts, those that solved it."""
     level: int
-    """Share of solved rollouts, 0 to 8."""
+    """The share in steps of an eighth."""
     title: str
 
 
@@ -90,6 +92,7 @@ def _cells(row: dict[str, list[float]], oldest: int, width: int) -> tuple[Cell, 
     return tuple(
         Cell(
             column,
+            passes / rollouts,
             round(_LEVELS * passes / rollouts),
             f"steps {column * width} to {(column + 1) * width - 1}: {passes:g} of {rollouts} solved",
         )

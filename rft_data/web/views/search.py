@@ -70,7 +70,8 @@ class SearchViews(View):
         """What the table shows, as a file."""
         buffer = self._page.subjects.buffer(key)
         with TemporaryDirectory(prefix="rft-view-") as folder:
-            path = file_of(buffer, asked, Path(folder))
+            models = embedders(buffer, self._page.subjects[key].run_dir) if asked.by_text else ()
+            path = file_of(buffer, asked, Path(folder), models)
             file = path.open("rb")  # read after its name is gone: nothing is left, whoever hangs up
         headers = {
             "content-disposition": f'attachment; filename="{path.name}"',
@@ -89,7 +90,7 @@ def _parts(file: BinaryIO) -> Iterator[bytes]:
 def _table(buffer: Buffer, asked: Asked, embedders: Sequence[str]) -> dict[str, object]:
     """The rows of a page, the query of the next one, and what to say about them."""
     choice = asked.choice
-    if asked.means and not asked.words and asked.like is None:
+    if asked.by_text:
         found = by_text(buffer, asked.means, embedders, asked.model, choice)
         return {"rows": found.rows, "next": "", "note": found.note, "by": "fits"}
     if asked.words or asked.like is not None:

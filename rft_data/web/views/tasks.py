@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from urllib.parse import urlencode
 
 from fastapi import Form
-from fastapi.responses import HTMLResponse, RedirectResponse
+from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
 from rft_data.core.errors import RowError
 from rft_data.core.rows import Feedback, TaskKey, now
@@ -17,9 +17,11 @@ from rft_data.exchange.standing import retired_tasks
 from rft_data.reading.lineage import find
 from rft_data.web.conversation import conversation
 from rft_data.web.page import Route, Text, View, Words
+from rft_data.web.plot import Kind, download
 from rft_data.web.said import counts
 from rft_data.web.selector_view import selector_view
 from rft_data.web.task_map import task_map
+from rft_data.web.task_plot import TaskPlot
 from rft_data.web.task_view import task_view
 
 
@@ -29,6 +31,7 @@ class TaskViews(View):
     def routes(self) -> Iterator[Route]:
         """Their addresses."""
         yield Route("/s/{key}/tasks", self.tasks)
+        yield Route("/s/{key}/tasks.{kind}", self.picture)
         yield Route("/s/{key}/task", self.task)
         yield Route("/s/{key}/task", self.retire, "POST")
 
@@ -46,6 +49,10 @@ class TaskViews(View):
             keys=keys,
             retired={task for task, retired in retired_tasks(buffer).items() if retired},
         )
+
+    def picture(self, key: str, kind: Kind) -> Response:
+        """The map of tasks."""
+        return download(TaskPlot(task_map(self._page.subjects.buffer(key), self._page.run_id(key))), kind)
 
     def task(self, key: str, taskset: Text, task_id: Text) -> HTMLResponse:
         """One task."""

@@ -7,13 +7,16 @@ from pathlib import Path
 from urllib.parse import parse_qsl, quote
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from fastapi.testclient import TestClient
 from typer.testing import CliRunner
 
 from rft_data.buffer import Buffer
 from rft_data.cli.app import app
-from rft_data.core.rows import Experience
+from rft_data.core.effective_reward import ShapedRewards
+from rft_data.core.rows import Experience, now
+from rft_data.core.schema import ANNOTATIONS
 from rft_data.web.app import make_app
 from rft_data.web.choice import Choice, chosen
 from rft_data.web.listing import listing
@@ -119,3 +122,27 @@ def test_no_row_is_searched_for_above_the_newest(tmp_path: Path) -> None:
         found = listing(buffer, chosen("reward < 0"), 2**61)
         assert (found.rows, found.older, found.searched_to) == ([], None, 0)
         assert [row["seq"] for row in listing(buffer, Choice(), 2**61).rows] == [0]
+
+
+def test_a_reward_that_operators_shaped_is_shown_as_the_one_that_counts(tmp_path: Path) -> None:
+    """The newest annotation says it, and the stored reward stays beside it."""
+    rows = [make_experience(number, experience_id=f"e{number}", reward=0.25) for number in range(3)]
+    said = [(0, "p", 0.5), (0, "q", 0.625), (0, "p", 0.75), (1, "p", 0.5), (1, "q", None), (2, "p", 0.25)]
+    annotations = [
+        dict.fromkeys(ANNOTATIONS.names)
+        | {"seq": seq, "experience_id": f"e{seq}", "pipeline_hash": pipeline, "verdict": "kept"}
+        | {"dropped_by": "", "reason": "", "masked": False, "stats": "{}", "created_at": now()}
+        | {"shaped_reward": shaped}
+        for seq, pipeline, shaped in said
+    ]
+    with Buffer(stored(tmp_path / "buffer", *rows)) as buffer:
+        for one in annotations:
+            buffer.annotate(pa.Table.from_pylist([one], schema=ANNOTATIONS))
+        counted = ShapedRewards(buffer).effective(buffer.read("experiences")).to_pylist()
+    assert counted == [0.75, 0.25, 0.25]
+    page = page_over(tmp_path / "buffer")
+    for place in ("rows/{}", "experiences?where=seq%20=%20{}"):
+        for seq, wanted in enumerate([["0.75"], [], []]):
+            text = page.get(f"/s/buffer/{place.format(seq)}").text
+            assert "0.25" in text
+            assert re.findall(r"→ ([\d.]+)", text) == wanted

@@ -28,7 +28,7 @@ def table(page: TestClient, path: str) -> list[dict[str, str]]:
 
 def linked(page: TestClient, path: str, kind: str) -> str:
     """The address of the first file of a kind that a page offers."""
-    found = re.search(rf'href="([^"]+\.{kind}\?[^"]+)" download', page.get(path).text)
+    found = re.search(rf'href="([^"]+\.{kind}(?:\?[^"]+)?)" download', page.get(path).text)
     assert found is not None
     return html.unescape(found[1])
 
@@ -38,6 +38,8 @@ def test_every_chart_is_offered_as_a_drawing_a_picture_and_numbers(page: TestCli
     for path in (
         "/s/run/metric?name=trainer/reward&smoothing=0.5&log=true",
         "/compare?run=run&run=preferred",
+        "/s/run/flow",
+        "/s/run/tasks",
         "/s/run/experiences?where=reward+%3E%3D+0",
     ):
         drawing = page.get(linked(page, path, "svg"))
@@ -45,13 +47,29 @@ def test_every_chart_is_offered_as_a_drawing_a_picture_and_numbers(page: TestCli
         root = ElementTree.fromstring(drawing.text)  # noqa: S314 - made here
         assert root.tag == f"{SVG}svg"
         assert len(root.findall(f".//{SVG}path")) > 10
-        assert "#0b68cb" in drawing.text
+        assert ("#0b68cb" in drawing.text) == (path != "/s/run/tasks"), "no task was always solved"
         assert linked(page, path, "png")
         assert table(page, linked(page, path, "csv"))
     assert drawing.text == page.get(linked(page, path, "svg")).text, "the same chart is the same file"
     picture = Image.open(io.BytesIO(page.get(linked(page, path, "png")).content))
     assert picture.format == "PNG"
     assert (11, 104, 203) in {colour for _, colour in picture.convert("RGB").getcolors(1 << 20) or []}
+
+
+def test_the_flow_and_the_tasks_have_the_numbers_that_the_page_shows(page: TestClient) -> None:
+    rows = table(page, linked(page, "/s/run/flow", "csv"))
+    assert (rows[0]["rows"], rows[-1]["rows"]) == ("sampled", "trained")
+    assert int(rows[-1]["left"]) == int(rows[0]["left"]) - sum(int(row["gone"]) for row in rows[1:-1]) > 0
+    shown = page.get("/s/run/tasks").text
+    rows = table(page, "/s/run/tasks.csv")
+    assert [row["task"][:8] for row in rows] == re.findall(r"<code>(.{1,8})</code></a></td>", shown)
+    assert rows
+    for row in rows:
+        shares = [float(row[name]) for name in row if name.startswith("steps ") and row[name]]
+        assert shares
+        assert all(0 <= share <= 1 for share in shares)
+        assert 0 < float(row["pass rate"]) < 1
+    assert page.get("/s/run/flow.csv?consumer=nobody").status_code == 404
 
 
 def test_numbers_of_runs_lie_side_by_side(page: TestClient) -> None:

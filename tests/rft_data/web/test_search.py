@@ -384,6 +384,8 @@ def test_a_typed_text_is_searched_for_by_the_model_of_the_runs_recipe(tmp_path: 
         assert set(near[:10]) == {seq for seq in pears if seq < 30}
         assert f"By the vectors of {model}" in html.unescape(found.text)
         assert "No model is here" in page.get("/s/run/experiences?means=pears&model=toy/of-nobody").text
-        assert page.get("/s/run/experiences/file?means=pears&format=csv").status_code == 400
+        assert page.get("/s/run/experiences/file?means=pears&model=toy/of-nobody").status_code == 400
+        file = page.get("/s/run/experiences/file?means=pears&where=seq+<+30&format=jsonl")
+        assert [json.loads(line)["seq"] for line in file.text.splitlines()] == near
         (model / "modules.json").unlink()
         assert "No model is here" in page.get("/s/run/experiences?means=plums").text, "nothing is downloaded"
