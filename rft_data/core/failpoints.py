@@ -5,7 +5,7 @@ in `*` counts every failpoint that starts so; the action is `kill` (SIGKILL) or 
 Names: explore.started, judge.{begin,annotated,closed}, step.{begin,done}, store.{write,commit,committed,
 synced}, append.ack, lease.granted, settle.{consume,consumed}, compact.{merge,merged,cleaned},
 publish.{written,renamed,recorded}, checkpoint.{written,sealed}, rank.order, trainer.step,
-stage.step, final.written.
+stage.step, final.written, repair.step, care.put, mirror.{stored,listed}.
 """
 
 from __future__ import annotations
