@@ -24,6 +24,9 @@ def test_a_person_tries_operators(visitor: Visitor) -> None:
     expect(page.get_by_role("heading", name="Before and after")).to_be_visible()
     expect(page.get_by_role("cell", name="dropped by reward_variance_filter")).to_be_visible()
     assert check(visitor) == []
+    with page.expect_download() as saved:
+        page.get_by_role("link", name="Save as a recipe").press("Enter")
+    assert "reward_variance_filter" in saved.value.path().read_text()
     page.get_by_label("operators, as in a recipe").fill("- rewrd_variance_filter")
     visitor.press("button", "Try", "keyboard")
     expect(page.get_by_text("line 1, column 3")).to_be_visible()
@@ -51,6 +54,9 @@ def test_a_person_writes_a_recipe(visitor: Visitor) -> None:
     assert "group_size: 4" in text
     assert "# measured, not rewarded: the summary shows it" in text
     assert "evaluation: {limit: 300}" in text
+    with page.expect_download() as saved:
+        page.get_by_role("button", name="Download").press("Enter")
+    assert saved.value.path().read_text() == text
     visitor.press("button", "Explain", "keyboard")
     expect(page.get_by_text("evaluation.limit = 300  # recipe.yaml:")).to_be_visible()
     assert [one for one in visitor.wrong if "400" not in one] == []

@@ -167,7 +167,7 @@ def test_a_run_is_started_after_its_command_was_shown(runner: TestClient, tmp_pa
     assert status == 200, shown
     assert list(tmp_path.iterdir()) == []
     folder = tmp_path / "mine"
-    assert f"<pre>rft run {folder}/form.yaml run_dir={folder}</pre>" in shown
+    assert f">rft run {folder}/form.yaml run_dir={folder}</pre>" in shown
     confirmed = Controls(shown).values
     changed = {**confirmed, "text": confirmed["text"] + "# more\n"}
     assert sent(runner, changed, "", "/recipe/run")[0] == 200, "another text is asked about again"

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tarfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -42,14 +43,19 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     with tarfile.open(ARCHIVE) as archive:
         archive.extractall(folder, filter="data")
     shown = [str(folder / name) for name in ("run", "preferred", "library")]
-    command = [sys.executable, "-m", "rft_data.cli.app", "view", *shown]
-    command += ["--author", "me", "--rater", "bob"]
+    with viewed([*shown, "--author", "me", "--rater", "bob"], lines=2) as (process, links):
+        mine, other = (links[place].removeprefix(name) for place, name in enumerate(("me: ", "bob: ")))
+        yield Served(process, mine, other, folder)
+
+
+@contextmanager
+def viewed(arguments: list[str], lines: int = 1) -> Iterator[tuple[int, list[str]]]:
+    """`rft view` for a `with` block: its process id, and the first lines that it prints."""
+    command = [sys.executable, "-m", "rft_data.cli.app", "view", *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as server:
         assert server.stdout is not None
         try:
-            links = [server.stdout.readline().strip() for _ in range(2)]
-            mine, other = (links[place].removeprefix(name) for place, name in enumerate(("me: ", "bob: ")))
-            yield Served(server.pid, mine, other, folder)
+            yield server.pid, [server.stdout.readline().strip() for _ in range(lines)]
         finally:
             server.terminate()
 
@@ -116,10 +122,17 @@ class Visitor:
 @pytest.fixture
 def visitor(browser: Browser, served: Served) -> Iterator[Visitor]:
     """A fresh visitor, whose browser said nothing wrong and asked no other host."""
+    with visiting(browser, served.link) as person:
+        yield person
+
+
+@contextmanager
+def visiting(browser: Browser, link: str) -> Iterator[Visitor]:
+    """A visitor who opened a link, for a `with` block: nothing may be wrong at its end."""
     with browser.new_context(viewport={"width": 1280, "height": 800}) as context:
         page = context.new_page()
-        person = Visitor(page, served.link)
-        home = urlsplit(served.link).netloc
+        person = Visitor(page, link)
+        home = urlsplit(link).netloc
 
         def heard(message: ConsoleMessage) -> None:
             if message.type in ("error", "warning"):
@@ -135,6 +148,6 @@ def visitor(browser: Browser, served: Served) -> Iterator[Visitor]:
         page.on("console", heard)
         page.on("pageerror", lambda err: person.wrong.append(f"{person.place}: {err}"))
         context.route("**/*", asked)
-        page.goto(served.link)
+        page.goto(link)
         yield person
         assert person.wrong == []
