@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hmac
-import secrets
 from collections.abc import Mapping
 from typing import Annotated, Any
 
@@ -161,8 +160,3 @@ async def _invalid(_: Request, err: Exception) -> JSONResponse:
 
 async def _failed(_: Request, err: Exception) -> JSONResponse:
     return JSONResponse({"detail": str(err)}, 409 if isinstance(err, BusyError) else 400)
-
-
-def new_token() -> str:
-    """A random token."""
-    return secrets.token_urlsafe(32)

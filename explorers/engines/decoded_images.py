@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import io
+import os
 import threading
 from collections import OrderedDict
 from functools import partial
@@ -11,7 +13,6 @@ from weakref import WeakValueDictionary
 
 from explorers.engines.images import Fetch
 from rft_data.core.errors import RowError
-from rft_data.core.large_blocks import give_back_large_blocks
 from rft_data.core.lookup import need
 from rft_data.core.once import Once
 
@@ -22,6 +23,11 @@ _ROOM = 256 << 20
 """Bytes of pixels that are kept; the newest image is kept whatever its size."""
 _PIXEL_BYTES = 4
 """What PIL takes for a pixel with three colours."""
+_LARGE = 8 << 20
+"""Bytes of the smallest block that goes back at once."""
+_M_MMAP_THRESHOLD = -3
+_SAID_OTHERWISE = ("MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES")
+"""Variables by which a user sets this."""
 
 
 class DecodedImages:
@@ -35,7 +41,7 @@ class DecodedImages:
         self._decoding: WeakValueDictionary[str, Once[Image]] = WeakValueDictionary()
         """Images that threads decode or wait for."""
         self._lock = threading.Lock()
-        give_back_large_blocks()
+        _give_back_large_blocks()
 
     def __call__(self, name: str) -> Image:
         """The image of a payload. Raises: RowError for bytes that are no image."""
@@ -72,3 +78,14 @@ def _pixels(name: str, data: bytes) -> Image:
     except (OSError, ValueError) as err:
         raise RowError(f"payload '{name}' is no image that can be read: {err}") from err
     return found
+
+
+def _give_back_large_blocks() -> None:
+    """Have freed blocks of pixels go back to the system at once, where the allocator is glibc's.
+
+    Left alone it keeps freed blocks of up to 32 MiB, for each thread that had one. A block costs page faults
+    each time then, so only what needs it asks for it.
+    """
+    setting = getattr(ctypes.CDLL(None), "mallopt", None)
+    if setting is not None and not any(name in os.environ for name in _SAID_OTHERWISE):
+        setting(_M_MMAP_THRESHOLD, _LARGE)

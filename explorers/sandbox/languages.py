@@ -71,12 +71,6 @@ def find_interpreter(name: str) -> Interpreter:
     )
 
 
-def check_languages(names: tuple[str, ...]) -> None:
-    """Raises: UnknownComponentError, SandboxError for the first language that cannot be run here."""
-    for name in names:
-        find_interpreter(name)
-
-
 def _usable(path: str) -> bool:
     """Whether the user of programs can execute a file: NOBODY, if this process is root's."""
     if not os.access(path, os.X_OK):

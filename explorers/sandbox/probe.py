@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypeAlias
 
 from explorers.sandbox.limits import SandboxLimits
 from explorers.sandbox.program import Program
@@ -22,7 +21,6 @@ from explorers.sandbox.sandbox import Sandbox
 from rft_data.core.errors import RftError, SandboxError
 from rft_data.core.words import SandboxKind
 
-Setting: TypeAlias = Literal["auto", "bubblewrap", "landlock", "none"]
 AUTO = "auto"
 _ORDER = (SandboxKind.BUBBLEWRAP, SandboxKind.LANDLOCK)
 _LIMITS = SandboxLimits(seconds=20.0, memory_mb=256, processes=4)

@@ -157,10 +157,6 @@ class GroupOutcome(StrEnum):
     """Whole, with rewards still to come as feedback. Never stored; only a starting sampler is told it."""
 
 
-STORED_OUTCOMES: Final = (GroupOutcome.ARRIVED, GroupOutcome.FAILED, GroupOutcome.CANCELLED)
-"""Outcomes that the `groups` table holds."""
-
-
 class GroupState(StrEnum):
     """The state of a group in a sampler. Every admitted group is in exactly one state."""
 

@@ -6,6 +6,7 @@ whole group.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from typing import Any, TypedDict, cast
@@ -21,7 +22,6 @@ from rft_data.core.filters import And, Compare, In, Or
 from rft_data.core.rows import Task, TaskKey
 from rft_data.core.words import LeaseEvent, LeaseState, Verdict, member
 from rft_data.reading.lineage_parts import ExperienceRow, Judgement, Lineage, Retired, Stage, Use, Weights
-from rft_data.reading.reward_versions import reward_version
 
 
 class _Event(TypedDict):
@@ -214,7 +214,7 @@ def _settled(buffer: Buffer, use: Use) -> Use:
         "",
         held[-1] if held else None,
         first if held else None,
-        reward_version(buffer, use.run_id),
+        _reward_version(buffer, use.run_id),
     )
 
 
@@ -224,3 +224,17 @@ def versions_of(buffer: Buffer, run_id: str) -> list[Weights]:
     rows = buffer.read("versions", columns, Compare("run_id", "eq", run_id)).to_pylist()
     newest = {row["version"]: Weights(**row) for row in rows}
     return [newest[version] for version in sorted(newest)]
+
+
+def _reward_version(buffer: Buffer, run_id: str) -> str:
+    """Which rewards a run, or a run that trained on its groups, was trained on.
+
+    Returns: the key of the feedback that its operators read; empty: the stored rewards.
+    """
+    rows = buffer.read("runs", ["run_id", "recipe"]).to_pylist()
+    recipes = [(row["run_id"], json.loads(row["recipe"])) for row in rows]
+    mine = [recipe for name, recipe in recipes if recipe.get("explored_by", name) == run_id]
+    operators = mine[-1].get("experience_ops") or [] if mine else []
+    joins = [one["feedback_mapper"] or {} for one in operators if "feedback_mapper" in one]
+    found = [str(args.get("key")) for args in joins if args.get("replace") and args.get("into") != "stats"]
+    return found[-1] if found else ""

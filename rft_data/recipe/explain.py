@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from explorers.engines.parallel import parallel_of
 from rft_data.recipe.algorithms import find_algorithm
-from rft_data.recipe.engine_places import engine_lines
+from rft_data.recipe.kinds import with_explorers
 from rft_data.recipe.layers import read_layers
 from rft_data.recipe.leaves import dotted, leaves
 from rft_data.recipe.load import load_recipe
@@ -51,7 +52,7 @@ def explain(path: Path, overrides: Sequence[str] = ()) -> list[str]:
     Raises: what load_recipe raises.
     """
     recipe = load_recipe(path, overrides)
-    lines = [*_algorithms(recipe), *engine_lines(recipe)]
+    lines = [*_algorithms(recipe), *_engines(recipe)]
     for one in values(path, overrides):
         lines.append(f"{one.key} = {json.dumps(one.value, ensure_ascii=False)}  # {one.origin}")
     return lines
@@ -62,6 +63,25 @@ def _algorithms(recipe: Recipe) -> Iterator[str]:
         if stage.algorithm not in OFFLINE:
             algorithm = find_algorithm(stage.algorithm)
             yield f"# {stage.algorithm}: {algorithm.summary} ({algorithm.paper})"
+
+
+def _engines(recipe: Recipe) -> Iterator[str]:
+    """One line about the engine of each explorer; none where it is one process with its explorer."""
+    playing = with_explorers(recipe)
+    if playing is None or playing.explorer.engine.use != "vllm":
+        return
+    spread = parallel_of(playing.explorer.engine.options)
+    if not spread.served:
+        return
+    place = recipe.placement.explorers if hasattr(recipe, "placement") else None
+    count, gpus = (place.most, place.gpus) if place is not None else (1, 0.0)
+    kind = "GPUs" if gpus else "CPU workers"
+    yield (
+        f"# engine vllm, served: {spread}; for each of {count} explorers {spread.devices} {kind} and "
+        f"{spread.processes} processes beside it ({spread.devices} workers, {spread.data} engine cores"
+        f"{', a coordinator' if spread.data > 1 else ''}); in all {count * spread.devices} {kind}, "
+        f"{count * (1 + spread.processes)} processes"
+    )
 
 
 class _Origins:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 
 from rft_data.core.errors import RecipeError
 from rft_data.core.lookup import lookup
-from rft_data.sampler.fifo import fifo
 from rft_data.sampler.fresh_first import FreshFirst
 from rft_data.sampler.group_sampler import GroupSampler
 from rft_data.sampler.interfaces import NEW_RUN, History, LeaseLedger, Versions
@@ -15,7 +14,7 @@ from rft_data.sampler.mix import Mix
 from rft_data.sampler.policy import Policy
 from rft_data.sampler.ready_first import ReadyFirst
 from rft_data.sampler.replay import Replay
-from rft_data.sampler.windowed import Windowed
+from rft_data.sampler.windowed import Windowed, fifo
 
 POLICIES: dict[str, Callable[..., Policy]] = {
     "fifo": fifo,

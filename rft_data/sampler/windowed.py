@@ -83,6 +83,11 @@ class Windowed(Policy):
                 del self._overtaking[at]
 
 
+def fifo() -> Windowed:
+    """Order of admission, without overtaking: each group once, first admitted first."""
+    return Windowed(window=0)
+
+
 def _can_wait(step: int, skipped: int, moment: Moment) -> bool:
     """Whether an open group behind `skipped` other open groups is still in time if this lease goes first."""
     if moment.max_staleness is None:

@@ -15,7 +15,6 @@ from rft_data.core.lookup import need, suggest
 from rft_data.core.rows import Message, Task
 from rft_data.core.words import Split
 from rft_data.tasks.columns import pick
-from rft_data.tasks.mapping import Finish, RowMapping
 
 
 def read_jsonl(path: Path) -> Iterator[tuple[int, dict[str, object]]]:
@@ -61,27 +60,6 @@ def _kind(path: Path) -> str:
     known = {b"PAR1": "Parquet", b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
     kind = next((f"a {name} file" for start, name in known.items() if head.startswith(start)), None)
     return f"it is {kind or 'no text in UTF-8'}"
-
-
-def jsonl_tasks(
-    path: Path,
-    *,
-    taskset: str,
-    prompt: str,
-    answer: str | None,
-    difficulty: float | None,
-    heldout: float,
-    metadata: Sequence[str] | None = None,
-) -> list[Task]:
-    """One task per line of a JSON-lines file.
-
-    Args: answer: None: the tasks have none. metadata: fields that it keeps; None: all other columns.
-    Raises: MissingFileError; RowError naming the line that is no task.
-    """
-    mapping = RowMapping(taskset, prompt, answer, metadata)
-    finish = Finish(difficulty=difficulty, heldout=heldout)
-    rows = ((row, f"{path}:{number}") for number, row in read_jsonl(path))
-    return [finish.task(mapping.task(row, where), row, where) for row, where in rows]
 
 
 def reasoning_gym_tasks(

@@ -16,9 +16,9 @@ from recipes import countdown, guessing, small_programs
 from rft_data.core.errors import RowError
 from rft_data.core.protocols import RolloutContext, Sampling
 from rft_data.core.rows import Experience, Task
-from rft_data.tasks.sources import jsonl_tasks
 from tests.explorers.conversations.conftest import SayingEngine, trained_tokenizer
 from tests.explorers.conversations.families import QWEN25
+from tests.jsonl import jsonl_tasks
 
 SAMPLES = Path(__file__).parents[2] / "recipes/samples"
 CTX = RolloutContext("run", "g", 2, 0, "e0", "rollout", Sampling(64))
@@ -70,10 +70,6 @@ def test_halving_wins_every_shown_game_and_counting_only_those_that_end_soon() -
 def test_the_numbers_to_guess_are_in_their_ranges() -> None:
     tasks = jsonl_tasks(
         SAMPLES / "guessing.jsonl",
-        taskset="t",
-        prompt="question",
-        answer="answer",
-        difficulty=None,
         heldout=0.2,
     )
     assert len({task.messages[0]["content"] for task in tasks}) == 800
@@ -102,10 +98,7 @@ def test_a_search_ends_at_the_target(numbers: tuple[int, ...], target: int, solu
 
 def test_no_held_out_puzzle_is_among_those_of_the_training_in_whatever_order() -> None:
     training, other = (
-        jsonl_tasks(
-            SAMPLES / name, taskset="t", prompt="question", answer="answer", difficulty=None, heldout=0.0
-        )
-        for name in ("countdown.jsonl", "countdown_heldout.jsonl")
+        jsonl_tasks(SAMPLES / name, heldout=0.0) for name in ("countdown.jsonl", "countdown_heldout.jsonl")
     )
     assert (len(training), len(other)) == (1591, 100)
     known, new = ({_puzzle(task) for task in tasks} for tasks in (training, other))
@@ -127,7 +120,7 @@ def test_a_search_that_finds_nothing_is_no_solution() -> None:
 def test_careful_programs_pass_their_tests_and_hasty_ones_often_do_not() -> None:
     tasks = jsonl_tasks(
         SAMPLES / "small_programs.jsonl",
-        taskset="t", prompt="text", answer="code", difficulty=None, heldout=0.2, metadata=["test_list"],
+        prompt="text", answer="code", heldout=0.2, metadata=["test_list"],
     )  # fmt: skip
     passed = {write: sum(_passes(task, write(task)) for task in tasks) for write in (
         small_programs.careful, small_programs.hasty,

@@ -1,7 +1,10 @@
-"""TRL's GRPO trainer on a model that FSDP2 has split over the ranks.
+"""TRL's GRPO trainer, without vLLM, on a model that FSDP2 may have split over the ranks.
 
 accelerate's own FSDP needs GPUs, and saves what only as many ranks can load. Here torch's `fully_shard` is
 used on any device, and every file is that of a trainer which keeps the model whole.
+
+TRL imports vLLM wherever it is installed. Our explorers generate, never TRL; without vLLM a trainer's process
+starts in 5.4 CPU seconds instead of 8.3.
 """
 
 from __future__ import annotations
@@ -13,10 +16,13 @@ from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 from transformers.trainer import OPTIMIZER_NAME, SCHEDULER_NAME
 
+from rft_data.core.absent import absent
 from rft_data.core.errors import RecipeError
 from trainers.models.weights import gathered_state
-from trainers.policy.trl_grpo import GRPOTrainer
 from trainers.ranks.sharding import keep_optimizer_state_whole, shard
+
+with absent("vllm"):
+    from trl import GRPOTrainer
 
 
 class ShardedGRPOTrainer(GRPOTrainer):

@@ -15,6 +15,7 @@ from rft_data.core.heldout import question
 from rft_data.core.rows import Task
 from rft_data.core.words import Split
 from rft_data.exchange.formats.families import recognised
+from rft_data.recipe.kinds import with_operators
 from rft_data.recipe.named_source import named_source
 from rft_data.recipe.recipe import TasksRecipe
 from rft_data.recipe.task_sources import AnyTable, StoredTasks
@@ -35,8 +36,7 @@ def check_recipe_data(recipe: TasksRecipe) -> DataReport:
     read = [_read(section, recipe) for section in recipe.tasks]
     report = _judged(read, [], recipe)
     every = [task for _, tasks in read for task in tasks]
-    trains = recipe.mode in ("online", "explore", "train")
-    if trains and every and all(task.split == Split.HELDOUT for task in every):
+    if with_operators(recipe) is not None and every and all(task.split == Split.HELDOUT for task in every):
         report.problems.append("every task is held out, and none is left to train on; lower 'heldout'")
     return report
 

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from ops.similarity.word_ngrams import split_words
 from rft_data.core.errors import MissingFileError, RowError
-from rft_data.tasks.sources import jsonl_tasks
 from rft_data.tasks.table import task_table
 from tests.gsm8k import FOLDER
+from tests.jsonl import jsonl_tasks
 
 
 def tasks(*rows: tuple[str, str], answers: list[str] | None = None) -> pa.Table:
@@ -144,7 +144,7 @@ def test_ngrams_are_those_of_a_plain_loop(texts, n):
 def test_real_questions_hit_what_a_plain_loop_hits(operator):
     """GSM8K's own test questions, a fifth held out, with copies and embedded questions planted."""
     path = FOLDER / "test.jsonl"
-    real = jsonl_tasks(path, taskset="gsm", prompt="question", answer="answer", difficulty=None, heldout=0.2)
+    real = jsonl_tasks(path, heldout=0.2)
     table = task_table(real)
     held = [row for row in range(len(real)) if real[row].split == "heldout"][:20]
     texts = table["text"].to_pylist()

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from ops.runtime.hygiene import registry
 from ops.runtime.pipeline import OperatorPipeline
 from rft_data.core.rows import Task
-from rft_data.tasks.sources import jsonl_tasks
 from rft_data.tasks.table import prompt_text, task_table
 from tests.gsm8k import FOLDER
+from tests.jsonl import jsonl_tasks
 
 
 def normalised(op, *messages: dict) -> list[dict]:
@@ -84,7 +84,7 @@ def test_twice_is_once(text, form):
 
 def test_real_questions_keep_their_words(operator):
     path = FOLDER / "test.jsonl"
-    tasks = jsonl_tasks(path, taskset="g", prompt="question", answer="answer", difficulty=None, heldout=0)
+    tasks = jsonl_tasks(path, heldout=0)
     before = task_table(tasks)
     after = operator("task_normalization_mapper").process_table(before)
     pairs = list(zip(before["text"].to_pylist(), after["text"].to_pylist(), strict=True))

@@ -16,7 +16,6 @@ from rft_data.core.codec import from_table, to_experiences, to_preferences, to_t
 from rft_data.core.filters import Compare, In, to_sql
 from rft_data.core.rows import Experience, Message, PreferencePair, Task
 from rft_data.core.words import (
-    STORED_OUTCOMES,
     FeedbackKey,
     FinishReason,
     GroupOutcome,
@@ -46,7 +45,7 @@ def listed(doc: str) -> set[str]:
         (schema.EXPERIENCES, "source", set(RowSource)),
         (schema.EXPERIENCES, "finish_reason", {*FinishReason, "empty when not sampled"}),
         (schema.PREFERENCES, "source", set(PairSource)),
-        (schema.GROUPS, "outcome", set(STORED_OUTCOMES)),
+        (schema.GROUPS, "outcome", set(GroupOutcome) - {GroupOutcome.AWAITING}),
         (schema.ANNOTATIONS, "verdict", set(Verdict) - {Verdict.MASKED}),
         (schema.LEASES, "kind", set(LeaseEvent)),
         (schema.METRICS, "role", set(MetricRole)),

@@ -13,7 +13,7 @@ from rft_data.core.rows import Experience, PreferencePair, Task
 from rft_data.recipe import load_recipe
 from rft_data.run.build import taskset_tasks
 from rft_data.run.start import run_recipe
-from rft_data.tasks.sources import jsonl_tasks
+from tests.jsonl import jsonl_tasks
 from tests.rft_data.run.test_offline_run import rollouts, write
 from tests.rft_data.run.test_online import write_recipe as write_online
 
@@ -52,9 +52,7 @@ def test_stages_of_a_train_command_leave_out_the_prompts_of_a_tasksets_heldout(t
     questions = tmp_path / "questions.jsonl"
     asked = {row.messages[0]["content"]: row for row in rows}
     questions.write_text("".join(json.dumps({"question": q, "answer": ""}) + "\n" for q in asked))
-    tasks = jsonl_tasks(
-        questions, taskset="sums", prompt="question", answer="answer", difficulty=None, heldout=0.3
-    )
+    tasks = jsonl_tasks(questions, name="sums", heldout=0.3)
     held = {task.messages[0]["content"] for task in tasks if task.split == "heldout"}
     assert 5 < len(held) < 40
     allowed = {row.experience_id for row in rows if row.messages[0]["content"] not in held}

@@ -13,7 +13,7 @@ from rft_data.core.rows import Task
 from rft_data.core.words import Split
 from rft_data.exchange.formats import import_into
 from rft_data.run.stored_tasks import stored_tasks
-from rft_data.tasks.sources import jsonl_tasks
+from tests.jsonl import jsonl_tasks
 
 SYSTEM = {"role": "system", "content": "Be brief."}
 
@@ -24,8 +24,7 @@ def write(path: Path, *rows: dict[str, Any]) -> Path:
 
 
 def read(path: Path, **settings: Any) -> list[Task]:
-    fixed = {"taskset": "t", "prompt": "prompt", "answer": "answer", "difficulty": None, "heldout": 0.0}
-    return jsonl_tasks(path, **{**fixed, **settings})
+    return jsonl_tasks(path, **{"prompt": "prompt", **settings})
 
 
 def test_a_list_of_chat_messages_is_the_prompt_and_not_its_python_text(tmp_path: Path) -> None:
