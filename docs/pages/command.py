@@ -19,8 +19,9 @@ Every command of `rft`, with its arguments and options. Written by `python -m do
   change it: `seed=1 stages.1.steps=20`, `over.yaml`, `'~evaluation'`; see
   [recipes from recipes](recipe.md#recipes-from-recipes), which also says from where paths are seen.
 - `rft --install-completion` lets a shell complete recipes, runs, operators and keys of a recipe.
-- Results go to stdout, everything else to stderr; `--json` prints a result for programs. Exit codes:
-  [exit_codes.md](exit_codes.md).
+- Results go to stdout, everything else to stderr. With `--json` stdout is one JSON value; `status`, `logs`
+  and the servers print an object a line. A command that fails prints no result; `recipe validate` prints its
+  mistakes. Exit codes: [exit_codes.md](exit_codes.md).
 - `rft -q COMMAND` says on stderr only what is wrong; `rft -v COMMAND` also what libraries log, and tracebacks
   of errors. `NO_COLOR=1` prints help and progress without colours.
 """

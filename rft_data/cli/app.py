@@ -15,7 +15,7 @@ from rft_data.cli.buffer import buffer_app
 from rft_data.cli.data import data_app
 from rft_data.cli.debug import debug_app
 from rft_data.cli.doctor import doctor
-from rft_data.cli.edge import edge, say, speak
+from rft_data.cli.edge import Json, edge, say, show, show_written, speak
 from rft_data.cli.hub import hub
 from rft_data.cli.ops import ops_app
 from rft_data.cli.recipe import recipe_app
@@ -30,7 +30,6 @@ from rft_data.core.version import __version__
 Fresh = Annotated[
     bool, typer.Option("--fresh", help="Move an earlier run of this name aside and start over.")
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print the summary as JSON instead of text.")]
 
 app = typer.Typer(
     name="rft",
@@ -127,24 +126,26 @@ def resume(
 @app.command("help")
 def help_(
     code: Annotated[str, typer.Argument(help="As an error names it: recipe, disk-full, ...")],
+    as_json: Json = False,
 ) -> None:
     """What an error means, its usual causes, and what to do."""
     with edge():
-        from rft_data.cli.troubles import trouble_named, trouble_text
+        from rft_data.cli.troubles import trouble_facts, trouble_named, trouble_text
 
-        say(trouble_text(trouble_named(code)))
+        found = trouble_named(code)
+        show(trouble_facts(found), trouble_text(found), as_json=as_json)
 
 
 @app.command()
 def init(
     folder: Annotated[Path, typer.Argument(help="The project's folder; its name names the run.")],
+    as_json: Json = False,
 ) -> None:
     """Start a project: a recipe, data, a reward of your own with its test, and a README."""
     with edge():
         from rft_data.recipe.project import write_project
 
-        for written in write_project(folder):
-            say(str(written))
+        show_written(write_project(folder), as_json=as_json)
 
 
 def _run(

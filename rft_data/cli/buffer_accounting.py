@@ -8,9 +8,7 @@ from typing import Annotated, cast
 
 import typer
 
-from rft_data.cli.edge import edge, show
-
-Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+from rft_data.cli.edge import Json, edge, show
 
 
 def books(

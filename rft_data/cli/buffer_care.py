@@ -9,10 +9,9 @@ from typing import Annotated
 
 import typer
 
-from rft_data.cli.edge import edge, show
+from rft_data.cli.edge import Json, edge, show
 
 Uri = Annotated[str, typer.Argument(help="The buffer's folder or object-store URL.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 
 
 def verify(

@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rft_data.cli.edge import edge, show
+from rft_data.cli.edge import Json, edge, show
 
 if TYPE_CHECKING:
     from rft_data.core.filters import Filter
     from rft_data.exchange.formats import ExportReport
 
 Uri = Annotated[str, typer.Argument(help="The buffer's folder or object-store URL.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 
 
 def import_(

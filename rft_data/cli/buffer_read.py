@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rft_data.cli.edge import edge, say, show
+from rft_data.cli.edge import Json, edge, say, show
 from rft_data.core.text import for_terminal
 
 if TYPE_CHECKING:
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from rft_data.core.filters import Filter
 
 Uri = Annotated[str, typer.Argument(help="The buffer's folder or object-store URL.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 Where = Annotated[
     str | None,
     typer.Option(help="Only rows this lets through, e.g. \"reward >= 0.5 and source = 'rollout'\"."),

@@ -14,7 +14,7 @@ import typer
 from rft_data.cli.data_check import check
 from rft_data.cli.data_people import annotate, feedback_app, label_studio_app
 from rft_data.cli.data_rescore import rescore
-from rft_data.cli.edge import edge, show
+from rft_data.cli.edge import Json, edge, show
 from rft_data.cli.recipe_path import Overrides, RecipePath
 
 if TYPE_CHECKING:
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from rft_data.run.rejudge import StoredVerdicts
 
 BufferUri = Annotated[str | None, typer.Option("--buffer", help="The buffer; else the recipe's own.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
-
 STORED = "stored"
 """What `--against` calls the verdicts in the buffer."""
 _SINK = "lancedb_write_mapper"

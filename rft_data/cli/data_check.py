@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rft_data.cli.edge import edge, show
+from rft_data.cli.edge import Json, edge, show
 from rft_data.cli.recipe_path import Overrides, shipped_or_file
 from rft_data.core.errors import RecipeError
 
@@ -38,7 +38,7 @@ def check(
         str | None, typer.Option(help="Column, or template, of the prompt; else recognised.")
     ] = None,
     answer: Annotated[str | None, typer.Option(help="Column, or template, of the answer.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
+    as_json: Json = False,
 ) -> None:
     """What tasks a source gives: columns, examples as the model sees them, lengths, and what is missing."""
     with edge():

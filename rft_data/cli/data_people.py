@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from rft_data.cli.edge import edge, say, show
+from rft_data.cli.edge import Json, edge, say, show
 
 if TYPE_CHECKING:
     from rft_data.buffer import Buffer
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 BufferUri = Annotated[str, typer.Option("--buffer", help="The buffer's folder or object-store URL.")]
 RunId = Annotated[str | None, typer.Option("--run", help="Only this run's rows.")]
 Where = Annotated[str | None, typer.Option(help="Only rows this lets through, e.g. 'reward is null'.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
-
 feedback_app = typer.Typer(help="Delayed rewards, scores and comments.", no_args_is_help=True)
 label_studio_app = typer.Typer(help="Tasks for Label Studio, and its annotations.", no_args_is_help=True)
 

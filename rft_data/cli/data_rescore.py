@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rft_data.cli.edge import edge, show
+from rft_data.cli.edge import Json, edge, show
 from rft_data.cli.recipe_path import Overrides, RecipePath
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def rescore(
     out: Annotated[
         Path | None, typer.Option(help="Write to this .jsonl, not to the buffer; then: feedback import.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Score stored rollouts by RECIPE's explorer.reward, beside the stored rewards; goes on after a kill."""
     with edge():

@@ -8,10 +8,9 @@ from typing import Annotated
 
 import typer
 
-from rft_data.cli.edge import edge, say, show
+from rft_data.cli.edge import Json, edge, show
 from rft_data.cli.recipe_path import Overrides, RecipePath
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 Which = Annotated[
     str | None, typer.Option("--task", help="A task's id, or its place from 0; else the first task.")
 ]
@@ -27,6 +26,7 @@ def template(
     arguments: Annotated[
         list[str] | None, typer.Argument(help="Arguments of the template: enable_thinking=false ...")
     ] = None,
+    as_json: Json = False,
 ) -> None:
     """Whether conversations of many turns stay one row with a model's chat template, and where they break."""
     with edge():
@@ -37,7 +37,9 @@ def template(
         transformers = need("transformers", "train", "a chat template")
         tokenizer = transformers.AutoTokenizer.from_pretrained(model)
         given = dict(_argument(text) for text in arguments or [])
-        say("\n".join(certify(ChatTemplate(tokenizer, given)).lines))
+        found = certify(ChatTemplate(tokenizer, given))
+        value = {"prefix_preserving": found.prefix_preserving, **asdict(found)}
+        show(value, "\n".join(found.lines), as_json=as_json)
 
 
 @debug_app.command()

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from rft_data.cli.edge import edge, show
+from rft_data.cli.edge import Json, edge, show
 
 _MARKS = {"ok": "ok  ", "note": "note", "bad": "BAD "}
 
@@ -17,7 +17,7 @@ def doctor(
     folder: Annotated[
         Path, typer.Option("--folder", help="The disk that is measured is that of this folder.")
     ] = Path(),
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Check versions, extras, hardware, disk and ports; exit code 3 where a run would fail, with the mend."""
     with edge():

@@ -6,9 +6,11 @@ import json
 import logging
 import traceback
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
 
 import typer
 
@@ -16,6 +18,8 @@ from rft_data.core.errors import RftError, Stopped
 from rft_data.core.logs import log_to_stderr
 from rft_data.core.masking import masked, masked_streams
 from rft_data.core.text import for_terminal
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 
 INTERRUPTED = 130
 _NOISY = ("httpx", "httpx2", "openai", "datasets", "filelock", "fsspec", "matplotlib")
@@ -79,9 +83,10 @@ def _failed(err: Exception) -> None:
         say("".join(traceback.format_exception(err)), err=True)
     say(f"error: {err}", err=True)
     if isinstance(err, RftError):
-        from rft_data.cli.troubles import code
+        from rft_data.cli.troubles import PAGE, code
 
-        say(f"help: rft help {code(err)}", err=True)
+        known = code(err)
+        say(f"help: rft help {known} ({PAGE}#{known})", err=True)
 
 
 def say(text: str, *, err: bool = False, end: str = "\n") -> None:
@@ -92,3 +97,13 @@ def say(text: str, *, err: bool = False, end: str = "\n") -> None:
 def show(value: object, text: str, *, as_json: bool) -> None:
     """Print a result on stdout, for machines or for people."""
     say(json.dumps(value, default=str) if as_json else text)
+
+
+def show_written(paths: Sequence[Path], *, as_json: bool) -> None:
+    """Name the files that a command wrote."""
+    show({"written": list(paths)}, "\n".join(map(str, paths)), as_json=as_json)
+
+
+def show_address(address: str, *, as_json: bool) -> None:
+    """Name the address where a server that was started is found."""
+    show({"address": address}, address, as_json=as_json)

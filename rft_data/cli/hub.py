@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from rft_data.cli.edge import edge, say
+from rft_data.cli.edge import Json, edge, show_address
 
 
 def hub(
@@ -17,6 +17,7 @@ def hub(
         str, typer.Option(help="Address to listen on; at any but loopback it speaks TLS (extra `tls`).")
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free port.")] = 0,
+    as_json: Json = False,
 ) -> None:
     """Serve a buffer to other machines until Ctrl-C or SIGTERM; prints the hub's address.
 
@@ -36,6 +37,6 @@ def hub(
             signal.signal(number, lambda *_: asked.set())
         check_free(buffer)
         with Buffer(buffer) as opened, HubServer(opened, host=host, port=port, token=secret) as served:
-            say(served.address)
+            show_address(served.address, as_json=as_json)
             asked.wait()
         raise Stopped("the hub stopped, as asked; what was acknowledged is stored")

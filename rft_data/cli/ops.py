@@ -9,12 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rft_data.cli.completion import operator_names
-from rft_data.cli.edge import edge, show
+from rft_data.cli.edge import Json, edge, show
 
 if TYPE_CHECKING:
     from ops.catalogue import Operator
-
-Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 
 ops_app = typer.Typer(help="What the operators are: ours, and those of Data-Juicer.", no_args_is_help=True)
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rft_data.cli.completion import recipe_names
-from rft_data.cli.edge import edge, say, show
+from rft_data.cli.edge import Json, edge, say, show, show_written
 from rft_data.cli.recipe_path import Overrides, RecipePath, shipped_or_file
 from rft_data.core.errors import RecipeError
 
@@ -26,8 +26,6 @@ Name = Annotated[
 Deep = Annotated[
     bool, typer.Option("--deep", help="Load the libraries, the tasks and the tokenizer too; no engine.")
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
-
 recipe_app = typer.Typer(help="Find, read, compare, write and check recipes.", no_args_is_help=True)
 
 
@@ -46,25 +44,28 @@ def list_(as_json: Json = False) -> None:
 
 
 @recipe_app.command("show")
-def show_(name: Name) -> None:
+def show_(name: Name, as_json: Json = False) -> None:
     """Print a shipped recipe as it is written."""
     with edge():
         from rft_data.recipe.shipped import shipped_recipe
 
-        say(shipped_recipe(name).path.read_text(), end="")
+        found = shipped_recipe(name)
+        text = found.path.read_text()
+        value = {"name": found.name, "path": found.path, "text": text}
+        show(value, text.rstrip("\n"), as_json=as_json)
 
 
 @recipe_app.command()
 def copy(
     name: Name,
     path: Annotated[Path, typer.Argument(help="A file (.yaml) or a folder.")] = Path(),
+    as_json: Json = False,
 ) -> None:
     """Copy a shipped recipe with the files it names, to change and run from there."""
     with edge():
         from rft_data.recipe.copying import copy_recipe
 
-        for written in copy_recipe(name, path):
-            say(str(written))
+        show_written(copy_recipe(name, path), as_json=as_json)
 
 
 @recipe_app.command()
@@ -82,6 +83,7 @@ def new(
     ] = None,
     prompt: Annotated[str | None, typer.Option(help="Column of the prompt, where it cannot be told.")] = None,
     answer: Annotated[str | None, typer.Option(help="Column of the answer, where it cannot be told.")] = None,
+    as_json: Json = False,
 ) -> None:
     """Write a commented recipe for a model, data and a goal."""
     with edge():
@@ -92,7 +94,7 @@ def new(
         given = _chosen(data, "--data", ())
         by = "" if chosen is Goal.CURATE else _chosen(model, "--model", ())
         write_recipe(Wanted(chosen, given, by, prompt, answer), path)
-        say(f"wrote {path}; its header says what to do next")
+        show({"written": [path]}, f"wrote {path}; its header says what to do next", as_json=as_json)
         check_recipe(path)
 
 

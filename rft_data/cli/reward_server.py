@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from rft_data.cli.edge import edge, say
+from rft_data.cli.edge import Json, edge, say, show_address
 
 TOKEN = "RFT_REWARD_TOKEN"  # noqa: S105 - its name, not the token
 
@@ -24,6 +24,7 @@ def reward_server(
         str, typer.Option(help="Address to listen on; connections are not encrypted.")
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free port.")] = 0,
+    as_json: Json = False,
 ) -> None:
     """Serve a reward model over HTTP until Ctrl-C or SIGTERM, for rewards `use: reward_server`.
 
@@ -48,7 +49,7 @@ def reward_server(
             ConversationScorer(str(model), device, batch), token, host=host, port=port
         ) as service:
             threading.Thread(target=service.serve_forever, args=(0.1,), daemon=True).start()
-            say(service.url)
+            show_address(service.url, as_json=as_json)
             asked.wait()
             service.shutdown()
         raise Stopped("the reward server stopped, as asked")

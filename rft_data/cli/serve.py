@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rft_data.cli.edge import edge, say
+from rft_data.cli.edge import Json, edge, say, show_address
 from rft_data.cli.recipe_path import shipped_or_file
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ def serve(
     reasoning_parser: Annotated[
         str | None, typer.Option(help="vLLM's parser of thinking, like qwen3.")
     ] = None,
+    as_json: Json = False,
 ) -> None:
     """Serve a model to programs until Ctrl-C or SIGTERM; every token they sample is stored, to be trained on.
 
@@ -77,7 +79,8 @@ def serve(
             reasoning_parser=reasoning_parser,
             **found,
         )
-        serve_until_stopped(settings.sampled(temperature, max_tokens), say)
+        told = partial(show_address, as_json=as_json)
+        serve_until_stopped(settings.sampled(temperature, max_tokens), told)
 
 
 def _token(host: str) -> str:

@@ -13,6 +13,8 @@ from rft_data.core import errors
 from rft_data.core.errors import RftError
 from rft_data.core.lookup import lookup
 
+PAGE = "docs/troubleshooting.md"
+"""Has a heading for each code."""
 _SEE_LOG = "`rft logs RUN_DIR` has the traceback; `rft -v COMMAND` prints it."
 _RESUME = "`rft resume RUN_DIR` goes on from the newest checkpoint."
 
@@ -231,6 +233,17 @@ def trouble_named(code: str) -> Trouble:
     """The kind of error with this code. Raises: UnknownComponentError."""
     found: Trouble = lookup(code, {trouble.code: trouble for trouble in TROUBLES}, "error code")
     return found
+
+
+def trouble_facts(trouble: Trouble) -> dict[str, object]:
+    """The same as `trouble_text`, for programs."""
+    return {
+        "code": trouble.code,
+        "exit_code": trouble.kind.exit_code,
+        "means": inspect.getdoc(trouble.kind),
+        "causes": list(trouble.causes),
+        "actions": list(trouble.actions),
+    }
 
 
 def trouble_text(trouble: Trouble) -> str:

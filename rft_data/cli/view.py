@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from rft_data.cli.edge import edge, say
+from rft_data.cli.edge import Json, edge, say, show_address, show_written
 from rft_data.cli.status import RunDir
 
 
@@ -15,6 +16,7 @@ def report(
     run_dir: RunDir,
     out: Annotated[Path, typer.Option("-o", "--out", help="The file to write.")] = Path("report.html"),
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier report.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Write a run as one HTML page that needs nothing else: numbers, rollouts, recipe."""
     with edge():
@@ -28,7 +30,7 @@ def report(
         if out.exists() and not overwrite:
             raise ConflictError(f"{out} exists; name another file with -o, or give --overwrite.")
         write_text(out, written(run_dir))
-        say(str(out))
+        show_written([out], as_json=as_json)
 
 
 def view(
@@ -65,6 +67,7 @@ def view(
         bool,
         typer.Option("--render", help="Show rows by the functions that recipes name: it runs their code."),
     ] = False,
+    as_json: Json = False,
 ) -> None:
     """Look at runs and their rollouts in a browser, also beside a running owner."""
     with edge():
@@ -84,4 +87,5 @@ def view(
         place.check()
         say("open this link; it carries the page's token. Ctrl-C ends it.", err=True)
         below = folder_of_runs(paths) if allow_run else None
-        serve(Subjects(paths), place, visitors, below, say, renders=render)
+        told = partial(show_address, as_json=as_json)
+        serve(Subjects(paths), place, visitors, below, told, renders=render)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import signal
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
@@ -22,6 +23,8 @@ from rft_data.weights.versions import VersionRegistry
 if TYPE_CHECKING:
     from explorers.capture.service import Service
     from explorers.engines.vllm_engine import VllmEngine
+
+log = logging.getLogger(__name__)
 
 JOURNAL = "open.jsonl"
 """In the server's folder: the trajectories that are open."""
@@ -171,7 +174,7 @@ async def _serve(
 
     service, store = _service(settings, buffer, engine)
     if store.lost:
-        say(f"{len(store.lost)} trajectories were open when the server ended, and are noted as lost")
+        log.warning("%d trajectories were open when the server ended, and are noted as lost", len(store.lost))
     gate = await capturing(
         service.capture,
         engine,

@@ -36,7 +36,9 @@ def test_an_error_defined_elsewhere_has_the_code_of_its_base() -> None:
 def test_a_failed_command_names_the_code_and_help_prints_its_part(tmp_path: Path) -> None:
     failed = CliRunner().invoke(app, ["status", str(tmp_path)])
     assert failed.exit_code == 2
-    assert failed.stderr.splitlines()[-1] == "help: rft help missing-file"
+    assert (
+        failed.stderr.splitlines()[-1] == "help: rft help missing-file (docs/troubleshooting.md#missing-file)"
+    )
     shown = CliRunner().invoke(app, ["help", "missing-file"])
     assert shown.exit_code == 0
     assert "Usual causes:" in shown.stdout

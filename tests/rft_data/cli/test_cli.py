@@ -2,10 +2,13 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from contextlib import chdir
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
 from click.testing import Result
 from typer.testing import CliRunner
 
@@ -43,6 +46,18 @@ def test_help_names_every_command() -> None:
     script = Path(sys.executable).with_name("rft")
     done = subprocess.run([str(script), "--help"], capture_output=True, text=True, cwd=ROOT, check=True)
     assert all(name in done.stdout for name in ("run", "resume", "recipe", "buffer", "data"))
+
+
+def test_every_command_gives_its_result_to_programs() -> None:
+    def without(command: Any, name: str) -> Iterator[str]:
+        for below, inside in getattr(command, "commands", {}).items():
+            yield from without(inside, f"{name}{below} ")
+        if not hasattr(command, "commands") and "--json" not in {o for p in command.params for o in p.opts}:
+            yield name.strip()
+
+    assert list(without(typer.main.get_command(app), "")) == ["recipe schema"], "which prints JSON anyway"
+    found = json.loads(rft("help", "disk-full", "--json").stdout)
+    assert (found["code"], bool(found["causes"]), bool(found["actions"])) == ("disk-full", True, True)
 
 
 def test_validate_prints_the_result_on_stdout() -> None:

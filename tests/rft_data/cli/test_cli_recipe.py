@@ -17,6 +17,7 @@ def test_recipes_are_listed_shown_and_compared_by_name() -> None:
     shown = rft("recipe", "show", "quickstart").stdout
     assert shown.startswith("# Reinforcement")
     assert "mode: online" in shown
+    assert json.loads(rft("recipe", "show", "quickstart", "--json").stdout)["text"] == shown
     assert rft("recipe", "diff", "quickstart", "recipes/quickstart.yaml").stdout == "no difference\n"
     assert 'placement.use: "inline" -> "local"' in rft("recipe", "diff", "quickstart", "async_local").stdout
     found = json.loads(rft("recipe", "diff", "quickstart", "async_local", "--json").stdout)
@@ -33,7 +34,7 @@ def test_a_shipped_recipe_is_taken_by_name_where_no_file_is() -> None:
     assert (wrong.exit_code, wrong.stderr) == (
         2,
         "error: there is no recipe at quickstrat; the shipped ones: rft recipe list.\n"
-        "help: rft help missing-file\n",
+        "help: rft help missing-file (docs/troubleshooting.md#missing-file)\n",
     )
 
 
@@ -62,6 +63,11 @@ def test_copy_says_what_it_wrote_and_the_schema_is_json(tmp_path: Path) -> None:
         "gsm8k_data.yaml", "test.jsonl", "example_model_solutions.jsonl", "recipe.schema.json",
     ]  # fmt: skip
     assert json.loads(rft("recipe", "schema").stdout) == json.loads(written[-1].read_text())
+    again = rft("recipe", "copy", "gsm8k_data", str(tmp_path / "mine"), "--json")
+    assert json.loads(again.stdout) == {"written": [str(path) for path in written]}
+    data, made = tmp_path / "mine" / "samples" / "test.jsonl", tmp_path / "new.yaml"
+    new = rft("recipe", "new", str(made), "--goal", "grpo", "--data", str(data), "--model", "tiny", "--json")
+    assert json.loads(new.stdout) == {"written": [str(made)]}
 
 
 def test_version_quiet_and_verbose() -> None:
@@ -72,7 +78,7 @@ def test_version_quiet_and_verbose() -> None:
     said = rft("-v", "recipe", "validate", "nowhere").stderr
     assert "Traceback" in said
     assert said.splitlines()[-2].startswith("error: there is no recipe")
-    assert said.splitlines()[-1] == "help: rft help missing-file"
+    assert said.splitlines()[-1] == "help: rft help missing-file (docs/troubleshooting.md#missing-file)"
     assert "Usage" in rft().stdout
 
 

@@ -1,5 +1,6 @@
 """`rft init` writes a project whose test passes as written."""
 
+import json
 import os
 import subprocess
 import sys
@@ -18,6 +19,8 @@ from tests.rft_data.cli.test_cli import ROOT, rft
 def test_the_test_of_a_new_project_passes_as_written(tmp_path: Path) -> None:
     done = rft("init", str(tmp_path / "my sums"))
     assert done.exit_code == 0, done.stderr
+    again = rft("init", str(tmp_path / "my sums"), "--json")
+    assert json.loads(again.stdout) == {"written": done.stdout.splitlines()}
     assert "name: my-sums\n" in (tmp_path / "my sums" / "recipe.yaml").read_text()
     assert {path.name for path in (tmp_path / "my sums").iterdir()} == {
         "recipe.yaml", "data.jsonl", "reward.py", "test_reward.py", "README.md", "recipe.schema.json",

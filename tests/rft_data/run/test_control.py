@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from docs.pages import exit_codes
 from rft_data.cli.edge import INTERRUPTED
-from rft_data.cli.run_status import run_status_app
+from rft_data.cli.run_status import _whole_lines, run_status_app
 from rft_data.core.errors import BusyError, MissingFileError, StalledError
 from rft_data.core.words import RunState
 from rft_data.run.control import STOPPED_EXIT, RunControl
@@ -324,6 +324,9 @@ def test_rft_logs_shows_the_end_of_the_log(tmp_path: Path) -> None:
     assert code == 0
     assert [line.rpartition(": ")[2] for line in out.splitlines()] == ["line 57", "line 58", "line 59"]
     assert rft("logs", str(tmp_path), "-n", "0")[1] == ""
+    last = rft("logs", str(tmp_path), "-n", "2", "--json")[1].splitlines()
+    assert [json.loads(line)["line"] for line in last] == out.splitlines()[-2:]
+    assert list(_whole_lines(["one\ntw", "o\n", "\nthr", "ee"])) == ["one", "two", "", "three"]
 
 
 @pytest.mark.slow
@@ -345,7 +348,10 @@ def test_rft_stop_and_logs_know_a_folder_without_a_run(tmp_path: Path) -> None:
 def test_rft_stop_prints_what_came_of_it(tmp_path: Path) -> None:
     with RunControl(tmp_path):
         pass
-    assert rft("stop", str(tmp_path)) == (0, "nothing to stop: the run is finished\n", "")
+    said = "nothing to stop: the run is finished"
+    assert rft("stop", str(tmp_path)) == (0, f"{said}\n", "")
+    found = json.loads(rft("stop", str(tmp_path), "--json")[1])
+    assert found == {"run_dir": str(tmp_path), "state": "finished", "said": said}
 
 
 # --- exit codes ------------------------------------------------------------------------------------------
