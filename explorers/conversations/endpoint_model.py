@@ -109,7 +109,13 @@ def _reply(answer: ChatCompletion) -> Reply:
     message = answer.message
     calls = tuple(_tool_call(call) for call in message.get("tool_calls") or ())
     return Reply(
-        str(message["content"]), message.get("reasoning_content"), calls, answer.finish_reason, message
+        str(message["content"]),
+        message.get("reasoning_content"),
+        calls,
+        answer.finish_reason,
+        message,
+        prompt_tokens=answer.prompt_tokens or None,
+        sampled_tokens=answer.completion_tokens or None,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
+from dataclasses import replace
 
 from explorers.conversations.drift import corrected
 from explorers.conversations.messages import key
@@ -140,7 +141,7 @@ def turn_reply(
 ) -> Reply:
     """What a turn says that was sampled after the ids `prompt`."""
     said = turn.sampled[:-1] if turn.ended else turn.sampled
-    return parse(
+    reply = parse(
         template.tokenizer.decode(said, skip_special_tokens=False),
         finish,
         tools=tool_names(tools),
@@ -149,3 +150,4 @@ def turn_reply(
         first_call=sum(len(one.reply.tool_calls) for one in turn.path if one.reply),
         special=template.special_texts,
     )
+    return replace(reply, prompt_tokens=len(prompt), sampled_tokens=len(turn.sampled))

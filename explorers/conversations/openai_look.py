@@ -70,7 +70,8 @@ class OpenAILook:
             message["tool_calls"] = calls
         finish = _finish(reply) if not calls else "tool_calls"
         choice = {"index": 0, "finish_reason": finish, "message": message, "logprobs": None}
-        return ChatCompletion.model_validate({**self._answer(model, "chat.completion"), "choices": [choice]})
+        answer = self._answer(model, "chat.completion", reply)
+        return ChatCompletion.model_validate({**answer, "choices": [choice]})
 
     async def _complete(self, *, prompt: str, model: str = "", **asked: object) -> Completion:
         """Raises: as `_chat`."""
@@ -78,7 +79,8 @@ class OpenAILook:
 
         reply = await self._sampled(self.model.complete(prompt, **self._limits(asked)))
         choice = {"index": 0, "finish_reason": _finish(reply), "text": reply.content, "logprobs": None}
-        return Completion.model_validate({**self._answer(model, "text_completion"), "choices": [choice]})
+        answer = self._answer(model, "text_completion", reply)
+        return Completion.model_validate({**answer, "choices": [choice]})
 
     def _limits(self, asked: Mapping[str, object]) -> AskedLimits:
         try:
@@ -98,8 +100,14 @@ class OpenAILook:
             raise
         return reply
 
-    def _answer(self, model: str, kind: str) -> dict[str, object]:
-        return {"id": f"turn{self.model.turns}", "created": int(time.time()), "model": model, "object": kind}
+    def _answer(self, model: str, kind: str, reply: Reply) -> dict[str, object]:
+        return {
+            "id": f"turn{self.model.turns}",
+            "created": int(time.time()),
+            "model": model,
+            "object": kind,
+            "usage": _usage(reply),
+        }
 
 
 def checked_limits(asked: Mapping[str, Any], sampling: Sampling) -> AskedLimits:
@@ -133,6 +141,14 @@ def _calls(reply: Reply) -> list[dict[str, object]]:
         {**call, "function": {**call["function"], "arguments": json.dumps(call["function"]["arguments"])}}
         for call in reply.message.get("tool_calls", ())
     ]
+
+
+def _usage(reply: Reply) -> dict[str, int] | None:
+    """None where an endpoint does not say it."""
+    sent, said = reply.prompt_tokens, reply.sampled_tokens
+    if sent is None or said is None:
+        return None
+    return {"prompt_tokens": sent, "completion_tokens": said, "total_tokens": sent + said}
 
 
 def _overlong() -> Exception:

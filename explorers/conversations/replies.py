@@ -39,3 +39,6 @@ class Reply:
     message: Message
     """The message to append to the conversation: role, content, and where there are
     any, reasoning_content and tool_calls (the valid ones)."""
+    prompt_tokens: int | None = None
+    """Tokens that it was sampled after; None where an endpoint does not say it."""
+    sampled_tokens: int | None = None

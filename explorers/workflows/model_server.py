@@ -9,14 +9,11 @@ from explorers.conversations.look_app import LookApp
 from explorers.conversations.openai_look import OpenAILook
 from explorers.conversations.rollout_app import RolloutApp
 from explorers.workflows.recorded import RecordedWorkflow
-from rft_data.core.errors import RecipeError
+from explorers.workflows.server_settings import SMALL, VLLM, server_settings
 from rft_data.core.protocols import Engine, RolloutContext
 
 if TYPE_CHECKING:
     from explorers.capture.captured_app import CaptureServer
-
-SMALL, VLLM = SERVERS = ("small", "vllm")
-_PARSERS = ("tool_parser", "reasoning_parser")
 
 
 class ModelServer:
@@ -38,7 +35,7 @@ class ModelServer:
 
         Raises: RecipeError.
         """
-        use, parsers = _settings(server)
+        use, parsers = server_settings(server)
         self.is_vllm = use == VLLM
         """Whether it is vLLM's own, for which the engine needs the model's tokenizer."""
         self._workflow = workflow
@@ -58,25 +55,3 @@ class ModelServer:
             return LookApp(OpenAILook(self._workflow.model(engine, ctx), ctx.sampling))
         made: RolloutApp = await self._captured.app(engine, self._workflow.trajectory(ctx))
         return made
-
-
-def _settings(server: str | Mapping[str, object]) -> tuple[str, dict[str, str]]:
-    """Which server, and its parsers. Raises: RecipeError."""
-    found: dict[str, object] = dict(server) if isinstance(server, Mapping) else {"use": server}
-    use = found.pop("use", None)
-    if use not in SERVERS:
-        raise RecipeError(
-            f"explorer.workflow.args.server is {server!r:.200}; wanted one of: {', '.join(SERVERS)}, or "
-            "{use: vllm, tool_parser: hermes}."
-        )
-    parsers: dict[str, str] = {}
-    for name, parser in found.items():
-        if use == SMALL or name not in _PARSERS:
-            raise RecipeError(
-                f"explorer.workflow.args.server has {name!r}; with {{use: vllm}} it may have: "
-                f"{', '.join(_PARSERS)}. The small server finds tool calls and thinking itself."
-            )
-        if not isinstance(parser, str):
-            raise RecipeError(f"explorer.workflow.args.server.{name} is {parser!r}; wanted a name of vLLM's.")
-        parsers[name] = parser
-    return str(use), parsers

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, TypedDict, Unpack
 from explorers.conversations.rollout_app import MODEL, RolloutApp
 from explorers.rewards.scoring import Rewards
 from explorers.workflows.function import playable
-from explorers.workflows.model_server import SMALL, ModelServer
+from explorers.workflows.model_server import ModelServer
 from explorers.workflows.program_doors import Door, Doors, stated_reward
 from explorers.workflows.program_process import Ended, own_environment, resolved, run_program
 from explorers.workflows.recorded import (
@@ -29,6 +29,7 @@ from explorers.workflows.recorded import (
     WorldReward,
     whole_number,
 )
+from explorers.workflows.server_settings import SMALL
 from rft_data.core.errors import RecipeError, RftError, RowError
 from rft_data.core.lookup import load, need
 from rft_data.core.protocols import Engine, RolloutContext
@@ -124,7 +125,7 @@ class ProgramWorkflow(RecordedWorkflow):
         folder = Path(await asyncio.to_thread(tempfile.mkdtemp, prefix=_FOLDER))
         try:
             async with self._doors.served() as address, self._places:
-                ended = await self._ended(folder, self._variables(task, door, address, folder))
+                ended = await self._ended(folder, self._variables(task, door, address, folder), door.key)
             course.state = {
                 "output": ended.output,
                 "status": ended.status,
@@ -136,11 +137,12 @@ class ProgramWorkflow(RecordedWorkflow):
         finally:
             await asyncio.shield(asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True))
 
-    async def _ended(self, folder: Path, variables: Mapping[str, str]) -> Ended:
+    async def _ended(self, folder: Path, variables: Mapping[str, str], key: str) -> Ended:
         """Raises: TimeoutError past the deadline of a program."""
         assert self._command is not None  # noqa: S101 - a workflow of a command
         environment = own_environment({**variables, **self._environment}, folder)
-        running = run_program(self._command, environment, folder, output_kb=self._limits["output_kb"])
+        most = self._limits["output_kb"]
+        running = run_program(self._command, environment, folder, output_kb=most, key=key)
         try:
             async with asyncio.timeout(self._limits["deadline_s"]):
                 return await running

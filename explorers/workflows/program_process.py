@@ -24,6 +24,8 @@ _KEPT_VARIABLES = ("PATH", "LANG", "LC_ALL", "TZ", "LD_LIBRARY_PATH", "SSL_CERT_
 """Variables of this process that a program gets; no others, for some are secrets."""
 _PYTHON = ("python", "python3")
 _CHUNK = 1 << 16
+_HIDDEN = b"[key]"
+"""Stands for the key of a rollout in what its program wrote: outputs become rows and messages of logs."""
 _AFTER_S = 1.0
 """How long the last output is waited for: what a program left behind may hold the pipe open."""
 _START = (
@@ -83,11 +85,16 @@ def own_environment(more: Mapping[str, str], folder: Path) -> dict[str, str]:
 
 
 async def run_program(
-    command: Sequence[str], environment: Mapping[str, str], folder: Path, *, output_kb: int
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    folder: Path,
+    *,
+    output_kb: int,
+    key: str = "",
 ) -> Ended:
     """Run a program to its end; when this is cancelled, it is killed with all that it started.
 
-    Args: output_kb: how much of the end of its output is kept.
+    Args: output_kb: how much of the end of its output is kept. key: what of it is kept nowhere.
     Raises: ConnectionError when it cannot be started, for want of processes or memory.
     """
     mark, now = new_mark(), asyncio.get_running_loop().time
@@ -108,14 +115,22 @@ async def run_program(
             raise ConnectionError(f"the program cannot be started: {err}") from err
         finally:
             os.close(written)
-        reading = asyncio.create_task(_read(output, kept, output_kb << 10))
+        reading = asyncio.create_task(_read(output, kept, (output_kb << 10) + len(key)))
         try:
             status = await process.wait()
         finally:
             await _kill(process, mark)
             await asyncio.wait({reading}, timeout=_AFTER_S)
             reading.cancel()
-    return Ended(status, kept.decode("utf-8", "replace"), now() - began)
+    return Ended(status, _shown(bytes(kept), output_kb << 10, key.encode()), now() - began)
+
+
+def _shown(kept: bytes, most: int, key: bytes) -> str:
+    """The last `most` bytes, of an output that was kept with some before it, for a key may be cut there."""
+    text = kept.replace(key, _HIDDEN) if key else kept
+    if len(kept) > most:  # it may begin with a part of the key
+        text = text[len(key) :]
+    return text.decode("utf-8", "replace")
 
 
 @asynccontextmanager

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Unpack
 from explorers.capture.listening import LOOPBACK, listening
 from explorers.conversations.rollout_app import RolloutApp
 from explorers.rewards.scoring import Rewards
-from explorers.workflows.model_server import SMALL, ModelServer
+from explorers.workflows.model_server import ModelServer
 from explorers.workflows.openings import Openings
 from explorers.workflows.recorded import ConversationArguments, Course, RecordedWorkflow, whole_number
+from explorers.workflows.server_settings import SMALL
 from explorers.workflows.visits import Visits
 from rft_data.core.errors import RecipeError, RowError
 from rft_data.core.lookup import need

@@ -8,6 +8,7 @@ from rft_data.core.errors import RftError
 from rft_data.recipe.algorithms import find_algorithm
 from rft_data.recipe.preflight.devices import colocation_problems, device_problems, reward_device_problems
 from rft_data.recipe.preflight.problem import Problem
+from rft_data.recipe.preflight.served import served_problems
 from rft_data.recipe.preflight.tree import Tree, entries, value
 from rft_data.recipe.presets import OFFLINE, with_preset
 
@@ -21,6 +22,7 @@ def broken_rules(tree: Tree) -> Iterator[Problem]:
     yield from _lengths(tree)
     yield from _group_size(tree)
     yield from _unread(tree)
+    yield from served_problems(tree)
     yield from device_problems(tree)
     yield from reward_device_problems(tree)
     yield from colocation_problems(tree)

@@ -12,7 +12,7 @@ import urllib.request
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -69,14 +69,21 @@ def test_a_tree_of_calls_trains_every_sampled_token_once(tokenizer: Any) -> None
 
 
 def test_tools_and_streams_are_as_the_client_expects_them(tokenizer: Any) -> None:
-    row, _ = rows_of(play(tokenizer, program("tools"), call("add", a=2), "5", "4"))
+    played = play(tokenizer, program("tools"), call("add", a=2), "5", "4")
+    row, plain = rows_of(played)
     assert [m["role"] for m in row.messages] == ["user", "assistant", "tool", "assistant"]
     assert row.tools is not None
+    said, seen = played[1].said, played[1].seen
+    told = json.loads(plain.metadata["environment_state"]["output"])
+    assert told == [[len(seen[n]), len(said[n])] for n in range(3)], "its usage"
 
 
 def test_choices_with_tools_are_streamed_to_the_real_client(tokenizer: Any) -> None:
-    rows = rows_of(play(tokenizer, program("streams"), call("add", a=2), "4"))
+    played = play(tokenizer, program("streams"), call("add", a=2), "4")
+    rows = rows_of(played)
     assert [row.completion_text for row in rows] == ["", "4"]
+    told = json.loads(rows[-1].metadata["environment_state"]["output"])
+    assert told == [len(played[1].seen[0]), sum(map(len, played[1].said))], "a prompt, and both answers"
     assert {row.reward for row in rows[-1:]} == {1.0}
 
 
@@ -123,6 +130,21 @@ def test_a_crash_is_infrastructure_and_never_a_reward(tokenizer: Any) -> None:
     assert counts["rollouts_failed/infrastructure"] == 1.0, counts
 
 
+def test_what_a_program_says_of_its_key_is_kept_nowhere(
+    tokenizer: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = "a-key-of-32-letters-and-no-other"
+    monkeypatch.setattr("explorers.workflows.program_doors.secrets.token_urlsafe", lambda _: key)
+    with caplog.at_level("DEBUG"):
+        kept, _, _ = play(tokenizer, program("tells_its_key", environment={"STATUS": "0"}), "4")
+        fallen, _, _ = play(tokenizer, program("tells_its_key", environment={"STATUS": "5"}), *"44")
+    (row,) = rows_of((kept, cast(Any, None), None))
+    output = row.metadata["environment_state"]["output"]
+    assert "'OPENAI_API_KEY': '[key]'" in output
+    assert isinstance(fallen, ConnectionError)
+    assert key[1:] not in f"{row}{fallen}{caplog.text}"
+
+
 def test_a_request_that_cannot_be_honoured_is_named(tokenizer: Any) -> None:
     outcome, _, _ = play(tokenizer, program("refused"), "4")
     assert isinstance(outcome, RowError)
@@ -156,6 +178,16 @@ def test_a_program_that_leaves_a_server_behind_is_over_when_it_ends(tmp_path: Pa
     ended = asyncio.run(asyncio.wait_for(running, 30))
     assert ended.status == 0
     wait_for(lambda: not _alive(int(ended.output)))
+
+
+def test_of_a_long_output_the_end_is_kept_without_a_part_of_the_key(tmp_path: Path) -> None:
+    key, environment = "abcdefgh", own_environment({}, tmp_path)
+    for before in range(9):  # the cut goes through every letter of the key
+        said = f"print({key!r} + 'x' * {1024 - before}, end='')"
+        running = run_program([sys.executable, "-c", said], environment, tmp_path, output_kb=1, key=key)
+        output = asyncio.run(running).output
+        assert set(output.replace("[key]", "")) == {"x"}
+        assert 1000 < len(output) <= 1024 + 5
 
 
 def test_a_cancelled_rollout_leaves_no_program(tokenizer: Any, tmp_path: Path) -> None:

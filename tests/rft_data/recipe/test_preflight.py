@@ -249,6 +249,38 @@ def test_an_engine_that_cannot_spread_so_is_refused(
     assert len(found.splitlines()) == 2
 
 
+PROGRAM = "explorer.workflow={use: program, args: {command: [python, a.py], server: %s}}"
+
+
+@pytest.mark.parametrize(
+    ("server", "engine", "message"),
+    [
+        ("vllm", "{use: transformers}", "explorer.engine.use is 'transformers', and it needs 'vllm'"),
+        ("{use: vllm, tool_parser: hermes}", "{use: routed}", "explorer.engine.use is 'routed', and it"),
+        ("vllm", f"{{use: vllm, options: {SPREAD}}}", "options spread the engine (tensor 2 x data 2)"),
+        ("vlm", "{use: vllm}", "server is 'vlm'; wanted one of: small, vllm"),
+        ("{use: vllm, parser: hermes}", "{use: vllm}", "server has 'parser'; with"),
+        ("vllm", "{use: vllm}", "looks at images, and only text can be recorded there"),
+    ],
+)
+def test_a_server_that_the_engine_cannot_have_is_refused_before_a_run(
+    tmp_path: Path, server: str, engine: str, message: str
+) -> None:
+    changes = [PROGRAM % server, f"explorer.engine={engine}"]
+    if "images" in message:
+        (tmp_path / "config.json").write_text('{"vision_config": {}}')
+        changes.append(f"model={{path: {tmp_path}}}")
+    path = write_recipe(tmp_path)
+    found = mistakes(path, *changes)
+    assert re.search(rf"command line explorer\.workflow\.args\.server: .*{re.escape(message)}", found), found
+    with pytest.raises(RecipeError, match=re.escape(message)):
+        load_recipe(path, changes)
+    named = changes[0].replace("workflow={", "workflows={played: {") + "}"
+    assert "explorer.workflows.played.args.server: " in mistakes(path, named, *changes[1:])
+    if "options" not in engine:
+        validate_recipe(path, [PROGRAM % "{use: vllm, tool_parser: hermes}", "explorer.engine={use: vllm}"])
+
+
 ON_SECOND = "explorer.reward=[{use: reward_model, args: {model: scorer, device: 'cuda:1'}}]"
 
 

@@ -39,6 +39,13 @@ def two_turns():
     leave(1.0 if again == TASK["answer"] else 0.0)
 
 
+def tells_its_key():
+    """As programs do that print their settings."""
+    ask(TASK["messages"])
+    sys.stdout.write(f"{dict(os.environ)}\n")
+    sys.exit(int(os.environ["STATUS"]))
+
+
 def posted():
     ask(TASK["messages"])
     assert post(os.environ["RFT_REWARD_URL"], {"reward": 0.5, "parts": {"form": 1}}) == {"reward": 0.5}
@@ -59,15 +66,20 @@ def tools():
     import openai
 
     client, messages = openai.OpenAI(max_retries=0), list(TASK["messages"])
-    said = client.chat.completions.create(model="policy", messages=messages, tools=[ADD]).choices[0]
+    whole = client.chat.completions.create(model="policy", messages=messages, tools=[ADD])
+    said, first = whole.choices[0], whole.usage
     assert said.finish_reason == "tool_calls", said
     call = said.message.tool_calls[0]
     assert json.loads(call.function.arguments) == {"a": 2}
     result = {"role": "tool", "tool_call_id": call.id, "content": "5"}
     messages += [said.message.model_dump(exclude_none=True), result]
-    stream = client.chat.completions.create(model="policy", messages=messages, tools=[ADD], stream=True)
-    said = "".join(chunk.choices[0].delta.content or "" for chunk in stream)
-    assert client.completions.create(model="policy", prompt="2+2=").choices[0].text == "4"
+    asked = {"messages": messages, "tools": [ADD], "stream_options": {"include_usage": True}}
+    *chunks, last = client.chat.completions.create(model="policy", **asked, stream=True)
+    said = "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
+    plain = client.completions.create(model="policy", prompt="2+2=")
+    assert plain.choices[0].text == "4"
+    used = [[one.prompt_tokens, one.completion_tokens] for one in (first, last.usage, plain.usage)]
+    sys.stdout.write(json.dumps(used))
     assert client.models.list().data[0].id == os.environ["OPENAI_MODEL"]
     leave({"reward": float(said == TASK["answer"]), "parts": {"streamed": 1.0}})
 
@@ -78,7 +90,10 @@ def streams():
 
     said, finished = {}, {}
     asked = {"messages": TASK["messages"], "tools": [ADD], "n": 2, "stream": True}
+    asked["stream_options"] = {"include_usage": True}
     for chunk in openai.OpenAI(max_retries=0).chat.completions.create(model="policy", **asked):
+        if chunk.usage:
+            sys.stdout.write(json.dumps([chunk.usage.prompt_tokens, chunk.usage.completion_tokens]))
         for choice in chunk.choices:
             said.setdefault(choice.index, []).append(choice.delta)
             finished[choice.index] = choice.finish_reason or finished.get(choice.index)
