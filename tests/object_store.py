@@ -4,6 +4,7 @@ moto is not imported here: Flask's proxies, once loaded, break vLLM's look over 
 """
 
 import importlib.util
+import json
 import socket
 import subprocess
 import sys
@@ -11,7 +12,7 @@ import threading
 import urllib.request
 import uuid
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 
 import pytest
 
@@ -56,6 +57,24 @@ def bucket(store_server: str, monkeypatch: pytest.MonkeyPatch) -> str:
     with urllib.request.urlopen(asked) as answer:  # noqa: S310 - the server above
         assert answer.status == 200
     return f"s3://{name}"
+
+
+@contextmanager
+def refused(server: str) -> Iterator[None]:
+    """The server takes nobody's credentials for a `with` block, as when they have expired."""
+    requests_without = _asked_for_credentials(server, "0")
+    try:
+        yield
+    finally:
+        _asked_for_credentials(server, requests_without)
+
+
+def _asked_for_credentials(server: str, after: str) -> str:
+    """Have the server look at credentials after so many requests; returns the number of before."""
+    plain = {"Content-Type": "text/plain"}
+    asked = urllib.request.Request(f"{server}/moto-api/reset-auth", after.encode(), plain)  # noqa: S310
+    with urllib.request.urlopen(asked) as answer:  # noqa: S310 - the server above
+        return str(json.loads(answer.read())["PREVIOUS_INITIAL_NO_AUTH_ACTION_COUNT"])
 
 
 def listens(port: int) -> bool:

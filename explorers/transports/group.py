@@ -51,6 +51,11 @@ def answer_key(wait: str) -> str:
     return f"answer/{wait}"
 
 
+def asker(wait: str) -> str:
+    """Who waits: the same for all waits of one explorer until it is started again."""
+    return wait.partition("/")[0]
+
+
 class Answer(TypedDict):
     """What a sender answers a wait, as JSON."""
 
@@ -149,6 +154,7 @@ class GroupTransport:
         self._host, self._port = host, port
         self._explorer = explorer
         self._deadline_s = deadline_s
+        self._asker = secrets.token_hex(8)
         self._store: Any = None
         self._closed = False
 
@@ -186,7 +192,7 @@ class GroupTransport:
         need("torch", "train", _WHY)
         import torch.distributed as dist
 
-        wait = secrets.token_hex(8)
+        wait = f"{self._asker}/{secrets.token_hex(4)}"
         try:
             if self._store is None:
                 allowed = timedelta(seconds=STEP_S)

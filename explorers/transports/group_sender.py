@@ -1,7 +1,8 @@
 """The run's side of `group.py`: broadcasts a published version to the explorers that ask for it.
 
 Whoever was offered a version is waited for a little, so that all get it at once; who comes later, because it
-died and was started again, gets it then.
+died and was started again, gets it then. Where a group fails although its explorers live, some of them cannot
+reach each other: from then on each of them is sent to by itself, and one that nobody reaches delays no other.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import numpy as np
 import torch.distributed as dist
 
 from explorers.transports.arrival import is_needed
-from explorers.transports.group import LOOK_S, STEP_S, Group, answer_key, asked_key
+from explorers.transports.group import LOOK_S, STEP_S, Group, answer_key, asked_key, asker
 from rft_data.core.errors import IntegrityError, RftError
 from rft_data.core.files import manifest_bytes, parse_manifest
 from rft_data.core.rows import WeightRef
@@ -31,7 +32,7 @@ _GATHER_S = 10.0
 
 
 class GroupSender:
-    """Sends published folders; one thread, one group at a time."""
+    """Sends published folders: to one group at a time, and beside it to explorers by themselves."""
 
     def __init__(self, backend: str, host: str, gather_s: float = _GATHER_S) -> None:
         """Open the store at `host`, an address of this machine that the explorers can reach."""
@@ -51,6 +52,10 @@ class GroupSender:
         self._wanted: dict[str, WeightRef] = {}
         """What each explorer was offered last and has not got."""
         self._answered: set[str] = set()
+        self._failed: dict[WeightRef, frozenset[str]] = {}
+        """The askers that a version did not reach as a group."""
+        self._alone: dict[str, str] = {}
+        """Explorers that are sent to by themselves, each as the asker that it was then."""
         self._groups = 0
         self._changed = threading.Condition()
         self._closed = False
@@ -82,9 +87,17 @@ class GroupSender:
                 time.sleep(LOOK_S)
                 continue
             ref, here = due
+            self._answered.update(here.values())
+            if here.keys() <= self._alone.keys():
+                for name, wait in here.items():
+                    sending = (ref, {name: wait}, self._new_group())
+                    threading.Thread(target=self._send_alone, args=sending, daemon=True).start()
+                continue
             del since[ref]
-            if self._send(ref, here):
+            if self._send(self._store, ref, here, self._new_group()):
                 self._served(ref, here)
+            elif len(here) > 1:
+                self._failed[ref] = frozenset(map(asker, here.values()))
 
     def _due(
         self, wanted: Mapping[str, WeightRef], since: dict[WeightRef, float]
@@ -96,12 +109,42 @@ class GroupSender:
         for ref in sorted(set(wanted.values()), key=lambda ref: ref.version):
             offered = [name for name, one in wanted.items() if one == ref]
             here = {name: wait for name in offered if (wait := self._waiting(name, ref.version))}
+            self._part(ref, here)
+            if alone := {name: wait for name, wait in here.items() if name in self._alone}:
+                return ref, alone
             if not here:
                 continue
             began = since.setdefault(ref, time.monotonic())
-            if len(here) == len(offered) or time.monotonic() >= began + self._gather_s:
+            together = [name for name in offered if name not in self._alone]
+            if len(here) == len(together) or time.monotonic() >= began + self._gather_s:
                 return ref, here
         return None
+
+    def _part(self, ref: WeightRef, here: Mapping[str, str]) -> None:
+        """Decide who is sent to by itself, of those that ask for a version."""
+        asking = {name: asker(wait) for name, wait in here.items()}
+        for name, one in asking.items():
+            if self._alone.get(name, one) != one:  # it was started again, perhaps elsewhere
+                del self._alone[name]
+        failed = self._failed.get(ref, frozenset())
+        if failed and failed.issubset(asking.values()):
+            del self._failed[ref]
+            parted = {name: one for name, one in asking.items() if one in failed}
+            self._alone |= parted
+            log.warning(
+                "explorers %s live, but do not all reach each other; from now on each is sent to by itself",
+                ", ".join(parted),
+            )
+
+    def _new_group(self) -> str:
+        self._groups += 1
+        return str(self._groups)
+
+    def _send_alone(self, ref: WeightRef, wait: Mapping[str, str], group: str) -> None:
+        """Send to one explorer, with a connection of this thread's own: a wait holds it."""
+        store = dist.TCPStore(self.host, self.port, None, False, timedelta(seconds=STEP_S))
+        if self._send(store, ref, wait, group):
+            self._served(ref, wait)
 
     def _waiting(self, explorer: str, version: int) -> str:
         """The wait of an explorer that was not answered yet; empty if there is none."""
@@ -109,43 +152,42 @@ class GroupSender:
         wait = self._store.get(key).decode() if self._store.check([key]) else ""
         return "" if wait in self._answered else wait
 
-    def _send(self, ref: WeightRef, waits: Mapping[str, str]) -> bool:
-        """Broadcast `ref` to these; whether all have it, or cannot get it."""
-        self._answered.update(waits.values())
-        self._groups += 1
-        directory, name = Path(ref.path), str(self._groups)
+    def _send(self, store: dist.Store, ref: WeightRef, waits: Mapping[str, str], group: str) -> bool:
+        """Broadcast `ref` to these as one group; whether all have it, or cannot get it."""
+        directory = Path(ref.path)
         try:
             content = manifest_bytes(directory)
             needed = [one for one in parse_manifest(content, directory)["files"] if is_needed(one)]
             files = {one: _mapped(directory / one) for one in needed}
         except (RftError, OSError) as err:
-            self._answer(waits, [{"error": str(err)} for _ in waits])
+            _answer(store, waits, [{"error": str(err)} for _ in waits])
             return True
         size = 1 + len(waits)
-        common = {"group": name, "size": size, "manifest": content.decode()}
+        common = {"group": group, "size": size, "manifest": content.decode()}
         common["files"] = {one: len(data) for one, data in files.items()}
-        self._answer(waits, [{**common, "rank": rank} for rank in range(1, size)])
+        _answer(store, waits, [{**common, "rank": rank} for rank in range(1, size)])
         try:
-            group = Group(self._backend, self._store, name, 0, size, self.host)
+            joined = Group(self._backend, store, group, 0, size, self.host)
             for data in files.values():
-                group.broadcast(data)
-            group.leave()
+                joined.broadcast(data)
+            joined.leave()
         except RuntimeError as err:  # of torch: an explorer died; the others ask again
             log.warning("version %d did not reach all of %s: %s", ref.version, ", ".join(waits), err)
             return False
         for wait in waits.values():
-            self._store.delete_key(answer_key(wait))
+            store.delete_key(answer_key(wait))
         return True
-
-    def _answer(self, waits: Mapping[str, str], answers: Sequence[Mapping[str, object]]) -> None:
-        for wait, answer in zip(waits.values(), answers, strict=True):
-            self._store.set(answer_key(wait), json.dumps(answer))
 
     def _served(self, ref: WeightRef, explorers: Mapping[str, str]) -> None:
         with self._changed:
             for name in explorers:
                 if self._wanted.get(name) == ref:
                     del self._wanted[name]
+
+
+def _answer(store: dist.Store, waits: Mapping[str, str], answers: Sequence[Mapping[str, object]]) -> None:
+    for wait, answer in zip(waits.values(), answers, strict=True):
+        store.set(answer_key(wait), json.dumps(answer))
 
 
 def _mapped(file: Path) -> np.memmap:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from rft_data.core.errors import DiskFullError, FencedError, IntegrityError
-from rft_data.core.objects import reached
+from rft_data.core.objects import check_credentials, reached
 
 RESERVE_BYTES = 64 << 20
 """Space kept free on the disk, because compaction and checkpoints need some."""
@@ -88,13 +88,15 @@ def _raise_unreached(location: str, name: str) -> NoReturn:
 def damage_named(location: str, name: str) -> Iterator[None]:
     """Turn what Lance says of a damaged file into an error that names the remedy.
 
-    Not for object stores, whose errors are more often of the network.
-    Raises: IntegrityError.
+    Not for object stores, whose errors are more often of the network or of credentials.
+    Raises: IntegrityError; StalledError where a store refuses the credentials.
     """
     try:
         yield
     except (OSError, RuntimeError, ValueError) as err:
         said = str(err)
+        if "://" in location:
+            check_credentials(f"{location}/{name}.lance", err)
         if "://" in location or not _DAMAGE.search(said) or _SHORTAGE.search(said):
             raise
         raise IntegrityError(

@@ -17,7 +17,7 @@ from rft_data.buffer.unfinished import MARK, check_finished, unfinished
 from rft_data.core.errors import BusyError, FencedError, IntegrityError, MissingFileError
 from rft_data.core.files import make_folder, write_text
 from rft_data.core.lock import Lock, holder
-from rft_data.core.objects import Objects
+from rft_data.core.objects import Objects, reached
 from rft_data.core.schema import OLDEST_COPIED, SCHEMA_VERSION
 
 if TYPE_CHECKING:
@@ -117,9 +117,13 @@ class ObjectPrefix:
 
         `repairing`: a repair may open what others must not write to.
         Raises: MissingFileError if it does not exist, IntegrityError if it has another schema version, or a
-            repair of it was interrupted.
+            repair of it was interrupted; StalledError if the store cannot be reached.
         """
         self.epoch = 0
+        with reached(url):
+            self._open(url, db, read_only=read_only, repairing=repairing)
+
+    def _open(self, url: str, db: DBConnection, *, read_only: bool, repairing: bool) -> None:
         if OWNER not in db.list_tables().tables:
             if read_only:
                 raise MissingFileError(f"there is no buffer at {url} (it has no table '{OWNER}').")

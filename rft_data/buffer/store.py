@@ -10,7 +10,7 @@ import os
 import threading
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from datetime import timedelta
 from functools import cached_property
 from pathlib import Path
@@ -32,7 +32,7 @@ from rft_data.core.errors import BusyError, FencedError, RftError
 from rft_data.core.failpoints import failpoint
 from rft_data.core.filters import Filter, to_sql
 from rft_data.core.named_tables import known_columns, table_schema
-from rft_data.core.objects import PATIENT, Objects
+from rft_data.core.objects import PATIENT, Objects, reached
 from rft_data.core.schema import TABLES
 
 if TYPE_CHECKING:
@@ -119,14 +119,15 @@ class Store:
         """LanceDB, for searches and object stores; all else is done by Lance itself, without this import."""
         import lancedb  # 1 s
 
-        return lancedb.connect(
-            self.location,
-            session=lancedb.Session(
-                metadata_cache_size_bytes=_CACHE_BYTES, index_cache_size_bytes=_CACHE_BYTES
-            ),
-            storage_options={**_STORAGE_OPTIONS, **self._patience},
-            read_consistency_interval=timedelta(0),  # else a reader never sees another process's commits
-        )
+        with nullcontext() if self.local else reached(self.location):
+            return lancedb.connect(
+                self.location,
+                session=lancedb.Session(
+                    metadata_cache_size_bytes=_CACHE_BYTES, index_cache_size_bytes=_CACHE_BYTES
+                ),
+                storage_options={**_STORAGE_OPTIONS, **self._patience},
+                read_consistency_interval=timedelta(0),  # else a reader never sees another process's commits
+            )
 
     def table(self, name: str) -> Any:
         """The LanceDB table, created empty if this store may write; None if absent and read-only."""

@@ -110,6 +110,14 @@ def resume(
         list[str] | None,
         typer.Argument(help="steps=NUMBER: go on to so many optimizer steps; explore: groups=NUMBER."),
     ] = None,
+    take_over: Annotated[
+        bool,
+        typer.Option(
+            "--take-over",
+            help="On an object store: also while another machine seems to be at work on it; if it is, it "
+            "stores nothing more.",
+        ),
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Continue a run from its own stored recipe; a finished one goes on with steps=NUMBER."""
@@ -120,7 +128,7 @@ def resume(
 
         loaded = load_run(run_folder(run_dir), changes or [], of=run_dir)
         if not served_rank(loaded):
-            say(run_to_end(loaded, f"resume {run_dir}", as_json=as_json))
+            say(run_to_end(loaded, f"resume {run_dir}", as_json=as_json, take_over=take_over))
 
 
 @app.command("help")

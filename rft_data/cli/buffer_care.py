@@ -45,8 +45,14 @@ def repair(
         from rft_data.buffer.care import repair as mend
         from rft_data.buffer.care import repair_stored
         from rft_data.core.scratch import on_store
+        from rft_data.run.occupied import check_repairable
 
-        done = repair_stored(uri, dry_run=dry_run) if on_store(uri) else mend(Path(uri), dry_run=dry_run)
+        if not on_store(uri):
+            done = mend(Path(uri), dry_run=dry_run)
+        else:
+            if not dry_run:
+                check_repairable(uri)
+            done = repair_stored(uri, dry_run=dry_run)
         show(done.as_json(), done.text(), as_json=as_json)
 
 

@@ -25,15 +25,17 @@ from trainers.ranks.follower import served_torchrun
 log = logging.getLogger(__name__)
 
 
-def run_to_end(recipe: RunRecipe, again: str, *, as_json: bool = False) -> str:
+def run_to_end(recipe: RunRecipe, again: str, *, as_json: bool = False, take_over: bool = False) -> str:
     """Run or continue; returns the text for stdout.
 
-    Args: again: the command that names this recipe. as_json: the summary for programs.
+    Args: again: the command that names this recipe. as_json: the summary for programs. take_over: also a run
+        that is at work on another machine.
     """
     directory, buffer, named = recipe.folder, recipe.buffer.uri, recipe.run_dir
     log.info("run '%s' in %s (continue a stopped run with: rft resume %s)", recipe.name, directory, named)
     with following(directory, quiet=quiet()):
-        summary = conduct(recipe) if recipe.placement.use == "ray" else run_recipe(recipe)
+        act = conduct if recipe.placement.use == "ray" else run_recipe
+        summary = act(recipe, take_over=take_over)
     if as_json or "pictures" not in summary:
         return json.dumps(summary, indent=1)
     found = cast("OnlineSummary", summary)

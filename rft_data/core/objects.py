@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +13,11 @@ from rft_data.core.errors import DiskFullError, RftError, StalledError
 PATIENT: Mapping[str, str] = {"client_max_retries": "100", "client_retry_timeout": "300"}
 """Options of a client that goes on asking for 5 minutes while the store does not answer; without them it
 asks 4 times, within a second if connections are refused."""
+_REFUSED = re.compile(
+    r"\b40[13] (?:Forbidden|Unauthorized)|\bstatus: 40[13]\b|lacked the necessary privileges"
+)
+"""What Lance's client says, in three ways, of credentials that the store does not take."""
+_CODE = re.compile(r"<Code>(\w+)</Code>")
 
 
 class Objects:
@@ -73,7 +79,8 @@ def reached(url: str) -> Iterator[None]:
         yield
     except RftError:
         raise
-    except (OSError, RuntimeError) as err:
+    except (OSError, RuntimeError, ValueError) as err:
+        check_credentials(url, err)
         if "No space left" in str(err):
             raise DiskFullError(
                 f"the disk of this machine has no room for object {url}; free some space and go on: nothing "
@@ -84,3 +91,19 @@ def reached(url: str) -> Iterator[None]:
             "and AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION and AWS_ENDPOINT are right; nothing "
             "that was stored is lost."
         ) from err
+
+
+def check_credentials(url: str, err: Exception) -> None:
+    """Name the cause of an error of Lance, if the store refused the credentials. Such a call is not repeated.
+
+    Raises: StalledError.
+    """
+    said = str(err)
+    if not _REFUSED.search(said):
+        return
+    code = _CODE.search(said)
+    raise StalledError(
+        f"the store refuses {url}{f' ({code[1]})' if code else ''}: the credentials in AWS_ACCESS_KEY_ID, "
+        "AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN are wrong, have expired, or may not do this. Give "
+        "others and go on; nothing that was stored is lost."
+    ) from err

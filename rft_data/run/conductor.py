@@ -36,13 +36,14 @@ _RESTARTS = 3
 class Conductor:
     """The actor's body."""
 
-    def run(self, recipe: bytes, folder: str, path: list[str], home: str) -> bytes:
+    def run(self, recipe: bytes, folder: str, path: list[str], home: str, take_over: bool = False) -> bytes:
         """Run or resume; answers the summary or the error as JSON.
 
         Args:
             folder: the working directory that the recipe's paths start from.
             path: where code is found.
             home: the id of the node that `folder` is on.
+            take_over: as `run_recipe` takes it, for the first of its starts.
         """
         context = need("ray", "ray", "a conductor").get_runtime_context()
         if error := _elsewhere(home, context.get_node_id(), folder):
@@ -54,15 +55,16 @@ class Conductor:
         from rft_data.run.start import run_recipe
 
         loaded = _received(recipe)
-        if context.was_current_actor_reconstructed:
+        again = context.was_current_actor_reconstructed
+        if again:
             give_back_places(loaded.run_id)
         try:
-            return encode_result(run_recipe(loaded))
+            return encode_result(run_recipe(loaded, take_over=take_over and not again))
         except RftError as err:
             return encode_error(err)
 
 
-def conduct(recipe: RunRecipe) -> dict[str, object]:
+def conduct(recipe: RunRecipe, *, take_over: bool = False) -> dict[str, object]:
     """Run a recipe of placement `ray` to its end; returns its summary.
 
     Ctrl-C once asks the run to drain and checkpoint, twice ends it at once. A cluster is started only if
@@ -74,13 +76,13 @@ def conduct(recipe: RunRecipe) -> dict[str, object]:
     ray = need("ray", "ray", "placement 'ray'")
     mine = connect(recipe.placement.address)
     try:
-        return _conducted(ray, recipe)
+        return _conducted(ray, recipe, take_over)
     finally:
         if mine:
             ray.shutdown()
 
 
-def _conducted(ray: ModuleType, recipe: RunRecipe) -> dict[str, object]:
+def _conducted(ray: ModuleType, recipe: RunRecipe, take_over: bool) -> dict[str, object]:
     name = f"rft-{recipe.name}"
     home = ray.get_runtime_context().get_node_id()
     options = {"name": name, "namespace": NAMESPACE, "num_cpus": 0, "max_restarts": _RESTARTS}
@@ -92,7 +94,7 @@ def _conducted(ray: ModuleType, recipe: RunRecipe) -> dict[str, object]:
             f"run '{recipe.name}' is conducted on this Ray cluster already (actor '{name}'); wait for it, or "
             f"end it with: rft stop {recipe.run_dir}"
         ) from err
-    answer = actor.run.remote(_sent(recipe), os.getcwd(), sys.path, home)
+    answer = actor.run.remote(_sent(recipe), os.getcwd(), sys.path, home, take_over)
     try:
         try:
             return dict(decode_answer(ray.get(answer)))

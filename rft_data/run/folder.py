@@ -29,6 +29,7 @@ from rft_data.recipe.recipe import RunRecipe
 from rft_data.recipe.stored import as_it_was_read
 from rft_data.run.attached import attach
 from rft_data.run.mirror import Mirror, run_folder
+from rft_data.run.occupied import check_ended
 from rft_data.run.record import RECIPE_FILE
 from rft_data.run.status import stored_recipe
 from rft_data.sampler import make_policy
@@ -77,8 +78,10 @@ class Progress:
 class Run:
     """An open run; owns its buffer until `close`."""
 
-    def __init__(self, recipe: RunRecipe) -> None:
+    def __init__(self, recipe: RunRecipe, *, take_over: bool = False) -> None:
         """Open the folder and the buffer, new or to be continued; nothing is recorded before `begin`.
+
+        Args: take_over: also a run on an object store that is at work on another machine, which it ends.
 
         Raises: ResumeError when the folder holds a run of another recipe; BusyError when another
             process is running it; ResumeError when a file of it is damaged.
@@ -90,6 +93,8 @@ class Run:
         self._mirror: Mirror | None = None
         if on_store(recipe.run_dir):
             self._check_stored(recipe)
+            if not take_over:
+                check_ended(recipe.run_dir)
             self._mirror = Mirror(recipe.run_dir)
         try:
             self._open(recipe)

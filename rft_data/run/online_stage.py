@@ -96,9 +96,7 @@ def _train(
             step=at.step,
             on_step=stepped,
             stop_requested=lambda: control.stop_requested,
-            shared_gpus=SharedGpus([one.role for one in exploring.fleet.members], stage.step_deadline_s)
-            if stage.colocated
-            else None,
+            shared_gpus=SharedGpus(exploring.fleet, stage.step_deadline_s) if stage.colocated else None,
         )
         loop.publish_first()
         # again, so that an engine's random numbers go on from where they were in a run without a break

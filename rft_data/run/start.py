@@ -33,19 +33,21 @@ _DEATHS = 3
 """How often the trainer may die between two checkpoints."""
 
 
-def run_recipe(recipe: RunRecipe) -> dict[str, object]:
+def run_recipe(recipe: RunRecipe, *, take_over: bool = False) -> dict[str, object]:
     """Run what is not done yet and return the summary.
 
     When the trainer dies, the run starts again from its newest checkpoint, as `rft resume` does.
     Files that the recipe imports are stored first. Of the run itself nothing is recorded before the recipe
     has been checked.
+    Args: take_over: also a run on an object store that is at work on another machine, which it ends.
     Raises: RecipeError and other RftErrors; MissingExtraError before anything is made.
     """
     check_extras(recipe)
     prepare_process()
     deaths: Counter[int] = Counter()
     while True:
-        with closing(Run(recipe)) as run:
+        with closing(Run(recipe, take_over=take_over)) as run:
+            take_over = False  # after a death the run is another's if that took it over meanwhile
             if run.summary is not None:
                 log.info(
                     "this run is complete; go on: rft resume %s steps=NUMBER (explore: groups=NUMBER); start "

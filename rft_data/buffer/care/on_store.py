@@ -23,7 +23,7 @@ from rft_data.buffer.takeover import take_over
 from rft_data.buffer.unfinished import MARK, mark
 from rft_data.core.failpoints import failpoint
 from rft_data.core.files import file_digest
-from rft_data.core.objects import Objects
+from rft_data.core.objects import Objects, reached
 from rft_data.core.schema import SCHEMA_VERSION
 
 if TYPE_CHECKING:
@@ -72,7 +72,8 @@ def repair_stored(url: str, *, dry_run: bool = False) -> Repaired:
 def _opened(url: str) -> DBConnection:
     import lancedb  # 1 s
 
-    return lancedb.connect(url, read_consistency_interval=timedelta(0))
+    with reached(url):
+        return lancedb.connect(url, read_consistency_interval=timedelta(0))
 
 
 @contextmanager

@@ -346,6 +346,38 @@ def test_a_group_without_one_of_its_members_is_made_again(
     assert "version 0 is asked for again" in caplog.text
 
 
+def test_an_explorer_that_reaches_no_other_costs_them_one_try_and_no_later_version(
+    tied: Any, sender: GroupSender, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It asks, as its way to the store is open, and then waits for a group that does not come together."""
+    *others, lost = of_group(sender, "one", "two", "lost")
+    lost._received = lambda answer: type(lost)._received(lost, {**answer, "group": "elsewhere"})
+    first, second = tied.ref("a"), tied.ref("b")
+
+    def all_others_get(ref: WeightRef) -> bool:
+        found = list(pool.map(lambda one: one.fetch(ref), others))
+        return all(same_as_published(arrived, ref) for arrived in found)
+
+    with ThreadPoolExecutor() as pool:
+        sender.offer(first, ["one", "two", "lost"])
+        failing = pool.submit(lost.fetch, first)
+        assert all_others_get(first)
+        sender.offer(second, ["one", "two"])
+        assert all_others_get(second)
+        assert not failing.done(), "it still asks"
+        lost.close()
+        assert isinstance(failing.exception(), StalledError)
+    assert caplog.text.count("did not reach all of one, two, lost") == 1
+    assert "explorers one, two, lost live, but do not all reach each other" in caplog.text
+    [again] = of_group(sender, "one")  # as if it was started on another node
+    sender.offer(third := tied.ref("a"), ["one", "two"])
+    with ThreadPoolExecutor() as pool:
+        assert all(
+            same_as_published(one, third) for one in pool.map(lambda t: t.fetch(third), [again, others[1]])
+        )
+    assert "one" not in sender._alone
+
+
 def test_a_group_refuses_damage_and_says_what_it_cannot_have(tied: Any, sender: GroupSender) -> None:
     [one] = of_group(sender, "one")
     broken, gone = damaged(tied.ref("a")), tied.ref("b")

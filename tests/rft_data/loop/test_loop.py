@@ -2,13 +2,23 @@
 
 import contextlib
 import json
+import threading
 from collections.abc import Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from rft_data.core.errors import EngineError, IntegrityError, RftError, StalledError, Stopped, TrainingError
+from rft_data.core.errors import (
+    EngineError,
+    IntegrityError,
+    RftError,
+    RoleDiedError,
+    StalledError,
+    Stopped,
+    TrainingError,
+)
 from rft_data.core.protocols import RoleSpec
 from rft_data.core.rows import GroupResult, Ticket
 from rft_data.loop.dispatch import Dispatcher
@@ -48,23 +58,40 @@ def test_loop_trains_every_step_and_keeps_its_books(tmp_path: Path, settings: di
     house.close()
 
 
+@pytest.mark.parametrize("dies", [False, True])
 def test_engines_sleep_while_the_trainer_on_their_gpus_takes_a_step(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dies: bool
 ) -> None:
+    """Also one that died after its last group was stored, and is up again only after a while."""
     house, called = House(tmp_path, 0, steps=2, rule="two"), list[str]()
-    house.loop.shared_gpus = SharedGpus([house.explorer], 60)
-    for role in (house.explorer, house.trainer):
+    house.loop.shared_gpus = SharedGpus(house.loop.exploring.fleet, 60)
+    explorer, again = house.explorer, house.explorer.restart
+    for role in (explorer, house.trainer):
 
         def noted(method: str, *args: Any, call: Any = role.call, **more: Any) -> Any:
             called.append(method)
-            return call(method, *args, **more)
+            done = call(method, *args, **more)
+            if dies and called.count("explore") == 2 and method == "explore":
+                explorer.close()
+                done = Future[Any]()
+                done.set_exception(RoleDiedError("it died"))
+            return done
 
         monkeypatch.setattr(role, "call", noted)
+
+    def slow_restart() -> Future[None]:
+        started = Future[None]()
+        threading.Timer(0.1, lambda: started.set_result(again().result())).start()
+        return started
+
+    monkeypatch.setattr(explorer, "restart", slow_restart)
     house.loop.run()
     house.check()
     house.close()
+    said = [name for name in called if name not in ("metrics", "close")]
     one_step = ["explore", "sleep", "step", "save_weights", "wake", "load_weights"]
-    assert [name for name in called if name != "metrics"] == ["save_weights", "load_weights", *one_step * 2]
+    second = ["explore", "load_weights", *one_step[1:]] if dies else one_step
+    assert said == ["save_weights", "load_weights", *one_step, *second]
 
 
 def crash_points() -> list[tuple[str, str]]:

@@ -156,7 +156,7 @@ def test_a_run_goes_on_with_an_empty_disk(url: str, node: Node, tmp_path: Path) 
     assert (seen["run_dir"], seen["checkpoint"][0]) == (url, 1)
     assert seen["standing"]["state"] in ("running", "died")  # it wrote its record less than 90 s ago, or more
     with failpoints.armed("step.begin", 99) as steps:
-        done = rft.invoke(app, ["resume", url])
+        done = rft.invoke(app, ["resume", url, "--take-over"])
     assert (done.exit_code, steps.passes) == (0, 1), done.output
     assert checkpoint.newest(working_folder(url) / "checkpoints").step == 2
     node.go("c")

@@ -3,6 +3,7 @@
 import json
 import os
 import time
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +12,8 @@ from typer.testing import CliRunner
 
 from rft_data.buffer import Buffer
 from rft_data.cli.app import app
-from rft_data.core.errors import BusyError, MissingFileError, ResumeError
+from rft_data.core.errors import BusyError, FencedError, MissingFileError, ResumeError
+from rft_data.core.objects import Objects
 from rft_data.core.words import RunState
 from rft_data.recipe import load_recipe
 from rft_data.run.folder import Run
@@ -43,7 +45,7 @@ def test_what_commands_read_is_one_copy_that_is_renewed(url: str, node: Node) ->
     run.close()
 
 
-def test_another_recipe_and_another_writer_do_not_end_a_run_that_is_at_work(
+def test_another_recipe_writer_or_machine_does_not_end_a_run_that_is_at_work_unless_it_is_asked_to(
     url: str, node: Node, tmp_path: Path
 ) -> None:
     path, stored = write_recipe(tmp_path), [f"run_dir={url}", f"buffer.uri={url}/buffer"]
@@ -68,11 +70,25 @@ def test_another_recipe_and_another_writer_do_not_end_a_run_that_is_at_work(
             BusyError, match=r"process 7 on a\), and writing to it from here would end that run"
         ):
             check_free(f"{url}/buffer")
-        refused = CliRunner().invoke(app, ["buffer", "compact", f"{url}/buffer"])
-        assert "would end that run" in refused.output
+        for command in ("compact", "repair"):
+            refused = CliRunner().invoke(app, ["buffer", command, f"{url}/buffer"])
+            assert "would end that run" in refused.output
+        looked = CliRunner().invoke(app, ["buffer", "repair", f"{url}/buffer", "--dry-run"])
+        assert looked.exit_code == 0, looked.output
+        objects = Objects(f"{url}/buffer")
+        manifest = objects.keys_below("runs.lance/_versions")[-1]
+        with pytest.raises(BusyError, match=r"process 7 on a wrote its record .* --take-over"):
+            Run(recipe)
         buffer.add_rows("runs", [row])
     run.save()
+    with closing(Run(recipe, take_over=True)), pytest.raises(FencedError, match="taken over by another"):
+        run.save()
+    objects.put(write(tmp_path, "cut", ""), manifest)
+    refused = CliRunner().invoke(app, ["buffer", "repair", f"{url}/buffer"])
+    assert "would end that run" in refused.output
+    node.go("a")
     run.close()
+    Run(recipe).close()  # whose last start here has ended, as its lock says
 
 
 def test_a_run_is_shown_from_another_machine(url: str, node: Node, tmp_path: Path) -> None:

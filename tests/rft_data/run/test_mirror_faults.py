@@ -7,13 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from rft_data.buffer import Buffer
 from rft_data.core.errors import FencedError, IntegrityError, StalledError
 from rft_data.core.files import write_manifest
 from rft_data.core.objects import Objects
 from rft_data.core.words import StopRequest
 from rft_data.run.mirror import Mirror, mirror, run_folder
 from rft_data.run.record import STOP_FILE
-from tests.object_store import Way
+from tests.object_store import Way, refused
+from tests.rft_data.conftest import make_experience
 from tests.rft_data.run.stored_runs import Node, files, write
 from tests.waiting import wait_for
 
@@ -279,3 +281,31 @@ def test_a_save_is_as_patient_as_an_owner_is_and_the_next_one_stores_it(
     run.save()
     assert "weights/v1/model" in run._stored
     run.close()
+
+
+def test_credentials_that_expire_end_an_owner_at_once_and_nothing_that_was_stored_is_lost(
+    url: str, node: Node, store_server: str
+) -> None:
+    run = Mirror(url)
+    write(run.folder, "weights/v1/model", "one")
+    run.save()
+    write(run.folder, "weights/v2/model", "two")
+    with Buffer(f"{url}/buffer") as buffer:
+        assert buffer.append([make_experience(0)]).seqs == (0,)
+        with refused(store_server):
+            for act in (run.save, lambda: buffer.append([make_experience(1)])):
+                with pytest.raises(
+                    StalledError, match=r"the store refuses .* \(InvalidAccessKeyId\)"
+                ) as said:
+                    act()
+                assert "retries" not in str(said.value.__cause__), "it would be asked again for 5 minutes"
+            node.go("b")
+            for act in (lambda: Mirror(url), lambda: Buffer(f"{url}/buffer"), lambda: len(buffer)):
+                with pytest.raises(StalledError, match="AWS_SESSION_TOKEN are wrong, have expired"):
+                    act()
+    second = Mirror(url)
+    assert files(second.folder) == {"weights/v1/model": "one"}
+    second.close()
+    run.close()
+    with Buffer(f"{url}/buffer", read_only=True) as buffer:
+        assert len(buffer) == 1
