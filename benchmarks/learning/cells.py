@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.grid import rft_run
+from benchmarks.run_code import run_code
 from benchmarks.selectors.cells import RECIPE
 from benchmarks.selectors.cells import Cell as SelectorCell
 from benchmarks.selectors.cells import Scale as SelectorScale
-from benchmarks.selectors.records import code_version
 from ops import OPERATOR_MODULES
 from rft_data.core.canonical import content_id
 from rft_data.recipe import load_recipe
@@ -105,16 +105,12 @@ class Cell:
 
     @cached_property
     def recipe_hash(self) -> str:
-        """Of the recipe as its preset completes it, of what prepares it, and of the preset's own code.
-
-        The trainer around that code is the same for all.
-        """
+        """Of the recipe as its preset completes it, of what prepares it, and of the code of its numbers."""
         recipe = load_recipe(RECIPE, self.changes(Path("model"), Path("teacher"), Path("root")))
         modules = {__name__, *preset_modules(self.preset)}
         if self.variant == Variant.SHUFFLED:
             modules.add("benchmarks.learning.control")
-        code = code_version(sorted(modules), within=())
-        return content_id(asdict(self.scale), recipe.saved(), EXPERTS, code)
+        return content_id(asdict(self.scale), recipe.saved(), EXPERTS, run_code(recipe, *modules))
 
     def changes(self, model: Path, teacher: Path, root: Path) -> list[str]:
         """What the cell changes in the recipe.

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.grid import rft_run
-from benchmarks.selectors.records import code_version
+from benchmarks.run_code import run_code
 from rft_data.buffer import Buffer
 from rft_data.core.canonical import content_id
 from rft_data.core.filters import And, Compare
@@ -78,14 +78,13 @@ class Cell:
 
     @cached_property
     def recipe_hash(self) -> str:
-        """Of the recipe as its presets complete it, and of the code of the samplers."""
+        """Of the recipe as its presets complete it, and of the code of its numbers."""
         recipe = load_recipe(RECIPE, self.changes(Path("model"), Path("root")))
-        modules = (__name__, "rft_data.sampler.replay", "rft_data.sampler.fifo")
         return content_id(
             asdict(self.scale),
             load_recipe(RECIPE, self.preparation(Path("root"))).saved(),
             recipe.saved(),
-            code_version(modules, within=("rft_data.sampler.",)),
+            run_code(recipe, __name__),
         )
 
     def changes(self, model: Path, root: Path) -> list[str]:

@@ -12,18 +12,17 @@ import shutil
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import cache
+from functools import cache, cached_property
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from benchmarks.grid import rft_run
-from benchmarks.selectors.records import code_version
+from benchmarks.run_code import run_code
 from rft_data.buffer import Buffer
 from rft_data.core.canonical import content_id
 from rft_data.core.files import MANIFEST_FILE
 from rft_data.recipe import load_recipe
-from rft_data.tasks.selectors.make import SELECTORS
 
 RECIPE = Path(__file__).parent / "recipe.yaml"
 """Its own, so that records outlive changes of the quickstart, whose first form it is."""
@@ -63,7 +62,7 @@ class Scale:
         return Scale("tiny", 40, experts=8, epochs=0, steps=2, groups_per_step=2, measure_every=1, heldout=6)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Cell:
     """One run of the grid."""
 
@@ -88,10 +87,11 @@ class Cell:
         """What runs it alone."""
         return f"python -m benchmarks.selectors.grpo --engine {self.engine} --only {self.label}"
 
-    @property
+    @cached_property
     def recipe_hash(self) -> str:
-        """Of the recipe's changes and the selector's code."""
-        return content_id(asdict(self), self.changes(Path("model"), Path("root")), _code(self.selector))
+        """Of the recipe's changes and of the code of its numbers."""
+        changes = self.changes(Path("model"), Path("root"))
+        return content_id(asdict(self), changes, run_code(load_recipe(RECIPE, changes), __name__))
 
     def changes(self, model: Path, root: Path) -> list[str]:
         """What the cell changes in the recipe."""
@@ -159,12 +159,6 @@ def _longer(taskset: Mapping[str, Any], terms: int) -> dict[str, Any]:
 def _said() -> dict[str, Any]:
     """The recipe without what is default, so that a new default changes no hash."""
     return load_recipe(RECIPE).model_dump(mode="json", exclude_defaults=True)
-
-
-@cache
-def _code(selector: str) -> str:
-    module = SELECTORS[_USE.get(selector, selector)].__module__
-    return code_version((module, __name__), within=("rft_data.tasks.selectors.",))
 
 
 def play(cell: Cell, root: Path) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import os
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -126,28 +127,38 @@ def code_version(modules: Sequence[str], within: Sequence[str]) -> str:
 
     Comments, docstrings and layout do not count, so that mending a sentence does not ask for a new study.
     """
+    return content_id(sorted(followed(modules, within).items()))
+
+
+def followed(modules: Sequence[str], within: Sequence[str]) -> dict[str, str]:
+    """The modules, and what they import from the packages `within`: each one's code without words."""
     found: dict[str, str] = {}
     todo = list(modules)
     while todo:
         name = todo.pop()
         if name in found:
             continue
-        tree = _source(name)
-        found[name] = ast.dump(tree)
-        todo += [used for used in _imports(tree) if used.startswith(tuple(within))]
-    return content_id(sorted(found.items()))
+        found[name], imports = _source(name)
+        todo += [used for used in imports if used.startswith(tuple(within)) and _is_module(used)]
+    return found
 
 
-def _source(module: str) -> ast.Module:
-    """Its syntax tree without docstrings."""
+def _source(module: str) -> tuple[str, Sequence[str]]:
+    """Its syntax tree without docstrings, as text, and the names that it imports."""
     spec = importlib.util.find_spec(module)
     if spec is None or spec.origin is None:
         raise IntegrityError(f"there is no module '{module}' whose code could be recorded; is it installed?")
-    tree = ast.parse(Path(spec.origin).read_text())
+    found = os.stat(spec.origin)
+    return _parsed(spec.origin, found.st_mtime_ns, found.st_size)
+
+
+@cache
+def _parsed(path: str, _written: int, _size: int) -> tuple[str, Sequence[str]]:
+    tree = ast.parse(Path(path).read_text())
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             node.body = [part for part in node.body if not _is_text(part)] or [ast.Pass()]
-    return tree
+    return ast.dump(tree), tuple(_imports(tree))
 
 
 def _is_text(node: ast.stmt) -> bool:
@@ -159,8 +170,17 @@ def _is_text(node: ast.stmt) -> bool:
 
 
 def _imports(tree: ast.Module) -> Iterator[str]:
+    """What it may import; of `from package import name` also the module of that name."""
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.module and not node.level:
             yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
         elif isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
+
+
+@cache
+def _is_module(name: str) -> bool:
+    package = importlib.util.find_spec(name.rpartition(".")[0])
+    is_package = package is not None and package.submodule_search_locations is not None
+    return is_package and importlib.util.find_spec(name) is not None

@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.grid import rft_run
-from benchmarks.selectors.records import code_version
+from benchmarks.run_code import run_code
 from rft_data.core.canonical import content_id
 from rft_data.recipe import load_recipe
-from rft_data.tasks.selectors.make import SELECTORS
 
 RECIPE = Path(__file__).parents[2] / "recipes" / "quickstart.yaml"
 EPOCHS = (4, 8, 16)
@@ -84,10 +83,9 @@ class Cell:
 
     @cached_property
     def recipe_hash(self) -> str:
-        """Of the resolved recipe, and of the code of its solutions, right steps and selector."""
+        """Of the resolved recipe, and of the code of its numbers."""
         recipe = load_recipe(RECIPE, self.changes(Path("root")))
-        parts = (__name__, "recipes.arithmetic", SELECTORS[recipe.model_dump()["selector"]["use"]].__module__)
-        return content_id(asdict(self.scale), recipe.saved(), code_version(sorted(set(parts)), within=()))
+        return content_id(asdict(self.scale), recipe.saved(), run_code(recipe, __name__))
 
     def changes(self, root: Path) -> list[str]:
         """What the cell changes in the quickstart's recipe."""
